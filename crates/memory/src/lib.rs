@@ -1,1 +1,41 @@
-//! (to be written)
+//! Where are bytes, who keeps them alive, who copied them?
+//!
+//! ```text
+//!   Block (heap, 64-byte aligned, reused)  ─┐
+//!   bytes::Bytes (a message from a socket) ─┼─► Buffer  readable, cloned and sliced for the price of a pointer
+//!   a mapping of another process's memory  ─┘   Slot    writable once, becomes a Buffer when filled
+//! ```
+//!
+//! A [`Buffer`] says where its bytes are ([`Place`]) and holds what keeps them alive ([`Keep`]). The last Buffer
+//! over a mapping is what unmaps it: there is no flag and no callback. Every copy of tensor bytes goes through
+//! [`copy`] and names its [`Reason`], so that "zero copies" is a number and not a hope.
+//!
+//! ```
+//! use nerite_memory::{Buffer, Extent, Reason, Slot, copied_bytes};
+//!
+//! let input = Buffer::from(vec![1u8, 2, 3, 4]);
+//! let tail = input.slice(Extent::new(2, 2, input.len()).expect("2+2 is within 4"));
+//! let before = copied_bytes(Reason::Model);
+//! let mut slot = Slot::heap(2);
+//! slot.fill_from(0, &tail, Reason::Model).expect("two bytes fit in two");
+//! assert_eq!(slot.filled().into_buffer().private_bytes(), Some(&[3u8, 4][..]));
+//! assert_eq!(copied_bytes(Reason::Model) - before, 2);
+//! ```
+
+mod block;
+mod buffer;
+mod copy;
+mod extent;
+mod keep;
+mod number;
+mod place;
+mod slot;
+
+pub use block::{Block, POOLED_BYTES_MIN, pooled_bytes, trim_pool};
+pub use buffer::Buffer;
+pub use copy::{Reason, copied_bytes, count_copied};
+pub use extent::{Extent, ExtentError};
+pub use keep::{Access, Keep};
+pub use number::Number;
+pub use place::Place;
+pub use slot::{Filled, Slot, SlotError, Vacant};

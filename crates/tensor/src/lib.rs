@@ -1,1 +1,26 @@
-//! (to be written)
+//! What is a tensor?
+//!
+//! A name, a [`DataType`], a [`Shape`] and a `Buffer` of row-major little-endian elements. BYTES elements carry their
+//! length in four bytes before them; [`strings`] reads and writes that form.
+#![forbid(unsafe_code)]
+
+mod datatype;
+mod shape;
+pub mod strings;
+
+pub use datatype::DataType;
+pub use nerite_memory::Buffer;
+pub use shape::{ELEMENTS_MAX, Shape, ShapeError, byte_size, element_count, show_shape};
+
+/// A named tensor with its data.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// The model's name for it.
+    pub name: String,
+    /// Type of its elements.
+    pub datatype: DataType,
+    /// Its dimensions, outermost first.
+    pub shape: Shape,
+    /// Its elements, row-major, little-endian.
+    pub data: Buffer,
+}

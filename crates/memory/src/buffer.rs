@@ -1,0 +1,224 @@
+//! How is a run of readable bytes held, shared and sliced?
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::copy::{Reason, copy_counted};
+use crate::{Access, Extent, Keep, Number, Place, Slot};
+
+/// Readable bytes: where they are, how many, and what keeps them alive. Cloning and slicing copy no bytes.
+#[derive(Clone)]
+pub struct Buffer {
+    ptr: NonNull<u8>,
+    len: usize,
+    place: Place,
+    access: Access,
+    keep: Option<Arc<dyn Keep>>,
+}
+
+// SAFETY: the bytes are only read through a Buffer, and `keep` (Send + Sync) holds them wherever the Buffer goes.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; no method of a shared Buffer writes.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// No bytes at all.
+    pub fn empty() -> Buffer {
+        Buffer { ptr: NonNull::dangling(), len: 0, place: Place::Host, access: Access::Private, keep: None }
+    }
+
+    /// `len` bytes at `ptr`, alive as long as `keep` is.
+    ///
+    /// # Safety
+    /// `ptr` points to `len` initialised bytes at `place` that stay mapped while `keep` lives; with [`Access::Private`]
+    /// nobody writes them while the Buffer or a clone of it lives.
+    pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize, place: Place, access: Access, keep: Arc<dyn Keep>) -> Buffer {
+        Buffer { ptr, len, place, access, keep: Some(keep) }
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the bytes are.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Who may write the bytes while we look.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The address, for a runtime that takes pointers. Valid while this Buffer, a clone or a slice lives.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Whether the address is a multiple of `align`.
+    pub fn is_aligned(&self, align: usize) -> bool {
+        self.ptr.as_ptr().addr().is_multiple_of(align.max(1))
+    }
+
+    /// Why the bytes can no longer be believed, if something happened to the memory under them.
+    pub fn fault(&self) -> Option<String> {
+        self.keep.as_ref().and_then(|keep| keep.fault())
+    }
+
+    /// The part of this Buffer that `extent` names.
+    ///
+    /// # Panics
+    /// If the extent was made for a longer thing: that is a bug of ours, a client's numbers are checked in `Extent::new`.
+    pub fn slice(&self, extent: Extent) -> Buffer {
+        assert!(extent.end() <= self.len, "extent up to {} of a buffer of {}", extent.end(), self.len);
+        // SAFETY: `offset <= end <= len`, so the result stays within or one past the memory that `keep` holds.
+        let ptr = unsafe { self.ptr.add(extent.offset()) };
+        Buffer { ptr, len: extent.len(), ..self.clone() }
+    }
+
+    /// The bytes, if nobody else can write them. Memory that a peer can write is never lent as a slice of bytes.
+    pub fn private_bytes(&self) -> Option<&[u8]> {
+        if self.access == Access::Shared || !self.place.is_host() {
+            return None;
+        }
+        // SAFETY: `from_raw` promised `len` initialised bytes that nobody writes while we live (Access::Private);
+        // for the empty buffer the pointer is dangling but aligned and the length 0.
+        Some(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) })
+    }
+
+    /// The bytes as numbers of type `T`, for a runtime that computes on slices; `None` when the address is not aligned for
+    /// `T`, the length is no multiple of it, or the bytes are not on this host.
+    ///
+    /// Over memory that a peer may write this is a view on numbers only, never on lengths or offsets that we act upon: a
+    /// peer who scribbles changes the values that its own request computes with. That is the reading of shared memory
+    /// every numeric library makes; `docs/threats.md` says what follows from it.
+    pub fn numbers<T: Number>(&self) -> Option<&[T]> {
+        if !self.place.is_host() || !self.is_aligned(align_of::<T>()) || !self.len.is_multiple_of(size_of::<T>()) {
+            return None;
+        }
+        let ptr = if self.len == 0 { NonNull::<T>::dangling() } else { self.ptr.cast::<T>() };
+        // SAFETY: aligned (checked), `len / size` whole values inside the mapped range, every bit pattern is a value of a
+        // Number, and the lifetime is that of `self`, which holds `keep`.
+        Some(unsafe { std::slice::from_raw_parts(ptr.as_ptr(), self.len / size_of::<T>()) })
+    }
+
+    /// A little-endian u32 at `at`, read exactly once, so that what is checked is what is used.
+    pub fn read_u32(&self, at: usize) -> Option<u32> {
+        if at.checked_add(4)? > self.len || !self.place.is_host() {
+            return None;
+        }
+        // SAFETY: `at + 4 <= len`.
+        let from = unsafe { self.ptr.as_ptr().add(at) };
+        let mut word = [0u8; 4];
+        for (i, byte) in word.iter_mut().enumerate() {
+            // SAFETY: `at + i < at + 4 <= len`; volatile, because a peer may write the byte at this moment.
+            *byte = unsafe { from.add(i).read_volatile() };
+        }
+        Some(u32::from_le_bytes(word))
+    }
+
+    /// Copies all bytes to the front of `to`, counted under `reason`; `to` must have at least as many.
+    pub fn copy_to(&self, to: &mut [u8], reason: Reason) {
+        assert!(to.len() >= self.len && self.place.is_host(), "{} bytes into {}", self.len, to.len());
+        // SAFETY: `len` bytes are readable here and, by the assertion, writable there.
+        unsafe { copy_counted(self.ptr.as_ptr(), to.as_mut_ptr(), self.len, reason) };
+    }
+
+    /// The same bytes in a fresh block of this process, aligned to 64 bytes.
+    pub fn to_private(&self, reason: Reason) -> Buffer {
+        let mut slot = Slot::heap(self.len);
+        slot.fill_from(0, self, reason).expect("a slot of the buffer's own length");
+        slot.filled().into_buffer()
+    }
+
+    /// These bytes, at an address that is a multiple of `align`: themselves, or a counted copy.
+    pub fn aligned(&self, align: usize) -> Buffer {
+        if self.is_aligned(align) { self.clone() } else { self.to_private(Reason::Unaligned) }
+    }
+
+    /// The bytes as something a socket can send: without a copy if they are ours alone, else copied and counted.
+    pub fn into_bytes(self) -> Bytes {
+        if self.is_empty() {
+            return Bytes::new();
+        }
+        let private = if self.private_bytes().is_some() { self } else { self.to_private(Reason::InlineResponse) };
+        Bytes::from_owner(PrivateBuffer(private))
+    }
+}
+
+struct PrivateBuffer(Buffer);
+
+impl AsRef<[u8]> for PrivateBuffer {
+    fn as_ref(&self) -> &[u8] {
+        self.0.private_bytes().expect("only private buffers are wrapped, in `into_bytes`")
+    }
+}
+
+impl From<Bytes> for Buffer {
+    fn from(bytes: Bytes) -> Buffer {
+        let ptr = NonNull::new(bytes.as_ptr().cast_mut()).expect("a slice's pointer is never null");
+        let len = bytes.len();
+        // `Bytes` is immutable and its storage does not move with the handle, so the pointer holds while `keep` does.
+        Buffer { ptr, len, place: Place::Host, access: Access::Private, keep: Some(Arc::new(bytes)) }
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Buffer {
+        Buffer::from(Bytes::from(bytes))
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} bytes, {:?}, {:?})", self.len, self.place, self.access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_keeps_the_whole_alive_and_copies_nothing() {
+        let whole = Buffer::from((0u8..=255).collect::<Vec<_>>());
+        let part = whole.slice(Extent::new(16, 4, whole.len()).expect("within"));
+        drop(whole);
+        assert_eq!(part.private_bytes(), Some(&[16u8, 17, 18, 19][..]));
+    }
+
+    #[test]
+    fn numbers_need_alignment_and_whole_values() {
+        let block = Slot::heap(16).filled().into_buffer();
+        assert_eq!(block.numbers::<f64>().map(<[f64]>::len), Some(2));
+        let odd = block.slice(Extent::new(1, 8, 16).expect("within"));
+        assert!(odd.numbers::<f32>().is_none());
+        assert!(odd.aligned(4).numbers::<f32>().is_some());
+        assert!(block.slice(Extent::new(0, 7, 16).expect("within")).numbers::<u16>().is_none());
+    }
+
+    #[test]
+    fn going_to_a_socket_and_back_keeps_the_address() {
+        let buffer = Slot::heap(100).filled().into_buffer();
+        let at = buffer.as_ptr();
+        let bytes = buffer.into_bytes();
+        assert_eq!(bytes.as_ptr(), at);
+        assert_eq!(Buffer::from(bytes).as_ptr(), at);
+    }
+
+    #[test]
+    fn a_word_past_the_end_is_not_read() {
+        let buffer = Buffer::from(vec![1, 0, 0, 0, 9]);
+        assert_eq!(buffer.read_u32(0), Some(1));
+        assert_eq!(buffer.read_u32(2), None);
+        assert_eq!(buffer.read_u32(usize::MAX), None);
+    }
+}

@@ -1,0 +1,14 @@
+//! Which Rust types may be laid over raw tensor bytes?
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A plain number: every bit pattern is a value, there is no padding and no pointer inside.
+pub trait Number: sealed::Sealed + Copy + Send + Sync + 'static {}
+
+macro_rules! numbers {
+    ($($t:ty),*) => { $(impl sealed::Sealed for $t {} impl Number for $t {})* };
+}
+
+numbers!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);

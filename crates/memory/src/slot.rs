@@ -1,0 +1,195 @@
+//! Where may a result be written, and when does it become readable?
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::copy::{Reason, copy_counted};
+use crate::{Access, Block, Buffer, Extent, Keep, Number, Place};
+
+/// A slot that still may be written.
+#[derive(Debug)]
+pub struct Vacant;
+/// A slot whose bytes are final.
+#[derive(Debug)]
+pub struct Filled;
+
+/// Writable memory for one result. `Slot<Vacant>` is written, `Slot<Filled>` becomes a [`Buffer`].
+pub struct Slot<S = Vacant> {
+    ptr: NonNull<u8>,
+    len: usize,
+    place: Place,
+    access: Access,
+    keep: Arc<dyn Keep>,
+    state: PhantomData<S>,
+}
+
+// SAFETY: a Slot is the only writer of its bytes on our side, and `keep` holds them wherever it goes.
+unsafe impl<S> Send for Slot<S> {}
+// SAFETY: a shared Slot has no method that writes.
+unsafe impl<S> Sync for Slot<S> {}
+
+/// A result that does not fit its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotError {
+    /// Bytes the slot has.
+    pub have: usize,
+    /// Bytes the result reaches to.
+    pub need: usize,
+}
+
+impl std::fmt::Display for SlotError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the place for the result has {} bytes, the result needs {}", self.have, self.need)
+    }
+}
+
+impl std::error::Error for SlotError {}
+
+impl Slot<Vacant> {
+    /// `len` bytes of this process, aligned to 64.
+    pub fn heap(len: usize) -> Slot {
+        let block = Block::new(len);
+        Slot {
+            ptr: block.as_ptr(),
+            len,
+            place: Place::Host,
+            access: Access::Private,
+            keep: Arc::new(block),
+            state: PhantomData,
+        }
+    }
+
+    /// `len` bytes at `ptr`, alive as long as `keep` is.
+    ///
+    /// # Safety
+    /// `ptr` points to `len` initialised, writable bytes at `place` that stay mapped while `keep` lives; with
+    /// [`Access::Private`] no other Slot or Buffer over them exists.
+    pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize, place: Place, access: Access, keep: Arc<dyn Keep>) -> Slot {
+        Slot { ptr, len, place, access, keep, state: PhantomData }
+    }
+
+    /// The address, for a runtime that writes through pointers. Valid while the Slot lives.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Whether the address is a multiple of `align`.
+    pub fn is_aligned(&self, align: usize) -> bool {
+        self.ptr.as_ptr().addr().is_multiple_of(align.max(1))
+    }
+
+    /// Shortens the slot to `len` bytes, for a result smaller than its place.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Copies `from` to offset `at`, counted under `reason`.
+    pub fn fill_from(&mut self, at: usize, from: &Buffer, reason: Reason) -> Result<(), SlotError> {
+        let extent = self.reach(at, from.len())?;
+        // SAFETY: `from.len()` bytes are readable there; `extent` lies within our `len` writable bytes.
+        unsafe { copy_counted(from.as_ptr(), self.ptr.as_ptr().add(extent.offset()), extent.len(), reason) };
+        Ok(())
+    }
+
+    /// Copies `from` to offset `at`, counted under `reason`.
+    pub fn write(&mut self, at: usize, from: &[u8], reason: Reason) -> Result<(), SlotError> {
+        let extent = self.reach(at, from.len())?;
+        // SAFETY: a slice is readable; `extent` lies within our `len` writable bytes.
+        unsafe { copy_counted(from.as_ptr(), self.ptr.as_ptr().add(extent.offset()), extent.len(), reason) };
+        Ok(())
+    }
+
+    /// The bytes, if nobody else can touch them.
+    pub fn private_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        if self.access == Access::Shared || !self.place.is_host() {
+            return None;
+        }
+        // SAFETY: `from_raw`/`heap`: initialised, ours alone, and borrowed mutably through `self`.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
+    }
+
+    /// The bytes as numbers to be written by a runtime that computes on slices; `None` as in [`Buffer::numbers`].
+    pub fn numbers_mut<T: Number>(&mut self) -> Option<&mut [T]> {
+        if !self.place.is_host() || !self.is_aligned(align_of::<T>()) || !self.len.is_multiple_of(size_of::<T>()) {
+            return None;
+        }
+        let ptr = if self.len == 0 { NonNull::<T>::dangling() } else { self.ptr.cast::<T>() };
+        // SAFETY: aligned and whole (checked), initialised (`from_raw`/`heap`), every bit pattern is a Number.
+        Some(unsafe { std::slice::from_raw_parts_mut(ptr.as_ptr(), self.len / size_of::<T>()) })
+    }
+
+    /// Says that every byte up to `len()` has been written.
+    pub fn filled(self) -> Slot<Filled> {
+        let Slot { ptr, len, place, access, keep, .. } = self;
+        Slot { ptr, len, place, access, keep, state: PhantomData }
+    }
+
+    fn reach(&self, at: usize, len: usize) -> Result<Extent, SlotError> {
+        Extent::new(at, len, self.len).map_err(|_| SlotError { have: self.len, need: at.saturating_add(len) })
+    }
+}
+
+impl Slot<Filled> {
+    /// The result, readable.
+    pub fn into_buffer(self) -> Buffer {
+        // SAFETY: the Slot's own promises (`heap`, `from_raw`) are those `Buffer::from_raw` asks for, and consuming the
+        // Slot ends its right to write.
+        unsafe { Buffer::from_raw(self.ptr, self.len, self.place, self.access, self.keep) }
+    }
+}
+
+impl<S> Slot<S> {
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the bytes are.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Why the bytes can no longer be believed, if something happened to the memory under them.
+    pub fn fault(&self) -> Option<String> {
+        self.keep.fault()
+    }
+}
+
+impl<S> std::fmt::Debug for Slot<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Slot({} bytes, {:?}, {:?})", self.len, self.place, self.access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(len: usize, at: usize, write: &[u8], fits: bool) {
+        assert_eq!(Slot::heap(len).write(at, write, Reason::Model).is_ok(), fits, "{} at {at} of {len}", write.len());
+    }
+
+    #[test]
+    fn nothing_is_written_past_the_end() {
+        check(4, 0, &[1, 2, 3, 4], true);
+        check(4, 1, &[1, 2, 3, 4], false);
+        check(4, 4, &[], true);
+        check(4, 5, &[], false);
+        check(4, usize::MAX, &[1], false);
+    }
+
+    #[test]
+    fn a_smaller_result_gives_a_smaller_buffer() {
+        let mut slot = Slot::heap(64);
+        slot.write(0, b"abc", Reason::Model).expect("fits");
+        slot.truncate(3);
+        assert_eq!(slot.filled().into_buffer().private_bytes(), Some(&b"abc"[..]));
+    }
+}
