@@ -1,1 +1,30 @@
-//! (to be written)
+//! What travels between a client, the server and a model?
+//!
+//! ```text
+//!   wire ──► Ask ──► api ──► Request ──► backend ──► Response ──► api ──► Response ──► wire
+//!            names           Buffers, Slots          Buffers              (classified)
+//! ```
+//!
+//! An [`Ask`] still speaks in names (regions, models, versions as text). A [`Request`] holds Buffers and Slots, and the one
+//! edge back to the client: its [`Reply`]. Everything a client may be told about the server (metadata, statistics, index,
+//! settings) is a plain struct in [`report`], rendered by `wire`.
+#![forbid(unsafe_code)]
+
+mod ask;
+mod cancel;
+mod parameter;
+mod reply;
+pub mod report;
+#[allow(clippy::module_inception)]
+mod request;
+mod response;
+pub mod setting;
+mod status;
+
+pub use ask::{Ask, AskInput, AskOutput, RegionRef, Sequence, SequenceId, Source};
+pub use cancel::Cancel;
+pub use parameter::{Parameter, Parameters};
+pub use reply::Reply;
+pub use request::{Request, Wanted};
+pub use response::{Output, Response};
+pub use status::{Code, Status};

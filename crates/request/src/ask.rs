@@ -1,0 +1,111 @@
+//! What does a client ask, in its own words?
+
+use nerite_memory::Buffer;
+use nerite_tensor::{DataType, Shape};
+
+use crate::{Parameter, Parameters};
+
+/// An inference request as `wire` read it: syntax is settled, meaning is not.
+#[derive(Clone, Debug, Default)]
+pub struct Ask {
+    /// Name of the model.
+    pub model: String,
+    /// Version as the client wrote it; empty for the highest that is ready.
+    pub version: String,
+    /// The client's own name for the request; may be empty.
+    pub id: String,
+    /// Priority, 0 for the model's default.
+    pub priority: u64,
+    /// Time in the queue after which the client no longer wants an answer, in µs; 0 for the model's default.
+    pub timeout_us: u64,
+    /// To which sequence the request belongs.
+    pub sequence: Sequence,
+    /// Parameters for the model: everything that is not one of the fields here.
+    pub parameters: Parameters,
+    /// Input tensors in the client's order.
+    pub inputs: Vec<AskInput>,
+    /// The whole body of a raw binary HTTP request, whose one input the model's configuration names. `inputs` is empty then.
+    pub raw_input: Option<Buffer>,
+    /// The outputs wanted; empty for all.
+    pub outputs: Vec<AskOutput>,
+    /// Whether a stream wants to hear of an end that brings no tensors.
+    pub empty_final: bool,
+}
+
+/// One input tensor.
+#[derive(Clone, Debug)]
+pub struct AskInput {
+    /// The model's name for it.
+    pub name: String,
+    /// Datatype the client claims.
+    pub datatype: DataType,
+    /// Shape the client claims.
+    pub shape: Shape,
+    /// Where its bytes are.
+    pub source: Source,
+}
+
+/// Where an input's bytes are.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// In the message.
+    Inline(Buffer),
+    /// In shared memory.
+    Region(RegionRef),
+}
+
+/// A window of a registered region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionRef {
+    /// The region's registered name.
+    pub name: String,
+    /// First byte, from the region's start.
+    pub offset: u64,
+    /// Bytes.
+    pub byte_size: u64,
+}
+
+/// One output wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskOutput {
+    /// The model's name for it.
+    pub name: String,
+    /// Where to put it; `None` to send it inline.
+    pub region: Option<RegionRef>,
+    /// How many of the best classes to send in place of the tensor; 0 for the tensor itself.
+    pub classes: u64,
+}
+
+/// The sequence a request belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sequence {
+    /// Its correlation id.
+    pub id: SequenceId,
+    /// Whether the request is the first of it.
+    pub start: bool,
+    /// Whether the request is the last of it.
+    pub end: bool,
+}
+
+/// A correlation id.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SequenceId {
+    /// No sequence (0 and the empty string mean the same).
+    #[default]
+    None,
+    /// A number above 0.
+    Number(u64),
+    /// A text of 1 to 128 characters.
+    Text(String),
+}
+
+impl SequenceId {
+    /// The parameter that ensembles answer with.
+    pub fn as_parameter(&self) -> Parameter {
+        match self {
+            SequenceId::None => Parameter::Int(0),
+            SequenceId::Number(n) => Parameter::Int(*n as i64),
+            SequenceId::Text(text) => Parameter::String(text.clone()),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What may a client be told about the server and its models?
+
+use nerite_tensor::DataType;
+
+/// The server's own metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerReport {
+    /// The name given with `--id`.
+    pub name: String,
+    /// The server's version.
+    pub version: String,
+    /// Protocol extensions, in Triton's order.
+    pub extensions: Vec<String>,
+}
+
+/// A model's metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelReport {
+    /// The model's name.
+    pub name: String,
+    /// The version asked for, or all ready ones ascending.
+    pub versions: Vec<i64>,
+    /// The platform's name, such as `onnxruntime_onnx`.
+    pub platform: String,
+    /// Inputs as the client must send them, batch dimension included as −1.
+    pub inputs: Vec<TensorReport>,
+    /// Outputs as the client gets them, batch dimension included as −1.
+    pub outputs: Vec<TensorReport>,
+}
+
+/// One tensor of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorReport {
+    /// Its name.
+    pub name: String,
+    /// Its datatype.
+    pub datatype: DataType,
+    /// Its dimensions, −1 where free.
+    pub shape: Vec<i64>,
+}
+
+/// One line of the repository index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// The model's name.
+    pub name: String,
+    /// The version; `None` for a model that was never loaded.
+    pub version: Option<i64>,
+    /// `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING`; empty for a model that was never loaded.
+    pub state: &'static str,
+    /// Why it is in this state; may be empty.
+    pub reason: String,
+}
+
+/// A count and a sum of nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Duration {
+    /// How many times.
+    pub count: u64,
+    /// How long in all, in ns.
+    pub ns: u64,
+}
+
+impl Duration {
+    /// Adds one duration of `ns`.
+    pub fn add(&mut self, ns: u64) {
+        self.count += 1;
+        self.ns = self.ns.saturating_add(ns);
+    }
+}
+
+/// The statistics of one model version.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StatisticsReport {
+    /// The model's name.
+    pub name: String,
+    /// The version.
+    pub version: i64,
+    /// Time of the last execution in ms since 1970; 0 for never.
+    pub last_inference_ms: u64,
+    /// Rows of all successful requests.
+    pub inference_count: u64,
+    /// Executions of the backend.
+    pub execution_count: u64,
+    /// Successful requests, arrival to answer.
+    pub success: Duration,
+    /// Failed requests, arrival to answer.
+    pub fail: Duration,
+    /// Time in the queue.
+    pub queue: Duration,
+    /// Making the inputs ready.
+    pub compute_input: Duration,
+    /// The model's own work.
+    pub compute_infer: Duration,
+    /// Taking the outputs out.
+    pub compute_output: Duration,
+    /// Answers from the response cache.
+    pub cache_hit: Duration,
+    /// Look-ups in the response cache that found nothing.
+    pub cache_miss: Duration,
+    /// One entry per batch size that was executed, ascending.
+    pub batches: Vec<BatchReport>,
+    /// Requests that wait now.
+    pub pending: u64,
+    /// Failed requests by reason: rejected, cancelled, backend, other.
+    pub failures: [u64; 4],
+    /// How long the load took, in ns.
+    pub load_ns: u64,
+}
+
+/// What one batch size cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchReport {
+    /// Rows of the batch.
+    pub batch_size: u64,
+    /// Making the inputs ready.
+    pub compute_input: Duration,
+    /// The model's own work.
+    pub compute_infer: Duration,
+    /// Taking the outputs out.
+    pub compute_output: Duration,
+}
+
+/// A registered system region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SystemRegionReport {
+    /// Its registered name.
+    pub name: String,
+    /// Its POSIX key.
+    pub key: String,
+    /// First byte of the object that it covers.
+    pub offset: u64,
+    /// Bytes.
+    pub byte_size: u64,
+}
+
+/// A registered CUDA region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaRegionReport {
+    /// Its registered name.
+    pub name: String,
+    /// The device it lies on.
+    pub device_id: u64,
+    /// Bytes.
+    pub byte_size: u64,
+}

@@ -1,0 +1,40 @@
+//! What does a model get to work on?
+
+use nerite_memory::Slot;
+use nerite_tensor::Tensor;
+
+use crate::{Cancel, Parameters, Reply, Sequence};
+
+/// An admitted request: everything was checked against the model, and names have become memory.
+#[derive(Debug)]
+pub struct Request {
+    /// The client's own name for the request; may be empty.
+    pub id: String,
+    /// Rows in it: the batch dimension, 1 for models without one.
+    pub rows: u32,
+    /// Input tensors, in the client's order.
+    pub inputs: Vec<Tensor>,
+    /// Outputs wanted, each at most once; never empty: "all" was spelled out at admission.
+    pub wanted: Vec<Wanted>,
+    /// Priority, 0 for the model's default.
+    pub priority: u64,
+    /// Longest time in the queue in µs, 0 for the model's default.
+    pub timeout_us: u64,
+    /// The sequence it belongs to.
+    pub sequence: Sequence,
+    /// Parameters for the model.
+    pub parameters: Parameters,
+    /// Set when the client went away.
+    pub cancel: Cancel,
+    /// The way back.
+    pub reply: Reply,
+}
+
+/// One output wanted, and where.
+#[derive(Debug)]
+pub struct Wanted {
+    /// The model's name for it.
+    pub name: String,
+    /// The client's own memory for it; `None` when the bytes travel in the response.
+    pub slot: Option<Slot>,
+}

@@ -1,0 +1,49 @@
+//! What comes back from a model?
+
+use nerite_memory::Buffer;
+use nerite_tensor::{DataType, Shape};
+
+use crate::{Parameters, Status};
+
+/// One response to a request: tensors or an error. Decoupled models send many; the last one is marked.
+#[derive(Clone, Debug, Default)]
+pub struct Response {
+    /// Name of the model that answered.
+    pub model: String,
+    /// Version of the model that answered.
+    pub version: String,
+    /// The request's own id.
+    pub id: String,
+    /// Parameters the model added.
+    pub parameters: Parameters,
+    /// Output tensors in the order the model made them.
+    pub outputs: Vec<Output>,
+    /// Why there is no result.
+    pub error: Option<Status>,
+    /// Whether no further response follows.
+    pub last: bool,
+    /// Whether this is only the news that nothing follows.
+    pub empty: bool,
+}
+
+/// One output tensor.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// The model's name for it.
+    pub name: String,
+    /// Type of its elements.
+    pub datatype: DataType,
+    /// Its dimensions.
+    pub shape: Shape,
+    /// Its bytes, wherever they are.
+    pub data: Buffer,
+    /// Whether the bytes already lie where the client will look (a region of its own), so that none are sent.
+    pub placed: bool,
+}
+
+impl Response {
+    /// A last response that says why there is no result.
+    pub fn failed(id: impl Into<String>, error: Status) -> Response {
+        Response { id: id.into(), error: Some(error), last: true, ..Response::default() }
+    }
+}

@@ -1,0 +1,50 @@
+//! Which settings can a client read and change while the server runs?
+
+/// What the log shows. `None` in a change means "as it is".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    /// The log's file; empty for the standard streams. Cannot be changed by a client.
+    pub file: String,
+    /// Whether informational lines are written.
+    pub info: bool,
+    /// Whether warnings are written.
+    pub warning: bool,
+    /// Whether errors are written.
+    pub error: bool,
+    /// Verbosity; 0 for none.
+    pub verbose_level: u32,
+    /// `default` or `ISO8601`.
+    pub format: String,
+}
+
+/// A change of the log settings; what is `None` stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogChange {
+    /// A new file: always refused.
+    pub file: Option<String>,
+    /// Whether informational lines are written.
+    pub info: Option<bool>,
+    /// Whether warnings are written.
+    pub warning: Option<bool>,
+    /// Whether errors are written.
+    pub error: Option<bool>,
+    /// Verbosity.
+    pub verbose_level: Option<u32>,
+    /// `default` or `ISO8601`.
+    pub format: Option<String>,
+}
+
+/// Trace settings of the server or of one model: name → values, in Triton's order.
+pub type TraceSettings = Vec<(String, Vec<String>)>;
+
+/// A change of trace settings: name → new values, or `None` to return to the default.
+pub type TraceChange = Vec<(String, Option<Vec<String>>)>;
+
+/// What a load request brings beside the model's name.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// A model configuration as JSON in place of `config.pbtxt`.
+    pub config: Option<String>,
+    /// Files by path below the model's directory, in place of the repository's.
+    pub files: Vec<(String, Vec<u8>)>,
+}

@@ -1,0 +1,80 @@
+//! What kinds of failure does a client see?
+
+/// The kinds of failure of Triton's C API; `api` maps each to an HTTP and a gRPC code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// Nothing more is known.
+    Unknown,
+    /// The server's or a model's own fault.
+    Internal,
+    /// A model, version or region that does not exist.
+    NotFound,
+    /// The client's fault.
+    InvalidArg,
+    /// Not now: stopping, loading, full or too late.
+    Unavailable,
+    /// Not by this server, model or build.
+    Unsupported,
+    /// A name that is taken.
+    AlreadyExists,
+    /// The client went away or said stop.
+    Cancelled,
+}
+
+impl Code {
+    /// The word that Triton prints for it, as in `Invalid argument: …`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Code::Unknown => "Unknown",
+            Code::Internal => "Internal",
+            Code::NotFound => "Not found",
+            Code::InvalidArg => "Invalid argument",
+            Code::Unavailable => "Unavailable",
+            Code::Unsupported => "Unsupported",
+            Code::AlreadyExists => "Already exists",
+            Code::Cancelled => "Cancelled",
+        }
+    }
+}
+
+/// A failure as a client is told it: its kind and one sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Status {
+    /// Its kind.
+    pub code: Code,
+    /// What happened, with the numbers and the cure.
+    pub message: String,
+}
+
+impl Status {
+    /// A failure of this kind.
+    pub fn new(code: Code, message: impl Into<String>) -> Status {
+        Status { code, message: message.into() }
+    }
+
+    /// [`Code::InvalidArg`].
+    pub fn invalid(message: impl Into<String>) -> Status {
+        Status::new(Code::InvalidArg, message)
+    }
+
+    /// [`Code::Internal`].
+    pub fn internal(message: impl Into<String>) -> Status {
+        Status::new(Code::Internal, message)
+    }
+
+    /// [`Code::NotFound`].
+    pub fn not_found(message: impl Into<String>) -> Status {
+        Status::new(Code::NotFound, message)
+    }
+
+    /// [`Code::Unavailable`].
+    pub fn unavailable(message: impl Into<String>) -> Status {
+        Status::new(Code::Unavailable, message)
+    }
+
+    /// [`Code::Unsupported`].
+    pub fn unsupported(message: impl Into<String>) -> Status {
+        Status::new(Code::Unsupported, message)
+    }
+}
