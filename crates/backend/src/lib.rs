@@ -1,1 +1,23 @@
-//! (to be written)
+//! What must a runtime promise, and what does it get?
+//!
+//! ```text
+//!   Runtime ──load──► Model ──instance──► Instance ◄── run(Batch of Jobs)
+//!     one per backend    one per version     one per concurrent execution
+//! ```
+//!
+//! [`Instance::run`] takes its jobs for good: it may answer them from any thread, with one response or many, and may return
+//! before they are answered. What most runtimes want (answer all, in order, before returning) is [`Compute`] behind
+//! [`InOrder`]. A job that is dropped unanswered answers itself with an error. [`conformance`] holds every runtime to this.
+#![forbid(unsafe_code)]
+
+mod compute;
+pub mod conformance;
+pub mod identity;
+mod job;
+mod meter;
+mod runtime;
+
+pub use compute::{Compute, InOrder};
+pub use job::{Job, OutputPlace};
+pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
+pub use runtime::{Batch, Instance, InstanceSpec, LoadContext, Model, Runtime};

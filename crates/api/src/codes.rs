@@ -1,0 +1,28 @@
+//! Which number does each protocol give to a kind of failure?
+
+use nerite_request::Code;
+
+/// The HTTP status of a failure.
+pub fn http_status(code: Code) -> u16 {
+    match code {
+        Code::Unknown | Code::InvalidArg | Code::AlreadyExists | Code::Cancelled => 400,
+        Code::Internal => 500,
+        Code::NotFound => 404,
+        Code::Unavailable => 503,
+        Code::Unsupported => 501,
+    }
+}
+
+/// The gRPC status of a failure.
+pub fn grpc_status(code: Code) -> u32 {
+    match code {
+        Code::Cancelled => 1,
+        Code::Unknown => 2,
+        Code::InvalidArg => 3,
+        Code::NotFound => 5,
+        Code::AlreadyExists => 6,
+        Code::Unsupported => 12,
+        Code::Internal => 13,
+        Code::Unavailable => 14,
+    }
+}

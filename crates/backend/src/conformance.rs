@@ -1,0 +1,1 @@
+//! Does a runtime keep the contract?

@@ -1,0 +1,188 @@
+//! How does a runtime read one request and answer it?
+
+use std::sync::Arc;
+
+use nerite_memory::{Filled, Place, Reason, Slot};
+use nerite_request::{Code, Output, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_tensor::{DataType, Shape, Tensor, byte_size};
+
+use crate::{Meter, Outcome, RequestTimes, Times};
+
+/// One request in a runtime's hands. Dropped unanswered, it answers itself with an error.
+#[derive(Debug)]
+pub struct Job {
+    request: Request,
+    model: Arc<str>,
+    version: Arc<str>,
+    arrived: u64,
+    made: Vec<Output>,
+}
+
+/// Where an output would go, asked before it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputPlace {
+    /// On which side of which bus.
+    pub place: Place,
+    /// Bytes the client left for it; `None` where memory is made to measure.
+    pub capacity: Option<usize>,
+}
+
+impl Job {
+    /// A request of `model`, admitted at `arrived` (ns of [`crate::now_ns`]).
+    pub fn new(request: Request, model: Arc<str>, version: Arc<str>, arrived: u64) -> Job {
+        Job { request, model, version, arrived, made: Vec::new() }
+    }
+
+    /// The client's own name for the request; may be empty.
+    pub fn id(&self) -> &str {
+        &self.request.id
+    }
+
+    /// Rows in it: the batch dimension, 1 for models without one.
+    pub fn rows(&self) -> u32 {
+        self.request.rows
+    }
+
+    /// Input tensors, in the client's order.
+    pub fn inputs(&self) -> &[Tensor] {
+        &self.request.inputs
+    }
+
+    /// The input of this name.
+    pub fn input(&self, name: &str) -> Option<&Tensor> {
+        self.request.inputs.iter().find(|input| input.name == name)
+    }
+
+    /// Parameters the client gave for the model.
+    pub fn parameters(&self) -> &Parameters {
+        &self.request.parameters
+    }
+
+    /// The sequence it belongs to.
+    pub fn sequence(&self) -> &Sequence {
+        &self.request.sequence
+    }
+
+    /// When it was admitted, in ns of [`crate::now_ns`].
+    pub fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
+    /// Longest time in the queue in µs, 0 for the model's default.
+    pub fn timeout_us(&self) -> u64 {
+        self.request.timeout_us
+    }
+
+    /// Whether the client went away. Worth asking between long steps.
+    pub fn is_cancelled(&self) -> bool {
+        self.request.cancel.is_cancelled()
+    }
+
+    /// Names of the outputs wanted.
+    pub fn wanted(&self) -> impl Iterator<Item = &str> {
+        self.request.wanted.iter().map(|wanted| wanted.name.as_str())
+    }
+
+    /// Whether the client wants this output.
+    pub fn wants(&self, name: &str) -> bool {
+        self.request.wanted.iter().any(|wanted| wanted.name == name)
+    }
+
+    /// Where this output would go, for a runtime that can write it there itself.
+    pub fn output_place(&self, name: &str) -> OutputPlace {
+        let slot = self.request.wanted.iter().find(|w| w.name == name).and_then(|w| w.slot.as_ref());
+        OutputPlace { place: slot.map_or(Place::Host, Slot::place), capacity: slot.map(Slot::len) }
+    }
+
+    /// Memory for an output of a fixed-size datatype: the client's own if it named some, else fresh. Fill it, then [`Job::put`].
+    pub fn output(&mut self, name: &str, datatype: DataType, shape: &[i64]) -> Result<Slot, Status> {
+        let size = byte_size(datatype, shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
+        let size = size.ok_or_else(|| {
+            Status::internal(format!("output '{name}' is BYTES: its size is known only with its elements"))
+        })?;
+        self.output_bytes(name, size)
+    }
+
+    /// Memory for an output of `size` bytes, as [`Job::output`]; for BYTES, whose size the shape does not tell.
+    pub fn output_bytes(&mut self, name: &str, size: usize) -> Result<Slot, Status> {
+        let slot = self.request.wanted.iter_mut().find(|w| w.name == name).and_then(|w| w.slot.take());
+        let Some(mut slot) = slot else { return Ok(Slot::heap(size)) };
+        if slot.len() < size {
+            return Err(Status::internal(format!(
+                "shared memory size specified with the request for output '{name}' ({} bytes) should be at least {size} \
+                 bytes to hold the results",
+                slot.len()
+            )));
+        }
+        slot.truncate(size);
+        Ok(slot)
+    }
+
+    /// Adds a filled output to the response that is being made. `slot` came from [`Job::output`] or [`Job::output_bytes`].
+    pub fn put(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, slot: Slot<Filled>) {
+        let data = slot.into_buffer();
+        // Only client memory is writable by others: what is private was made here and travels in the response.
+        let placed = data.access() == nerite_memory::Access::Shared || !data.place().is_host();
+        self.made.push(Output { name: name.to_owned(), datatype, shape: shape.into(), data, placed });
+    }
+
+    /// Copies finished bytes into the output's place and adds it: for runtimes that cannot write where they are told.
+    pub fn put_copy(&mut self, name: &str, datatype: DataType, shape: &[i64], bytes: &[u8]) -> Result<(), Status> {
+        let mut slot = self.output_bytes(name, bytes.len())?;
+        slot.write(0, bytes, Reason::OutputPlacement).map_err(|e| Status::internal(e.to_string()))?;
+        self.put(name, datatype, Shape::from_slice(shape), slot.filled());
+        Ok(())
+    }
+
+    /// Ends the job: tells `meter`, then sends the outputs put so far as the last response, or the error.
+    pub fn finish(mut self, result: Result<(), Status>, times: Times, meter: &dyn Meter) {
+        let result = result.and_then(|()| self.check_memory());
+        let outcome = match &result {
+            Ok(()) => Outcome::Success,
+            Err(error) if error.code == Code::Cancelled => Outcome::Cancelled,
+            Err(_) => Outcome::Failed,
+        };
+        self.end(result, times, outcome, meter);
+    }
+
+    /// Ends a job that never ran, for the reason given.
+    pub fn refuse(self, error: Status, meter: &dyn Meter) {
+        let outcome = if error.code == Code::Cancelled { Outcome::Cancelled } else { Outcome::Rejected };
+        let times = Times::begin();
+        self.end(Err(error), times, outcome, meter);
+    }
+
+    fn end(mut self, result: Result<(), Status>, times: Times, outcome: Outcome, meter: &dyn Meter) {
+        meter.request(&RequestTimes { arrived: self.arrived, rows: self.request.rows, times }, outcome);
+        let outputs = std::mem::take(&mut self.made);
+        let response = Response {
+            model: self.model.to_string(),
+            version: self.version.to_string(),
+            id: std::mem::take(&mut self.request.id),
+            parameters: Parameters::new(),
+            outputs: if result.is_ok() { outputs } else { Vec::new() },
+            error: result.err(),
+            last: true,
+            empty: false,
+        };
+        let Request { inputs, wanted, mut reply, .. } = self.request;
+        // Released before the answer goes out: a client may unregister its regions the moment it has the answer.
+        drop((inputs, wanted));
+        reply.send(response);
+    }
+
+    /// Separates what the model reads from the way back, for runtimes that release inputs early or answer later.
+    pub fn split(self) -> (Vec<Tensor>, Vec<Wanted>, Reply) {
+        let Request { inputs, wanted, reply, .. } = self.request;
+        (inputs, wanted, reply)
+    }
+
+    /// A request that touched memory which changed under it has no result, whatever the model computed.
+    fn check_memory(&self) -> Result<(), Status> {
+        let inputs = self.request.inputs.iter().map(|input| &input.data);
+        match inputs.chain(self.made.iter().map(|output| &output.data)).find_map(nerite_memory::Buffer::fault) {
+            Some(fault) => Err(Status::invalid(fault)),
+            None => Ok(()),
+        }
+    }
+}

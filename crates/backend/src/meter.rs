@@ -1,0 +1,88 @@
+//! How long did each part of an execution take, and who is told?
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// Nanoseconds since some moment at the process's start. Never 0, never going back.
+pub fn now_ns() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
+}
+
+/// The four moments of an execution, as Triton's statistics divide it; in ns of [`now_ns`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// The runtime took the batch.
+    pub start: u64,
+    /// The inputs were ready.
+    pub input_end: u64,
+    /// The model's own work was done.
+    pub infer_end: u64,
+    /// The outputs were where they belong.
+    pub end: u64,
+}
+
+impl Times {
+    /// All four moments now; later ones are moved on as the work goes.
+    pub fn begin() -> Times {
+        let now = now_ns();
+        Times { start: now, input_end: now, infer_end: now, end: now }
+    }
+
+    /// The inputs are ready.
+    pub fn input_ends(&mut self) {
+        let now = now_ns();
+        (self.input_end, self.infer_end, self.end) = (now, now, now);
+    }
+
+    /// The model's own work is done.
+    pub fn infer_ends(&mut self) {
+        let now = now_ns();
+        (self.infer_end, self.end) = (now, now);
+    }
+
+    /// The outputs are in place.
+    pub fn ends(&mut self) {
+        self.end = now_ns();
+    }
+}
+
+/// One request's way through the server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestTimes {
+    /// It was admitted, in ns of [`now_ns`].
+    pub arrived: u64,
+    /// Rows in it.
+    pub rows: u32,
+    /// The execution it was part of.
+    pub times: Times,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With a result.
+    Success,
+    /// The runtime failed.
+    Failed,
+    /// The client went away first.
+    Cancelled,
+    /// It waited too long.
+    Rejected,
+}
+
+/// Who is told of executions. Called before the answer goes out, so that a client who asks for statistics next sees itself.
+pub trait Meter: Send + Sync {
+    /// A request ended.
+    fn request(&self, times: &RequestTimes, outcome: Outcome);
+    /// The runtime executed a batch of `rows`.
+    fn batch(&self, rows: u64, times: &Times);
+}
+
+/// Tells nobody; for tests.
+pub struct NoMeter;
+
+impl Meter for NoMeter {
+    fn request(&self, _: &RequestTimes, _: Outcome) {}
+    fn batch(&self, _: u64, _: &Times) {}
+}

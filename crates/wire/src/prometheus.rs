@@ -1,0 +1,1 @@
+//! How do metrics look as Prometheus text?

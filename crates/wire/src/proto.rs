@@ -1,0 +1,1 @@
+//! How do requests and answers look as protobuf?
