@@ -1,0 +1,107 @@
+"""How does a server under test get started and stopped?"""
+
+import contextlib
+import ctypes
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from dataclasses import dataclass, field
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+START_LIMIT_S = 120
+STOP_LIMIT_S = 40
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class Server:
+    """Where a running server answers. `pid` and `log` are None when somebody else started it."""
+
+    http: str
+    grpc: str
+    metrics: str
+    oracle: bool = False
+    pid: int | None = None
+    log: pathlib.Path | None = None
+    repository: pathlib.Path | None = None
+    process: subprocess.Popen | None = field(default=None, repr=False)
+
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log else ""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listened on a moment ago; all are held until the last is found, so that they differ."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def die_with_parent() -> None:
+    """Runs in the child: a killed test run leaves no server behind."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def is_live(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{url}/v2/health/live", timeout=1) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def nerite_binary() -> pathlib.Path:
+    """The binary under test: NERITE_BIN, else the release build."""
+    return pathlib.Path(os.environ.get("NERITE_BIN", ROOT / "target" / "release" / "nerite"))
+
+
+def nerite_command(repository: pathlib.Path) -> tuple[list[str], dict[str, str]]:
+    """The command line up to the repository, and the environment."""
+    return [str(nerite_binary()), "serve", f"--model-repository={repository}"], dict(os.environ)
+
+
+def start(command: list[str], environment: dict[str, str], flags: list[str], log: pathlib.Path, **facts) -> Server:
+    """Starts a server on free ports of the loopback and waits until it is live."""
+    http, grpc, metrics = free_ports(3)
+    ports = [
+        "--http-address=127.0.0.1",
+        "--grpc-address=127.0.0.1",
+        f"--http-port={http}",
+        f"--grpc-port={grpc}",
+        f"--metrics-port={metrics}",
+    ]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command + ports + flags, env=environment, stdout=out, stderr=out, preexec_fn=die_with_parent
+        )
+    server = Server(
+        f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", f"127.0.0.1:{metrics}",
+        pid=process.pid, log=log, process=process, **facts,
+    )
+    deadline = time.monotonic() + START_LIMIT_S
+    while not is_live(server.http):
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with status {process.returncode}:\n{server.log_text()[-4000:]}")
+        if time.monotonic() > deadline:
+            stop(server)
+            raise RuntimeError(f"not live after {START_LIMIT_S} s:\n{server.log_text()[-4000:]}")
+        time.sleep(0.02)
+    return server
+
+
+def stop(server: Server) -> int | None:
+    """Asks the server to end, insists after a while, and returns its exit status."""
+    if server.process is None:
+        return None
+    server.process.terminate()
+    try:
+        return server.process.wait(STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        server.process.kill()
+        return server.process.wait()

@@ -1,0 +1,124 @@
+"""Does the server say that it lives, and refuse paths and methods it does not have?"""
+
+import grpc
+import pytest
+from doors import TIMEOUT_S, http_call, pb
+
+
+def test_live_and_ready_have_an_empty_body(server):
+    for path in ("/v2/health/live", "/v2/health/ready"):
+        answer = http_call(server.http, "GET", path)
+        assert answer.body == b""
+        assert answer.status in ((200,) if path.endswith("live") else (200, 400))
+
+
+def test_the_server_is_ready_exactly_when_every_model_is(server, stub, door):
+    every = all(one["state"] == "READY" for one in door.index())
+    assert (http_call(server.http, "GET", "/v2/health/ready").status == 200) == every
+    assert stub.ServerReady(pb.ServerReadyRequest()).ready == every
+    assert stub.ServerLive(pb.ServerLiveRequest()).live
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "ready"),
+    [
+        ("identity_fp32", "", True),
+        ("identity_fp32", "1", True),
+        ("versioned", "1", True),
+        ("versioned", "3", True),
+        ("versioned", "2", False),
+        ("nobody", "", False),
+    ],
+)
+def test_model_readiness(door, model, version, ready):
+    assert door.model_ready(model, version) is ready
+
+
+def test_a_model_that_is_not_ready_says_so_in_json(server):
+    answer = http_call(server.http, "GET", "/v2/models/nobody/ready")
+    answer.refused("INVALID_ARG", "Model version not ready")
+
+
+@pytest.mark.parametrize("service", ["", "inference.GRPCInferenceService", "nobody"])
+def test_the_standard_health_check_ignores_the_service_name(server, service):
+    from doors import grpc_channel
+
+    with grpc_channel(server.grpc) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        request = b"" if not service else b"\x0a" + bytes([len(service)]) + service.encode()
+        answer = check(request, timeout=TIMEOUT_S)
+        assert answer in (b"\x08\x01", b"\x08\x02")
+
+
+def test_an_unknown_method_is_unimplemented(server):
+    from doors import grpc_channel
+
+    with grpc_channel(server.grpc) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/NoSuchCall")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"", timeout=TIMEOUT_S)
+        assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/v2/",
+        "/v2/health",
+        "/v2/health/",
+        "/v2/health/live/",
+        "/v1",
+        "/v2/models",
+        "/v2/models/",
+        "/v2/models/identity_fp32/",
+        "/v2/models/identity_fp32/versions/",
+        "/v2/models/identity_fp32/versions/one",
+        "/v2/models/identity_fp32/versions/-1",
+        "/v2/models/identity_fp32/nothing",
+        "/v2/models/identity_fp32/versions/1/trace/setting",
+        "/v2/repository",
+        "/v2/systemsharedmemory",
+        "/metrics",
+    ],
+)
+def test_an_unknown_path_is_not_found(server, path):
+    answer = http_call(server.http, "GET", path)
+    assert (answer.status, answer.error) == (404, "Not Found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v2/health/live"),
+        ("POST", "/v2"),
+        ("POST", "/v2/models/identity_fp32"),
+        ("POST", "/v2/models/identity_fp32/config"),
+        ("POST", "/v2/models/identity_fp32/stats"),
+        ("POST", "/v2/models/stats"),
+        ("GET", "/v2/models/identity_fp32/infer"),
+        ("PUT", "/v2/models/identity_fp32/infer"),
+        ("GET", "/v2/models/identity_fp32/generate"),
+        ("GET", "/v2/repository/index"),
+        ("GET", "/v2/repository/models/identity_fp32/load"),
+        ("POST", "/v2/systemsharedmemory/status"),
+        ("GET", "/v2/systemsharedmemory/unregister"),
+        ("GET", "/v2/systemsharedmemory/region/x/register"),
+        ("GET", "/v2/cudasharedmemory/region/x/register"),
+        ("DELETE", "/v2/logging"),
+        ("PUT", "/v2/trace/setting"),
+    ],
+)
+def test_a_wrong_method_is_not_allowed(server, method, path):
+    answer = http_call(server.http, method, path)
+    assert (answer.status, answer.error) == (405, "Method Not Allowed")
+
+
+def test_query_strings_are_ignored(server):
+    assert http_call(server.http, "GET", "/v2/health/live?probe=1").status == 200
+    assert http_call(server.http, "GET", "/v2/models/identity_fp32?x=/y").json["name"] == "identity_fp32"
+
+
+def test_names_are_not_percent_decoded(server):
+    answer = http_call(server.http, "GET", "/v2/models/identity%5ffp32")
+    answer.refused("NOT_FOUND", "Request for unknown model: 'identity%5ffp32' is not found")

@@ -1,0 +1,253 @@
+"""Can models be listed, loaded and unloaded, and does a refusal leave things as they were?"""
+
+import json
+import shutil
+
+import pytest
+from doors import differs, fp32, grpc_channel, grpc_refuses, http_call, pb, refuses, service_stub
+
+
+def states(door) -> dict[str, str]:
+    return {f"{one['name']}:{one['version']}": one["state"] for one in door.index()}
+
+
+def test_the_index_lists_every_directory_by_name(explicit_door):
+    names = [one["name"] for one in explicit_door.index()]
+    assert names == sorted(names)
+    assert {"identity_fp32", "identity_int32", "versioned", "simple", "chain"} <= set(names)
+
+
+def test_a_model_never_loaded_has_only_a_name(explicit):
+    shutil.copytree(explicit.repository / "identity_int32", explicit.repository / "never_loaded", dirs_exist_ok=True)
+    config = explicit.repository / "never_loaded" / "config.pbtxt"
+    config.write_text(config.read_text().replace("identity_int32", "never_loaded"))
+    found = http_call(explicit.http, "POST", "/v2/repository/index").ok().json
+    assert [one for one in found if one["name"] == "never_loaded"] == [{"name": "never_loaded"}]
+
+
+def test_only_ready_models_on_request(explicit_door):
+    explicit_door.load("identity_fp32")
+    found = explicit_door.index(ready=True)
+    assert "identity_fp32" in {one["name"] for one in found}
+    assert {one["state"] for one in found} == {"READY"}
+
+
+@pytest.mark.parametrize("body", [None, "", "{}", '{"ready":false}', '{"unknown":1}'])
+def test_bodies_of_an_index_call(explicit, body):
+    assert http_call(explicit.http, "POST", "/v2/repository/index", body).ok().json
+
+
+def test_the_repository_name_of_an_index_call(explicit):
+    assert http_call(explicit.http, "POST", "/v2/repository/any/index").ok().json
+    with grpc_channel(explicit.grpc) as channel, grpc_refuses(
+        "UNSUPPORTED", "'repository_name' specification is not supported"
+    ):
+        service_stub(channel).RepositoryIndex(pb.RepositoryIndexRequest(repository_name="any"))
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "text"),
+    [
+        pytest.param(
+            '{"ready":1}', "INVALID_ARG", "Invalid value for 'ready': expected a boolean",
+            marks=differs("2.51 answers 500 `attempt to access JSON non-boolean as boolean`"),
+        ),
+        ("{", "INTERNAL", "failed to parse the request JSON buffer: Missing a name for object member. at 1"),
+    ],
+)  # fmt: skip
+def test_faulty_bodies_of_an_index_call(explicit, body, code, text):
+    http_call(explicit.http, "POST", "/v2/repository/index", body).refused(code, text)
+
+
+def test_load_infer_unload(explicit_door):
+    explicit_door.load("versioned")
+    assert states(explicit_door)["versioned:1"] == states(explicit_door)["versioned:3"] == "READY"
+    assert explicit_door.infer("versioned", [fp32("INPUT0", [1])]).version == "3"
+    assert explicit_door.infer("versioned", [fp32("INPUT0", [1])], version="1").version == "1"
+    explicit_door.unload("versioned")
+    wait_for(lambda: states(explicit_door)["versioned:3"] == "UNAVAILABLE")
+    reasons = {one["reason"] for one in explicit_door.index() if one["name"] == "versioned"}
+    assert reasons == {"unloaded"}
+    assert not explicit_door.model_ready("versioned")
+    with refuses("NOT_FOUND", "Request for unknown model: 'versioned' has no available versions"):
+        explicit_door.infer("versioned", [fp32("INPUT0", [1])])
+    with refuses("UNAVAILABLE", "Request for unknown model: 'versioned' version 3 is not at ready state"):
+        explicit_door.infer("versioned", [fp32("INPUT0", [1])], version="3")
+
+
+def wait_for(condition, seconds: float = 20) -> None:
+    import time
+
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "never came true"
+        time.sleep(0.02)
+
+
+def test_loading_what_is_loaded_changes_nothing(explicit_door):
+    explicit_door.load("identity_int32")
+    explicit_door.load("identity_int32")
+    assert explicit_door.model_ready("identity_int32")
+
+
+def test_unloading_an_unknown_model_succeeds(explicit_door):
+    explicit_door.unload("nobody")
+
+
+def test_an_ensemble_brings_its_models_and_takes_them_away(explicit_door):
+    explicit_door.unload("identity_fp32")
+    explicit_door.load("chain")
+    assert explicit_door.model_ready("identity_fp32")
+    assert explicit_door.infer("chain", [fp32("INPUT0", [4, 5])]).outputs["OUTPUT0"].raw == fp32("", [4, 5]).raw
+    explicit_door.unload("chain", dependents=True)
+    wait_for(lambda: not explicit_door.model_ready("identity_fp32"))
+    explicit_door.load("identity_fp32")
+
+
+def test_an_ensemble_goes_with_a_model_it_needs(explicit_door):
+    explicit_door.load("chain")
+    explicit_door.unload("identity_fp32")
+    wait_for(lambda: not explicit_door.model_ready("chain"))
+    explicit_door.load("chain")
+    assert explicit_door.model_ready("identity_fp32")
+    explicit_door.unload("chain")
+    explicit_door.load("identity_fp32")
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "text"),
+    [
+        ("nobody", "INTERNAL", "failed to load 'nobody', failed to poll from model repository"),
+        pytest.param(
+            "..", "INVALID_ARG", "invalid model name '..', model name must not contain path traversal characters",
+            marks=differs("2.51 does not look at the name; the poll fails"),
+        ),
+    ],
+)  # fmt: skip
+def test_models_that_cannot_be_loaded(explicit_door, model, code, text):
+    with refuses(code, text):
+        explicit_door.load(model)
+
+
+def test_the_repository_name_of_load_and_unload(explicit):
+    for what in ("load", "unload"):
+        answer = http_call(explicit.http, "POST", f"/v2/repository/any/models/simple/{what}")
+        answer.refused("UNSUPPORTED", "'repository_name' specification is not supported")
+
+
+def test_a_bad_config_file_leaves_the_loaded_model(explicit, explicit_door):
+    explicit_door.load("identity_fp32")
+    config = explicit.repository / "identity_fp32" / "config.pbtxt"
+    good = config.read_text()
+    config.write_text("max_batch_size: [")
+    try:
+        with refuses("INTERNAL", "failed to load 'identity_fp32', failed to poll from model repository"):
+            explicit_door.load("identity_fp32")
+        assert explicit_door.infer("identity_fp32", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].shape == [1]
+    finally:
+        config.write_text(good)
+    explicit_door.load("identity_fp32")
+
+
+def test_a_model_without_a_version(explicit, explicit_door):
+    folder = explicit.repository / "no_version"
+    folder.mkdir(exist_ok=True)
+    config = (explicit.repository / "identity_int32" / "config.pbtxt").read_text()
+    (folder / "config.pbtxt").write_text(config.replace("identity_int32", "no_version"))
+    text = "load failed for model 'no_version': at least one version must be available under the version policy of "
+    with refuses("INVALID_ARG", text):
+        explicit_door.load("no_version")
+
+
+def test_a_config_override_lasts_until_the_next_load(explicit_door):
+    config = explicit_door_config(explicit_door, "identity_int32")
+    config["max_batch_size"] = 3
+    explicit_door.load("identity_int32", {"config": json.dumps(config)})
+    assert explicit_door.config("identity_int32")["max_batch_size"] == 3
+    explicit_door.load("identity_int32")
+    assert explicit_door.config("identity_int32")["max_batch_size"] == 0
+
+
+def explicit_door_config(door, model: str) -> dict:
+    door.load(model)
+    config = door.config(model)
+    return {key: config[key] for key in ("name", "backend", "input", "output")}
+
+
+@pytest.mark.parametrize("config", ["{", '{"no_such_field":1}', '{"max_batch_size":"many"}', "[]"])
+def test_a_bad_override_leaves_the_loaded_model(explicit_door, config):
+    explicit_door.load("identity_int32")
+    with refuses("INTERNAL", "failed to load 'identity_int32', failed to poll from model repository"):
+        explicit_door.load("identity_int32", {"config": config})
+    assert explicit_door.model_ready("identity_int32")
+
+
+def test_a_model_can_be_made_of_file_parameters(explicit, explicit_door):
+    source = explicit.repository / "simple" / "1"
+    name = f"sent_by_{explicit_door.protocol}"
+    config = explicit_door_config(explicit_door, "simple")
+    config["name"] = name
+    files = {f"file:1/{path.name}": path.read_bytes() for path in source.iterdir() if path.is_file()}
+    explicit_door.load(name, {"config": json.dumps(config), **files})
+    assert explicit_door.model_ready(name)
+    # Served, but no directory of the repository: not listed.
+    assert name not in {one["name"] for one in explicit_door.index()}
+    explicit_door.unload(name)
+
+
+@pytest.mark.parametrize("path", ["../escape", "/etc/escape", "1/../../escape"])
+def test_a_file_parameter_stays_inside_the_model(explicit_door, path):
+    with refuses("INTERNAL", "failed to load 'escape', failed to poll from model repository"):
+        explicit_door.load("escape", {"config": '{"backend":"python"}', f"file:{path}": b"x"})
+
+
+def test_a_file_without_a_config(explicit_door):
+    with refuses("INTERNAL", "failed to load 'bare', failed to poll from model repository"):
+        explicit_door.load("bare", {"file:1/model.onnx": b"x"})
+
+
+HTTP_LOAD_FAULTS = [
+    ("load", '{"parameters":{"other":"x"}}', "INTERNAL", "unexpected error on creating Triton parameter"),
+    ("load", '{"parameters":{"config":1}}', "INTERNAL", ""),
+    ("load", "{", "INTERNAL", "failed to parse the request JSON buffer: Missing a name for object member. at 1"),
+    ("load", "[1", "INTERNAL", "failed to parse the request JSON buffer: "),
+]
+
+
+@pytest.mark.parametrize(("what", "body", "code", "text"), HTTP_LOAD_FAULTS)
+def test_faulty_bodies_of_a_load(explicit, what, body, code, text):
+    http_call(explicit.http, "POST", f"/v2/repository/models/identity_fp32/{what}", body).refused(code, text)
+
+
+@pytest.mark.parametrize("body", ['{"parameters":{"unload_dependents":"yes"}}', '{"parameters":{"other":1}}', "{}"])
+def test_unload_over_http_ignores_what_it_does_not_know(explicit, body):
+    assert http_call(explicit.http, "POST", "/v2/repository/models/nobody/unload", body).ok().body == b""
+
+
+GRPC_LOAD_FAULTS = [
+    ("other", {"string_param": "x"}, "unrecognized load parameter 'other'."),
+    ("config", {"bool_param": True}, "invalid value type for load parameter 'config', expected string_param."),
+    ("file:1/x", {"string_param": "x"}, "invalid value type for load parameter 'file:1/x', expected bytes_param."),
+]
+
+
+@pytest.mark.parametrize(("key", "choice", "text"), GRPC_LOAD_FAULTS)
+def test_faulty_parameters_of_a_load(explicit, key, choice, text):
+    request = pb.RepositoryModelLoadRequest(model_name="identity_fp32")
+    request.parameters[key].CopyFrom(pb.ModelRepositoryParameter(**choice))
+    with grpc_channel(explicit.grpc) as channel, grpc_refuses("INVALID_ARG", text):
+        service_stub(channel).RepositoryModelLoad(request)
+
+
+def test_a_faulty_parameter_of_an_unload(explicit):
+    request = pb.RepositoryModelUnloadRequest(model_name="nobody")
+    request.parameters["unload_dependents"].string_param = "yes"
+    text = "invalid value type for 'unload_dependents' parameter, expected bool_param."
+    with grpc_channel(explicit.grpc) as channel, grpc_refuses("INVALID_ARG", text):
+        service_stub(channel).RepositoryModelUnload(request)
+
+
+@pytest.mark.parametrize("call", ["load", "unload"])
+def test_no_loading_outside_explicit_mode(door, call):
+    with refuses("UNAVAILABLE", "explicit model load / unload is not allowed if polling is enabled"):
+        getattr(door, call)("identity_fp32")

@@ -1,0 +1,138 @@
+"""Do statistics and metrics count what happened, and only that?"""
+
+import pytest
+from doors import Given, fp32, http_call, int32, refuses
+
+KEYS = [
+    "name", "version", "last_inference", "inference_count", "execution_count", "inference_stats", "response_stats",
+    "batch_stats", "memory_usage",
+]  # fmt: skip
+DURATIONS = [
+    "success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"
+]  # fmt: skip
+
+
+def change(door, model: str, work) -> dict:
+    """How `work` moves the counts of `model`."""
+    before = door.statistics(model)[0]
+    work()
+    after = door.statistics(model)[0]
+    moved = {key: after[key] - before[key] for key in ("inference_count", "execution_count")}
+    for key in DURATIONS:
+        moved[key] = after["inference_stats"][key]["count"] - before["inference_stats"][key]["count"]
+    return moved
+
+
+def test_keys_and_their_order(server):
+    found = http_call(server.http, "GET", "/v2/models/batched_fp32/stats").ok().json["model_stats"]
+    assert len(found) == 1
+    assert list(found[0]) == KEYS
+    assert list(found[0]["inference_stats"]) == DURATIONS
+    assert all(list(one) == ["count", "ns"] for one in found[0]["inference_stats"].values())
+
+
+def test_all_models_are_listed_without_a_name(door):
+    names = {one["name"] for one in door.statistics()}
+    assert {"identity_fp32", "simple", "chain"} <= names
+    assert [one["version"] for one in door.statistics("versioned")] == ["1", "3"]
+    assert [one["version"] for one in door.statistics("versioned", "3")] == ["3"]
+
+
+def test_a_request_counts_once_and_its_batch_counts_rows(door):
+    rows = [fp32("INPUT0", [[1, 2], [3, 4], [5, 6]])]
+    moved = change(door, "batched_fp32", lambda: [door.infer("batched_fp32", rows) for _ in range(4)])
+    assert moved == {
+        "inference_count": 12, "execution_count": 4, "success": 4, "fail": 0, "queue": 4, "compute_input": 4,
+        "compute_infer": 4, "compute_output": 4, "cache_hit": 0, "cache_miss": 0,
+    }  # fmt: skip
+    batches = door.statistics("batched_fp32")[0]["batch_stats"]
+    sizes = [one["batch_size"] for one in batches]
+    assert 3 in sizes and sizes == sorted(sizes)
+    assert set(batches[0]) == {"batch_size", "compute_input", "compute_infer", "compute_output"}
+
+
+def test_a_refused_request_counts_nowhere(door):
+    def work():
+        with refuses("INVALID_ARG", ""):
+            door.infer("batched_fp32", [Given("INPUT0", "FP32", [9, 1], bytes(36))])
+
+    assert set(change(door, "batched_fp32", work).values()) == {0}
+
+
+def test_an_ensemble_counts_for_itself_and_for_its_steps(door):
+    def work():
+        door.infer("chain", [fp32("INPUT0", [1, 2])])
+
+    before = door.statistics("identity_fp32")[0]["inference_count"]
+    moved = change(door, "chain", work)
+    assert (moved["success"], moved["inference_count"], moved["execution_count"]) == (1, 1, 1)
+    assert door.statistics("identity_fp32")[0]["inference_count"] - before == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "text"),
+    [
+        ("nobody", "", "requested model 'nobody' is not available"),
+        ("identity_fp32", "9", "requested model version is not available for model 'identity_fp32'"),
+    ],
+)
+def test_statistics_of_nobody(door, model, version, text):
+    with refuses("INVALID_ARG", text):
+        door.statistics(model, version)
+
+
+def metrics(server) -> dict[str, float]:
+    """Every sample of /metrics by its name and labels."""
+    answer = http_call(server.metrics, "GET", "/metrics").ok()
+    lines = answer.body.decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line and line[0] != "#"}
+
+
+def test_metrics_count_requests(server, door):
+    labels = '{model="simple",version="1"}'
+    before = metrics(server)
+    a = int32("INPUT0", [list(range(16))] * 2)
+    b = int32("INPUT1", [list(range(16))] * 2)
+    door.infer("simple", [a, b])
+    after = metrics(server)
+    moved = {
+        name: after[f"{name}{labels}"] - before[f"{name}{labels}"]
+        for name in ("nv_inference_request_success", "nv_inference_count", "nv_inference_exec_count")
+    }
+    assert moved == {
+        "nv_inference_request_success": 1, "nv_inference_count": 2, "nv_inference_exec_count": 1
+    }  # fmt: skip
+
+
+def test_every_loaded_model_has_its_series_from_the_start(server):
+    found = metrics(server)
+    labels = '{model="fixed_fp32",version="1"}'
+    for name in (
+        "nv_inference_request_success", "nv_inference_count", "nv_inference_exec_count",
+        "nv_inference_request_duration_us", "nv_inference_queue_duration_us",
+        "nv_inference_compute_input_duration_us", "nv_inference_compute_infer_duration_us",
+        "nv_inference_compute_output_duration_us", "nv_inference_pending_request_count",
+    ):  # fmt: skip
+        assert f"{name}{labels}" in found
+    for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER"):
+        key = f'nv_inference_request_failure{{model="fixed_fp32",reason="{reason}",version="1"}}'
+        assert key in found
+    for name in ("nv_cpu_utilization", "nv_cpu_memory_total_bytes", "nv_cpu_memory_used_bytes"):
+        assert name in found
+
+
+def test_every_family_has_help_and_type(server):
+    answer = http_call(server.metrics, "GET", "/metrics").ok()
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    lines = answer.body.decode().splitlines()
+    helped = {line.split()[2] for line in lines if line.startswith("# HELP")}
+    typed = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    named = {line.partition("{")[0].split()[0] for line in lines if line and line[0] != "#"}
+    assert named <= helped & typed
+
+
+def test_other_paths_of_the_metrics_port(server):
+    assert http_call(server.metrics, "GET", "/metrics/").ok().body
+    answer = http_call(server.metrics, "GET", "/elsewhere")
+    assert (answer.status, answer.body) == (200, b"")
+    assert http_call(server.metrics, "POST", "/metrics").status == 405

@@ -1,0 +1,152 @@
+"""Which servers do the conformance tests talk to?
+
+    pytest tests/conformance                       # starts target/release/nerite (or NERITE_BIN)
+    pytest tests/conformance --oracle              # the same tests against the real Triton 2.51
+    pytest tests/conformance --http-url=… --grpc-url=… --metrics-url=…   # a server that is already there
+
+A server that is already there must serve tests/models/generated/conformance; tests that need a server with other
+flags are then skipped.
+"""
+
+import contextlib
+import pathlib
+import shutil
+import sys
+
+import grpc
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "conformance"), str(HERE / "models")]
+
+import doors  # noqa: E402
+import make_models  # noqa: E402
+import servers  # noqa: E402
+import triton  # noqa: E402
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("nerite")
+    group.addoption("--oracle", action="store_true", help="test the real Triton 2.51 instead of nerite")
+    for port in ("http", "grpc", "metrics"):
+        group.addoption(f"--{port}-url", help=f"host:port of a running server's {port} port")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "triton_differs(reason, run=True): Triton 2.51 answers otherwise; run=False if it does not survive"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--oracle"):
+        return
+    for item in items:
+        marker = item.get_closest_marker("triton_differs")
+        if marker is not None:
+            # Strict: a difference that is none is an error in our documentation.
+            item.add_marker(
+                pytest.mark.xfail(reason=marker.args[0], run=marker.kwargs.get("run", True), strict=True)
+            )
+
+
+class Launcher:
+    """Starts servers of the flavour under test, each with its own flags and, if asked, its own repository."""
+
+    def __init__(self, config: pytest.Config, scratch: pathlib.Path):
+        self.oracle = config.getoption("--oracle")
+        self.urls = [config.getoption(f"--{port}-url") for port in ("http", "grpc", "metrics")]
+        self.scratch = scratch
+        self.generated = scratch / "generated"
+        make_models.make(self.generated, ["conformance"])
+        self.catalogue = self.generated / "conformance"
+        if self.oracle:
+            self.catalogue = scratch / "oracle"
+            triton.make_repository(self.catalogue, self.generated / "conformance")
+
+    @contextlib.contextmanager
+    def running(self, name: str, *flags: str, repository: pathlib.Path | None = None):
+        """A server as long as the `with` block lasts."""
+        if any(self.urls):
+            pytest.skip("needs a server of its own")
+        repository = repository or self.catalogue
+        if self.oracle:
+            command, environment = triton.command(repository, self.scratch)
+        else:
+            if not servers.nerite_binary().exists():
+                pytest.skip(f"{servers.nerite_binary()} is not built")
+            command, environment = servers.nerite_command(repository)
+        server = servers.start(
+            command, environment, list(flags), self.scratch / f"{name}.log", oracle=self.oracle, repository=repository
+        )
+        try:
+            yield server
+        finally:
+            servers.stop(server)
+
+    def copy_of(self, name: str, *models: str) -> pathlib.Path:
+        """A repository of its own with some models of the catalogue, which a test may change."""
+        repository = self.scratch / name
+        repository.mkdir()
+        for model in models:
+            shutil.copytree(self.catalogue / model, repository / model)
+        return repository
+
+
+@pytest.fixture(scope="session")
+def launcher(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Launcher:
+    return Launcher(pytestconfig, tmp_path_factory.mktemp("servers"))
+
+
+@pytest.fixture(scope="session")
+def server(launcher: Launcher):
+    """The server with the whole catalogue, shared by all tests that leave it as they found it."""
+    if any(launcher.urls):
+        http, grpc_url, metrics = launcher.urls
+        yield servers.Server(http or "", grpc_url or "", metrics or "", oracle=launcher.oracle)
+        return
+    # Models of a runtime that is not installed here must not keep the others from being tested.
+    with launcher.running("catalogue", "--exit-on-error=false") as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def explicit(launcher: Launcher):
+    """A server in explicit mode with one model loaded, over a repository that tests may add to."""
+    repository = launcher.copy_of("explicit", "identity_fp32", "identity_int32", "versioned", "simple", "chain")
+    with launcher.running(
+        "explicit", "--model-control-mode=explicit", "--load-model=identity_fp32", repository=repository
+    ) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def stub(server):
+    """The raw gRPC calls."""
+    with doors.grpc_channel(server.grpc) as channel:
+        yield doors.service_stub(channel)
+
+
+@pytest.fixture(scope="session", params=["http", "grpc"])
+def door(request: pytest.FixtureRequest, server):
+    """The server by each of its protocols, asked in the same words."""
+    with doors.open_door(request.param, server) as found:
+        yield found
+
+
+@pytest.fixture(params=["http", "grpc"])
+def explicit_door(request: pytest.FixtureRequest, explicit):
+    with doors.open_door(request.param, explicit) as found:
+        yield found
+
+
+@pytest.fixture
+def needs_model(server):
+    """Skips a test when the server came up without the model it needs."""
+    def need(name: str) -> None:
+        with contextlib.closing(grpc.insecure_channel(server.grpc)) as channel:
+            request = doors.pb.ModelReadyRequest(name=name)
+            if not doors.service_stub(channel).ModelReady(request).ready:
+                pytest.skip(f"the server serves no model '{name}'")
+
+    return need
