@@ -1,1 +1,66 @@
-//! (to be written)
+//! What did the model's author ask for?
+//!
+//! ```text
+//!  config.pbtxt ── text ──┐                     ┌── deduce    which backend?
+//!                         ├─► ModelConfig ──────┼── normalise what is left unsaid?
+//!  load override ─ json ──┘        ▲            ├── complete  what does the graph say?
+//!                                  │            └── validate  does it hold together?
+//!  config endpoint ◄──── json ─────┘
+//! ```
+//!
+//! Everything here is a function over values: no file is opened and nothing is
+//! logged. Who reads the repository passes in what it found.
+//!
+//! ```
+//! use nerite_config::{HostFacts, normalise, normalise_groups, parse_text, to_json, validate};
+//!
+//! let text = br#"backend: "python" max_batch_size: 8 dynamic_batching { }"#;
+//! let config = parse_text("models/echo/config.pbtxt", text)?;
+//! let config = normalise(config, "echo");
+//! validate(&config)?;
+//! let config = normalise_groups(config, &[], &HostFacts::cpu_only());
+//! assert!(to_json(&config).contains(r#""preferred_batch_size":[8]"#));
+//! # Ok::<(), nerite_config::ConfigError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod datatype;
+mod deduce;
+mod error;
+mod host;
+mod json;
+mod normalise;
+mod onnx;
+mod schema;
+mod suggest;
+mod text;
+mod validate;
+mod versions;
+mod view;
+
+/// The messages of `proto/model_config.proto`, package `inference`.
+#[allow(clippy::pedantic, missing_docs)]
+pub mod proto {
+    include!(concat!(env!("OUT_DIR"), "/inference.rs"));
+}
+
+pub use datatype::{config_data_type, tensor_data_type};
+pub use deduce::{Entry, deduce_backend};
+pub use error::{ConfigError, TextFault};
+pub use host::{Gpu, HostFacts};
+pub use json::{from_json, to_json};
+pub use normalise::{normalise, normalise_groups};
+pub use onnx::{
+    Completion, GraphSignature, Note, TensorSignature, check_input_allowed, check_onnx,
+    check_output_allowed, complete_onnx, needs_graph,
+};
+pub use proto::ModelConfig;
+pub use schema::FILE_DESCRIPTOR_SET;
+pub use text::parse_text;
+pub use validate::{
+    ResourceLimits, WARMUP_FOLDER, check_directory_name, check_label_path, check_resources,
+    check_warmup_file, no_version_to_load, validate, validate_groups, validate_states, validate_tensors, validate_warmup, warmup_byte_size,
+    warmup_failed,
+};
+pub use versions::VersionPolicy;
+pub use view::TensorSpec;

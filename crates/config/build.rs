@@ -1,0 +1,17 @@
+//! How does the schema of config.pbtxt become Rust types?
+
+use std::{env, error::Error, fs, path::PathBuf};
+
+use prost::Message as _;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto/model_config.proto");
+    let descriptors = protox::compile(["model_config.proto"], ["proto"])?;
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(out.join("model_config.bin"), descriptors.encode_to_vec())?;
+    prost_build::Config::new()
+        // Maps in key order, so that one configuration has one encoding.
+        .btree_map(["."])
+        .compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! Which fields does a JSON value set?
+
+use prost_reflect::{
+    DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value,
+};
+use serde_json::Value as Json;
+
+use crate::text::scalar;
+use crate::{schema, suggest};
+
+type Read<T> = Result<T, String>;
+
+/// Reads an object as a message. `path` leads to it, such as `input[0].`, and is
+/// empty for the whole.
+pub(super) fn message(json: &Json, desc: &MessageDescriptor, path: &str) -> Read<DynamicMessage> {
+    let Json::Object(members) = json else {
+        return Err(wrong(path.trim_end_matches('.'), "an object", json));
+    };
+    let mut message = DynamicMessage::new(desc.clone());
+    for (name, value) in members {
+        let field = desc
+            .get_field_by_name(name)
+            .or_else(|| desc.get_field_by_json_name(name))
+            .ok_or_else(|| unknown(desc, path, name))?;
+        let path = format!("{path}{name}");
+        if !value.is_null() {
+            set(&mut message, &field, value, &path)?;
+        }
+    }
+    Ok(message)
+}
+
+fn set(message: &mut DynamicMessage, field: &FieldDescriptor, json: &Json, path: &str) -> Read<()> {
+    let value = if field.is_map() {
+        map(field, json, path)?
+    } else if field.is_list() {
+        let Json::Array(items) = json else { return Err(wrong(path, "an array", json)) };
+        let each = |(index, item)| single(&field.kind(), item, &format!("{path}[{index}]"));
+        Value::List(items.iter().enumerate().map(each).collect::<Read<_>>()?)
+    } else {
+        single(&field.kind(), json, path)?
+    };
+    let rival = field
+        .containing_oneof()
+        .and_then(|choice| choice.fields().find(|rival| message.has_field(rival)));
+    if let Some(rival) = rival {
+        return Err(format!("{path}: cannot stand beside '{}'", rival.name()));
+    }
+    message.set_field(field, value);
+    Ok(())
+}
+
+fn map(field: &FieldDescriptor, json: &Json, path: &str) -> Read<Value> {
+    let Kind::Message(entry) = field.kind() else {
+        unreachable!("a map field is of its entries' type")
+    };
+    let Json::Object(members) = json else { return Err(wrong(path, "an object", json)) };
+    let (key_kind, value_kind) =
+        (entry.map_entry_key_field().kind(), entry.map_entry_value_field().kind());
+    let each = |(name, value): (&String, &Json)| {
+        let path = format!("{path}[{name:?}]");
+        let key = match key_kind {
+            Kind::Uint64 => {
+                let key = name.parse();
+                MapKey::U64(key.map_err(|_| format!("{path}: the key is not a number"))?)
+            }
+            _ => MapKey::String(name.clone()),
+        };
+        Ok((key, single(&value_kind, value, &path)?))
+    };
+    Ok(Value::Map(members.iter().map(each).collect::<Read<_>>()?))
+}
+
+fn single(kind: &Kind, json: &Json, path: &str) -> Read<Value> {
+    match kind {
+        Kind::Message(desc) => message(json, desc, &format!("{path}.")).map(Value::Message),
+        Kind::Bool => json.as_bool().map(Value::Bool).ok_or_else(|| wrong(path, "true or false", json)),
+        Kind::String | Kind::Bytes => match json {
+            Json::String(text) => Ok(Value::String(text.clone())),
+            _ => Err(wrong(path, "a string", json)),
+        },
+        Kind::Enum(names) => enumerator(names, json, path),
+        Kind::Float => float(json, path).map(|value| Value::F32(value as f32)),
+        Kind::Double => float(json, path).map(Value::F64),
+        Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => integer(json, path).map(Value::I32),
+        Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => integer(json, path).map(Value::I64),
+        Kind::Uint32 | Kind::Fixed32 => integer(json, path).map(Value::U32),
+        Kind::Uint64 | Kind::Fixed64 => integer(json, path).map(Value::U64),
+    }
+}
+
+/// A number, or one in a string, as protobuf writes those of 64 bits. `1.0` and
+/// `1e2` are whole numbers too.
+fn integer<T: TryFrom<i128>>(json: &Json, path: &str) -> Read<T> {
+    let number = match json {
+        Json::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
+            (Some(value), _, _) => Some(i128::from(value)),
+            (_, Some(value), _) => Some(i128::from(value)),
+            // Up to 2^53 a whole double is the number that was written.
+            (_, _, Some(value)) if value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0 => {
+                Some(value as i128)
+            }
+            _ => None,
+        },
+        Json::String(text) => text.parse().ok(),
+        _ => None,
+    };
+    let number = number.ok_or_else(|| wrong(path, "an integer", json))?;
+    T::try_from(number).map_err(|_| format!("{path}: {number} is out of range"))
+}
+
+fn float(json: &Json, path: &str) -> Read<f64> {
+    let number = match json {
+        Json::Number(number) => number.as_f64(),
+        Json::String(text) => match text.as_str() {
+            "NaN" => Some(f64::NAN),
+            "Infinity" => Some(f64::INFINITY),
+            "-Infinity" => Some(f64::NEG_INFINITY),
+            text => text.parse().ok(),
+        },
+        _ => None,
+    };
+    number.ok_or_else(|| wrong(path, "a number", json))
+}
+
+fn enumerator(names: &EnumDescriptor, json: &Json, path: &str) -> Read<Value> {
+    let Json::String(word) = json else {
+        return match json {
+            Json::Number(_) => integer(json, path).map(Value::EnumNumber),
+            _ => Err(wrong(path, &format!("one of {}'s names", names.name()), json)),
+        };
+    };
+    let found = names.values().find(|value| value.name().eq_ignore_ascii_case(word));
+    found.map(|value| Value::EnumNumber(value.number())).ok_or_else(|| {
+        let cure = scalar::meant(names, word).map(|cure| format!("; {cure}"));
+        format!("{path}: {} has no value '{word}'{}", names.name(), cure.unwrap_or_default())
+    })
+}
+
+fn unknown(desc: &MessageDescriptor, path: &str, name: &str) -> String {
+    let known: Vec<_> = schema::declared(desc).collect();
+    let cure = suggest::nearest(name, known.iter().map(FieldDescriptor::name))
+        .map(|near| format!("; did you mean '{near}'?"));
+    let path = match path.trim_end_matches('.') {
+        "" => String::new(),
+        path => format!("{path}: "),
+    };
+    format!("{path}{} has no field '{name}'{}", desc.name(), cure.unwrap_or_default())
+}
+
+fn wrong(path: &str, wanted: &str, found: &Json) -> String {
+    let found = match found {
+        Json::Null => "null".to_owned(),
+        Json::Bool(_) | Json::Number(_) => found.to_string(),
+        Json::String(text) => format!("the string {:?}", text.chars().take(40).collect::<String>()),
+        Json::Array(_) => "an array".to_owned(),
+        Json::Object(_) => "an object".to_owned(),
+    };
+    let path = if path.is_empty() { "the configuration" } else { path };
+    format!("{path}: expected {wanted}, found {found}")
+}

@@ -1,0 +1,128 @@
+//! Does a configuration hold together?
+//!
+//! Triton checks in stages, because what is wrong shows at different times: the
+//! schedule before anything is loaded ([`validate`]), inputs and outputs once the
+//! backend has completed them ([`validate_tensors`]), instances once the host is
+//! known ([`validate_groups`]), states when the scheduler is made
+//! ([`validate_states`]), warmup when instances exist ([`validate_warmup`]). Which
+//! of two faults a client hears of depends on that order, so it is kept.
+
+mod batching;
+mod ensemble;
+mod files;
+mod groups;
+mod resources;
+mod sequence;
+mod states;
+mod tensors;
+mod warmup;
+
+pub use files::{check_label_path, no_version_to_load};
+pub use groups::validate_groups;
+pub use resources::{ResourceLimits, check_resources};
+pub use states::validate_states;
+pub use tensors::validate_tensors;
+pub use warmup::{
+    WARMUP_FOLDER, check_warmup_file, validate_warmup, warmup_byte_size, warmup_failed,
+};
+
+use crate::error::refuse;
+use crate::{ConfigError, ModelConfig};
+
+const ENSEMBLE: &str = "ensemble";
+
+/// Refuses a name that differs from the model's directory.
+pub fn check_directory_name(config: &ModelConfig, directory: &str) -> Result<(), ConfigError> {
+    if !config.name.is_empty() && config.name != directory {
+        refuse!(
+            "unexpected directory name '{directory}' for model '{}', directory name must equal \
+             model name",
+            config.name
+        );
+    }
+    Ok(())
+}
+
+/// Checks all that a configuration says about how it is run, before anything is
+/// loaded. It must be normalised.
+pub fn validate(config: &ModelConfig) -> Result<(), ConfigError> {
+    if config.name.is_empty() {
+        refuse!("model configuration must specify 'name'");
+    }
+    check_backend(config)?;
+    if config.max_batch_size < 0 {
+        refuse!("'max_batch_size' must be non-negative value for {}", config.name);
+    }
+    if config.version_policy.is_none() {
+        refuse!("must specify 'version policy' for {}", config.name);
+    }
+    if let Some(dynamic) = config.dynamic_batching() {
+        batching::check(&config.name, config.max_batch_size, dynamic)?;
+    }
+    if let Some(sequence) = config.sequence_batching() {
+        sequence::check(config, sequence)?;
+    }
+    if let Some(ensemble) = config.ensemble_scheduling() {
+        ensemble::check(config, ensemble)?;
+    } else if config.platform == ENSEMBLE {
+        refuse!(
+            "ensemble scheduling must be set for ensemble {} whose platform is ensemble",
+            config.name
+        );
+    }
+    if config.decoupled() && config.caches_responses() {
+        refuse!(
+            "Response Cache does not currently support model {} with 'decoupled' transaction \
+             policy. Please disable the response cache.",
+            config.name
+        );
+    }
+    check_metrics(config)
+}
+
+fn check_backend(config: &ModelConfig) -> Result<(), ConfigError> {
+    let ModelConfig { name, platform, backend, .. } = config;
+    if backend.is_empty() && platform != ENSEMBLE {
+        refuse!("unexpected platform type '{platform}' for {name}");
+    }
+    if !backend.is_empty() && platform == ENSEMBLE {
+        refuse!(
+            "Ensemble model '{name}' must have platform type '{platform}' and empty backend type"
+        );
+    }
+    // A backend that is not one of these may use any platform.
+    let platforms: &[&str] = match backend.as_str() {
+        "tensorflow" => &["tensorflow_savedmodel", "tensorflow_graphdef"],
+        "tensorrt" => &["tensorrt_plan"],
+        "onnxruntime" => &["onnxruntime_onnx"],
+        "pytorch" => &["pytorch_libtorch", "torch_aoti"],
+        _ => return Ok(()),
+    };
+    if !platforms.contains(&platform.as_str()) {
+        refuse!("unexpected 'platform' and 'backend' pair, got:{platform}, {backend}");
+    }
+    Ok(())
+}
+
+fn check_metrics(config: &ModelConfig) -> Result<(), ConfigError> {
+    use crate::proto::model_metrics::metric_control::MetricOptions;
+
+    for control in config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control) {
+        let Some(identifier) = &control.metric_identifier else {
+            refuse!("metric control must specify 'metric_identifier'");
+        };
+        if identifier.family.is_empty() {
+            refuse!("metric identifier must specify non-empty 'family'");
+        }
+        let Some(MetricOptions::HistogramOptions(options)) = &control.metric_options else {
+            refuse!("metric control must specify 'histogram_options'");
+        };
+        if options.buckets.is_empty() {
+            refuse!("histogram options must specify non-empty 'buckets'");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

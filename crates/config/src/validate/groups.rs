@@ -1,0 +1,83 @@
+//! Can the instances run where the author wants them?
+
+use crate::error::refuse;
+use crate::host::HostFacts;
+use crate::proto::ModelInstanceGroup;
+use crate::proto::model_instance_group::Kind;
+use crate::{ConfigError, ModelConfig};
+
+const TENSORRT: &str = "tensorrt_plan";
+
+/// Checks the instance groups against the host. They must be normalised.
+pub fn validate_groups(config: &ModelConfig, host: &HostFacts) -> Result<(), ConfigError> {
+    if config.is_ensemble() {
+        return Ok(());
+    }
+    if config.instance_group.is_empty() {
+        refuse!("must specify one or more 'instance group's for {}", config.name);
+    }
+    let usable = host.usable_gpus();
+    for group in &config.instance_group {
+        check_place(config, group, host, &usable)?;
+        check_profile(config, group)?;
+    }
+    Ok(())
+}
+
+fn check_place(
+    config: &ModelConfig,
+    group: &ModelInstanceGroup,
+    host: &HostFacts,
+    usable: &[i32],
+) -> Result<(), ConfigError> {
+    let who = format!("instance group {} of model {}", group.name, config.name);
+    match group.kind() {
+        Kind::Model | Kind::Cpu if !group.gpus.is_empty() => {
+            refuse!("{who} has kind {} but specifies one or more GPUs", group.kind().as_str_name())
+        }
+        Kind::Model | Kind::Cpu => Ok(()),
+        Kind::Gpu if !host.gpu_support => {
+            refuse!("{who} has kind KIND_GPU but server does not support GPUs")
+        }
+        Kind::Gpu if group.gpus.is_empty() && usable.is_empty() => {
+            refuse!("{who} has kind KIND_GPU but no GPUs are available")
+        }
+        Kind::Gpu if group.gpus.is_empty() => {
+            refuse!("{who} has kind KIND_GPU but specifies no GPUs")
+        }
+        Kind::Gpu => match group.gpus.iter().find(|gpu| !usable.contains(gpu)) {
+            None => Ok(()),
+            Some(gpu) => {
+                let usable: Vec<String> = usable.iter().map(i32::to_string).collect();
+                refuse!(
+                    "{who} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the \
+                     minimum required CUDA compute compatibility of {:.6} are: {}",
+                    host.min_compute_capability,
+                    usable.join(", ")
+                )
+            }
+        },
+        Kind::Auto => {
+            Err(ConfigError::Internal { text: format!("{who} has unexpected kind KIND_AUTO") })
+        }
+    }
+}
+
+fn check_profile(config: &ModelConfig, group: &ModelInstanceGroup) -> Result<(), ConfigError> {
+    let (name, model, platform) = (&group.name, &config.name, &config.platform);
+    if !group.profile.is_empty() && platform != TENSORRT {
+        refuse!(
+            // Triton's missing space.
+            "instance group {name} of model {model} and platform {platform}specifies profile \
+             field which is only supported for TensorRT models"
+        );
+    }
+    match group.profile.iter().find(|profile| profile.parse::<u32>().is_err()) {
+        Some(profile) => refuse!(
+            "instance group {name} of model {model} and platform {platform} specifies invalid \
+             profile {profile}. The field should contain the string representation of a \
+             non-negative integer."
+        ),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,150 @@
+//! What do the other crates ask of a configuration?
+
+use nerite_tensor::DataType;
+
+use crate::datatype::tensor_data_type;
+use crate::proto::model_config::SchedulingChoice;
+use crate::proto::{
+    ModelDynamicBatching, ModelEnsembling, ModelInput, ModelOutput, ModelSequenceBatching,
+    ModelTensorReshape,
+};
+use crate::{ModelConfig, VersionPolicy};
+
+/// An input or output as clients and backends see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Its name.
+    pub name: String,
+    /// Its datatype; `None` where the configuration has not said it yet.
+    pub data_type: Option<DataType>,
+    /// What clients send, without the batch dimension; -1 is any size.
+    pub dims: Vec<i64>,
+    /// What the model sees in place of `dims`, likewise without the batch dimension.
+    pub reshape: Option<Vec<i64>>,
+    /// A request may leave it out. Inputs only.
+    pub optional: bool,
+    /// Requests of different shapes may share a batch. Inputs only.
+    pub ragged: bool,
+    /// File of labels for classification, empty for none. Outputs only.
+    pub label_filename: String,
+}
+
+impl TensorSpec {
+    /// The shape the model's metadata shows: `dims`, behind -1 if requests batch.
+    pub fn shape(&self, batching: bool) -> Vec<i64> {
+        batching.then_some(-1).into_iter().chain(self.dims.iter().copied()).collect()
+    }
+
+    /// The shape the model itself expects of one item.
+    pub fn model_dims(&self) -> &[i64] {
+        self.reshape.as_deref().unwrap_or(&self.dims)
+    }
+}
+
+impl From<&ModelInput> for TensorSpec {
+    fn from(input: &ModelInput) -> Self {
+        Self {
+            name: input.name.clone(),
+            data_type: tensor_data_type(input.data_type),
+            dims: input.dims.clone(),
+            reshape: shape_of(input.reshape.as_ref()),
+            optional: input.optional,
+            ragged: input.allow_ragged_batch,
+            label_filename: String::new(),
+        }
+    }
+}
+
+impl From<&ModelOutput> for TensorSpec {
+    fn from(output: &ModelOutput) -> Self {
+        Self {
+            name: output.name.clone(),
+            data_type: tensor_data_type(output.data_type),
+            dims: output.dims.clone(),
+            reshape: shape_of(output.reshape.as_ref()),
+            optional: false,
+            ragged: false,
+            label_filename: output.label_filename.clone(),
+        }
+    }
+}
+
+fn shape_of(reshape: Option<&ModelTensorReshape>) -> Option<Vec<i64>> {
+    reshape.map(|reshape| reshape.shape.clone())
+}
+
+impl ModelConfig {
+    /// The backend to run it, empty for an ensemble.
+    pub fn backend_name(&self) -> &str {
+        &self.backend
+    }
+
+    /// The platform that the model's metadata shows: its own, or else its backend.
+    pub fn platform(&self) -> &str {
+        if self.platform.is_empty() { &self.backend } else { &self.platform }
+    }
+
+    /// The inputs, in the order of the configuration.
+    pub fn inputs(&self) -> Vec<TensorSpec> {
+        self.input.iter().map(TensorSpec::from).collect()
+    }
+
+    /// The outputs, in the order of the configuration.
+    pub fn outputs(&self) -> Vec<TensorSpec> {
+        self.output.iter().map(TensorSpec::from).collect()
+    }
+
+    /// Whether its tensors have a batch dimension.
+    pub fn batches(&self) -> bool {
+        self.max_batch_size > 0
+    }
+
+    /// Whether one request may have any number of responses.
+    pub fn decoupled(&self) -> bool {
+        self.model_transaction_policy.is_some_and(|policy| policy.decoupled)
+    }
+
+    /// Whether responses may come from the cache.
+    pub fn caches_responses(&self) -> bool {
+        self.response_cache.is_some_and(|cache| cache.enable)
+    }
+
+    /// A parameter for the backend, by its key.
+    pub fn parameter(&self, key: &str) -> Option<&str> {
+        self.parameters.get(key).map(|parameter| parameter.string_value.as_str())
+    }
+
+    /// Which versions to serve.
+    pub fn versions(&self) -> VersionPolicy {
+        VersionPolicy::of(self)
+    }
+
+    /// The dynamic batcher's settings, if it is the scheduler.
+    pub fn dynamic_batching(&self) -> Option<&ModelDynamicBatching> {
+        match &self.scheduling_choice {
+            Some(SchedulingChoice::DynamicBatching(dynamic)) => Some(dynamic),
+            _ => None,
+        }
+    }
+
+    /// The sequence batcher's settings, if it is the scheduler.
+    pub fn sequence_batching(&self) -> Option<&ModelSequenceBatching> {
+        match &self.scheduling_choice {
+            Some(SchedulingChoice::SequenceBatching(sequence)) => Some(sequence),
+            _ => None,
+        }
+    }
+
+    /// The steps of an ensemble, if it is one.
+    pub fn ensemble_scheduling(&self) -> Option<&ModelEnsembling> {
+        match &self.scheduling_choice {
+            Some(SchedulingChoice::EnsembleScheduling(ensemble)) => Some(ensemble),
+            _ => None,
+        }
+    }
+
+    /// Whether it is made of other models.
+    pub fn is_ensemble(&self) -> bool {
+        self.ensemble_scheduling().is_some()
+    }
+}
