@@ -1,0 +1,13 @@
+//! How large may things of the engine become?
+
+/// A model whose runs take less than this on the average runs on the thread that brought the request, in ns.
+pub const QUICK_NS_MAX: u64 = 150_000;
+/// Runs to be seen before a model is called quick.
+pub const QUICK_RUNS_MIN: u64 = 3;
+/// Requests with more input bytes than this never run on the thread that brought them.
+pub const QUICK_BYTES_MAX: usize = 1 << 20;
+/// Jobs that one thread runs in a row for others before it goes back to its own work.
+pub const QUICK_RUNS_IN_A_ROW: usize = 8;
+
+const _: () =
+    assert!(QUICK_NS_MAX * QUICK_RUNS_IN_A_ROW as u64 <= 2_000_000, "a front end's thread must stay responsive");

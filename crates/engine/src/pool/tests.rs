@@ -1,0 +1,101 @@
+//! Does every job get its answer, whoever runs it?
+#![allow(clippy::unwrap_used)]
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use nerite_backend::{Compute, InOrder, NoMeter, Times};
+use nerite_memory::Buffer;
+use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_tensor::{DataType, Shape, Tensor};
+
+use super::*;
+
+struct Act(fn(&Job) -> Result<(), Status>);
+
+impl Compute for Act {
+    fn compute(&mut self, job: &mut Job, _: &mut Times) -> Result<(), Status> {
+        (self.0)(job)
+    }
+}
+
+fn pool(instances: usize, act: fn(&Job) -> Result<(), Status>) -> Pool {
+    let all = (0..instances).map(|_| Box::new(InOrder(Act(act))) as Box<dyn Instance>).collect();
+    Pool::new("test", all, Arc::new(NoMeter))
+}
+
+fn job(id: usize, answers: &mpsc::Sender<Response>) -> (Job, Cancel) {
+    let (cancel, answers) = (Cancel::new(), answers.clone());
+    let data = Buffer::from(vec![0; 4]);
+    let request = Request {
+        id: id.to_string(),
+        rows: 1,
+        inputs: vec![Tensor { name: "I".into(), datatype: DataType::Fp32, shape: Shape::new(), data }],
+        wanted: vec![Wanted { name: "O".into(), slot: None }],
+        priority: 0,
+        timeout_us: 0,
+        sequence: Sequence::default(),
+        parameters: Parameters::new(),
+        cancel: cancel.clone(),
+        reply: Reply::new(id.to_string(), move |response| drop(answers.send(response))),
+    };
+    (Job::new(request, "m".into(), "1".into(), now_ns()), cancel)
+}
+
+#[track_caller]
+fn check(instances: usize, jobs: usize, act: fn(&Job) -> Result<(), Status>) -> Vec<Response> {
+    let pool = pool(instances, act);
+    let (to, answers) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for part in 0..4 {
+            let (pool, to) = (&pool, to.clone());
+            scope.spawn(move || {
+                for id in (part..jobs).step_by(4) {
+                    assert!(pool.submit(job(id, &to).0).is_ok());
+                }
+            });
+        }
+    });
+    pool.close();
+    drop(to);
+    let mut all: Vec<_> = answers.iter().collect();
+    all.sort_by_key(|response| response.id.parse::<usize>().unwrap());
+    assert_eq!(all.len(), jobs, "each job is answered once");
+    all
+}
+
+#[test]
+fn every_job_is_answered_once_and_closing_waits_for_the_last() {
+    assert!(check(1, 1000, |_| Ok(())).iter().all(|r| r.error.is_none()));
+    assert!(
+        check(3, 200, |_| {
+            std::thread::sleep(Duration::from_micros(300));
+            Ok(())
+        })
+        .iter()
+        .all(|r| r.error.is_none())
+    );
+}
+
+#[test]
+fn a_panicking_model_answers_with_an_error_and_runs_on() {
+    let all = check(1, 40, |job| {
+        assert!(!job.id().ends_with('7'), "thrown on purpose");
+        Ok(())
+    });
+    for response in all {
+        assert_eq!(response.error.is_some(), response.id.ends_with('7'), "{}", response.id);
+    }
+}
+
+#[test]
+fn a_cancelled_job_does_not_run_and_a_closed_pool_gives_jobs_back() {
+    let pool = pool(1, |_| panic!("must not run"));
+    let (to, answers) = mpsc::channel();
+    let (first, cancel) = job(1, &to);
+    cancel.cancel();
+    assert!(pool.submit(first).is_ok());
+    assert_eq!(answers.recv().unwrap().error.unwrap().code, Code::Cancelled);
+    pool.close();
+    assert!(pool.submit(job(2, &to).0).is_err());
+}

@@ -1,0 +1,85 @@
+//! What is a model version that takes requests?
+
+use std::sync::Arc;
+
+use nerite_backend::{Job, now_ns};
+use nerite_config::ModelConfig;
+use nerite_request::report::StatisticsReport;
+use nerite_request::{Request, Status};
+
+use crate::pool::Pool;
+use crate::stats::Stats;
+
+/// One version of a model with its instances. Whoever holds it may submit to it until it is retired.
+pub struct Served {
+    name: Arc<str>,
+    version: i64,
+    version_text: Arc<str>,
+    config: Arc<ModelConfig>,
+    labels: Arc<Labels>,
+    stats: Arc<Stats>,
+    pool: Pool,
+}
+
+/// The labels of each output that has a label file, in the order of the classes.
+pub type Labels = std::collections::BTreeMap<String, Vec<String>>;
+
+/// What a [`Served`] is made of.
+pub(crate) struct Parts {
+    pub name: String,
+    pub version: i64,
+    pub config: Arc<ModelConfig>,
+    pub labels: Arc<Labels>,
+    pub load_ns: u64,
+    pub instances: Vec<Box<dyn nerite_backend::Instance>>,
+}
+
+impl Served {
+    pub(crate) fn new(parts: Parts) -> Served {
+        let Parts { name, version, config, labels, load_ns, instances } = parts;
+        let stats = Arc::new(Stats::new(&name, version, load_ns));
+        let pool = Pool::new(&format!("{name}_{version}"), instances, Arc::clone(&stats) as _);
+        let version_text = version.to_string().into();
+        Served { name: name.into(), version, version_text, config, labels, stats, pool }
+    }
+
+    /// The model's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The version's number.
+    pub fn version(&self) -> i64 {
+        self.version
+    }
+
+    /// The configuration in force: the author's, completed and normalised.
+    pub fn config(&self) -> &Arc<ModelConfig> {
+        &self.config
+    }
+
+    /// Labels of its classes.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+
+    /// Its statistics now.
+    pub fn statistics(&self) -> StatisticsReport {
+        self.stats.report(self.pool.waiting() as u64)
+    }
+
+    /// Runs the request, now or as soon as an instance is free. The answer comes through the request's own reply.
+    pub fn submit(&self, request: Request) {
+        let job = Job::new(request, Arc::clone(&self.name), Arc::clone(&self.version_text), now_ns());
+        if let Err(job) = self.pool.submit(job) {
+            let text =
+                format!("Request for unknown model: '{}' version {} is not at ready state", self.name, self.version);
+            job.refuse(Status::unavailable(text), &*self.stats);
+        }
+    }
+
+    /// Takes no more requests and returns when the last one has been answered.
+    pub(crate) fn retire(&self) {
+        self.pool.close();
+    }
+}
