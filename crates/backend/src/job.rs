@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_memory::{Filled, Place, Reason, Slot};
+use nerite_memory::{Buffer, Filled, Place, Reason, Slot};
 use nerite_request::{Code, Output, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
@@ -126,6 +126,11 @@ impl Job {
         self.made.push(Output { name: name.to_owned(), datatype, shape: shape.into(), data, placed });
     }
 
+    /// Adds an output that stays where the runtime made it and travels in the response: for outputs the client left no place for.
+    pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
+        self.made.push(Output { name: name.to_owned(), datatype, shape: shape.into(), data, placed: false });
+    }
+
     /// Copies finished bytes into the output's place and adds it: for runtimes that cannot write where they are told.
     pub fn put_copy(&mut self, name: &str, datatype: DataType, shape: &[i64], bytes: &[u8]) -> Result<(), Status> {
         let mut slot = self.output_bytes(name, bytes.len())?;
@@ -135,7 +140,7 @@ impl Job {
     }
 
     /// Ends the job: tells `meter`, then sends the outputs put so far as the last response, or the error.
-    pub fn finish(mut self, result: Result<(), Status>, times: Times, meter: &dyn Meter) {
+    pub fn finish(self, result: Result<(), Status>, times: Times, meter: &dyn Meter) {
         let result = result.and_then(|()| self.check_memory());
         let outcome = match &result {
             Ok(()) => Outcome::Success,
@@ -180,7 +185,7 @@ impl Job {
     /// A request that touched memory which changed under it has no result, whatever the model computed.
     fn check_memory(&self) -> Result<(), Status> {
         let inputs = self.request.inputs.iter().map(|input| &input.data);
-        match inputs.chain(self.made.iter().map(|output| &output.data)).find_map(nerite_memory::Buffer::fault) {
+        match inputs.chain(self.made.iter().map(|output| &output.data)).find_map(Buffer::fault) {
             Some(fault) => Err(Status::invalid(fault)),
             None => Ok(()),
         }

@@ -7,7 +7,7 @@
 //!
 //! [`Instance::run`] takes its jobs for good: it may answer them from any thread, with one response or many, and may return
 //! before they are answered. What most runtimes want (answer all, in order, before returning) is [`Compute`] behind
-//! [`InOrder`]. A job that is dropped unanswered answers itself with an error. [`conformance`] holds every runtime to this.
+//! [`InOrder`], or [`Execute`] behind [`Joined`] where the rows of several requests run as one. A job that is dropped unanswered answers itself with an error. [`conformance`] holds every runtime to this.
 #![forbid(unsafe_code)]
 
 mod compute;
@@ -15,9 +15,11 @@ pub mod conformance;
 pub mod identity;
 mod job;
 mod meter;
+mod rows;
 mod runtime;
 
 pub use compute::{Compute, InOrder};
 pub use job::{Job, OutputPlace};
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
+pub use rows::{Execute, Joined, Work};
 pub use runtime::{Batch, Instance, InstanceSpec, LoadContext, Model, Runtime};

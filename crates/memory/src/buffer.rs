@@ -38,6 +38,30 @@ impl Buffer {
         Buffer { ptr, len, place, access, keep: Some(keep) }
     }
 
+    /// A runtime's own numbers as bytes, where they lie.
+    pub fn from_numbers<T: Number>(numbers: Vec<T>) -> Buffer {
+        let len = size_of_val(numbers.as_slice());
+        let ptr = NonNull::new(numbers.as_ptr().cast_mut().cast()).expect("a vector's pointer is never null");
+        // SAFETY: `len` bytes of numbers, initialised and without padding (Number); the vector is moved into `keep`, which
+        // moves the handle and not the elements, and nobody can reach it there to write.
+        unsafe { Buffer::from_raw(ptr, len, Place::Host, Access::Private, Arc::new(numbers)) }
+    }
+
+    /// The one Buffer that covers `parts`, if they lie end to end in the same memory: what need not be copied together.
+    pub fn joined(parts: &[&Buffer]) -> Option<Buffer> {
+        let (first, rest) = parts.split_first()?;
+        let keep = first.keep.as_ref()?;
+        let mut len = first.len;
+        for part in rest {
+            let same = part.keep.as_ref().is_some_and(|other| Arc::ptr_eq(keep, other));
+            if !same || part.place != first.place || part.ptr.as_ptr().addr() != first.ptr.as_ptr().addr() + len {
+                return None;
+            }
+            len += part.len;
+        }
+        Some(Buffer { len, ..(*first).clone() })
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -212,6 +236,29 @@ mod tests {
         let bytes = buffer.into_bytes();
         assert_eq!(bytes.as_ptr(), at);
         assert_eq!(Buffer::from(bytes).as_ptr(), at);
+    }
+
+    #[test]
+    fn numbers_become_bytes_where_they_lie() {
+        let numbers = vec![1i32, -1];
+        let at = numbers.as_ptr();
+        let buffer = Buffer::from_numbers(numbers);
+        assert_eq!(buffer.as_ptr(), at.cast());
+        assert_eq!(buffer.private_bytes(), Some(&[1, 0, 0, 0, 255, 255, 255, 255][..]));
+        assert!(Buffer::from_numbers(Vec::<f64>::new()).is_empty());
+    }
+
+    #[test]
+    fn parts_are_joined_only_if_they_lie_end_to_end() {
+        let whole = Buffer::from(vec![7u8; 12]);
+        let part = |offset| whole.slice(Extent::new(offset, 4, 12).expect("within"));
+        let join = |parts: [&Buffer; 2]| Buffer::joined(&parts).map(|b| (b.as_ptr(), b.len()));
+        assert_eq!(join([&part(4), &part(8)]), Some((part(4).as_ptr(), 8)));
+        assert_eq!(join([&part(0), &part(8)]), None);
+        assert_eq!(join([&part(4), &part(0)]), None);
+        assert_eq!(join([&part(4), &part(4)]), None);
+        assert_eq!(join([&part(0), &Buffer::from(vec![7u8; 4])]), None);
+        assert!(Buffer::joined(&[]).is_none());
     }
 
     #[test]

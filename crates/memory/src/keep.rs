@@ -10,7 +10,7 @@ pub trait Keep: Send + Sync {
 }
 
 impl Keep for bytes::Bytes {}
-impl Keep for Vec<u8> {}
+impl<T: crate::Number> Keep for Vec<T> {}
 
 /// Who may write the bytes while we look at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

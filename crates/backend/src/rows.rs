@@ -1,0 +1,262 @@
+//! How do the rows of several requests become one execution, and come apart again?
+//!
+//! ```text
+//!   job 0: 2 rows ─┐                  ┌─► job 0: rows 0..2
+//!   job 1: 1 row  ─┼─► Work: 4 rows ──┼─► job 1: row  2
+//!   job 2: 1 row  ─┘     Execute      └─► job 2: row  3
+//! ```
+//! Copies happen only where bytes do not already lie right: inputs that follow each other in one region are used as they
+//! are, outputs that travel in a response are slices of the whole.
+
+mod apart;
+
+use nerite_memory::{Buffer, Reason, Slot};
+use nerite_request::{Code, Status};
+use nerite_tensor::{DataType, Shape, Tensor, byte_size, strings};
+
+use crate::{Batch, Instance, Job, Meter, Times};
+use apart::{Made, Whole};
+
+/// A runtime that computes whole tensors at once.
+pub trait Execute: Send {
+    /// Computes the outputs that `work` wants. Marks on `times` when the inputs were ready and the model's work was done.
+    fn execute(&mut self, work: &mut Work<'_>, times: &mut Times) -> Result<(), Status>;
+}
+
+/// An [`Execute`] as an [`Instance`]: as many jobs per execution as fit together, answered in order.
+pub struct Joined<E> {
+    engine: E,
+    batching: bool,
+}
+
+impl<E: Execute> Joined<E> {
+    /// `batching` says whether the first dimension of every tensor counts rows, so that jobs may share an execution.
+    pub fn new(engine: E, batching: bool) -> Joined<E> {
+        Joined { engine, batching }
+    }
+
+    fn run_together(&mut self, mut jobs: Vec<Job>, meter: &dyn Meter) {
+        let mut times = Times::begin();
+        let results = self.execute(&mut jobs, &mut times);
+        let Ok(results) = results else {
+            return self.blame(jobs, results.err(), times, meter);
+        };
+        times.ends();
+        meter.batch(jobs.iter().map(|job| u64::from(job.rows().max(1))).sum(), &times);
+        for (job, result) in jobs.into_iter().zip(results) {
+            job.finish(result, times, meter);
+        }
+    }
+
+    /// One request's values must not fail its neighbours: those who ran together and failed run again, each alone.
+    fn blame(&mut self, jobs: Vec<Job>, error: Option<Status>, mut times: Times, meter: &dyn Meter) {
+        if jobs.len() > 1 {
+            return jobs.into_iter().for_each(|job| self.run_together(vec![job], meter));
+        }
+        times.ends();
+        let error = error.unwrap_or_else(|| Status::internal("the runtime failed without a reason"));
+        for job in jobs {
+            meter.batch(u64::from(job.rows().max(1)), &times);
+            job.finish(Err(error.clone()), times, meter);
+        }
+    }
+
+    fn execute(&mut self, jobs: &mut [Job], times: &mut Times) -> Result<Vec<Result<(), Status>>, Status> {
+        let mut work = Work::new(jobs)?;
+        self.engine.execute(&mut work, times)?;
+        work.hand_out()
+    }
+}
+
+impl<E: Execute> Instance for Joined<E> {
+    fn run(&mut self, batch: Batch) {
+        let Batch { jobs, meter } = batch;
+        let mut together: Vec<Job> = Vec::new();
+        for job in jobs {
+            if job.is_cancelled() {
+                // In its turn: answers keep the order of the jobs.
+                if !together.is_empty() {
+                    self.run_together(std::mem::take(&mut together), &*meter);
+                }
+                job.refuse(Status::new(Code::Cancelled, ""), &*meter);
+                continue;
+            }
+            let fits = together.last().is_none_or(|last| self.batching && fit(last, &job));
+            if !fits {
+                self.run_together(std::mem::take(&mut together), &*meter);
+            }
+            together.push(job);
+        }
+        if !together.is_empty() {
+            self.run_together(together, &*meter);
+        }
+    }
+}
+
+/// Whether two jobs' tensors differ in nothing but their rows.
+fn fit(a: &Job, b: &Job) -> bool {
+    a.inputs().len() == b.inputs().len()
+        && a.inputs().iter().all(|x| {
+            b.input(&x.name).is_some_and(|y| {
+                x.datatype == y.datatype
+                    && x.shape.len() == y.shape.len()
+                    && !x.shape.is_empty()
+                    && x.shape[1..] == y.shape[1..]
+                    && x.data.place() == y.data.place()
+            })
+        })
+}
+
+/// One execution: whole inputs, and places for whole outputs.
+pub struct Work<'a> {
+    jobs: &'a mut [Job],
+    inputs: Vec<Tensor>,
+    wanted: Vec<String>,
+    made: Vec<Made>,
+    spare: Vec<(String, Slot)>,
+}
+
+impl<'a> Work<'a> {
+    fn new(jobs: &'a mut [Job]) -> Result<Work<'a>, Status> {
+        let inputs = match &*jobs {
+            [one] => one.inputs().to_vec(),
+            many => join_inputs(many)?,
+        };
+        let mut wanted: Vec<String> = Vec::new();
+        for name in jobs.iter().flat_map(Job::wanted) {
+            if !wanted.iter().any(|known| known == name) {
+                wanted.push(name.to_owned());
+            }
+        }
+        Ok(Work { jobs, inputs, wanted, made: Vec::new(), spare: Vec::new() })
+    }
+
+    /// The inputs, rows of all jobs one after the other.
+    pub fn inputs(&self) -> &[Tensor] {
+        &self.inputs
+    }
+
+    /// The input of this name.
+    pub fn input(&self, name: &str) -> Option<&Tensor> {
+        self.inputs.iter().find(|input| input.name == name)
+    }
+
+    /// Outputs that at least one job wants.
+    pub fn wanted(&self) -> &[String] {
+        &self.wanted
+    }
+
+    /// Memory of at least the output's size to compute into: the client's own if that can be, else fresh. `None` where the
+    /// runtime should rather make its own, because the client's memory is not aligned for the datatype, is not on this
+    /// host, or is also one of the inputs.
+    pub fn slot(&mut self, name: &str, datatype: DataType, shape: &[i64]) -> Result<Option<Slot>, Status> {
+        let size = byte_size(datatype, shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
+        let Some(size) = size else { return Ok(None) };
+        let [job] = &mut *self.jobs else { return Ok(Some(Slot::heap(size))) };
+        let place = job.output_place(name);
+        let Some(capacity) = place.capacity else { return Ok(Some(Slot::heap(size))) };
+        if !place.place.is_host() {
+            return Ok(None);
+        }
+        // All of it, so that an output which turns out larger than thought still finds its room.
+        let mut slot = job.output_bytes(name, capacity.max(size))?;
+        if !slot.is_aligned(datatype.align()) || self.inputs.iter().any(|input| overlap(&mut slot, &input.data)) {
+            self.spare.push((name.to_owned(), slot));
+            return Ok(None);
+        }
+        Ok(Some(slot))
+    }
+
+    /// Takes back a slot that was not computed into after all.
+    pub fn give_back(&mut self, name: &str, slot: Slot) {
+        self.spare.push((name.to_owned(), slot));
+    }
+
+    /// Adds an output that was computed into `slot`.
+    pub fn put_slot(&mut self, name: &str, datatype: DataType, shape: &[i64], mut slot: Slot) -> Result<(), Status> {
+        let size = byte_size(datatype, shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
+        slot.truncate(size.unwrap_or_default());
+        self.put(name, datatype, shape, Whole::Slot(slot.filled()));
+        Ok(())
+    }
+
+    /// Adds an output that lies where the runtime made it. It is copied only if the client wants it elsewhere.
+    pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: &[i64], data: Buffer) {
+        self.put(name, datatype, shape, Whole::Buffer(data));
+    }
+
+    /// Adds a BYTES output.
+    pub fn put_strings<'s>(
+        &mut self,
+        name: &str,
+        shape: &[i64],
+        elements: impl IntoIterator<Item = &'s [u8]>,
+    ) -> Result<(), Status> {
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        for element in elements {
+            strings::push(&mut bytes, element).ok_or_else(|| {
+                Status::internal(format!("output '{name}': an element of {} bytes is too long", element.len()))
+            })?;
+            ends.push(bytes.len());
+        }
+        nerite_memory::count_copied(Reason::Strings, bytes.len());
+        self.put(name, DataType::Bytes, shape, Whole::Strings { bytes: Buffer::from(bytes), ends });
+        Ok(())
+    }
+
+    fn put(&mut self, name: &str, datatype: DataType, shape: &[i64], whole: Whole) {
+        self.made.push(Made { name: name.to_owned(), datatype, shape: Shape::from_slice(shape), whole });
+    }
+
+    /// Gives every job its rows. An error of one job (its place is too small) is that job's alone.
+    fn hand_out(self) -> Result<Vec<Result<(), Status>>, Status> {
+        let Work { jobs, made, spare, .. } = self;
+        match jobs {
+            [job] => Ok(vec![apart::give_whole(job, made, spare)]),
+            jobs => apart::give_rows(jobs, made),
+        }
+    }
+}
+
+fn join_inputs(jobs: &[Job]) -> Result<Vec<Tensor>, Status> {
+    let Some((first, _)) = jobs.split_first() else { return Ok(Vec::new()) };
+    first.inputs().iter().map(|input| join(jobs, input)).collect()
+}
+
+fn join(jobs: &[Job], input: &Tensor) -> Result<Tensor, Status> {
+    let parts: Vec<&Tensor> = jobs.iter().filter_map(|job| job.input(&input.name)).collect();
+    let mut shape = input.shape.clone();
+    if let Some(rows) = shape.first_mut() {
+        *rows = parts.iter().filter_map(|part| part.shape.first()).sum();
+    }
+    let data: Vec<&Buffer> = parts.iter().map(|part| &part.data).collect();
+    let data = match Buffer::joined(&data) {
+        Some(whole) => whole,
+        None => gather(&input.name, &data)?,
+    };
+    Ok(Tensor { name: input.name.clone(), datatype: input.datatype, shape, data })
+}
+
+fn gather(name: &str, parts: &[&Buffer]) -> Result<Buffer, Status> {
+    if let Some(part) = parts.iter().find(|part| !part.place().is_host()) {
+        return Err(Status::unsupported(format!(
+            "input '{name}' lies in {:?}: rows there cannot be gathered into a batch",
+            part.place()
+        )));
+    }
+    let mut slot = Slot::heap(parts.iter().map(|part| part.len()).sum());
+    let mut at = 0;
+    for part in parts {
+        slot.fill_from(at, part, Reason::BatchGather).map_err(|e| Status::internal(e.to_string()))?;
+        at += part.len();
+    }
+    Ok(slot.filled().into_buffer())
+}
+
+fn overlap(slot: &mut Slot, input: &Buffer) -> bool {
+    let (out, in_) = (slot.as_mut_ptr().addr(), input.as_ptr().addr());
+    out < in_ + input.len() && in_ < out + slot.len()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Which part of a whole output is whose?
+
+use nerite_memory::{Buffer, Extent, Filled, Reason, Slot};
+use nerite_request::Status;
+use nerite_tensor::{DataType, Shape, element_count};
+
+use crate::Job;
+
+/// A whole output, rows of all jobs.
+pub(super) struct Made {
+    pub name: String,
+    pub datatype: DataType,
+    pub shape: Shape,
+    pub whole: Whole,
+}
+
+/// Where a whole output lies.
+pub(super) enum Whole {
+    /// In memory that was asked for.
+    Slot(Slot<Filled>),
+    /// Where the runtime made it.
+    Buffer(Buffer),
+    /// As BYTES elements, and where each of them ends.
+    Strings { bytes: Buffer, ends: Vec<usize> },
+}
+
+impl Made {
+    /// The same, its slot turned into a buffer that several jobs can share.
+    fn readable(self) -> Made {
+        let whole = match self.whole {
+            Whole::Slot(slot) => Whole::Buffer(slot.into_buffer()),
+            other => other,
+        };
+        Made { whole, ..self }
+    }
+}
+
+/// Hands a lone job its outputs. `spare` are places that were taken for it and not written.
+pub(super) fn give_whole(job: &mut Job, made: Vec<Made>, mut spare: Vec<(String, Slot)>) -> Result<(), Status> {
+    for Made { name, datatype, shape, whole } in made {
+        match whole {
+            Whole::Slot(slot) => job.put(&name, datatype, shape, slot),
+            Whole::Buffer(data) | Whole::Strings { bytes: data, .. } => {
+                let taken = spare.iter().position(|(whose, _)| *whose == name).map(|at| spare.swap_remove(at).1);
+                give(job, &name, datatype, shape, data, taken, Reason::OutputPlacement)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Hands each of several jobs its rows of what it wants.
+pub(super) fn give_rows(jobs: &mut [Job], made: Vec<Made>) -> Result<Vec<Result<(), Status>>, Status> {
+    let rows: Vec<i64> = jobs.iter().map(rows_of).collect();
+    let made: Vec<Made> = made.into_iter().map(Made::readable).collect();
+    for made in &made {
+        check_rows(made, rows.iter().sum())?;
+    }
+    let mut results: Vec<Result<(), Status>> = Vec::with_capacity(jobs.len());
+    let mut first = 0;
+    for (job, rows) in jobs.iter_mut().zip(rows) {
+        let wanted: Vec<&Made> = made.iter().filter(|made| job.wants(&made.name)).collect();
+        results.push(wanted.into_iter().try_for_each(|made| give_part(job, made, first, rows)));
+        first += rows;
+    }
+    Ok(results)
+}
+
+/// Rows by the first dimension of its inputs, which is what the model saw.
+fn rows_of(job: &Job) -> i64 {
+    job.inputs().first().and_then(|input| input.shape.first().copied()).unwrap_or(i64::from(job.rows()))
+}
+
+fn check_rows(made: &Made, rows: i64) -> Result<(), Status> {
+    if made.shape.first() == Some(&rows) {
+        return Ok(());
+    }
+    Err(Status::internal(format!(
+        "output '{}' has shape {}, but the batch has {rows} rows: the model does not keep its batch dimension",
+        made.name,
+        nerite_tensor::show_shape(&made.shape)
+    )))
+}
+
+fn give_part(job: &mut Job, made: &Made, first: i64, rows: i64) -> Result<(), Status> {
+    let per_row = element_count(&made.shape[1..]).map_err(|e| Status::internal(e.to_string()))?;
+    let (from, to) = ((first as u64 * per_row) as usize, ((first + rows) as u64 * per_row) as usize);
+    let mut shape = made.shape.clone();
+    shape[0] = rows;
+    let (data, from, to) = match &made.whole {
+        Whole::Slot(_) => return Err(Status::internal(format!("output '{}' was not made readable", made.name))),
+        Whole::Buffer(data) => (data.clone(), from, to),
+        Whole::Strings { bytes, ends } => {
+            let end = |elements: usize| elements.checked_sub(1).and_then(|last| ends.get(last).copied()).unwrap_or(0);
+            (bytes.clone(), end(from), end(to))
+        }
+    };
+    let size = made.datatype.size().unwrap_or(1);
+    let extent = Extent::new(from * size, (to - from) * size, data.len());
+    let extent = extent.map_err(|e| Status::internal(format!("output '{}' {e}", made.name)))?;
+    give(job, &made.name, made.datatype, shape, data.slice(extent), None, Reason::BatchScatter)
+}
+
+/// Hands on `data`: as it is if it may travel in the response, copied if the client named a place.
+fn give(
+    job: &mut Job,
+    name: &str,
+    datatype: DataType,
+    shape: Shape,
+    data: Buffer,
+    taken: Option<Slot>,
+    reason: Reason,
+) -> Result<(), Status> {
+    if taken.is_none() && job.output_place(name).capacity.is_none() {
+        job.put_buffer(name, datatype, shape, data);
+        return Ok(());
+    }
+    let mut slot = match taken {
+        Some(slot) if slot.len() < data.len() => return Err(too_small(name, slot.len(), data.len())),
+        Some(slot) => slot,
+        None => job.output_bytes(name, data.len())?,
+    };
+    if !slot.place().is_host() {
+        return Err(Status::unsupported(format!(
+            "output '{name}' is wanted in {:?}, which this runtime cannot write",
+            slot.place()
+        )));
+    }
+    slot.truncate(data.len());
+    slot.fill_from(0, &data, reason).map_err(|e| Status::internal(e.to_string()))?;
+    job.put(name, datatype, shape, slot.filled());
+    Ok(())
+}
+
+fn too_small(name: &str, have: usize, need: usize) -> Status {
+    Status::internal(format!(
+        "shared memory size specified with the request for output '{name}' ({have} bytes) should be at least {need} bytes \
+         to hold the results"
+    ))
+}

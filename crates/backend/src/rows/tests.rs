@@ -1,0 +1,183 @@
+//! Do the rows of a batch reach whom they belong to, and nobody else?
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex};
+
+use nerite_memory::Extent;
+use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+
+use super::*;
+use crate::NoMeter;
+
+/// Doubles X; fails on a negative value; counts its executions.
+struct Doubling {
+    runs: Arc<Mutex<Vec<i64>>>,
+}
+
+impl Execute for Doubling {
+    fn execute(&mut self, work: &mut Work<'_>, times: &mut Times) -> Result<(), Status> {
+        let input = work.input("X").unwrap().clone();
+        let numbers = input.data.numbers::<i32>().unwrap();
+        self.runs.lock().unwrap().push(input.shape[0]);
+        times.input_ends();
+        if numbers.iter().any(|n| *n < 0) {
+            return Err(Status::invalid("a negative value"));
+        }
+        let doubled: Vec<i32> = numbers.iter().map(|n| n * 2).collect();
+        times.infer_ends();
+        if work.wanted().iter().any(|name| name == "S") {
+            let texts: Vec<String> = doubled.iter().map(i32::to_string).collect();
+            work.put_strings("S", &input.shape, texts.iter().map(String::as_bytes))?;
+        }
+        match work.slot("Y", DataType::Int32, &input.shape)? {
+            Some(mut slot) => {
+                slot.numbers_mut::<i32>().unwrap()[..doubled.len()].copy_from_slice(&doubled);
+                work.put_slot("Y", DataType::Int32, &input.shape, slot)
+            }
+            None => {
+                work.put_buffer("Y", DataType::Int32, &input.shape, Buffer::from_numbers(doubled));
+                Ok(())
+            }
+        }
+    }
+}
+
+type Seen = Arc<Mutex<Vec<Response>>>;
+
+fn job(seen: &Seen, id: &str, data: Buffer, row: i64, wanted: Vec<Wanted>) -> Job {
+    let rows = (data.len() / 4) as i64 / row;
+    let seen = Arc::clone(seen);
+    let shape = Shape::from_slice(&[rows, row]);
+    let request = Request {
+        id: id.into(),
+        rows: rows as u32,
+        inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],
+        wanted,
+        priority: 0,
+        timeout_us: 0,
+        sequence: Sequence::default(),
+        parameters: Parameters::new(),
+        cancel: Cancel::new(),
+        reply: Reply::new(id, move |response| seen.lock().unwrap().push(response)),
+    };
+    Job::new(request, "doubling".into(), "1".into(), 0)
+}
+
+fn inline(name: &str) -> Vec<Wanted> {
+    vec![Wanted { name: name.into(), slot: None }]
+}
+
+fn placed(bytes: usize) -> Vec<Wanted> {
+    vec![Wanted { name: "Y".into(), slot: Some(Slot::heap(bytes)) }]
+}
+
+fn run(jobs: Vec<Job>) -> Vec<i64> {
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let mut instance = Joined::new(Doubling { runs: Arc::clone(&runs) }, true);
+    instance.run(Batch { jobs, meter: Arc::new(NoMeter) });
+    drop(instance);
+    Arc::into_inner(runs).unwrap().into_inner().unwrap()
+}
+
+fn numbers(response: &Response) -> Result<Vec<i32>, String> {
+    match &response.error {
+        Some(error) => Err(error.message.clone()),
+        None => Ok(response.outputs[0].data.numbers::<i32>().unwrap().to_vec()),
+    }
+}
+
+#[track_caller]
+fn check(jobs: impl FnOnce(&Seen) -> Vec<Job>, runs: &[i64], answers: &[Result<&[i32], &str>]) {
+    let seen = Seen::default();
+    assert_eq!(run(jobs(&seen)), runs);
+    let seen = seen.lock().unwrap();
+    let got: Vec<_> = seen.iter().map(numbers).collect();
+    let got: Vec<_> = got.iter().map(|r| r.as_deref().map_err(String::as_str)).collect();
+    assert_eq!(got.len(), answers.len());
+    for (got, expected) in got.iter().zip(answers) {
+        match (got, expected) {
+            (Err(text), Err(part)) => assert!(text.contains(part), "{text}"),
+            _ => assert_eq!(got, expected),
+        }
+    }
+}
+
+#[test]
+fn rows_of_several_jobs_run_once_and_return_in_order() {
+    check(
+        |seen| {
+            let data = |values: &[i32]| Buffer::from_numbers(values.to_vec());
+            vec![
+                job(seen, "a", data(&[1, 2, 3, 4]), 2, inline("Y")),
+                job(seen, "b", data(&[5, 6]), 2, placed(8)),
+                job(seen, "c", data(&[7, 8]), 2, placed(64)),
+            ]
+        },
+        &[4],
+        &[Ok(&[2, 4, 6, 8]), Ok(&[10, 12]), Ok(&[14, 16])],
+    );
+}
+
+#[test]
+fn jobs_of_other_shapes_run_by_themselves() {
+    check(
+        |seen| {
+            let data = |values: &[i32]| Buffer::from_numbers(values.to_vec());
+            vec![
+                job(seen, "a", data(&[1, 2]), 2, inline("Y")),
+                job(seen, "b", data(&[5, 6, 7]), 3, inline("Y")),
+                job(seen, "c", data(&[7, 8, 9]), 3, inline("Y")),
+            ]
+        },
+        &[1, 2],
+        &[Ok(&[2, 4]), Ok(&[10, 12, 14]), Ok(&[14, 16, 18])],
+    );
+}
+
+#[test]
+fn one_bad_request_or_small_place_fails_alone() {
+    check(
+        |seen| {
+            let data = |values: &[i32]| Buffer::from_numbers(values.to_vec());
+            vec![
+                job(seen, "a", data(&[1]), 1, inline("Y")),
+                job(seen, "b", data(&[-1]), 1, inline("Y")),
+                job(seen, "c", data(&[3]), 1, placed(4)),
+            ]
+        },
+        &[3, 1, 1, 1],
+        &[Ok(&[2]), Err("negative"), Ok(&[6])],
+    );
+    check(
+        |seen| {
+            let data = |values: &[i32]| Buffer::from_numbers(values.to_vec());
+            vec![
+                job(seen, "a", data(&[1]), 1, placed(3)),
+                job(seen, "b", data(&[2]), 1, placed(4)),
+            ]
+        },
+        &[2],
+        &[Err("for output 'Y' (3 bytes) should be at least 4 bytes"), Ok(&[4])],
+    );
+}
+
+#[test]
+fn strings_come_apart_at_their_elements() {
+    let seen = Seen::default();
+    let data = |values: &[i32]| Buffer::from_numbers(values.to_vec());
+    run(vec![job(&seen, "a", data(&[1, 50]), 1, inline("S")), job(&seen, "b", data(&[500]), 1, inline("S"))]);
+    let seen = seen.lock().unwrap();
+    let bytes: Vec<_> = seen.iter().map(|r| r.outputs[0].data.private_bytes().unwrap()).collect();
+    assert_eq!(bytes, [&b"\x01\0\0\x002\x03\0\0\x00100"[..], &b"\x04\0\0\x001000"[..]]);
+}
+
+#[test]
+fn rows_that_lie_end_to_end_are_not_gathered() {
+    let whole = Buffer::from_numbers(vec![1i32, 2, 3, 4]);
+    let part = |at| whole.slice(Extent::new(at, 8, 16).unwrap());
+    let seen = Seen::default();
+    let mut jobs = vec![job(&seen, "a", part(0), 2, inline("Y")), job(&seen, "b", part(8), 2, inline("Y"))];
+    let work = Work::new(&mut jobs).unwrap();
+    assert_eq!(work.inputs()[0].data.as_ptr(), whole.as_ptr());
+    assert_eq!(work.inputs()[0].shape[..], [2, 2]);
+}
