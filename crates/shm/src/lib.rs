@@ -1,1 +1,66 @@
-//! (to be written)
+//! How does another process's memory become a Buffer?
+//!
+//! ```text
+//!  client ── "region a is object /x" ──►  register ──► shm_open, fstat, bounds, mmap ──► Region ─┐
+//!                                                                                                │ one Arc: the
+//!                                         Names:  name ──► Weak<Region>   (snapshots, no lock)   │ registration
+//!                                                              │ upgrade
+//!  request ── "64 bytes at 128 of a" ──►  locate ──────────────┴──► Located ──► Buffer | Slot<Vacant>   (an Arc each)
+//! ```
+//!
+//! A [`Registry`] keeps one strong reference to a [`Region`] for as long as the region is registered; everything a request
+//! makes of it keeps another. The names table that lookups read holds weak ones. So `unregister` only drops the
+//! registration's reference: requests in flight go on, new ones may still join, status lists the region, until the last
+//! reference goes and with it the mapping. No flag says so and no callback is needed. A new registration under the name
+//! replaces the weak reference at once and the old mapping ends with its last request.
+//!
+//! ```
+//! use nerite_memory::{Extent, Reason};
+//! use nerite_shm::{Options, OwnedRegion, Registry};
+//!
+//! let key = format!("/nerite-example-{}", std::process::id());
+//! let mine = OwnedRegion::create(&key, 4096)?; // the client's side
+//! mine.slot(Extent::new(0, 5, 4096)?).write(0, b"hello", Reason::Model)?;
+//!
+//! let registry = Registry::new(Options::default()); // the server's side
+//! registry.register_system("a", &key, 0, 4096)?;
+//! let input = registry.locate("a", 0, 5)?.into_buffer();
+//! registry.unregister_system("a")?;
+//! assert_eq!(input.to_private(Reason::Model).private_bytes(), Some(&b"hello"[..]));
+//! assert_eq!(registry.counts().mapped, 1);
+//! drop(input);
+//! assert_eq!(registry.counts().mapped, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What this crate does not do: it does not notice that a client truncates its object after registration. No descriptor
+//! is kept (10,000 regions would be 10,000 descriptors) and a size read before use would be stale at use anyway; a fault
+//! in a mapping is the business of a guard that calls [`Region::poison`], after which every Buffer and Slot over the
+//! region tells the reason through `fault()`.
+
+mod cuda;
+mod error;
+pub mod limits;
+mod names;
+mod objects;
+mod own;
+mod phrasebook;
+mod posix;
+mod record;
+mod region;
+mod registry;
+mod source;
+mod tally;
+mod window;
+
+#[cfg(test)]
+mod conformance;
+
+pub use cuda::{CUDA_HANDLE_BYTES, CudaHandle};
+pub use error::{ErrorKind, ShmError};
+pub use objects::Objects;
+pub use own::{OwnError, OwnedRegion};
+pub use record::{CudaStatus, Kind, Origin, Record, SystemStatus};
+pub use region::{Located, Region};
+pub use registry::{Options, Registry};
+pub use tally::Counts;

@@ -1,0 +1,76 @@
+//! What does a source of regions look like that needs no kernel?
+
+use std::collections::HashMap;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use nerite_memory::Block;
+
+use crate::source::{Mapping, Object, ObjectError, Source};
+use crate::window::Window;
+
+/// Objects on this process's heap. Clones see the same objects.
+#[derive(Clone, Default)]
+pub(super) struct Heap {
+    objects: Arc<Mutex<HashMap<String, HeapObject>>>,
+}
+
+#[derive(Clone)]
+struct HeapObject {
+    block: Arc<Block>,
+    byte_size: u64,
+}
+
+struct HeapMapping {
+    block: Arc<Block>,
+    window: Window,
+}
+
+impl Heap {
+    pub(super) fn make(&self, key: &str, byte_size: usize) -> NonNull<u8> {
+        let block = Arc::new(Block::new(byte_size));
+        let base = block.as_ptr();
+        self.objects.lock().unwrap().insert(key.to_string(), HeapObject { block, byte_size: byte_size as u64 });
+        base
+    }
+
+    /// Mappings of all objects.
+    pub(super) fn mappings(&self) -> usize {
+        self.objects.lock().unwrap().values().map(|object| Arc::strong_count(&object.block) - 1).sum()
+    }
+}
+
+impl Source for Heap {
+    fn open(&self, key: &str) -> Result<Box<dyn Object>, ObjectError> {
+        let object = self.objects.lock().unwrap().get(key).cloned();
+        Ok(Box::new(object.ok_or_else(|| ObjectError::Open { cause: "there is none".to_string() })?))
+    }
+
+    fn page_bytes(&self) -> usize {
+        4096
+    }
+}
+
+impl Object for HeapObject {
+    fn byte_size(&self) -> u64 {
+        self.byte_size
+    }
+
+    fn map(&self, window: Window) -> io::Result<Box<dyn Mapping>> {
+        Ok(Box::new(HeapMapping { block: Arc::clone(&self.block), window }))
+    }
+}
+
+// SAFETY: the window ends within the object's `byte_size` (Window::new), which is no more than the block's capacity
+// (Block::new); a Block is initialised and stays where it is while an Arc holds it.
+unsafe impl Mapping for HeapMapping {
+    fn base(&self) -> NonNull<u8> {
+        // SAFETY: the window's offset lies within the block, as said above.
+        unsafe { self.block.as_ptr().add(self.window.offset()) }
+    }
+
+    fn len(&self) -> usize {
+        self.window.len()
+    }
+}

@@ -1,0 +1,219 @@
+//! What may go wrong between a client's words and its memory?
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::limits::NAME_BYTES_MAX;
+use crate::phrasebook;
+use crate::record::{Kind, Origin, Record};
+
+/// What sort of error it is; `api` turns each into the codes of its protocols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The operator switched this off.
+    Disabled,
+    /// The call names something that cannot be.
+    Invalid,
+    /// The name is in use.
+    Taken,
+    /// There is no such region.
+    Missing,
+    /// The object could not be opened or is not one.
+    Internal,
+}
+
+/// A call about shared memory that was refused. The text begins with Triton's and goes on with cause, numbers and cure.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ShmError {
+    /// `--allow-client-shm=false`.
+    #[error("{}", phrasebook::DISABLED)]
+    Disabled,
+    /// A region needs a name.
+    #[error("{}: the empty name stands for all regions in status and unregister", phrasebook::name_missing(*.0))]
+    NameMissing(Kind),
+    /// The name is longer than `limits::NAME_BYTES_MAX`.
+    #[error("the region's name has {bytes} bytes, at most {NAME_BYTES_MAX} are allowed")]
+    NameLong {
+        /// Bytes of the name.
+        bytes: usize,
+    },
+    /// The key has nothing but slashes.
+    #[error(
+        "{}: it has no character besides '/'; a key is one name, such as '/input0'",
+        phrasebook::key_invalid(name, key)
+    )]
+    KeyInvalid {
+        /// The region's name.
+        name: String,
+        /// The key as the client wrote it.
+        key: String,
+    },
+    /// The key belongs to Python backends.
+    #[error("{}", phrasebook::key_reserved(name, key))]
+    KeyReserved {
+        /// The region's name.
+        name: String,
+        /// The key as the client wrote it.
+        key: String,
+    },
+    /// The name is registered.
+    #[error("{}: {}; unregister it first", phrasebook::name_taken(&holder.name), described(holder))]
+    NameTaken {
+        /// The region that has the name.
+        holder: Arc<Record>,
+    },
+    /// The object could not be opened.
+    #[error("{}: {cause}", phrasebook::open(key))]
+    Open {
+        /// The key as the client wrote it.
+        key: String,
+        /// Why, and the cure.
+        cause: String,
+    },
+    /// What was opened is no shared memory object.
+    #[error("{}: {cause}", phrasebook::object(key))]
+    Object {
+        /// The key as the client wrote it.
+        key: String,
+        /// Why, and the cure.
+        cause: String,
+    },
+    /// The region would reach past its object.
+    #[error(
+        "{} (object '{key}' has {object_bytes} bytes, asked for {byte_size} at offset {offset})",
+        phrasebook::invalid_args(name)
+    )]
+    Bounds {
+        /// The region's name.
+        name: String,
+        /// The key as the client wrote it.
+        key: String,
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        byte_size: u64,
+        /// Bytes there are.
+        object_bytes: u64,
+    },
+    /// The object could not be mapped.
+    #[error("{} ({cause})", phrasebook::address_space(name, reason))]
+    Map {
+        /// The region's name.
+        name: String,
+        /// The system's words.
+        reason: String,
+        /// Why, and the cure.
+        cause: String,
+    },
+    /// A CUDA region on a server that reaches no GPU.
+    #[error("{}: this server reaches no GPU; use system shared memory", phrasebook::gpus_not_supported(name))]
+    GpusNotSupported {
+        /// The region's name.
+        name: String,
+    },
+    /// A CUDA IPC handle of the wrong length.
+    #[error("{}: it has {bytes} bytes, a handle has 64", phrasebook::HANDLE_LENGTH)]
+    HandleLength {
+        /// Bytes of the handle.
+        bytes: usize,
+    },
+    /// Status of a name that is not there.
+    #[error("{}: no region of that name is registered", phrasebook::status_unknown(name, *kind))]
+    StatusUnknown {
+        /// The name asked for.
+        name: String,
+        /// The kind asked for.
+        kind: Kind,
+    },
+    /// Status of a name that is there, as the other kind.
+    #[error("{}", phrasebook::other_kind(name, *asked))]
+    OtherKind {
+        /// The name asked for.
+        name: String,
+        /// The kind asked for, which it is not.
+        asked: Kind,
+    },
+    /// A tensor in a region that is not there.
+    #[error(
+        "{}: no region of that name is registered; register it before the request",
+        phrasebook::region_unknown(name)
+    )]
+    RegionUnknown {
+        /// The name asked for.
+        name: String,
+    },
+    /// A tensor that starts past the region's last byte.
+    #[error("{}: it has {region_bytes} bytes, offset {offset} is past the last", phrasebook::offset_beyond(name))]
+    OffsetBeyond {
+        /// The region's name.
+        name: String,
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes there are.
+        region_bytes: u64,
+    },
+    /// A tensor whose end no number can say.
+    #[error("{}", phrasebook::overflow(name, *offset, *byte_size))]
+    Overflow {
+        /// The region's name.
+        name: String,
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        byte_size: u64,
+    },
+    /// A tensor that ends past the region's last byte.
+    #[error("{}: it has {region_bytes} bytes, asked for {byte_size} at offset {offset}", phrasebook::end_beyond(name))]
+    EndBeyond {
+        /// The region's name.
+        name: String,
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        byte_size: u64,
+        /// Bytes there are.
+        region_bytes: u64,
+    },
+}
+
+impl ShmError {
+    /// What sort of error it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            ShmError::Disabled => ErrorKind::Disabled,
+            ShmError::NameTaken { .. } => ErrorKind::Taken,
+            ShmError::StatusUnknown { .. } | ShmError::RegionUnknown { .. } => ErrorKind::Missing,
+            ShmError::Open { .. } | ShmError::Object { .. } => ErrorKind::Internal,
+            ShmError::NameMissing(_)
+            | ShmError::NameLong { .. }
+            | ShmError::KeyInvalid { .. }
+            | ShmError::KeyReserved { .. }
+            | ShmError::Bounds { .. }
+            | ShmError::Map { .. }
+            | ShmError::GpusNotSupported { .. }
+            | ShmError::HandleLength { .. }
+            | ShmError::OtherKind { .. }
+            | ShmError::OffsetBeyond { .. }
+            | ShmError::Overflow { .. }
+            | ShmError::EndBeyond { .. } => ErrorKind::Invalid,
+        }
+    }
+}
+
+fn described(record: &Record) -> String {
+    let bytes = record.byte_size;
+    match &record.origin {
+        Origin::System { key, offset } => format!("{bytes} bytes at offset {offset} of object '{key}'"),
+        Origin::Cuda { device_id } => format!("{bytes} bytes on device {device_id}"),
+    }
+}
+
+/// The system's words for an error number, as `strerror` has them.
+pub(crate) fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(end) => text[..end].to_string(),
+        None => text,
+    }
+}

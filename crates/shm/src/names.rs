@@ -1,0 +1,168 @@
+//! Which region does a name mean, without a lock?
+//!
+//! ```text
+//!   registered (behind a mutex, only writers take it):  name ─► Arc<Region>        removed by unregister
+//!   shards (snapshots, swapped whole):                  name ─► Weak<Region>       removed when found dead
+//! ```
+//!
+//! The two tables are the whole life cycle. In both: registered. Only in the shards and the Weak alive: unregistered, some
+//! request holds it, and others may still find it. Weak dead: gone, to be swept by the next change of its shard, so that
+//! a shard never holds more entries than regions were alive when it last changed.
+//!
+//! Status reads `strong_count` and never upgrades: looking at a region must not keep it.
+
+use std::collections::HashMap;
+use std::collections::hash_map::{Entry, RandomState};
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use arc_swap::ArcSwap;
+
+use crate::limits::SHARDS;
+use crate::record::{Kind, Record};
+use crate::region::Region;
+
+type Shard = HashMap<Arc<str>, Named>;
+type Registered = HashMap<Arc<str>, Arc<Region>>;
+
+#[derive(Clone)]
+struct Named {
+    record: Arc<Record>,
+    region: Weak<Region>,
+}
+
+impl Named {
+    fn is_alive(&self) -> bool {
+        self.region.strong_count() > 0
+    }
+}
+
+pub(crate) struct Names {
+    hasher: RandomState,
+    shards: Box<[ArcSwap<Shard>]>,
+    registered: Mutex<Registered>,
+}
+
+/// A region that was not inserted because its name is taken, and by whom.
+pub(crate) struct Taken {
+    /// Handed back so that it is unmapped outside the lock.
+    pub(crate) region: Arc<Region>,
+    /// The one that stays.
+    pub(crate) holder: Arc<Record>,
+}
+
+impl Names {
+    pub(crate) fn new() -> Names {
+        Names {
+            hasher: RandomState::new(),
+            shards: (0..SHARDS).map(|_| ArcSwap::from_pointee(Shard::new())).collect(),
+            registered: Mutex::default(),
+        }
+    }
+
+    /// The region of that name, registered or still in use. Takes no lock and waits for nobody.
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<Region>> {
+        self.shard(name).load().get(name)?.region.upgrade()
+    }
+
+    /// The record of that name, registered or still in use.
+    pub(crate) fn record(&self, name: &str) -> Option<Arc<Record>> {
+        let shard = self.shard(name).load();
+        shard.get(name).filter(|named| named.is_alive()).map(|named| Arc::clone(&named.record))
+    }
+
+    /// All records, registered or still in use, sorted by name. Holds the writers off, so that the list is one moment's.
+    pub(crate) fn records(&self) -> Vec<Arc<Record>> {
+        let mut records: Vec<_> = {
+            let _writers = self.lock();
+            let shards: Vec<_> = self.shards.iter().map(ArcSwap::load_full).collect();
+            let alive = shards.iter().flat_map(|shard| shard.values()).filter(|named| named.is_alive());
+            alive.map(|named| Arc::clone(&named.record)).collect()
+        };
+        records.sort_by(|a, b| a.name.cmp(&b.name));
+        records
+    }
+
+    /// The record registered under that name; one that is only still in use does not count.
+    pub(crate) fn holder(&self, name: &str) -> Option<Arc<Record>> {
+        self.lock().get(name).map(|region| Arc::clone(region.record()))
+    }
+
+    /// Registers the region under its name, in place of one that is only still in use.
+    pub(crate) fn insert(&self, region: Region) -> Result<(), Taken> {
+        let region = Arc::new(region);
+        let name = Arc::clone(&region.record().name);
+        let mut registered = self.lock();
+        match registered.entry(Arc::clone(&name)) {
+            Entry::Occupied(held) => {
+                let holder = Arc::clone(held.get().record());
+                drop(registered);
+                Err(Taken { region, holder })
+            }
+            Entry::Vacant(place) => {
+                let named = Named { record: Arc::clone(region.record()), region: Arc::downgrade(&region) };
+                place.insert(region);
+                rewrite(&registered, self.shard(&name), Some((Arc::clone(&name), named)));
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the registration under that name, if it is of that kind. The region goes now or with its last user.
+    pub(crate) fn remove(&self, name: &str, kind: Kind) {
+        let removed = {
+            let mut registered = self.lock();
+            match registered.get(name) {
+                Some(region) if region.record().kind() == kind => registered.remove(name),
+                _ => return,
+            }
+        };
+        // Outside the lock: this may unmap.
+        drop(removed);
+        rewrite(&self.lock(), self.shard(name), None);
+    }
+
+    /// Ends all registrations of that kind.
+    pub(crate) fn remove_all(&self, kind: Kind) {
+        let removed: Vec<_> = self.lock().extract_if(|_, region| region.record().kind() == kind).collect();
+        drop(removed);
+        let writers = self.lock();
+        for shard in &self.shards {
+            rewrite(&writers, shard, None);
+        }
+    }
+
+    /// Regions registered now.
+    pub(crate) fn registered(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Entries of the fullest shard, dead ones included: what a change copies and a lookup searches at the most.
+    #[cfg(test)]
+    pub(crate) fn fullest(&self) -> usize {
+        self.shards.iter().map(|shard| shard.load().len()).max().unwrap_or(0)
+    }
+
+    fn shard(&self, name: &str) -> &ArcSwap<Shard> {
+        let at = self.hasher.hash_one(name) as usize % SHARDS;
+        &self.shards[at]
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Registered> {
+        // A panic while the lock is held leaves both tables valid: each change is one insert, one remove or one swap.
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Swaps a shard for one without its dead entries and with `added`. Who holds the lock is the only writer, so no change is
+/// lost between the look and the swap.
+fn rewrite(_writers: &MutexGuard<'_, Registered>, shard: &ArcSwap<Shard>, added: Option<(Arc<str>, Named)>) {
+    let old = shard.load();
+    if added.is_none() && old.values().all(Named::is_alive) {
+        return;
+    }
+    let alive = old.iter().filter(|(_, named)| named.is_alive());
+    let mut new: Shard = alive.map(|(name, named)| (Arc::clone(name), named.clone())).collect();
+    new.extend(added);
+    shard.store(Arc::new(new));
+}

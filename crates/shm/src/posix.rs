@@ -1,0 +1,215 @@
+//! How is a POSIX shared memory object opened, looked at and mapped?
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::ptr::NonNull;
+
+use nerite_memory::Keep;
+
+use crate::error::reason;
+use crate::limits::KEY_BYTES_MAX;
+use crate::objects::{DIRECTORY, Objects};
+use crate::source::{Mapping, Object, ObjectError, Source};
+use crate::window::Window;
+
+/// The objects of `shm_open`.
+pub(crate) struct Posix;
+
+impl Source for Posix {
+    fn open(&self, key: &str) -> Result<Box<dyn Object>, ObjectError> {
+        let file = open(key, 0).map_err(|error| ObjectError::Open { cause: open_cause(key, &error) })?;
+        Ok(Box::new(PosixObject::new(file).map_err(|cause| ObjectError::Invalid { cause })?))
+    }
+
+    fn page_bytes(&self) -> usize {
+        page_bytes()
+    }
+}
+
+/// An object held open, with the size it had when it was looked at.
+pub(crate) struct PosixObject {
+    file: File,
+    byte_size: u64,
+}
+
+impl PosixObject {
+    /// Looks at what was opened; the error says why it cannot be mapped.
+    pub(crate) fn new(file: File) -> Result<PosixObject, String> {
+        let found = file.metadata().map_err(|error| reason(&error))?;
+        if !found.file_type().is_file() {
+            return Err(format!("it is {}, not a shared memory object", species(found.file_type())));
+        }
+        if !is_tmpfs(&file).map_err(|error| reason(&error))? {
+            // A disk's file system would make every access an input or output that can block or fail.
+            return Err("it is not on a tmpfs; shared memory objects live in memory".to_string());
+        }
+        let byte_size = found.size();
+        if i64::try_from(byte_size).is_err() {
+            return Err(format!("its size, {}, is negative", byte_size as i64));
+        }
+        Ok(PosixObject { file, byte_size })
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Object for PosixObject {
+    fn byte_size(&self) -> u64 {
+        self.byte_size
+    }
+
+    fn map(&self, window: Window) -> io::Result<Box<dyn Mapping>> {
+        Ok(Box::new(PosixMapping::new(&self.file, window)?))
+    }
+}
+
+/// A shared, writable mapping. It needs no descriptor to live.
+pub(crate) struct PosixMapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; `base` and `len` never change.
+unsafe impl Send for PosixMapping {}
+// SAFETY: as above; a shared PosixMapping only tells its address.
+unsafe impl Sync for PosixMapping {}
+impl Keep for PosixMapping {}
+
+impl PosixMapping {
+    /// Maps `window` of the object open as `file`.
+    pub(crate) fn new(file: &File, window: Window) -> io::Result<PosixMapping> {
+        let (prot, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        let offset =
+            libc::off_t::try_from(window.offset()).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice (null, no MAP_FIXED) replaces no memory of ours.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), window.len(), prot, libc::MAP_SHARED, fd, offset) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(at.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(PosixMapping { base, len: window.len() })
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: `new` mapped `len` bytes at `base`, readable and writable, initialised by the kernel (tmpfs pages start as
+// zeros), and only Drop unmaps them. A peer that shrinks the object takes the pages away but not the address range: an
+// access then raises SIGBUS, which ends the access and never reads or writes memory of ours.
+unsafe impl Mapping for PosixMapping {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for PosixMapping {
+    fn drop(&mut self) {
+        // SAFETY: `new` made exactly this mapping, nobody else unmaps it, and whoever points into it holds us: we are the
+        // last owner. It fails only where the process is out of mappings, which `limits::REGIONS_MAX` keeps away; then
+        // the range stays mapped and unused.
+        let failed = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert_eq!(failed, 0, "munmap of a mapping of our own");
+    }
+}
+
+/// Opens the object of that key for reading and writing, never following a link. `more` adds flags, such as `O_CREAT`.
+///
+/// `O_NONBLOCK` has no effect on the object itself; without it, a client that holds a file lease on its object could keep
+/// the opening thread waiting for 45 seconds.
+pub(crate) fn open(key: &str, more: libc::c_int) -> io::Result<File> {
+    let path = CString::new(key).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK | more;
+    // SAFETY: `path` is a C string that outlives the call.
+    let fd = unsafe { libc::shm_open(path.as_ptr(), flags, 0o600) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: shm_open has just returned this descriptor, so it is open and nobody else owns it.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Removes the key; mappings of the object live on.
+pub(crate) fn unlink(key: &str) -> io::Result<()> {
+    let path = CString::new(key).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    // SAFETY: `path` is a C string that outlives the call.
+    if unsafe { libc::shm_unlink(path.as_ptr()) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The system's page size.
+pub(crate) fn page_bytes() -> usize {
+    // SAFETY: sysconf reads a constant of the system.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).expect("POSIX demands a positive page size")
+}
+
+/// Why `shm_open` failed, and what to do.
+pub(crate) fn open_cause(key: &str, error: &io::Error) -> String {
+    let name = key.trim_start_matches('/');
+    if name.contains('\0') {
+        return "the key contains a NUL character".to_string();
+    }
+    if name.contains('/') {
+        return "a key is one name: no '/' may follow its first character".to_string();
+    }
+    if name.len() > KEY_BYTES_MAX {
+        return format!("the key has {} bytes, at most {KEY_BYTES_MAX} are allowed", name.len());
+    }
+    let found = std::fs::symlink_metadata(format!("{DIRECTORY}/{name}"));
+    match (error.raw_os_error(), found) {
+        (Some(libc::ENOENT), _) => format!(
+            "no object of that name in this IPC namespace ({}); if the client runs in another container, share {DIRECTORY}",
+            Objects::look()
+        ),
+        (Some(libc::EACCES | libc::EPERM), Ok(found)) => {
+            // SAFETY: geteuid only reads.
+            let uid = unsafe { libc::geteuid() };
+            let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+            format!(
+                "the server (uid {uid}) may not read and write it (owner uid {owner}, mode {mode:04o}); run both under one \
+                 user or widen the object's mode"
+            )
+        }
+        (Some(libc::EWOULDBLOCK), _) => "another process holds a lease on it".to_string(),
+        (_, Ok(found)) if !found.file_type().is_file() => {
+            format!("it is {}, not a shared memory object", species(found.file_type()))
+        }
+        _ => reason(error),
+    }
+}
+
+fn species(found: std::fs::FileType) -> &'static str {
+    match found {
+        t if t.is_symlink() => "a symbolic link",
+        t if t.is_dir() => "a directory",
+        t if t.is_fifo() => "a FIFO",
+        t if t.is_socket() => "a socket",
+        _ => "a device",
+    }
+}
+
+fn is_tmpfs(file: &File) -> io::Result<bool> {
+    let mut found = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the descriptor is open while `file` lives, and `found` is writable for one statfs.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fstatfs returned 0, so it has filled the struct; all of its fields are integers.
+    let found = unsafe { found.assume_init() };
+    Ok(found.f_type == libc::TMPFS_MAGIC)
+}

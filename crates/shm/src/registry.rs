@@ -1,0 +1,232 @@
+//! Which regions did clients register, and may this one be?
+
+use std::sync::Arc;
+
+use crate::error::{ShmError, reason};
+use crate::limits::{MAPPED_BYTES_MAX, NAME_BYTES_MAX, REGIONS_MAX};
+use crate::names::{Names, Taken};
+use crate::objects::Size;
+use crate::phrasebook::RESERVED_PREFIX;
+use crate::posix::Posix;
+use crate::record::{CudaStatus, Kind, Origin, Record, SystemStatus};
+use crate::region::{Located, Region};
+use crate::source::{Mapping, Object, ObjectError, Source};
+use crate::tally::{Counts, Tally, Ticket};
+use crate::window::{Window, WindowError};
+
+/// What the operator decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whether clients may register and unregister regions: `--allow-client-shm`.
+    pub allow_client_shm: bool,
+    /// Regions mapped at one time.
+    pub regions_max: usize,
+    /// Bytes of address space they cover together.
+    pub mapped_bytes_max: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { allow_client_shm: true, regions_max: REGIONS_MAX, mapped_bytes_max: MAPPED_BYTES_MAX }
+    }
+}
+
+/// The regions of all clients, by name; one namespace for both kinds. Any thread may call anything at any time.
+pub struct Registry {
+    options: Options,
+    source: Box<dyn Source>,
+    pub(crate) names: Names,
+    tally: Arc<Tally>,
+}
+
+impl Registry {
+    /// A registry of POSIX objects, empty.
+    pub fn new(options: Options) -> Registry {
+        Registry::with_source(options, Box::new(Posix))
+    }
+
+    pub(crate) fn with_source(options: Options, source: Box<dyn Source>) -> Registry {
+        Registry { options, source, names: Names::new(), tally: Arc::default() }
+    }
+
+    /// Maps `byte_size` bytes from `offset` on of the POSIX object `key` and calls them `name`. The checks and their order
+    /// are Triton's; no lock is held while the system is asked.
+    pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), ShmError> {
+        let registered = self.try_register_system(name, key, offset, byte_size);
+        registered.inspect_err(|_| self.tally.count_refused())
+    }
+
+    /// Would open an IPC handle on a device. Nothing here reaches a device yet, so after the rules that hold everywhere it
+    /// is refused with the text of a Triton built without GPUs, which comes before a look at the handle.
+    pub fn register_cuda(&self, name: &str, _raw: &[u8], _device_id: i64, _byte_size: u64) -> Result<(), ShmError> {
+        let refused = match self.check_name(name, Kind::Cuda) {
+            Err(error) => error,
+            Ok(()) => ShmError::GpusNotSupported { name: name.to_string() },
+        };
+        self.tally.count_refused();
+        Err(refused)
+    }
+
+    /// Ends a system region's registration. Requests in flight keep its memory; an unknown name, or one of the other kind,
+    /// is fine. The empty name is no region's: for all regions there is [`Registry::unregister_all_system`].
+    pub fn unregister_system(&self, name: &str) -> Result<(), ShmError> {
+        self.unregister(name, Kind::System)
+    }
+
+    /// Ends the registrations of all system regions.
+    pub fn unregister_all_system(&self) -> Result<(), ShmError> {
+        self.unregister_all(Kind::System)
+    }
+
+    /// Ends a CUDA region's registration, as [`Registry::unregister_system`] does.
+    pub fn unregister_cuda(&self, name: &str) -> Result<(), ShmError> {
+        self.unregister(name, Kind::Cuda)
+    }
+
+    /// Ends the registrations of all CUDA regions.
+    pub fn unregister_all_cuda(&self) -> Result<(), ShmError> {
+        self.unregister_all(Kind::Cuda)
+    }
+
+    /// System regions that are registered or still in use, sorted by name; with a name that one or an error.
+    pub fn system_status(&self, name: Option<&str>) -> Result<Vec<SystemStatus>, ShmError> {
+        let records = self.records(name, Kind::System)?;
+        Ok(records.iter().filter_map(|record| SystemStatus::of(record)).collect())
+    }
+
+    /// CUDA regions that are registered or still in use, sorted by name; with a name that one or an error.
+    pub fn cuda_status(&self, name: Option<&str>) -> Result<Vec<CudaStatus>, ShmError> {
+        let records = self.records(name, Kind::Cuda)?;
+        Ok(records.iter().filter_map(|record| CudaStatus::of(record)).collect())
+    }
+
+    /// `byte_size` bytes from `offset` on of the region `name`, as a tensor's parameters ask for them. Takes no lock; the
+    /// answer keeps the region's memory.
+    pub fn locate(&self, name: &str, offset: u64, byte_size: u64) -> Result<Located, ShmError> {
+        let region = self.names.find(name).ok_or_else(|| ShmError::RegionUnknown { name: name.to_string() })?;
+        region.locate(offset, byte_size)
+    }
+
+    /// The registry's numbers, for metrics.
+    pub fn counts(&self) -> Counts {
+        self.tally.counts(self.names.registered() as u64)
+    }
+
+    fn try_register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), ShmError> {
+        self.check_name(name, Kind::System)?;
+        check_key(name, key)?;
+        if let Some(holder) = self.names.holder(name) {
+            return Err(ShmError::NameTaken { holder });
+        }
+        let object = self.source.open(key).map_err(|error| match error {
+            ObjectError::Open { cause } => ShmError::Open { key: key.to_string(), cause },
+            ObjectError::Invalid { cause } => ShmError::Object { key: key.to_string(), cause },
+        })?;
+        let (mapping, ticket) = self.map(&*object, name, key, offset, byte_size)?;
+        drop(object);
+        let origin = Origin::System { key: key.into(), offset };
+        let record = Arc::new(Record { name: name.into(), byte_size, origin });
+        self.insert(Region::new(record, mapping, ticket))
+    }
+
+    /// Somebody may have taken the name while we asked the system; then the mapping just made goes again.
+    pub(crate) fn insert(&self, region: Region) -> Result<(), ShmError> {
+        self.names.insert(region).map_err(|Taken { region, holder }| {
+            drop(region);
+            ShmError::NameTaken { holder }
+        })
+    }
+
+    fn map(
+        &self,
+        object: &dyn Object,
+        name: &str,
+        key: &str,
+        offset: u64,
+        byte_size: u64,
+    ) -> Result<(Box<dyn Mapping>, Ticket), ShmError> {
+        let (object_bytes, page) = (object.byte_size(), self.source.page_bytes());
+        let refused = |error, cause| map_error(name, error, cause);
+        let window = Window::new(offset, byte_size, object_bytes, page).map_err(|error| match error {
+            WindowError::Beyond => {
+                ShmError::Bounds { name: name.to_string(), key: key.to_string(), offset, byte_size, object_bytes }
+            }
+            WindowError::Empty => refused(libc::EINVAL, "byte_size is 0; a region has at least one byte".to_string()),
+            WindowError::Unaligned => refused(
+                libc::EINVAL,
+                format!(
+                    "offset {offset} is not a multiple of the page size, {page}; use a tensor's shared_memory_offset"
+                ),
+            ),
+        })?;
+        let ticket = self.admit(byte_size).ok_or_else(|| refused(libc::ENOMEM, self.crowd()))?;
+        let mapping = object.map(window).map_err(|error| {
+            let cause = format!("{byte_size} bytes at offset {offset} of object '{key}'");
+            ShmError::Map { name: name.to_string(), reason: reason(&error), cause }
+        })?;
+        Ok((mapping, ticket))
+    }
+
+    pub(crate) fn admit(&self, byte_size: u64) -> Option<Ticket> {
+        self.tally.admit(byte_size, self.options.regions_max as u64, self.options.mapped_bytes_max)
+    }
+
+    fn crowd(&self) -> String {
+        let (Counts { mapped, mapped_bytes, .. }, max) = (self.counts(), self.options);
+        format!(
+            "{mapped} regions of {} are mapped, at most {} of {} may be; unregister some",
+            Size(mapped_bytes),
+            max.regions_max,
+            Size(max.mapped_bytes_max)
+        )
+    }
+
+    fn check_name(&self, name: &str, kind: Kind) -> Result<(), ShmError> {
+        self.check_allowed()?;
+        match name.len() {
+            0 => Err(ShmError::NameMissing(kind)),
+            1..=NAME_BYTES_MAX => Ok(()),
+            bytes => Err(ShmError::NameLong { bytes }),
+        }
+    }
+
+    fn check_allowed(&self) -> Result<(), ShmError> {
+        if self.options.allow_client_shm { Ok(()) } else { Err(ShmError::Disabled) }
+    }
+
+    fn unregister(&self, name: &str, kind: Kind) -> Result<(), ShmError> {
+        self.check_allowed()?;
+        self.names.remove(name, kind);
+        Ok(())
+    }
+
+    fn unregister_all(&self, kind: Kind) -> Result<(), ShmError> {
+        self.check_allowed()?;
+        self.names.remove_all(kind);
+        Ok(())
+    }
+
+    fn records(&self, name: Option<&str>, kind: Kind) -> Result<Vec<Arc<Record>>, ShmError> {
+        let Some(name) = name else { return Ok(self.names.records()) };
+        match self.names.record(name) {
+            Some(record) if record.kind() == kind => Ok(vec![record]),
+            Some(_) => Err(ShmError::OtherKind { name: name.to_string(), asked: kind }),
+            None => Err(ShmError::StatusUnknown { name: name.to_string(), kind }),
+        }
+    }
+}
+
+fn check_key(name: &str, key: &str) -> Result<(), ShmError> {
+    let bare = key.trim_start_matches('/');
+    if bare.is_empty() {
+        return Err(ShmError::KeyInvalid { name: name.to_string(), key: key.to_string() });
+    }
+    if bare.starts_with(RESERVED_PREFIX) {
+        return Err(ShmError::KeyReserved { name: name.to_string(), key: key.to_string() });
+    }
+    Ok(())
+}
+
+fn map_error(name: &str, errno: i32, cause: String) -> ShmError {
+    ShmError::Map { name: name.to_string(), reason: reason(&std::io::Error::from_raw_os_error(errno)), cause }
+}

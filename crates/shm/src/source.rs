@@ -1,0 +1,62 @@
+//! What must a kind of shared memory offer to be registered?
+//!
+//! POSIX objects are one kind; a heap-backed one drives the conformance suite without the kernel. The registry opens an
+//! [`Object`], decides whether the [`Window`] asked for exists, and only then maps it.
+
+use std::io;
+use std::ptr::NonNull;
+
+use nerite_memory::Place;
+
+use crate::window::Window;
+
+/// Finds objects by their key.
+pub(crate) trait Source: Send + Sync {
+    /// The object of that key, opened for reading and writing.
+    fn open(&self, key: &str) -> Result<Box<dyn Object>, ObjectError>;
+
+    /// Offsets of mappings are multiples of this.
+    fn page_bytes(&self) -> usize;
+}
+
+/// An object that was found and is held open. Dropping it closes it; its mappings live on.
+pub(crate) trait Object {
+    /// Bytes it had when it was opened.
+    fn byte_size(&self) -> u64;
+
+    /// Maps a part of it.
+    fn map(&self, window: Window) -> io::Result<Box<dyn Mapping>>;
+}
+
+/// Memory that can be read and written until this value is dropped.
+///
+/// # Safety
+/// `len()` bytes from `base()` on are initialised, readable and writable at `place()`, at an unchanging address, from any
+/// thread, until the value is dropped. Other processes may write them at any moment.
+pub(crate) unsafe trait Mapping: Send + Sync {
+    /// First byte.
+    fn base(&self) -> NonNull<u8>;
+
+    /// Number of bytes.
+    fn len(&self) -> usize;
+
+    /// Where they are.
+    fn place(&self) -> Place {
+        Place::Host
+    }
+}
+
+/// Why a key gives no object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectError {
+    /// It could not be opened.
+    Open {
+        /// Why, and the cure.
+        cause: String,
+    },
+    /// It was opened and is not something to map.
+    Invalid {
+        /// Why, and the cure.
+        cause: String,
+    },
+}
