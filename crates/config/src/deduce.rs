@@ -29,12 +29,7 @@ struct Known {
     lies: Lies,
 }
 
-const fn known(
-    backend: &'static str,
-    platform: &'static str,
-    filename: &'static str,
-    lies: Lies,
-) -> Known {
+const fn known(backend: &'static str, platform: &'static str, filename: &'static str, lies: Lies) -> Known {
     Known { backend, platform, filename, lies }
 }
 
@@ -116,23 +111,19 @@ fn is_first(known: &Known) -> bool {
 
 /// Whether the file name given is that of one of the backend's platforms.
 fn any_named(config: &ModelConfig) -> bool {
-    KNOWN.iter().any(|known| {
-        known.backend == config.backend && known.filename == config.default_model_filename
-    })
+    KNOWN.iter().any(|known| known.backend == config.backend && known.filename == config.default_model_filename)
 }
 
 /// Whether a file of one of the backend's platforms lies there.
 fn any_lies(config: &ModelConfig, entries: Option<&[Entry]>) -> bool {
     let entries = entries.unwrap_or_default();
-    KNOWN.iter().any(|known| {
-        known.backend == config.backend && entries.iter().any(|entry| entry.name == known.filename)
-    })
+    KNOWN
+        .iter()
+        .any(|known| known.backend == config.backend && entries.iter().any(|entry| entry.name == known.filename))
 }
 
 fn says_nothing(config: &ModelConfig) -> bool {
-    config.backend.is_empty()
-        && config.platform.is_empty()
-        && config.default_model_filename.is_empty()
+    config.backend.is_empty() && config.platform.is_empty() && config.default_model_filename.is_empty()
 }
 
 fn fill(field: &mut String, value: &str) {
@@ -161,10 +152,7 @@ mod tests {
     fn entries(names: &[&str]) -> Vec<Entry> {
         names
             .iter()
-            .map(|name| Entry {
-                name: name.trim_end_matches('/').to_owned(),
-                is_dir: name.ends_with('/'),
-            })
+            .map(|name| Entry { name: name.trim_end_matches('/').to_owned(), is_dir: name.ends_with('/') })
             .collect()
     }
 
@@ -198,25 +186,13 @@ mod tests {
 
     #[test]
     fn the_first_of_several_files_in_the_order_of_the_table_wins() {
-        check(
-            NOTHING,
-            &["model.onnx", "model.py"],
-            ["onnxruntime", "onnxruntime_onnx", "model.onnx"],
-        );
-        check(
-            NOTHING,
-            &["model.plan", "model.onnx"],
-            ["tensorrt", "tensorrt_plan", "model.plan"],
-        );
+        check(NOTHING, &["model.onnx", "model.py"], ["onnxruntime", "onnxruntime_onnx", "model.onnx"]);
+        check(NOTHING, &["model.plan", "model.onnx"], ["tensorrt", "tensorrt_plan", "model.plan"]);
     }
 
     #[test]
     fn a_platform_or_a_file_name_alone_tells_it_too() {
-        check(
-            ["", "onnxruntime_onnx", ""],
-            &[],
-            ["onnxruntime", "onnxruntime_onnx", "model.onnx"],
-        );
+        check(["", "onnxruntime_onnx", ""], &[], ["onnxruntime", "onnxruntime_onnx", "model.onnx"]);
         check(["", "", "model.py"], &[], ["python", "", "model.py"]);
         check(["", "ensemble", ""], &[], ["", "ensemble", ""]);
     }
@@ -225,11 +201,7 @@ mod tests {
     fn what_the_author_says_is_kept() {
         check(["python", "", ""], &["model.onnx"], ["python", "", "model.py"]);
         check(["python", "x", ""], &[], ["python", "x", "model.py"]);
-        check(
-            ["onnxruntime", "", "net.onnx"],
-            &["net.onnx"],
-            ["onnxruntime", "onnxruntime_onnx", "net.onnx"],
-        );
+        check(["onnxruntime", "", "net.onnx"], &["net.onnx"], ["onnxruntime", "onnxruntime_onnx", "net.onnx"]);
         check(["identity", "", ""], &["model.onnx"], ["identity", "", ""]);
         check(["identity", "p", "f"], &[], ["identity", "p", "f"]);
         check(["pytorch", "", ""], &[], ["pytorch", "pytorch_libtorch", "model.pt"]);

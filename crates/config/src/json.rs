@@ -18,8 +18,7 @@ pub fn to_json(config: &ModelConfig) -> String {
 /// reader takes: also lowerCamelCase names, 64-bit numbers as strings, enumerations
 /// in any case or by number, and null for what is unset.
 pub fn from_json(json: &str) -> Result<ModelConfig, ConfigError> {
-    let value = serde_json::from_str(json)
-        .map_err(|cause| ConfigError::Override { reason: cause.to_string() })?;
+    let value = serde_json::from_str(json).map_err(|cause| ConfigError::Override { reason: cause.to_string() })?;
     read::message(&value, &schema::model_config(), "")
         .map(|config| schema::to_typed(&config))
         .map_err(|reason| ConfigError::Override { reason })

@@ -16,15 +16,13 @@ use crate::{ModelConfig, schema};
 
 /// Reads the text form. `path` only names the file in the error.
 pub fn parse_text(path: &str, text: &[u8]) -> Result<ModelConfig, ConfigError> {
-    read::read(text, schema::model_config())
-        .map(|config| schema::to_typed(&config))
-        .map_err(|(fault, at)| {
-            let (line, column) = place(text, at);
-            ConfigError::Text {
-                path: path.to_owned(),
-                fault: TextFault { line, column, problem: fault.problem, cure: fault.cure },
-            }
-        })
+    read::read(text, schema::model_config()).map(|config| schema::to_typed(&config)).map_err(|(fault, at)| {
+        let (line, column) = place(text, at);
+        ConfigError::Text {
+            path: path.to_owned(),
+            fault: TextFault { line, column, problem: fault.problem, cure: fault.cure },
+        }
+    })
 }
 
 /// What is wrong, apart from where.
@@ -61,7 +59,7 @@ type Placed<T> = Result<T, (Fault, usize)>;
 fn place(text: &[u8], at: usize) -> (usize, usize) {
     let before = &text[..at.min(text.len())];
     let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
-    let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    let line = before.split(|&byte| byte == b'\n').count();
     // Bytes that continue a UTF-8 character do not start a column.
     let column = before[line_start..].iter().filter(|&&byte| byte & 0xC0 != 0x80).count() + 1;
     (line, column)

@@ -22,9 +22,7 @@ pub use groups::validate_groups;
 pub use resources::{ResourceLimits, check_resources};
 pub use states::validate_states;
 pub use tensors::validate_tensors;
-pub use warmup::{
-    WARMUP_FOLDER, check_warmup_file, validate_warmup, warmup_byte_size, warmup_failed,
-};
+pub use warmup::{WARMUP_FOLDER, check_warmup_file, validate_warmup, warmup_byte_size, warmup_failed};
 
 use crate::error::refuse;
 use crate::{ConfigError, ModelConfig};
@@ -65,10 +63,7 @@ pub fn validate(config: &ModelConfig) -> Result<(), ConfigError> {
     if let Some(ensemble) = config.ensemble_scheduling() {
         ensemble::check(config, ensemble)?;
     } else if config.platform == ENSEMBLE {
-        refuse!(
-            "ensemble scheduling must be set for ensemble {} whose platform is ensemble",
-            config.name
-        );
+        refuse!("ensemble scheduling must be set for ensemble {} whose platform is ensemble", config.name);
     }
     if config.decoupled() && config.caches_responses() {
         refuse!(
@@ -86,9 +81,7 @@ fn check_backend(config: &ModelConfig) -> Result<(), ConfigError> {
         refuse!("unexpected platform type '{platform}' for {name}");
     }
     if !backend.is_empty() && platform == ENSEMBLE {
-        refuse!(
-            "Ensemble model '{name}' must have platform type '{platform}' and empty backend type"
-        );
+        refuse!("Ensemble model '{name}' must have platform type '{platform}' and empty backend type");
     }
     // A backend that is not one of these may use any platform.
     let platforms: &[&str] = match backend.as_str() {

@@ -5,8 +5,7 @@ use nerite_tensor::DataType;
 use crate::datatype::tensor_data_type;
 use crate::proto::model_config::SchedulingChoice;
 use crate::proto::{
-    ModelDynamicBatching, ModelEnsembling, ModelInput, ModelOutput, ModelSequenceBatching,
-    ModelTensorReshape,
+    ModelDynamicBatching, ModelEnsembling, ModelInput, ModelOutput, ModelSequenceBatching, ModelTensorReshape,
 };
 use crate::{ModelConfig, VersionPolicy};
 

@@ -1,8 +1,6 @@
 //! Which fields does a JSON value set?
 
-use prost_reflect::{
-    DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value,
-};
+use prost_reflect::{DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value};
 use serde_json::Value as Json;
 
 use crate::text::scalar;
@@ -40,9 +38,7 @@ fn set(message: &mut DynamicMessage, field: &FieldDescriptor, json: &Json, path:
     } else {
         single(&field.kind(), json, path)?
     };
-    let rival = field
-        .containing_oneof()
-        .and_then(|choice| choice.fields().find(|rival| message.has_field(rival)));
+    let rival = field.containing_oneof().and_then(|choice| choice.fields().find(|rival| message.has_field(rival)));
     if let Some(rival) = rival {
         return Err(format!("{path}: cannot stand beside '{}'", rival.name()));
     }
@@ -51,12 +47,9 @@ fn set(message: &mut DynamicMessage, field: &FieldDescriptor, json: &Json, path:
 }
 
 fn map(field: &FieldDescriptor, json: &Json, path: &str) -> Read<Value> {
-    let Kind::Message(entry) = field.kind() else {
-        unreachable!("a map field is of its entries' type")
-    };
+    let Kind::Message(entry) = field.kind() else { unreachable!("a map field is of its entries' type") };
     let Json::Object(members) = json else { return Err(wrong(path, "an object", json)) };
-    let (key_kind, value_kind) =
-        (entry.map_entry_key_field().kind(), entry.map_entry_value_field().kind());
+    let (key_kind, value_kind) = (entry.map_entry_key_field().kind(), entry.map_entry_value_field().kind());
     let each = |(name, value): (&String, &Json)| {
         let path = format!("{path}[{name:?}]");
         let key = match key_kind {
@@ -139,8 +132,8 @@ fn enumerator(names: &EnumDescriptor, json: &Json, path: &str) -> Read<Value> {
 
 fn unknown(desc: &MessageDescriptor, path: &str, name: &str) -> String {
     let known: Vec<_> = schema::declared(desc).collect();
-    let cure = suggest::nearest(name, known.iter().map(FieldDescriptor::name))
-        .map(|near| format!("; did you mean '{near}'?"));
+    let cure =
+        suggest::nearest(name, known.iter().map(FieldDescriptor::name)).map(|near| format!("; did you mean '{near}'?"));
     let path = match path.trim_end_matches('.') {
         "" => String::new(),
         path => format!("{path}: "),

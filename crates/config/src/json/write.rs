@@ -10,8 +10,7 @@ use crate::schema;
 pub(super) fn message(json: &mut String, message: &DynamicMessage) {
     let desc = message.descriptor();
     // What can be told from unset is left out when unset; the rest is always there.
-    let shown = schema::declared(&desc)
-        .filter(|field| !field.supports_presence() || message.has_field(field));
+    let shown = schema::declared(&desc).filter(|field| !field.supports_presence() || message.has_field(field));
     enclosed(json, ['{', '}'], shown, |json, field| {
         key(json, field.name());
         match message.get_field(&field).as_ref() {
@@ -27,11 +26,7 @@ pub(super) fn message(json: &mut String, message: &DynamicMessage) {
 }
 
 /// In the order of the keys, so that one configuration has one JSON.
-fn map<'a>(
-    json: &mut String,
-    field: &FieldDescriptor,
-    entries: impl Iterator<Item = (&'a MapKey, &'a Value)>,
-) {
+fn map<'a>(json: &mut String, field: &FieldDescriptor, entries: impl Iterator<Item = (&'a MapKey, &'a Value)>) {
     let kind = match field.kind() {
         Kind::Message(entry) => entry.map_entry_value_field().kind(),
         other => other,
@@ -68,11 +63,8 @@ fn scalar(json: &mut String, kind: &Kind, value: &Value) {
         Value::I64(value) => plain(json, value),
         Value::U32(value) => plain(json, value),
         Value::U64(value) => plain(json, value),
-        // The shortest form that reads back the same, without a final `.0`.
-        Value::F32(value) if value.is_finite() => plain(json, value),
-        Value::F64(value) if value.is_finite() => plain(json, value),
-        Value::F32(value) => text(json, unreal(f64::from(*value))),
-        Value::F64(value) => text(json, unreal(*value)),
+        Value::F32(value) => real(json, *value, f64::from(*value)),
+        Value::F64(value) => real(json, *value, *value),
         Value::String(value) => text(json, value),
         Value::EnumNumber(number) => match kind {
             Kind::Enum(names) => match names.get_value(*number) {
@@ -88,13 +80,15 @@ fn scalar(json: &mut String, kind: &Kind, value: &Value) {
     }
 }
 
-fn unreal(value: f64) -> &'static str {
-    if value.is_nan() {
-        "NaN"
-    } else if value > 0.0 {
-        "Infinity"
-    } else {
-        "-Infinity"
+/// The shortest form that reads back as the same value of its own type, without a
+/// final `.0`; `wide` is that value as a double.
+fn real(json: &mut String, value: impl std::fmt::Display + std::fmt::LowerExp, wide: f64) {
+    match wide {
+        _ if wide.is_nan() => text(json, "NaN"),
+        f64::INFINITY => text(json, "Infinity"),
+        f64::NEG_INFINITY => text(json, "-Infinity"),
+        _ if wide != 0.0 && !(1e-6..1e21).contains(&wide.abs()) => plain(json, format!("{value:e}")),
+        _ => plain(json, value),
     }
 }
 

@@ -1,20 +1,16 @@
 //! Where do the instances of a model run, and how many are there?
 
+use crate::ModelConfig;
 use crate::host::HostFacts;
 use crate::proto::ModelInstanceGroup;
 use crate::proto::model_instance_group::Kind;
-use crate::ModelConfig;
 
 /// Backends of which two instances on a CPU serve better than one.
 const TWO_ON_CPU: [&str; 2] = ["onnxruntime", "tensorflow"];
 
 /// Gives every instance group a name, a kind, a number and its GPUs. `preferred`
 /// are the backend's own wishes; an ensemble has no instances and is left alone.
-pub fn normalise_groups(
-    mut config: ModelConfig,
-    preferred: &[ModelInstanceGroup],
-    host: &HostFacts,
-) -> ModelConfig {
+pub fn normalise_groups(mut config: ModelConfig, preferred: &[ModelInstanceGroup], host: &HostFacts) -> ModelConfig {
     if config.is_ensemble() {
         return config;
     }
@@ -42,11 +38,7 @@ pub fn normalise_groups(
 }
 
 /// The one group of a model that names none.
-fn default_group(
-    model: &str,
-    preferred: &[ModelInstanceGroup],
-    usable: &[i32],
-) -> ModelInstanceGroup {
+fn default_group(model: &str, preferred: &[ModelInstanceGroup], usable: &[i32]) -> ModelInstanceGroup {
     let mut group = ModelInstanceGroup { name: model.to_owned(), ..Default::default() };
     let possible = |wish: &&ModelInstanceGroup| wish.kind() != Kind::Gpu || !usable.is_empty();
     if let Some(wish) = preferred.iter().find(possible) {
@@ -63,11 +55,7 @@ fn default_group(
 
 /// GPU if there is any, and each one listed is usable; else CPU.
 fn resolved(group: &ModelInstanceGroup, usable: &[i32]) -> Kind {
-    if !usable.is_empty() && group.gpus.iter().all(|gpu| usable.contains(gpu)) {
-        Kind::Gpu
-    } else {
-        Kind::Cpu
-    }
+    if !usable.is_empty() && group.gpus.iter().all(|gpu| usable.contains(gpu)) { Kind::Gpu } else { Kind::Cpu }
 }
 
 /// Takes GPUs and number from the wishes of the same kind, where none are given.

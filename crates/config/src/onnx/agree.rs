@@ -38,10 +38,7 @@ pub fn check_input_allowed(input: &str, allowed: &[&str]) -> Result<(), ConfigEr
 /// Refuses an output that the model does not give. `allowed` is sorted.
 pub fn check_output_allowed(output: &str, allowed: &[&str]) -> Result<(), ConfigError> {
     if !allowed.contains(&output) {
-        refuse!(
-            "unexpected inference output '{output}', allowed outputs are: {}",
-            allowed.join(", ")
-        );
+        refuse!("unexpected inference output '{output}', allowed outputs are: {}", allowed.join(", "));
     }
     Ok(())
 }
@@ -102,11 +99,7 @@ fn check_controls(config: &ModelConfig, graph: &GraphSignature) -> Result<(), Co
     Ok(())
 }
 
-fn check_input(
-    config: &ModelConfig,
-    input: &ModelInput,
-    graph: &[TensorSignature],
-) -> Result<(), ConfigError> {
+fn check_input(config: &ModelConfig, input: &ModelInput, graph: &[TensorSignature]) -> Result<(), ConfigError> {
     let model = &config.name;
     let name = &input.name;
     if input.optional && config.max_batch_size != 0 {
@@ -140,11 +133,7 @@ fn check_input(
     check_dims(config, tensor, dims, |graph, config| graph == -1 || graph == config)
 }
 
-fn check_output(
-    config: &ModelConfig,
-    output: &ModelOutput,
-    graph: &[TensorSignature],
-) -> Result<(), ConfigError> {
+fn check_output(config: &ModelConfig, output: &ModelOutput, graph: &[TensorSignature]) -> Result<(), ConfigError> {
     let Some(tensor) = graph.iter().find(|tensor| tensor.name == output.name) else {
         return check_output_allowed(&output.name, &names(graph));
     };
@@ -215,8 +204,7 @@ fn check_dims(
             shown(shape)
         );
     }
-    let full: Vec<i64> =
-        config.batches().then_some(-1).into_iter().chain(dims.iter().copied()).collect();
+    let full: Vec<i64> = config.batches().then_some(-1).into_iter().chain(dims.iter().copied()).collect();
     let agree = shape.len() == full.len() && shape.iter().zip(&full).all(|(&g, &c)| same(g, c));
     if agree {
         return Ok(());

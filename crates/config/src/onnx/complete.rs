@@ -88,8 +88,7 @@ fn settle_batching(
     graph: &GraphSignature,
     default_max_batch_size: i32,
 ) -> Result<Option<Note>, ConfigError> {
-    let can_batch =
-        graph.inputs.iter().chain(&graph.outputs).all(|tensor| tensor.dims.first() == Some(&-1));
+    let can_batch = graph.inputs.iter().chain(&graph.outputs).all(|tensor| tensor.dims.first() == Some(&-1));
     if !can_batch {
         if config.max_batch_size != 0 {
             refuse!(
@@ -103,13 +102,9 @@ fn settle_batching(
     let mut note = None;
     if config.max_batch_size == 0 {
         config.max_batch_size = default_max_batch_size.max(0);
-        note = Some(Note::BatchSizeFilled {
-            model: config.name.clone(),
-            max_batch_size: config.max_batch_size,
-        });
+        note = Some(Note::BatchSizeFilled { model: config.name.clone(), max_batch_size: config.max_batch_size });
     }
-    let has_batcher =
-        config.dynamic_batching().is_some() || config.sequence_batching().is_some();
+    let has_batcher = config.dynamic_batching().is_some() || config.sequence_batching().is_some();
     if config.max_batch_size > 1 && !has_batcher {
         let dynamic = SchedulingChoice::DynamicBatching(ModelDynamicBatching::default());
         config.scheduling_choice.get_or_insert(dynamic);
@@ -119,33 +114,17 @@ fn settle_batching(
 
 fn input(tensor: &TensorSignature, batching: bool) -> ModelInput {
     let (dims, reshape) = dims(tensor, batching);
-    ModelInput {
-        name: tensor.name.clone(),
-        data_type: tensor.data_type as i32,
-        dims,
-        reshape,
-        ..Default::default()
-    }
+    ModelInput { name: tensor.name.clone(), data_type: tensor.data_type as i32, dims, reshape, ..Default::default() }
 }
 
 fn output(tensor: &TensorSignature, batching: bool) -> ModelOutput {
     let (dims, reshape) = dims(tensor, batching);
-    ModelOutput {
-        name: tensor.name.clone(),
-        data_type: tensor.data_type as i32,
-        dims,
-        reshape,
-        ..Default::default()
-    }
+    ModelOutput { name: tensor.name.clone(), data_type: tensor.data_type as i32, dims, reshape, ..Default::default() }
 }
 
 /// The dimensions of one item. A configuration has no scalars: one element stands
 /// for it, and where requests batch the model's own shape is told by a reshape.
 fn dims(tensor: &TensorSignature, batching: bool) -> (Vec<i64>, Option<ModelTensorReshape>) {
     let dims: Vec<i64> = tensor.dims.iter().copied().skip(usize::from(batching)).collect();
-    if dims.is_empty() {
-        (vec![1], batching.then(ModelTensorReshape::default))
-    } else {
-        (dims, None)
-    }
+    if dims.is_empty() { (vec![1], batching.then(ModelTensorReshape::default)) } else { (dims, None) }
 }

@@ -13,7 +13,10 @@ pub(super) struct Token<'a> {
 pub(super) enum Kind<'a> {
     Name(&'a str),
     /// Without a sign; `radix` is 8, 10 or 16, and its prefix is cut off.
-    Integer { digits: &'a str, radix: u32 },
+    Integer {
+        digits: &'a str,
+        radix: u32,
+    },
     /// In a form Rust's own reader takes.
     Float(&'a str),
     /// What the quotes enclose, escapes resolved.
@@ -76,8 +79,7 @@ impl<'a> Lexer<'a> {
         let fault = if byte < 0x80 {
             Fault::new(format!("found the control character 0x{byte:02x}"))
         } else {
-            Fault::new("found a character outside ASCII")
-                .cure("such characters may stand only in strings and comments")
+            Fault::new("found a character outside ASCII").cure("such characters may stand only in strings and comments")
         };
         fault.at(self.at)
     }
@@ -122,9 +124,7 @@ impl<'a> Lexer<'a> {
             self.decimal(start)
         };
         let broken = match &kind {
-            Kind::Integer { digits, radix } => {
-                digits.is_empty() || (*radix == 8 && digits.contains(['8', '9']))
-            }
+            Kind::Integer { digits, radix } => digits.is_empty() || (*radix == 8 && digits.contains(['8', '9'])),
             Kind::Float(text) => text.parse::<f64>().is_err(),
             _ => false,
         };
@@ -262,9 +262,7 @@ impl<'a> Lexer<'a> {
 }
 
 fn broken_escape(at: usize) -> (Fault, usize) {
-    Fault::new("found an escape that means nothing in a string")
-        .cure("write '\\\\' for a backslash")
-        .at(at)
+    Fault::new("found an escape that means nothing in a string").cure("write '\\\\' for a backslash").at(at)
 }
 
 fn is_name_start(byte: u8) -> bool {

@@ -1,9 +1,6 @@
 //! Which fields do the words of the text form set?
 
-use prost_reflect::{
-    DynamicMessage, FieldDescriptor, Kind as Type, MapKey, MessageDescriptor, ReflectMessage,
-    Value,
-};
+use prost_reflect::{DynamicMessage, FieldDescriptor, Kind as Type, MapKey, MessageDescriptor, ReflectMessage, Value};
 
 use super::lex::{Kind, Lexer, Token};
 use super::scalar::{self, unexpected, wanted};
@@ -54,13 +51,9 @@ impl<'a> Reader<'a> {
         let colon = self.take_mark(':')?;
         let is_message = matches!(field.kind(), Type::Message(_));
         if !colon && !is_message {
-            return Err(Fault::new(format!(
-                "expected ':' after '{}', found {}",
-                field.name(),
-                self.next.kind.shown()
-            ))
-            .cure(format!("write '{}: …'", field.name()))
-            .at(self.next.at));
+            return Err(Fault::new(format!("expected ':' after '{}', found {}", field.name(), self.next.kind.shown()))
+                .cure(format!("write '{}: …'", field.name()))
+                .at(self.next.at));
         }
         if field.is_list() || field.is_map() {
             self.elements(message, &field)?;
@@ -83,9 +76,7 @@ impl<'a> Reader<'a> {
                 Kind::Text(_) => Some("field names are written without quotes".to_owned()),
                 Kind::Mark('{') => Some("a configuration is not enclosed in braces".to_owned()),
                 Kind::Mark('}') => Some("there is a '}' too many".to_owned()),
-                Kind::Mark('[') => {
-                    Some("extensions are no part of a model configuration".to_owned())
-                }
+                Kind::Mark('[') => Some("extensions are no part of a model configuration".to_owned()),
                 _ => None,
             };
             return Err(Fault::new(format!(
@@ -97,9 +88,7 @@ impl<'a> Reader<'a> {
             .at(token.at));
         };
         desc.get_field_by_name(name).ok_or_else(|| {
-            Fault::new(format!("{} has no field '{name}'", desc.name()))
-                .maybe(meant(desc, name))
-                .at(token.at)
+            Fault::new(format!("{} has no field '{name}'", desc.name())).maybe(meant(desc, name)).at(token.at)
         })
     }
 
@@ -154,11 +143,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn message(
-        &mut self,
-        field: &FieldDescriptor,
-        desc: MessageDescriptor,
-    ) -> Placed<DynamicMessage> {
+    fn message(&mut self, field: &FieldDescriptor, desc: MessageDescriptor) -> Placed<DynamicMessage> {
         let closing = match self.next.kind {
             Kind::Mark('{') => '}',
             Kind::Mark('<') => '>',
@@ -209,30 +194,20 @@ fn once(message: &DynamicMessage, field: &FieldDescriptor, at: usize) -> Placed<
             .cure("keep one of the two")
             .at(at));
     }
-    let rival = field
-        .containing_oneof()
-        .and_then(|choice| choice.fields().find(|rival| message.has_field(rival)));
+    let rival = field.containing_oneof().and_then(|choice| choice.fields().find(|rival| message.has_field(rival)));
     match rival {
-        Some(rival) => Err(Fault::new(format!(
-            "'{}' cannot stand beside '{}'",
-            field.name(),
-            rival.name()
-        ))
-        .cure("keep one of the two")
-        .at(at)),
+        Some(rival) => Err(Fault::new(format!("'{}' cannot stand beside '{}'", field.name(), rival.name()))
+            .cure("keep one of the two")
+            .at(at)),
         None => Ok(()),
     }
 }
 
 /// Key and value of an entry; either may be left out and is then empty.
 fn pair(field: &FieldDescriptor, entry: &Value) -> (MapKey, Value) {
-    let Type::Message(desc) = field.kind() else {
-        unreachable!("a map field is of its entries' type")
-    };
+    let Type::Message(desc) = field.kind() else { unreachable!("a map field is of its entries' type") };
     let (key, value) = (desc.map_entry_key_field(), desc.map_entry_value_field());
-    let Value::Message(entry) = entry else {
-        unreachable!("the value of a message field was read as a message")
-    };
+    let Value::Message(entry) = entry else { unreachable!("the value of a message field was read as a message") };
     let key = match entry.get_field(&key).as_ref() {
         Value::String(key) => MapKey::String(key.clone()),
         Value::U64(key) => MapKey::U64(*key),

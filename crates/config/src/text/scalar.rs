@@ -22,12 +22,8 @@ pub(super) fn value(field: &str, kind: &Type, negative: bool, token: &Token<'_>)
         Type::Int64 | Type::Sint64 | Type::Sfixed64 => {
             ranged(whole()?, i64::MIN, i64::MAX, field, token).map(Value::I64)
         }
-        Type::Uint32 | Type::Fixed32 => {
-            ranged(whole()?, u32::MIN, u32::MAX, field, token).map(Value::U32)
-        }
-        Type::Uint64 | Type::Fixed64 => {
-            ranged(whole()?, u64::MIN, u64::MAX, field, token).map(Value::U64)
-        }
+        Type::Uint32 | Type::Fixed32 => ranged(whole()?, u32::MIN, u32::MAX, field, token).map(Value::U32),
+        Type::Uint64 | Type::Fixed64 => ranged(whole()?, u64::MIN, u64::MAX, field, token).map(Value::U64),
         Type::Enum(names) => enumerator(field, kind, names, negative, token),
         Type::String | Type::Bytes | Type::Message(_) => {
             unreachable!("strings and messages are more than one word and are read elsewhere")
@@ -57,9 +53,7 @@ pub(super) fn unexpected(field: &str, kind: &Type, token: &Token<'_>) -> (Fault,
             let _ = bytes;
             None
         }
-        (Kind::Text(bytes), _) => {
-            Some(format!("write the number {} without quotes", String::from_utf8_lossy(bytes)))
-        }
+        (Kind::Text(bytes), _) => Some(format!("write the number {} without quotes", String::from_utf8_lossy(bytes))),
         (Kind::Name(word), Type::String | Type::Bytes) => Some(format!("write \"{word}\"")),
         (Kind::Integer { .. } | Kind::Float(_), Type::String | Type::Bytes) => {
             Some("put the value in quotes".to_owned())
@@ -95,9 +89,7 @@ fn boolean(field: &str, negative: bool, token: &Token<'_>) -> Placed<Value> {
 fn float(field: &str, negative: bool, token: &Token<'_>) -> Placed<f64> {
     let refused = || unexpected(field, &Type::Double, token);
     let value = match &token.kind {
-        Kind::Float(text) | Kind::Integer { digits: text, radix: 10 } => {
-            text.parse().map_err(|_| refused())?
-        }
+        Kind::Float(text) | Kind::Integer { digits: text, radix: 10 } => text.parse().map_err(|_| refused())?,
         Kind::Name(word) => match word.to_ascii_lowercase().as_str() {
             "inf" | "infinity" => f64::INFINITY,
             "nan" => f64::NAN,
@@ -131,13 +123,7 @@ where
     })
 }
 
-fn enumerator(
-    field: &str,
-    kind: &Type,
-    names: &EnumDescriptor,
-    negative: bool,
-    token: &Token<'_>,
-) -> Placed<Value> {
+fn enumerator(field: &str, kind: &Type, names: &EnumDescriptor, negative: bool, token: &Token<'_>) -> Placed<Value> {
     match &token.kind {
         Kind::Name(word) if !negative => match names.get_value_by_name(word) {
             Some(value) => Ok(Value::EnumNumber(value.number())),

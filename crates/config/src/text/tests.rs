@@ -114,10 +114,7 @@ fn numbers_may_be_written_in_every_base() {
         "dynamic_batching { max_queue_delay_microseconds: 18446744073709551615 }",
         r#"{"dynamic_batching": {"max_queue_delay_microseconds": 18446744073709551615}}"#,
     );
-    check(
-        "input { dims: -9223372036854775808 }",
-        r#"{"input": [{"dims": [-9223372036854775808]}]}"#,
-    );
+    check("input { dims: -9223372036854775808 }", r#"{"input": [{"dims": [-9223372036854775808]}]}"#);
 }
 
 #[test]
@@ -202,27 +199,18 @@ fn a_wrong_value_is_named_with_its_cure() {
         "name: resnet",
         "line 1, column 7: expected a string in quotes for 'name', found 'resnet'; write \"resnet\"",
     );
-    refuse(
-        "name: 5",
-        "line 1, column 7: expected a string in quotes for 'name', found '5'; put the value in quotes",
-    );
+    refuse("name: 5", "line 1, column 7: expected a string in quotes for 'name', found '5'; put the value in quotes");
     refuse(
         "max_batch_size: \"4\"",
         "line 1, column 17: expected an integer for 'max_batch_size', found the string \"4\"; \
          write the number 4 without quotes",
     );
-    refuse(
-        "max_batch_size: 4.5",
-        "line 1, column 17: expected an integer for 'max_batch_size', found '4.5'",
-    );
+    refuse("max_batch_size: 4.5", "line 1, column 17: expected an integer for 'max_batch_size', found '4.5'");
     refuse(
         "max_batch_size: 2147483648",
         "line 1, column 17: 2147483648 for 'max_batch_size' is outside -2147483648 to 2147483647",
     );
-    refuse(
-        "model_warmup { count: -1 }",
-        "line 1, column 24: -1 for 'count' is outside 0 to 4294967295",
-    );
+    refuse("model_warmup { count: -1 }", "line 1, column 24: -1 for 'count' is outside 0 to 4294967295");
     refuse(
         "max_batch_size: [1]",
         "line 1, column 17: expected an integer for 'max_batch_size', found '['; this field \
@@ -232,14 +220,8 @@ fn a_wrong_value_is_named_with_its_cure() {
         "response_cache { enable: TRUE }",
         "line 1, column 26: expected true or false for 'enable', found 'TRUE'; did you mean true?",
     );
-    refuse(
-        "response_cache { enable: 2 }",
-        "line 1, column 26: expected true or false for 'enable', found '2'",
-    );
-    refuse(
-        "dynamic_batching: 1",
-        "line 1, column 19: expected '{' for 'dynamic_batching', found '1'",
-    );
+    refuse("response_cache { enable: 2 }", "line 1, column 26: expected true or false for 'enable', found '2'");
+    refuse("dynamic_batching: 1", "line 1, column 19: expected '{' for 'dynamic_batching', found '1'");
 }
 
 #[test]
@@ -252,9 +234,7 @@ fn a_wrong_datatype_is_named_with_its_cure() {
         ("float16", "TYPE_FP16"),
         ("TYPE_INTT64", "TYPE_INT64"),
     ] {
-        let reason = format!(
-            "line 1, column 20: DataType has no value '{word}'; did you mean {cure}?"
-        );
+        let reason = format!("line 1, column 20: DataType has no value '{word}'; did you mean {cure}?");
         refuse(format!("input {{ data_type: {word} }}"), &reason);
     }
     refuse(
@@ -262,10 +242,7 @@ fn a_wrong_datatype_is_named_with_its_cure() {
         "line 1, column 20: expected one of DataType's names for 'data_type', found the string \
          \"TYPE_FP32\"; write TYPE_FP32 without quotes",
     );
-    refuse(
-        "instance_group { kind: GPU }",
-        "line 1, column 24: Kind has no value 'GPU'; did you mean KIND_GPU?",
-    );
+    refuse("instance_group { kind: GPU }", "line 1, column 24: Kind has no value 'GPU'; did you mean KIND_GPU?");
 }
 
 #[test]
@@ -304,10 +281,7 @@ fn broken_punctuation_is_named_with_its_cure() {
         "input [ { name: 'a' }, ]",
         "line 1, column 24: expected '{' for 'input', found ']'; remove the comma before ']'",
     );
-    refuse(
-        "name: 'a",
-        "line 1, column 7: found a string that does not end on its line; close it with '",
-    );
+    refuse("name: 'a", "line 1, column 7: found a string that does not end on its line; close it with '");
     refuse("name:", "line 1, column 6: expected a string in quotes for 'name', found the end of the file");
     refuse(
         "max_batch_size: 4x",
@@ -320,10 +294,7 @@ fn broken_punctuation_is_named_with_its_cure() {
 
 #[test]
 fn a_second_value_is_refused_and_so_is_a_second_choice() {
-    refuse(
-        "name: 'a'\nname: 'b'",
-        "line 2, column 7: 'name' is given a second time; keep one of the two",
-    );
+    refuse("name: 'a'\nname: 'b'", "line 2, column 7: 'name' is given a second time; keep one of the two");
     refuse(
         "dynamic_batching { } sequence_batching { }",
         "line 1, column 40: 'sequence_batching' cannot stand beside 'dynamic_batching'; keep one \

@@ -6,11 +6,7 @@ use crate::proto::model_queue_policy::TimeoutAction;
 use crate::proto::{ModelDynamicBatching, ModelQueuePolicy};
 
 /// Checks the settings of the dynamic batcher.
-pub(super) fn check(
-    model: &str,
-    max_batch_size: i32,
-    dynamic: &ModelDynamicBatching,
-) -> Result<(), ConfigError> {
+pub(super) fn check(model: &str, max_batch_size: i32, dynamic: &ModelDynamicBatching) -> Result<(), ConfigError> {
     for &size in &dynamic.preferred_batch_size {
         if size <= 0 {
             refuse!("dynamic batching preferred size must be positive for {model}");
@@ -35,9 +31,7 @@ fn check_priorities(model: &str, dynamic: &ModelDynamicBatching) -> Result<(), C
         refuse!("default priority level must be in range [1, {levels}] for {model}");
     }
     if dynamic.priority_queue_policy.keys().any(|level| !(1..=levels).contains(level)) {
-        refuse!(
-            "priority queue policy must have priority level in range [1, {levels}] for {model}"
-        );
+        refuse!("priority queue policy must have priority level in range [1, {levels}] for {model}");
     }
     Ok(())
 }
@@ -45,16 +39,12 @@ fn check_priorities(model: &str, dynamic: &ModelDynamicBatching) -> Result<(), C
 /// What would let one request pass another is refused.
 fn check_ordering(model: &str, dynamic: &ModelDynamicBatching) -> Result<(), ConfigError> {
     if dynamic.priority_levels > 1 {
-        refuse!(
-            "Only one priority level is allowed when 'preserve_ordering' is true for {model}"
-        );
+        refuse!("Only one priority level is allowed when 'preserve_ordering' is true for {model}");
     }
     let delays = |policy: &ModelQueuePolicy| {
-        policy.default_timeout_microseconds != 0
-            && policy.timeout_action() == TimeoutAction::Delay
+        policy.default_timeout_microseconds != 0 && policy.timeout_action() == TimeoutAction::Delay
     };
-    let mut policies =
-        dynamic.default_queue_policy.iter().chain(dynamic.priority_queue_policy.values());
+    let mut policies = dynamic.default_queue_policy.iter().chain(dynamic.priority_queue_policy.values());
     if policies.any(delays) {
         refuse!(
             "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true \

@@ -57,12 +57,7 @@ fn check_fields(config: &ModelConfig, ensemble: &ModelEnsembling) -> Result<(), 
 }
 
 /// Adds a step: each tensor it writes needs each it reads.
-fn link<'a>(
-    ensemble: &str,
-    index: usize,
-    step: &'a Step,
-    tensors: &mut Tensors<'a>,
-) -> Result<(), ConfigError> {
+fn link<'a>(ensemble: &str, index: usize, step: &'a Step, tensors: &mut Tensors<'a>) -> Result<(), ConfigError> {
     let missing = [
         ("model_name", step.model_name.is_empty()),
         ("input_map", step.input_map.is_empty()),
@@ -140,9 +135,7 @@ fn check_outputs(config: &ModelConfig, tensors: &Tensors<'_>) -> Result<(), Conf
 fn first_cause<'a>(from: &'a str, tensors: &Tensors<'a>) -> Option<&'a str> {
     let mut seen = BTreeSet::new();
     let mut cause = from;
-    while let Some(&next) =
-        tensors[cause].needs.iter().find(|&name| !tensors[name].ready && !seen.contains(name))
-    {
+    while let Some(&next) = tensors[cause].needs.iter().find(|&name| !tensors[name].ready && !seen.contains(name)) {
         seen.insert(next);
         cause = next;
     }

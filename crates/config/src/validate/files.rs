@@ -30,7 +30,5 @@ pub fn check_label_path(path: &str, output: &str, model: &str) -> Result<(), Con
 
 /// The failure of a load that has no version to load.
 pub fn no_version_to_load(model: &str) -> ConfigError {
-    ConfigError::invalid(format!(
-        "at least one version must be available under the version policy of model '{model}'"
-    ))
+    ConfigError::invalid(format!("at least one version must be available under the version policy of model '{model}'"))
 }

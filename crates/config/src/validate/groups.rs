@@ -57,9 +57,7 @@ fn check_place(
                 )
             }
         },
-        Kind::Auto => {
-            Err(ConfigError::Internal { text: format!("{who} has unexpected kind KIND_AUTO") })
-        }
+        Kind::Auto => Err(ConfigError::Internal { text: format!("{who} has unexpected kind KIND_AUTO") }),
     }
 }
 

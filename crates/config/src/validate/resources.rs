@@ -18,8 +18,7 @@ pub fn check_resources<'a>(
 ) -> Result<(), ConfigError> {
     // Name to whether it is global, and the most that one instance asks for.
     let mut needed: BTreeMap<&str, (bool, u32)> = BTreeMap::new();
-    let resources =
-        groups.filter_map(|group| group.rate_limiter.as_ref()).flat_map(|rate| &rate.resources);
+    let resources = groups.filter_map(|group| group.rate_limiter.as_ref()).flat_map(|rate| &rate.resources);
     for resource in resources {
         let known = needed.entry(&resource.name).or_insert((resource.global, 0));
         if known.0 != resource.global {

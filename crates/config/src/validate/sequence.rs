@@ -9,10 +9,7 @@ use crate::proto::{DataType, ModelSequenceBatching};
 use crate::{ConfigError, ModelConfig};
 
 /// Checks the settings of the sequence batcher.
-pub(super) fn check(
-    config: &ModelConfig,
-    sequence: &ModelSequenceBatching,
-) -> Result<(), ConfigError> {
+pub(super) fn check(config: &ModelConfig, sequence: &ModelSequenceBatching) -> Result<(), ConfigError> {
     let model = &config.name;
     if config.caches_responses() {
         refuse!(
@@ -21,39 +18,34 @@ pub(super) fn check(
         );
     }
     check_names(model, sequence)?;
-    let kinds = [
-        Kind::ControlSequenceStart,
-        Kind::ControlSequenceEnd,
-        Kind::ControlSequenceReady,
-        Kind::ControlSequenceCorrid,
-    ];
+    let kinds =
+        [Kind::ControlSequenceStart, Kind::ControlSequenceEnd, Kind::ControlSequenceReady, Kind::ControlSequenceCorrid];
     for kind in kinds {
         check_kind(model, sequence, kind)?;
     }
     match &sequence.strategy_choice {
-        Some(StrategyChoice::Oldest(oldest)) => {
-            for &size in &oldest.preferred_batch_size {
-                if size <= 0 {
-                    refuse!("sequence batching preferred batch size must be positive for {model}");
-                }
-                if size > config.max_batch_size {
-                    refuse!(
-                        "sequence batching preferred batch size must be <= max batch size for \
-                         {model}"
-                    );
-                }
-            }
+        Some(StrategyChoice::Oldest(oldest)) => check_sizes(model, config.max_batch_size, &oldest.preferred_batch_size),
+        Some(StrategyChoice::Direct(direct)) => check_slots(model, direct.minimum_slot_utilization),
+        None => Ok(()),
+    }
+}
+
+fn check_sizes(model: &str, max_batch_size: i32, sizes: &[i32]) -> Result<(), ConfigError> {
+    for &size in sizes {
+        if size <= 0 {
+            refuse!("sequence batching preferred batch size must be positive for {model}");
         }
-        Some(StrategyChoice::Direct(direct)) => {
-            // The text excludes 0, but 0 is the default and passes; NaN does not.
-            if !(0.0..=1.0).contains(&direct.minimum_slot_utilization) {
-                refuse!(
-                    "sequence batching minimum slot utilization must be in range (0.0, 1.0] for \
-                     {model}"
-                );
-            }
+        if size > max_batch_size {
+            refuse!("sequence batching preferred batch size must be <= max batch size for {model}");
         }
-        None => {}
+    }
+    Ok(())
+}
+
+/// The text excludes 0, but 0 is the default and passes; NaN does not.
+fn check_slots(model: &str, minimum_slot_utilization: f32) -> Result<(), ConfigError> {
+    if !(0.0..=1.0).contains(&minimum_slot_utilization) {
+        refuse!("sequence batching minimum slot utilization must be in range (0.0, 1.0] for {model}");
     }
     Ok(())
 }
@@ -75,17 +67,10 @@ fn check_names(model: &str, sequence: &ModelSequenceBatching) -> Result<(), Conf
     Ok(())
 }
 
-fn check_kind(
-    model: &str,
-    sequence: &ModelSequenceBatching,
-    kind: Kind,
-) -> Result<(), ConfigError> {
+fn check_kind(model: &str, sequence: &ModelSequenceBatching, kind: Kind) -> Result<(), ConfigError> {
     let shown = kind.as_str_name();
-    let mut of_kind = sequence
-        .control_input
-        .iter()
-        .flat_map(|input| &input.control)
-        .filter(|control| control.kind == kind as i32);
+    let mut of_kind =
+        sequence.control_input.iter().flat_map(|input| &input.control).filter(|control| control.kind == kind as i32);
     let Some(control) = of_kind.next() else { return Ok(()) };
     if kind == Kind::ControlSequenceCorrid {
         check_correlation_values(model, control)?;
@@ -140,13 +125,8 @@ fn check_correlation_values(model: &str, control: &Control) -> Result<(), Config
 }
 
 fn check_correlation_type(model: &str, control: &Control) -> Result<(), ConfigError> {
-    let allowed = [
-        DataType::TypeUint64,
-        DataType::TypeInt64,
-        DataType::TypeUint32,
-        DataType::TypeInt32,
-        DataType::TypeString,
-    ];
+    let allowed =
+        [DataType::TypeUint64, DataType::TypeInt64, DataType::TypeUint32, DataType::TypeInt32, DataType::TypeString];
     if !allowed.contains(&control.data_type()) {
         refuse!(
             "unexpected data type for control CONTROL_SEQUENCE_CORRID for {model}. Allowed data \

@@ -61,9 +61,7 @@ fn check_dims(state: &State, initial: &InitialState) -> Result<(), ConfigError> 
     }
     for (&given, &declared) in initial.dims.iter().zip(&state.dims) {
         if given == -1 {
-            refuse!(
-                "'initial_state' field for state input name '{name}' contains variable dimensions."
-            );
+            refuse!("'initial_state' field for state input name '{name}' contains variable dimensions.");
         }
         if declared != -1 && given != declared {
             refuse!(

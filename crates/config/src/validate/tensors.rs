@@ -86,21 +86,15 @@ fn check_shape(tensor: &Tensor<'_>, max_batch_size: i32) -> Checked {
     }
     let reshape = tensor.reshape.map(|reshape| &reshape.shape[..]);
     if reshape == Some(&[]) && max_batch_size == 0 {
-        return fault(
-            "cannot have empty reshape for non-batching model as scalar tensors are not supported",
-        );
+        return fault("cannot have empty reshape for non-batching model as scalar tensors are not supported");
     }
     let impossible = |dim: &i64| *dim < 1 && *dim != ANY_SIZE;
     if tensor.dims.iter().any(impossible) {
-        return fault(
-            "dimension must be integer >= 1, or -1 to indicate a variable-size dimension",
-        );
+        return fault("dimension must be integer >= 1, or -1 to indicate a variable-size dimension");
     }
     let Some(reshape) = reshape else { return Ok(()) };
     if reshape.iter().any(impossible) {
-        return fault(
-            "reshape dimensions must be integer >= 1, or -1 to indicate a variable-size dimension",
-        );
+        return fault("reshape dimensions must be integer >= 1, or -1 to indicate a variable-size dimension");
     }
     let (from, to) = (runs(tensor.dims), runs(reshape));
     let (Some(from), Some(to)) = (from, to) else {
@@ -108,9 +102,9 @@ fn check_shape(tensor: &Tensor<'_>, max_batch_size: i32) -> Checked {
     };
     match (from.len(), to.len()) {
         (1, 1) if from == to => Ok(()),
-        (one, other) if one != other && one > 1 && other > 1 => fault(
-            "has different number of variable-size dimensions for dims and reshape",
-        ),
+        (one, other) if one != other && one > 1 && other > 1 => {
+            fault("has different number of variable-size dimensions for dims and reshape")
+        }
         _ if from == to => Ok(()),
         _ => fault("has different size for dims and reshape"),
     }
@@ -148,11 +142,7 @@ fn check_batch_input(batch: &BatchInput, inputs: &BTreeSet<&str>) -> Checked {
     check_known_sources(&batch.source_input, inputs)
 }
 
-fn check_batch_output(
-    batch: &BatchOutput,
-    inputs: &BTreeSet<&str>,
-    outputs: &BTreeSet<&str>,
-) -> Checked {
+fn check_batch_output(batch: &BatchOutput, inputs: &BTreeSet<&str>, outputs: &BTreeSet<&str>) -> Checked {
     let Ok(kind) = crate::proto::batch_output::Kind::try_from(batch.kind) else {
         return Err(format!("unknown batch output kind '{}'", batch.kind));
     };

@@ -28,18 +28,13 @@ pub fn validate_warmup(config: &ModelConfig) -> Result<(), ConfigError> {
 /// The bytes of one item of a warmup input.
 pub fn warmup_byte_size(name: &str, input: &Input) -> Result<i64, ConfigError> {
     if input.dims.iter().any(|&dim| dim < 0) {
-        refuse!(
-            "warmup setting expects all variable-size dimensions are specified for input '{name}'"
-        );
+        refuse!("warmup setting expects all variable-size dimensions are specified for input '{name}'");
     }
-    let element = tensor_data_type(input.data_type)
-        .and_then(DataType::size)
-        .map_or(EMPTY_STRING_BYTES, |size| size as i64);
+    let element =
+        tensor_data_type(input.data_type).and_then(DataType::size).map_or(EMPTY_STRING_BYTES, |size| size as i64);
     match input.dims.iter().try_fold(element, |bytes, &dim| bytes.checked_mul(dim)) {
         Some(bytes) => Ok(bytes),
-        None => refuse!(
-            "warmup setting of input '{name}' has a byte size that exceeds 9223372036854775807"
-        ),
+        None => refuse!("warmup setting of input '{name}' has a byte size that exceeds 9223372036854775807"),
     }
 }
 
