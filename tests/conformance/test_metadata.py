@@ -2,7 +2,7 @@
 
 import pytest
 from catalogue import DATATYPES
-from doors import http_call, pb, refuses
+from doors import grpc_refuses, http_call, pb, refuses
 
 EXTENSIONS = [
     "classification", "sequence", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
@@ -58,7 +58,7 @@ def test_versions_are_listed_in_order_or_alone(door):
 
 UNKNOWN = [
     ("nobody", "", "NOT_FOUND", "Request for unknown model: 'nobody' is not found"),
-    ("nobody", "1", "NOT_FOUND", "Request for unknown model: 'nobody' version 1 is not found"),
+    ("nobody", "1", "NOT_FOUND", "Request for unknown model: 'nobody' is not found"),
     ("identity_fp32", "2", "NOT_FOUND", "Request for unknown model: 'identity_fp32' version 2 is not found"),
     ("identity_fp32", "0", "NOT_FOUND", "Request for unknown model: 'identity_fp32' version 0 is not found"),
 ]
@@ -83,8 +83,6 @@ def test_unknown_models_and_versions(door, call, model, version, code, text):
     ],
 )
 def test_a_version_that_is_no_number(stub, version, text):
-    from doors import grpc_refuses
-
     for call, request in (
         (stub.ModelMetadata, pb.ModelMetadataRequest(name="identity_fp32", version=version)),
         (stub.ModelConfig, pb.ModelConfigRequest(name="identity_fp32", version=version)),

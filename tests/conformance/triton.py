@@ -23,6 +23,8 @@ sys.path.insert(0, str(ROOT / "tests" / "models"))
 import catalogue  # noqa: E402
 
 WHEEL = "nvidia-pytriton==0.7.0"
+# What the models import; the wheel's own requirement is numpy < 2.
+MODEL_PACKAGES = ["numpy==1.26.4", "onnxruntime==1.23.2"]
 
 # One model.py for all identity and ONNX models: what to do is in the configuration.
 GENERIC_MODEL = '''\
@@ -38,7 +40,8 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
         self.delay_s = float(parameters.get("execute_delay_ms", "0")) / 1000
-        self.pairs = [(one["name"], one["name"].replace("INPUT", "OUTPUT")) for one in config["input"]]
+        # triton_dtype() of a tensor cannot be called in 2.51, so the datatype is taken from here.
+        self.inputs = {one["name"]: one["data_type"] for one in config["input"]}
         self.session = None
         graph = os.path.join(args["model_repository"], args["model_version"], "model.onnx")
         if os.path.exists(graph):
@@ -46,6 +49,7 @@ class TritonPythonModel:
 
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = 1
+            options.inter_op_num_threads = 1
             self.session = onnxruntime.InferenceSession(graph, options)
 
     def execute(self, requests):
@@ -58,11 +62,12 @@ class TritonPythonModel:
             names = [output.name for output in self.session.get_outputs()]
             return [pb_utils.Tensor(*pair) for pair in zip(names, self.session.run(names, feed))]
         made = []
-        for given, asked in self.pairs:
+        for given, datatype in self.inputs.items():
+            asked = given.replace("INPUT", "OUTPUT")
             tensor = pb_utils.get_input_tensor_by_name(request, given)
             if tensor is None:
                 continue
-            if tensor.triton_dtype() == 14:  # BF16 has no numpy form here
+            if datatype == "TYPE_BF16":  # which has no numpy form here
                 made.append(pb_utils.Tensor.from_dlpack(asked, tensor.to_dlpack()))
             else:
                 made.append(pb_utils.Tensor(asked, tensor.as_numpy()))
@@ -75,35 +80,36 @@ def environment_path() -> pathlib.Path:
 
 
 def site_packages() -> pathlib.Path:
-    """Where the wheel is installed; installs it when it is not."""
+    """Where the wheel is installed; installs what is missing."""
     venv = environment_path()
     if not venv.exists():
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-        # Without its dependencies: only the server inside is wanted.
-        subprocess.run([str(venv / "bin" / "pip"), "install", "-q", "--no-deps", WHEEL], check=True)
-    found = list(venv.glob("lib/python*/site-packages/pytriton/tritonserver/bin/tritonserver"))
-    if not found:
-        raise RuntimeError(f"no tritonserver in {venv}; remove it to have {WHEEL} installed anew")
-    return found[0].parents[3]
+    packages = next(venv.glob("lib/python*/site-packages"))
+    wanted = {"pytriton": [WHEEL], "onnxruntime": MODEL_PACKAGES}
+    for folder, requirements in wanted.items():
+        if not (packages / folder).exists():
+            # Without their dependencies: only the server inside, and what the models use, is wanted.
+            subprocess.run([str(venv / "bin" / "pip"), "install", "-q", "--no-deps", *requirements], check=True)
+    return packages
 
 
 def backend_directory(out: pathlib.Path) -> pathlib.Path:
-    """A backend folder with the stub of this interpreter's version beside the backend, as the server wants it."""
+    """A backend folder with the stub of the interpreter's version beside the backend, as the server wants it."""
     inside = site_packages() / "pytriton" / "tritonserver"
     target = out / "python"
     if not target.exists():
         shutil.copytree(inside / "backends" / "python", target)
-        minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+        minor = site_packages().parent.name.removeprefix("python")
         shutil.copy(inside / "python_backend_stubs" / minor / "triton_python_backend_stub", target)
     return out
 
 
 def environment() -> dict[str, str]:
-    """The stub takes the first `python3` of PATH as its home, so this interpreter's packages are what models see."""
+    """The stub takes the first `python3` of PATH as its home: its packages are what models see."""
     libraries = [str(site_packages() / "nvidia_pytriton.libs"), sysconfig.get_config_var("LIBDIR") or ""]
     found = dict(os.environ)
     found["LD_LIBRARY_PATH"] = ":".join(filter(None, [*libraries, found.get("LD_LIBRARY_PATH", "")]))
-    found["PATH"] = f"{pathlib.Path(sys.executable).parent}:{found['PATH']}"
+    found["PATH"] = f"{environment_path() / 'bin'}:{found['PATH']}"
     return found
 
 
