@@ -1,1 +1,33 @@
-//! (to be written)
+//! Which models should be up?
+//!
+//! ```text
+//!   directories ──► Store ──► ModelSource ──► (a runtime loads each version) ──► Lifecycle
+//!                   reads     config, versions,                                 decides what to
+//!                   files     labels, fingerprint                               publish and retire
+//! ```
+//!
+//! [`Store`] reads directories and nothing else; [`Lifecycle`] decides and does nothing else: no thread, no clock, no log.
+//! The engine drives both:
+//!
+//! 1. [`Store::read`] a model. A failure here is a [`PollError`]: its text is for the log, its
+//!    [`status`](PollError::status) for the client, and what was loaded stays.
+//! 2. [`Lifecycle::load_requested`] with the source's [`facts`](ModelSource::facts) says which versions to load.
+//! 3. Load each through its runtime and tell [`Lifecycle::loaded`]. The last one brings the [`Outcome`]: editions to publish,
+//!    editions to retire, the client's answer.
+//! 4. When the last reference to a retired [`Edition`] is gone, tell [`Lifecycle::drained`].
+#![forbid(unsafe_code)]
+
+mod control;
+mod lifecycle;
+pub mod limits;
+mod order;
+pub mod phrase;
+mod store;
+
+pub use control::{ControlMode, Startup, startup};
+pub use lifecycle::{Edition, Lifecycle, LoadPlan, Operation, Outcome, State, Step};
+pub use order::{Order, load_order};
+pub use store::{
+    Facts, Fingerprint, Labels, Listing, ModelDir, ModelSource, PollError, Store, StoreError, StoreOptions, Warning,
+    check_name,
+};

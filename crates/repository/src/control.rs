@@ -1,0 +1,136 @@
+//! Who decides which models are up: the repository or its clients?
+
+use nerite_request::Status;
+
+use crate::phrase;
+use crate::store::{Listing, PollError};
+
+/// The word given with `--model-control-mode`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ControlMode {
+    /// All models at start, nothing changes afterwards.
+    #[default]
+    None,
+    /// All models at start, and what changes in the repositories is followed.
+    Poll,
+    /// The models named with `--load-model`, then what clients ask for.
+    Explicit,
+}
+
+impl ControlMode {
+    /// The mode of this name, in any case.
+    pub fn parse(word: &str) -> Option<ControlMode> {
+        match word.to_ascii_lowercase().as_str() {
+            "none" => Some(ControlMode::None),
+            "poll" => Some(ControlMode::Poll),
+            "explicit" => Some(ControlMode::Explicit),
+            _ => None,
+        }
+    }
+
+    /// The name that the table of options prints at start.
+    pub fn name(self) -> &'static str {
+        match self {
+            ControlMode::None => "MODE_NONE",
+            ControlMode::Poll => "MODE_POLL",
+            ControlMode::Explicit => "MODE_EXPLICIT",
+        }
+    }
+
+    /// Whether clients may load and unload.
+    pub fn check_client_control(self) -> Result<(), Status> {
+        if self == ControlMode::Explicit { Ok(()) } else { Err(phrase::control_refused()) }
+    }
+}
+
+/// What is to be loaded before the server listens.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Startup {
+    /// Models to load, each once.
+    pub models: Vec<String>,
+    /// Models that cannot be loaded, whoever asks.
+    pub refused: Vec<PollError>,
+}
+
+/// The models to load at start: all that `listing` has, or in explicit mode those `asked` for.
+pub fn startup(mode: ControlMode, asked: &[String], listing: &Listing) -> Result<Startup, Status> {
+    let wildcard = asked.iter().any(|name| name == "*");
+    if mode == ControlMode::Explicit && wildcard && asked.iter().any(|name| name != "*") {
+        return Err(phrase::wildcard_not_alone());
+    }
+    if mode == ControlMode::Explicit && !wildcard {
+        let mut startup = Startup::default();
+        for name in asked {
+            if !startup.models.contains(name) {
+                startup.models.push(name.clone());
+            }
+        }
+        return Ok(startup);
+    }
+    let mut startup = Startup::default();
+    for (model, places) in listing.models() {
+        match places {
+            [_] => startup.models.push(model.to_owned()),
+            _ => startup.refused.push(PollError::Duplicate { model: model.to_owned() }),
+        }
+    }
+    Ok(startup)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(mode: ControlMode, asked: &[&str], expect: &[&str]) {
+        let asked: Vec<String> = asked.iter().map(|&name| name.to_owned()).collect();
+        let listing = Listing::of([("a", "/r"), ("b", "/r"), ("c", "/r"), ("c", "/s")]);
+        let startup = startup(mode, &asked, &listing).expect("no faulty wildcard is asked for");
+        assert_eq!(startup.models, expect);
+    }
+
+    #[test]
+    fn all_models_are_up_unless_clients_decide() {
+        check(ControlMode::None, &[], &["a", "b"]);
+        check(ControlMode::Poll, &[], &["a", "b"]);
+        check(ControlMode::Explicit, &[], &[]);
+    }
+
+    #[test]
+    fn explicit_mode_takes_names_once_and_a_lone_wildcard() {
+        check(ControlMode::Explicit, &["b", "nobody", "b"], &["b", "nobody"]);
+        check(ControlMode::Explicit, &["*"], &["a", "b"]);
+        check(ControlMode::Explicit, &["*", "*"], &["a", "b"]);
+    }
+
+    #[test]
+    fn a_wildcard_beside_a_name_is_refused() {
+        let asked = ["*".to_owned(), "a".to_owned()];
+        let refused = startup(ControlMode::Explicit, &asked, &Listing::default()).expect_err("two names");
+        assert_eq!(refused.message, "Wildcard model name '*' must be the ONLY startup model if specified at all.");
+    }
+
+    #[test]
+    fn a_model_in_two_repositories_is_refused_by_name() {
+        let listing = Listing::of([("c", "/r"), ("c", "/s")]);
+        let startup = startup(ControlMode::None, &[], &listing).expect("no wildcard");
+        assert_eq!(startup.refused, [PollError::Duplicate { model: "c".to_owned() }]);
+    }
+
+    #[test]
+    fn only_explicit_mode_lets_clients_load() {
+        assert!(ControlMode::Explicit.check_client_control().is_ok());
+        for mode in [ControlMode::None, ControlMode::Poll] {
+            let refused = mode.check_client_control().expect_err("not explicit");
+            assert_eq!(refused, phrase::control_refused());
+        }
+    }
+
+    #[test]
+    fn modes_are_read_in_any_case() {
+        assert_eq!(ControlMode::parse("EXPLICIT"), Some(ControlMode::Explicit));
+        assert_eq!(ControlMode::parse("Poll"), Some(ControlMode::Poll));
+        assert_eq!(ControlMode::parse("none"), Some(ControlMode::None));
+        assert_eq!(ControlMode::parse("all"), None);
+    }
+}

@@ -1,0 +1,133 @@
+//! What does a load ask for, and what does it come to?
+
+use std::sync::Arc;
+
+use nerite_request::Status;
+
+use super::{Edition, Known, Lifecycle, LoadPlan, Operation, Outcome, Record, Running, State, Step};
+use crate::phrase;
+use crate::store::Facts;
+
+impl Lifecycle {
+    /// A model is to be loaded as `facts` describe it: by name (`explicit`), or only because an ensemble needs it, in which case
+    /// the ensemble comes after it. Err: nothing can be loaded, and what is served stays.
+    pub fn load_requested(&mut self, model: &str, facts: Facts, explicit: bool) -> Result<Step, Status> {
+        let missing = facts.needs.iter().find(|need| self.ready_versions(need).is_empty());
+        let missing = missing.map(|need| phrase::needs_unloaded(model, need));
+        let name: Arc<str> = self.models.get_key_value(model).map_or_else(|| model.into(), |(name, _)| name.clone());
+        let known = self.models.entry(name.clone()).or_default();
+        if facts.versions.is_empty() {
+            return Err(phrase::load_failed(model, &nerite_config::no_version_to_load(model).to_string()));
+        }
+        if let Some(missing) = missing {
+            return Err(phrase::load_failed(model, &missing));
+        }
+        known.explicit |= explicit;
+        let keep = kept(known, &facts);
+        let versions: Vec<i64> = facts.versions.iter().copied().filter(|version| !keep.contains(version)).collect();
+        if versions.is_empty() {
+            known.origin = Some(facts.fingerprint);
+            return Ok(Step::Settled { retire: retire_others(&name, known, &keep) });
+        }
+        let plan = self.begin(name, versions, keep, facts);
+        Ok(Step::Load(plan))
+    }
+
+    /// One version of an operation was loaded, or failed to. The last of them brings the outcome of the whole operation.
+    pub fn loaded(&mut self, operation: Operation, version: i64, result: Result<(), Status>) -> Option<Outcome> {
+        let running = self.running.get_mut(&operation)?;
+        let result = result.map_err(|status| phrase::coded(&status));
+        let record = self.models.get_mut(&running.model).and_then(|known| known.versions.get_mut(&version));
+        // A version that is still served by an older edition stays ready.
+        if let (Err(reason), Some(record)) = (&result, record.filter(|record| record.operation == operation)) {
+            record.state = State::Failed(reason.clone());
+        }
+        *running.results.get_mut(&version)? = Some(result);
+        if running.results.values().any(Option::is_none) {
+            return None;
+        }
+        let running = self.running.remove(&operation)?;
+        Some(self.end(operation, running))
+    }
+
+    /// Starts an operation: versions that are not served show as loading.
+    fn begin(&mut self, model: Arc<str>, versions: Vec<i64>, keep: Vec<i64>, facts: Facts) -> LoadPlan {
+        let operation = self.next_operation();
+        let known = self.models.entry(model.clone()).or_default();
+        known.latest = operation;
+        for &version in &versions {
+            let record = Record { state: State::Loading, operation };
+            let seen = known.versions.entry(version).or_insert_with(|| record.clone());
+            if seen.state != State::Ready {
+                *seen = record;
+            }
+        }
+        let running = Running {
+            model: model.clone(),
+            results: versions.iter().map(|&version| (version, None)).collect(),
+            keep,
+            // What a request brought is gone with the next load: nothing on disk equals it.
+            origin: (!facts.overridden).then_some(facts.fingerprint),
+            needs: facts.needs,
+        };
+        self.running.insert(operation, running);
+        LoadPlan { model, operation, versions }
+    }
+
+    fn end(&mut self, operation: Operation, running: Running) -> Outcome {
+        let known = self.models.entry(running.model.clone()).or_default();
+        let failed: String = running
+            .results
+            .iter()
+            .filter_map(|(&version, result)| Some((version, result.as_ref()?.as_ref().err()?)))
+            .map(|(version, reason)| phrase::version_failed(version, reason))
+            .collect();
+        let reason = if known.latest == operation { failed } else { phrase::outdated() };
+        if reason.is_empty() {
+            return succeed(known, operation, running);
+        }
+        let answer = Err(phrase::load_failed(&running.model, &reason));
+        let well = running.results.iter().filter(|(_, result)| matches!(result, Some(Ok(()))));
+        let retire: Vec<Edition> =
+            well.map(|(&version, _)| Edition { model: running.model.clone(), version, operation }).collect();
+        for edition in &retire {
+            let record = known.versions.get_mut(&edition.version).filter(|record| record.operation == operation);
+            if let Some(record) = record {
+                record.state = State::Unloading;
+            }
+        }
+        Outcome { answer, publish: Vec::new(), retire }
+    }
+}
+
+/// The versions that are served already just as `facts` want them.
+fn kept(known: &Known, facts: &Facts) -> Vec<i64> {
+    let Some(origin) = known.origin.as_ref().filter(|_| !facts.overridden) else { return Vec::new() };
+    let same = |version: &i64| known.is_ready(*version) && origin.same_version(&facts.fingerprint, *version);
+    facts.versions.iter().copied().filter(same).collect()
+}
+
+/// All versions are there: they take over, and whatever else was served goes.
+fn succeed(known: &mut Known, operation: Operation, running: Running) -> Outcome {
+    let retire = retire_others(&running.model, known, &running.keep);
+    let publish: Vec<Edition> =
+        running.results.keys().map(|&version| Edition { model: running.model.clone(), version, operation }).collect();
+    for new in &publish {
+        known.versions.insert(new.version, Record { state: State::Ready, operation });
+    }
+    known.origin = running.origin;
+    known.needs = running.needs;
+    Outcome { answer: Ok(()), publish, retire }
+}
+
+/// Takes all ready versions out of service but those to keep.
+fn retire_others(model: &Arc<str>, known: &mut Known, keep: &[i64]) -> Vec<Edition> {
+    let mut retire = Vec::new();
+    for (&version, record) in &mut known.versions {
+        if record.state == State::Ready && !keep.contains(&version) {
+            record.state = State::Unloading;
+            retire.push(Edition { model: model.clone(), version, operation: record.operation });
+        }
+    }
+    retire
+}

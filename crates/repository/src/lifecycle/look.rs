@@ -1,0 +1,87 @@
+//! What does the server say about its models?
+
+use nerite_request::Status;
+use nerite_request::report::IndexEntry;
+
+use super::{Edition, Lifecycle, State};
+use crate::phrase;
+use crate::store::Listing;
+
+impl Lifecycle {
+    /// The edition that takes requests for a model, of this version or else of the highest that is ready.
+    pub fn look_up(&self, model: &str, version: Option<i64>) -> Result<Edition, Status> {
+        let Some((name, known)) = self.models.get_key_value(model) else { return Err(phrase::unknown_model(model)) };
+        let edition = |(version, operation)| Edition { model: name.clone(), version, operation };
+        let Some(version) = version else {
+            return known.ready().next_back().map(edition).ok_or_else(|| phrase::no_version_ready(model));
+        };
+        match known.versions.get(&version) {
+            None => Err(phrase::unknown_version(model, version)),
+            Some(record) if record.state == State::Ready => Ok(edition((version, record.operation))),
+            Some(_) => Err(phrase::version_not_ready(model, version)),
+        }
+    }
+
+    /// The versions of a model that take requests, ascending.
+    pub fn ready_versions(&self, model: &str) -> Vec<i64> {
+        self.models.get(model).map_or_else(Vec::new, |known| known.ready().map(|(version, _)| version).collect())
+    }
+
+    /// All editions that take requests, by model and version.
+    pub fn ready_editions(&self) -> Vec<Edition> {
+        let mut editions = Vec::new();
+        for (model, known) in &self.models {
+            let edition = |(version, operation)| Edition { model: model.clone(), version, operation };
+            editions.extend(known.ready().map(edition));
+        }
+        editions
+    }
+
+    /// Where a version stands, if the model was ever asked for and has it.
+    pub fn state(&self, model: &str, version: i64) -> Option<&State> {
+        self.models.get(model)?.versions.get(&version).map(|record| &record.state)
+    }
+
+    /// Whether every model that was asked for has a version, and every version is ready or was unloaded on purpose.
+    pub fn strictly_ready(&self) -> bool {
+        self.models.values().all(|known| {
+            let fine = |state: &State| matches!(state, State::Ready | State::Unloaded);
+            !known.versions.is_empty() && known.versions.values().all(|record| fine(&record.state))
+        })
+    }
+
+    /// The repository index: the directories of `listing` by name, with the versions that the server knows. A model that only
+    /// a request described is served but not listed; one that two repositories have is there once, without a version.
+    pub fn index(&self, listing: &Listing, ready_only: bool) -> Vec<IndexEntry> {
+        let mut index = Vec::new();
+        for (model, places) in listing.models() {
+            let entry = |version, (state, reason): (&'static str, &str)| IndexEntry {
+                name: model.to_owned(),
+                version,
+                state,
+                reason: reason.to_owned(),
+            };
+            if places.len() > 1 {
+                // Listed even where only ready models are asked for, as Triton does.
+                index.push(entry(None, ("UNAVAILABLE", phrase::DUPLICATE)));
+                continue;
+            }
+            let Some(known) = self.models.get(model) else {
+                index.extend((!ready_only).then(|| entry(None, ("", ""))));
+                continue;
+            };
+            for (&version, record) in &known.versions {
+                if !ready_only || record.state == State::Ready {
+                    index.push(entry(Some(version), record.state.words()));
+                }
+            }
+        }
+        index
+    }
+
+    /// The models that are up although no repository, or more than one, has them now: polling unloads them.
+    pub fn vanished(&self, listing: &Listing) -> Vec<String> {
+        let up = self.models.iter().filter(|(_, known)| known.ready().next().is_some() && known.origin.is_some());
+        up.map(|(model, _)| model.to_string()).filter(|model| listing.places(model).len() != 1).collect()
+    }
+}

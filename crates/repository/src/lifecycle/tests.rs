@@ -1,0 +1,1 @@
+//! Do events lead to the right states?

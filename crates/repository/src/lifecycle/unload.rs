@@ -1,0 +1,90 @@
+//! What goes when a model is asked to go?
+
+use std::sync::Arc;
+
+use nerite_request::Status;
+
+use super::{Edition, Lifecycle, State};
+use crate::phrase;
+
+impl Lifecycle {
+    /// A model is to go, and with `dependents` also what it is made of, as far as nobody asked for that by name and no other
+    /// model needs it. An ensemble that needs the model goes with it. Returns what takes no requests from now on; an unknown
+    /// model is none. A load under way is overtaken.
+    pub fn unload_requested(&mut self, model: &str, dependents: bool) -> Vec<Edition> {
+        let mut retire = Vec::new();
+        let Some((name, _)) = self.models.get_key_value(model) else { return retire };
+        let name = name.clone();
+        let parts = self.withdraw(&name, &mut retire);
+        if dependents {
+            self.withdraw_parts(parts, &mut retire);
+        }
+        retire
+    }
+
+    /// Everything is to go: the server stops.
+    pub fn unload_all(&mut self) -> Vec<Edition> {
+        let names: Vec<Arc<str>> = self.models.keys().cloned().collect();
+        let mut retire = Vec::new();
+        for name in names {
+            self.withdraw(&name, &mut retire);
+        }
+        retire
+    }
+
+    /// The last reference to a retired edition is gone.
+    pub fn drained(&mut self, edition: &Edition) {
+        let Some(known) = self.models.get_mut(&edition.model) else { return };
+        // A version that was loaded again meanwhile belongs to another operation, and stays as it is.
+        let record = known.versions.get_mut(&edition.version).filter(|record| record.operation == edition.operation);
+        if let Some(record) = record.filter(|record| record.state == State::Unloading) {
+            record.state = State::Unloaded;
+        }
+    }
+
+    /// After an unload: whether a load that came later made versions ready again.
+    pub fn check_unloaded(&self, model: &str) -> Result<(), Status> {
+        let ready = self.ready_versions(model);
+        if ready.is_empty() { Ok(()) } else { Err(phrase::unload_failed(model, &ready)) }
+    }
+
+    /// Takes a model, and the ensembles that need it, out of service. Returns what it was made of.
+    fn withdraw(&mut self, model: &Arc<str>, retire: &mut Vec<Edition>) -> Vec<String> {
+        let operation = self.next_operation();
+        let Some(known) = self.models.get_mut(model) else { return Vec::new() };
+        known.latest = operation;
+        known.origin = None;
+        known.explicit = false;
+        let parts = std::mem::take(&mut known.needs);
+        for (&version, record) in &mut known.versions {
+            if record.state == State::Ready {
+                record.state = State::Unloading;
+                retire.push(Edition { model: model.clone(), version, operation: record.operation });
+            }
+        }
+        // Its needs are cleared above, so a ring of ensembles ends here.
+        let users: Vec<Arc<str>> = self
+            .models
+            .iter()
+            .filter(|(_, known)| known.needs.iter().any(|need| **need == **model))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for user in users {
+            self.withdraw(&user, retire);
+        }
+        parts
+    }
+
+    fn withdraw_parts(&mut self, parts: Vec<String>, retire: &mut Vec<Edition>) {
+        for part in parts {
+            let Some((name, known)) = self.models.get_key_value(part.as_str()) else { continue };
+            let needed = self.models.values().any(|other| other.needs.contains(&part));
+            if known.explicit || needed {
+                continue;
+            }
+            let name = name.clone();
+            let inner = self.withdraw(&name, retire);
+            self.withdraw_parts(inner, retire);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Which sentences of the model repository do clients and scripts match on?
+//!
+//! They are Triton's, to the letter; the tests beside each caller hold them.
+
+use nerite_request::Status;
+
+/// Why a version is unavailable after an unload.
+pub const UNLOADED: &str = "unloaded";
+
+/// Why a model that two repositories have is not loaded.
+pub const DUPLICATE: &str = "model appears in two or more repositories";
+
+/// Load and unload outside explicit mode; Triton speaks of polling even where nothing polls.
+pub fn control_refused() -> Status {
+    Status::unavailable("explicit model load / unload is not allowed if polling is enabled")
+}
+
+/// `--load-model=*` beside other names.
+pub fn wildcard_not_alone() -> Status {
+    Status::invalid("Wildcard model name '*' must be the ONLY startup model if specified at all.")
+}
+
+/// A load without a name.
+pub fn empty_name() -> Status {
+    Status::invalid("Model name cannot be empty. Please enter a valid name to deploy.")
+}
+
+/// A name that would leave the repository.
+pub fn traversal(model: &str) -> Status {
+    Status::invalid(format!("invalid model name '{model}', model name must not contain path traversal characters"))
+}
+
+/// All that a client learns when something is wrong before loading starts.
+pub fn poll_failed(model: &str) -> Status {
+    Status::internal(format!("failed to load '{model}', failed to poll from model repository"))
+}
+
+/// A load that failed for the reason given. The line feed at its end is Triton's.
+pub fn load_failed(model: &str, reason: &str) -> Status {
+    Status::invalid(format!("load failed for model '{model}': {reason}\n"))
+}
+
+/// One version's part of the reason of a failed load.
+pub fn version_failed(version: i64, reason: &str) -> String {
+    format!("version {version} is at UNAVAILABLE state: {reason};")
+}
+
+/// A failure as the index and the log print it: `{Code}: {message}`.
+pub fn coded(status: &Status) -> String {
+    format!("{}: {}", status.code.name(), status.message)
+}
+
+/// The reason of a load that another operation on the model has overtaken.
+pub fn outdated() -> String {
+    "Newer operation has been applied to the model lifecycle, current load operation is out-dated.".to_owned()
+}
+
+/// The reason of a load whose composing model is not there.
+pub fn needs_unloaded(ensemble: &str, model: &str) -> String {
+    format!("ensemble '{ensemble}' depends on '{model}' which has no loaded version.")
+}
+
+/// An unload after which versions are still ready.
+pub fn unload_failed(model: &str, ready: &[i64]) -> Status {
+    let versions: Vec<String> = ready.iter().map(i64::to_string).collect();
+    let versions = versions.join(",");
+    Status::internal(format!("failed to unload '{model}', versions that are still available: {versions}"))
+}
+
+/// A model that no operation has ever touched.
+pub fn unknown_model(model: &str) -> Status {
+    Status::not_found(format!("Request for unknown model: '{model}' is not found"))
+}
+
+/// A version that the model does not have.
+pub fn unknown_version(model: &str, version: i64) -> Status {
+    Status::not_found(format!("Request for unknown model: '{model}' version {version} is not found"))
+}
+
+/// A model of which no version is ready, asked without a version.
+pub fn no_version_ready(model: &str) -> Status {
+    Status::not_found(format!("Request for unknown model: '{model}' has no available versions"))
+}
+
+/// A version that is loading, unloading, unloaded or failed, asked by number.
+pub fn version_not_ready(model: &str, version: i64) -> Status {
+    Status::unavailable(format!("Request for unknown model: '{model}' version {version} is not at ready state"))
+}

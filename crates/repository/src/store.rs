@@ -1,0 +1,179 @@
+//! What do the repositories hold?
+
+mod directory;
+mod fingerprint;
+mod labels;
+mod listing;
+mod read;
+mod sent;
+mod source;
+mod versions;
+
+use std::path::{Path, PathBuf};
+
+use nerite_request::{Status, setting::LoadOptions};
+
+use crate::phrase;
+
+pub use directory::ModelDir;
+pub use fingerprint::Fingerprint;
+pub use labels::Labels;
+pub use listing::Listing;
+pub use source::{Facts, ModelSource, Warning};
+
+/// Where models lie and how their directories are read.
+#[derive(Clone, Debug, Default)]
+pub struct StoreOptions {
+    /// `--model-repository`, in the order given.
+    pub repositories: Vec<PathBuf>,
+    /// `--model-config-name`: read `configs/{name}.pbtxt` where there is one. Empty for none.
+    pub config_name: String,
+    /// Whether a backend may be deduced and a configuration completed; `--disable-auto-complete-config` turns it off.
+    pub auto_complete: bool,
+}
+
+/// The repositories of a server. Keeps nothing but their paths: each call reads what is there then.
+#[derive(Clone, Debug)]
+pub struct Store {
+    options: StoreOptions,
+}
+
+/// A repository that cannot be read at all.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No repository was named.
+    #[error("--model-repository must be specified")]
+    Unnamed,
+    /// Nothing is there.
+    #[error("failed to stat file {}", path.display())]
+    Missing {
+        /// The path as the operator wrote it.
+        path: PathBuf,
+    },
+    /// Something is there, but cannot be listed.
+    #[error("failed to open directory {}: {cause}", path.display())]
+    Unreadable {
+        /// The path as the operator wrote it.
+        path: PathBuf,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+}
+
+impl StoreError {
+    /// As a client, or the last line of a server that does not start, is told it.
+    pub fn status(&self) -> Status {
+        match self {
+            StoreError::Unnamed => Status::invalid(self.to_string()),
+            StoreError::Missing { .. } | StoreError::Unreadable { .. } => Status::internal(self.to_string()),
+        }
+    }
+}
+
+/// Something is wrong with a model before its loading starts. The text is the log's; clients get [`PollError::status`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PollError {
+    /// Its name cannot be one.
+    #[error("{0}")]
+    Name(Status),
+    /// No repository has it.
+    #[error("failed to poll model '{model}': model not found in any model repository.")]
+    NotFound {
+        /// The model.
+        model: String,
+    },
+    /// Several repositories have it.
+    #[error("failed to poll model '{model}': not unique across all model repositories")]
+    Duplicate {
+        /// The model.
+        model: String,
+    },
+    /// Its directory, its configuration or what the client sent in their place is of no use.
+    #[error("Poll failed for model directory '{model}': {reason}")]
+    Unusable {
+        /// The model.
+        model: String,
+        /// What is wrong and where.
+        reason: String,
+    },
+}
+
+impl PollError {
+    /// What the client is told: little, since Triton keeps the reason to its log.
+    pub fn status(&self) -> Status {
+        match self {
+            PollError::Name(status) => status.clone(),
+            PollError::NotFound { model } | PollError::Duplicate { model } | PollError::Unusable { model, .. } => {
+                phrase::poll_failed(model)
+            }
+        }
+    }
+}
+
+impl Store {
+    /// The store of these repositories, each of which must be there.
+    pub fn open(options: StoreOptions) -> Result<Store, StoreError> {
+        if options.repositories.is_empty() {
+            return Err(StoreError::Unnamed);
+        }
+        let store = Store { options };
+        store.list()?;
+        Ok(store)
+    }
+
+    /// The models that the repositories have now.
+    pub fn list(&self) -> Result<Listing, StoreError> {
+        let mut listing = Listing::default();
+        for repository in &self.options.repositories {
+            listing.add(repository)?;
+        }
+        Ok(listing)
+    }
+
+    /// Reads a model: from its directory, or from what `options` bring in place of its configuration or of all its files.
+    pub fn read(&self, model: &str, options: &LoadOptions) -> Result<ModelSource, PollError> {
+        check_name(model).map_err(PollError::Name)?;
+        if options.files.is_empty() {
+            let path = self.find(model)?;
+            read::from_repository(&self.options, model, path, options.config.as_deref())
+        } else {
+            read::from_request(&self.options, model, options)
+        }
+    }
+
+    /// The options it was opened with.
+    pub fn options(&self) -> &StoreOptions {
+        &self.options
+    }
+
+    /// The one directory of a model.
+    fn find(&self, model: &str) -> Result<PathBuf, PollError> {
+        // `.` would be the repository itself.
+        let named = |repository: &PathBuf| (model != ".").then(|| repository.join(model));
+        let mut found = self.options.repositories.iter().filter_map(named).filter(|path| is_there(path));
+        match (found.next(), found.next()) {
+            (Some(path), None) => Ok(path),
+            (Some(_), Some(_)) => Err(PollError::Duplicate { model: model.to_owned() }),
+            (None, _) => Err(PollError::NotFound { model: model.to_owned() }),
+        }
+    }
+}
+
+/// Whether a model's directory is there, itself or as a link.
+fn is_there(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.is_dir())
+}
+
+/// Refuses what cannot be a model's name.
+pub fn check_name(model: &str) -> Result<(), Status> {
+    if model.is_empty() {
+        return Err(phrase::empty_name());
+    }
+    if model.contains("..") || model.contains('/') {
+        return Err(phrase::traversal(model));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,53 @@
+//! Which models do the repositories name?
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::{StoreError, check_name};
+
+/// The sub-directories of all repositories: model → where it lies, more than once if it is in several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    models: BTreeMap<String, Vec<PathBuf>>,
+}
+
+impl Listing {
+    /// The listing of these (model, repository) pairs.
+    pub fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Listing {
+        let mut listing = Listing::default();
+        for (model, repository) in pairs {
+            listing.models.entry(model.to_owned()).or_default().push(Path::new(repository).join(model));
+        }
+        listing
+    }
+
+    /// Every model by name, with the directories that claim it.
+    pub fn models(&self) -> impl Iterator<Item = (&str, &[PathBuf])> {
+        self.models.iter().map(|(model, places)| (model.as_str(), places.as_slice()))
+    }
+
+    /// The directories that claim a model.
+    pub fn places(&self, model: &str) -> &[PathBuf] {
+        self.models.get(model).map_or(&[], Vec::as_slice)
+    }
+
+    /// Adds the sub-directories of one repository. Links to directories count; names that no client could ask for do not (the
+    /// `..data` of a mounted ConfigMap among them), nor do names that are not UTF-8.
+    pub(super) fn add(&mut self, repository: &Path) -> Result<(), StoreError> {
+        let unreadable = |cause: std::io::Error| match cause.kind() {
+            ErrorKind::NotFound => StoreError::Missing { path: repository.to_owned() },
+            _ => StoreError::Unreadable { path: repository.to_owned(), cause },
+        };
+        for entry in fs::read_dir(repository).map_err(unreadable)? {
+            let entry = entry.map_err(unreadable)?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let path = entry.path();
+            if check_name(&name).is_ok() && super::is_there(&path) {
+                self.models.entry(name).or_default().push(path);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! How does a directory become a model's source?
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nerite_config::{
+    ConfigError, Entry, ModelConfig, VersionPolicy, check_directory_name, deduce_backend, from_json, normalise,
+    parse_text, validate, validate_tensors,
+};
+use nerite_request::setting::LoadOptions;
+
+use super::versions::{self, Folders};
+use super::{Fingerprint, ModelDir, ModelSource, PollError, StoreOptions, Warning, sent};
+use crate::limits::CONFIG_BYTES_MAX;
+
+/// The file every model may have.
+const CONFIG_FILE: &str = "config.pbtxt";
+
+/// Reads a model of a repository, with `json` in place of its configuration if given.
+pub(super) fn from_repository(
+    options: &StoreOptions,
+    model: &str,
+    path: PathBuf,
+    json: Option<&str>,
+) -> Result<ModelSource, PollError> {
+    source(options, model, ModelDir::of_repository(path), json).map_err(|reason| unusable(model, reason))
+}
+
+/// Builds a model from a request's files alone.
+pub(super) fn from_request(options: &StoreOptions, model: &str, load: &LoadOptions) -> Result<ModelSource, PollError> {
+    let Some(json) = &load.config else {
+        return Err(unusable(model, "Load parameter 'config' must be specified for model file override".to_owned()));
+    };
+    sent::write(&load.files)
+        .and_then(|directory| source(options, model, directory, Some(json)))
+        .map_err(|reason| unusable(model, reason))
+}
+
+/// The content of a file that has at most `bytes_max` bytes, or the sentence that says why not.
+pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
+    let sentence =
+        |cause: io::Error| format!("failed to open text file for read {}: {}", path.display(), spoken(&cause));
+    let file = File::open(path).map_err(sentence)?;
+    let mut content = Vec::new();
+    // One byte more than allowed, to tell a full file from one too large.
+    file.take(bytes_max + 1).read_to_end(&mut content).map_err(sentence)?;
+    if content.len() as u64 > bytes_max {
+        return Err(format!("{} has more than {bytes_max} bytes", path.display()));
+    }
+    Ok(content)
+}
+
+fn unusable(model: &str, reason: String) -> PollError {
+    PollError::Unusable { model: model.to_owned(), reason }
+}
+
+fn source(options: &StoreOptions, model: &str, directory: ModelDir, json: Option<&str>) -> Result<ModelSource, String> {
+    let path = directory.path();
+    let unread = |cause: io::Error| format!("failed to read directory {}: {cause}", path.display());
+    // Taken before anything is read: a change meanwhile makes the next load read again.
+    let fingerprint = Fingerprint::of(path).map_err(unread)?;
+    let folders = versions::scan(path).map_err(unread)?;
+    let written = written_config(options, path, json)?;
+    let config_given = written.is_some();
+    let config = settle(options, model, path, &folders, written.unwrap_or_default())?;
+    let policy = VersionPolicy::of(&config);
+    let versions = policy.select(&folders.versions);
+    let mut warnings = folders.warnings;
+    if let VersionPolicy::Specific(wanted) = policy {
+        let missing = wanted.into_iter().filter(|version| !versions.contains(version));
+        warnings.extend(missing.map(|version| Warning::MissingVersion { model: model.to_owned(), version }));
+    }
+    Ok(ModelSource {
+        model: model.to_owned(),
+        config: Arc::new(config),
+        config_given,
+        versions,
+        fingerprint,
+        overridden: json.is_some(),
+        warnings,
+        directory,
+    })
+}
+
+/// The configuration as its author wrote it, if anybody did.
+fn written_config(options: &StoreOptions, directory: &Path, json: Option<&str>) -> Result<Option<ModelConfig>, String> {
+    if let Some(json) = json {
+        return from_json(json).map(Some).map_err(spoken_config);
+    }
+    let named = (!options.config_name.is_empty())
+        .then(|| directory.join("configs").join(format!("{}.pbtxt", options.config_name)))
+        .filter(|path| path.exists());
+    let path = named.unwrap_or_else(|| directory.join(CONFIG_FILE));
+    // `exists` would be false for a file in a folder that cannot be searched.
+    let absent = fs::symlink_metadata(&path).is_err_and(|cause| cause.kind() == io::ErrorKind::NotFound);
+    if absent && options.auto_complete {
+        return Ok(None);
+    }
+    let text = read_bounded(&path, CONFIG_BYTES_MAX)?;
+    parse_text(&path.display().to_string(), &text).map(Some).map_err(spoken_config)
+}
+
+/// Deduces the backend, fills the defaults and checks what can be checked without the backend.
+fn settle(
+    options: &StoreOptions,
+    model: &str,
+    directory: &Path,
+    folders: &Folders,
+    config: ModelConfig,
+) -> Result<ModelConfig, String> {
+    check_directory_name(&config, model).map_err(spoken_config)?;
+    let entries = folders.first.as_ref().map(|first| entries(&directory.join(first))).transpose();
+    let entries = entries.map_err(|cause| format!("failed to read directory {}: {cause}", directory.display()))?;
+    let config = deduce_backend(config, model, entries.as_deref()).map_err(spoken_config)?;
+    let config = normalise(config, model);
+    validate(&config).map_err(spoken_config)?;
+    // With completion, inputs and outputs may still be missing; they are checked after it.
+    if !options.auto_complete {
+        validate_tensors(&config).map_err(spoken_config)?;
+    }
+    Ok(config)
+}
+
+/// What lies in a folder.
+fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let is_dir = super::is_there(&entry.path());
+        entries.push(Entry { name: entry.file_name().to_string_lossy().into_owned(), is_dir });
+    }
+    Ok(entries)
+}
+
+fn spoken_config(refused: ConfigError) -> String {
+    refused.to_string()
+}
+
+/// The system's words, without the number that Rust adds.
+fn spoken(cause: &io::Error) -> String {
+    let text = cause.to_string();
+    match text.split_once(" (os error") {
+        Some((words, _)) => words.to_owned(),
+        None => text,
+    }
+}

@@ -1,0 +1,122 @@
+//! How do the files of a load request become a model's directory?
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::ModelDir;
+use crate::limits::SENT_FILES_MAX;
+
+/// Writes the files below a new directory that only this process can read. Nothing of the repository is in it.
+pub(super) fn write(files: &[(String, Vec<u8>)]) -> Result<ModelDir, String> {
+    if files.len() > SENT_FILES_MAX {
+        return Err(format!("a load request may bring {SENT_FILES_MAX} files, got {}", files.len()));
+    }
+    let folder = tempfile::Builder::new()
+        .prefix("nerite-model-")
+        .tempdir()
+        .map_err(|cause| format!("failed to make a directory for the model's files: {cause}"))?;
+    for (path, content) in files {
+        write_one(&folder, path, content)?;
+    }
+    Ok(ModelDir::made(folder))
+}
+
+fn write_one(folder: &TempDir, path: &str, content: &[u8]) -> Result<(), String> {
+    let inside = inside(path).map_err(|normal| {
+        format!(
+            "Invalid file parameter 'file:{path}' with normalized path '{}' must stay within model directory.",
+            normal.display()
+        )
+    })?;
+    let full = folder.path().join(&inside);
+    let parent = full.parent().unwrap_or(folder.path());
+    let is_file = |place: &Path| fs::metadata(place).is_ok_and(|found| found.is_file());
+    if parent.ancestors().take_while(|place| *place != folder.path()).any(is_file) {
+        return Err(format!("Invalid file parameter 'file:{path}', directory has been created as a file"));
+    }
+    fs::create_dir_all(parent)
+        .and_then(|()| fs::write(&full, content))
+        .map_err(|cause| format!("failed to write file parameter 'file:{path}': {cause}"))
+}
+
+/// The path without `.` and `..`, as long as it names something below the folder it is relative to. Err: where it leads instead.
+fn inside(path: &str) -> Result<PathBuf, PathBuf> {
+    let mut normal = PathBuf::new();
+    let mut escapes = false;
+    for component in Path::new(path).components() {
+        match component {
+            Component::CurDir => {}
+            Component::Normal(name) => normal.push(name),
+            // `file_name` is none for a path that ends in `..`.
+            Component::ParentDir if normal.file_name().is_some() => {
+                normal.pop();
+            }
+            Component::ParentDir => {
+                escapes = true;
+                normal.push("..");
+            }
+            Component::RootDir | Component::Prefix(_) => {
+                escapes = true;
+                normal.push(component);
+            }
+        }
+    }
+    if escapes || normal.as_os_str().is_empty() { Err(normal) } else { Ok(normal) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn files(paths: &[&str]) -> Vec<(String, Vec<u8>)> {
+        paths.iter().map(|path| ((*path).to_owned(), path.as_bytes().to_vec())).collect()
+    }
+
+    #[track_caller]
+    fn check_refused(paths: &[&str], expect: &str) {
+        assert_eq!(write(&files(paths)).unwrap_err(), expect);
+    }
+
+    #[test]
+    fn files_land_where_they_say_and_go_with_the_last_clone() {
+        let made = write(&files(&["config.pbtxt", "1/model.onnx", "./1/sub/../weights"])).unwrap();
+        let path = made.path().to_owned();
+        assert_eq!(fs::read(path.join("1/model.onnx")).unwrap(), b"1/model.onnx");
+        assert!(path.join("1/weights").is_file());
+        let kept = made.clone();
+        drop(made);
+        assert!(path.exists());
+        drop(kept);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn no_file_leaves_the_model() {
+        for (path, normal) in [
+            ("../escape", "../escape"),
+            ("1/../../escape", "../escape"),
+            ("/etc/escape", "/etc/escape"),
+            ("../../a/../b", "../../b"),
+            ("", ""),
+            (".", ""),
+            ("1/..", ""),
+        ] {
+            let text = "must stay within model directory.";
+            check_refused(
+                &[path],
+                &format!("Invalid file parameter 'file:{path}' with normalized path '{normal}' {text}"),
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_cannot_be_a_folder_too() {
+        let text = "Invalid file parameter 'file:1/a/b', directory has been created as a file";
+        check_refused(&["1/a", "1/a/b"], text);
+        let text = "Invalid file parameter 'file:1/a/b/c', directory has been created as a file";
+        check_refused(&["1/a", "1/a/b/c"], text);
+    }
+}

@@ -1,0 +1,1 @@
+//! Is what lies on disk what the store reads?
