@@ -2,12 +2,26 @@
 //!
 //! Every front end asks here, and only here: a check, a limit, an access rule or an error text exists once. Region names end
 //! here, and an error becomes a [`Status`] here.
+//!
+//! ```text
+//!   http ─┐                    ┌─ admit    does the request fit its model? names become memory
+//!   grpc ─┼─► Api ─► calls ────┼─ engine   models, statistics, repository
+//!   …    ─┘     access rules   └─ shm      regions
+//! ```
 #![forbid(unsafe_code)]
 
 mod access;
+pub mod admit;
 mod api;
+mod calls;
+mod classify;
 pub mod codes;
+mod errors;
+mod logging;
+mod trace;
+mod version;
 
 pub use access::{Category, Protocol, Restriction};
-pub use api::Api;
+pub use api::{Api, Options};
+pub use logging::LogSwitches;
 pub use nerite_request::{Code, Status};

@@ -7,9 +7,18 @@
 //! The only home of threads and clocks below the front ends.
 #![forbid(unsafe_code)]
 
+mod catalog;
+mod engine;
 mod limits;
+mod load;
 mod pool;
+mod runtimes;
 mod served;
 mod stats;
+mod turnstile;
 
-pub use served::{Labels, Served};
+pub use engine::{Engine, Options};
+pub use load::Loader;
+pub use nerite_repository::Labels;
+pub use runtimes::Runtimes;
+pub use served::Served;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use nerite_backend::{Job, now_ns};
-use nerite_config::ModelConfig;
+use nerite_config::{ModelConfig, TensorSpec};
+use nerite_repository::{Labels, ModelDir};
 use nerite_request::report::StatisticsReport;
 use nerite_request::{Request, Status};
 
@@ -16,13 +17,14 @@ pub struct Served {
     version: i64,
     version_text: Arc<str>,
     config: Arc<ModelConfig>,
+    inputs: Vec<TensorSpec>,
+    outputs: Vec<TensorSpec>,
     labels: Arc<Labels>,
     stats: Arc<Stats>,
     pool: Pool,
+    /// Files that a load request brought are removed when the last request of the version has gone.
+    _directory: ModelDir,
 }
-
-/// The labels of each output that has a label file, in the order of the classes.
-pub type Labels = std::collections::BTreeMap<String, Vec<String>>;
 
 /// What a [`Served`] is made of.
 pub(crate) struct Parts {
@@ -32,15 +34,28 @@ pub(crate) struct Parts {
     pub labels: Arc<Labels>,
     pub load_ns: u64,
     pub instances: Vec<Box<dyn nerite_backend::Instance>>,
+    pub directory: ModelDir,
 }
 
 impl Served {
     pub(crate) fn new(parts: Parts) -> Served {
-        let Parts { name, version, config, labels, load_ns, instances } = parts;
+        let Parts { name, version, config, labels, load_ns, instances, directory } = parts;
         let stats = Arc::new(Stats::new(&name, version, load_ns));
         let pool = Pool::new(&format!("{name}_{version}"), instances, Arc::clone(&stats) as _);
         let version_text = version.to_string().into();
-        Served { name: name.into(), version, version_text, config, labels, stats, pool }
+        let (inputs, outputs) = (config.inputs(), config.outputs());
+        Served {
+            name: name.into(),
+            version,
+            version_text,
+            config,
+            inputs,
+            outputs,
+            labels,
+            stats,
+            pool,
+            _directory: directory,
+        }
     }
 
     /// The model's name.
@@ -56,6 +71,16 @@ impl Served {
     /// The configuration in force: the author's, completed and normalised.
     pub fn config(&self) -> &Arc<ModelConfig> {
         &self.config
+    }
+
+    /// What the model takes, in the order of the configuration.
+    pub fn inputs(&self) -> &[TensorSpec] {
+        &self.inputs
+    }
+
+    /// What the model gives, in the order of the configuration.
+    pub fn outputs(&self) -> &[TensorSpec] {
+        &self.outputs
     }
 
     /// Labels of its classes.

@@ -19,7 +19,7 @@ const POOL_BYTES_MAX: usize = 512 << 20;
 const POOL_BLOCKS_MAX: usize = 64;
 const PAGE: usize = 4096;
 
-const _: () = assert!(PAGE % BLOCK_ALIGN == 0);
+const _: () = assert!(PAGE.is_multiple_of(BLOCK_ALIGN));
 
 /// Memory of this process alone, aligned to 64 bytes, always initialised.
 pub struct Block {

@@ -143,8 +143,10 @@ impl Buffer {
         let from = unsafe { self.ptr.as_ptr().add(at) };
         let mut word = [0u8; 4];
         for (i, byte) in word.iter_mut().enumerate() {
-            // SAFETY: `at + i < at + 4 <= len`; volatile, because a peer may write the byte at this moment.
-            *byte = unsafe { from.add(i).read_volatile() };
+            // SAFETY: `at + i < at + 4 <= len`.
+            let from = unsafe { from.add(i) };
+            // SAFETY: a byte of the range just named; volatile, because a peer may write it at this moment.
+            *byte = unsafe { from.read_volatile() };
         }
         Some(u32::from_le_bytes(word))
     }

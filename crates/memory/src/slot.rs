@@ -87,16 +87,18 @@ impl Slot<Vacant> {
     /// Copies `from` to offset `at`, counted under `reason`.
     pub fn fill_from(&mut self, at: usize, from: &Buffer, reason: Reason) -> Result<(), SlotError> {
         let extent = self.reach(at, from.len())?;
+        let to = self.at(extent);
         // SAFETY: `from.len()` bytes are readable there; `extent` lies within our `len` writable bytes.
-        unsafe { copy_counted(from.as_ptr(), self.ptr.as_ptr().add(extent.offset()), extent.len(), reason) };
+        unsafe { copy_counted(from.as_ptr(), to, extent.len(), reason) };
         Ok(())
     }
 
     /// Copies `from` to offset `at`, counted under `reason`.
     pub fn write(&mut self, at: usize, from: &[u8], reason: Reason) -> Result<(), SlotError> {
         let extent = self.reach(at, from.len())?;
+        let to = self.at(extent);
         // SAFETY: a slice is readable; `extent` lies within our `len` writable bytes.
-        unsafe { copy_counted(from.as_ptr(), self.ptr.as_ptr().add(extent.offset()), extent.len(), reason) };
+        unsafe { copy_counted(from.as_ptr(), to, extent.len(), reason) };
         Ok(())
     }
 
@@ -123,6 +125,11 @@ impl Slot<Vacant> {
     pub fn filled(self) -> Slot<Filled> {
         let Slot { ptr, len, place, access, keep, .. } = self;
         Slot { ptr, len, place, access, keep, state: PhantomData }
+    }
+
+    fn at(&self, extent: Extent) -> *mut u8 {
+        // SAFETY: every extent here comes from `reach`, so its offset is at most `len`.
+        unsafe { self.ptr.as_ptr().add(extent.offset()) }
     }
 
     fn reach(&self, at: usize, len: usize) -> Result<Extent, SlotError> {

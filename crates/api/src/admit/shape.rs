@@ -1,0 +1,107 @@
+//! Is one input what the model takes, byte for byte?
+
+use nerite_config::TensorSpec;
+use nerite_request::Status;
+use nerite_tensor::strings::{self, StringsError};
+use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count, show_shape};
+
+use super::{Contract, Prefix};
+
+const BATCH_NOTE: &str = "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be \
+                          prepended to each input shape. If you want to specify the full shape including the batch dim \
+                          in your input dims config, try setting max_batch_size to zero. See the model configuration \
+                          docs for more info on max_batch_size.";
+
+/// Datatype, shape and size; gives the input in the shape that the model sees.
+pub(super) fn check_input(
+    request: &Prefix<'_>,
+    mut input: Tensor,
+    spec: &TensorSpec,
+    contract: &Contract<'_>,
+) -> Result<Tensor, Status> {
+    let model = contract.model;
+    let name = &input.name;
+    if let Some(expected) = spec.data_type.filter(|expected| *expected != input.datatype) {
+        return Err(Status::invalid(format!(
+            "{request}inference input '{name}' data-type is '{}', but model '{model}' expects '{expected}'",
+            input.datatype
+        )));
+    }
+    let batching = contract.batch_max > 0;
+    let own = if batching { input.shape.get(1..).unwrap_or_default() } else { &input.shape[..] };
+    if own.iter().any(|dim| *dim < 0) {
+        return Err(Status::invalid(format!(
+            "{request}All input dimensions should be specified for input '{name}' for model '{model}', got {}",
+            show_shape(&input.shape)
+        )));
+    }
+    if !fits(own, &spec.dims) {
+        return Err(Status::invalid(format!(
+            "{request}unexpected shape for input '{name}' for model '{model}'. Expected {}, got {}. {}",
+            show_shape(&spec.shape(batching)),
+            show_shape(&input.shape),
+            if batching { BATCH_NOTE } else { "" }
+        )));
+    }
+    check_size(request, &input, own, contract)?;
+    if let Some(reshape) = &spec.reshape {
+        let reshaped = reshaped(own, &spec.dims, reshape);
+        input.shape = input.shape.iter().copied().take(usize::from(batching)).chain(reshaped).collect();
+    }
+    Ok(input)
+}
+
+fn fits(shape: &[i64], dims: &[i64]) -> bool {
+    shape.len() == dims.len() && shape.iter().zip(dims).all(|(have, want)| *want == -1 || have == want)
+}
+
+fn check_size(request: &Prefix<'_>, input: &Tensor, own: &[i64], contract: &Contract<'_>) -> Result<(), Status> {
+    let (name, model, got) = (&input.name, contract.model, input.data.len());
+    let mismatch = |expected: usize| {
+        Status::invalid(format!(
+            "{request}input byte size mismatch for input '{name}' for model '{model}'. Expected {expected}, got {got}"
+        ))
+    };
+    let overflow = |e: nerite_tensor::ShapeError| Status::invalid(format!("{request}input '{name}': {e}"));
+    if input.datatype == DataType::Bytes {
+        let expected = element_count(&input.shape).map_err(overflow)?;
+        return check_strings(input, expected, contract).map_err(|text| Status::invalid(format!("{request}{text}")));
+    }
+    let expected = byte_size(input.datatype, &input.shape).map_err(overflow)?.unwrap_or(0);
+    // Triton expects one item where a batch is empty, so that an empty batch never reaches a model.
+    if contract.batch_max > 0 && input.shape.first() == Some(&0) {
+        return Err(mismatch(byte_size(input.datatype, own).map_err(overflow)?.unwrap_or(0)));
+    }
+    if got == expected { Ok(()) } else { Err(mismatch(expected)) }
+}
+
+fn check_strings(input: &Tensor, expected: u64, contract: &Contract<'_>) -> Result<(), String> {
+    if !input.data.place().is_host() {
+        return Ok(());
+    }
+    let of = format!("for inference input '{}' for model '{}'", input.name, contract.model);
+    match strings::extents(&input.data, expected) {
+        Ok(_) => Ok(()),
+        Err(StringsError::IncompleteLength { left }) => Err(format!(
+            "incomplete string length indicator {of}, expecting 4 bytes but only {left} bytes available. Please make sure \
+             the string length indicator is in one buffer."
+        )),
+        Err(StringsError::IncompleteData { len, left }) => Err(format!(
+            "incomplete string data for inference input '{}', expecting string of length {len} but only {left} bytes \
+             available",
+            input.name
+        )),
+        Err(StringsError::TooMany { found, .. }) => {
+            Err(format!("unexpected number of string elements {found} {of}, expecting {expected}"))
+        }
+        Err(StringsError::TooFew { found, .. }) => {
+            Err(format!("expected {expected} string elements {of}, got {found}"))
+        }
+    }
+}
+
+/// `reshape` with its free dimensions taken, in order, from those of `own`.
+pub(crate) fn reshaped(own: &[i64], dims: &[i64], reshape: &[i64]) -> Shape {
+    let mut free = own.iter().zip(dims).filter(|(_, dim)| **dim == -1).map(|(size, _)| *size);
+    reshape.iter().map(|dim| if *dim == -1 { free.next().unwrap_or(1) } else { *dim }).collect()
+}

@@ -1,0 +1,127 @@
+//! Is each fault found, in Triton's order and words?
+#![allow(clippy::unwrap_used)]
+
+use nerite_config::TensorSpec;
+use nerite_request::{AskOutput, Code};
+use nerite_tensor::{DataType, Shape};
+
+use super::*;
+
+struct NoRegions;
+
+impl Regions for NoRegions {
+    fn buffer(&self, region: &RegionRef) -> Result<Buffer, Status> {
+        Err(Status::not_found(format!("no region {}", region.name)))
+    }
+    fn slot(&self, region: &RegionRef) -> Result<Slot, Status> {
+        Err(Status::not_found(format!("no region {}", region.name)))
+    }
+}
+
+fn spec(name: &str, data_type: DataType, dims: &[i64]) -> TensorSpec {
+    TensorSpec {
+        name: name.into(),
+        data_type: Some(data_type),
+        dims: dims.to_vec(),
+        reshape: None,
+        optional: false,
+        ragged: false,
+        label_filename: String::new(),
+    }
+}
+
+fn input(name: &str, datatype: DataType, shape: &[i64], bytes: &[u8]) -> AskInput {
+    let source = Source::Inline(Buffer::from(bytes.to_vec()));
+    AskInput { name: name.into(), datatype, shape: Shape::from_slice(shape), source }
+}
+
+fn pair(batch: i64) -> Vec<AskInput> {
+    let bytes = vec![0u8; 16 * batch.max(0) as usize];
+    vec![input("A", DataType::Fp32, &[batch, 4], &bytes), input("B", DataType::Fp32, &[batch, 4], &bytes)]
+}
+
+#[track_caller]
+fn check(inputs: Vec<AskInput>, outputs: &[&str], expected: Result<u32, &str>) {
+    let inputs_of_model = [spec("A", DataType::Fp32, &[4]), spec("B", DataType::Fp32, &[-1])];
+    let outputs_of_model = [spec("O", DataType::Fp32, &[4]), spec("P", DataType::Fp32, &[4])];
+    let contract = Contract { model: "m", batch_max: 8, inputs: &inputs_of_model, outputs: &outputs_of_model };
+    let outputs = outputs.iter().map(|name| AskOutput { name: (*name).into(), region: None, classes: 0 }).collect();
+    let mut ask = Ask { inputs, outputs, ..Ask::default() };
+    match (admit(&mut ask, &contract, &NoRegions), expected) {
+        (Ok(admitted), Ok(rows)) => {
+            assert_eq!(admitted.rows, rows);
+            assert!(!admitted.wanted.is_empty());
+        }
+        (Err(status), Err(text)) => {
+            assert_eq!(status.code, Code::InvalidArg);
+            assert!(status.message.starts_with(text), "{}\nshould begin with\n{text}", status.message);
+        }
+        (got, expected) => panic!("{got:?}, expected {expected:?}"),
+    }
+}
+
+#[test]
+fn a_fitting_request_is_admitted_with_its_rows() {
+    check(pair(1), &[], Ok(1));
+    check(pair(8), &["P"], Ok(8));
+}
+
+#[test]
+fn each_fault_has_its_text() {
+    let id = "[request id: <id_unknown>] ";
+    check(pair(9), &[], Err(&format!("{id}inference request batch-size must be <= 8 for 'm'")));
+    check(pair(1), &["X"], Err("unexpected inference output 'X' for model 'm'"));
+    check(pair(1), &["O", "O"], Err(&format!("{id}output 'O' already exists in request")));
+    let mut twice = pair(1);
+    twice.push(twice[0].clone());
+    check(twice, &[], Err(&format!("{id}input 'A' already exists in request")));
+    check(
+        pair(1)[..1].to_vec(),
+        &[],
+        Err(&format!(
+            "{id}expected 2 inputs but got 1 inputs for model 'm'. Got input(s) ['A'], but missing required input(s) \
+             ['B']. Please provide all required input(s)."
+        )),
+    );
+    let mut stranger = pair(1);
+    stranger[1].name = "C".into();
+    check(stranger, &[], Err("unexpected inference input 'C' for model 'm'"));
+    let mut uneven = pair(1);
+    uneven[1] = pair(2)[1].clone();
+    check(uneven, &[], Err(&format!("{id}input 'B' batch size does not match other inputs for 'm'")));
+    let mut shapeless = pair(1);
+    shapeless[0].shape.clear();
+    check(shapeless, &[], Err(&format!("{id}input 'A' has no shape but model requires batch dimension for 'm'")));
+    let mut wrong_type = pair(1);
+    wrong_type[0].datatype = DataType::Int32;
+    check(wrong_type, &[], Err(&format!("{id}inference input 'A' data-type is 'INT32', but model 'm' expects 'FP32'")));
+    let mut wrong_shape = pair(1);
+    wrong_shape[0].shape[1] = 5;
+    check(
+        wrong_shape,
+        &[],
+        Err(&format!("{id}unexpected shape for input 'A' for model 'm'. Expected [-1,4], got [1,5]. NOTE: ")),
+    );
+    let mut open = pair(1);
+    open[1].shape[1] = -1;
+    check(
+        open,
+        &[],
+        Err(&format!("{id}All input dimensions should be specified for input 'B' for model 'm', got [1,-1]")),
+    );
+    let mut short = pair(1);
+    short[0] = input("A", DataType::Fp32, &[1, 4], &[0; 15]);
+    check(short, &[], Err(&format!("{id}input byte size mismatch for input 'A' for model 'm'. Expected 16, got 15")));
+    check(pair(0), &[], Err(&format!("{id}input byte size mismatch for input 'A' for model 'm'. Expected 16, got 0")));
+}
+
+#[test]
+fn a_raw_body_takes_the_shape_that_fits_it() {
+    let inputs = [spec("I", DataType::Fp32, &[-1, 2])];
+    let contract = Contract { model: "m", batch_max: 0, inputs: &inputs, outputs: &inputs };
+    let mut ask = Ask { raw_input: Some(Buffer::from(vec![0; 24])), ..Ask::default() };
+    let admitted = admit(&mut ask, &contract, &NoRegions).unwrap();
+    assert_eq!(&admitted.inputs[0].shape[..], &[3, 2]);
+    let mut odd = Ask { raw_input: Some(Buffer::from(vec![0; 23])), ..Ask::default() };
+    assert!(admit(&mut odd, &contract, &NoRegions).is_err());
+}

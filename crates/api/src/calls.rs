@@ -1,0 +1,6 @@
+//! What does each call do?
+
+mod infer;
+mod models;
+mod regions;
+mod settings;

@@ -1,0 +1,153 @@
+//! How does an ask become a response?
+
+use std::sync::Arc;
+
+use nerite_engine::Served;
+use nerite_request::{Ask, Cancel, Reply, Request, Response, Status};
+use tokio::sync::oneshot;
+
+use crate::access::Protocol;
+use crate::admit::{Contract, admit};
+use crate::classify::classify;
+use crate::{Api, admit};
+
+impl Api {
+    /// What can be said of an inference before its body is read: the model and version exist and are ready, and the
+    /// protocol's single-response call can serve it (a decoupled model is refused in each protocol's own words).
+    pub fn check_infer(&self, protocol: Protocol, model: &str, version: &str) -> Result<(), Status> {
+        let served = self.served(model, version)?;
+        if !served.config().decoupled() {
+            return Ok(());
+        }
+        Err(Status::unsupported(match protocol {
+            Protocol::Http => "HTTP end point doesn't support models with decoupled transaction policy",
+            Protocol::Grpc => "ModelInfer RPC doesn't support models with decoupled transaction policy",
+        }))
+    }
+
+    /// Whether the model is decoupled: its responses may interleave with those of other requests of a stream.
+    pub fn is_decoupled(&self, model: &str, version: &str) -> bool {
+        self.served(model, version).is_ok_and(|served| served.config().decoupled())
+    }
+
+    /// One request, one response (its `error` set when it failed). Dropping the future before it is done cancels the request.
+    pub async fn infer(&self, ask: Ask) -> Response {
+        let cancel = CancelOnDrop(Cancel::new());
+        let id = ask.id.clone();
+        let (to, from) = oneshot::channel();
+        let mut single = Single { to: Some(to), held: None, count: 0 };
+        if let Err(status) = self.infer_stream(ask, cancel.0.clone(), move |response| single.take(response)) {
+            return Response::failed(id, status);
+        }
+        from.await
+            .unwrap_or_else(|_| Response::failed(id, Status::internal("the request was dropped without a response")))
+    }
+
+    /// One request, any number of responses handed to `sink` as they come, from whatever thread made them, the last marked
+    /// `last`. A refusal at admission is the Err: `sink` is not called then.
+    pub fn infer_stream(
+        &self,
+        mut ask: Ask,
+        cancel: Cancel,
+        mut sink: impl FnMut(Response) + Send + 'static,
+    ) -> Result<(), Status> {
+        let served = self.served(&ask.model, &ask.version)?;
+        let admitted = admit(&mut ask, &contract(&served), &*self.0.regions)?;
+        let finish = Finish::of(&ask, &served);
+        let reply = match finish {
+            None => Reply::new(ask.id.clone(), sink),
+            Some(finish) => Reply::new(ask.id.clone(), move |response| sink(finish.apply(response))),
+        };
+        let admit::Admitted { inputs, wanted, rows } = admitted;
+        let Ask { id, priority, timeout_us, sequence, parameters, .. } = ask;
+        served.submit(Request { id, rows, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, reply });
+        Ok(())
+    }
+}
+
+fn contract(served: &Served) -> Contract<'_> {
+    Contract {
+        model: served.name(),
+        batch_max: served.config().max_batch_size,
+        inputs: served.inputs(),
+        outputs: served.outputs(),
+    }
+}
+
+struct CancelOnDrop(Cancel);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// Waits for the one response of a call that can carry only one.
+struct Single {
+    to: Option<oneshot::Sender<Response>>,
+    held: Option<Response>,
+    count: usize,
+}
+
+impl Single {
+    fn take(&mut self, response: Response) {
+        let last = response.last;
+        if !response.empty {
+            self.count += 1;
+            self.held.get_or_insert(response);
+        }
+        if !last {
+            return;
+        }
+        let Some(to) = self.to.take() else { return };
+        let answer = match (self.held.take(), self.count) {
+            (Some(response), 1) => response,
+            (held, count) => {
+                let id = held.map(|response| response.id).unwrap_or_default();
+                Response::failed(id, Status::internal(format!("expected a single response, got {count}")))
+            }
+        };
+        // The client may have gone: then there is nobody to tell.
+        drop(to.send(answer));
+    }
+}
+
+/// What is still to be done to a response after the model made it.
+struct Finish {
+    served: Arc<Served>,
+    classes: Vec<(String, u64)>,
+}
+
+impl Finish {
+    /// `None` for most requests, which go back as they are.
+    fn of(ask: &Ask, served: &Arc<Served>) -> Option<Finish> {
+        let classes: Vec<_> =
+            ask.outputs.iter().filter(|o| o.classes > 0).map(|o| (o.name.clone(), o.classes)).collect();
+        let reshapes = served.outputs().iter().any(|spec| spec.reshape.is_some());
+        (reshapes || !classes.is_empty()).then(|| Finish { served: Arc::clone(served), classes })
+    }
+
+    fn apply(&self, mut response: Response) -> Response {
+        match self.try_apply(&mut response) {
+            Ok(()) => response,
+            Err(status) => Response { outputs: Vec::new(), error: Some(status), ..response },
+        }
+    }
+
+    fn try_apply(&self, response: &mut Response) -> Result<(), Status> {
+        let batching = self.served.config().batches();
+        for output in &mut response.outputs {
+            let spec = self.served.outputs().iter().find(|spec| spec.name == output.name);
+            if let Some((spec, reshape)) = spec.and_then(|spec| Some((spec, spec.reshape.as_deref()?))) {
+                let own = output.shape.get(usize::from(batching)..).unwrap_or_default();
+                let shown = admit::reshaped(own, reshape, &spec.dims);
+                output.shape = output.shape.iter().copied().take(usize::from(batching)).chain(shown).collect();
+            }
+            if let Some((_, classes)) = self.classes.iter().find(|(name, _)| *name == output.name) {
+                let labels = self.served.labels().get(&output.name).map(|labels| &labels[..]).unwrap_or_default();
+                *output = classify(output, *classes, batching, labels)?;
+            }
+        }
+        Ok(())
+    }
+}

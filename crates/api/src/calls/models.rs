@@ -1,0 +1,143 @@
+//! What may a client learn of the server and its models, and which may it load?
+
+use std::sync::Arc;
+
+use nerite_config::{ModelConfig, TensorSpec};
+use nerite_engine::Served;
+use nerite_request::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport, TensorReport};
+use nerite_request::setting::LoadOptions;
+use nerite_request::{Code, Status};
+use nerite_tensor::DataType;
+use tokio::sync::oneshot;
+
+use crate::{Api, version};
+
+/// What the server's metadata lists, in Triton's order: clients look for the words.
+const EXTENSIONS: [&str; 13] = [
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+];
+
+impl Api {
+    /// The process answers.
+    pub fn live(&self) -> bool {
+        !self.stopping()
+    }
+
+    /// All models are ready (strictly so, by default), and the server is not stopping.
+    pub fn ready(&self) -> bool {
+        !self.stopping() && (!self.0.options.strict_readiness || self.0.engine.is_ready())
+    }
+
+    /// Whether a model version can take requests; unknown models are simply not ready. Err only for a version that is no
+    /// number.
+    pub fn model_ready(&self, model: &str, version: &str) -> Result<bool, Status> {
+        Ok(self.find(model, version, Code::InvalidArg)?.is_some())
+    }
+
+    /// The server's metadata.
+    pub fn server_report(&self) -> Result<ServerReport, Status> {
+        self.check_running()?;
+        let options = &self.0.options;
+        Ok(ServerReport {
+            name: options.id.clone(),
+            version: options.version.clone(),
+            extensions: EXTENSIONS.iter().map(|&extension| extension.to_owned()).collect(),
+        })
+    }
+
+    /// A model's metadata.
+    pub fn model_report(&self, model: &str, version: &str) -> Result<ModelReport, Status> {
+        self.check_running()?;
+        let served = self.served(model, version)?;
+        let batching = served.config().batches();
+        let versions = match version {
+            "" => self.0.engine.served(model).iter().map(|served| served.version()).collect(),
+            _ => vec![served.version()],
+        };
+        Ok(ModelReport {
+            name: model.to_owned(),
+            versions,
+            platform: served.config().platform().to_owned(),
+            inputs: served.inputs().iter().map(|spec| tensor_report(spec, batching)).collect(),
+            outputs: served.outputs().iter().map(|spec| tensor_report(spec, batching)).collect(),
+        })
+    }
+
+    /// The configuration in force.
+    pub fn model_config(&self, model: &str, version: &str) -> Result<Arc<ModelConfig>, Status> {
+        self.check_running()?;
+        Ok(Arc::clone(self.served(model, version)?.config()))
+    }
+
+    /// Statistics of one version, of all ready versions of one model, or (empty name) of all models.
+    pub fn statistics(&self, model: &str, version: &str) -> Result<Vec<StatisticsReport>, Status> {
+        self.check_running()?;
+        if model.is_empty() {
+            return Ok(self.0.engine.all().iter().map(|served| served.statistics()).collect());
+        }
+        let wanted = version::parse(version)?;
+        let all = self.0.engine.served(model);
+        if all.is_empty() {
+            return Err(Status::invalid(format!("requested model '{model}' is not available")));
+        }
+        let listed: Vec<_> =
+            all.iter().filter(|s| wanted.is_none_or(|v| v == s.version())).map(|s| s.statistics()).collect();
+        if listed.is_empty() {
+            return Err(Status::invalid(format!("requested model version is not available for model '{model}'")));
+        }
+        Ok(listed)
+    }
+
+    /// What the repositories hold and in which state it is.
+    pub fn index(&self, ready_only: bool) -> Result<Vec<IndexEntry>, Status> {
+        self.check_running()?;
+        self.0.engine.index(ready_only)
+    }
+
+    /// Loads or reloads a model. Resolves when it is ready or has failed.
+    pub async fn load(&self, model: &str, options: LoadOptions) -> Result<(), Status> {
+        self.check_running()?;
+        let (done, outcome) = oneshot::channel();
+        self.0.engine.load(model, options, move |result| drop(done.send(result)));
+        outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the load of '{model}' was abandoned"))))
+    }
+
+    /// Takes a model away from new requests; with `dependents` also what only it needed.
+    pub async fn unload(&self, model: &str, dependents: bool) -> Result<(), Status> {
+        self.check_running()?;
+        let (done, outcome) = oneshot::channel();
+        self.0.engine.unload(model, dependents, move |result| drop(done.send(result)));
+        outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the unload of '{model}' was abandoned"))))
+    }
+
+    /// The version that a request means.
+    pub(crate) fn served(&self, model: &str, version: &str) -> Result<Arc<Served>, Status> {
+        self.0.engine.find(model, version::parse(version)?)
+    }
+
+    /// As [`Api::served`], but only failures of kind `fatal` are errors; others mean that there is none.
+    fn find(&self, model: &str, version: &str, fatal: Code) -> Result<Option<Arc<Served>>, Status> {
+        match self.served(model, version) {
+            Ok(served) => Ok(Some(served)),
+            Err(status) if status.code == fatal => Err(status),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+fn tensor_report(spec: &TensorSpec, batching: bool) -> TensorReport {
+    let datatype = spec.data_type.unwrap_or(DataType::Bytes);
+    TensorReport { name: spec.name.clone(), datatype, shape: spec.shape(batching) }
+}

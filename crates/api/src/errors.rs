@@ -1,0 +1,16 @@
+//! Which kind of failure is each lower layer's error?
+
+use nerite_request::{Code, Status};
+use nerite_shm::{ErrorKind, ShmError};
+
+/// The one place where an error of shared memory gets its code.
+pub fn of_shm(error: ShmError) -> Status {
+    let code = match error.kind() {
+        ErrorKind::Disabled => Code::Unsupported,
+        ErrorKind::Invalid => Code::InvalidArg,
+        ErrorKind::Taken => Code::AlreadyExists,
+        ErrorKind::Missing => Code::NotFound,
+        ErrorKind::Internal => Code::Internal,
+    };
+    Status::new(code, error.to_string())
+}

@@ -1,0 +1,118 @@
+//! What does the log show at this moment?
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use nerite_request::Status;
+use nerite_request::setting::{LogChange, LogSettings};
+
+/// The log's switches, changed by clients and read by the logger. The flags are read without a lock.
+#[derive(Debug)]
+pub struct LogSwitches {
+    settings: Mutex<LogSettings>,
+    flags: AtomicU32,
+}
+
+const INFO: u32 = 1;
+const WARNING: u32 = 2;
+const ERROR: u32 = 4;
+const ISO: u32 = 8;
+const VERBOSE_SHIFT: u32 = 8;
+
+impl LogSwitches {
+    /// Switches that stand as the command line says.
+    pub fn new(settings: LogSettings) -> LogSwitches {
+        let flags = AtomicU32::new(flags(&settings));
+        LogSwitches { settings: Mutex::new(settings), flags }
+    }
+
+    /// All settings.
+    pub fn settings(&self) -> LogSettings {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes a change over, whole or not at all, and gives the settings that now hold.
+    pub fn change(&self, change: LogChange) -> Result<LogSettings, Status> {
+        if change.file.is_some() {
+            return Err(Status::unsupported("log file location can not be updated through network protocol"));
+        }
+        if let Some(format) = change.format.as_deref().filter(|f| !matches!(*f, "default" | "ISO8601")) {
+            return Err(Status::invalid(format!("invalid argument for log_format, got: {format}")));
+        }
+        let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = LogSettings {
+            file: settings.file.clone(),
+            info: change.info.unwrap_or(settings.info),
+            warning: change.warning.unwrap_or(settings.warning),
+            error: change.error.unwrap_or(settings.error),
+            verbose_level: change.verbose_level.unwrap_or(settings.verbose_level),
+            format: change.format.unwrap_or_else(|| settings.format.clone()),
+        };
+        self.flags.store(flags(&next), Ordering::Relaxed);
+        settings.clone_from(&next);
+        Ok(next)
+    }
+
+    /// Whether lines of this level are written.
+    pub fn shows(&self, level: log::Level) -> bool {
+        let flags = self.flags.load(Ordering::Relaxed);
+        match level {
+            log::Level::Error => flags & ERROR != 0,
+            log::Level::Warn => flags & WARNING != 0,
+            log::Level::Info => flags & INFO != 0,
+            log::Level::Debug => flags >> VERBOSE_SHIFT >= 1,
+            log::Level::Trace => flags >> VERBOSE_SHIFT >= 2,
+        }
+    }
+
+    /// Whether times are written as ISO 8601.
+    pub fn iso_time(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & ISO != 0
+    }
+}
+
+fn flags(settings: &LogSettings) -> u32 {
+    let flag = |set: bool, bit: u32| if set { bit } else { 0 };
+    flag(settings.info, INFO)
+        | flag(settings.warning, WARNING)
+        | flag(settings.error, ERROR)
+        | flag(settings.format == "ISO8601", ISO)
+        | settings.verbose_level.min(0xFF) << VERBOSE_SHIFT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn switches() -> LogSwitches {
+        LogSwitches::new(LogSettings {
+            file: String::new(),
+            info: true,
+            warning: true,
+            error: true,
+            verbose_level: 0,
+            format: "default".into(),
+        })
+    }
+
+    #[test]
+    fn a_change_takes_effect_at_once_and_what_is_not_named_stays() {
+        let switches = switches();
+        switches
+            .change(LogChange { info: Some(false), verbose_level: Some(1), ..LogChange::default() })
+            .expect("legal");
+        assert!(!switches.shows(log::Level::Info) && switches.shows(log::Level::Warn));
+        assert!(switches.shows(log::Level::Debug) && !switches.shows(log::Level::Trace));
+    }
+
+    #[test]
+    fn a_refused_change_changes_nothing() {
+        let switches = switches();
+        let change = LogChange { info: Some(false), format: Some("x".into()), ..LogChange::default() };
+        assert_eq!(
+            switches.change(change).expect_err("no such format").message,
+            "invalid argument for log_format, got: x"
+        );
+        assert!(switches.shows(log::Level::Info));
+    }
+}

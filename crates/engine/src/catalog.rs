@@ -1,0 +1,51 @@
+//! Which versions take requests at this moment?
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::served::Served;
+
+/// The model versions that are ready. Read on every request without a lock; replaced whole when a model comes or goes.
+#[derive(Clone, Default)]
+pub struct Catalog(HashMap<Arc<str>, Vec<Arc<Served>>>);
+
+impl Catalog {
+    /// A version, or without a number the highest.
+    pub fn find(&self, model: &str, version: Option<i64>) -> Option<&Arc<Served>> {
+        let versions = self.0.get(model)?;
+        match version {
+            None => versions.last(),
+            Some(version) => versions.iter().find(|served| served.version() == version),
+        }
+    }
+
+    /// All versions of a model, ascending.
+    pub fn versions(&self, model: &str) -> &[Arc<Served>] {
+        self.0.get(model).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// All versions of all models, by name.
+    pub fn all(&self) -> Vec<Arc<Served>> {
+        let mut all: Vec<_> = self.0.values().flatten().cloned().collect();
+        all.sort_by(|a, b| (a.name(), a.version()).cmp(&(b.name(), b.version())));
+        all
+    }
+
+    /// Adds a version, in place of one of the same number.
+    pub fn publish(&mut self, served: Arc<Served>) {
+        let versions = self.0.entry(served.name().into()).or_default();
+        versions.retain(|earlier| earlier.version() != served.version());
+        versions.push(served);
+        versions.sort_by_key(|served| served.version());
+    }
+
+    /// Takes exactly this one out, and not one that replaced it.
+    pub fn withdraw(&mut self, served: &Arc<Served>) {
+        if let Some(versions) = self.0.get_mut(served.name()) {
+            versions.retain(|one| !Arc::ptr_eq(one, served));
+            if versions.is_empty() {
+                self.0.remove(served.name());
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Who loads and retires models while requests go on?
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use nerite_repository::{ControlMode, Edition, Lifecycle, ModelSource, Outcome, Step, Store, startup};
+use nerite_request::Status;
+use nerite_request::report::IndexEntry;
+use nerite_request::setting::LoadOptions;
+
+use crate::catalog::Catalog;
+use crate::load::Loader;
+use crate::served::Served;
+use crate::turnstile::Turnstile;
+
+/// All models of a server: which are served, and how they come and go.
+pub struct Engine {
+    store: Store,
+    loader: Loader,
+    options: Options,
+    catalog: ArcSwap<Catalog>,
+    lifecycle: Mutex<Lifecycle>,
+    editions: Mutex<HashMap<Edition, Arc<Served>>>,
+    turnstile: Turnstile,
+    retiring: Mutex<usize>,
+    retired: Condvar,
+}
+
+/// What the operator decided about models.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Who decides which models are up.
+    pub control: ControlMode,
+    /// `--load-model`.
+    pub load_models: Vec<String>,
+    /// Models loading at the same time.
+    pub load_threads: usize,
+    /// How often a load that failed is tried again.
+    pub load_retries: usize,
+}
+
+impl Engine {
+    /// An engine over these repositories, with nothing loaded.
+    pub fn new(store: Store, loader: Loader, options: Options) -> Arc<Engine> {
+        let turnstile = Turnstile::new(options.load_threads);
+        Arc::new(Engine {
+            store,
+            loader,
+            options,
+            catalog: ArcSwap::default(),
+            lifecycle: Mutex::default(),
+            editions: Mutex::default(),
+            turnstile,
+            retiring: Mutex::new(0),
+            retired: Condvar::new(),
+        })
+    }
+
+    /// The version that takes requests for this name and number; without a number the highest.
+    pub fn find(&self, model: &str, version: Option<i64>) -> Result<Arc<Served>, Status> {
+        if let Some(served) = self.catalog.load().find(model, version) {
+            return Ok(Arc::clone(served));
+        }
+        match self.lifecycle().look_up(model, version) {
+            Err(status) => Err(status),
+            // Published a moment ago: the lifecycle knows it, the catalog does so before its lock is free again.
+            Ok(edition) => self.edition(&edition).ok_or_else(|| Status::unavailable("the model is being loaded")),
+        }
+    }
+
+    /// All versions of a model that take requests, ascending.
+    pub fn served(&self, model: &str) -> Vec<Arc<Served>> {
+        self.catalog.load().versions(model).to_vec()
+    }
+
+    /// All versions of all models that take requests, by name.
+    pub fn all(&self) -> Vec<Arc<Served>> {
+        self.catalog.load().all()
+    }
+
+    /// Whether every known model has a version and every known version is ready or was unloaded.
+    pub fn is_ready(&self) -> bool {
+        self.lifecycle().strictly_ready()
+    }
+
+    /// What the repositories hold and in which state it is.
+    pub fn index(&self, ready_only: bool) -> Result<Vec<IndexEntry>, Status> {
+        let listing = self.store.list().map_err(|error| error.status())?;
+        Ok(self.lifecycle().index(&listing, ready_only))
+    }
+
+    /// The runtimes there are.
+    pub fn runtimes(&self) -> &crate::Runtimes {
+        &self.loader.runtimes
+    }
+
+    /// Loads what is to be up at start and waits for it. Gives the names of the models that failed.
+    pub fn start(self: &Arc<Self>) -> Result<Vec<String>, Status> {
+        let listing = self.store.list().map_err(|error| error.status())?;
+        let plan = startup(self.options.control, &self.options.load_models, &listing)?;
+        let mut failed = Vec::new();
+        for refused in &plan.refused {
+            log::error!("{refused}");
+            failed.push(refused.to_string());
+        }
+        std::thread::scope(|scope| {
+            let loads: Vec<_> = plan
+                .models
+                .iter()
+                .map(|model| (model, scope.spawn(move || self.load_now(model, &LoadOptions::default()))))
+                .collect();
+            for (model, load) in loads {
+                let outcome = load.join().unwrap_or_else(|_| Err(Status::internal("the loading thread panicked")));
+                if outcome.is_err() {
+                    failed.push(model.clone());
+                }
+            }
+        });
+        Ok(failed)
+    }
+
+    /// Loads or reloads a model on a thread of its own, then calls `done`.
+    pub fn load(
+        self: &Arc<Self>,
+        model: &str,
+        options: LoadOptions,
+        done: impl FnOnce(Result<(), Status>) + Send + 'static,
+    ) {
+        if let Err(status) = self.options.control.check_client_control() {
+            return done(Err(status));
+        }
+        let (engine, model) = (Arc::clone(self), model.to_owned());
+        spawn("nerite-load", move || done(engine.load_now(&model, &options)));
+    }
+
+    /// Takes a model away from new requests, then calls `done`. Requests in flight end by themselves.
+    pub fn unload(
+        self: &Arc<Self>,
+        model: &str,
+        dependents: bool,
+        done: impl FnOnce(Result<(), Status>) + Send + 'static,
+    ) {
+        if let Err(status) = self.options.control.check_client_control() {
+            return done(Err(status));
+        }
+        let mut lifecycle = self.lifecycle();
+        let retire = lifecycle.unload_requested(model, dependents);
+        self.withdraw(&lifecycle, &retire);
+        let answer = lifecycle.check_unloaded(model);
+        drop(lifecycle);
+        self.retire(retire);
+        done(answer);
+    }
+
+    /// Retires everything and waits, at most until `deadline`, for the last request. Gives whether all ended in time.
+    pub fn stop(self: &Arc<Self>, deadline: Instant) -> bool {
+        let mut lifecycle = self.lifecycle();
+        let retire = lifecycle.unload_all();
+        self.withdraw(&lifecycle, &retire);
+        drop(lifecycle);
+        self.retire(retire);
+        let mut retiring = self.retiring.lock().unwrap_or_else(PoisonError::into_inner);
+        while *retiring > 0 {
+            let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| *left > Duration::ZERO)
+            else {
+                return false;
+            };
+            retiring = self.retired.wait_timeout(retiring, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    fn load_now(self: &Arc<Self>, model: &str, options: &LoadOptions) -> Result<(), Status> {
+        let _turn = self.turnstile.enter();
+        let source = self.store.read(model, options).map_err(|error| {
+            log::error!("{error}");
+            error.status()
+        })?;
+        for warning in &source.warnings {
+            log::warn!("{warning}");
+        }
+        let step = self.lifecycle().load_requested(model, source.facts(), true).inspect_err(|e| log::error!("{e}"))?;
+        match step {
+            Step::Settled { retire } => {
+                self.withdraw(&self.lifecycle(), &retire);
+                self.retire(retire);
+                Ok(())
+            }
+            Step::Load(plan) => {
+                let mut outcome = None;
+                for &version in &plan.versions {
+                    let result = self.load_version(&source, version);
+                    outcome = self.take_over(&plan, version, result).or(outcome);
+                }
+                outcome.map_or_else(
+                    || Err(Status::internal(format!("the load of '{model}' ended without an outcome"))),
+                    |outcome| outcome.answer,
+                )
+            }
+        }
+    }
+
+    fn load_version(&self, source: &ModelSource, version: i64) -> Result<Arc<Served>, Status> {
+        let name = &source.model;
+        log::info!("loading: {name}:{version}");
+        let load = || {
+            let load = std::panic::AssertUnwindSafe(|| self.loader.load(source, version));
+            // A file that makes a runtime panic is a broken model, not the end of the server.
+            std::panic::catch_unwind(load)
+                .unwrap_or_else(|_| Err(Status::internal("the runtime panicked while it read the model")))
+        };
+        let mut result = load();
+        for _ in 0..self.options.load_retries {
+            if result.is_ok() {
+                break;
+            }
+            result = load();
+        }
+        match &result {
+            Ok(_) => log::info!("successfully loaded '{name}'"),
+            Err(error) => {
+                log::error!("failed to load '{name}' version {version}: {}: {}", error.code.name(), error.message);
+            }
+        }
+        result.map(Arc::new)
+    }
+
+    /// Tells the lifecycle how a version's load ended and carries out what it says.
+    fn take_over(
+        self: &Arc<Self>,
+        plan: &nerite_repository::LoadPlan,
+        version: i64,
+        result: Result<Arc<Served>, Status>,
+    ) -> Option<Outcome> {
+        let edition = Edition { model: Arc::clone(&plan.model), version, operation: plan.operation };
+        let result = result.map(|served| drop(self.editions().insert(edition, served)));
+        let mut lifecycle = self.lifecycle();
+        let outcome = lifecycle.loaded(plan.operation, version, result)?;
+        self.catalog.rcu(|catalog| {
+            let mut next = Catalog::clone(catalog);
+            let editions = self.editions();
+            outcome.publish.iter().filter_map(|e| editions.get(e)).for_each(|s| next.publish(Arc::clone(s)));
+            next
+        });
+        self.withdraw(&lifecycle, &outcome.retire);
+        drop(lifecycle);
+        self.retire(outcome.retire.clone());
+        Some(outcome)
+    }
+
+    /// Takes editions out of the catalog. The lifecycle's lock is held, so that the two never disagree for long.
+    fn withdraw(&self, _held: &MutexGuard<'_, Lifecycle>, retire: &[Edition]) {
+        self.catalog.rcu(|catalog| {
+            let mut next = Catalog::clone(catalog);
+            let editions = self.editions();
+            retire.iter().filter_map(|edition| editions.get(edition)).for_each(|served| next.withdraw(served));
+            next
+        });
+    }
+
+    /// Waits, on threads of their own, until the last request of each edition has been answered.
+    fn retire(self: &Arc<Self>, retire: Vec<Edition>) {
+        for edition in retire {
+            *self.retiring.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+            let engine = Arc::clone(self);
+            spawn("nerite-retire", move || engine.drain(&edition));
+        }
+    }
+
+    fn drain(&self, edition: &Edition) {
+        if let Some(served) = self.edition(edition) {
+            served.retire();
+            log::info!("successfully unloaded '{}' version {}", edition.model, edition.version);
+        }
+        self.editions().remove(edition);
+        self.lifecycle().drained(edition);
+        *self.retiring.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.retired.notify_all();
+    }
+
+    fn edition(&self, edition: &Edition) -> Option<Arc<Served>> {
+        self.editions().get(edition).cloned()
+    }
+
+    fn editions(&self) -> MutexGuard<'_, HashMap<Edition, Arc<Served>>> {
+        self.editions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
+        self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs `work` on a thread of its own. Without one it is lost: what it was to answer is answered by its Drop.
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
+    if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(work) {
+        log::error!("no thread for {name}: {error}; raise the limit on threads");
+    }
+}

@@ -1,0 +1,100 @@
+//! How does a directory become a version that takes requests?
+
+use std::sync::Arc;
+
+use nerite_backend::{InstanceSpec, LoadContext, Model, Runtime, now_ns};
+use nerite_config::{HostFacts, ModelConfig, normalise, normalise_groups, validate, validate_groups, validate_tensors};
+use nerite_repository::ModelSource;
+use nerite_request::Status;
+
+use crate::runtimes::Runtimes;
+use crate::served::{Parts, Served};
+
+/// What does not change from load to load.
+pub struct Loader {
+    /// The runtimes there are.
+    pub runtimes: Runtimes,
+    /// The accelerators there are.
+    pub host: HostFacts,
+    /// Processor cores this process may use.
+    pub cores: usize,
+    /// Whether backends complete configurations.
+    pub auto_complete: bool,
+}
+
+impl Loader {
+    /// Loads one version, all its instances included.
+    pub fn load(&self, source: &ModelSource, version: i64) -> Result<Served, Status> {
+        let start = now_ns();
+        check_scheduling(&source.config)?;
+        let runtime = self.runtimes.get(source.config.backend_name())?;
+        let mut context = self.context(source, version);
+        let config = self.settle(&*runtime, &mut context)?;
+        let model = runtime.load(&context)?;
+        let instances = make_instances(&*model, &config)?;
+        let labels = Arc::new(source.labels(&config)?);
+        Ok(Served::new(Parts {
+            name: source.model.clone(),
+            version,
+            config,
+            labels,
+            load_ns: now_ns().saturating_sub(start),
+            instances,
+            // A directory that a load request brought lives as long as the model is served from it.
+            directory: source.directory.clone(),
+        }))
+    }
+
+    fn context(&self, source: &ModelSource, version: i64) -> LoadContext {
+        LoadContext {
+            model: source.model.clone(),
+            version,
+            model_dir: source.directory.path().to_owned(),
+            version_dir: source.directory.version(version),
+            config: Arc::clone(&source.config),
+            settings: self.runtimes.settings(source.config.backend_name()),
+            cores: self.cores,
+            instances: 1,
+        }
+    }
+
+    /// Completes, normalises and validates the configuration, and leaves it in the context.
+    fn settle(&self, runtime: &dyn Runtime, context: &mut LoadContext) -> Result<Arc<ModelConfig>, Status> {
+        let invalid = |e: nerite_config::ConfigError| Status::invalid(e.to_string());
+        let completed =
+            if self.auto_complete { runtime.complete(context)? } else { ModelConfig::clone(&context.config) };
+        let config = normalise_groups(normalise(completed, &context.model), &[], &self.host);
+        validate(&config).map_err(invalid)?;
+        validate_tensors(&config).map_err(invalid)?;
+        validate_groups(&config, &self.host).map_err(invalid)?;
+        context.instances = instance_names(&config).len();
+        context.config = Arc::new(config);
+        Ok(Arc::clone(&context.config))
+    }
+}
+
+/// Schedulers that are not there yet must not pretend to be: such a model would compute something else.
+fn check_scheduling(config: &ModelConfig) -> Result<(), Status> {
+    let kind = if config.sequence_batching().is_some() {
+        "sequence_batching"
+    } else if config.ensemble_scheduling().is_some() || config.platform == "ensemble" {
+        "ensemble_scheduling"
+    } else {
+        return Ok(());
+    };
+    Err(Status::unsupported(format!(
+        "model '{}' asks for {kind}, which this version of nerite does not have yet",
+        config.name
+    )))
+}
+
+fn make_instances(model: &dyn Model, config: &ModelConfig) -> Result<Vec<Box<dyn nerite_backend::Instance>>, Status> {
+    let names = instance_names(config);
+    names.into_iter().enumerate().map(|(index, name)| model.instance(&InstanceSpec { name, index })).collect()
+}
+
+/// `{group}_{i}` for each instance of each group. Passive instances never run, so none is made.
+fn instance_names(config: &ModelConfig) -> Vec<String> {
+    let active = config.instance_group.iter().filter(|group| !group.passive);
+    active.flat_map(|group| (0..group.count.max(1)).map(move |i| format!("{}_{i}", group.name))).collect()
+}

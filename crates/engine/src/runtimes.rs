@@ -1,0 +1,55 @@
+//! Which runtime does a model's configuration mean?
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nerite_backend::Runtime;
+use nerite_request::Status;
+
+/// The runtimes of this server by the name that `config.pbtxt` uses, and what the operator set for them.
+#[derive(Default)]
+pub struct Runtimes {
+    all: BTreeMap<String, Arc<dyn Runtime>>,
+    settings: BTreeMap<String, BTreeMap<String, String>>,
+    for_all: BTreeMap<String, String>,
+}
+
+impl Runtimes {
+    /// Adds a runtime under its own name.
+    pub fn add(&mut self, runtime: Arc<dyn Runtime>) {
+        self.all.insert(runtime.name().to_owned(), runtime);
+    }
+
+    /// Takes over one `--backend-config`; an empty backend means all.
+    pub fn set(&mut self, backend: &str, key: &str, value: &str) {
+        let settings = match backend {
+            "" => &mut self.for_all,
+            backend => self.settings.entry(backend.to_owned()).or_default(),
+        };
+        settings.insert(key.to_owned(), value.to_owned());
+    }
+
+    /// The runtime of this name.
+    pub fn get(&self, backend: &str) -> Result<Arc<dyn Runtime>, Status> {
+        self.all.get(backend).cloned().ok_or_else(|| {
+            let known: Vec<_> = self.all.keys().map(String::as_str).collect();
+            Status::invalid(format!(
+                "unable to find backend library for backend '{backend}', try specifying runtime on the model \
+                 configuration. (this server has: {})",
+                known.join(", ")
+            ))
+        })
+    }
+
+    /// What the operator set for this backend, its own settings before those for all.
+    pub fn settings(&self, backend: &str) -> BTreeMap<String, String> {
+        let mut settings = self.for_all.clone();
+        settings.extend(self.settings.get(backend).cloned().unwrap_or_default());
+        settings
+    }
+
+    /// All runtimes, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Runtime>> {
+        self.all.values()
+    }
+}
