@@ -1,1 +1,495 @@
 //! Do events lead to the right states?
+//!
+//! A test is a play: each line an event and, behind `->`, what comes of it.
+//!
+//! ```text
+//! load m 1,2b shared=c needs=x,y part override   versions with a letter each for their files (a), the shared files' letter (a)
+//! ok #1 2     fail #1 2                          a version of operation 1 was loaded, or not
+//! unload m    unload m dependents    stop        drained m:2#1
+//! index       index ready    ask m    ask m 2    ready    vanished
+//! ```
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::*;
+use crate::store::{Facts, Listing};
+
+/// Plays all lines; the repositories have directories `ens`, `m`, `other`, `part` and, twice, `twin`.
+#[track_caller]
+fn check(play: &str) {
+    let mut lifecycle = Lifecycle::new();
+    for line in play.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (event, expect) = line.split_once("->").unwrap_or_else(|| panic!("no answer: {line}"));
+        let words: Vec<&str> = event.split_whitespace().collect();
+        let came = happen(&mut lifecycle, &words);
+        assert_eq!(came.trim(), expect.trim(), "at: {line}\nin: {lifecycle:#?}");
+    }
+}
+
+fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
+    match words {
+        ["load", model, versions, rest @ ..] => {
+            let step = lifecycle.load_requested(model, facts(versions, rest), !rest.contains(&"part"));
+            match step {
+                Ok(Step::Settled { retire }) => format!("settled{}", listed("; retire", &retire)),
+                Ok(Step::Load(plan)) => format!("#{} loads {:?}", plan.operation.0, plan.versions),
+                Err(status) => said(&status),
+            }
+        }
+        ["ok", operation, version] => ended(lifecycle.loaded(number(operation), parsed(version), Ok(()))),
+        ["fail", operation, version] => {
+            let broken = Err(Status::internal("broken"));
+            ended(lifecycle.loaded(number(operation), parsed(version), broken))
+        }
+        ["unload", model, rest @ ..] => {
+            listed("retire", &lifecycle.unload_requested(model, rest.contains(&"dependents")))
+        }
+        ["stop"] => listed("retire", &lifecycle.unload_all()),
+        ["drained", edition] => {
+            lifecycle.drained(&edition_of(edition));
+            String::new()
+        }
+        ["index", rest @ ..] => index(lifecycle, rest.contains(&"ready")),
+        ["ask", model, rest @ ..] => match lifecycle.look_up(model, rest.first().map(|version| parsed(version))) {
+            Ok(edition) => shown(&edition),
+            Err(status) => said(&status),
+        },
+        ["ready"] => lifecycle.strictly_ready().to_string(),
+        ["vanished"] => lifecycle.vanished(&listing()).join(", "),
+        _ => panic!("no such event: {words:?}"),
+    }
+}
+
+fn listing() -> Listing {
+    let models = ["ens", "m", "other", "part", "twin"];
+    Listing::of(models.map(|model| (model, "/r")).into_iter().chain([("twin", "/s")]))
+}
+
+fn facts(versions: &str, rest: &[&str]) -> Facts {
+    let value = |key: &str| rest.iter().find_map(|word| word.strip_prefix(key));
+    let mut facts = Facts { overridden: rest.contains(&"override"), ..Facts::default() };
+    facts.fingerprint.shared = letter(value("shared=").unwrap_or("a"));
+    facts.needs = value("needs=").map_or_else(Vec::new, |needs| needs.split(',').map(str::to_owned).collect());
+    for word in versions.split(',').filter(|word| *word != "-") {
+        let digits = word.trim_end_matches(char::is_alphabetic);
+        let own = if digits == word { "a" } else { &word[digits.len()..] };
+        facts.versions.push(parsed(digits));
+        facts.fingerprint.versions.insert(parsed(digits), letter(own));
+    }
+    facts
+}
+
+fn letter(word: &str) -> u64 {
+    let mut hash = DefaultHasher::new();
+    word.hash(&mut hash);
+    hash.finish()
+}
+
+fn parsed(word: &str) -> i64 {
+    word.parse().expect("the play writes numbers")
+}
+
+fn number(word: &str) -> Operation {
+    Operation(word.trim_start_matches('#').parse().expect("the play writes numbers"))
+}
+
+fn edition_of(word: &str) -> Edition {
+    let (model, rest) = word.split_once(':').expect("model:version#operation");
+    let (version, operation) = rest.split_once('#').expect("model:version#operation");
+    Edition { model: model.into(), version: parsed(version), operation: number(operation) }
+}
+
+fn shown(edition: &Edition) -> String {
+    format!("{}:{}#{}", edition.model, edition.version, edition.operation.0)
+}
+
+fn listed(word: &str, editions: &[Edition]) -> String {
+    if editions.is_empty() {
+        return String::new();
+    }
+    let shown: Vec<String> = editions.iter().map(shown).collect();
+    format!("{word} {}", shown.join(" "))
+}
+
+/// The line feed at the end of a load's failure must be seen to be tested.
+fn said(status: &Status) -> String {
+    phrase::coded(status).replace('\n', "\\n")
+}
+
+fn ended(outcome: Option<Outcome>) -> String {
+    let Some(outcome) = outcome else { return "wait".to_owned() };
+    let answer = outcome.answer.map_or_else(|status| said(&status), |()| "yes".to_owned());
+    format!("{answer}{}{}", listed("; publish", &outcome.publish), listed("; retire", &outcome.retire))
+}
+
+/// The entries with a version; `the_index_lists_directories_by_name` looks at the others.
+fn index(lifecycle: &Lifecycle, ready_only: bool) -> String {
+    let mut lines = Vec::new();
+    for entry in lifecycle.index(&listing(), ready_only) {
+        let Some(version) = entry.version else { continue };
+        let reason = if entry.reason.is_empty() { String::new() } else { format!(" ({})", entry.reason) };
+        lines.push(format!("{}:{version} {}{reason}", entry.name, entry.state));
+    }
+    lines.join(", ")
+}
+
+#[test]
+fn a_model_loads_serves_and_goes() {
+    check(
+        "load m 1,2          -> #1 loads [1, 2]
+         index               -> m:1 LOADING, m:2 LOADING
+         ready               -> false
+         ask m               -> Not found: Request for unknown model: 'm' has no available versions
+         ask m 1             -> Unavailable: Request for unknown model: 'm' version 1 is not at ready state
+         ok #1 2             -> wait
+         index               -> m:1 LOADING, m:2 LOADING
+         ok #1 1             -> yes; publish m:1#1 m:2#1
+         index               -> m:1 READY, m:2 READY
+         ready               -> true
+         ask m               -> m:2#1
+         ask m 1             -> m:1#1
+         ask m 3             -> Not found: Request for unknown model: 'm' version 3 is not found
+         ask m 0             -> Not found: Request for unknown model: 'm' version 0 is not found
+         unload m            -> retire m:1#1 m:2#1
+         index               -> m:1 UNLOADING, m:2 UNLOADING
+         ask m               -> Not found: Request for unknown model: 'm' has no available versions
+         drained m:2#1       ->
+         index               -> m:1 UNLOADING, m:2 UNAVAILABLE (unloaded)
+         ready               -> false
+         drained m:1#1       ->
+         ready               -> true
+         ask m 2             -> Unavailable: Request for unknown model: 'm' version 2 is not at ready state
+         load m 1,2          -> #3 loads [1, 2]",
+    );
+}
+
+#[test]
+fn nothing_is_known_at_first() {
+    check(
+        "ready               -> true
+         ask m               -> Not found: Request for unknown model: 'm' is not found
+         ask m 1             -> Not found: Request for unknown model: 'm' is not found
+         unload m            ->
+         unload m dependents ->",
+    );
+}
+
+#[test]
+fn an_unchanged_model_stays_as_it_is() {
+    check(
+        "load m 1            -> #1 loads [1]
+         ok #1 1             -> yes; publish m:1#1
+         load m 1            -> settled
+         load m 1 part       -> settled
+         load m 1b           -> #2 loads [1]
+         ok #2 1             -> yes; publish m:1#2; retire m:1#1
+         load m 1b           -> settled
+         load m 1b shared=b  -> #3 loads [1]",
+    );
+}
+
+#[test]
+fn only_the_versions_that_changed_load_anew() {
+    check(
+        "load m 1,2          -> #1 loads [1, 2]
+         ok #1 1             -> wait
+         ok #1 2             -> yes; publish m:1#1 m:2#1
+         load m 1,2,3        -> #2 loads [3]
+         ok #2 3             -> yes; publish m:3#2
+         load m 1b,2,3       -> #3 loads [1]
+         ok #3 1             -> yes; publish m:1#3; retire m:1#1
+         load m 2,3          -> settled; retire m:1#3
+         index               -> m:1 UNLOADING, m:2 READY, m:3 READY
+         drained m:1#3       ->
+         ready               -> true
+         load m 4 shared=b   -> #4 loads [4]
+         ok #4 4             -> yes; publish m:4#4; retire m:2#1 m:3#2
+         index               -> m:1 UNAVAILABLE (unloaded), m:2 UNLOADING, m:3 UNLOADING, m:4 READY",
+    );
+}
+
+#[test]
+fn the_old_version_serves_until_the_new_one_is_there() {
+    check(
+        "load m 1            -> #1 loads [1]
+         ok #1 1             -> yes; publish m:1#1
+         load m 1b           -> #2 loads [1]
+         index               -> m:1 READY
+         ask m               -> m:1#1
+         ok #2 1             -> yes; publish m:1#2; retire m:1#1
+         ask m               -> m:1#2
+         drained m:1#1       ->
+         index               -> m:1 READY
+         ready               -> true",
+    );
+}
+
+#[test]
+fn a_failed_reload_leaves_the_old_version() {
+    check(
+        r"load m 1            -> #1 loads [1]
+          ok #1 1             -> yes; publish m:1#1
+          load m 1b           -> #2 loads [1]
+          fail #2 1           -> Invalid argument: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: broken;\n
+          index               -> m:1 READY
+          ask m               -> m:1#1
+          load m 1            -> settled
+          load m 1b           -> #3 loads [1]
+          ok #3 1             -> yes; publish m:1#3; retire m:1#1",
+    );
+}
+
+#[test]
+fn one_failing_version_fails_the_load_and_drops_the_others() {
+    check(
+        r"load m 1,2,3        -> #1 loads [1, 2, 3]
+          ok #1 2             -> wait
+          fail #1 1           -> wait
+          index               -> m:1 UNAVAILABLE (Internal: broken), m:2 LOADING, m:3 LOADING
+          fail #1 3           -> Invalid argument: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: broken;version 3 is at UNAVAILABLE state: Internal: broken;\n; retire m:2#1
+          index               -> m:1 UNAVAILABLE (Internal: broken), m:2 UNLOADING, m:3 UNAVAILABLE (Internal: broken)
+          drained m:2#1       ->
+          index               -> m:1 UNAVAILABLE (Internal: broken), m:2 UNAVAILABLE (unloaded), m:3 UNAVAILABLE (Internal: broken)
+          index ready         ->",
+    );
+}
+
+#[test]
+fn a_failure_stays_known_until_a_load_succeeds() {
+    check(
+        r"load m 1            -> #1 loads [1]
+          fail #1 1           -> Invalid argument: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: broken;\n
+          ready               -> false
+          unload m            ->
+          index               -> m:1 UNAVAILABLE (Internal: broken)
+          ready               -> false
+          ask m               -> Not found: Request for unknown model: 'm' has no available versions
+          ask m 1             -> Unavailable: Request for unknown model: 'm' version 1 is not at ready state
+          load m 1            -> #3 loads [1]
+          index               -> m:1 LOADING
+          ok #3 1             -> yes; publish m:1#3
+          ready               -> true",
+    );
+}
+
+#[test]
+fn a_model_without_a_version_is_no_model_but_no_readiness_either() {
+    check(
+        r"load m -            -> Invalid argument: load failed for model 'm': at least one version must be available under the version policy of model 'm'\n
+          index               -> 
+          ready               -> false
+          ask m               -> Not found: Request for unknown model: 'm' has no available versions
+          load m 1            -> #1 loads [1]
+          ok #1 1             -> yes; publish m:1#1
+          ready               -> true
+          load m - shared=b   -> Invalid argument: load failed for model 'm': at least one version must be available under the version policy of model 'm'\n
+          ask m               -> m:1#1
+          ready               -> true",
+    );
+}
+
+#[test]
+fn what_a_request_brings_lasts_until_the_next_load() {
+    check(
+        "load m 1            -> #1 loads [1]
+         ok #1 1             -> yes; publish m:1#1
+         load m 1 override   -> #2 loads [1]
+         ok #2 1             -> yes; publish m:1#2; retire m:1#1
+         load m 1 override   -> #3 loads [1]
+         ok #3 1             -> yes; publish m:1#3; retire m:1#2
+         load m 1            -> #4 loads [1]
+         ok #4 1             -> yes; publish m:1#4; retire m:1#3
+         load m 1            -> settled",
+    );
+}
+
+#[test]
+fn a_model_that_only_a_request_described_is_served_but_not_listed() {
+    check(
+        "load sent 1 override -> #1 loads [1]
+         ok #1 1              -> yes; publish sent:1#1
+         ask sent             -> sent:1#1
+         index ready          -> 
+         vanished             ->
+         unload sent          -> retire sent:1#1",
+    );
+}
+
+#[test]
+fn a_later_operation_overtakes_a_load() {
+    check(
+        r"load m 1            -> #1 loads [1]
+          load m 1b           -> #2 loads [1]
+          ok #1 1             -> Invalid argument: load failed for model 'm': Newer operation has been applied to the model lifecycle, current load operation is out-dated.\n; retire m:1#1
+          index               -> m:1 LOADING
+          drained m:1#1       ->
+          ok #2 1             -> yes; publish m:1#2
+          load m 1c           -> #3 loads [1]
+          unload m            -> retire m:1#2
+          ok #3 1             -> Invalid argument: load failed for model 'm': Newer operation has been applied to the model lifecycle, current load operation is out-dated.\n; retire m:1#3
+          drained m:1#3       ->
+          index               -> m:1 UNLOADING
+          drained m:1#2       ->
+          index               -> m:1 UNAVAILABLE (unloaded)",
+    );
+}
+
+#[test]
+fn an_unload_overtakes_the_first_load() {
+    check(
+        r"load m 1,2          -> #1 loads [1, 2]
+          unload m            ->
+          index               -> m:1 LOADING, m:2 LOADING
+          ok #1 1             -> wait
+          ok #1 2             -> Invalid argument: load failed for model 'm': Newer operation has been applied to the model lifecycle, current load operation is out-dated.\n; retire m:1#1 m:2#1
+          index               -> m:1 UNLOADING, m:2 UNLOADING
+          drained m:1#1       ->
+          drained m:2#1       ->
+          ready               -> true",
+    );
+}
+
+#[test]
+fn a_version_loaded_again_is_not_touched_by_its_predecessors_end() {
+    check(
+        "load m 1            -> #1 loads [1]
+         ok #1 1             -> yes; publish m:1#1
+         unload m            -> retire m:1#1
+         load m 1            -> #3 loads [1]
+         drained m:1#1       ->
+         index               -> m:1 LOADING
+         ok #3 1             -> yes; publish m:1#3
+         drained m:1#1       ->
+         index               -> m:1 READY",
+    );
+}
+
+#[test]
+fn results_nobody_waits_for_change_nothing() {
+    check(
+        "ok #9 1             -> wait
+         load m 1            -> #1 loads [1]
+         ok #1 7             -> wait
+         ok #1 1             -> yes; publish m:1#1
+         fail #1 1           -> wait
+         index               -> m:1 READY",
+    );
+}
+
+#[test]
+fn an_ensemble_needs_its_parts() {
+    check(
+        r"load ens 1 needs=part  -> Invalid argument: load failed for model 'ens': ensemble 'ens' depends on 'part' which has no loaded version.\n
+          load part 1 part       -> #1 loads [1]
+          ok #1 1                -> yes; publish part:1#1
+          load ens 1 needs=part  -> #2 loads [1]
+          ok #2 1                -> yes; publish ens:1#2
+          unload ens             -> retire ens:1#2
+          ask part               -> part:1#1",
+    );
+}
+
+#[test]
+fn an_ensemble_goes_with_a_part() {
+    check(
+        "load part 1            -> #1 loads [1]
+         ok #1 1                -> yes; publish part:1#1
+         load ens 1 needs=part  -> #2 loads [1]
+         ok #2 1                -> yes; publish ens:1#2
+         load m 1 needs=ens     -> #3 loads [1]
+         ok #3 1                -> yes; publish m:1#3
+         unload part            -> retire part:1#1 ens:1#2 m:1#3
+         drained ens:1#2        ->
+         index                  -> ens:1 UNAVAILABLE (unloaded), m:1 UNLOADING, part:1 UNLOADING",
+    );
+}
+
+#[test]
+fn parts_go_with_their_ensemble_unless_somebody_else_wants_them() {
+    check(
+        "load part 1 part             -> #1 loads [1]
+         ok #1 1                      -> yes; publish part:1#1
+         load other 1                 -> #2 loads [1]
+         ok #2 1                      -> yes; publish other:1#2
+         load ens 1 needs=part,other  -> #3 loads [1]
+         ok #3 1                      -> yes; publish ens:1#3
+         load m 1 needs=part          -> #4 loads [1]
+         ok #4 1                      -> yes; publish m:1#4
+         unload ens dependents        -> retire ens:1#3
+         unload m dependents          -> retire m:1#4 part:1#1
+         ask other                    -> other:1#2",
+    );
+}
+
+#[test]
+fn a_part_asked_for_by_name_stays() {
+    check(
+        "load part 1 part       -> #1 loads [1]
+         ok #1 1                -> yes; publish part:1#1
+         load part 1            -> settled
+         load ens 1 needs=part  -> #2 loads [1]
+         ok #2 1                -> yes; publish ens:1#2
+         unload ens dependents  -> retire ens:1#2
+         ask part               -> part:1#1",
+    );
+}
+
+#[test]
+fn a_stop_takes_everything() {
+    check(
+        "load m 1            -> #1 loads [1]
+         ok #1 1             -> yes; publish m:1#1
+         load other 1,2      -> #2 loads [1, 2]
+         ok #2 1             -> wait
+         stop                -> retire m:1#1
+         ok #2 2             -> Invalid argument: load failed for model 'other': Newer operation has been applied to the model lifecycle, current load operation is out-dated.\\n; retire other:1#2 other:2#2",
+    );
+}
+
+#[test]
+fn polling_misses_what_is_gone_or_there_twice() {
+    check(
+        "load gone 1         -> #1 loads [1]
+         ok #1 1             -> yes; publish gone:1#1
+         load twin 1         -> #2 loads [1]
+         ok #2 1             -> yes; publish twin:1#2
+         load m 1            -> #3 loads [1]
+         ok #3 1             -> yes; publish m:1#3
+         vanished            -> gone, twin
+         unload gone         -> retire gone:1#1
+         vanished            -> twin",
+    );
+}
+
+#[test]
+fn the_index_lists_directories_by_name() {
+    let mut lifecycle = Lifecycle::new();
+    happen(&mut lifecycle, &["load", "b", "2,1"]);
+    let listing = Listing::of([("c", "/r"), ("b", "/r"), ("a", "/r"), ("c", "/s")]);
+    let lines = |ready_only| -> Vec<(String, Option<i64>, &str, String)> {
+        let index = lifecycle.index(&listing, ready_only);
+        index.into_iter().map(|entry| (entry.name, entry.version, entry.state, entry.reason)).collect()
+    };
+    let twice = ("c".to_owned(), None, "UNAVAILABLE", "model appears in two or more repositories".to_owned());
+    assert_eq!(
+        lines(false),
+        [
+            ("a".to_owned(), None, "", String::new()),
+            ("b".to_owned(), Some(1), "LOADING", String::new()),
+            ("b".to_owned(), Some(2), "LOADING", String::new()),
+            twice.clone(),
+        ]
+    );
+    assert_eq!(lines(true), [twice]);
+}
+
+#[test]
+fn an_unload_that_left_something_says_so() {
+    let mut lifecycle = Lifecycle::new();
+    assert_eq!(lifecycle.check_unloaded("m"), Ok(()));
+    happen(&mut lifecycle, &["load", "m", "1,2"]);
+    happen(&mut lifecycle, &["ok", "#1", "1"]);
+    happen(&mut lifecycle, &["ok", "#1", "2"]);
+    let refused = lifecycle.check_unloaded("m").expect_err("two versions are ready");
+    assert_eq!(said(&refused), "Internal: failed to unload 'm', versions that are still available: 1,2");
+}

@@ -1,1 +1,359 @@
 //! Is what lies on disk what the store reads?
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use nerite_request::Code;
+use tempfile::TempDir;
+
+use super::*;
+
+const CONFIG: &str = "backend: \"identity\"";
+
+/// A folder of repositories.
+struct Disk(TempDir);
+
+impl Disk {
+    /// Files by path, `{repository}/{model}/…`; a path that ends in `/` is an empty folder.
+    fn with(files: &[(&str, &str)]) -> Disk {
+        let disk = Disk(TempDir::new().unwrap());
+        fs::create_dir(disk.path("r")).unwrap();
+        for (path, content) in files {
+            disk.write(path, content);
+        }
+        disk
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        let full = self.path(path);
+        if path.ends_with('/') {
+            fs::create_dir_all(full).unwrap();
+        } else {
+            fs::create_dir_all(full.parent().unwrap()).unwrap();
+            fs::write(full, content).unwrap();
+        }
+    }
+
+    fn store(&self, repositories: &[&str]) -> Store {
+        self.store_with(repositories, |_| {})
+    }
+
+    fn store_with(&self, repositories: &[&str], change: impl FnOnce(&mut StoreOptions)) -> Store {
+        let repositories = repositories.iter().map(|name| self.path(name)).collect();
+        let mut options = StoreOptions { repositories, auto_complete: true, ..StoreOptions::default() };
+        change(&mut options);
+        Store::open(options).unwrap()
+    }
+
+    /// Reads model `m` of repository `r`.
+    fn read(&self) -> Result<ModelSource, PollError> {
+        self.store(&["r"]).read("m", &LoadOptions::default())
+    }
+}
+
+fn with_config(json: &str) -> LoadOptions {
+    LoadOptions { config: Some(json.to_owned()), files: Vec::new() }
+}
+
+fn with_files(json: Option<&str>, files: &[(&str, &str)]) -> LoadOptions {
+    let files = files.iter().map(|(path, content)| ((*path).to_owned(), content.as_bytes().to_vec())).collect();
+    LoadOptions { config: json.map(str::to_owned), files }
+}
+
+/// The log's line for model `m` of these files, as far as `expect` goes, and the client's sentence.
+#[track_caller]
+fn check_refused(files: &[(&str, &str)], expect: &str) {
+    let refused = Disk::with(files).read().unwrap_err();
+    let line = refused.to_string();
+    assert!(line.contains(expect), "{line}");
+    assert_eq!(refused.status(), Status::internal("failed to load 'm', failed to poll from model repository"));
+}
+
+#[test]
+fn a_repository_that_is_missing_stops_the_server() {
+    let missing = StoreOptions { repositories: vec!["/no/such/folder".into()], ..StoreOptions::default() };
+    let refused = Store::open(missing).unwrap_err().status();
+    assert_eq!(refused, Status::internal("failed to stat file /no/such/folder"));
+    let unnamed = Store::open(StoreOptions::default()).unwrap_err().status();
+    assert_eq!(unnamed, Status::invalid("--model-repository must be specified"));
+    let disk = Disk::with(&[("file", "")]);
+    let file = StoreOptions { repositories: vec![disk.path("file")], ..StoreOptions::default() };
+    assert!(Store::open(file).unwrap_err().to_string().starts_with("failed to open directory "));
+}
+
+#[test]
+fn directories_are_listed_by_name_links_included_and_files_not() {
+    let disk =
+        Disk::with(&[("r/b/", ""), ("r/a/", ""), ("r/file", ""), ("r/..data/", ""), ("s/b/", ""), ("away/", "")]);
+    symlink(disk.path("away"), disk.path("r/linked")).unwrap();
+    symlink(disk.path("nowhere"), disk.path("r/dangling")).unwrap();
+    let listing = disk.store(&["r", "s"]).list().unwrap();
+    let listed: Vec<(&str, usize)> = listing.models().map(|(model, places)| (model, places.len())).collect();
+    assert_eq!(listed, [("a", 1), ("b", 2), ("linked", 1)]);
+}
+
+#[test]
+fn names_that_cannot_be_models_are_refused_before_the_disk_is_asked() {
+    let store = Disk::with(&[]).store_after_drop();
+    let text = |name: &str| store.read(name, &LoadOptions::default()).unwrap_err().status();
+    assert_eq!(text(""), Status::invalid("Model name cannot be empty. Please enter a valid name to deploy."));
+    for name in ["..", "../m", "a/b", "/m", "a..b"] {
+        let sentence = format!("invalid model name '{name}', model name must not contain path traversal characters");
+        assert_eq!(text(name), Status::invalid(sentence));
+    }
+}
+
+impl Disk {
+    /// A store whose repository is gone.
+    fn store_after_drop(self) -> Store {
+        self.store(&["r"])
+    }
+}
+
+#[test]
+fn a_model_must_be_in_one_repository() {
+    let disk = Disk::with(&[("r/m/config.pbtxt", CONFIG), ("r/twin/", ""), ("s/twin/", ""), ("r/file", "")]);
+    let store = disk.store(&["r", "s"]);
+    let read = |name: &str| store.read(name, &LoadOptions::default());
+    assert!(read("m").is_ok());
+    for name in ["nobody", ".", "file", "nul\0"] {
+        let line = format!("failed to poll model '{name}': model not found in any model repository.");
+        assert_eq!(read(name).unwrap_err().to_string(), line);
+    }
+    let line = "failed to poll model 'twin': not unique across all model repositories";
+    assert_eq!(read("twin").unwrap_err().to_string(), line);
+    assert_eq!(read("twin").unwrap_err().status().code, Code::Internal);
+}
+
+#[test]
+fn a_model_is_read_with_defaults_filled() {
+    let disk = Disk::with(&[
+        ("r/m/config.pbtxt", "backend: \"identity\" max_batch_size: 4 version_policy { latest { num_versions: 2 } }"),
+        ("r/m/1/", ""),
+        ("r/m/3/", ""),
+        ("r/m/10/", ""),
+        ("r/m/02/", ""),
+        ("r/m/old/", ""),
+        ("r/m/warmup/", ""),
+        ("r/m/4", "a file"),
+    ]);
+    let source = disk.read().unwrap();
+    assert_eq!(source.config.name, "m");
+    assert_eq!(source.versions, [3, 10]);
+    assert!(source.config_given && !source.overridden && !source.directory.is_made());
+    assert!(source.config.optimization.is_some());
+    let warnings: Vec<String> = source.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "ignore version directory '02' which contains leading zeros in its directory name",
+            "ignore version directory 'old' which fails to convert to integral number",
+        ]
+    );
+}
+
+#[test]
+fn a_specific_version_that_is_missing_is_warned_of() {
+    let policy = "backend: \"identity\" version_policy { specific { versions: [1, 5] } }";
+    let source = Disk::with(&[("r/m/config.pbtxt", policy), ("r/m/1/", ""), ("r/m/2/", "")]).read().unwrap();
+    assert_eq!(source.versions, [1]);
+    assert_eq!(source.warnings, [Warning::MissingVersion { model: "m".to_owned(), version: 5 }]);
+    let nothing = Disk::with(&[("r/m/config.pbtxt", policy)]).read().unwrap();
+    assert!(nothing.facts().versions.is_empty());
+}
+
+#[test]
+fn a_model_without_configuration_is_told_by_its_files() {
+    let files = [("r/m/1/model.py", ""), ("r/m/2/model.onnx", "")];
+    let source = Disk::with(&files).read().unwrap();
+    assert_eq!(source.config.backend, "python");
+    assert!(!source.config_given);
+    let disk = Disk::with(&files);
+    let refused = disk.store_with(&["r"], |options| options.auto_complete = false).read("m", &LoadOptions::default());
+    let path = disk.path("r/m/config.pbtxt");
+    let reason = format!("failed to open text file for read {}: No such file or directory", path.display());
+    let line = format!("Poll failed for model directory 'm': {reason}");
+    assert_eq!(refused.unwrap_err().to_string(), line);
+}
+
+#[test]
+fn what_is_wrong_before_loading_stays_in_the_log() {
+    check_refused(
+        &[("r/m/config.pbtxt", "max_batch_size: [")],
+        "Poll failed for model directory 'm': failed to read text proto",
+    );
+    check_refused(
+        &[("r/m/config.pbtxt", "name: \"n\" backend: \"identity\"")],
+        "Poll failed for model directory 'm': unexpected directory name 'm' for model 'n', directory name must equal model name",
+    );
+    check_refused(&[("r/m/1/", "")], "Invalid model name: Could not determine backend for model 'm'");
+    check_refused(
+        &[("r/m/config.pbtxt", "backend: \"identity\" max_batch_size: -1")],
+        "'max_batch_size' must be non-negative value for m",
+    );
+    check_refused(&[("r/m/config.pbtxt/", "")], "failed to open text file for read ");
+}
+
+#[test]
+fn inputs_are_checked_early_only_if_nobody_completes_them() {
+    let disk = Disk::with(&[("r/m/config.pbtxt", "backend: \"identity\" input { name: \"x\" data_type: TYPE_INT32 }")]);
+    assert!(disk.read().is_ok());
+    let strict = disk.store_with(&["r"], |options| options.auto_complete = false);
+    assert!(strict.read("m", &LoadOptions::default()).unwrap_err().to_string().contains("must specify 'dims'"));
+}
+
+#[test]
+fn a_named_configuration_wins_where_it_is() {
+    let disk = Disk::with(&[
+        ("r/m/config.pbtxt", "backend: \"identity\" max_batch_size: 1"),
+        ("r/m/configs/big.pbtxt", "backend: \"identity\" max_batch_size: 64"),
+    ]);
+    let size = |name: &str| {
+        let store = disk.store_with(&["r"], |options| name.clone_into(&mut options.config_name));
+        store.read("m", &LoadOptions::default()).unwrap().config.max_batch_size
+    };
+    assert_eq!(size("big"), 64);
+    assert_eq!(size("small"), 1);
+    assert_eq!(size(""), 1);
+}
+
+#[test]
+fn a_sent_configuration_replaces_the_file() {
+    let disk = Disk::with(&[("r/m/config.pbtxt", "max_batch_size: ["), ("r/m/1/", "")]);
+    let store = disk.store(&["r"]);
+    let source = store.read("m", &with_config(r#"{"backend":"identity","max_batch_size":3}"#)).unwrap();
+    assert_eq!((source.config.max_batch_size, source.versions.clone()), (3, vec![1]));
+    assert!(source.overridden && source.config_given && source.facts().overridden);
+    for json in ["{", r#"{"no_such_field":1}"#, r#"{"max_batch_size":"many"}"#, "[]"] {
+        let refused = store.read("m", &with_config(json)).unwrap_err();
+        let line = refused.to_string();
+        assert!(line.starts_with("Poll failed for model directory 'm': Invalid config override: "), "{line}");
+        assert_eq!(refused.status().message, "failed to load 'm', failed to poll from model repository");
+    }
+}
+
+#[test]
+fn sent_files_make_a_model_that_the_repository_has_no_part_in() {
+    let disk = Disk::with(&[("r/m/config.pbtxt", CONFIG), ("r/m/1/", ""), ("r/m/9/", "")]);
+    let store = disk.store(&["r"]);
+    let load = with_files(Some(r#"{"backend":"identity"}"#), &[("2/weights", "x"), ("labels.txt", "a\nb\n")]);
+    for name in ["m", "sent"] {
+        let source = store.read(name, &load).unwrap();
+        assert_eq!(source.versions, [2]);
+        assert!(source.overridden && source.directory.is_made());
+        let path = source.directory.version(2).join("weights");
+        assert_eq!(fs::read(&path).unwrap(), b"x");
+        drop(source);
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn sent_files_need_a_sent_configuration_and_stay_inside() {
+    let store = Disk::with(&[]).store_after_drop();
+    let line = |load: LoadOptions| store.read("m", &load).unwrap_err().to_string();
+    assert_eq!(
+        line(with_files(None, &[("1/model.onnx", "x")])),
+        "Poll failed for model directory 'm': Load parameter 'config' must be specified for model file override"
+    );
+    assert_eq!(
+        line(with_files(Some(r#"{"backend":"identity"}"#), &[("1/../../x", "")])),
+        "Poll failed for model directory 'm': Invalid file parameter 'file:1/../../x' with normalized path '../x' must \
+         stay within model directory."
+    );
+}
+
+#[test]
+fn an_ensemble_says_what_it_is_made_of() {
+    let map = "input_map { key: \"x\" value: \"x\" } output_map { key: \"y\" value: \"y\" }";
+    let config = format!(
+        "platform: \"ensemble\" ensemble_scheduling {{ step {{ model_name: \"b\" {map} }} \
+         step {{ model_name: \"a\" input_map {{ key: \"x\" value: \"y\" }} output_map {{ key: \"y\" value: \"z\" }} }} \
+         step {{ model_name: \"b\" input_map {{ key: \"x\" value: \"z\" }} output_map {{ key: \"y\" value: \"w\" }} }} }} \
+         input {{ name: \"x\" data_type: TYPE_FP32 dims: 1 }} output {{ name: \"w\" data_type: TYPE_FP32 dims: 1 }}"
+    );
+    let source = Disk::with(&[("r/m/config.pbtxt", &config), ("r/m/1/", "")]).read().unwrap();
+    assert_eq!(source.facts().needs, ["b", "a"]);
+}
+
+#[test]
+fn labels_are_read_from_the_models_directory_alone() {
+    let config = |file: &str| {
+        format!(
+            "backend: \"identity\" output {{ name: \"y\" data_type: TYPE_FP32 dims: 2 label_filename: \"{file}\" }} \
+             output {{ name: \"z\" data_type: TYPE_FP32 dims: 2 }}"
+        )
+    };
+    let labels = |file: &str| {
+        let disk =
+            Disk::with(&[("r/m/config.pbtxt", &config(file)), ("r/m/names.txt", "cat\ndog\n"), ("r/out.txt", "x")]);
+        let source = disk.read().unwrap();
+        source.labels(&source.config)
+    };
+    let found = labels("names.txt").unwrap();
+    assert_eq!(found.keys().collect::<Vec<_>>(), ["y"]);
+    assert_eq!(&found["y"][..], ["cat", "dog"]);
+    let refused = labels("../out.txt").unwrap_err();
+    assert_eq!(
+        refused,
+        Status::unsupported("label file path '../out.txt' for output 'y' in model 'm' is outside model directory")
+    );
+    let missing = labels("none.txt").unwrap_err();
+    assert_eq!(missing.code, Code::Internal);
+    assert!(missing.message.starts_with("failed to open text file for read "), "{missing}");
+    assert!(missing.message.ends_with("none.txt: No such file or directory"), "{missing}");
+}
+
+/// Which versions `change` makes differ, of versions 1 and 2.
+#[track_caller]
+fn check_changed(change: impl FnOnce(&Disk), expect: &[i64]) {
+    let disk = Disk::with(&[("r/m/config.pbtxt", CONFIG), ("r/m/1/model.py", "a"), ("r/m/2/sub/weights", "a")]);
+    let before = disk.read().unwrap().fingerprint;
+    change(&disk);
+    let after = disk.read().unwrap().fingerprint;
+    let changed: Vec<i64> = [1, 2].into_iter().filter(|&version| !before.same_version(&after, version)).collect();
+    assert_eq!(changed, expect);
+}
+
+#[test]
+fn a_fingerprint_tells_which_versions_changed() {
+    check_changed(|_| {}, &[]);
+    check_changed(|disk| disk.write("r/m/1/model.py", "ab"), &[1]);
+    check_changed(|disk| disk.write("r/m/2/sub/more", ""), &[2]);
+    check_changed(|disk| fs::rename(disk.path("r/m/2/sub"), disk.path("r/m/2/bus")).unwrap(), &[2]);
+    check_changed(|disk| fs::remove_dir_all(disk.path("r/m/1")).unwrap(), &[1]);
+    check_changed(|disk| disk.write("r/m/3/model.py", "a"), &[]);
+    check_changed(|disk| disk.write("r/m/labels.txt", "a"), &[1, 2]);
+    check_changed(|disk| disk.write("r/m/config.pbtxt", "backend: \"identity\" max_batch_size: 1"), &[1, 2]);
+}
+
+#[test]
+fn what_python_leaves_behind_is_no_change() {
+    check_changed(|disk| disk.write("r/m/1/__pycache__/model.pyc", "x"), &[]);
+}
+
+#[test]
+fn a_new_time_alone_is_a_change() {
+    let touch = |disk: &Disk| {
+        let file = fs::File::options().write(true).open(disk.path("r/m/1/model.py")).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    };
+    check_changed(touch, &[1]);
+}
+
+#[test]
+fn links_count_as_what_they_lead_to_and_a_ring_of_them_is_refused() {
+    let relink = |disk: &Disk| symlink(disk.path("r/m/config.pbtxt"), disk.path("r/m/1/linked")).unwrap();
+    check_changed(relink, &[1]);
+    check_changed(|disk| symlink(disk.path("nowhere"), disk.path("r/m/1/dangling")).unwrap(), &[1]);
+    let disk = Disk::with(&[("r/m/config.pbtxt", CONFIG), ("r/m/1/", "")]);
+    symlink(disk.path("r/m"), disk.path("r/m/1/again")).unwrap();
+    let line = disk.read().unwrap_err().to_string();
+    assert!(line.contains("folders within folders"), "{line}");
+}
