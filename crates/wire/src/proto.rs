@@ -1,1 +1,48 @@
 //! How do requests and answers look as protobuf?
+//!
+//! ```text
+//!   DATA frames ─ Gather ─► Chain ─ InferMessage::read ─► InferMessage ─ into_ask ─► Ask
+//!                 pieces                 syntax, no tensor copied          meaning, tensors placed
+//!
+//!   Response ─ encode_unary | encode_stream ─► Chunks: head bytes, tensor, head bytes, tensor, …
+//! ```
+//!
+//! Inference messages are read and written by hand, because their tensors must not be copied; all others go through the
+//! generated types of [`messages`].
+
+mod ask;
+mod chain;
+mod change;
+mod choice;
+mod contents;
+mod encode;
+mod gather;
+mod infer;
+mod placement;
+mod read;
+mod report;
+
+/// The messages of `proto/grpc_service.proto`, package `inference`.
+#[allow(clippy::pedantic, missing_docs)]
+pub mod messages {
+    include!(concat!(env!("OUT_DIR"), "/inference.rs"));
+}
+
+/// The messages of `proto/health.proto`, package `grpc.health.v1`.
+#[allow(clippy::pedantic, missing_docs)]
+pub mod health {
+    include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
+}
+
+/// The encoded `FileDescriptorSet` of all schemas, that of model configurations included.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/grpc_service.bin"));
+
+pub use chain::{Chain, ChainReader};
+pub use change::{check_repository, load_options, log_change, trace_change, unload_dependents};
+pub use encode::{Chunks, PREFIX_BYTES, StreamNews, encode_stream, encode_unary};
+pub use gather::Gather;
+pub use infer::InferMessage;
+pub use read::Malformed;
+
+/// The largest message that is read or written, in bytes: gRPC counts them in a signed 32-bit number.
+pub const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;

@@ -1,0 +1,30 @@
+//! How do the gRPC schemas become Rust types?
+
+use std::{env, error::Error, fs, path::PathBuf};
+
+use prost::Message as _;
+
+const MODEL_CONFIG: &str = "model_config.proto";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // The schema of model configurations belongs to the crate `config`, and so do its types.
+    let includes = ["proto", "../config/proto"];
+    for folder in includes {
+        println!("cargo::rerun-if-changed={folder}");
+    }
+    let descriptors = protox::compile(["grpc_service.proto", "health.proto"], includes)?;
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(out.join("grpc_service.bin"), descriptors.encode_to_vec())?;
+    let mut config = prost_build::Config::new();
+    // Maps in key order, so that one message has one encoding.
+    config.bytes(["."]).btree_map(["."]);
+    for file in descriptors.file.iter().filter(|file| file.name() == MODEL_CONFIG) {
+        let messages = file.message_type.iter().map(|message| message.name().to_owned());
+        let enums = file.enum_type.iter().map(|values| values.name().to_owned());
+        for name in messages.chain(enums) {
+            config.extern_path(format!(".inference.{name}"), format!("::nerite_config::proto::{name}"));
+        }
+    }
+    config.compile_fds(descriptors)?;
+    Ok(())
+}

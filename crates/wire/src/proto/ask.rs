@@ -1,0 +1,146 @@
+//! What does a ModelInferRequest ask for?
+
+use nerite_memory::Buffer;
+use nerite_request::{Ask, AskInput, AskOutput, Parameters, SequenceId, Source, Status};
+use nerite_tensor::DataType;
+
+use super::InferMessage;
+use super::chain::{Run, place};
+use super::choice::Choice;
+use super::contents;
+use super::infer::{InputMessage, OutputMessage};
+
+/// The longest correlation id that is text, in bytes.
+const SEQUENCE_ID_BYTES_MAX: usize = 128;
+const EMPTY_FINAL: &str = "triton_enable_empty_final_response";
+
+impl InferMessage {
+    /// What the message means. `forward` may add parameters from the call's metadata; it comes after the request's own
+    /// parameters and before its tensors, so that errors come in that order.
+    pub fn into_ask(self, forward: impl FnOnce(&mut Parameters) -> Result<(), Status>) -> Result<Ask, Status> {
+        let InferMessage { model, version, id, parameters, inputs, outputs, raw } = self;
+        let mut ask = Ask { model, version, id, ..Ask::default() };
+        for (key, choice) in parameters {
+            take_parameter(&mut ask, key, choice)?;
+        }
+        forward(&mut ask.parameters)?;
+        ask.inputs.reserve_exact(inputs.len());
+        let mut inline = Inline { any_raw: !raw.is_empty(), raw: raw.into_iter() };
+        for input in inputs {
+            let input = take_input(&ask, &mut inline, input)?;
+            ask.inputs.push(input);
+        }
+        ask.outputs = outputs.into_iter().map(take_output).collect::<Result<_, _>>()?;
+        Ok(ask)
+    }
+}
+
+fn wrong_type(key: &str, expected: &str) -> Status {
+    Status::invalid(format!("invalid value type for '{key}' parameter, expected {expected}."))
+}
+
+fn take_parameter(ask: &mut Ask, key: String, choice: Choice) -> Result<(), Status> {
+    match key.as_str() {
+        "sequence_id" => ask.sequence.id = sequence_id(choice)?,
+        "sequence_start" => ask.sequence.start = flag(&key, choice)?,
+        "sequence_end" => ask.sequence.end = flag(&key, choice)?,
+        "priority" => {
+            ask.priority = match choice {
+                Choice::Uint(priority) => priority,
+                Choice::Int(priority) => u64::try_from(priority)
+                    .map_err(|_| Status::invalid("invalid value for 'priority', expected value >= 0."))?,
+                _ => return Err(wrong_type(&key, "int64_param or uint64_param")),
+            }
+        }
+        "timeout" => match choice {
+            Choice::Int(timeout_us) => ask.timeout_us = timeout_us as u64,
+            _ => return Err(wrong_type(&key, "int64_param")),
+        },
+        EMPTY_FINAL => ask.empty_final = flag(&key, choice)?,
+        _ if key.starts_with("triton_") => {
+            return Err(Status::invalid(format!(
+                "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting with 'triton_' are allowed: {EMPTY_FINAL}"
+            )));
+        }
+        _ => match choice.into_parameter() {
+            Some(value) => ask.parameters.insert(key, value),
+            None => return Err(wrong_type(&key, "int64_param, bool_param, or string_param")),
+        },
+    }
+    Ok(())
+}
+
+fn flag(key: &str, choice: Choice) -> Result<bool, Status> {
+    match choice {
+        Choice::Bool(value) => Ok(value),
+        _ => Err(wrong_type(key, "bool_param")),
+    }
+}
+
+fn sequence_id(choice: Choice) -> Result<SequenceId, Status> {
+    match choice {
+        Choice::Int(0) => Ok(SequenceId::None),
+        Choice::Int(id) => Ok(SequenceId::Number(id as u64)),
+        Choice::String(id) if id.is_empty() => Ok(SequenceId::None),
+        Choice::String(id) if id.len() > SEQUENCE_ID_BYTES_MAX => {
+            Err(Status::unsupported("string correlation ID cannot be longer than 128 characters"))
+        }
+        Choice::String(id) => Ok(SequenceId::Text(id)),
+        _ => Err(wrong_type("sequence_id", "int64_param or string_param")),
+    }
+}
+
+/// The raw entries that no input has taken yet.
+struct Inline {
+    any_raw: bool,
+    raw: smallvec::IntoIter<[Run; 2]>,
+}
+
+fn take_input(ask: &Ask, inline: &mut Inline, input: InputMessage) -> Result<AskInput, Status> {
+    let InputMessage { name, datatype, shape, mut placement, contents } = input;
+    let model = &ask.model;
+    let refuse = |text: String| Err(Status::invalid(text));
+    let source = match (placement.region(&name)?, contents) {
+        (Some(_), Some(_)) => {
+            return refuse(format!(
+                "unexpected 'content' provided when using shared memory for input tensor '{name}' for model '{model}'"
+            ));
+        }
+        (Some(region), None) => Source::Region(region),
+        (None, Some(_)) if inline.any_raw => {
+            return refuse(format!(
+                "contents field must not be specified when using raw_input_contents for '{name}' for model '{model}'"
+            ));
+        }
+        (None, Some(contents)) => Source::Inline(contents::to_buffer(contents, datatype, &name, model)?),
+        (None, None) => match inline.raw.next() {
+            Some(run) => Source::Inline(place_raw(run, datatype)),
+            None => {
+                return refuse(format!(
+                    "unable to find data for input tensor '{name}' for model '{model}' in request."
+                ));
+            }
+        },
+    };
+    let Some(datatype) = datatype else {
+        let id = if ask.id.is_empty() { "<id_unknown>" } else { &ask.id };
+        return refuse(format!(
+            "[request id: {id}] inference input '{name}' data-type is '<invalid>', but model '{model}' expects one of its own"
+        ));
+    };
+    Ok(AskInput { name, datatype, shape, source })
+}
+
+fn place_raw(run: Run, datatype: Option<DataType>) -> Buffer {
+    place(run, datatype.map_or(1, DataType::align))
+}
+
+fn take_output(output: OutputMessage) -> Result<AskOutput, Status> {
+    let OutputMessage { name, mut placement } = output;
+    let region = placement.region(&name)?;
+    let classes = placement.classes()?;
+    if region.is_some() && classes > 0 {
+        return Err(Status::invalid("output can't set both 'shared_memory_region' and 'classification'"));
+    }
+    Ok(AskOutput { name, region, classes })
+}

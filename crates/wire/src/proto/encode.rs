@@ -1,0 +1,331 @@
+//! How does a response become protobuf without its tensors being copied?
+//!
+//! ```text
+//!   | 0 | length u32 BE | names, outputs, header of tensor 0 | tensor 0 … | header of tensor 1 | tensor 1 … |
+//!   '------------------- one chunk ----------------------'   own chunk    '---- one chunk ---'   own chunk
+//! ```
+
+use bytes::{BufMut, Bytes, BytesMut};
+use nerite_memory::Reason;
+use nerite_request::{Output, Parameter, Response, Status};
+use smallvec::SmallVec;
+
+use super::MESSAGE_BYTES_MAX;
+
+/// Smaller tensors are copied between their neighbours: sending another chunk costs more than moving these few bytes.
+const CHUNK_BYTES_MIN: usize = 4096;
+/// What stands before a gRPC message: a flag and its length.
+pub const PREFIX_BYTES: usize = 5;
+const FINAL: &str = "triton_final_response";
+
+/// A framed gRPC message as the parts to be sent one after the other.
+pub type Chunks = SmallVec<[Bytes; 2]>;
+
+/// What a response of a stream says beside its tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamNews<'a> {
+    /// Why there are no tensors; empty if there are.
+    pub error: &'a str,
+    /// Whether it is the last for its request; `None` to leave that open.
+    pub last: Option<bool>,
+}
+
+/// A ModelInferResponse, with the prefix of an uncompressed gRPC message before it.
+pub fn encode_unary(response: Response) -> Result<Chunks, Status> {
+    let plan = Plan::new(&response, None)?;
+    check_size(plan.len)?;
+    let mut writer = Writer::new(plan.len, plan.small_len);
+    writer.response(&plan, response, None);
+    Ok(writer.finish())
+}
+
+/// A ModelStreamInferResponse, with the prefix of an uncompressed gRPC message before it.
+pub fn encode_stream(response: Response, news: StreamNews<'_>) -> Result<Chunks, Status> {
+    let plan = Plan::new(&response, news.last)?;
+    let error_len = text_len(news.error);
+    let len = error_len + field_len(plan.len);
+    check_size(len)?;
+    let mut writer = Writer::new(len, plan.small_len + error_len + 8);
+    writer.text(1, news.error);
+    writer.head(2, plan.len);
+    writer.response(&plan, response, news.last);
+    Ok(writer.finish())
+}
+
+fn check_size(len: usize) -> Result<(), Status> {
+    if len <= MESSAGE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Status::invalid(format!(
+        "Response has byte size {len} which exceeds gRPC's byte size limit {MESSAGE_BYTES_MAX}."
+    )))
+}
+
+/// Lengths that stand before what they are the lengths of.
+struct Plan {
+    /// Bytes of the ModelInferResponse.
+    len: usize,
+    /// The part of them that is not in chunks of its own.
+    small_len: usize,
+    outputs: SmallVec<[OutputPlan; 4]>,
+}
+
+struct OutputPlan {
+    len: usize,
+    dims_len: usize,
+    raw_len: usize,
+}
+
+impl Plan {
+    fn new(response: &Response, last: Option<bool>) -> Result<Plan, Status> {
+        let mut len = text_len(&response.model) + text_len(&response.version) + text_len(&response.id);
+        len += response.parameters.iter().map(|(key, value)| field_len(entry_len(key, value))).sum::<usize>();
+        len += last.map_or(0, |last| field_len(entry_len(FINAL, &Parameter::Bool(last))));
+        let outputs: SmallVec<[OutputPlan; 4]> = response.outputs.iter().map(OutputPlan::new).collect();
+        let mut small_len = len;
+        for output in &outputs {
+            let heads = field_len(output.len) + 1 + varint_len(output.raw_len as u64);
+            small_len += heads + if output.raw_len < CHUNK_BYTES_MIN { output.raw_len } else { 0 };
+            len = len.saturating_add(heads).saturating_add(output.raw_len);
+        }
+        check_size(len)?;
+        Ok(Plan { len, small_len, outputs })
+    }
+}
+
+impl OutputPlan {
+    fn new(output: &Output) -> OutputPlan {
+        let dims_len = output.shape.iter().map(|dim| varint_len(*dim as u64)).sum();
+        let len = text_len(&output.name)
+            + text_len(output.datatype.name())
+            + if dims_len == 0 { 0 } else { field_len(dims_len) };
+        OutputPlan { len, dims_len, raw_len: if output.placed { 0 } else { output.data.len() } }
+    }
+}
+
+struct Writer {
+    chunks: Chunks,
+    small: BytesMut,
+}
+
+impl Writer {
+    fn new(len: usize, small_len: usize) -> Writer {
+        let mut small = BytesMut::with_capacity(PREFIX_BYTES + small_len);
+        small.put_u8(0);
+        small.put_u32(u32::try_from(len).expect("`check_size` has seen it"));
+        Writer { chunks: Chunks::new(), small }
+    }
+
+    fn response(&mut self, plan: &Plan, response: Response, last: Option<bool>) {
+        self.text(1, &response.model);
+        self.text(2, &response.version);
+        self.text(3, &response.id);
+        response.parameters.iter().for_each(|(key, value)| self.entry(key, value));
+        if let Some(last) = last {
+            self.entry(FINAL, &Parameter::Bool(last));
+        }
+        for (output, plan) in response.outputs.iter().zip(&plan.outputs) {
+            self.output(output, plan);
+        }
+        for (output, plan) in response.outputs.into_iter().zip(&plan.outputs) {
+            self.head(6, plan.raw_len);
+            self.raw(output, plan.raw_len);
+        }
+    }
+
+    fn output(&mut self, output: &Output, plan: &OutputPlan) {
+        self.head(5, plan.len);
+        self.text(1, &output.name);
+        self.text(2, output.datatype.name());
+        if plan.dims_len > 0 {
+            self.head(3, plan.dims_len);
+            output.shape.iter().for_each(|dim| self.varint(*dim as u64));
+        }
+    }
+
+    fn raw(&mut self, output: Output, len: usize) {
+        if len >= CHUNK_BYTES_MIN {
+            let before = self.small.split().freeze();
+            self.chunks.push(before);
+            self.chunks.push(output.data.into_bytes());
+        } else if len > 0 && output.data.place().is_host() {
+            let at = self.small.len();
+            self.small.put_bytes(0, len);
+            output.data.copy_to(&mut self.small[at..], Reason::InlineResponse);
+        } else if len > 0 {
+            self.small.extend_from_slice(&output.data.into_bytes());
+        }
+    }
+
+    /// One entry of a map of parameters, which is field 4 of every message that has one here.
+    fn entry(&mut self, key: &str, value: &Parameter) {
+        let value_len = parameter_len(value);
+        self.head(4, entry_len(key, value));
+        // Unlike other fields, both halves of a map's entry are always there.
+        self.head(1, key.len());
+        self.small.put_slice(key.as_bytes());
+        self.head(2, value_len);
+        match value {
+            Parameter::Bool(value) => self.small.put_slice(&[1 << 3, u8::from(*value)]),
+            Parameter::Int(value) => {
+                self.small.put_u8(2 << 3);
+                self.varint(*value as u64);
+            }
+            Parameter::String(value) => {
+                self.head(3, value.len());
+                self.small.put_slice(value.as_bytes());
+            }
+            Parameter::Double(value) => {
+                self.small.put_u8(4 << 3 | 1);
+                self.small.put_f64_le(*value);
+            }
+        }
+    }
+
+    fn text(&mut self, number: u8, text: &str) {
+        if !text.is_empty() {
+            self.head(number, text.len());
+            self.small.put_slice(text.as_bytes());
+        }
+    }
+
+    fn head(&mut self, number: u8, len: usize) {
+        self.small.put_u8(number << 3 | 2);
+        self.varint(len as u64);
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.small.put_u8(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.small.put_u8(value as u8);
+    }
+
+    fn finish(mut self) -> Chunks {
+        if !self.small.is_empty() {
+            self.chunks.push(self.small.freeze());
+        }
+        self.chunks
+    }
+}
+
+fn varint_len(value: u64) -> usize {
+    ((64 - (value | 1).leading_zeros()) as usize).div_ceil(7)
+}
+
+/// A field of `len` bytes with its tag, whose number is below 16, and its length.
+fn field_len(len: usize) -> usize {
+    1 + varint_len(len as u64) + len
+}
+
+fn text_len(text: &str) -> usize {
+    if text.is_empty() { 0 } else { field_len(text.len()) }
+}
+
+fn entry_len(key: &str, value: &Parameter) -> usize {
+    field_len(key.len()) + field_len(parameter_len(value))
+}
+
+fn parameter_len(value: &Parameter) -> usize {
+    match value {
+        Parameter::Bool(_) => 2,
+        Parameter::Int(value) => 1 + varint_len(*value as u64),
+        Parameter::String(value) => field_len(value.len()),
+        Parameter::Double(_) => 9,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use nerite_memory::{Buffer, Slot};
+    use nerite_request::Parameters;
+    use nerite_tensor::DataType;
+    use prost::Message;
+
+    use super::super::messages::infer_parameter::ParameterChoice;
+    use super::super::messages::{ModelInferResponse, ModelStreamInferResponse};
+    use super::*;
+
+    fn output(name: &str, len: usize, placed: bool) -> Output {
+        let shape = [len as i64, -1].into_iter().collect();
+        Output { name: name.into(), datatype: DataType::Uint8, shape, data: Buffer::from(vec![7; len]), placed }
+    }
+
+    fn response(outputs: Vec<Output>) -> Response {
+        let mut parameters = Parameters::new();
+        parameters.insert("b", Parameter::Bool(true));
+        parameters.insert("i", Parameter::Int(-5));
+        parameters.insert("s", Parameter::String(String::new()));
+        parameters.insert("d", Parameter::Double(0.5));
+        Response { model: "m".into(), version: "1".into(), parameters, outputs, ..Response::default() }
+    }
+
+    fn unframe(chunks: &Chunks) -> Vec<u8> {
+        let all = chunks.concat();
+        let (prefix, message) = all.split_at(PREFIX_BYTES);
+        assert_eq!(prefix[0], 0);
+        assert_eq!(prefix[1..], u32::to_be_bytes(message.len() as u32));
+        message.to_vec()
+    }
+
+    #[track_caller]
+    fn check(outputs: Vec<Output>, chunks: usize) {
+        let lens: Vec<_> = outputs.iter().map(|o| if o.placed { 0 } else { o.data.len() }).collect();
+        let encoded = encode_unary(response(outputs.clone())).unwrap();
+        assert_eq!(encoded.len(), chunks);
+        let message = ModelInferResponse::decode(unframe(&encoded).as_slice()).unwrap();
+        assert_eq!((message.model_name.as_str(), message.model_version.as_str(), message.id.as_str()), ("m", "1", ""));
+        assert_eq!(message.parameters.len(), 4);
+        assert_eq!(message.parameters["i"].parameter_choice, Some(ParameterChoice::Int64Param(-5)));
+        assert_eq!(message.raw_output_contents.iter().map(Bytes::len).collect::<Vec<_>>(), lens);
+        assert!(message.raw_output_contents.iter().flatten().all(|byte| *byte == 7));
+        for (got, want) in message.outputs.iter().zip(&outputs) {
+            assert_eq!((got.name.as_str(), got.datatype.as_str()), (want.name.as_str(), "UINT8"));
+            assert_eq!(got.shape, want.shape.to_vec());
+        }
+        // Our bytes are those the schema's own encoder writes, only in pieces.
+        assert_eq!(message.encoded_len(), unframe(&encoded).len());
+    }
+
+    #[test]
+    fn large_tensors_are_chunks_and_small_ones_are_not() {
+        check(vec![], 1);
+        check(vec![output("a", 3, false), output("b", 0, false), output("c", 9, true)], 1);
+        check(vec![output("a", CHUNK_BYTES_MIN, false)], 2);
+        check(vec![output("a", 70_000, false), output("b", 1, false), output("c", 70_000, false)], 4);
+    }
+
+    #[test]
+    fn a_large_tensor_is_sent_from_where_it_is() {
+        let tensor = output("a", CHUNK_BYTES_MIN, false);
+        let address = tensor.data.as_ptr();
+        assert_eq!(encode_unary(response(vec![tensor])).unwrap()[1].as_ptr(), address);
+    }
+
+    #[test]
+    fn a_stream_says_which_response_is_the_last() {
+        let encoded =
+            encode_stream(response(vec![output("a", 5000, false)]), StreamNews { error: "", last: Some(true) });
+        let message = ModelStreamInferResponse::decode(unframe(&encoded.unwrap()).as_slice()).unwrap();
+        assert_eq!(message.error_message, "");
+        let inner = message.infer_response.unwrap();
+        assert_eq!(inner.parameters[FINAL].parameter_choice, Some(ParameterChoice::BoolParam(true)));
+        assert_eq!(inner.raw_output_contents[0].len(), 5000);
+        let encoded = encode_stream(Response::default(), StreamNews { error: "no", last: None });
+        let message = ModelStreamInferResponse::decode(unframe(&encoded.unwrap()).as_slice()).unwrap();
+        assert_eq!(
+            (message.error_message.as_str(), message.infer_response),
+            ("no", Some(ModelInferResponse::default()))
+        );
+    }
+
+    #[test]
+    fn a_response_beyond_the_limit_is_an_error_with_both_numbers() {
+        let half = Output { data: Slot::heap(1 << 30).filled().into_buffer(), ..output("a", 0, false) };
+        let error = encode_unary(response(vec![half.clone(), half])).unwrap_err();
+        assert!(error.message.starts_with("Response has byte size 21474837"), "{error}");
+        assert!(error.message.ends_with("which exceeds gRPC's byte size limit 2147483647."), "{error}");
+    }
+}

@@ -1,0 +1,294 @@
+//! Does our reader of ModelInferRequest see what a plain protobuf reader sees?
+#![allow(clippy::unwrap_used)]
+
+use bytes::Bytes;
+use nerite_request::{Ask, Parameter, Source};
+use nerite_tensor::DataType;
+use nerite_wire::proto::messages::infer_parameter::ParameterChoice;
+use nerite_wire::proto::messages::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
+use nerite_wire::proto::messages::{InferParameter, InferTensorContents, ModelInferRequest};
+use nerite_wire::proto::{Chain, Gather, InferMessage};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use prost::Message;
+
+fn chain(message: &[u8], cuts: &[usize]) -> Chain {
+    let mut gather = Gather::new(message.len());
+    let mut rest = Bytes::copy_from_slice(message);
+    for cut in cuts {
+        gather.push(rest.split_to(cut % (rest.len() + 1)));
+    }
+    gather.push(rest);
+    gather.finish()
+}
+
+fn read(request: &ModelInferRequest, cuts: &[usize]) -> Result<Ask, String> {
+    let message = InferMessage::read(&chain(&request.encode_to_vec(), cuts)).unwrap();
+    message.into_ask(|_| Ok(())).map_err(|status| status.message)
+}
+
+fn parameter(choice: ParameterChoice) -> InferParameter {
+    InferParameter { parameter_choice: Some(choice) }
+}
+
+fn choice() -> impl Strategy<Value = ParameterChoice> {
+    prop_oneof![
+        any::<bool>().prop_map(ParameterChoice::BoolParam),
+        any::<i64>().prop_map(ParameterChoice::Int64Param),
+        ".{0,9}".prop_map(ParameterChoice::StringParam),
+        (-1e9..1e9f64).prop_map(ParameterChoice::DoubleParam),
+    ]
+}
+
+prop_compose! {
+    fn input()(
+        name in ".{0,12}",
+        datatype in prop::sample::select(DataType::ALL.to_vec()),
+        shape in vec(any::<i64>(), 0..9),
+        region in prop::option::of((".{0,9}", any::<i64>(), any::<i64>())),
+    ) -> InferInputTensor {
+        let mut input = InferInputTensor { name, datatype: datatype.name().into(), shape, ..Default::default() };
+        if let Some((name, offset, size)) = region {
+            let entries = [
+                ("shared_memory_region", ParameterChoice::StringParam(name)),
+                ("shared_memory_offset", ParameterChoice::Int64Param(offset)),
+                ("shared_memory_byte_size", ParameterChoice::Int64Param(size)),
+            ];
+            input.parameters = entries.map(|(key, value)| (key.to_owned(), parameter(value))).into();
+        }
+        input
+    }
+}
+
+prop_compose! {
+    fn request()(
+        model_name in ".{0,300}",
+        model_version in "[0-9]{0,3}",
+        id in ".{0,20}",
+        parameters in prop::collection::btree_map("[a-s]{1,9}", choice().prop_map(parameter), 0..4),
+        inputs in vec(input(), 0..4),
+        outputs in vec(".{0,9}", 0..4),
+        raw in vec(vec(any::<u8>(), 0..3000), 8),
+    ) -> ModelInferRequest {
+        let raw_input_contents = raw.into_iter().map(Bytes::from).collect();
+        let outputs = outputs.into_iter().map(|name| InferRequestedOutputTensor { name, ..Default::default() }).collect();
+        ModelInferRequest { model_name, model_version, id, parameters, inputs, outputs, raw_input_contents }
+    }
+}
+
+#[track_caller]
+fn assert_same(ask: &Ask, request: &ModelInferRequest) {
+    assert_eq!((&ask.model, &ask.version, &ask.id), (&request.model_name, &request.model_version, &request.id));
+    assert_eq!(ask.parameters.len(), request.parameters.len());
+    for (key, value) in ask.parameters.iter() {
+        let expect = match request.parameters[key].parameter_choice.clone().unwrap() {
+            ParameterChoice::BoolParam(value) => Parameter::Bool(value),
+            ParameterChoice::Int64Param(value) => Parameter::Int(value),
+            ParameterChoice::StringParam(value) => Parameter::String(value),
+            ParameterChoice::DoubleParam(value) => Parameter::Double(value),
+            ParameterChoice::Uint64Param(_) => panic!("not made by this test"),
+        };
+        assert_eq!(value, &expect);
+    }
+    assert!(ask.outputs.iter().map(|output| &output.name).eq(request.outputs.iter().map(|output| &output.name)));
+    assert_eq!(ask.inputs.len(), request.inputs.len());
+    let mut raw = request.raw_input_contents.iter();
+    for (got, sent) in ask.inputs.iter().zip(&request.inputs) {
+        assert_eq!(
+            (&got.name, got.datatype.name(), got.shape.as_slice()),
+            (&sent.name, sent.datatype.as_str(), sent.shape.as_slice())
+        );
+        match &got.source {
+            Source::Region(region) => {
+                assert!(!sent.parameters.is_empty());
+                let offset = parameter(ParameterChoice::Int64Param(region.offset as i64));
+                assert_eq!(sent.parameters["shared_memory_offset"], offset);
+            }
+            Source::Inline(buffer) => {
+                assert_eq!(buffer.private_bytes().unwrap(), raw.next().unwrap());
+                assert!(buffer.is_empty() || buffer.is_aligned(got.datatype.align()));
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_request_is_read_as_it_was_written(request in request(), cuts in vec(any::<usize>(), 0..40)) {
+        assert_same(&read(&request, &cuts).unwrap(), &request);
+    }
+
+    #[test]
+    fn fields_of_later_versions_are_passed_over(request in request(), cuts in vec(any::<usize>(), 0..9), len in 0usize..300) {
+        let mut bytes = vec![0xc2, 0x3e, 0x80 | (len as u8 & 0x7f), (len >> 7) as u8];
+        bytes.extend(vec![0xff; len]);
+        bytes.extend([0xc0, 0x3e, 5, 0xc3, 0x3e, 0x08, 1, 0xc4, 0x3e]);
+        bytes.extend(request.encode_to_vec());
+        let message = InferMessage::read(&chain(&bytes, &cuts)).unwrap();
+        assert_same(&message.into_ask(|_| Ok(())).unwrap(), &request);
+    }
+
+    #[test]
+    fn garbage_never_panics_and_what_protobuf_accepts_we_accept(
+        request in request(), hits in vec((any::<usize>(), any::<u8>()), 0..20), cuts in vec(any::<usize>(), 0..9)
+    ) {
+        let mut bytes = request.encode_to_vec();
+        for (at, value) in hits {
+            let len = bytes.len();
+            if len > 0 {
+                bytes[at % len.min(200)] = value;
+            }
+        }
+        let ours = InferMessage::read(&chain(&bytes, &cuts));
+        prop_assert!(ours.is_ok() || ModelInferRequest::decode(bytes.as_slice()).is_err(), "{ours:?}");
+        let _ = ours.map(|message| message.into_ask(|_| Ok(())));
+    }
+
+    #[test]
+    fn noise_never_panics(bytes in vec(any::<u8>(), 0..400), cuts in vec(any::<usize>(), 0..9)) {
+        let _ = InferMessage::read(&chain(&bytes, &cuts)).map(|message| message.into_ask(|_| Ok(())));
+    }
+}
+
+fn plain() -> ModelInferRequest {
+    let input = InferInputTensor { name: "in".into(), datatype: "INT32".into(), shape: vec![1], ..Default::default() };
+    ModelInferRequest {
+        model_name: "m".into(),
+        inputs: vec![input],
+        raw_input_contents: vec![Bytes::from_static(&[1, 0, 0, 0])],
+        ..Default::default()
+    }
+}
+
+#[track_caller]
+fn check(change: impl FnOnce(&mut ModelInferRequest), expect: Result<(), &str>) {
+    let mut request = plain();
+    change(&mut request);
+    assert_eq!(read(&request, &[]).map(drop), expect.map_err(str::to_owned));
+}
+
+fn with(key: &str, choice: ParameterChoice) -> impl FnOnce(&mut ModelInferRequest) {
+    move |request| drop(request.parameters.insert(key.to_owned(), parameter(choice)))
+}
+
+#[test]
+fn request_parameters_have_their_types() {
+    use ParameterChoice::{BoolParam, DoubleParam, Int64Param, StringParam, Uint64Param};
+    check(|_| {}, Ok(()));
+    check(with("sequence_id", Int64Param(3)), Ok(()));
+    check(with("sequence_id", StringParam("s".repeat(128))), Ok(()));
+    check(
+        with("sequence_id", StringParam("s".repeat(129))),
+        Err("string correlation ID cannot be longer than 128 characters"),
+    );
+    check(
+        with("sequence_id", Uint64Param(3)),
+        Err("invalid value type for 'sequence_id' parameter, expected int64_param or string_param."),
+    );
+    let flag = "invalid value type for 'sequence_start' parameter, expected bool_param.";
+    check(with("sequence_start", Int64Param(1)), Err(flag));
+    check(with("priority", Uint64Param(u64::MAX)), Ok(()));
+    check(with("priority", Int64Param(-1)), Err("invalid value for 'priority', expected value >= 0."));
+    let priority = "invalid value type for 'priority' parameter, expected int64_param or uint64_param.";
+    check(with("priority", BoolParam(true)), Err(priority));
+    let timeout = "invalid value type for 'timeout' parameter, expected int64_param.";
+    check(with("timeout", Uint64Param(1)), Err(timeout));
+    check(with("triton_enable_empty_final_response", BoolParam(true)), Ok(()));
+    let empty = "invalid value type for 'triton_enable_empty_final_response' parameter, expected bool_param.";
+    check(with("triton_enable_empty_final_response", StringParam("true".into())), Err(empty));
+    let reserved = "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting with 'triton_' are allowed: triton_enable_empty_final_response";
+    check(with("triton_x", BoolParam(true)), Err(reserved));
+    check(with("mine", DoubleParam(0.5)), Ok(()));
+    let own = "invalid value type for 'mine' parameter, expected int64_param, bool_param, or string_param.";
+    check(with("mine", Uint64Param(1)), Err(own));
+    check(|r| drop(r.parameters.insert("mine".into(), InferParameter::default())), Err(own));
+}
+
+#[test]
+fn an_input_has_one_source() {
+    let contents = || Some(InferTensorContents { int_contents: vec![1], ..Default::default() });
+    check(|r| r.raw_input_contents.push(Bytes::from_static(b"more")), Ok(()));
+    check(|r| r.raw_input_contents.clear(), Err("unable to find data for input tensor 'in' for model 'm' in request."));
+    check(
+        |r| r.inputs[0].contents = contents(),
+        Err("contents field must not be specified when using raw_input_contents for 'in' for model 'm'"),
+    );
+    check(
+        |r| {
+            r.raw_input_contents.clear();
+            r.inputs[0].contents = contents();
+        },
+        Ok(()),
+    );
+    check(
+        |r| {
+            let region = [
+                ("shared_memory_region", ParameterChoice::StringParam("a".into())),
+                ("shared_memory_byte_size", ParameterChoice::Int64Param(4)),
+            ];
+            r.inputs[0].parameters = region.map(|(key, value)| (key.to_owned(), parameter(value))).into();
+            r.inputs[0].contents = contents();
+        },
+        Err("unexpected 'content' provided when using shared memory for input tensor 'in' for model 'm'"),
+    );
+    check(
+        |r| r.inputs[0].datatype = "FP8".into(),
+        Err(
+            "[request id: <id_unknown>] inference input 'in' data-type is '<invalid>', but model 'm' expects one of its own",
+        ),
+    );
+}
+
+#[track_caller]
+fn check_placement(entries: &[(&str, ParameterChoice)], expect: Result<(), &str>) {
+    let entries = entries.iter().map(|(key, value)| ((*key).to_owned(), parameter(value.clone())));
+    let output = InferRequestedOutputTensor { name: "t".into(), parameters: entries.collect() };
+    check(|r| r.outputs.push(output), expect);
+}
+
+#[test]
+fn a_region_is_named_completely() {
+    use ParameterChoice::{Int64Param, StringParam, Uint64Param};
+    let region = || ("shared_memory_region", StringParam("r".into()));
+    let size = || ("shared_memory_byte_size", Int64Param(4));
+    let offset = |choice| ("shared_memory_offset", choice);
+    check_placement(&[region(), size()], Ok(()));
+    check_placement(&[region(), size(), offset(Int64Param(-1))], Ok(()));
+    check_placement(
+        &[("shared_memory_region", Int64Param(1)), size()],
+        Err("invalid value type for 'shared_memory_region' parameter for tensor 't', expected string_param."),
+    );
+    check_placement(
+        &[offset(Int64Param(1))],
+        Err("'shared_memory_offset' can not be specified without 'shared_memory_region' parameter for tensor 't'"),
+    );
+    check_placement(
+        &[size()],
+        Err("'shared_memory_byte_size' can not be specified without 'shared_memory_region' parameter for tensor 't'"),
+    );
+    check_placement(
+        &[region(), size(), offset(Uint64Param(1))],
+        Err("invalid value type for 'shared_memory_offset' parameter for tensor 't', expected int64_param."),
+    );
+    check_placement(
+        &[region(), ("shared_memory_byte_size", Uint64Param(1))],
+        Err("invalid value type for 'shared_memory_byte_size' parameter for tensor 't', expected int64_param."),
+    );
+    check_placement(
+        &[region()],
+        Err("'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 't'"),
+    );
+    check_placement(
+        &[region(), size(), ("classification", Int64Param(1))],
+        Err("output can't set both 'shared_memory_region' and 'classification'"),
+    );
+    check_placement(&[("classification", Int64Param(2))], Ok(()));
+    check_placement(
+        &[("classification", Int64Param(0))],
+        Err("invalid value for 'classification' parameter, expected >= 0"),
+    );
+    check_placement(
+        &[("classification", Uint64Param(1))],
+        Err("invalid value type for 'classification' parameter, expected int64_param"),
+    );
+}
