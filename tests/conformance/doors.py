@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass, field
 
 import grpc
+import ml_dtypes
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
@@ -332,7 +333,7 @@ def json_bytes(datatype: str, data: list) -> bytes:
 NUMPY = {
     "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
     "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
-    "FP16": np.float16, "FP32": np.float32, "FP64": np.float64,
+    "FP16": np.float16, "FP32": np.float32, "FP64": np.float64, "BF16": ml_dtypes.bfloat16,
 }
 
 

@@ -6,7 +6,7 @@ import zlib
 import gzip
 
 import pytest
-from doors import Asked, Given, HttpDoor, differs, fp32, http_call, http_infer, int32, text
+from doors import NO_ID, Asked, Given, HttpDoor, differs, fp32, http_call, http_infer, int32, text
 
 NOT_UINT = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 
@@ -64,7 +64,6 @@ FAULTS = [
      "Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
     (one(datatype="BYTES", data=[1, 2]), "INTERNAL",
      "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
-    (one(parameters=5), "INTERNAL", ""),
     (one() | {"id": 5}, "INTERNAL", "Unable to parse 'id': attempt to access JSON non-string as string"),
     (one() | {"id": None}, "INTERNAL", "Unable to parse 'id': attempt to access JSON non-string as string"),
     (one() | {"outputs": 5}, "INTERNAL", "Unable to parse 'outputs': attempt to access JSON non-array as array"),
@@ -155,8 +154,9 @@ HEADER = "Inference-Header-Content-Length"
 LENGTHS = [
     ("-1", "inference header size should be in range (0, "),
     ("100000", "inference header size should be in range (0, "),
-    ("99999999999", "Unable to parse Inference-Header-Content-Length, value is out of range [ -2147483648, 2147483647 ], "
-     "got: 99999999999"),
+    pytest.param("99999999999", "Unable to parse Inference-Header-Content-Length, value is out of range "
+                 "[ -2147483648, 2147483647 ], got: 99999999999",
+                 marks=differs("2.51 reads a longer number and finds it beyond the body")),
     pytest.param("many", "Unable to parse Inference-Header-Content-Length, got: many",
                  marks=differs("2.51 reads a non-number as 0, which means a raw binary request")),
 ]  # fmt: skip
@@ -268,11 +268,11 @@ def test_a_raw_binary_request(server):
 
 
 RAW_FAULTS = [
-    ("simple", 64, "Raw request must only have 1 input (found "),
-    ("matrix_fp32", 64, "The shape of the raw input 'INPUT0' can not be deduced because there are more than one "
+    ("simple", 64, NO_ID + "Raw request must only have 1 input (found "),
+    ("matrix_fp32", 64, NO_ID + "The shape of the raw input 'INPUT0' can not be deduced because there are more than one "
      "variable-sized dimension"),
-    ("identity_bytes", 8, "For BYTE datatype raw input 'INPUT0', the model must have input shape [1]"),
-    ("fixed_fp32", 20, "[request id: <id_unknown>] input byte size mismatch for input 'raw_input' for model 'fixed_fp32'. "
+    ("identity_bytes", 8, NO_ID + "For BYTE datatype raw input 'INPUT0', the model must have input shape [1]"),
+    ("fixed_fp32", 20, NO_ID + "input byte size mismatch for input 'raw_input' for model 'fixed_fp32'. "
      "Expected 24, got 20"),
 ]  # fmt: skip
 
@@ -284,7 +284,7 @@ def test_raw_binary_requests_that_cannot_be(server, model, count, message):
 
 def test_an_empty_body_counts_as_a_raw_binary_request(server):
     answer = http_call(server.http, "POST", "/v2/models/simple/infer")
-    answer.refused("INVALID_ARG", "Raw request must only have 1 input (found ")
+    answer.refused("INVALID_ARG", NO_ID + "Raw request must only have 1 input (found ")
 
 
 # ---------------------------------------------------------------------------------------------- compression

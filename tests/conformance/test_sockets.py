@@ -1,0 +1,191 @@
+"""Does HTTP work as it is written on the wire: connections, chunks, pipelines, and bytes that are no HTTP?"""
+
+import contextlib
+import json
+import socket
+
+import pytest
+from doors import TIMEOUT_S, differs, fp32
+
+BODY = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}).encode()
+INFER = b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\n"
+
+
+class Wire:
+    """A plain socket that can read one HTTP answer at a time."""
+
+    def __init__(self, url: str):
+        host, _, port = url.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self.file = self.socket.makefile("rb")
+
+    def send(self, data: bytes) -> "Wire":
+        self.socket.sendall(data)
+        return self
+
+    def answer(self) -> tuple[int, dict[str, str], bytes]:
+        status = int(self.file.readline().split()[1])
+        headers = {}
+        while line := self.file.readline().strip():
+            key, _, value = line.decode().partition(":")
+            headers[key.lower()] = value.strip()
+        body = b""
+        if headers.get("transfer-encoding") == "chunked":
+            while size := int(self.file.readline(), 16):
+                body += self.file.read(size)
+                self.file.readline()
+            self.file.readline()
+        elif status not in (100, 204):
+            body = self.file.read(int(headers.get("content-length", 0)))
+        return status, headers, body
+
+    def closed(self) -> bool:
+        try:
+            return self.file.read(1) == b""
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+@pytest.fixture
+def wire(server):
+    with contextlib.closing(Wire(server.http)) as made:
+        yield made
+
+
+def plain(body: bytes = BODY, *headers: bytes) -> bytes:
+    more = b"".join(one + b"\r\n" for one in headers)
+    return INFER + more + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def good(answer) -> None:
+    status, _, body = answer
+    assert status == 200, body
+    assert json.loads(body)["outputs"][0]["data"] == [1, 2]
+
+
+def chunked(*pieces: bytes) -> bytes:
+    framed = b"".join(b"%x\r\n" % len(piece) + piece + b"\r\n" for piece in pieces)
+    return INFER + b"Transfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n\r\n"
+
+
+def test_a_connection_is_kept(wire):
+    for _ in range(5):
+        good(wire.send(plain()).answer())
+
+
+def test_an_error_keeps_the_connection(wire):
+    assert wire.send(plain(b"{}")).answer()[0] == 500
+    assert wire.send(b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n").answer()[0] == 404
+    good(wire.send(plain()).answer())
+
+
+def test_connection_close_is_honoured(wire):
+    good(wire.send(plain(BODY, b"Connection: close")).answer())
+    assert wire.closed()
+
+
+def test_http_1_0_closes(wire):
+    wire.send(b"GET /v2/health/live HTTP/1.0\r\n\r\n")
+    assert wire.answer()[0] == 200
+    assert wire.closed()
+
+
+@differs("2.51 answers the first request of a pipeline and forgets the others", run=False)
+def test_a_pipeline_is_answered_in_order(wire):
+    wire.send(plain() + b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n" + plain(b"{}") + plain())
+    good(wire.answer())
+    assert wire.answer()[0::2] == (200, b"")
+    assert wire.answer()[0] == 500
+    good(wire.answer())
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_chunked_body(wire, size):
+    good(wire.send(chunked(*(BODY[at : at + size] for at in range(0, len(BODY), size)))).answer())
+    good(wire.send(plain()).answer())
+
+
+def test_a_chunked_binary_body(wire):
+    document = json.dumps(
+        {
+            "inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1000], "parameters": {"binary_data_size": 4000}}],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()
+    raw = fp32("", range(1000)).raw
+    body = document + raw
+    head = INFER + b"Inference-Header-Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % len(document)
+    pieces = [body[at : at + 333] for at in range(0, len(body), 333)]
+    wire.send(head + b"".join(b"%x\r\n" % len(piece) + piece + b"\r\n" for piece in pieces) + b"0\r\n\r\n")
+    status, headers, answer = wire.answer()
+    assert status == 200
+    assert answer[int(headers["inference-header-content-length"]) :] == raw
+
+
+@differs("2.51 loses the path of a request line that comes in pieces, 404", run=False)
+def test_a_body_in_many_small_packets(wire):
+    data = plain()
+    wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for at in range(0, len(data), 5):
+        wire.send(data[at : at + 5])
+    good(wire.answer())
+
+
+def test_expect_100_continue(wire):
+    wire.send(INFER + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(BODY))
+    assert wire.answer()[0] == 100
+    good(wire.send(BODY).answer())
+
+
+def test_header_names_in_any_case(wire):
+    document = json.dumps(
+        {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}]}
+    ).encode()
+    body = document + fp32("", [1, 2]).raw
+    good(wire.send(plain(body, b"inFERENCE-header-CONTENT-length: %d" % len(document))).answer())
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"nonsense\r\n\r\n",
+        b"GET /v2\r\n\r\n\x00\x00",
+        b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nContent-Length: many\r\n\r\n",
+        b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"\x00" * 5000,
+    ],
+)
+def test_what_is_no_http_closes_the_connection_and_nothing_else(server, garbage):
+    with contextlib.closing(Wire(server.http)) as broken:
+        broken.socket.settimeout(5)
+        left = b""
+        # The other side may close before all is sent.
+        with contextlib.suppress(OSError):
+            broken.send(garbage)
+            broken.socket.shutdown(socket.SHUT_WR)
+            left = broken.file.read()
+        assert not left.startswith(b"HTTP/1.1 200")
+    with contextlib.closing(Wire(server.http)) as wire:
+        good(wire.send(plain()).answer())
+
+
+def test_a_client_that_leaves_before_the_answer(server):
+    for _ in range(20):
+        with contextlib.closing(Wire(server.http)) as gone:
+            gone.send(plain())
+    with contextlib.closing(Wire(server.http)) as wire:
+        good(wire.send(plain()).answer())
+
+
+def test_a_hundred_connections(server):
+    with contextlib.ExitStack() as held:
+        wires = [held.enter_context(contextlib.closing(Wire(server.http))) for _ in range(100)]
+        for one in wires:
+            one.send(plain())
+        for one in wires:
+            good(one.answer())

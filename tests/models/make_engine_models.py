@@ -1,0 +1,100 @@
+"""Which graphs do the tests of the two ONNX runtimes load?
+
+Writes them to crates/onnx/tests/models, a few hundred bytes each. Run with the packages `onnx` and `numpy`:
+
+    python tests/models/make_engine_models.py
+"""
+
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, checker, helper, numpy_helper, save
+
+FOLDER = Path(__file__).resolve().parents[2] / "crates/onnx/tests/models"
+
+FP32, FP64, FP16 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16
+INT32, INT64, BOOL, STRING = TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING
+NAMES = {
+    "BOOL": BOOL, "UINT8": TensorProto.UINT8, "UINT16": TensorProto.UINT16, "UINT32": TensorProto.UINT32,
+    "UINT64": TensorProto.UINT64, "INT8": TensorProto.INT8, "INT16": TensorProto.INT16, "INT32": INT32, "INT64": INT64,
+    "FP16": FP16, "FP32": FP32, "FP64": FP64, "BYTES": STRING, "BF16": TensorProto.BFLOAT16,
+}
+
+
+def value(name, datatype, *dims):
+    return helper.make_tensor_value_info(name, datatype, list(dims))
+
+
+def node(op, inputs, outputs, **attributes):
+    return helper.make_node(op, inputs.split(), outputs.split(), name=f"the_{op.lower()}", **attributes)
+
+
+def constant(name, values, datatype):
+    return numpy_helper.from_array(np.array(values, dtype=datatype), name)
+
+
+def write(name, nodes, inputs, outputs, constants=(), check=True):
+    graph = helper.make_graph(nodes, name, inputs, outputs, list(constants))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], producer_name="nerite", ir_version=8)
+    if check:
+        checker.check_model(model)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    save(model, FOLDER / f"{name}.onnx")
+
+
+def shapes():
+    """Outputs whose shape is told beforehand, is not, or is told wrong."""
+    write("pick", [node("Gather", "table rows", "picked", axis=0)],
+          [value("rows", INT32, "n", 1)], [value("picked", FP32, "n", 1, 2)],
+          [constant("table", [[1, 2], [3, 4], [5, 6], [7, 8]], np.float32)])
+    write("find", [node("NonZero", "x", "found")], [value("x", FP32, "n")], [value("found", INT64, 1, "k")])
+    write("misdeclared", [node("Reshape", "x shape", "y")],
+          [value("x", FP32, "n"), value("shape", INT64, "rank")], [value("y", FP32, "n", 2)])
+    write("passed_through", [node("Neg", "x", "y")], [value("x", FP32, "n")], [value("x", FP32, "n"), value("y", FP32, "n")])
+    write("constant", [node("Neg", "x", "y")], [value("x", FP32, "n")], [value("y", FP32, "n"), value("c", FP32, 3)],
+          [constant("c", [1, 2, 3], np.float32)])
+    write("scalar", [node("Neg", "x", "y")], [value("x", FP32)], [value("y", FP32)])
+
+
+def types():
+    """Every datatype of the protocol, unchanged."""
+    for name, number in NAMES.items():
+        write(f"echo_{name.lower()}", [node("Identity", "x", "y")], [value("x", number, "n")], [value("y", number, "n")])
+    write("echo_rows_bytes", [node("Identity", "x", "y")], [value("x", STRING, "n", 2)], [value("y", STRING, "n", 2)])
+    write("not", [node("Not", "x", "y")], [value("x", BOOL, "n")], [value("y", BOOL, "n")])
+
+
+def narrow():
+    """What an engine with 32-bit integers and floats computes rightly, and what it would falsify."""
+    write("int64_pick", [node("Gather", "table rows", "picked", axis=0)],
+          [value("rows", INT64, "n")], [value("picked", FP32, "n")], [constant("table", [1, 2, 3, 4], np.float32)])
+    write("int64_add", [node("Add", "a b", "sum")],
+          [value("a", INT64, "n"), value("b", INT64, "n")], [value("sum", INT64, "n")])
+    write("int64_cumsum", [node("CumSum", "x axis", "y")], [value("x", INT64, "n")], [value("y", INT64, "n")],
+          [constant("axis", 0, np.int64)])
+    write("int64_constant", [node("Equal", "x big", "same")], [value("x", INT64, "n")], [value("same", BOOL, "n")],
+          [constant("big", [1 << 40], np.int64)])
+    write("to_the_end", [node("Slice", "x from to", "y")], [value("x", FP32, "n")], [value("y", FP32, "m")],
+          [constant("from", [1], np.int64), constant("to", [np.iinfo(np.int64).max], np.int64)])
+    write("shape_sums",
+          [node("Shape", "x", "shape"), node("Gather", "shape first", "n", axis=0), node("Mul", "n two", "twice"),
+           node("Concat", "twice minus", "wanted", axis=0), node("Reshape", "x wanted", "y")],
+          [value("x", FP32, "n", 4)], [value("y", FP32, "m", 2)],
+          [constant("first", [0], np.int64), constant("two", [2], np.int64), constant("minus", [-1], np.int64)])
+    write("float_to_int64", [node("Cast", "x", "y", to=INT64)], [value("x", FP32, "n")], [value("y", INT64, "n")])
+    write("float_to_bool", [node("Cast", "x", "y", to=BOOL)], [value("x", FP32, "n")], [value("y", BOOL, "n")])
+    write("fp64_add", [node("Add", "a b", "sum")],
+          [value("a", FP64, "n"), value("b", FP64, "n")], [value("sum", FP64, "n")])
+    write("fp64_constant", [node("Concat", "x tenth", "y", axis=0)], [value("x", FP64, "n")], [value("y", FP64, "m")],
+          [constant("tenth", [0.1], np.float64)])
+    write("through_fp16", [node("Cast", "x", "half", to=FP16), node("Identity", "half", "again"),
+                           node("Cast", "again", "y", to=FP32)], [value("x", FP32, "n")], [value("y", FP32, "n")])
+    write("half_weights", [node("Cast", "w", "wide", to=FP32), node("Add", "x wide", "y")],
+          [value("x", FP32, "n")], [value("y", FP32, "n")], [constant("w", [0.5], np.float16)])
+    write("lacking", [node("Det", "x", "y")], [value("x", FP32, 2, 2)], [value("y", FP32)])
+
+
+if __name__ == "__main__":
+    shapes()
+    types()
+    narrow()
