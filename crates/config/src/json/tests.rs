@@ -123,6 +123,14 @@ fn a_choice_made_with_its_default_is_shown() {
 }
 
 #[test]
+fn a_chosen_scalar_is_shown_last_as_triton_does() {
+    let text = "sequence_batching { state { initial_state { zero_data: true name: 'z' } } }";
+    let json = to_json(&parse_text("p", text.as_bytes()).unwrap());
+    let expect = r#"[{"data_type":"TYPE_INVALID","dims":[],"name":"z","zero_data":true}]"#;
+    assert!(json.contains(expect), "{json}");
+}
+
+#[test]
 fn an_override_may_be_spelt_in_every_way_protobuf_knows() {
     reads("{}", "");
     reads(r#"{"maxBatchSize": 4}"#, "max_batch_size: 4");

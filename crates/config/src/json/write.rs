@@ -10,8 +10,11 @@ use crate::schema;
 pub(super) fn message(json: &mut String, message: &DynamicMessage) {
     let desc = message.descriptor();
     // What can be told from unset is left out when unset; the rest is always there.
-    let shown = schema::declared(&desc).filter(|field| !field.supports_presence() || message.has_field(field));
-    enclosed(json, ['{', '}'], shown, |json, field| {
+    let mut shown: Vec<FieldDescriptor> =
+        schema::declared(&desc).filter(|field| !field.supports_presence() || message.has_field(field)).collect();
+    // As Triton does, which writes defaults in the schema's order first: a chosen scalar has none.
+    shown.sort_by_key(|field| field.containing_oneof().is_some() && !matches!(field.kind(), Kind::Message(_)));
+    enclosed(json, ['{', '}'], shown.into_iter(), |json, field| {
         key(json, field.name());
         match message.get_field(&field).as_ref() {
             Value::List(values) => {

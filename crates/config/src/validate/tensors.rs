@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::proto::model_input::Format;
 use crate::proto::{BatchInput, BatchOutput, DataType, ModelTensorReshape, batch_input};
-use crate::{ConfigError, ModelConfig};
+use crate::{ConfigError, ModelConfig, tensor_data_type};
 
 const TENSORRT: &str = "tensorrt_plan";
 const ANY_SIZE: i64 = -1;
@@ -78,7 +78,8 @@ fn check_shape(tensor: &Tensor<'_>, max_batch_size: i32) -> Checked {
         return Err(format!("model {} must specify 'name'", tensor.direction));
     }
     let fault = |text: &str| Err(format!("model {} '{}' {text}", tensor.direction, tensor.name));
-    if tensor.data_type == DataType::TypeInvalid as i32 {
+    // A number that names no datatype says as little as none.
+    if tensor_data_type(tensor.data_type).is_none() {
         return fault("must specify 'data_type'");
     }
     if tensor.dims.is_empty() {

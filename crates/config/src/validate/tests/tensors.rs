@@ -23,6 +23,7 @@ fn inputs_and_outputs_must_be_whole() {
         };
         check("", "must specify 'name'");
         check("name: 'x'", "'x' must specify 'data_type'");
+        check("name: 'x' data_type: 99", "'x' must specify 'data_type'");
         check("name: 'x' data_type: TYPE_BOOL", "'x' must specify 'dims'");
         for dim in ["0", "-2"] {
             check(
