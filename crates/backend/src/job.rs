@@ -157,6 +157,11 @@ impl Job {
         self.end(Err(error), times, outcome, meter);
     }
 
+    /// Ends a job that no queue took: Triton counts such requests nowhere.
+    pub fn turn_away(mut self, error: Status) {
+        self.request.reply.fail(error);
+    }
+
     fn end(mut self, result: Result<(), Status>, times: Times, outcome: Outcome, meter: &dyn Meter) {
         meter.request(&RequestTimes { arrived: self.arrived, rows: self.request.rows, times }, outcome);
         let outputs = std::mem::take(&mut self.made);

@@ -1,21 +1,24 @@
-//! On which thread does a job run, and on which instance?
+//! On which thread does a job run?
 //!
 //! ```text
-//!   submit ──► an instance idle, nobody waiting, model known to be quick ──► run here, on the caller's thread
-//!      │                                                                       └─ then run what arrived meanwhile
-//!      └─────► queue ──► a worker thread (made when first needed, at most one per instance)
+//!   submit ──► the scheduler says run, the model is known to be quick ──► here, on the caller's thread
+//!      │                                                                    └─ then what the scheduler says next
+//!      └─────► the scheduler says run, or wait ──► a worker (made when first needed, at most one per instance)
 //! ```
-//! On a busy or small machine the number of wake-ups decides the latency of small requests, so the quick path makes none.
-//! Whether a model is quick is measured, not configured.
+//! Who runs, when and on which instance is the scheduler's decision; threads, the lock and the clock are ours. On a busy or
+//! small machine the number of wake-ups decides the latency of small requests, so the quick path makes none. Whether a model
+//! is quick is measured, not configured.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nerite_backend::{Batch, Instance, Job, Meter, now_ns};
 use nerite_request::{Code, Status};
+use nerite_schedule::{Arrival, InstanceId, Refusal, Scheduler, Step, Ticket};
 
 use crate::limits::{QUICK_BYTES_MAX, QUICK_NS_MAX, QUICK_RUNS_IN_A_ROW, QUICK_RUNS_MIN};
 
@@ -29,53 +32,91 @@ struct Shared {
     meter: Arc<dyn Meter>,
     pace: Pace,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    instances: usize,
+    workers_max: usize,
 }
 
 struct State {
-    idle: Vec<Box<dyn Instance>>,
-    waiting: VecDeque<Job>,
+    scheduler: Box<dyn Scheduler + Send>,
+    last: Ticket,
+    /// Jobs by ticket, until the scheduler lets them run.
+    waiting: HashMap<Ticket, Job>,
+    /// `None` while an instance runs.
+    instances: Vec<Option<Box<dyn Instance>>>,
+    /// Decided, and waiting for a worker.
+    ready: VecDeque<Run>,
+    /// When the scheduler wants to be asked although nothing happened.
+    due_us: Option<u64>,
     workers: usize,
     sleeping: usize,
     closed: bool,
 }
 
+/// Jobs on their way to their instance.
+struct Run {
+    at: InstanceId,
+    instance: Box<dyn Instance>,
+    jobs: Vec<Job>,
+}
+
 impl Pool {
-    /// A pool over these instances; `name` names its threads.
-    pub fn new(name: &str, instances: Vec<Box<dyn Instance>>, meter: Arc<dyn Meter>) -> Pool {
-        let count = instances.len();
-        let state = State { idle: instances, waiting: VecDeque::new(), workers: 0, sleeping: 0, closed: false };
-        let shared = Shared {
+    /// A pool over these instances, ordered by this scheduler; `name` names its threads.
+    pub fn new(
+        name: &str,
+        instances: Vec<Box<dyn Instance>>,
+        scheduler: Box<dyn Scheduler + Send>,
+        meter: Arc<dyn Meter>,
+    ) -> Pool {
+        let workers_max = instances.len();
+        let state = State {
+            scheduler,
+            last: Ticket(0),
+            waiting: HashMap::new(),
+            instances: instances.into_iter().map(Some).collect(),
+            ready: VecDeque::new(),
+            due_us: None,
+            workers: 0,
+            sleeping: 0,
+            closed: false,
+        };
+        Pool(Arc::new(Shared {
             name: name.to_owned(),
             state: Mutex::new(state),
             wake: Condvar::new(),
             meter,
             pace: Pace::default(),
             threads: Mutex::default(),
-            instances: count,
-        };
-        Pool(Arc::new(shared))
+            workers_max,
+        }))
     }
 
-    /// Runs the job now, here, if that is known to be quick; else queues it. Gives it back if the pool was closed.
+    /// Runs the job now, here, if that is known to be quick; else sees to it that a worker does. Gives it back, with the
+    /// reason, if the scheduler refuses it.
     // The job comes back whole on a path that is hardly ever taken; a box would cost every request an allocation.
     #[allow(clippy::result_large_err)]
-    pub fn submit(&self, job: Job) -> Result<(), Job> {
-        let quick = self.0.pace.is_quick(&job);
-        let mut state = self.0.lock();
-        if state.closed {
-            return Err(job);
+    pub fn submit(&self, job: Job) -> Result<(), (Job, Refusal)> {
+        let shared = &self.0;
+        let quick = shared.pace.is_quick(&job);
+        let mut state = shared.lock();
+        let ticket = Ticket(state.last.0 + 1);
+        let arrival = Arrival { ticket, rows: job.rows().max(1) };
+        let step = match state.scheduler.arrive(arrival, now_us()) {
+            Ok(step) => step,
+            Err(refusal) => return Err((job, refusal)),
+        };
+        state.last = ticket;
+        state.waiting.insert(ticket, job);
+        match state.take(step) {
+            Some(run) if quick => {
+                drop(state);
+                shared.run_in_a_row(run);
+            }
+            Some(run) => {
+                state.ready.push_back(run);
+                shared.wake_one(state);
+            }
+            None if state.due_us.is_some() => shared.wake_one(state),
+            None => {}
         }
-        if quick
-            && state.waiting.is_empty()
-            && let Some(instance) = state.idle.pop()
-        {
-            drop(state);
-            self.0.run_in_a_row(instance, job);
-            return Ok(());
-        }
-        state.waiting.push_back(job);
-        self.0.wake_one(state);
         Ok(())
     }
 
@@ -86,24 +127,57 @@ impl Pool {
 
     /// Takes no more jobs; those that wait are still run. Returns when the last has been, so not on a front end's thread.
     pub fn close(&self) {
-        self.0.lock().closed = true;
+        let mut state = self.0.lock();
+        state.scheduler.stop();
+        state.closed = true;
+        self.0.wake.notify_all();
+        while !state.scheduler.is_drained() {
+            state = self.0.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
         self.0.wake.notify_all();
         let threads = std::mem::take(&mut *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A worker catches what its instance throws, so joining it cannot fail in a way that matters here.
             drop(thread.join());
         }
-        let mut state = self.0.lock();
-        while state.idle.len() < self.0.instances || !state.waiting.is_empty() {
-            state = self.0.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.0.lock().closed = true;
+        let mut state = self.0.lock();
+        state.scheduler.stop();
+        state.closed = true;
+        drop(state);
         self.0.wake.notify_all();
+    }
+}
+
+impl State {
+    /// The jobs and the instance that a step names; `None` if it names none.
+    fn take(&mut self, step: Step) -> Option<Run> {
+        let batch = match step {
+            Step::Run(batch) => batch,
+            Step::Wait { until_us } => {
+                self.due_us = until_us;
+                return None;
+            }
+        };
+        let tickets = std::iter::once(batch.oldest).chain(batch.others);
+        let jobs = tickets.filter_map(|ticket| self.waiting.remove(&ticket)).collect();
+        let instance = self.instances.get_mut(batch.instance.0).and_then(Option::take);
+        let instance = instance.expect("the scheduler names instances that it was told are idle");
+        Some(Run { at: batch.instance, instance, jobs })
+    }
+
+    /// Takes an instance back and asks what comes next on it.
+    fn give_back(&mut self, at: InstanceId, instance: Box<dyn Instance>) -> Option<Run> {
+        if let Some(place) = self.instances.get_mut(at.0) {
+            *place = Some(instance);
+        }
+        let step = self.scheduler.idle(at, now_us());
+        self.take(step)
     }
 }
 
@@ -112,12 +186,9 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sees to it that somebody will look at the queue: whoever holds an instance does so when done; else a worker.
+    /// Sees to it that a worker looks at what is ready.
     fn wake_one(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        if state.idle.is_empty() {
-            return;
-        }
-        if state.sleeping > 0 || state.workers >= self.instances {
+        if state.sleeping > 0 || state.workers >= self.workers_max {
             // A closer waits on the same condition; only all of them are sure to include a worker.
             if state.closed {
                 self.wake.notify_all();
@@ -129,25 +200,25 @@ impl Shared {
         state.workers += 1;
         drop(state);
         let shared = Arc::clone(self);
-        let spawned = std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.work());
-        match spawned {
+        match std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.work()) {
             Ok(thread) => self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread),
             Err(error) => self.without_worker(&error),
         }
     }
 
-    /// The system refuses a thread. With other workers the job waits for them, without any it must not wait for ever.
+    /// The system refuses a thread. With other workers the jobs wait for them, without any they must not wait for ever.
     fn without_worker(&self, error: &std::io::Error) {
         let mut state = self.lock();
         state.workers -= 1;
-        if state.workers > 0 {
-            return;
-        }
-        let refused = std::mem::take(&mut state.waiting);
-        drop(state);
-        for job in refused {
-            let text = format!("no thread to run model '{}': {error}; raise the limit on threads", self.name);
-            job.refuse(Status::unavailable(text), &*self.meter);
+        while state.workers == 0 {
+            let Some(Run { at, instance, jobs }) = state.ready.pop_front() else { return };
+            if let Some(next) = state.give_back(at, instance) {
+                state.ready.push_back(next);
+            }
+            for job in jobs {
+                let text = format!("no thread to run model '{}': {error}; raise the limit on threads", self.name);
+                job.refuse(Status::unavailable(text), &*self.meter);
+            }
         }
     }
 
@@ -155,62 +226,94 @@ impl Shared {
     fn work(&self) {
         let mut state = self.lock();
         loop {
-            if state.idle.is_empty() || state.waiting.is_empty() {
-                if state.closed && state.waiting.is_empty() {
-                    state.workers -= 1;
-                    return;
-                }
-                state.sleeping += 1;
-                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
-                state.sleeping -= 1;
-                continue;
+            if let Some(run) = state.ready.pop_front() {
+                drop(state);
+                self.run_while_there_is_more(run);
+                state = self.lock();
+            } else if state.closed && state.scheduler.is_drained() {
+                state.workers -= 1;
+                return;
+            } else {
+                state = self.sleep(state);
             }
-            let (Some(mut instance), Some(job)) = (state.idle.pop(), state.waiting.pop_front()) else { continue };
-            drop(state);
-            self.run(&mut *instance, job);
-            state = self.lock();
-            state.idle.push(instance);
-            if state.closed {
+        }
+    }
+
+    /// Waits for something to be ready, or for the moment at which the scheduler wants to be asked.
+    fn sleep<'s>(&'s self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        state.sleeping += 1;
+        let mut state = match state.due_us {
+            None => self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(due_us) => {
+                let left = Duration::from_micros(due_us.saturating_sub(now_us()));
+                self.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.sleeping -= 1;
+        if state.due_us.is_some_and(|due_us| due_us <= now_us()) {
+            let step = state.scheduler.turn(now_us());
+            if let Some(run) = state.take(step) {
+                state.ready.push_back(run);
+            }
+        }
+        state
+    }
+
+    fn run_while_there_is_more(&self, run: Run) {
+        let mut next = Some(run);
+        while let Some(run) = next {
+            let (at, instance) = self.run(run);
+            let mut state = self.lock();
+            next = state.give_back(at, instance);
+            if next.is_none() && state.closed {
                 self.wake.notify_all();
             }
         }
     }
 
-    /// Runs `job`, and then some of those that arrived while it ran: nobody was woken for them.
-    fn run_in_a_row(self: &Arc<Self>, mut instance: Box<dyn Instance>, job: Job) {
-        let mut next = Some(job);
-        for _ in 0..QUICK_RUNS_IN_A_ROW {
-            let Some(job) = next.take() else { break };
-            self.run(&mut *instance, job);
+    /// Runs, and then some of what came meanwhile: nobody was woken for it.
+    fn run_in_a_row(self: &Arc<Self>, run: Run) {
+        let mut next = run;
+        for turn in 1.. {
+            let (at, instance) = self.run(next);
             let mut state = self.lock();
-            if state.waiting.front().is_some_and(|job| self.pace.is_quick(job)) {
-                next = state.waiting.pop_front();
+            let Some(more) = state.give_back(at, instance) else {
+                if state.closed {
+                    self.wake.notify_all();
+                }
+                return;
+            };
+            if turn < QUICK_RUNS_IN_A_ROW && more.jobs.iter().all(|job| self.pace.is_quick(job)) {
+                next = more;
+                continue;
             }
-        }
-        if let Some(job) = next {
-            self.run(&mut *instance, job);
-        }
-        let mut state = self.lock();
-        state.idle.push(instance);
-        if !state.waiting.is_empty() {
-            self.wake_one(state);
-        } else if state.closed {
-            self.wake.notify_all();
+            state.ready.push_back(more);
+            return self.wake_one(state);
         }
     }
 
-    fn run(&self, instance: &mut dyn Instance, job: Job) {
-        if job.is_cancelled() {
-            return job.refuse(Status::new(Code::Cancelled, ""), &*self.meter);
+    fn run(&self, run: Run) -> (InstanceId, Box<dyn Instance>) {
+        let Run { at, mut instance, jobs } = run;
+        let (gone, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_cancelled);
+        for job in gone {
+            job.refuse(Status::new(Code::Cancelled, ""), &*self.meter);
+        }
+        if jobs.is_empty() {
+            return (at, instance);
         }
         let start = now_ns();
-        let batch = Batch { jobs: vec![job], meter: Arc::clone(&self.meter) };
+        let batch = Batch { jobs, meter: Arc::clone(&self.meter) };
         // A runtime that panics loses its jobs, which answer themselves; the server and the other models go on.
         if catch_unwind(AssertUnwindSafe(|| instance.run(batch))).is_err() {
             log::error!("model '{}' panicked; its request was answered with an error", self.name);
         }
         self.pace.note(now_ns().saturating_sub(start));
+        (at, instance)
     }
+}
+
+fn now_us() -> u64 {
+    now_ns() / 1000
 }
 
 /// How long runs take: a running mean that forgets.

@@ -7,6 +7,7 @@ use nerite_config::{ModelConfig, TensorSpec};
 use nerite_repository::{Labels, ModelDir};
 use nerite_request::report::StatisticsReport;
 use nerite_request::{Request, Status};
+use nerite_schedule::{Fifo, Refusal};
 
 use crate::pool::Pool;
 use crate::stats::Stats;
@@ -41,7 +42,8 @@ impl Served {
     pub(crate) fn new(parts: Parts) -> Served {
         let Parts { name, version, config, labels, load_ns, instances, directory } = parts;
         let stats = Arc::new(Stats::new(&name, version, load_ns));
-        let pool = Pool::new(&format!("{name}_{version}"), instances, Arc::clone(&stats) as _);
+        let scheduler = Box::new(Fifo::new(instances.len()));
+        let pool = Pool::new(&format!("{name}_{version}"), instances, scheduler, Arc::clone(&stats) as _);
         let version_text = version.to_string().into();
         let (inputs, outputs) = (config.inputs(), config.outputs());
         Served {
@@ -96,11 +98,17 @@ impl Served {
     /// Runs the request, now or as soon as an instance is free. The answer comes through the request's own reply.
     pub fn submit(&self, request: Request) {
         let job = Job::new(request, Arc::clone(&self.name), Arc::clone(&self.version_text), now_ns());
-        if let Err(job) = self.pool.submit(job) {
-            let text =
-                format!("Request for unknown model: '{}' version {} is not at ready state", self.name, self.version);
-            job.refuse(Status::unavailable(text), &*self.stats);
-        }
+        let Err((job, refusal)) = self.pool.submit(job) else { return };
+        let text = match refusal {
+            Refusal::Stopping => {
+                format!("Request for unknown model: '{}' version {} is not at ready state", self.name, self.version)
+            }
+            Refusal::Full => {
+                let id = if job.id().is_empty() { "<id_unknown>" } else { job.id() };
+                format!("[request id: {id}] {}", refusal.sentence())
+            }
+        };
+        job.turn_away(Status::unavailable(text));
     }
 
     /// Takes no more requests and returns when the last one has been answered.

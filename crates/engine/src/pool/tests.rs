@@ -21,7 +21,7 @@ impl Compute for Act {
 
 fn pool(instances: usize, act: fn(&Job) -> Result<(), Status>) -> Pool {
     let all = (0..instances).map(|_| Box::new(InOrder(Act(act))) as Box<dyn Instance>).collect();
-    Pool::new("test", all, Arc::new(NoMeter))
+    Pool::new("test", all, Box::new(nerite_schedule::Fifo::new(instances)), Arc::new(NoMeter))
 }
 
 fn job(id: usize, answers: &mpsc::Sender<Response>) -> (Job, Cancel) {
