@@ -26,7 +26,7 @@ def value(name, datatype, *dims):
 
 
 def node(op, inputs, outputs, **attributes):
-    return helper.make_node(op, inputs.split(), outputs.split(), name=f"the_{op.lower()}", **attributes)
+    return helper.make_node(op, inputs.split(), outputs.split(), name=f"{op.lower()}_{outputs.replace(' ', '_')}", **attributes)
 
 
 def constant(name, values, datatype):
