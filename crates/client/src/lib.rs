@@ -1,1 +1,51 @@
-//! (to be written)
+//! How does a Rust program ask a server?
+//!
+//! ```text
+//!   Request ─► http::Client ─┐                       inline tensors travel in the message
+//!   Request ─► grpc::Client ─┴─► server ─► Response
+//!                                  │
+//!   Region ◄───── mapped by both ──┘                 tensors in a region do not travel at all
+//! ```
+//!
+//! Both clients speak to nerite and to every other server of Triton's protocols, over TCP and Unix sockets. A
+//! [`Region`] is shared memory of this process; registered, it takes inputs to the model and results back without
+//! a copy by either client or protocol.
+//!
+//! ```no_run
+//! use nerite_client::{DataType, Region, Request, http};
+//!
+//! # async fn call() -> Result<(), nerite_client::Error> {
+//! let client = http::Client::new("http://localhost:8000")?;
+//! let region = Region::create("/sums", 256)?;
+//! region.write(0, &[1i32; 16])?;
+//! region.write(64, &[2i32; 16])?;
+//! let region = region.register(&client, "sums").await?;
+//!
+//! let request = Request::new("simple")
+//!     .input_in_region("INPUT0", DataType::Int32, &[1, 16], &region, 0)?
+//!     .input_in_region("INPUT1", DataType::Int32, &[1, 16], &region, 64)?
+//!     .output_in_region("OUTPUT0", &region, 128, 64);
+//! client.infer(&request).await?;
+//! assert_eq!(*region.view::<i32>(128, 16)?, [3; 16]);
+//! region.unregister().await
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod endpoint;
+mod error;
+pub mod grpc;
+pub mod http;
+mod region;
+pub mod report;
+mod request;
+mod response;
+mod tensor;
+
+pub use error::{Code, Error};
+pub use nerite_request::{Parameter, Parameters, RegionRef};
+pub use nerite_tensor::{DataType, Shape};
+pub use region::{Region, RegisteredRegion, Registrar, View};
+pub use request::Request;
+pub use response::{Output, Response};
+pub use tensor::{Element, Tensor};

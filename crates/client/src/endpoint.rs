@@ -1,0 +1,83 @@
+//! Where does a server listen?
+
+use std::path::PathBuf;
+
+use crate::Error;
+
+/// An address: `http://host:port`, `host:port`, or `unix:/path`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    /// Host and port, as for connecting and for the Host header.
+    Tcp { authority: String },
+    /// A Unix socket.
+    Unix { path: PathBuf },
+}
+
+impl Endpoint {
+    /// Reads an address. Schemes other than http and grpc (a synonym here) need what this client lacks.
+    pub(crate) fn parse(text: &str) -> Result<Endpoint, Error> {
+        let fault = |reason: &str| Error::Endpoint { endpoint: text.to_owned(), reason: reason.to_owned() };
+        if let Some(path) = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")) {
+            return if path.is_empty() { Err(fault("no path")) } else { Ok(Endpoint::Unix { path: path.into() }) };
+        }
+        let rest = match text.split_once("://") {
+            Some(("http" | "grpc", rest)) => rest,
+            Some(("https", _)) => return Err(fault("no TLS here")),
+            Some(_) => return Err(fault("unknown scheme")),
+            None => text,
+        };
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        if authority.contains('/') {
+            return Err(fault("a path after the port"));
+        }
+        let port = authority.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+        match port.and_then(|(_, port)| port.parse::<u16>().ok()) {
+            Some(_) => Ok(Endpoint::Tcp { authority: authority.to_owned() }),
+            None => Err(fault("no port")),
+        }
+    }
+
+    /// What the Host header says; servers on Unix sockets ignore it.
+    pub(crate) fn authority(&self) -> &str {
+        match self {
+            Endpoint::Tcp { authority } => authority,
+            Endpoint::Unix { .. } => "localhost",
+        }
+    }
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Endpoint::Tcp { authority } => write!(f, "http://{authority}"),
+            Endpoint::Unix { path } => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, shown: Option<&str>) {
+        assert_eq!(Endpoint::parse(text).ok().map(|e| e.to_string()).as_deref(), shown, "{text}");
+    }
+
+    #[test]
+    fn an_address_is_a_host_with_a_port_or_a_path() {
+        check("http://localhost:8000", Some("http://localhost:8000"));
+        check("http://localhost:8000/", Some("http://localhost:8000"));
+        check("localhost:8000", Some("http://localhost:8000"));
+        check("grpc://[::1]:8001", Some("http://[::1]:8001"));
+        check("unix:/run/nerite.sock", Some("unix:/run/nerite.sock"));
+        check("unix:///run/nerite.sock", Some("unix:/run/nerite.sock"));
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in ["", "localhost", ":8000", "localhost:80000", "https://a:1", "ftp://a:1", "unix:", "a:1/v2"] {
+            check(text, None);
+        }
+    }
+}

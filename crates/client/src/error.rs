@@ -1,0 +1,108 @@
+//! What can go wrong between a caller and a server?
+
+pub use nerite_request::Code;
+use nerite_request::Status;
+use nerite_tensor::{DataType, ShapeError};
+
+/// Why a call gave no result.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be one of a server.
+    #[error("endpoint '{endpoint}' is not understood: {reason}; write http://host:port or unix:/path")]
+    Endpoint {
+        /// The address as given.
+        endpoint: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Nobody answers at the address.
+    #[error("cannot connect to {endpoint}: {reason}")]
+    Connect {
+        /// The address as given.
+        endpoint: String,
+        /// What the system says.
+        reason: String,
+    },
+    /// The connection broke before an answer came. Whether the server has carried out the request is unknown.
+    #[error("connection to {endpoint} broke: {reason}")]
+    Broken {
+        /// The address as given.
+        endpoint: String,
+        /// What the connection says.
+        reason: String,
+    },
+    /// The server refused, in its own words.
+    #[error("{0}")]
+    Refused(Status),
+    /// The server's answer is not one of this protocol.
+    #[error("answer not understood: {0}")]
+    Answer(String),
+    /// The shape cannot be one of a tensor.
+    #[error("tensor '{name}': {source}")]
+    Shape {
+        /// The tensor's name.
+        name: String,
+        /// What is wrong with the shape.
+        source: ShapeError,
+    },
+    /// The data is not as long as datatype and shape say.
+    #[error("tensor '{name}' of this shape has {need} bytes, its data has {have}")]
+    Size {
+        /// The tensor's name.
+        name: String,
+        /// Bytes by datatype and shape.
+        need: usize,
+        /// Bytes given.
+        have: usize,
+    },
+    /// A BYTES tensor whose element count is not that of its shape, or whose elements do not lie as they should.
+    #[error("tensor '{name}': {reason}")]
+    Strings {
+        /// The tensor's name.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The elements are not of the type asked for.
+    #[error("tensor '{name}' holds {held}, asked for as {asked}")]
+    Datatype {
+        /// The tensor's name.
+        name: String,
+        /// Its datatype.
+        held: DataType,
+        /// The datatype asked for.
+        asked: DataType,
+    },
+    /// The answer has no such output.
+    #[error("no output '{name}' in the answer, which has [{have}]")]
+    NoOutput {
+        /// The name asked for.
+        name: String,
+        /// The outputs there are.
+        have: String,
+    },
+    /// The output lies in a region, not in the answer.
+    #[error("output '{name}' was placed in a shared memory region; read it there")]
+    Placed {
+        /// The output's name.
+        name: String,
+    },
+    /// A region could not be made, or does not reach as far as asked.
+    #[error("region '{key}': {reason}")]
+    Region {
+        /// The region's key.
+        key: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// The kind of refusal, if it was the server who refused.
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Error::Refused(status) => Some(status.code),
+            _ => None,
+        }
+    }
+}

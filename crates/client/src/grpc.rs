@@ -1,0 +1,323 @@
+//! How is a server asked over gRPC?
+
+mod call;
+mod message;
+mod stream;
+
+use std::collections::BTreeMap;
+
+use nerite_request::Code;
+pub use nerite_wire::proto::messages as proto;
+
+use self::call::Caller;
+pub use self::stream::{InferStream, StreamReply};
+use crate::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
+use crate::{Error, Request, Response};
+
+/// A client of the gRPC protocol. Cloning it is cheap and shares its connection; it connects at the first call.
+///
+/// ```no_run
+/// use nerite_client::{Request, Tensor, grpc};
+///
+/// # async fn call() -> Result<(), nerite_client::Error> {
+/// let client = grpc::Client::new("http://localhost:8001")?;
+/// let ones = Tensor::from_slice("INPUT0", &[1, 16], &[1i32; 16])?;
+/// let twos = Tensor::from_slice("INPUT1", &[1, 16], &[2i32; 16])?;
+/// let response = client.infer(&Request::new("simple").input(ones).input(twos)).await?;
+/// assert_eq!(response.output("OUTPUT0")?.as_slice::<i32>()?, [3; 16]);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    caller: Caller,
+}
+
+impl Client {
+    /// A client of the server at `http://host:port` or `unix:/path`. Call it inside a tokio runtime.
+    pub fn new(endpoint: &str) -> Result<Client, Error> {
+        Ok(Client { caller: Caller::new(endpoint)? })
+    }
+
+    /// The same client, sending a header with every call, such as the key of a restricted one.
+    pub fn with_header(mut self, name: &str, value: &str) -> Result<Client, Error> {
+        self.caller.add_header(name, value)?;
+        Ok(self)
+    }
+
+    /// Whether the server runs.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// assert!(client.is_live().await?);
+    /// # Ok(()) }
+    /// ```
+    pub async fn is_live(&self) -> Result<bool, Error> {
+        let asked: Result<proto::ServerLiveResponse, _> = self.call("ServerLive", proto::ServerLiveRequest {}).await;
+        no_if_unavailable(asked.map(|answer| answer.live))
+    }
+
+    /// Whether the server takes inference requests.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// while !client.is_ready().await? {}
+    /// # Ok(()) }
+    /// ```
+    pub async fn is_ready(&self) -> Result<bool, Error> {
+        let asked: Result<proto::ServerReadyResponse, _> = self.call("ServerReady", proto::ServerReadyRequest {}).await;
+        no_if_unavailable(asked.map(|answer| answer.ready))
+    }
+
+    /// Whether a model, or one version of it, takes requests.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// assert!(client.is_model_ready("simple", None).await?);
+    /// # Ok(()) }
+    /// ```
+    pub async fn is_model_ready(&self, model: &str, version: Option<u64>) -> Result<bool, Error> {
+        let ask = proto::ModelReadyRequest { name: model.to_owned(), version: written(version) };
+        let asked: Result<proto::ModelReadyResponse, _> = self.call("ModelReady", ask).await;
+        no_if_unavailable(asked.map(|answer| answer.ready))
+    }
+
+    /// The server's name, version and extensions.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// println!("{}", client.server_metadata().await?.version);
+    /// # Ok(()) }
+    /// ```
+    pub async fn server_metadata(&self) -> Result<ServerReport, Error> {
+        let answer: proto::ServerMetadataResponse =
+            self.call("ServerMetadata", proto::ServerMetadataRequest {}).await?;
+        Ok(ServerReport { name: answer.name, version: answer.version, extensions: answer.extensions })
+    }
+
+    /// A model's versions and tensors.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// for input in client.model_metadata("simple", None).await?.inputs {
+    ///     println!("{} {} {:?}", input.name, input.datatype, input.shape);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn model_metadata(&self, model: &str, version: Option<u64>) -> Result<ModelReport, Error> {
+        let ask = proto::ModelMetadataRequest { name: model.to_owned(), version: written(version) };
+        message::model(self.call("ModelMetadata", ask).await?)
+    }
+
+    /// A model's configuration, as the server completed it.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// let config = client.model_config("simple", None).await?.config.unwrap_or_default();
+    /// println!("{}", config.max_batch_size);
+    /// # Ok(()) }
+    /// ```
+    pub async fn model_config(&self, model: &str, version: Option<u64>) -> Result<proto::ModelConfigResponse, Error> {
+        let ask = proto::ModelConfigRequest { name: model.to_owned(), version: written(version) };
+        self.call("ModelConfig", ask).await
+    }
+
+    /// One inference. Inline tensors travel in the message, those in regions not at all.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// use nerite_client::{Request, Tensor};
+    ///
+    /// let image = Tensor::from_slice("image", &[1, 64], &[0f32; 64])?;
+    /// let response = client.infer(&Request::new("digits").input(image)).await?;
+    /// println!("{:?}", response.output("probabilities")?.as_slice::<f32>()?);
+    /// # Ok(()) }
+    /// ```
+    pub async fn infer(&self, request: &Request) -> Result<Response, Error> {
+        message::response(self.call("ModelInfer", message::request(request)).await?)
+    }
+
+    /// Opens a stream of requests and responses, for models that answer many times, and for order. Call it inside a
+    /// tokio runtime; what goes wrong in opening is told by the first answer.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client, requests: Vec<nerite_client::Request>)
+    /// # -> Result<(), nerite_client::Error> {
+    /// let mut stream = client.stream();
+    /// for request in &requests {
+    ///     stream.send(request).await?;
+    /// }
+    /// stream.finish();
+    /// while let Some(reply) = stream.next().await? {
+    ///     println!("{}: {} outputs", reply.id, reply.outcome?.outputs.len());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn stream(&self) -> InferStream {
+        InferStream::open(&self.caller)
+    }
+
+    /// The models of the repositories; with `ready`, only those that take requests.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// for entry in client.repository_index(false).await? {
+    ///     println!("{} {} {}", entry.name, entry.state, entry.reason);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn repository_index(&self, ready: bool) -> Result<Vec<IndexEntry>, Error> {
+        let ask = proto::RepositoryIndexRequest { repository_name: String::new(), ready };
+        let answer: proto::RepositoryIndexResponse = self.call("RepositoryIndex", ask).await?;
+        Ok(answer.models.into_iter().map(message::index_entry).collect())
+    }
+
+    /// Loads a model, or loads it anew. `config` replaces its configuration, in JSON.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// client.load_model("simple", None).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn load_model(&self, model: &str, config: Option<&str>) -> Result<(), Error> {
+        let parameters = config.map(|config| message::load_parameter("config", config)).into_iter().collect();
+        let (repository_name, model_name) = (String::new(), model.to_owned());
+        let ask = proto::RepositoryModelLoadRequest { repository_name, model_name, parameters };
+        self.call("RepositoryModelLoad", ask).await.map(|_: proto::RepositoryModelLoadResponse| ())
+    }
+
+    /// Unloads a model; with `dependents`, also the models of an ensemble.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// client.unload_model("simple", false).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn unload_model(&self, model: &str, dependents: bool) -> Result<(), Error> {
+        let parameters = BTreeMap::from([message::unload_parameter(dependents)]);
+        let (repository_name, model_name) = (String::new(), model.to_owned());
+        let ask = proto::RepositoryModelUnloadRequest { repository_name, model_name, parameters };
+        self.call("RepositoryModelUnload", ask).await.map(|_: proto::RepositoryModelUnloadResponse| ())
+    }
+
+    /// What inference has cost so far, for one model or all.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// println!("{}", client.statistics(Some("simple")).await?[0].inference_count);
+    /// # Ok(()) }
+    /// ```
+    pub async fn statistics(&self, model: Option<&str>) -> Result<Vec<StatisticsReport>, Error> {
+        let name = model.unwrap_or_default().to_owned();
+        let ask = proto::ModelStatisticsRequest { name, version: String::new() };
+        let answer: proto::ModelStatisticsResponse = self.call("ModelStatistics", ask).await?;
+        answer.model_stats.into_iter().map(message::statistics).collect()
+    }
+
+    /// The system shared memory regions the server knows: all, or the one of this name.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// for region in client.system_regions(None).await? {
+    ///     println!("{} is {} bytes of {}", region.name, region.byte_size, region.key);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn system_regions(&self, name: Option<&str>) -> Result<Vec<SystemRegionReport>, Error> {
+        let ask = proto::SystemSharedMemoryStatusRequest { name: name.unwrap_or_default().to_owned() };
+        let answer: proto::SystemSharedMemoryStatusResponse = self.call("SystemSharedMemoryStatus", ask).await?;
+        Ok(answer.regions.into_values().map(message::system_region).collect())
+    }
+
+    /// Makes `byte_size` bytes from `offset` on of the object `key` known as `name`. For an object of one's own,
+    /// [`Region::register`](crate::Region::register) also takes it back again.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// client.register_system_region("frames", "/camera", 0, 1 << 20).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn register_system_region(
+        &self,
+        name: &str,
+        key: &str,
+        offset: u64,
+        byte_size: u64,
+    ) -> Result<(), Error> {
+        let (name, key) = (name.to_owned(), key.to_owned());
+        let ask = proto::SystemSharedMemoryRegisterRequest { name, key, offset, byte_size };
+        self.call("SystemSharedMemoryRegister", ask).await.map(|_: proto::SystemSharedMemoryRegisterResponse| ())
+    }
+
+    /// Has the server forget a region.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// client.unregister_system_region("frames").await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn unregister_system_region(&self, name: &str) -> Result<(), Error> {
+        let ask = proto::SystemSharedMemoryUnregisterRequest { name: name.to_owned() };
+        self.call("SystemSharedMemoryUnregister", ask).await.map(|_: proto::SystemSharedMemoryUnregisterResponse| ())
+    }
+
+    /// Has the server forget all system regions, those of other clients included.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// client.unregister_system_regions().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn unregister_system_regions(&self) -> Result<(), Error> {
+        self.unregister_system_region("").await
+    }
+
+    /// The trace settings, of the server or a model; `changes` are applied first.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// println!("{:?}", client.trace_settings(None, Default::default()).await?.settings);
+    /// # Ok(()) }
+    /// ```
+    pub async fn trace_settings(
+        &self,
+        model: Option<&str>,
+        changes: BTreeMap<String, proto::trace_setting_request::SettingValue>,
+    ) -> Result<proto::TraceSettingResponse, Error> {
+        let model_name = model.unwrap_or_default().to_owned();
+        self.call("TraceSetting", proto::TraceSettingRequest { settings: changes, model_name }).await
+    }
+
+    /// The log settings; `changes` are applied first.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// println!("{:?}", client.log_settings(Default::default()).await?.settings);
+    /// # Ok(()) }
+    /// ```
+    pub async fn log_settings(
+        &self,
+        changes: BTreeMap<String, proto::log_settings_request::SettingValue>,
+    ) -> Result<proto::LogSettingsResponse, Error> {
+        self.call("LogSettings", proto::LogSettingsRequest { settings: changes }).await
+    }
+
+    async fn call<Q, A>(&self, method: &str, ask: Q) -> Result<A, Error>
+    where
+        Q: prost::Message + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        self.caller.unary(method, ask).await
+    }
+}
+
+/// A health question that a stopping or newer server answers by refusing means no.
+fn no_if_unavailable(asked: Result<bool, Error>) -> Result<bool, Error> {
+    match asked {
+        Err(Error::Refused(status)) if matches!(status.code, Code::Unavailable | Code::NotFound) => Ok(false),
+        other => other,
+    }
+}
+
+fn written(version: Option<u64>) -> String {
+    version.map(|version| version.to_string()).unwrap_or_default()
+}

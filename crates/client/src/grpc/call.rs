@@ -1,0 +1,153 @@
+//! How does one gRPC call happen?
+
+use std::error::Error as _;
+
+use futures_core::Stream;
+use http::uri::PathAndQuery;
+use nerite_request::{Code, Status};
+use prost::Message;
+use tonic::client::Grpc;
+use tonic::metadata::{Ascii, MetadataKey, MetadataMap, MetadataValue};
+use tonic::transport::{Channel, Endpoint as Transport};
+use tonic_prost::ProstCodec;
+
+use crate::Error;
+use crate::endpoint::Endpoint;
+
+/// The largest message the protocol allows, both ways.
+const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
+/// How much may be under way before an acknowledgement, so that large tensors do not wait for it.
+const WINDOW_BYTES: u32 = 64 << 20;
+/// The size of one frame that the server may send.
+const FRAME_BYTES_MAX: u32 = 1 << 20;
+
+const SERVICE: &str = "/inference.GRPCInferenceService/";
+
+/// One connection, and what every call sends.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    channel: Channel,
+    endpoint: Endpoint,
+    headers: MetadataMap,
+}
+
+impl Caller {
+    pub(super) fn new(address: &str) -> Result<Caller, Error> {
+        let endpoint = Endpoint::parse(address)?;
+        let transport = Transport::from_shared(endpoint.to_string())
+            .map_err(|reason| Error::Endpoint { endpoint: address.to_owned(), reason: reason.to_string() })?;
+        let channel = transport
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .max_frame_size(FRAME_BYTES_MAX)
+            .tcp_nodelay(true)
+            .connect_lazy();
+        Ok(Caller { channel, endpoint, headers: MetadataMap::new() })
+    }
+
+    pub(super) fn add_header(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        let fault = |reason: String| Error::Endpoint { endpoint: format!("header {name}"), reason };
+        let key = name.parse::<MetadataKey<Ascii>>().map_err(|reason| fault(reason.to_string()))?;
+        let value = value.parse::<MetadataValue<Ascii>>().map_err(|reason| fault(reason.to_string()))?;
+        self.headers.append(key, value);
+        Ok(())
+    }
+
+    /// One message there, one back.
+    pub(super) async fn unary<Q, A>(&self, method: &str, ask: Q) -> Result<A, Error>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc().await?;
+        let answered = grpc.unary(self.request(ask), path(method)?, ProstCodec::<Q, A>::default()).await;
+        answered.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
+    }
+
+    /// Many messages both ways.
+    pub(super) async fn streaming<Q, A>(
+        &self,
+        method: &str,
+        asks: impl Stream<Item = Q> + Send + 'static,
+    ) -> Result<tonic::Streaming<A>, Error>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc().await?;
+        let answered = grpc.streaming(self.request(asks), path(method)?, ProstCodec::<Q, A>::default()).await;
+        answered.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
+    }
+
+    /// What a call's failure was: the server's refusal, or trouble on the way to it.
+    pub(super) fn failed(&self, status: &tonic::Status) -> Error {
+        let Some(mut cause) = status.source() else { return Error::Refused(refusal(status)) };
+        let mut connecting = false;
+        loop {
+            connecting |= cause.is::<tonic::ConnectError>();
+            match cause.source() {
+                Some(deeper) => cause = deeper,
+                None => break,
+            }
+        }
+        let (endpoint, reason) = (self.endpoint.to_string(), cause.to_string());
+        if connecting { Error::Connect { endpoint, reason } } else { Error::Broken { endpoint, reason } }
+    }
+
+    async fn grpc(&self) -> Result<Grpc<Channel>, Error> {
+        let mut grpc = Grpc::new(self.channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let ready = grpc.ready().await;
+        ready.map_err(|fault| self.failed(&tonic::Status::from_error(Box::new(fault))))?;
+        Ok(grpc)
+    }
+
+    fn request<Q>(&self, ask: Q) -> tonic::Request<Q> {
+        let mut request = tonic::Request::new(ask);
+        request.metadata_mut().clone_from(&self.headers);
+        request
+    }
+}
+
+fn path(method: &str) -> Result<PathAndQuery, Error> {
+    let path = format!("{SERVICE}{method}");
+    PathAndQuery::try_from(path.as_str())
+        .map_err(|reason| Error::Endpoint { endpoint: path, reason: reason.to_string() })
+}
+
+fn refusal(status: &tonic::Status) -> Status {
+    let code = match status.code() {
+        tonic::Code::InvalidArgument => Code::InvalidArg,
+        tonic::Code::NotFound => Code::NotFound,
+        tonic::Code::AlreadyExists => Code::AlreadyExists,
+        tonic::Code::Internal => Code::Internal,
+        tonic::Code::Unavailable => Code::Unavailable,
+        tonic::Code::Unimplemented => Code::Unsupported,
+        tonic::Code::Cancelled => Code::Cancelled,
+        _ => Code::Unknown,
+    };
+    let message = status.message();
+    Status::new(code, if message.is_empty() { status.code().description() } else { message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nobody_at_the_address_is_an_error_of_connecting() {
+        let caller = Caller::new("unix:/nonexistent/nerite.sock").expect("an address");
+        let asked: Result<nerite_wire::proto::messages::ServerLiveResponse, _> =
+            caller.unary("ServerLive", nerite_wire::proto::messages::ServerLiveRequest {}).await;
+        let error = asked.expect_err("nobody there");
+        assert!(matches!(error, Error::Connect { .. }), "{error:?}");
+        assert!(error.to_string().contains("unix:/nonexistent/nerite.sock"), "{error}");
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_kind_and_words() {
+        let told = refusal(&tonic::Status::invalid_argument("bad shape"));
+        assert_eq!(told, Status::new(Code::InvalidArg, "bad shape"));
+    }
+}

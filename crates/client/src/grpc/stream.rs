@@ -1,0 +1,118 @@
+//! How do many requests and responses share one gRPC stream?
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use nerite_request::{Code, Parameter, Status};
+use nerite_wire::proto::messages::{ModelInferRequest, ModelStreamInferResponse};
+use tokio::sync::mpsc;
+use tonic::Streaming;
+
+use super::call::Caller;
+use super::message;
+use crate::{Error, Request, Response};
+
+/// Requests that wait for the connection; beyond them `send` waits too.
+const WAITING_MAX: usize = 16;
+
+/// A stream of requests to any models, and of their responses. Models that answer once answer in the order of the
+/// requests; others in between. Give requests ids to tell the responses apart.
+#[derive(Debug)]
+pub struct InferStream {
+    asks: Option<mpsc::Sender<ModelInferRequest>>,
+    answers: Answers,
+    caller: Caller,
+}
+
+/// One message of the stream.
+#[derive(Debug)]
+pub struct StreamReply {
+    /// The id of the request it answers.
+    pub id: String,
+    /// Whether it is the last answer to that request.
+    pub last: bool,
+    /// The answer, or the server's refusal of this one request; the stream goes on after it.
+    pub outcome: Result<Response, Error>,
+}
+
+/// The answering half. Some servers send their headers only with the first response, so opening must not wait for them.
+#[derive(Debug)]
+enum Answers {
+    Opening(tokio::task::JoinHandle<Result<Streaming<ModelStreamInferResponse>, Error>>),
+    Open(Box<Streaming<ModelStreamInferResponse>>),
+    Ended,
+}
+
+impl InferStream {
+    pub(super) fn open(caller: &Caller) -> InferStream {
+        let (asks, waiting) = mpsc::channel(WAITING_MAX);
+        let opener = caller.clone();
+        let opening = tokio::spawn(async move { opener.streaming("ModelStreamInfer", Asks(waiting)).await });
+        InferStream { asks: Some(asks), answers: Answers::Opening(opening), caller: caller.clone() }
+    }
+
+    /// Sends one request; does not wait for its answer.
+    pub async fn send(&mut self, request: &Request) -> Result<(), Error> {
+        let ended = || Error::Answer("the stream has ended".to_owned());
+        let asks = self.asks.as_ref().ok_or_else(ended)?;
+        asks.send(message::request(request)).await.map_err(|_| ended())
+    }
+
+    /// Says that no further request comes. Answers still do.
+    pub fn finish(&mut self) {
+        self.asks = None;
+    }
+
+    /// The next answer; `None` when the server has sent the last one.
+    pub async fn next(&mut self) -> Result<Option<StreamReply>, Error> {
+        if let Answers::Opening(opening) = &mut self.answers {
+            let opened = opening.await.map_err(|fault| Error::Answer(format!("the stream did not open: {fault}")));
+            self.answers = Answers::Ended;
+            self.answers = Answers::Open(Box::new(opened??));
+        }
+        let Answers::Open(answers) = &mut self.answers else { return Ok(None) };
+        let next = answers.message().await.map_err(|status| self.caller.failed(&status))?;
+        if next.is_none() {
+            self.answers = Answers::Ended;
+        }
+        next.map(reply).transpose()
+    }
+}
+
+fn reply(message: ModelStreamInferResponse) -> Result<StreamReply, Error> {
+    let response = message::response(message.infer_response.unwrap_or_default())?;
+    let id = response.id.clone();
+    let marked = response.parameters.get("triton_final_response");
+    if message.error_message.is_empty() {
+        return Ok(StreamReply { id, last: marked == Some(&Parameter::Bool(true)), outcome: Ok(response) });
+    }
+    // The stream carries the words of a refusal without its kind; unless it is marked otherwise nothing follows it.
+    let refused = Error::Refused(Status::new(Code::Unknown, message.error_message));
+    Ok(StreamReply { id, last: marked != Some(&Parameter::Bool(false)), outcome: Err(refused) })
+}
+
+struct Asks(mpsc::Receiver<ModelInferRequest>);
+
+impl Stream for Asks {
+    type Item = ModelInferRequest;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ModelInferRequest>> {
+        self.0.poll_recv(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nerite_wire::proto::messages::ModelInferResponse;
+
+    #[test]
+    fn a_refusal_in_the_stream_names_its_request() {
+        let response = ModelInferResponse { id: "7".into(), ..Default::default() };
+        let told = ModelStreamInferResponse { error_message: "no".into(), infer_response: Some(response) };
+        let reply = reply(told).expect("a message");
+        assert_eq!((reply.id.as_str(), reply.last), ("7", true));
+        assert_eq!(reply.outcome.expect_err("refused").to_string(), "no");
+    }
+}

@@ -1,0 +1,389 @@
+//! How is a server asked over HTTP?
+
+mod body;
+mod connection;
+mod read;
+mod render;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use nerite_request::Code;
+
+use self::connection::{Answer, Connections, JSON_LENGTH};
+use self::render::Object;
+use crate::endpoint::Endpoint;
+use crate::report::{self, IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
+use crate::{Error, Request, Response};
+
+/// A client of the HTTP protocol. Cloning it is cheap and shares its connections; it connects at the first call.
+///
+/// ```no_run
+/// use nerite_client::{Request, Tensor, http};
+///
+/// # async fn call() -> Result<(), nerite_client::Error> {
+/// let client = http::Client::new("http://localhost:8000")?;
+/// let ones = Tensor::from_slice("INPUT0", &[1, 16], &[1i32; 16])?;
+/// let twos = Tensor::from_slice("INPUT1", &[1, 16], &[2i32; 16])?;
+/// let response = client.infer(&Request::new("simple").input(ones).input(twos)).await?;
+/// assert_eq!(response.output("OUTPUT0")?.as_slice::<i32>()?, [3; 16]);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    connections: Arc<Connections>,
+    headers: HeaderMap,
+}
+
+impl Client {
+    /// A client of the server at `http://host:port` or `unix:/path`.
+    pub fn new(endpoint: &str) -> Result<Client, Error> {
+        let connections = Arc::new(Connections::new(Endpoint::parse(endpoint)?));
+        Ok(Client { connections, headers: HeaderMap::new() })
+    }
+
+    /// The same client, sending a header with every request, such as the key of a restricted call.
+    pub fn with_header(mut self, name: &str, value: &str) -> Result<Client, Error> {
+        let fault = |reason: String| Error::Endpoint { endpoint: format!("header {name}"), reason };
+        let key = HeaderName::try_from(name).map_err(|reason| fault(reason.to_string()))?;
+        self.headers.append(key, HeaderValue::from_str(value).map_err(|reason| fault(reason.to_string()))?);
+        Ok(self)
+    }
+
+    /// Whether the server runs.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// assert!(client.is_live().await?);
+    /// # Ok(()) }
+    /// ```
+    pub async fn is_live(&self) -> Result<bool, Error> {
+        self.holds("/v2/health/live").await
+    }
+
+    /// Whether the server takes inference requests.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// while !client.is_ready().await? {}
+    /// # Ok(()) }
+    /// ```
+    pub async fn is_ready(&self) -> Result<bool, Error> {
+        self.holds("/v2/health/ready").await
+    }
+
+    /// Whether a model, or one version of it, takes requests.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// assert!(client.is_model_ready("simple", None).await?);
+    /// # Ok(()) }
+    /// ```
+    pub async fn is_model_ready(&self, model: &str, version: Option<u64>) -> Result<bool, Error> {
+        self.holds(&format!("{}/ready", model_path(model, version))).await
+    }
+
+    /// The server's name, version and extensions.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// println!("{}", client.server_metadata().await?.version);
+    /// # Ok(()) }
+    /// ```
+    pub async fn server_metadata(&self) -> Result<ServerReport, Error> {
+        Ok(report::server(&report::parse(&self.get("/v2").await?.json)?))
+    }
+
+    /// A model's versions and tensors.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// for input in client.model_metadata("simple", None).await?.inputs {
+    ///     println!("{} {} {:?}", input.name, input.datatype, input.shape);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn model_metadata(&self, model: &str, version: Option<u64>) -> Result<ModelReport, Error> {
+        report::model(&report::parse(&self.get(&model_path(model, version)).await?.json)?)
+    }
+
+    /// A model's configuration, as the server completed it, in JSON.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// println!("{}", client.model_config("simple", None).await?);
+    /// # Ok(()) }
+    /// ```
+    pub async fn model_config(&self, model: &str, version: Option<u64>) -> Result<String, Error> {
+        into_text(self.get(&format!("{}/config", model_path(model, version))).await?)
+    }
+
+    /// One inference. Inline tensors travel as they lie in memory, those in regions not at all.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// use nerite_client::{DataType, Region, Request};
+    ///
+    /// let region = Region::create("/sums", 256)?;
+    /// region.write(0, &[1i32; 16])?;
+    /// region.write(64, &[2i32; 16])?;
+    /// let region = region.register(&client, "sums").await?;
+    /// let request = Request::new("simple")
+    ///     .input_in_region("INPUT0", DataType::Int32, &[1, 16], &region, 0)?
+    ///     .input_in_region("INPUT1", DataType::Int32, &[1, 16], &region, 64)?
+    ///     .output_in_region("OUTPUT0", &region, 128, 64);
+    /// client.infer(&request).await?;
+    /// assert_eq!(*region.view::<i32>(128, 16)?, [3; 16]);
+    /// # region.unregister().await }
+    /// ```
+    pub async fn infer(&self, request: &Request) -> Result<Response, Error> {
+        let (json, tensors) = render::infer(request);
+        let mut headers = self.headers.clone();
+        if !tensors.is_empty() {
+            headers.insert(HeaderName::from_static(JSON_LENGTH), HeaderValue::from(json.len()));
+        }
+        let mut path = escaped(&request.model, "/v2/models/");
+        if !request.version.is_empty() {
+            path = escaped(&request.version, &format!("{path}/versions/"));
+        }
+        let pieces = std::iter::once(Bytes::from(json)).chain(tensors).collect();
+        let answer = self.connections.exchange(Method::POST, &format!("{path}/infer"), &headers, pieces).await?;
+        read::infer(&read::accepted(answer)?)
+    }
+
+    /// The models of the repositories; with `ready`, only those that take requests.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// for entry in client.repository_index(false).await? {
+    ///     println!("{} {} {}", entry.name, entry.state, entry.reason);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn repository_index(&self, ready: bool) -> Result<Vec<IndexEntry>, Error> {
+        let answer = self.post("/v2/repository/index", format!("{{\"ready\":{ready}}}")).await?;
+        Ok(report::index(&report::parse(&answer.json)?))
+    }
+
+    /// Loads a model, or loads it anew. `config` replaces its configuration, in JSON.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// client.load_model("simple", None).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn load_model(&self, model: &str, config: Option<&str>) -> Result<(), Error> {
+        let mut parameters = Object::new();
+        if let Some(config) = config {
+            parameters.key("config").text(config);
+        }
+        let path = format!("{}/load", escaped(model, "/v2/repository/models/"));
+        self.post(&path, format!("{{\"parameters\":{}}}", parameters.close())).await.map(|_| ())
+    }
+
+    /// Unloads a model; with `dependents`, also the models of an ensemble.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// client.unload_model("simple", false).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn unload_model(&self, model: &str, dependents: bool) -> Result<(), Error> {
+        let path = format!("{}/unload", escaped(model, "/v2/repository/models/"));
+        let body = format!("{{\"parameters\":{{\"unload_dependents\":{dependents}}}}}");
+        self.post(&path, body).await.map(|_| ())
+    }
+
+    /// What inference has cost so far, for one model or all.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// println!("{}", client.statistics(Some("simple")).await?[0].inference_count);
+    /// # Ok(()) }
+    /// ```
+    pub async fn statistics(&self, model: Option<&str>) -> Result<Vec<StatisticsReport>, Error> {
+        let path = match model {
+            Some(model) => format!("{}/stats", model_path(model, None)),
+            None => "/v2/models/stats".to_owned(),
+        };
+        report::statistics(&report::parse(&self.get(&path).await?.json)?)
+    }
+
+    /// The system shared memory regions the server knows: all, or the one of this name.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// for region in client.system_regions(None).await? {
+    ///     println!("{} is {} bytes of {}", region.name, region.byte_size, region.key);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn system_regions(&self, name: Option<&str>) -> Result<Vec<SystemRegionReport>, Error> {
+        let path = format!("{}/status", region_path(name));
+        Ok(report::system_regions(&report::parse(&self.get(&path).await?.json)?))
+    }
+
+    /// Makes `byte_size` bytes from `offset` on of the object `key` known as `name`. For an object of one's own,
+    /// [`Region::register`](crate::Region::register) also takes it back again.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// client.register_system_region("frames", "/camera", 0, 1 << 20).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn register_system_region(
+        &self,
+        name: &str,
+        key: &str,
+        offset: u64,
+        byte_size: u64,
+    ) -> Result<(), Error> {
+        let mut body = Object::new();
+        body.key("key").text(key);
+        body.key("offset").raw(&offset.to_string());
+        body.key("byte_size").raw(&byte_size.to_string());
+        self.post(&format!("{}/register", region_path(Some(name))), body.close()).await.map(|_| ())
+    }
+
+    /// Has the server forget a region.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// client.unregister_system_region("frames").await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn unregister_system_region(&self, name: &str) -> Result<(), Error> {
+        self.post(&format!("{}/unregister", region_path(Some(name))), String::new()).await.map(|_| ())
+    }
+
+    /// Has the server forget all system regions, those of other clients included.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// client.unregister_system_regions().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn unregister_system_regions(&self) -> Result<(), Error> {
+        self.post(&format!("{}/unregister", region_path(None)), String::new()).await.map(|_| ())
+    }
+
+    /// The trace settings, of the server or a model, in JSON.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// println!("{}", client.trace_settings(None).await?);
+    /// # Ok(()) }
+    /// ```
+    pub async fn trace_settings(&self, model: Option<&str>) -> Result<String, Error> {
+        into_text(self.get(&trace_path(model)).await?)
+    }
+
+    /// Changes trace settings, given as a JSON object; answers with all of them.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// client.update_trace_settings(None, r#"{"trace_level":["TIMESTAMPS"]}"#).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn update_trace_settings(&self, model: Option<&str>, settings: &str) -> Result<String, Error> {
+        into_text(self.post(&trace_path(model), settings.to_owned()).await?)
+    }
+
+    /// The log settings, in JSON.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// println!("{}", client.log_settings().await?);
+    /// # Ok(()) }
+    /// ```
+    pub async fn log_settings(&self) -> Result<String, Error> {
+        into_text(self.get("/v2/logging").await?)
+    }
+
+    /// Changes log settings, given as a JSON object; answers with all of them.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// client.update_log_settings(r#"{"log_verbose_level":1}"#).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn update_log_settings(&self, settings: &str) -> Result<String, Error> {
+        into_text(self.post("/v2/logging", settings.to_owned()).await?)
+    }
+
+    /// The text of any page of the server, such as `/metrics` where the endpoint is the metrics port.
+    ///
+    /// ```no_run
+    /// # async fn call() -> Result<(), nerite_client::Error> {
+    /// let metrics = nerite_client::http::Client::new("http://localhost:8002")?.page("/metrics").await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn page(&self, path: &str) -> Result<String, Error> {
+        into_text(self.get(path).await?)
+    }
+
+    /// A health question: refusals that mean no are `false`, others are errors.
+    async fn holds(&self, path: &str) -> Result<bool, Error> {
+        match self.get(path).await {
+            Ok(_) => Ok(true),
+            Err(Error::Refused(status)) => match status.code {
+                Code::InvalidArg | Code::NotFound | Code::Unavailable => Ok(false),
+                _ => Err(Error::Refused(status)),
+            },
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn get(&self, path: &str) -> Result<Answer, Error> {
+        read::accepted(self.connections.exchange(Method::GET, path, &self.headers, vec![]).await?)
+    }
+
+    async fn post(&self, path: &str, body: String) -> Result<Answer, Error> {
+        read::accepted(self.connections.exchange(Method::POST, path, &self.headers, vec![body.into()]).await?)
+    }
+}
+
+fn into_text(answer: Answer) -> Result<String, Error> {
+    String::from_utf8(answer.json).map_err(|_| Error::Answer("a text that is not UTF-8".to_owned()))
+}
+
+fn model_path(model: &str, version: Option<u64>) -> String {
+    let path = escaped(model, "/v2/models/");
+    version.map_or(path.clone(), |version| format!("{path}/versions/{version}"))
+}
+
+fn region_path(name: Option<&str>) -> String {
+    let path = "/v2/systemsharedmemory";
+    name.map_or(path.to_owned(), |name| escaped(name, &format!("{path}/region/")))
+}
+
+fn trace_path(model: Option<&str>) -> String {
+    model.map_or("/v2".to_owned(), |model| model_path(model, None)) + "/trace/setting"
+}
+
+/// `prefix` and one path segment, escaped as Python's `quote` does. Servers keep the escapes as part of the name.
+fn escaped(segment: &str, prefix: &str) -> String {
+    let mut path = prefix.to_owned();
+    for byte in segment.bytes() {
+        if byte.is_ascii_alphanumeric() || b"_.-~".contains(&byte) {
+            path.push(byte as char);
+        } else {
+            path.extend(format!("%{byte:02X}").chars());
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_one_segment() {
+        assert_eq!(model_path("a/b c", Some(3)), "/v2/models/a%2Fb%20c/versions/3");
+        assert_eq!(region_path(None), "/v2/systemsharedmemory");
+        assert_eq!(region_path(Some("in_0")), "/v2/systemsharedmemory/region/in_0");
+        assert_eq!(trace_path(Some("m")), "/v2/models/m/trace/setting");
+    }
+}

@@ -1,0 +1,204 @@
+//! How does a caller's own shared memory come to be, and when does the server forget it?
+
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+use nerite_memory::{Buffer, Extent, Number, Reason, Slot};
+use nerite_shm::OwnedRegion;
+
+use crate::{Error, grpc, http};
+
+/// A POSIX shared memory object made, mapped and owned by this process; it is unlinked when the last handle drops.
+///
+/// ```no_run
+/// use nerite_client::{Region, http};
+///
+/// # async fn call(client: http::Client) -> Result<(), nerite_client::Error> {
+/// let region = Region::create("/my_app_input", 4096)?;
+/// region.write(0, &[1.5f32, 2.5])?;
+/// let registered = region.register(&client, "input").await?;
+/// // … requests with `.input_in_region("INPUT0", DataType::Fp32, &[2], &registered, 0)` …
+/// registered.unregister().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Region {
+    owned: OwnedRegion,
+    key: String,
+}
+
+impl Region {
+    /// A new object of `byte_size` zero bytes under `key` (with or without a leading slash). Fails where one exists.
+    pub fn create(key: &str, byte_size: usize) -> Result<Region, Error> {
+        let owned = OwnedRegion::create(key, byte_size)
+            .map_err(|reason| Error::Region { key: key.to_owned(), reason: reason.to_string() })?;
+        Ok(Region { owned, key: key.to_owned() })
+    }
+
+    /// The POSIX key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Bytes of the object.
+    pub fn byte_size(&self) -> usize {
+        self.owned.byte_size()
+    }
+
+    /// Copies numbers in, from byte `offset` on, which must be a multiple of their size.
+    pub fn write<T: Number>(&self, offset: usize, values: &[T]) -> Result<(), Error> {
+        self.edit(offset, values.len(), |place: &mut [T]| place.copy_from_slice(values))
+    }
+
+    /// Copies bytes in, from byte `offset` on.
+    pub fn write_bytes(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        let mut slot = self.slot(offset, bytes.len())?;
+        slot.write(0, bytes, Reason::InlineRequest).map_err(|reason| self.fault(reason.to_string()))
+    }
+
+    /// Lets `write` work on `count` numbers in place, from byte `offset` on: no copy at all.
+    pub fn edit<T: Number>(&self, offset: usize, count: usize, write: impl FnOnce(&mut [T])) -> Result<(), Error> {
+        let mut slot = self.slot(offset, count.saturating_mul(size_of::<T>()))?;
+        write(slot.numbers_mut::<T>().ok_or_else(|| self.misaligned(offset, size_of::<T>()))?);
+        Ok(())
+    }
+
+    /// `count` numbers from byte `offset` on, in place. The server may write them while they are looked at.
+    pub fn view<T: Number>(&self, offset: usize, count: usize) -> Result<View<T>, Error> {
+        let buffer = self.buffer(offset, count.saturating_mul(size_of::<T>()))?;
+        match buffer.numbers::<T>() {
+            Some(_) => Ok(View { buffer, elements: PhantomData }),
+            None => Err(self.misaligned(offset, size_of::<T>())),
+        }
+    }
+
+    /// A copy of `len` bytes from byte `offset` on.
+    pub fn read_bytes(&self, offset: usize, len: usize) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; len];
+        self.buffer(offset, len)?.copy_to(&mut bytes, Reason::InlineResponse);
+        Ok(bytes)
+    }
+
+    /// Makes the whole region known to a server under `name`. The guard takes it back when it is done.
+    pub async fn register(self, client: impl Into<Registrar>, name: &str) -> Result<RegisteredRegion, Error> {
+        let client = client.into();
+        client.register(name, &self.key, self.byte_size()).await?;
+        Ok(RegisteredRegion { region: self, name: name.to_owned(), client: Some(client) })
+    }
+
+    fn slot(&self, offset: usize, len: usize) -> Result<Slot, Error> {
+        Ok(self.owned.slot(self.extent(offset, len)?))
+    }
+
+    fn buffer(&self, offset: usize, len: usize) -> Result<Buffer, Error> {
+        Ok(self.owned.buffer(self.extent(offset, len)?))
+    }
+
+    fn extent(&self, offset: usize, len: usize) -> Result<Extent, Error> {
+        let have = self.byte_size();
+        Extent::new(offset, len, have)
+            .map_err(|_| self.fault(format!("has {have} bytes, asked to reach {}", offset.saturating_add(len))))
+    }
+
+    fn misaligned(&self, offset: usize, size: usize) -> Error {
+        self.fault(format!("offset {offset} is no multiple of the element size {size}"))
+    }
+
+    fn fault(&self, reason: String) -> Error {
+        Error::Region { key: self.key.clone(), reason }
+    }
+}
+
+/// Numbers in a region, in place.
+#[derive(Debug)]
+pub struct View<T> {
+    buffer: Buffer,
+    elements: PhantomData<T>,
+}
+
+impl<T: Number> Deref for View<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.buffer.numbers().expect("`Region::view` made the view only after this very call gave Some")
+    }
+}
+
+/// A region that a server knows. [`RegisteredRegion::unregister`] ends that and says whether it worked; a guard that is
+/// merely dropped does it in the background, as far as the runtime still runs.
+#[derive(Debug)]
+pub struct RegisteredRegion {
+    region: Region,
+    name: String,
+    client: Option<Registrar>,
+}
+
+impl RegisteredRegion {
+    /// The name the server knows it by.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Has the server forget the region, then unlinks and unmaps it.
+    pub async fn unregister(mut self) -> Result<(), Error> {
+        match self.client.take() {
+            Some(client) => client.unregister(&self.name).await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Deref for RegisteredRegion {
+    type Target = Region;
+
+    fn deref(&self) -> &Region {
+        &self.region
+    }
+}
+
+impl Drop for RegisteredRegion {
+    fn drop(&mut self) {
+        let (Some(client), Ok(runtime)) = (self.client.take(), tokio::runtime::Handle::try_current()) else { return };
+        let name = std::mem::take(&mut self.name);
+        // Best effort: nobody is left to hear of a failure. The object itself is unlinked now in any case, and the
+        // server's mapping of it stays valid until it hears of the end.
+        runtime.spawn(async move { client.unregister(&name).await });
+    }
+}
+
+/// Whichever client a region was registered through.
+#[derive(Clone, Debug)]
+pub enum Registrar {
+    /// Over HTTP.
+    Http(http::Client),
+    /// Over gRPC.
+    Grpc(grpc::Client),
+}
+
+impl Registrar {
+    async fn register(&self, name: &str, key: &str, byte_size: usize) -> Result<(), Error> {
+        match self {
+            Registrar::Http(client) => client.register_system_region(name, key, 0, byte_size as u64).await,
+            Registrar::Grpc(client) => client.register_system_region(name, key, 0, byte_size as u64).await,
+        }
+    }
+
+    async fn unregister(&self, name: &str) -> Result<(), Error> {
+        match self {
+            Registrar::Http(client) => client.unregister_system_region(name).await,
+            Registrar::Grpc(client) => client.unregister_system_region(name).await,
+        }
+    }
+}
+
+impl From<&http::Client> for Registrar {
+    fn from(client: &http::Client) -> Registrar {
+        Registrar::Http(client.clone())
+    }
+}
+
+impl From<&grpc::Client> for Registrar {
+    fn from(client: &grpc::Client) -> Registrar {
+        Registrar::Grpc(client.clone())
+    }
+}

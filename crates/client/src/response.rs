@@ -1,0 +1,126 @@
+//! What does a model answer?
+
+use nerite_memory::Buffer;
+use nerite_request::Parameters;
+use nerite_tensor::{DataType, Shape, element_count, strings};
+
+use crate::{Element, Error};
+
+/// The answer to one inference request.
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// The model that answered.
+    pub model: String,
+    /// Its version.
+    pub version: String,
+    /// The request's own id.
+    pub id: String,
+    /// Parameters the model or the server added.
+    pub parameters: Parameters,
+    /// The outputs, in the order the model made them.
+    pub outputs: Vec<Output>,
+}
+
+/// One output tensor.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// The model's name for it.
+    pub name: String,
+    /// Type of its elements.
+    pub datatype: DataType,
+    /// Its dimensions, outermost first.
+    pub shape: Shape,
+    /// Its bytes; `None` when it was placed in a region.
+    pub(crate) data: Option<Buffer>,
+}
+
+impl Response {
+    /// The output of this name.
+    pub fn output(&self, name: &str) -> Result<&Output, Error> {
+        self.outputs.iter().find(|output| output.name == name).ok_or_else(|| {
+            let have: Vec<&str> = self.outputs.iter().map(|output| output.name.as_str()).collect();
+            Error::NoOutput { name: name.to_owned(), have: have.join(", ") }
+        })
+    }
+}
+
+impl Output {
+    /// Whether the tensor lies in a region rather than here.
+    pub fn is_placed(&self) -> bool {
+        self.data.is_none()
+    }
+
+    /// The elements as numbers, without a copy. BOOL reads as `u8`, FP16 and BF16 as `u16`.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client, request: nerite_client::Request)
+    /// # -> Result<(), nerite_client::Error> {
+    /// let response = client.infer(&request).await?;
+    /// let sums: &[i32] = response.output("OUTPUT0")?.as_slice::<i32>()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], Error> {
+        if !T::reads(self.datatype) {
+            let (name, held, asked) = (self.name.clone(), self.datatype, T::DATATYPE);
+            return Err(Error::Datatype { name, held, asked });
+        }
+        self.here()?.numbers::<T>().ok_or_else(|| {
+            // The bytes were aligned when they came in, so only their number can be wrong.
+            Error::Answer(format!("output '{}' has a size that is no multiple of its elements", self.name))
+        })
+    }
+
+    /// The raw bytes: little-endian, row-major.
+    pub fn bytes(&self) -> Result<&[u8], Error> {
+        Ok(self.here()?.private_bytes().unwrap_or_default())
+    }
+
+    /// The elements of a BYTES tensor.
+    pub fn strings(&self) -> Result<Vec<&[u8]>, Error> {
+        if self.datatype != DataType::Bytes {
+            let name = self.name.clone();
+            return Err(Error::Datatype { name, held: self.datatype, asked: DataType::Bytes });
+        }
+        let fault = |reason: String| Error::Strings { name: self.name.clone(), reason };
+        let elements = element_count(&self.shape).map_err(|reason| fault(reason.to_string()))?;
+        let found = strings::extents(self.here()?, elements).map_err(|reason| fault(reason.to_string()))?;
+        let bytes = self.bytes()?;
+        Ok(found.iter().filter_map(|extent| bytes.get(extent.offset()..extent.end())).collect())
+    }
+
+    fn here(&self) -> Result<&Buffer, Error> {
+        self.data.as_ref().ok_or_else(|| Error::Placed { name: self.name.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(datatype: DataType, shape: &[i64], data: &[u8]) -> Output {
+        let data = Some(Buffer::from(data.to_vec()).aligned(8));
+        Output { name: "OUT".into(), datatype, shape: Shape::from_slice(shape), data }
+    }
+
+    #[test]
+    fn elements_are_read_as_what_they_are() {
+        let ints = output(DataType::Int32, &[2], &[1, 0, 0, 0, 255, 255, 255, 255]);
+        assert_eq!(ints.as_slice::<i32>().expect("INT32"), [1, -1]);
+        assert!(matches!(ints.as_slice::<f32>(), Err(Error::Datatype { .. })));
+        assert_eq!(output(DataType::Bool, &[2], &[1, 0]).as_slice::<u8>().expect("BOOL"), [1, 0]);
+        let text = output(DataType::Bytes, &[2], b"\x02\0\0\0ab\0\0\0\0");
+        assert_eq!(text.strings().expect("two"), [&b"ab"[..], b""]);
+    }
+
+    #[test]
+    fn a_missing_output_is_told_apart_from_one_that_lies_elsewhere() {
+        let mut placed = output(DataType::Int8, &[1], &[1]);
+        placed.data = None;
+        let outputs = vec![placed];
+        let (model, version, id) = ("m".into(), "1".into(), String::new());
+        let response = Response { model, version, id, parameters: Parameters::new(), outputs };
+        assert!(matches!(response.output("OUT").and_then(Output::bytes), Err(Error::Placed { .. })));
+        let missing = response.output("PUT").expect_err("no such output").to_string();
+        assert_eq!(missing, "no output 'PUT' in the answer, which has [OUT]");
+    }
+}
