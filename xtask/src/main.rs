@@ -1,1 +1,41 @@
-fn main() {}
+//! Which chores does the project have, beside building?
+//!
+//! ```text
+//! cargo xtask tidy    does the source look as agreed?
+//! cargo xtask test    all tests: Rust, then the server against its clients
+//! cargo xtask ci      formatting, lints, tidy and all tests
+//! ```
+#![forbid(unsafe_code)]
+
+mod chores;
+mod run;
+mod tidy;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask <tidy | test | ci>";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let root = root();
+    let done = match words[..] {
+        ["tidy"] => tidy::run(root),
+        ["test"] => run::all(root, &chores::test()),
+        ["ci"] => run::all(root, &chores::ci()),
+        _ => Err(USAGE.to_owned()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The top of the workspace.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in a folder of the workspace")
+}

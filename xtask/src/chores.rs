@@ -1,0 +1,35 @@
+//! What does each chore consist of?
+
+/// One command of a chore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Errand {
+    /// What it finds out.
+    pub about: &'static str,
+    /// The program and its words. `cargo` is the one that runs this, `xtask` this program.
+    pub words: Vec<&'static str>,
+}
+
+fn errand(about: &'static str, words: &'static str) -> Errand {
+    Errand { about, words: words.split(' ').collect() }
+}
+
+/// All tests: what the README names.
+pub fn test() -> Vec<Errand> {
+    vec![
+        errand("Rust tests", "cargo test --workspace --locked"),
+        errand("the server as users get it", "cargo build --release --locked"),
+        errand("the Python environment of the tests", "python3 tests/setup_venv.py"),
+        errand("the server against its clients", ".venv/bin/python -m pytest tests/"),
+    ]
+}
+
+/// All that must pass before a change is taken, quickest first.
+pub fn ci() -> Vec<Errand> {
+    let mut errands = vec![
+        errand("formatting", "cargo fmt --all --check"),
+        errand("house style", "xtask tidy"),
+        errand("lints", "cargo clippy --workspace --all-targets --locked -- -D warnings"),
+    ];
+    errands.extend(test());
+    errands
+}

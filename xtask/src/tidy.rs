@@ -1,0 +1,105 @@
+//! Does the source look as agreed?
+//!
+//! What a program can hold of the house style. Each rule is a function from text to findings; exceptions are lines of
+//! `xtask/tidy.allow`, each with its reason.
+
+mod allow;
+mod files;
+mod flags;
+mod functions;
+mod layers;
+mod skeleton;
+mod tree;
+mod unsafety;
+
+use std::path::Path;
+
+use self::allow::Allowance;
+use self::tree::Tree;
+
+/// Something that is not as agreed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The rule's name, as `tidy.allow` writes it.
+    pub rule: &'static str,
+    /// The file, from the top of the workspace.
+    pub path: String,
+    /// The line, from 1; 0 for the file as a whole.
+    pub line: usize,
+    /// What is wrong, and what was agreed.
+    pub text: String,
+    /// Not an error yet.
+    pub warning: bool,
+}
+
+impl Finding {
+    /// An error.
+    fn new(rule: &'static str, path: &str, line: usize, text: impl Into<String>) -> Finding {
+        Finding { rule, path: path.to_owned(), line, text: text.into(), warning: false }
+    }
+}
+
+/// Prints what it finds below `root`; Err if any of it is an error.
+pub fn run(root: &Path) -> Result<(), String> {
+    let mut errors = 0;
+    for finding in look(root)? {
+        let kind = if finding.warning { "warning" } else { "error" };
+        let line = if finding.line == 0 { String::new() } else { format!(":{}", finding.line) };
+        println!("{}{line}: {kind}: {} [{}]", finding.path, finding.text, finding.rule);
+        errors += usize::from(!finding.warning);
+    }
+    match errors {
+        0 => Ok(()),
+        1 => Err("1 place is not tidy".to_owned()),
+        _ => Err(format!("{errors} places are not tidy")),
+    }
+}
+
+/// All findings below `root` that nobody allowed.
+fn look(root: &Path) -> Result<Vec<Finding>, String> {
+    let tree = Tree::read(root)?;
+    let allowed = match tree.text(allow::FILE) {
+        Some(text) => allow::parse(text)?,
+        None => Vec::new(),
+    };
+    Ok(judge(&tree, &allowed))
+}
+
+fn judge(tree: &Tree, allowed: &[Allowance]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.sources() {
+        let skeleton = skeleton::of(text);
+        findings.extend(files::check(path, text));
+        findings.extend(functions::check(path, &skeleton));
+        findings.extend(unsafety::check(path, &skeleton));
+    }
+    findings.extend(unsafety::check_roots(tree));
+    findings.extend(layers::check(tree));
+    findings.extend(flags::check(tree));
+    allow::apply(findings, allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workspace_is_tidy() {
+        let findings = look(crate::root()).expect("the workspace can be read");
+        let errors: Vec<String> = findings
+            .iter()
+            .filter(|finding| !finding.warning)
+            .map(|finding| format!("{}:{} {} [{}]", finding.path, finding.line, finding.text, finding.rule))
+            .collect();
+        assert!(errors.is_empty(), "{}", errors.join("\n"));
+    }
+
+    #[test]
+    fn an_allowed_finding_is_silent_and_an_unused_allowance_is_not() {
+        let tree = Tree::of([("crates/a/src/mod.rs", "//! Why?\n")]);
+        let allowed = allow::parse("file-name crates/a/src/mod.rs: a test\nquestion crates/gone.rs: a test\n");
+        let findings = judge(&tree, &allowed.expect("two good lines"));
+        let rules: Vec<&str> = findings.iter().map(|finding| finding.rule).collect();
+        assert_eq!(rules, ["allow"]);
+    }
+}
