@@ -33,6 +33,16 @@ impl Lifecycle {
         Ok(Step::Load(plan))
     }
 
+    /// The model whose load, under way now, the load or unload of `model` (made of `needs`) should wait for: it is the same, or
+    /// one is made of the other. Who does not wait overtakes it.
+    pub fn conflict(&self, model: &str, needs: &[String]) -> Option<&str> {
+        let related = |running: &&Running| {
+            let other = &*running.model;
+            other == model || needs.iter().any(|need| need == other) || running.needs.iter().any(|need| need == model)
+        };
+        self.running.values().find(related).map(|running| &*running.model)
+    }
+
     /// One version of an operation was loaded, or failed to. The last of them brings the outcome of the whole operation.
     pub fn loaded(&mut self, operation: Operation, version: i64, result: Result<(), Status>) -> Option<Outcome> {
         let running = self.running.get_mut(&operation)?;

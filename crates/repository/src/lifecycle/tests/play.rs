@@ -1,0 +1,140 @@
+//! How is a play of events read?
+//!
+//! A test is a play: each line an event and, behind `->`, what comes of it.
+//!
+//! ```text
+//! load m 1,2b shared=c needs=x,y part override   versions with a letter each for their files (a), the shared files' letter (a)
+//! ok #1 2     fail #1 2                          a version of operation 1 was loaded, or not
+//! unload m    unload m dependents    stop        drained m:2#1
+//! index       index ready    ask m    ask m 2    ready    vanished
+//! conflict ens part                              does anything under way stand in the way of `ens`, made of `part`?
+//! ```
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::super::*;
+use crate::store::{Facts, Listing};
+
+/// Plays all lines; the repositories have directories `ens`, `m`, `other`, `part` and, twice, `twin`.
+#[track_caller]
+pub fn check(play: &str) {
+    let mut lifecycle = Lifecycle::new();
+    for line in play.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (event, expect) = line.split_once("->").unwrap_or_else(|| panic!("no answer: {line}"));
+        let words: Vec<&str> = event.split_whitespace().collect();
+        let came = happen(&mut lifecycle, &words);
+        assert_eq!(came.trim(), expect.trim(), "at: {line}\nin: {lifecycle:#?}");
+    }
+}
+
+/// One event, and what comes of it.
+pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
+    match words {
+        ["load", model, versions, rest @ ..] => {
+            let step = lifecycle.load_requested(model, facts(versions, rest), !rest.contains(&"part"));
+            match step {
+                Ok(Step::Settled { retire }) => format!("settled{}", listed("; retire", &retire)),
+                Ok(Step::Load(plan)) => format!("#{} loads {:?}", plan.operation.0, plan.versions),
+                Err(status) => said(&status),
+            }
+        }
+        ["ok", operation, version] => ended(lifecycle.loaded(number(operation), parsed(version), Ok(()))),
+        ["fail", operation, version] => {
+            let broken = Err(Status::internal("broken"));
+            ended(lifecycle.loaded(number(operation), parsed(version), broken))
+        }
+        ["unload", model, rest @ ..] => {
+            listed("retire", &lifecycle.unload_requested(model, rest.contains(&"dependents")))
+        }
+        ["stop"] => listed("retire", &lifecycle.unload_all()),
+        ["drained", edition] => {
+            lifecycle.drained(&edition_of(edition));
+            String::new()
+        }
+        ["index", rest @ ..] => index(lifecycle, rest.contains(&"ready")),
+        ["ask", model, rest @ ..] => match lifecycle.look_up(model, rest.first().map(|version| parsed(version))) {
+            Ok(edition) => shown(&edition),
+            Err(status) => said(&status),
+        },
+        ["ready"] => lifecycle.strictly_ready().to_string(),
+        ["conflict", model, rest @ ..] => {
+            let needs: Vec<String> = rest.iter().map(|&need| need.to_owned()).collect();
+            lifecycle.conflict(model, &needs).unwrap_or_default().to_owned()
+        }
+        ["vanished"] => lifecycle.vanished(&listing()).join(", "),
+        _ => panic!("no such event: {words:?}"),
+    }
+}
+
+fn listing() -> Listing {
+    let models = ["ens", "m", "other", "part", "twin"];
+    Listing::of(models.map(|model| (model, "/r")).into_iter().chain([("twin", "/s")]))
+}
+
+fn facts(versions: &str, rest: &[&str]) -> Facts {
+    let value = |key: &str| rest.iter().find_map(|word| word.strip_prefix(key));
+    let mut facts = Facts { overridden: rest.contains(&"override"), ..Facts::default() };
+    facts.fingerprint.shared = letter(value("shared=").unwrap_or("a"));
+    facts.needs = value("needs=").map_or_else(Vec::new, |needs| needs.split(',').map(str::to_owned).collect());
+    for word in versions.split(',').filter(|word| *word != "-") {
+        let digits = word.trim_end_matches(char::is_alphabetic);
+        let own = if digits == word { "a" } else { &word[digits.len()..] };
+        facts.versions.push(parsed(digits));
+        facts.fingerprint.versions.insert(parsed(digits), letter(own));
+    }
+    facts
+}
+
+fn letter(word: &str) -> u64 {
+    let mut hash = DefaultHasher::new();
+    word.hash(&mut hash);
+    hash.finish()
+}
+
+fn parsed(word: &str) -> i64 {
+    word.parse().expect("the play writes numbers")
+}
+
+fn number(word: &str) -> Operation {
+    Operation(word.trim_start_matches('#').parse().expect("the play writes numbers"))
+}
+
+fn edition_of(word: &str) -> Edition {
+    let (model, rest) = word.split_once(':').expect("model:version#operation");
+    let (version, operation) = rest.split_once('#').expect("model:version#operation");
+    Edition { model: model.into(), version: parsed(version), operation: number(operation) }
+}
+
+fn shown(edition: &Edition) -> String {
+    format!("{}:{}#{}", edition.model, edition.version, edition.operation.0)
+}
+
+fn listed(word: &str, editions: &[Edition]) -> String {
+    if editions.is_empty() {
+        return String::new();
+    }
+    let shown: Vec<String> = editions.iter().map(shown).collect();
+    format!("{word} {}", shown.join(" "))
+}
+
+/// The line feed at the end of a load's failure must be seen to be tested.
+pub fn said(status: &Status) -> String {
+    phrase::coded(status).replace('\n', "\\n")
+}
+
+fn ended(outcome: Option<Outcome>) -> String {
+    let Some(outcome) = outcome else { return "wait".to_owned() };
+    let answer = outcome.answer.map_or_else(|status| said(&status), |()| "yes".to_owned());
+    format!("{answer}{}{}", listed("; publish", &outcome.publish), listed("; retire", &outcome.retire))
+}
+
+/// The entries with a version; `the_index_lists_directories_by_name` looks at the others.
+fn index(lifecycle: &Lifecycle, ready_only: bool) -> String {
+    let mut lines = Vec::new();
+    for entry in lifecycle.index(&listing(), ready_only) {
+        let Some(version) = entry.version else { continue };
+        let reason = if entry.reason.is_empty() { String::new() } else { format!(" ({})", entry.reason) };
+        lines.push(format!("{}:{version} {}{reason}", entry.name, entry.state));
+    }
+    lines.join(", ")
+}
