@@ -4,8 +4,8 @@
 //!  config.pbtxt ── text ──┐                     ┌── deduce    which backend?
 //!                         ├─► ModelConfig ──────┼── normalise what is left unsaid?
 //!  load override ─ json ──┘        ▲            ├── complete  what does the graph say?
-//!                                  │            └── validate  does it hold together?
-//!  config endpoint ◄──── json ─────┘
+//!                                  │            ├── validate  does it hold together?
+//!  config endpoint ◄──── json ─────┘            └── compose  do an ensemble's models fit?
 //! ```
 //!
 //! Everything here is a function over values: no file is opened and nothing is
@@ -24,6 +24,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod compose;
 mod datatype;
 mod deduce;
 mod error;
@@ -32,6 +33,7 @@ mod json;
 mod normalise;
 mod onnx;
 mod schema;
+mod shape;
 mod suggest;
 mod text;
 mod validate;
@@ -44,6 +46,7 @@ pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/inference.rs"));
 }
 
+pub use compose::compose_ensemble;
 pub use datatype::{config_data_type, tensor_data_type};
 pub use deduce::{Entry, deduce_backend};
 pub use error::{ConfigError, TextFault};

@@ -28,11 +28,5 @@ pub struct GraphSignature {
     pub outputs: Vec<TensorSignature>,
 }
 
-/// A shape as Triton prints it.
-fn shown(dims: &[i64]) -> String {
-    let dims: Vec<String> = dims.iter().map(i64::to_string).collect();
-    format!("[{}]", dims.join(","))
-}
-
 #[cfg(test)]
 mod tests;

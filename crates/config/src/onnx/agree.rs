@@ -1,9 +1,10 @@
 //! Do a configuration and its graph agree?
 
-use super::{GraphSignature, TensorSignature, shown};
+use super::{GraphSignature, TensorSignature};
 use crate::error::refuse;
 use crate::proto::model_sequence_batching::control;
 use crate::proto::{DataType, ModelInput, ModelOutput};
+use crate::shape::shown;
 use crate::{ConfigError, ModelConfig, tensor_data_type};
 
 /// Checks, before instances start, that the graph takes what the configuration

@@ -1,0 +1,157 @@
+//! Are models that fit composed, and others told apart?
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::parse_text;
+
+fn parsed(text: &str) -> ModelConfig {
+    parse_text("p", text.as_bytes()).unwrap_or_else(|refused| panic!("{refused}\nin {text}"))
+}
+
+/// A model of `x` to `y`, both FP32 and `[2]`, but for what `fields` adds.
+fn model(fields: &str) -> ModelConfig {
+    parsed(&format!(
+        "input {{ name: 'x' data_type: TYPE_FP32 dims: 2 }} \
+         output {{ name: 'y' data_type: TYPE_FP32 dims: 2 }} {fields}"
+    ))
+}
+
+/// A step from these tensors to those, of a model of as many inputs and outputs.
+fn step(model: &str, inputs: &[(&str, &str)], outputs: &[(&str, &str)]) -> String {
+    let map = |field: &str, pairs: &[(&str, &str)]| -> String {
+        pairs.iter().map(|(key, value)| format!("{field} {{ key: '{key}' value: '{value}' }} ")).collect()
+    };
+    format!("step {{ model_name: '{model}' {} {} }} ", map("input_map", inputs), map("output_map", outputs))
+}
+
+/// An ensemble `e` of `i` to `o`, both FP32 and `[2]`, but for what `fields` adds.
+fn ensemble(fields: &str, steps: &str) -> ModelConfig {
+    parsed(&format!(
+        "name: 'e' platform: 'ensemble' input {{ name: 'i' data_type: TYPE_FP32 dims: 2 }} \
+         output {{ name: 'o' data_type: TYPE_FP32 dims: 2 }} {fields} \
+         ensemble_scheduling {{ {steps} }}"
+    ))
+}
+
+/// Whether the ensemble is decoupled, or why it cannot be composed.
+#[track_caller]
+fn check(ensemble: ModelConfig, models: &[&ModelConfig], expect: Result<bool, &str>) {
+    let found = compose_ensemble(ensemble, models);
+    let found = found.map(|config| config.decoupled()).map_err(|refused| refused.to_string());
+    assert_eq!(found.as_ref().map_err(String::as_str).copied(), expect);
+}
+
+fn one_step() -> String {
+    step("a", &[("x", "i")], &[("y", "o")])
+}
+
+#[test]
+fn models_that_fit_are_composed() {
+    check(ensemble("", &one_step()), &[&model("")], Ok(false));
+    let chain = step("a", &[("x", "i")], &[("y", "t")]) + &step("b", &[("x", "t")], &[("y", "o")]);
+    check(ensemble("", &chain), &[&model(""), &model("")], Ok(false));
+    let extra = model("input { name: 'z' data_type: TYPE_BOOL dims: 1 optional: true }");
+    check(ensemble("", &one_step()), &[&extra], Ok(false));
+    check(ensemble("max_batch_size: 4", &one_step()), &[&model("max_batch_size: 8")], Ok(false));
+}
+
+#[test]
+fn a_batching_ensemble_may_hold_a_model_that_sees_the_batch() {
+    let unbatched = parsed(
+        "input { name: 'x' data_type: TYPE_FP32 dims: [-1, 2] } \
+         output { name: 'y' data_type: TYPE_FP32 dims: [-1, -1] }",
+    );
+    check(ensemble("max_batch_size: 4", &one_step()), &[&unbatched], Ok(false));
+    check(
+        ensemble("", &one_step()),
+        &[&unbatched],
+        Err("in ensemble e, ensemble tensor i: inconsistent shape: [2] is inferred from model e \
+             while [-1,2] is inferred from model a"),
+    );
+}
+
+#[test]
+fn a_model_of_smaller_batches_is_refused() {
+    check(
+        ensemble("max_batch_size: 4", &one_step()),
+        &[&model("max_batch_size: 2")],
+        Err("ensemble e allows maximum batch size 4, but it contains model a which only allows \
+             maximum batch size to be 2"),
+    );
+}
+
+#[test]
+fn every_input_is_mapped_and_no_other() {
+    check(
+        ensemble("", &step("a", &[("x", "i"), ("z", "i")], &[("y", "o")])),
+        &[&model("")],
+        Err("in ensemble e, ensemble tensor i is mapping to non-existing input z in model a"),
+    );
+    check(
+        ensemble("", &one_step()),
+        &[&model("input { name: 'z' data_type: TYPE_BOOL dims: 1 }")],
+        Err("in ensemble e, input z in model a is not mapped to any ensemble tensors"),
+    );
+    check(
+        ensemble("", &step("a", &[("x", "i")], &[("z", "o")])),
+        &[&model("")],
+        Err("in ensemble e, ensemble tensor o is mapped from non-existing output z in model a"),
+    );
+}
+
+#[test]
+fn both_ends_of_a_tensor_agree() {
+    let chain = step("a", &[("x", "i")], &[("y", "t")]) + &step("b", &[("x", "t")], &[("y", "o")]);
+    let other = |data_type: &str, dims: &str| {
+        parsed(&format!(
+            "input {{ name: 'x' data_type: {data_type} dims: {dims} }} \
+             output {{ name: 'y' data_type: TYPE_FP32 dims: 2 }}"
+        ))
+    };
+    check(
+        ensemble("", &chain),
+        &[&model(""), &other("TYPE_INT32", "2")],
+        Err("in ensemble e, ensemble tensor t: inconsistent data type: TYPE_FP32 is inferred from \
+             model a while TYPE_INT32 is inferred from model b"),
+    );
+    check(
+        ensemble("", &chain),
+        &[&model(""), &other("TYPE_FP32", "3")],
+        Err("in ensemble e, ensemble tensor t: inconsistent shape: [2] is inferred from model a \
+             while [3] is inferred from model b"),
+    );
+    check(ensemble("", &chain), &[&model(""), &other("TYPE_FP32", "-1")], Ok(false));
+}
+
+#[test]
+fn one_decoupled_model_makes_the_ensemble_decoupled_and_two_cannot_meet() {
+    let many = model("model_transaction_policy { decoupled: true }");
+    let one = model("");
+    check(ensemble("", &one_step()), &[&many], Ok(true));
+    let chain = step("a", &[("x", "i")], &[("y", "t")]) + &step("b", &[("x", "t")], &[("y", "o")]);
+    check(ensemble("", &chain), &[&many, &one], Ok(true));
+    check(ensemble("", &chain), &[&many, &many], Ok(true));
+    let two = model("input { name: 'z' data_type: TYPE_FP32 dims: 2 }");
+    let meeting = step("c", &[("x", "t"), ("z", "i")], &[("y", "o")]) + &step("a", &[("x", "i")], &[("y", "t")]);
+    check(
+        ensemble("", &meeting),
+        &[&two, &many],
+        Err("in ensemble e, step of model 'c' receives inputs originated from different decoupled \
+             models"),
+    );
+    check(ensemble("", &meeting), &[&two, &one], Ok(false));
+    let apart = step("a", &[("x", "i")], &[("y", "o")]) + &step("b", &[("x", "i")], &[("y", "p")]);
+    check(
+        ensemble("output { name: 'p' data_type: TYPE_FP32 dims: 2 }", &apart),
+        &[&many, &one],
+        Err("in ensemble e, step of model 'e' receives inputs originated from different decoupled \
+             models"),
+    );
+}
+
+#[test]
+fn a_model_that_is_no_ensemble_is_left_alone() {
+    let config = model("name: 'm'");
+    assert_eq!(compose_ensemble(config.clone(), &[]).unwrap(), config);
+}

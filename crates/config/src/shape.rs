@@ -1,0 +1,7 @@
+//! How is a shape printed?
+
+/// As Triton prints it, such as `[-1,3]`.
+pub(crate) fn shown(dims: &[i64]) -> String {
+    let dims: Vec<String> = dims.iter().map(i64::to_string).collect();
+    format!("[{}]", dims.join(","))
+}
