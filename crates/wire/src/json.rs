@@ -1,1 +1,38 @@
 //! How do requests and answers look as JSON?
+//!
+//! Reading is pull style over bytes, iterative, and in one pass: a tensor's `data` goes from digits to little-endian
+//! elements without a tree in between. What is refused, and in which words, is what Triton's reader (RapidJSON with NaN
+//! and Inf allowed) refuses: the first syntax error of the whole text wins over everything else, then the checks follow
+//! in Triton's order whatever the order of the keys. Of a repeated key the first counts; unknown keys are ignored.
+//!
+//! ```text
+//!   lex ─ skip ─ value      any JSON text
+//!     └► infer ─ tensor     → Ask, Rendering        answer   Response → head + buffers
+//!     └► control            → bodies of other calls  report   metadata, statistics, status, settings
+//! ```
+
+mod answer;
+mod base64;
+mod control;
+mod fault;
+mod infer;
+mod lex;
+mod limits;
+mod number;
+mod report;
+mod skip;
+mod tensor;
+mod value;
+mod write;
+
+pub use answer::{Answer, write_answer};
+pub use control::{
+    CudaRegister, SystemRegister, read_cuda_register, read_index, read_load, read_log_change, read_system_register,
+    read_trace_change, read_unload,
+};
+pub use fault::Malformed;
+pub use infer::{InferText, Rendering, check_json_size, check_raw_size, read_infer, read_raw_infer};
+pub use report::{
+    write_cuda_status, write_error, write_index, write_log_settings, write_model, write_server, write_statistics,
+    write_system_status, write_trace_settings,
+};

@@ -1,1 +1,311 @@
 //! How do metrics look as Prometheus text?
+//!
+//! Text format 0.0.4, families and labels as Triton's dashboards expect them, and three families of our own at the end.
+//! A family without a sample is left out.
+
+use std::fmt::Write;
+
+use nerite_request::report::StatisticsReport;
+
+/// Everything that `/metrics` shows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MetricsReport {
+    /// The loaded model versions.
+    pub models: Vec<ModelMetrics>,
+    /// Versions that are gone but whose failures are still shown, as Triton shows them.
+    pub gone: Vec<ModelMetrics>,
+    /// Whether the sums of durations are shown (`--metrics-config counter_latencies`).
+    pub counter_latencies: bool,
+    /// The machine; `None` to leave it out (`--allow-cpu-metrics=false`).
+    pub host: Option<HostMetrics>,
+    /// Bytes of the pinned memory pool.
+    pub pinned_total_bytes: u64,
+    /// Bytes of it in use.
+    pub pinned_used_bytes: u64,
+    /// Bytes copied so far, by reason.
+    pub copied_bytes: Vec<(&'static str, u64)>,
+    /// Registered regions, by kind.
+    pub shm_regions: Vec<(&'static str, u64)>,
+    /// Bytes of other processes' memory that are mapped.
+    pub shm_mapped_bytes: u64,
+}
+
+/// One model version.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelMetrics {
+    /// Its counters.
+    pub statistics: StatisticsReport,
+    /// `metric_tags` of its configuration, without the underscore they are printed with.
+    pub tags: Vec<(String, String)>,
+}
+
+/// The machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HostMetrics {
+    /// Share of the processors' time that was used, 0 to 1.
+    pub cpu_utilization: f64,
+    /// Bytes of memory.
+    pub memory_total_bytes: u64,
+    /// Bytes of memory in use.
+    pub memory_used_bytes: u64,
+}
+
+/// The words of `reason`, in the order of [`StatisticsReport::failures`].
+const FAILURES: [&str; 4] = ["REJECTED", "CANCELED", "BACKEND", "OTHER"];
+
+type Read = fn(&StatisticsReport) -> u64;
+
+const COUNTS: [(&str, &str, Read); 3] = [
+    ("nv_inference_request_success", "Number of successful inference requests, all batch sizes", |s| s.success.count),
+    ("nv_inference_count", "Number of inferences performed (does not include cached requests)", |s| s.inference_count),
+    ("nv_inference_exec_count", "Number of model executions performed (does not include cached requests)", |s| {
+        s.execution_count
+    }),
+];
+
+const LATENCIES: [(&str, &str, Read); 5] = [
+    (
+        "nv_inference_request_duration_us",
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        |s| s.success.ns,
+    ),
+    (
+        "nv_inference_queue_duration_us",
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        |s| s.queue.ns,
+    ),
+    (
+        "nv_inference_compute_input_duration_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        |s| s.compute_input.ns,
+    ),
+    (
+        "nv_inference_compute_infer_duration_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        |s| s.compute_infer.ns,
+    ),
+    (
+        "nv_inference_compute_output_duration_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        |s| s.compute_output.ns,
+    ),
+];
+
+/// Renders the report.
+pub fn write_metrics(report: &MetricsReport) -> String {
+    let mut page = Page { out: String::with_capacity(2048 + 1536 * report.models.len()) };
+    write_counters(&mut page, report);
+    write_gauges(&mut page, report);
+    write_own(&mut page, report);
+    page.out
+}
+
+fn write_counters(page: &mut Page, report: &MetricsReport) {
+    let models = &report.models;
+    let [success, others @ ..] = COUNTS;
+    page.family(
+        success.0,
+        "counter",
+        success.1,
+        models.iter().map(|m| (m.labels(None), Value::Whole(success.2(&m.statistics)))),
+    );
+    let failed = models.iter().chain(&report.gone);
+    let failures = failed.flat_map(|m| {
+        let by_reason = FAILURES.iter().zip(m.statistics.failures);
+        by_reason.map(|(reason, count)| (m.labels(Some(reason)), Value::Whole(count)))
+    });
+    page.family(
+        "nv_inference_request_failure",
+        "counter",
+        "Number of failed inference requests, all batch sizes",
+        failures,
+    );
+    for (name, help, read) in others {
+        page.family(name, "counter", help, models.iter().map(|m| (m.labels(None), Value::Whole(read(&m.statistics)))));
+    }
+    if !report.counter_latencies {
+        return;
+    }
+    for (name, help, read_ns) in LATENCIES {
+        let sums = models.iter().map(|m| (m.labels(None), Value::Whole(read_ns(&m.statistics) / 1000)));
+        page.family(name, "counter", help, sums);
+    }
+}
+
+fn write_gauges(page: &mut Page, report: &MetricsReport) {
+    let models = &report.models;
+    page.family(
+        "nv_inference_pending_request_count",
+        "gauge",
+        "Instantaneous number of pending requests awaiting execution per-model.",
+        models.iter().map(|m| (m.labels(None), Value::Whole(m.statistics.pending))),
+    );
+    page.family(
+        "nv_model_load_duration_secs",
+        "gauge",
+        "Model load time in seconds",
+        models.iter().map(|m| (m.labels(None), Value::Real(m.statistics.load_ns as f64 / 1e9))),
+    );
+    let mut single = |name, help, value| page.family(name, "gauge", help, [(String::new(), value)]);
+    single(
+        "nv_pinned_memory_pool_total_bytes",
+        "Pinned memory pool total memory size, in bytes",
+        Value::Whole(report.pinned_total_bytes),
+    );
+    single(
+        "nv_pinned_memory_pool_used_bytes",
+        "Pinned memory pool used memory size, in bytes",
+        Value::Whole(report.pinned_used_bytes),
+    );
+    if let Some(host) = report.host {
+        single("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", Value::Real(host.cpu_utilization));
+        single("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", Value::Whole(host.memory_total_bytes));
+        single("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", Value::Whole(host.memory_used_bytes));
+    }
+}
+
+fn write_own(page: &mut Page, report: &MetricsReport) {
+    page.family(
+        "nerite_copied_bytes_total",
+        "counter",
+        "Tensor bytes copied, by reason",
+        report.copied_bytes.iter().map(|(reason, bytes)| (format!("{{reason=\"{reason}\"}}"), Value::Whole(*bytes))),
+    );
+    page.family(
+        "nerite_shm_regions",
+        "gauge",
+        "Registered shared memory regions, by kind",
+        report.shm_regions.iter().map(|(kind, count)| (format!("{{kind=\"{kind}\"}}"), Value::Whole(*count))),
+    );
+    page.family(
+        "nerite_shm_mapped_bytes",
+        "gauge",
+        "Bytes of other processes' memory that are mapped",
+        [(String::new(), Value::Whole(report.shm_mapped_bytes))],
+    );
+}
+
+impl ModelMetrics {
+    /// Labels in alphabetical order. A tag's underscore comes before any letter.
+    fn labels(&self, reason: Option<&str>) -> String {
+        let mut tags: Vec<_> = self.tags.iter().collect();
+        tags.sort();
+        let mut out = String::from("{");
+        for (name, value) in tags {
+            let _ = write!(out, "_{name}=\"{}\",", escaped(value));
+        }
+        let _ = write!(out, "model=\"{}\",", escaped(&self.statistics.name));
+        if let Some(reason) = reason {
+            let _ = write!(out, "reason=\"{reason}\",");
+        }
+        let _ = write!(out, "version=\"{}\"}}", self.statistics.version);
+        out
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Value {
+    Whole(u64),
+    Real(f64),
+}
+
+struct Page {
+    out: String,
+}
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str, samples: impl IntoIterator<Item = (String, Value)>) {
+        let mut samples = samples.into_iter().peekable();
+        if samples.peek().is_none() {
+            return;
+        }
+        // Writing to a String cannot fail.
+        let _ = write!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        for (labels, value) in samples {
+            let _ = match value {
+                Value::Whole(value) => writeln!(self.out, "{name}{labels} {value}"),
+                Value::Real(value) => writeln!(self.out, "{name}{labels} {value}"),
+            };
+        }
+    }
+}
+
+/// A label's value as the text format wants it.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(name: &str) -> ModelMetrics {
+        let statistics = StatisticsReport { name: name.into(), version: 1, ..StatisticsReport::default() };
+        ModelMetrics { statistics, tags: Vec::new() }
+    }
+
+    #[track_caller]
+    fn check(report: &MetricsReport, line: &str, there: bool) {
+        let text = write_metrics(report);
+        assert_eq!(text.lines().any(|found| found == line), there, "{line}\n{text}");
+    }
+
+    fn report() -> MetricsReport {
+        let mut busy = model("a");
+        busy.statistics.success.add(1_999_000);
+        busy.statistics.failures = [1, 2, 3, 4];
+        busy.statistics.load_ns = 1_500_000_000;
+        MetricsReport {
+            models: vec![busy, model("b")],
+            counter_latencies: true,
+            host: Some(HostMetrics { cpu_utilization: 0.25, ..HostMetrics::default() }),
+            copied_bytes: vec![("unaligned", 64)],
+            shm_regions: vec![("system", 2)],
+            ..MetricsReport::default()
+        }
+    }
+
+    #[test]
+    fn every_model_has_its_series_from_the_start() {
+        check(&report(), "nv_inference_request_success{model=\"a\",version=\"1\"} 1", true);
+        check(&report(), "nv_inference_request_success{model=\"b\",version=\"1\"} 0", true);
+        check(&report(), "nv_inference_request_failure{model=\"a\",reason=\"CANCELED\",version=\"1\"} 2", true);
+        check(&report(), "nv_inference_request_failure{model=\"b\",reason=\"OTHER\",version=\"1\"} 0", true);
+        check(&report(), "nv_inference_request_duration_us{model=\"a\",version=\"1\"} 1999", true);
+        check(&report(), "nv_inference_pending_request_count{model=\"b\",version=\"1\"} 0", true);
+        check(&report(), "nv_model_load_duration_secs{model=\"a\",version=\"1\"} 1.5", true);
+        check(&report(), "# TYPE nv_inference_exec_count counter", true);
+    }
+
+    #[test]
+    fn the_machine_and_our_own_families_have_no_model() {
+        check(&report(), "nv_cpu_utilization 0.25", true);
+        check(&report(), "nv_pinned_memory_pool_total_bytes 0", true);
+        check(&report(), "nerite_copied_bytes_total{reason=\"unaligned\"} 64", true);
+        check(&report(), "nerite_shm_regions{kind=\"system\"} 2", true);
+        check(&report(), "nerite_shm_mapped_bytes 0", true);
+    }
+
+    #[test]
+    fn what_is_switched_off_is_left_out() {
+        let off = MetricsReport { counter_latencies: false, host: None, ..report() };
+        check(&off, "# TYPE nv_inference_queue_duration_us counter", false);
+        check(&off, "# TYPE nv_cpu_utilization gauge", false);
+        check(&off, "# TYPE nv_inference_count counter", true);
+        check(&MetricsReport::default(), "# TYPE nv_inference_count counter", false);
+    }
+
+    #[test]
+    fn failures_outlive_their_model() {
+        let gone = MetricsReport { gone: vec![model("old")], ..report() };
+        check(&gone, "nv_inference_request_failure{model=\"old\",reason=\"OTHER\",version=\"1\"} 0", true);
+        check(&gone, "nv_inference_count{model=\"old\",version=\"1\"} 0", false);
+    }
+
+    #[test]
+    fn tags_come_first_and_values_are_escaped() {
+        let tags = vec![("b".into(), "x\"\\".into()), ("a".into(), "1".into())];
+        let tagged = MetricsReport { models: vec![ModelMetrics { tags, ..model("m") }], ..MetricsReport::default() };
+        check(&tagged, "nv_inference_count{_a=\"1\",_b=\"x\\\"\\\\\",model=\"m\",version=\"1\"} 0", true);
+    }
+}

@@ -1,0 +1,138 @@
+//! How does a response go out as JSON and binary tensors?
+
+use nerite_memory::{Buffer, Reason};
+use nerite_request::{Output, Parameter, Response, Status};
+use nerite_tensor::{DataType, element_count, strings};
+
+use super::infer::Rendering;
+use super::write::Writer;
+
+/// A response, ready to be sent: the JSON text, then the tensors as they lie in memory.
+#[derive(Debug)]
+pub struct Answer {
+    /// The JSON text.
+    pub head: Vec<u8>,
+    /// The binary outputs that have bytes, in the order of the text; if there are none, the text is the whole body.
+    pub tail: Vec<Buffer>,
+}
+
+/// Renders a response that is no failure. Binary outputs are not copied.
+pub fn write_answer(response: Response, rendering: &Rendering) -> Result<Answer, Status> {
+    let Response { model, version, id, parameters, outputs, .. } = response;
+    let mut writer = Writer::with_capacity(256);
+    let mut tail = Vec::new();
+    let mut failure = None;
+    writer.object(|w| {
+        if !id.is_empty() {
+            w.key("id").string(id.as_bytes());
+        }
+        w.key("model_name").string(model.as_bytes());
+        w.key("model_version").string(version.as_bytes());
+        if !parameters.is_empty() {
+            w.key("parameters").object(|w| {
+                parameters.iter().for_each(|(key, value)| write_parameter(w.key(key), value));
+            });
+        }
+        w.key("outputs").array(|w| {
+            for output in outputs {
+                let binary = rendering.is_binary(&output.name);
+                if let Err(status) = write_output(w, output, binary, &mut tail) {
+                    failure.get_or_insert(status);
+                }
+            }
+        });
+    });
+    match failure {
+        Some(status) => Err(status),
+        None => Ok(Answer { head: writer.into_bytes(), tail }),
+    }
+}
+
+fn write_parameter(w: &mut Writer, value: &Parameter) {
+    match value {
+        Parameter::Bool(value) => w.bool(*value),
+        Parameter::Int(value) => w.signed(*value),
+        Parameter::String(value) => w.string(value.as_bytes()),
+        Parameter::Double(value) => w.double(*value),
+    }
+}
+
+fn write_output(w: &mut Writer, output: Output, binary: bool, tail: &mut Vec<Buffer>) -> Result<(), Status> {
+    let mut outcome = Ok(());
+    w.object(|w| {
+        w.key("name").string(output.name.as_bytes());
+        w.key("datatype").string(output.datatype.name().as_bytes());
+        w.key("shape").array(|w| output.shape.iter().for_each(|dim| w.signed(*dim)));
+        if output.placed {
+            return;
+        }
+        if !binary {
+            w.key("data");
+            outcome = write_data(w, &output);
+            return;
+        }
+        w.key("parameters").object(|w| w.key("binary_data_size").unsigned(output.data.len() as u64));
+        if !output.data.is_empty() {
+            tail.push(output.data);
+        }
+    });
+    outcome
+}
+
+/// All elements in one flat array.
+fn write_data(w: &mut Writer, output: &Output) -> Result<(), Status> {
+    let wrong_size =
+        || Status::internal(format!("output tensor shape does not match size of output for '{}'", output.name));
+    if let half @ (DataType::Fp16 | DataType::Bf16) = output.datatype {
+        return Err(Status::invalid(format!(
+            "sending {half} data via JSON is not supported. Please use the binary data format for output"
+        )));
+    }
+    let count = element_count(&output.shape).map_err(|_| wrong_size())?;
+    let private = match output.data.private_bytes() {
+        Some(_) => output.data.clone(),
+        // A peer may write these bytes, or they lie on a device.
+        None => output.data.to_private(Reason::InlineResponse),
+    };
+    let bytes = private.private_bytes().expect("`to_private` made it this process's own");
+    let Some(size) = output.datatype.size() else {
+        let extents = strings::extents(&private, count).map_err(|_| wrong_size())?;
+        w.reserve(bytes.len());
+        w.array(|w| extents.iter().for_each(|extent| w.string(&bytes[extent.offset()..extent.end()])));
+        return Ok(());
+    };
+    if count.checked_mul(size as u64) != Some(bytes.len() as u64) {
+        return Err(wrong_size());
+    }
+    w.reserve(bytes.len());
+    w.array(|w| write_numbers(w, output.datatype, bytes));
+    Ok(())
+}
+
+fn write_numbers(w: &mut Writer, datatype: DataType, bytes: &[u8]) {
+    match datatype {
+        DataType::Bool => each(bytes, |[byte]| w.bool(byte != 0)),
+        DataType::Uint8 => each(bytes, |[byte]| w.unsigned(byte.into())),
+        DataType::Uint16 => each(bytes, |b| w.unsigned(u16::from_le_bytes(b).into())),
+        DataType::Uint32 => each(bytes, |b| w.unsigned(u32::from_le_bytes(b).into())),
+        DataType::Uint64 => each(bytes, |b| w.unsigned(u64::from_le_bytes(b))),
+        DataType::Int8 => each(bytes, |b| w.signed(i8::from_le_bytes(b).into())),
+        DataType::Int16 => each(bytes, |b| w.signed(i16::from_le_bytes(b).into())),
+        DataType::Int32 => each(bytes, |b| w.signed(i32::from_le_bytes(b).into())),
+        DataType::Int64 => each(bytes, |b| w.signed(i64::from_le_bytes(b))),
+        DataType::Fp32 => each(bytes, |b| w.double(f32::from_le_bytes(b).into())),
+        DataType::Fp64 => each(bytes, |b| w.double(f64::from_le_bytes(b))),
+        // The caller refused the halves and wrote the strings itself.
+        DataType::Fp16 | DataType::Bf16 | DataType::Bytes => {}
+    }
+}
+
+fn each<const N: usize>(bytes: &[u8], mut write: impl FnMut([u8; N])) {
+    let (cells, _) = bytes.as_chunks::<N>();
+    for cell in cells {
+        write(*cell);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! What do the calls beside inference say in their bodies?
+
+use nerite_request::Status;
+use nerite_request::setting::{LoadOptions, LogChange, TraceChange};
+
+use super::base64;
+use super::fault::{Fault, Malformed, mismatch};
+use super::lex::{Kind, Reader};
+use super::limits::FILE_TEXT_BYTES_MAX;
+use super::value::{Seen, absent, text_of};
+
+/// The body of a system region's registration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SystemRegister {
+    /// The object's POSIX key.
+    pub key: String,
+    /// First byte of the object.
+    pub offset: u64,
+    /// Bytes.
+    pub byte_size: u64,
+}
+
+/// The body of a CUDA region's registration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaRegister {
+    /// The IPC handle's bytes.
+    pub raw_handle: Vec<u8>,
+    /// The device the memory lies on.
+    pub device_id: u64,
+    /// Bytes.
+    pub byte_size: u64,
+}
+
+/// Bytes of a CUDA IPC handle.
+const CUDA_HANDLE_BYTES: usize = 64;
+
+/// Reads `{"key","offset"?,"byte_size"}`.
+pub fn read_system_register(text: &[u8]) -> Result<SystemRegister, Status> {
+    let (mut key, mut offset, mut byte_size): (Seen<String>, Seen<u64>, Seen<u64>) = (None, None, None);
+    document(text, |reader, name| match name {
+        b"key" => reader.once(&mut key, Reader::string),
+        b"offset" => reader.once(&mut offset, Reader::unsigned),
+        b"byte_size" => reader.once(&mut byte_size, Reader::unsigned),
+        _ => reader.skip(),
+    })?;
+    Ok(SystemRegister {
+        key: field(key, "key")?,
+        offset: offset.transpose()?.unwrap_or_default(),
+        byte_size: field(byte_size, "byte_size")?,
+    })
+}
+
+/// Reads `{"raw_handle":{"b64"},"device_id","byte_size"}`.
+pub fn read_cuda_register(text: &[u8]) -> Result<CudaRegister, Status> {
+    let (mut handle, mut device_id, mut byte_size): (Seen<Vec<u8>>, Seen<u64>, Seen<u64>) = (None, None, None);
+    document(text, |reader, name| match name {
+        b"raw_handle" => reader.once(&mut handle, read_handle),
+        b"device_id" => reader.once(&mut device_id, Reader::unsigned),
+        b"byte_size" => reader.once(&mut byte_size, Reader::unsigned),
+        _ => reader.skip(),
+    })?;
+    let raw_text = field(handle, "raw_handle")?;
+    let byte_size = byte_size.unwrap_or_else(|| Err(absent("byte_size")))?;
+    let device_id = device_id.unwrap_or_else(|| Err(absent("device_id")))?;
+    let raw_handle = base64::decode(&raw_text);
+    if raw_handle.len() != CUDA_HANDLE_BYTES {
+        return Err(Status::invalid("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"));
+    }
+    Ok(CudaRegister { raw_handle, device_id, byte_size })
+}
+
+/// Reads `{"ready"?}` of an index request, whose body may be empty: whether only ready models are wanted.
+pub fn read_index(text: &[u8]) -> Result<bool, Status> {
+    if text.is_empty() {
+        return Ok(false);
+    }
+    let mut ready: Seen<bool> = None;
+    document(text, |reader, name| match name {
+        b"ready" => reader.once(&mut ready, Reader::bool),
+        _ => reader.skip(),
+    })?;
+    let wrong = |_| Status::invalid("Invalid value for 'ready': expected a boolean");
+    Ok(ready.transpose().map_err(wrong)?.unwrap_or_default())
+}
+
+/// Reads `{"parameters"?:{"config"?,"file:…"…}}` of a load request, whose body may be empty.
+pub fn read_load(text: &[u8]) -> Result<LoadOptions, Status> {
+    if text.is_empty() {
+        return Ok(LoadOptions::default());
+    }
+    let mut options: Seen<LoadOptions> = None;
+    document(text, |reader, name| match name {
+        b"parameters" => reader.once(&mut options, read_load_options),
+        _ => reader.skip(),
+    })?;
+    Ok(options.transpose()?.unwrap_or_default())
+}
+
+/// Reads `{"parameters"?:{"unload_dependents"?}}` of an unload request, whose body may be empty. What is no truth value is
+/// false, as in Triton.
+pub fn read_unload(text: &[u8]) -> Result<bool, Status> {
+    if text.is_empty() {
+        return Ok(false);
+    }
+    let (mut parameters_seen, mut dependents): (bool, Seen<bool>) = (false, None);
+    document(text, |reader, name| match name {
+        b"parameters" if !parameters_seen => {
+            parameters_seen = true;
+            reader.members(|reader, key| match key.as_ref() {
+                b"unload_dependents" => reader.once(&mut dependents, Reader::bool),
+                _ => reader.skip(),
+            })
+        }
+        _ => reader.skip(),
+    })?;
+    Ok(matches!(dependents, Some(Ok(true))))
+}
+
+/// Reads a change of trace settings: levels are an array, the rest strings, and `null` returns to the default.
+pub fn read_trace_change(text: &[u8]) -> Result<TraceChange, Status> {
+    const NAMES: [&str; 5] = ["trace_file", "trace_level", "trace_rate", "trace_count", "log_frequency"];
+    let mut seen: [Seen<Option<Vec<String>>>; NAMES.len()] = [const { None }; NAMES.len()];
+    document(text, |reader, name| match NAMES.iter().position(|known| known.as_bytes() == name) {
+        Some(at) => reader.once(&mut seen[at], |reader| read_setting(reader, NAMES[at] == "trace_level")),
+        None => reader.skip(),
+    })?;
+    let given = NAMES.into_iter().zip(seen).filter_map(|(name, value)| value.map(|value| (name, value)));
+    given.map(|(name, value)| Ok((name.to_string(), value?))).collect()
+}
+
+/// Reads a change of the log settings; `null` changes nothing.
+pub fn read_log_change(text: &[u8]) -> Result<LogChange, Status> {
+    let (mut file, mut format): (Seen<Option<String>>, Seen<Option<String>>) = (None, None);
+    let [mut info, mut warning, mut error]: [Seen<Option<bool>>; 3] = [None, None, None];
+    let mut verbose: Seen<Option<u64>> = None;
+    document(text, |reader, name| match name {
+        b"log_file" => reader.once(&mut file, |reader| unless_null(reader, Reader::string)),
+        b"log_info" => reader.once(&mut info, |reader| unless_null(reader, Reader::bool)),
+        b"log_warning" => reader.once(&mut warning, |reader| unless_null(reader, Reader::bool)),
+        b"log_error" => reader.once(&mut error, |reader| unless_null(reader, Reader::bool)),
+        b"log_verbose_level" => reader.once(&mut verbose, |reader| unless_null(reader, Reader::unsigned)),
+        b"log_format" => reader.once(&mut format, |reader| unless_null(reader, Reader::string)),
+        _ => reader.skip(),
+    })?;
+    Ok(LogChange {
+        file: file.transpose()?.flatten(),
+        info: info.transpose()?.flatten(),
+        warning: warning.transpose()?.flatten(),
+        error: error.transpose()?.flatten(),
+        verbose_level: verbose.transpose()?.flatten().map(|level| level as u32),
+        format: format.transpose()?.flatten(),
+    })
+}
+
+/// Reads a whole text, calling `each` at the value of every member of its root.
+fn document<'t>(
+    text: &'t [u8],
+    mut each: impl FnMut(&mut Reader<'t>, &[u8]) -> Result<(), Malformed>,
+) -> Result<(), Malformed> {
+    let mut reader = Reader::new(text)?;
+    reader.members(|reader, key| each(reader, &key))?;
+    reader.finish()
+}
+
+/// A field that a registration must have.
+fn field<T>(seen: Seen<T>, name: &str) -> Result<T, Status> {
+    seen.unwrap_or_else(|| Err(Status::invalid(format!("Shared memory register request has no '{name}' field"))))
+}
+
+fn read_handle(reader: &mut Reader<'_>) -> Result<Vec<u8>, Fault> {
+    let mut text: Seen<Vec<u8>> = None;
+    reader.members(|reader, key| match key.as_ref() {
+        b"b64" => reader.once(&mut text, |reader| Ok(reader.bytes()?.into_owned())),
+        _ => reader.skip(),
+    })?;
+    Ok(text.unwrap_or_else(|| Err(absent("b64")))?)
+}
+
+fn read_load_options(reader: &mut Reader<'_>) -> Result<LoadOptions, Fault> {
+    if reader.kind() != Kind::Object {
+        return Err(Status::internal(mismatch::MEMBERS).into());
+    }
+    let mut options = LoadOptions::default();
+    reader.members::<Fault>(|reader, key| {
+        let key = text_of(key);
+        let value = reader.bytes()?;
+        match key.strip_prefix("file:") {
+            _ if key == "config" && options.config.is_some() => {}
+            _ if key == "config" => options.config = Some(text_of(value)),
+            Some(_) if value.len() > FILE_TEXT_BYTES_MAX => {
+                let text = format!("'{key}' exceeds the maximum allowed data size limit INT_MAX");
+                return Err(Status::invalid(text).into());
+            }
+            Some(path) => options.files.push((path.to_string(), base64::decode(&value))),
+            None => return Err(Status::internal("unexpected error on creating Triton parameter").into()),
+        }
+        Ok(())
+    })?;
+    Ok(options)
+}
+
+fn read_setting(reader: &mut Reader<'_>, is_array: bool) -> Result<Option<Vec<String>>, Fault> {
+    unless_null(reader, |reader| {
+        if !is_array {
+            return Ok(vec![reader.string()?]);
+        }
+        let mut values = Vec::new();
+        reader.elements(|reader| {
+            values.push(reader.string()?);
+            Ok(())
+        })?;
+        Ok(values)
+    })
+}
+
+fn unless_null<'t, T>(
+    reader: &mut Reader<'t>,
+    read: impl FnOnce(&mut Reader<'t>) -> Result<T, Fault>,
+) -> Result<Option<T>, Fault> {
+    if reader.kind() == Kind::Null {
+        reader.word(b"null")?;
+        return Ok(None);
+    }
+    read(reader).map(Some)
+}
+
+#[cfg(test)]
+mod tests;

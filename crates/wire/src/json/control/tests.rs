@@ -1,0 +1,130 @@
+//! Are the bodies of the other calls read as Triton reads them?
+
+#![allow(clippy::unwrap_used)]
+
+use nerite_request::Code;
+
+use super::*;
+
+#[track_caller]
+fn check<T: std::fmt::Debug + PartialEq>(got: Result<T, Status>, wanted: Result<T, (Code, &str)>) {
+    assert_eq!(got.map_err(|s| (s.code, s.message)), wanted.map_err(|(code, text)| (code, text.to_string())));
+}
+
+const INVALID: Code = Code::InvalidArg;
+const INTERNAL: Code = Code::Internal;
+
+#[test]
+fn a_system_registration_needs_key_and_size() {
+    let read = |text: &str| read_system_register(text.as_bytes());
+    let region = |offset, byte_size| SystemRegister { key: "/k".into(), offset, byte_size };
+    check(read(r#"{"key":"/k","byte_size":64}"#), Ok(region(0, 64)));
+    check(read(r#" {"byte_size":64, "offset":4096,"key":"/k","more":[{}]} "#), Ok(region(4096, 64)));
+    check(read(r#"{"key":"/k","byte_size":1,"byte_size":2}"#), Ok(region(0, 1)));
+    check(read(""), Err((INTERNAL, "failed to parse the request JSON buffer: The document is empty. at 0")));
+    check(read("{}"), Err((INVALID, "Shared memory register request has no 'key' field")));
+    check(read("[]"), Err((INVALID, "Shared memory register request has no 'key' field")));
+    check(read(r#"{"key":1,"byte_size":64}"#), Err((INTERNAL, "attempt to access JSON non-string as string")));
+    check(read(r#"{"key":"/k"}"#), Err((INVALID, "Shared memory register request has no 'byte_size' field")));
+    let unsigned = "attempt to access JSON non-unsigned-integer as unsigned-integer";
+    check(read(r#"{"key":"/k","byte_size":-1}"#), Err((INTERNAL, unsigned)));
+    check(read(r#"{"key":"/k","byte_size":1.0}"#), Err((INTERNAL, unsigned)));
+    check(read(r#"{"key":"/k","offset":-4096,"byte_size":64}"#), Err((INTERNAL, unsigned)));
+    check(
+        read(r#"{"key":1,"byte_size":64"#),
+        Err((INTERNAL, "failed to parse the request JSON buffer: Missing a comma or } after an object member. at 23")),
+    );
+}
+
+#[test]
+fn a_cuda_registration_needs_a_handle_of_64_bytes() {
+    let read = |text: &str| read_cuda_register(text.as_bytes());
+    let b64 = format!("{}==", "A".repeat(86));
+    let good = format!(r#"{{"raw_handle":{{"b64":"{b64}"}},"device_id":1,"byte_size":64}}"#);
+    check(read(&good), Ok(CudaRegister { raw_handle: vec![0; 64], device_id: 1, byte_size: 64 }));
+    check(read("{}"), Err((INVALID, "Shared memory register request has no 'raw_handle' field")));
+    check(read(r#"{"raw_handle":{}}"#), Err((INTERNAL, "attempt to access non-existing object member 'b64'")));
+    check(
+        read(r#"{"raw_handle":{"b64":"AA"}}"#),
+        Err((INTERNAL, "attempt to access non-existing object member 'byte_size'")),
+    );
+    check(
+        read(r#"{"raw_handle":{"b64":"AA"},"byte_size":1}"#),
+        Err((INTERNAL, "attempt to access non-existing object member 'device_id'")),
+    );
+    check(
+        read(r#"{"raw_handle":{"b64":"AA"},"byte_size":1,"device_id":0}"#),
+        Err((INVALID, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")),
+    );
+}
+
+#[test]
+fn an_index_request_may_be_empty() {
+    let read = |text: &str| read_index(text.as_bytes());
+    check(read(""), Ok(false));
+    check(read("{}"), Ok(false));
+    check(read(r#"{"ready":true}"#), Ok(true));
+    check(read(r#"{"ready":"yes"}"#), Err((INVALID, "Invalid value for 'ready': expected a boolean")));
+    check(
+        read("{"),
+        Err((INTERNAL, "failed to parse the request JSON buffer: Missing a name for object member. at 1")),
+    );
+}
+
+#[test]
+fn a_load_takes_a_configuration_and_files() {
+    let read =
+        |text: &str| read_load(text.as_bytes()).map(|options| (options.config.unwrap_or_default(), options.files));
+    check(read(""), Ok((String::new(), vec![])));
+    check(read("{}"), Ok((String::new(), vec![])));
+    check(
+        read(r#"{"parameters":{"config":"{\"a\":1}","file:1/m.py":"Zm9v"}}"#),
+        Ok((r#"{"a":1}"#.into(), vec![("1/m.py".into(), b"foo".to_vec())])),
+    );
+    check(read(r#"{"parameters":{"other":"x"}}"#), Err((INTERNAL, "unexpected error on creating Triton parameter")));
+    check(read(r#"{"parameters":{"config":{}}}"#), Err((INTERNAL, "attempt to access JSON non-string as string")));
+    check(read(r#"{"parameters":[]}"#), Err((INTERNAL, "attempt to get members for non-object")));
+}
+
+#[test]
+fn an_unload_takes_anything_but_true_for_false() {
+    let read = |text: &str| read_unload(text.as_bytes());
+    check(read(""), Ok(false));
+    check(read(r#"{"parameters":{"unload_dependents":true}}"#), Ok(true));
+    check(read(r#"{"parameters":{"unload_dependents":"true"}}"#), Ok(false));
+    check(read(r#"{"parameters":null}"#), Ok(false));
+}
+
+#[test]
+fn trace_settings_are_strings_levels_an_array_and_null_the_default() {
+    let read = |text: &str| read_trace_change(text.as_bytes());
+    let setting = |name: &str, values: &[&str]| {
+        (name.to_string(), Some(values.iter().map(|value| (*value).to_string()).collect()))
+    };
+    check(read("{}"), Ok(vec![]));
+    check(
+        read(r#"{"trace_rate":"5","unknown":1,"trace_level":["TIMESTAMPS","TENSORS"],"trace_count":null}"#),
+        Ok(vec![
+            setting("trace_level", &["TIMESTAMPS", "TENSORS"]),
+            setting("trace_rate", &["5"]),
+            ("trace_count".into(), None),
+        ]),
+    );
+    check(read(r#"{"trace_level":"OFF"}"#), Err((INTERNAL, "attempt to access JSON non-array as array")));
+    check(read(r#"{"trace_rate":5}"#), Err((INTERNAL, "attempt to access JSON non-string as string")));
+    check(read(""), Err((INTERNAL, "failed to parse the request JSON buffer: The document is empty. at 0")));
+}
+
+#[test]
+fn log_settings_are_read_by_their_types() {
+    let read = |text: &str| read_log_change(text.as_bytes());
+    check(read(r#"{"log_info":null}"#), Ok(LogChange::default()));
+    let change =
+        LogChange { info: Some(false), verbose_level: Some(2), format: Some("ISO8601".into()), ..LogChange::default() };
+    check(read(r#"{"log_info":false,"log_verbose_level":2,"log_format":"ISO8601"}"#), Ok(change));
+    check(read(r#"{"log_info":1}"#), Err((INTERNAL, "attempt to access JSON non-boolean as boolean")));
+    check(
+        read(r#"{"log_verbose_level":-1}"#),
+        Err((INTERNAL, "attempt to access JSON non-unsigned-integer as unsigned-integer")),
+    );
+}

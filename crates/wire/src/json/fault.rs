@@ -1,0 +1,75 @@
+//! Why can a text not be read as what we want?
+
+use nerite_request::Status;
+
+/// A text that is no JSON: what is wrong, in RapidJSON's words, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed to parse the request JSON buffer: {reason} at {offset}")]
+pub struct Malformed {
+    /// RapidJSON's sentence.
+    pub reason: &'static str,
+    /// The byte, counted from 0.
+    pub offset: usize,
+}
+
+impl From<Malformed> for Status {
+    /// Triton counts a bad text as its own fault.
+    fn from(malformed: Malformed) -> Status {
+        Status::internal(malformed.to_string())
+    }
+}
+
+/// Why a value could not be read.
+#[derive(Debug)]
+pub enum Fault {
+    /// The text is no JSON: nothing after this point means anything.
+    Malformed(Malformed),
+    /// The text is fine, the value is not: the reader can go on after it.
+    Refused(Status),
+}
+
+impl From<Malformed> for Fault {
+    fn from(malformed: Malformed) -> Fault {
+        Fault::Malformed(malformed)
+    }
+}
+
+impl From<Status> for Fault {
+    fn from(status: Status) -> Fault {
+        Fault::Refused(status)
+    }
+}
+
+/// The same failure with `before` in front of its text.
+pub fn prefixed(before: &str, status: Status) -> Status {
+    Status::new(status.code, format!("{before}{}", status.message))
+}
+
+/// RapidJSON's sentences.
+pub mod reason {
+    pub const DOCUMENT_EMPTY: &str = "The document is empty.";
+    pub const ROOT_NOT_SINGULAR: &str = "The document root must not be followed by other values.";
+    pub const VALUE_INVALID: &str = "Invalid value.";
+    pub const OBJECT_MISS_NAME: &str = "Missing a name for object member.";
+    pub const OBJECT_MISS_COLON: &str = "Missing a colon after a name of object member.";
+    pub const OBJECT_MISS_COMMA: &str = "Missing a comma or } after an object member.";
+    pub const ARRAY_MISS_COMMA: &str = "Missing a comma or ] after an array element.";
+    pub const STRING_HEX: &str = "Incorrect hex digit after \\u escape in string.";
+    pub const STRING_SURROGATE: &str = "The surrogate pair in string is invalid.";
+    pub const STRING_ESCAPE: &str = "Invalid escape character in string.";
+    pub const STRING_MISS_QUOTE: &str = "Missing a closing quotation mark in string.";
+    pub const NUMBER_TOO_BIG: &str = "Number too big to be stored in double.";
+    pub const NUMBER_MISS_FRACTION: &str = "Miss fraction part in number.";
+    pub const NUMBER_MISS_EXPONENT: &str = "Miss exponent in number.";
+}
+
+/// Triton's sentences about values of another type than it wants.
+pub mod mismatch {
+    pub const STRING: &str = "attempt to access JSON non-string as string";
+    pub const ARRAY: &str = "attempt to access JSON non-array as array";
+    pub const BOOLEAN: &str = "attempt to access JSON non-boolean as boolean";
+    pub const SIGNED: &str = "attempt to access JSON non-signed-integer as signed-integer";
+    pub const UNSIGNED: &str = "attempt to access JSON non-unsigned-integer as unsigned-integer";
+    pub const NUMBER: &str = "attempt to access JSON non-number as double";
+    pub const MEMBERS: &str = "attempt to get members for non-object";
+}

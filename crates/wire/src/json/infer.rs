@@ -1,0 +1,193 @@
+//! What does an inference request say?
+
+mod input;
+mod output;
+mod parameters;
+
+use nerite_memory::{Buffer, Extent};
+use nerite_request::{Ask, AskInput, Status};
+
+use super::fault::{Fault, Malformed, mismatch, prefixed};
+use super::lex::{Kind, Reader};
+use super::value::{Seen, absent, optional};
+use input::read_input;
+use output::{OutputAsk, read_output};
+use parameters::{Knobs, read_parameters};
+
+/// An inference request as it arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct InferText<'b> {
+    /// The JSON part of the body.
+    pub json: &'b [u8],
+    /// The binary tensors behind it; inputs become slices of this.
+    pub tail: &'b Buffer,
+    /// The model in the path.
+    pub model: &'b str,
+    /// The version in the path; empty for the highest.
+    pub version: &'b str,
+    /// Bytes the JSON part, and each tensor in it, may have.
+    pub bytes_max: u64,
+}
+
+/// Which outputs go out as binary; the others go out as JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rendering {
+    binary: bool,
+    /// The outputs that differ from `binary`.
+    except: Vec<String>,
+}
+
+impl Rendering {
+    /// All outputs alike.
+    pub fn all(binary: bool) -> Rendering {
+        Rendering { binary, except: Vec::new() }
+    }
+
+    /// Whether the output called `name` goes out as binary.
+    pub fn is_binary(&self, name: &str) -> bool {
+        self.binary != self.except.iter().any(|other| other == name)
+    }
+
+    /// Outputs asked for by name each say how they want to be sent; the default is for when none is asked for.
+    fn of(outputs: &[OutputAsk], default: bool) -> Rendering {
+        let Some(first) = outputs.first() else { return Rendering::all(default) };
+        let others = outputs.iter().filter(|output| output.binary != first.binary);
+        Rendering { binary: first.binary, except: others.map(|output| output.ask.name.clone()).collect() }
+    }
+}
+
+/// The binary tensors that no input has taken yet.
+struct Tail<'b> {
+    buffer: &'b Buffer,
+    at: usize,
+}
+
+impl Tail<'_> {
+    /// The next `size` bytes, or how many of them are missing.
+    fn take(&mut self, size: u64) -> Result<Buffer, u64> {
+        if size == 0 {
+            return Ok(Buffer::empty());
+        }
+        let left = self.buffer.len() - self.at;
+        let taken = usize::try_from(size).ok().and_then(|len| Extent::new(self.at, len, self.buffer.len()).ok());
+        let extent = taken.ok_or_else(|| size - left as u64)?;
+        self.at = extent.end();
+        Ok(self.buffer.slice(extent))
+    }
+}
+
+/// The members of the document, each read or refused where it stood.
+#[derive(Default)]
+struct Document {
+    id: Seen<String>,
+    knobs: Seen<Knobs>,
+    inputs: Seen<Vec<AskInput>>,
+    outputs: Seen<Vec<OutputAsk>>,
+}
+
+/// Reads a request whose body begins with JSON.
+pub fn read_infer(text: &InferText<'_>) -> Result<(Ask, Rendering), Status> {
+    check_json_size(text.json.len() as u64, text.bytes_max)?;
+    let mut tail = Tail { buffer: text.tail, at: 0 };
+    let document = read_document(text, &mut tail)?;
+
+    let id = optional(document.id, "id")?.unwrap_or_default();
+    let knobs = document.knobs.transpose()?.unwrap_or_default();
+    let inputs = match document.inputs {
+        Some(inputs) => inputs?,
+        None => return Err(prefixed("Unable to parse 'inputs': ", absent("inputs"))),
+    };
+    if tail.at < text.tail.len() {
+        return Err(Status::invalid(format!("unexpected additional input data for model '{}'", text.model)));
+    }
+    let outputs = document.outputs.transpose()?.unwrap_or_default();
+
+    let rendering = Rendering::of(&outputs, knobs.binary_data_output);
+    let ask = Ask {
+        model: text.model.to_string(),
+        version: text.version.to_string(),
+        id,
+        priority: knobs.priority,
+        timeout_us: knobs.timeout_us,
+        sequence: knobs.sequence,
+        parameters: knobs.parameters,
+        inputs,
+        raw_input: None,
+        outputs: outputs.into_iter().map(|output| output.ask).collect(),
+        empty_final: false,
+    };
+    Ok((ask, rendering))
+}
+
+/// Makes a request of a body that is nothing but the one input's data.
+pub fn read_raw_infer(data: Buffer, model: &str, version: &str, bytes_max: u64) -> Result<(Ask, Rendering), Status> {
+    check_raw_size(data.len() as u64, bytes_max)?;
+    let ask = Ask { model: model.to_string(), version: version.to_string(), raw_input: Some(data), ..Ask::default() };
+    Ok((ask, Rendering::all(true)))
+}
+
+/// Whether the JSON part of a request is small enough.
+pub fn check_json_size(size: u64, bytes_max: u64) -> Result<(), Status> {
+    if size <= bytes_max {
+        return Ok(());
+    }
+    Err(Status::invalid(format!(
+        "request JSON size of {size} bytes exceeds the maximum allowed input size of {bytes_max} bytes. Use \
+         --http-max-input-size to increase the limit."
+    )))
+}
+
+/// Whether the body of a raw binary request is small enough.
+pub fn check_raw_size(size: u64, bytes_max: u64) -> Result<(), Status> {
+    if size <= bytes_max {
+        return Ok(());
+    }
+    Err(Status::invalid(format!(
+        "Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value of {bytes_max} bytes. Use \
+         --http-max-input-size to increase the limit."
+    )))
+}
+
+fn read_document(text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<Document, Malformed> {
+    let mut document = Document::default();
+    let mut reader = Reader::new(text.json)?;
+    reader.members(|reader, key| match key.as_ref() {
+        b"id" => reader.once(&mut document.id, Reader::string),
+        b"parameters" => reader.once(&mut document.knobs, read_parameters),
+        b"inputs" => reader.once(&mut document.inputs, |reader| read_inputs(reader, text, tail)),
+        b"outputs" => reader.once(&mut document.outputs, read_outputs),
+        _ => reader.skip(),
+    })?;
+    reader.finish()?;
+    Ok(document)
+}
+
+fn read_inputs(reader: &mut Reader<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<Vec<AskInput>, Fault> {
+    check_array(reader, "inputs")?;
+    let mut inputs = Vec::new();
+    reader.elements(|reader| {
+        inputs.push(read_input(reader, text, tail)?);
+        Ok(())
+    })?;
+    Ok(inputs)
+}
+
+fn read_outputs(reader: &mut Reader<'_>) -> Result<Vec<OutputAsk>, Fault> {
+    check_array(reader, "outputs")?;
+    let mut outputs = Vec::new();
+    reader.elements(|reader| {
+        outputs.push(read_output(reader)?);
+        Ok(())
+    })?;
+    Ok(outputs)
+}
+
+fn check_array(reader: &Reader<'_>, name: &str) -> Result<(), Status> {
+    if reader.kind() == Kind::Array {
+        return Ok(());
+    }
+    Err(Status::internal(format!("Unable to parse '{name}': {}", mismatch::ARRAY)))
+}
+
+#[cfg(test)]
+mod tests;

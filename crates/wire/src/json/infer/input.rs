@@ -1,0 +1,147 @@
+//! What does a request say of one input?
+
+use nerite_memory::Buffer;
+use nerite_request::{AskInput, RegionRef, Source, Status};
+use nerite_tensor::{DataType, Shape};
+
+use super::{InferText, Tail};
+use crate::json::fault::{Fault, Malformed};
+use crate::json::lex::Reader;
+use crate::json::tensor::{Claim, read_tensor};
+use crate::json::value::{Seen, optional, required};
+
+/// An input's members, each read or refused where it stood.
+#[derive(Default)]
+struct Draft<'t> {
+    name: Seen<String>,
+    datatype: Seen<String>,
+    shape: Seen<Shape>,
+    data: Option<Data<'t>>,
+    keys: Keys,
+}
+
+/// The values of an input that has them in the text.
+enum Data<'t> {
+    Read(Result<Buffer, Status>),
+    /// They came before what says how to read them; this is where they begin.
+    Ahead(Reader<'t>),
+}
+
+/// The members of an input's `parameters` that mean something.
+#[derive(Default)]
+struct Keys {
+    seen: bool,
+    binary_data_size: Seen<u64>,
+    region: Seen<String>,
+    offset: Seen<u64>,
+    byte_size: Seen<u64>,
+}
+
+/// Reads one element of `inputs`, in the text's order, and judges it in Triton's.
+pub fn read_input(reader: &mut Reader<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<AskInput, Fault> {
+    let draft = read_draft(reader, text.bytes_max)?;
+    judge(draft, text, tail).map_err(Fault::Refused)
+}
+
+fn read_draft<'t>(reader: &mut Reader<'t>, bytes_max: u64) -> Result<Draft<'t>, Malformed> {
+    let mut draft = Draft::default();
+    reader.members(|reader, key| match key.as_ref() {
+        b"name" => reader.once(&mut draft.name, Reader::string),
+        b"datatype" => reader.once(&mut draft.datatype, Reader::string),
+        b"shape" => reader.once(&mut draft.shape, read_shape),
+        b"parameters" if !draft.keys.seen => {
+            draft.keys.seen = true;
+            read_keys(reader, &mut draft.keys)
+        }
+        b"data" if draft.data.is_none() => read_data(reader, &mut draft, bytes_max),
+        _ => reader.skip(),
+    })?;
+    Ok(draft)
+}
+
+fn read_data<'t>(reader: &mut Reader<'t>, draft: &mut Draft<'t>, bytes_max: u64) -> Result<(), Malformed> {
+    let (Some(Ok(name)), Some(Ok(datatype)), Some(Ok(shape))) = (&draft.name, &draft.datatype, &draft.shape) else {
+        draft.data = Some(Data::Ahead(reader.clone()));
+        return reader.skip();
+    };
+    let claim = Claim { name, datatype: DataType::from_name(datatype), shape, bytes_max };
+    draft.data = Some(Data::Read(reader.attempt(|reader| read_tensor(reader, &claim))?));
+    Ok(())
+}
+
+fn read_keys(reader: &mut Reader<'_>, keys: &mut Keys) -> Result<(), Malformed> {
+    reader.members(|reader, key| match key.as_ref() {
+        b"binary_data_size" => reader.once(&mut keys.binary_data_size, Reader::unsigned),
+        b"shared_memory_region" => reader.once(&mut keys.region, Reader::string),
+        b"shared_memory_offset" => reader.once(&mut keys.offset, Reader::unsigned),
+        b"shared_memory_byte_size" => reader.once(&mut keys.byte_size, Reader::unsigned),
+        _ => reader.skip(),
+    })
+}
+
+fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, Fault> {
+    let mut shape = Shape::new();
+    reader.elements(|reader| {
+        // A dimension of 2^63 and more turns negative, which the checks of the shape refuse.
+        shape.push(reader.unsigned()? as i64);
+        Ok(())
+    })?;
+    Ok(shape)
+}
+
+fn judge(draft: Draft<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<AskInput, Status> {
+    check_one_source(&draft)?;
+    let name = required(draft.name, "name")?;
+    let word = required(draft.datatype, "datatype")?;
+    let shape = required(draft.shape, "shape")?;
+    let claim = Claim { name: &name, datatype: DataType::from_name(&word), shape: &shape, bytes_max: text.bytes_max };
+    let source = match draft.data {
+        Some(Data::Read(data)) => Source::Inline(data?),
+        Some(Data::Ahead(mut reader)) => Source::Inline(read_ahead(&mut reader, &claim)?),
+        None => source_elsewhere(draft.keys, text, tail, &name)?,
+    };
+    let datatype = claim.datatype.ok_or_else(|| Status::invalid(format!("invalid datatype for input {name}")))?;
+    Ok(AskInput { name, datatype, shape, source })
+}
+
+fn read_ahead(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Status> {
+    read_tensor(reader, claim).map_err(|fault| match fault {
+        Fault::Refused(status) => status,
+        Fault::Malformed(malformed) => malformed.into(),
+    })
+}
+
+fn source_elsewhere(keys: Keys, text: &InferText<'_>, tail: &mut Tail<'_>, name: &str) -> Result<Source, Status> {
+    if let Some(size) = optional(keys.binary_data_size, "binary_data_size")? {
+        let data = tail.take(size).map_err(|missing| {
+            Status::invalid(format!(
+                "unexpected size for input '{name}', expecting {missing} additional bytes for model '{}'",
+                text.model
+            ))
+        })?;
+        return Ok(Source::Inline(data));
+    }
+    Ok(Source::Region(RegionRef {
+        name: required(keys.region, "shared_memory_region")?,
+        offset: optional(keys.offset, "shared_memory_offset")?.unwrap_or_default(),
+        byte_size: optional(keys.byte_size, "shared_memory_byte_size")?.unwrap_or_default(),
+    }))
+}
+
+/// An input's data is in exactly one place. Whether the fields hold anything sensible is looked at later.
+fn check_one_source(draft: &Draft<'_>) -> Result<(), Status> {
+    let fields = [
+        (draft.data.is_some(), " 'data'"),
+        (draft.keys.binary_data_size.is_some(), " 'binary_data_size'"),
+        (draft.keys.region.is_some(), " 'shared_memory_region'"),
+    ];
+    let set: Vec<&str> = fields.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| *name).collect();
+    if set.len() == 1 {
+        return Ok(());
+    }
+    let found = if set.is_empty() { " no field is set".to_string() } else { format!(" set{}", set.concat()) };
+    Err(Status::invalid(format!(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', \
+         'shared_memory_region' in 'parameters'. But{found}"
+    )))
+}

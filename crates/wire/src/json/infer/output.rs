@@ -1,0 +1,73 @@
+//! What does a request say of one output?
+
+use nerite_request::{AskOutput, RegionRef, Status};
+
+use crate::json::fault::{Fault, Malformed, prefixed};
+use crate::json::lex::Reader;
+use crate::json::value::{Seen, optional, required};
+
+/// An output asked for, and how it is to be sent.
+#[derive(Debug)]
+pub struct OutputAsk {
+    pub ask: AskOutput,
+    pub binary: bool,
+}
+
+/// An output's members, each read or refused where it stood.
+#[derive(Default)]
+struct Draft {
+    name: Seen<String>,
+    parameters_seen: bool,
+    classification: Seen<u64>,
+    binary_data: Seen<bool>,
+    region: Seen<String>,
+    offset: Seen<u64>,
+    byte_size: Seen<u64>,
+}
+
+/// Reads one element of `outputs`, in the text's order, and judges it in Triton's.
+pub fn read_output(reader: &mut Reader<'_>) -> Result<OutputAsk, Fault> {
+    let mut draft = Draft::default();
+    reader.members(|reader, key| match key.as_ref() {
+        b"name" => reader.once(&mut draft.name, Reader::string),
+        b"parameters" if !draft.parameters_seen => {
+            draft.parameters_seen = true;
+            read_keys(reader, &mut draft)
+        }
+        _ => reader.skip(),
+    })?;
+    judge(draft).map_err(Fault::Refused)
+}
+
+fn read_keys(reader: &mut Reader<'_>, draft: &mut Draft) -> Result<(), Malformed> {
+    reader.members(|reader, key| match key.as_ref() {
+        b"classification" => reader.once(&mut draft.classification, Reader::unsigned),
+        b"binary_data" => reader.once(&mut draft.binary_data, Reader::bool),
+        b"shared_memory_region" => reader.once(&mut draft.region, Reader::string),
+        b"shared_memory_offset" => reader.once(&mut draft.offset, Reader::unsigned),
+        b"shared_memory_byte_size" => reader.once(&mut draft.byte_size, Reader::unsigned),
+        _ => reader.skip(),
+    })
+}
+
+fn judge(mut draft: Draft) -> Result<OutputAsk, Status> {
+    if draft.region.is_some() {
+        if draft.classification.is_some() {
+            return Err(Status::invalid("Output can't set both 'shared_memory_region' and 'classification'"));
+        }
+        let binary = draft.binary_data.take().transpose();
+        if binary.map_err(|status| prefixed("Unable to set 'binary_data': ", status))? == Some(true) {
+            return Err(Status::invalid("Output can't set both 'shared_memory_region' and 'binary_data'"));
+        }
+    }
+    let name = required(draft.name, "name")?;
+    let classes = draft.classification.transpose();
+    let classes = classes.map_err(|status| prefixed("Unable to set 'classification': ", status))?.unwrap_or_default();
+    let region_name = optional(draft.region, "shared_memory_region")?;
+    // Looked at even without a region, as in Triton; without one they mean nothing.
+    let offset = optional(draft.offset, "shared_memory_offset")?.unwrap_or_default();
+    let byte_size = optional(draft.byte_size, "shared_memory_byte_size")?.unwrap_or_default();
+    let region = region_name.map(|name| RegionRef { name, offset, byte_size });
+    let binary = optional(draft.binary_data, "binary_data")?.unwrap_or_default();
+    Ok(OutputAsk { ask: AskOutput { name, region, classes }, binary })
+}

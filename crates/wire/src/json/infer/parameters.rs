@@ -1,0 +1,117 @@
+//! What do a request's parameters ask for?
+
+use std::borrow::Cow;
+
+use nerite_request::{Parameter, Parameters, Sequence, SequenceId, Status};
+
+use crate::json::fault::{Fault, Malformed, mismatch, prefixed};
+use crate::json::lex::{Kind, Number, Reader};
+use crate::json::limits::{PARAMETERS_MAX, SEQUENCE_ID_CHARS_MAX};
+use crate::json::value::text_of;
+
+/// The parameters of a request, sorted by what they are for.
+#[derive(Debug, Default)]
+pub struct Knobs {
+    pub sequence: Sequence,
+    pub priority: u64,
+    pub timeout_us: u64,
+    pub binary_data_output: bool,
+    pub parameters: Parameters,
+}
+
+/// Reads the object of parameters.
+pub fn read_parameters(reader: &mut Reader<'_>) -> Result<Knobs, Fault> {
+    if reader.kind() != Kind::Object {
+        return Err(Status::internal(format!("failed to get request params.: {}", mismatch::MEMBERS)).into());
+    }
+    let mut knobs = Knobs::default();
+    let mut known: Vec<Cow<'_, [u8]>> = Vec::new();
+    reader.members(|reader, key| {
+        if known.contains(&key) {
+            return Ok(reader.skip()?);
+        }
+        if known.len() == PARAMETERS_MAX {
+            return Err(Status::invalid(format!("a request has at most {PARAMETERS_MAX} parameters")).into());
+        }
+        known.push(key.clone());
+        read_one(reader, key, &mut knobs)
+    })?;
+    Ok(knobs)
+}
+
+fn read_one(reader: &mut Reader<'_>, key: Cow<'_, [u8]>, knobs: &mut Knobs) -> Result<(), Fault> {
+    match key.as_ref() {
+        b"sequence_id" => knobs.sequence.id = named(reader, "sequence_id", sequence_id)?,
+        b"sequence_start" => knobs.sequence.start = named(reader, "sequence_start", Reader::bool)?,
+        b"sequence_end" => knobs.sequence.end = named(reader, "sequence_end", Reader::bool)?,
+        b"priority" => knobs.priority = named(reader, "priority", Reader::unsigned)?,
+        b"timeout" => knobs.timeout_us = named(reader, "timeout", Reader::unsigned)?,
+        b"binary_data_output" => knobs.binary_data_output = named(reader, "binary_data_output", Reader::bool)?,
+        reserved if reserved.starts_with(b"triton_") => {
+            return Err(Status::invalid(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.",
+            )
+            .into());
+        }
+        _ => {
+            let key = text_of(key);
+            let value = custom(reader, &key)?;
+            knobs.parameters.insert(key, value);
+        }
+    }
+    Ok(())
+}
+
+/// Reads a value; what refuses it names the parameter.
+fn named<'t, T>(
+    reader: &mut Reader<'t>,
+    name: &str,
+    read: impl FnOnce(&mut Reader<'t>) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    read(reader).map_err(|fault| match fault {
+        Fault::Refused(status) if status.code == nerite_request::Code::Internal => {
+            prefixed(&format!("Unable to parse '{name}': "), status).into()
+        }
+        other => other,
+    })
+}
+
+fn sequence_id(reader: &mut Reader<'_>) -> Result<SequenceId, Fault> {
+    if reader.kind() == Kind::Number {
+        return match reader.number()? {
+            Number::Unsigned(0) => Ok(SequenceId::None),
+            Number::Unsigned(id) => Ok(SequenceId::Number(id)),
+            Number::Negative(_) | Number::Real(_) => Err(Status::internal(mismatch::STRING).into()),
+        };
+    }
+    let text = reader.string()?;
+    if text.chars().count() > SEQUENCE_ID_CHARS_MAX {
+        return Err(Status::unsupported(format!(
+            "string correlation ID cannot be longer than {SEQUENCE_ID_CHARS_MAX} characters"
+        ))
+        .into());
+    }
+    Ok(if text.is_empty() { SequenceId::None } else { SequenceId::Text(text) })
+}
+
+/// A parameter for the model.
+fn custom(reader: &mut Reader<'_>, key: &str) -> Result<Parameter, Fault> {
+    match reader.kind() {
+        Kind::String => Ok(Parameter::String(reader.string()?)),
+        Kind::Bool => Ok(Parameter::Bool(reader.bool()?)),
+        Kind::Number => Ok(number(reader)?),
+        Kind::Null | Kind::Array | Kind::Object => Err(Status::invalid(format!(
+            "parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
+        ))
+        .into()),
+    }
+}
+
+/// Integers beyond 64 signed bits become doubles, as in Triton.
+fn number(reader: &mut Reader<'_>) -> Result<Parameter, Malformed> {
+    Ok(match reader.number()? {
+        Number::Unsigned(value) => i64::try_from(value).map_or(Parameter::Double(value as f64), Parameter::Int),
+        Number::Negative(value) => Parameter::Int(value),
+        Number::Real(value) => Parameter::Double(value),
+    })
+}

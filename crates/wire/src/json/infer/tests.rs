@@ -1,0 +1,428 @@
+//! Is an inference request read, or refused, as Triton's reader does it?
+
+#![allow(clippy::unwrap_used)]
+
+mod any_text;
+
+use nerite_request::{Code, Parameter, SequenceId, Source};
+use nerite_tensor::DataType;
+
+use super::*;
+
+const MAX: u64 = 1 << 20;
+const INVALID: Code = Code::InvalidArg;
+const INTERNAL: Code = Code::Internal;
+
+fn read_with(json: &str, tail: &[u8]) -> Result<(Ask, Rendering), Status> {
+    let tail = Buffer::from(tail.to_vec());
+    read_infer(&InferText { json: json.as_bytes(), tail: &tail, model: "m", version: "1", bytes_max: MAX })
+}
+
+fn read(json: &str) -> Result<(Ask, Rendering), Status> {
+    read_with(json, b"")
+}
+
+#[track_caller]
+fn refuse(json: &str, code: Code, text: &str) {
+    let status = read(json).map(|(ask, _)| ask).unwrap_err();
+    assert_eq!((status.code, status.message.as_str()), (code, text), "{json}");
+}
+
+/// The members of a request with one input.
+fn one_input(members: &str) -> String {
+    format!(r#"{{"inputs":[{{"name":"I",{members}}}]}}"#)
+}
+
+fn json_input(datatype: &str, shape: &str, data: &str) -> String {
+    one_input(&format!(r#""datatype":"{datatype}","shape":{shape},"data":{data}"#))
+}
+
+#[track_caller]
+fn inline(ask: &Ask, at: usize) -> Vec<u8> {
+    match &ask.inputs[at].source {
+        Source::Inline(buffer) => buffer.private_bytes().unwrap().to_vec(),
+        Source::Region(region) => panic!("{region:?}"),
+    }
+}
+
+#[track_caller]
+fn check_data(datatype: &str, shape: &str, data: &str, bytes: &[u8]) {
+    let (ask, _) = read(&json_input(datatype, shape, data)).unwrap();
+    assert_eq!(inline(&ask, 0), bytes, "{data}");
+}
+
+#[track_caller]
+fn refuse_data(datatype: &str, shape: &str, data: &str, code: Code, text: &str) {
+    refuse(&json_input(datatype, shape, data), code, text);
+    // The same with the values first, which are then read last.
+    refuse(&one_input(&format!(r#""data":{data},"datatype":"{datatype}","shape":{shape}"#)), code, text);
+}
+
+#[test]
+fn what_is_no_json_is_refused_in_rapidjsons_words() {
+    for (json, reason, offset) in [
+        ("", "The document is empty.", 0),
+        ("  ", "The document is empty.", 2),
+        ("}", "The document is empty.", 0),
+        ("{", "Missing a name for object member.", 1),
+        ("{a", "Missing a name for object member.", 1),
+        (r#"{"a":1,}"#, "Missing a name for object member.", 7),
+        (r#"{"a""#, "Missing a colon after a name of object member.", 4),
+        (r#"{"a" 1"#, "Missing a colon after a name of object member.", 5),
+        (r#"{"a":1"#, "Missing a comma or } after an object member.", 6),
+        (r#"{"a":1 "b""#, "Missing a comma or } after an object member.", 7),
+        (r#"{"a":"#, "Invalid value.", 5),
+        (r#"{"a":}"#, "Invalid value.", 5),
+        ("[1,]", "Invalid value.", 3),
+        ("[1 2", "Missing a comma or ] after an array element.", 3),
+        ("[01]", "Missing a comma or ] after an array element.", 2),
+        ("{} {}", "The document root must not be followed by other values.", 3),
+        ("nan", "Invalid value.", 1),
+        ("inf", "Invalid value.", 0),
+        ("tru", "Invalid value.", 3),
+        ("Infinit", "Invalid value.", 7),
+        ("-", "Invalid value.", 1),
+        ("+1", "Invalid value.", 0),
+        ("1.", "Miss fraction part in number.", 2),
+        ("1e", "Miss exponent in number.", 2),
+        ("1e+", "Miss exponent in number.", 3),
+        ("[1e999]", "Number too big to be stored in double.", 1),
+        (r#"["a"#, "Missing a closing quotation mark in string.", 3),
+        (r#"["\x"]"#, "Invalid escape character in string.", 2),
+        ("[\"\u{1}\"]", "Invalid escape character in string.", 2),
+        (r#"["\u12g4"]"#, "Incorrect hex digit after \\u escape in string.", 2),
+        (r#"["\ud800x"]"#, "The surrogate pair in string is invalid.", 2),
+        (r#"["\udc00"]"#, "The surrogate pair in string is invalid.", 2),
+    ] {
+        refuse(json, INTERNAL, &format!("failed to parse the request JSON buffer: {reason} at {offset}"));
+    }
+}
+
+#[test]
+fn a_syntax_error_anywhere_wins_over_a_wrong_value_before_it() {
+    let text = "failed to parse the request JSON buffer: Missing a comma or } after an object member. at 21";
+    refuse(r#"{"id":5,"inputs":null"#, INTERNAL, text);
+    let text = "failed to parse the request JSON buffer: The document root must not be followed by other values. at 69";
+    refuse(&(json_input("INT32", "[1]", r#"["x"]"#) + "]"), INTERNAL, text);
+}
+
+#[test]
+fn checks_come_in_tritons_order_whatever_the_order_of_the_keys() {
+    let not_string = "Unable to parse 'id': attempt to access JSON non-string as string";
+    refuse(r#"{"outputs":5,"inputs":5,"parameters":5,"id":5}"#, INTERNAL, not_string);
+    refuse(r#"{"id":null,"inputs":[]}"#, INTERNAL, not_string);
+    let no_object = "failed to get request params.: attempt to get members for non-object";
+    refuse(r#"{"outputs":5,"inputs":5,"parameters":null}"#, INTERNAL, no_object);
+    refuse(
+        r#"{"outputs":5,"inputs":5}"#,
+        INTERNAL,
+        "Unable to parse 'inputs': attempt to access JSON non-array as array",
+    );
+    let no_inputs = "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'";
+    refuse("{}", INTERNAL, no_inputs);
+    refuse("[]", INTERNAL, no_inputs);
+    refuse("3", INTERNAL, no_inputs);
+    let outputs = "Unable to parse 'outputs': attempt to access JSON non-array as array";
+    refuse(r#"{"inputs":[],"outputs":null}"#, INTERNAL, outputs);
+    refuse(
+        r#"{"inputs":[{"shape":"x","name":5,"data":"x","datatype":"Z"}]}"#,
+        INTERNAL,
+        "Unable to parse 'name': attempt to access JSON non-string as string",
+    );
+}
+
+#[test]
+fn an_input_says_where_its_data_is_exactly_once() {
+    let only = "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', \
+                'shared_memory_region' in 'parameters'. But";
+    refuse(r#"{"inputs":[5]}"#, INVALID, &format!("{only} no field is set"));
+    refuse(&one_input(r#""parameters":null"#), INVALID, &format!("{only} no field is set"));
+    refuse(&one_input(r#""parameters":{"shared_memory_offset":1}"#), INVALID, &format!("{only} no field is set"));
+    refuse(
+        r#"{"inputs":[{"data":[],"parameters":{"shared_memory_region":"r"}}]}"#,
+        INVALID,
+        &format!("{only} set 'data' 'shared_memory_region'"),
+    );
+    refuse(
+        r#"{"inputs":[{"parameters":{"shared_memory_region":1,"binary_data_size":"x"},"data":5}]}"#,
+        INVALID,
+        &format!("{only} set 'data' 'binary_data_size' 'shared_memory_region'"),
+    );
+}
+
+#[test]
+fn an_inputs_fields_are_refused_by_name() {
+    let absent =
+        |name: &str| format!("Unable to parse '{name}': attempt to access non-existing object member '{name}'");
+    refuse(r#"{"inputs":[{"data":[1]}]}"#, INTERNAL, &absent("name"));
+    refuse(&one_input(r#""data":[1]"#), INTERNAL, &absent("datatype"));
+    refuse(&one_input(r#""data":[1],"datatype":"INT32""#), INTERNAL, &absent("shape"));
+    let unsigned = "attempt to access JSON non-unsigned-integer as unsigned-integer";
+    refuse_data("INT32", "[-1]", "[1]", INTERNAL, &format!("Unable to parse 'shape': {unsigned}"));
+    refuse_data("INT32", "5", "[1]", INTERNAL, "Unable to parse 'shape': attempt to access JSON non-array as array");
+    let shm = |keys: &str| one_input(&format!(r#""datatype":"INT32","shape":[1],"parameters":{{{keys}}}"#));
+    refuse(
+        &shm(r#""shared_memory_region":5"#),
+        INTERNAL,
+        "Unable to parse 'shared_memory_region': attempt to access JSON non-string as string",
+    );
+    refuse(
+        &shm(r#""shared_memory_region":"r","shared_memory_offset":"0""#),
+        INTERNAL,
+        &format!("Unable to parse 'shared_memory_offset': {unsigned}"),
+    );
+    refuse(
+        &shm(r#""shared_memory_region":"r","shared_memory_byte_size":1.5"#),
+        INTERNAL,
+        &format!("Unable to parse 'shared_memory_byte_size': {unsigned}"),
+    );
+    refuse(&shm(r#""binary_data_size":-4"#), INTERNAL, &format!("Unable to parse 'binary_data_size': {unsigned}"));
+}
+
+#[test]
+fn values_become_little_endian_elements() {
+    check_data("BOOL", "[3]", "[true,false,true]", &[1, 0, 1]);
+    check_data("UINT8", "[2]", "[255, 257]", &[255, 1]);
+    check_data("INT8", "[2]", "[-1,200]", &[255, 200]);
+    check_data("UINT16", "[1]", "[513]", &[1, 2]);
+    check_data("INT16", "[1]", "[-2]", &[254, 255]);
+    check_data("UINT32", "[1]", "[4294967295]", &[255; 4]);
+    check_data("INT32", "[2,1]", "[[1],[-2147483648]]", &[1, 0, 0, 0, 0, 0, 0, 128]);
+    check_data("UINT64", "[1]", "[18446744073709551615]", &[255; 8]);
+    check_data("INT64", "[2]", "[-9223372036854775808,-0]", &[0, 0, 0, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let floats = [1.0f32, -2.5, 1e10, 0.1, f32::INFINITY, f32::NEG_INFINITY].map(f32::to_le_bytes).concat();
+    check_data("FP32", "[6]", " [ 1 , [ -2.5 ] , 1E+10 , 0.1 , Inf, -Infinity ] ", &floats);
+    check_data("FP64", "[2]", "[18446744073709551616,1e-400]", &[2f64.powi(64), 0.0].map(f64::to_le_bytes).concat());
+    assert!(
+        f64::from_le_bytes(inline(&read(&json_input("FP64", "[1]", "[NaN]")).unwrap().0, 0).try_into().unwrap())
+            .is_nan()
+    );
+    check_data("BYTES", "[2]", r#"["ab",[["\"\u00e9\ud83d\ude00\n"]]]"#, "\x02\0\0\0ab\x08\0\0\0\"é😀\n".as_bytes());
+    check_data("BYTES", "[7]", r#"[""]"#, &[0; 4]);
+    check_data("INT32", "[0]", r#"["ignored"]"#, &[]);
+    check_data("INT32", "[2]", "[[],[1,[2]],[]]", &[1, 0, 0, 0, 2, 0, 0, 0]);
+}
+
+#[test]
+fn values_that_do_not_fit_are_refused() {
+    let in_data = |text: &str| format!("Unable to parse 'data': attempt to access JSON {text}");
+    refuse_data("FP32", "[1]", r#"["1"]"#, INTERNAL, &in_data("non-number as double"));
+    refuse_data("FP32", "[1]", "[null]", INTERNAL, &in_data("non-number as double"));
+    refuse_data("INT32", "[1]", "[1.0]", INTERNAL, &in_data("non-signed-integer as signed-integer"));
+    refuse_data("INT64", "[1]", "[9223372036854775808]", INTERNAL, &in_data("non-signed-integer as signed-integer"));
+    refuse_data("UINT8", "[1]", "[-1]", INTERNAL, &in_data("non-unsigned-integer as unsigned-integer"));
+    refuse_data("BOOL", "[1]", "[1]", INTERNAL, &in_data("non-boolean as boolean"));
+    refuse_data("INT32", "[1]", "[{}]", INTERNAL, &in_data("non-signed-integer as signed-integer"));
+    refuse_data("INT32", "[1]", "5", INTERNAL, &in_data("non-array as array"));
+    let strings = "Unable to parse JSON bytes array: attempt to access JSON non-string as string";
+    refuse_data("BYTES", "[1]", "[5]", INTERNAL, strings);
+    let too_many = "Unable to parse 'data': Shape does not match true shape of 'data' field";
+    refuse_data("INT32", "[2]", "[1,2,3]", INTERNAL, too_many);
+    refuse_data("INT32", "[2]", "[1]", INTERNAL, "Failed to parse 'data' field: shape does not match true shape");
+    for half in ["FP16", "BF16"] {
+        let text =
+            format!("receiving {half} data via JSON is not supported. Please use the binary data format for input I");
+        refuse_data(half, "[1]", "[1]", INVALID, &text);
+    }
+    refuse_data("FP8", "[1]", "[1]", INVALID, "invalid datatype for input I");
+    let deep = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+    check_data("INT8", "[1]", &deep(100), &[1]);
+    let too_deep = "JSON nesting depth exceeds maximum allowed limit (100)";
+    refuse_data("INT8", "[1]", &deep(101), INVALID, &format!("Unable to parse 'data': {too_deep}"));
+    refuse_data("BYTES", "[1]", &deep(120), INVALID, too_deep);
+}
+
+#[test]
+fn shapes_that_mean_too_much_are_refused_without_memory() {
+    let max = i64::MAX;
+    let invalid = |shape: &str, rest: &str| format!("invalid shape for input 'I': shape {shape} {rest}");
+    refuse_data(
+        "FP32",
+        "[18446744073709551615]",
+        "[1]",
+        INVALID,
+        &invalid("[-1]", "contains one or more invalid dimensions"),
+    );
+    let count = format!("causes total element count to exceed maximum size of {max}");
+    refuse_data("FP32", "[16,1152921504606846978]", "[1]", INVALID, &invalid("[16,1152921504606846978]", &count));
+    refuse_data(
+        "FP32",
+        "[4,1152921504606846978]",
+        "[1]",
+        INVALID,
+        &format!(
+            "byte size overflow for input 'I': element count (4611686018427387912) * data type size (4) exceeds maximum \
+         allowed size ({max})"
+        ),
+    );
+    let limit = format!(
+        "JSON input 'I' has a byte_size (4000000 bytes) that exceeds the maximum allowed value of {MAX} bytes. Use \
+         --http-max-input-size to increase the limit."
+    );
+    refuse_data("FP32", "[1000000]", "[1]", INVALID, &limit);
+    let long = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX as usize));
+    refuse(
+        &long,
+        INVALID,
+        &format!(
+            "request JSON size of {} bytes exceeds the maximum allowed input size of {MAX} bytes. Use \
+         --http-max-input-size to increase the limit.",
+            long.len()
+        ),
+    );
+}
+
+fn binary(name: &str, size: &str) -> String {
+    format!(r#"{{"name":"{name}","datatype":"UINT8","shape":[1],"parameters":{{"binary_data_size":{size}}}}}"#)
+}
+
+#[test]
+fn binary_inputs_are_slices_of_the_tail_in_order() {
+    let json = format!(r#"{{"inputs":[{},{},{}]}}"#, binary("A", "3"), binary("B", "0"), binary("C", "1"));
+    let tail = Buffer::from(vec![1, 2, 3, 4]);
+    let text = InferText { json: json.as_bytes(), tail: &tail, model: "m", version: "", bytes_max: MAX };
+    let (ask, _) = read_infer(&text).unwrap();
+    assert_eq!([inline(&ask, 0), inline(&ask, 1), inline(&ask, 2)], [vec![1, 2, 3], vec![], vec![4]]);
+    let Source::Inline(first) = &ask.inputs[0].source else { panic!("{ask:?}") };
+    assert_eq!(first.as_ptr(), tail.as_ptr());
+}
+
+#[test]
+fn a_tail_too_short_or_too_long_is_refused() {
+    let short = read_with(&format!(r#"{{"inputs":[{}]}}"#, binary("A", "6")), &[0; 4]).unwrap_err();
+    assert_eq!(short.message, "unexpected size for input 'A', expecting 2 additional bytes for model 'm'");
+    let long = read_with(&format!(r#"{{"inputs":[{}]}}"#, binary("A", "3")), &[0; 4]).unwrap_err();
+    assert_eq!(long.message, "unexpected additional input data for model 'm'");
+    let most = read_with(&format!(r#"{{"inputs":[{}]}}"#, binary("A", "18446744073709551615")), &[0; 4]).unwrap_err();
+    assert_eq!(
+        most.message,
+        "unexpected size for input 'A', expecting 18446744073709551611 additional bytes for model 'm'"
+    );
+}
+
+#[test]
+fn a_region_is_named_with_its_window() {
+    let (ask, _) = read(
+        r#"{"inputs":[{"name":"I","datatype":"FP16","shape":[2,3],"parameters":{"shared_memory_region":"r","shared_memory_byte_size":12,"shared_memory_offset":64}}],
+           "outputs":[{"name":"O","parameters":{"shared_memory_region":"s","shared_memory_byte_size":4,"binary_data":false}},{"name":"P","parameters":{"classification":3}}]}"#,
+    )
+    .unwrap();
+    let input = &ask.inputs[0];
+    assert_eq!((input.datatype, input.shape.as_slice()), (DataType::Fp16, &[2, 3][..]));
+    let Source::Region(region) = &input.source else { panic!("{input:?}") };
+    assert_eq!((region.name.as_str(), region.offset, region.byte_size), ("r", 64, 12));
+    let placed = ask.outputs[0].region.as_ref().unwrap();
+    assert_eq!((placed.name.as_str(), placed.offset, placed.byte_size), ("s", 0, 4));
+    assert_eq!((ask.outputs[1].name.as_str(), ask.outputs[1].classes), ("P", 3));
+}
+
+#[test]
+fn an_outputs_fields_are_refused_by_name() {
+    let refuse_output = |members: &str, code, text: &str| {
+        refuse(&format!(r#"{{"inputs":[],"outputs":[{members}]}}"#), code, text);
+    };
+    let absent = "Unable to parse 'name': attempt to access non-existing object member 'name'";
+    refuse_output("5", INTERNAL, absent);
+    refuse_output(r#"{"parameters":{"binary_data":1}}"#, INTERNAL, absent);
+    let bool_text = "attempt to access JSON non-boolean as boolean";
+    refuse_output(
+        r#"{"name":"O","parameters":{"binary_data":1}}"#,
+        INTERNAL,
+        &format!("Unable to parse 'binary_data': {bool_text}"),
+    );
+    refuse_output(
+        r#"{"name":"O","parameters":{"classification":-1}}"#,
+        INTERNAL,
+        "Unable to set 'classification': attempt to access JSON non-unsigned-integer as unsigned-integer",
+    );
+    let with_region = |key: &str| format!(r#"{{"name":"O","parameters":{{"shared_memory_region":"r",{key}}}}}"#);
+    let both = |key: &str| format!("Output can't set both 'shared_memory_region' and '{key}'");
+    refuse_output(&with_region(r#""classification":1"#), INVALID, &both("classification"));
+    refuse_output(&with_region(r#""binary_data":true"#), INVALID, &both("binary_data"));
+    refuse_output(&with_region(r#""binary_data":1"#), INTERNAL, &format!("Unable to set 'binary_data': {bool_text}"));
+}
+
+#[test]
+fn outputs_go_out_as_each_of_them_says() {
+    let rendering = |json: &str| read(json).unwrap().1;
+    assert_eq!(rendering(r#"{"inputs":[]}"#), Rendering::all(false));
+    assert_eq!(
+        rendering(r#"{"inputs":[],"outputs":[],"parameters":{"binary_data_output":true}}"#),
+        Rendering::all(true)
+    );
+    // Listed without `binary_data` is JSON whatever the request's parameter says.
+    let json = r#"{"inputs":[],"outputs":[{"name":"A"},{"name":"B","parameters":{"binary_data":true}},{"name":"C","parameters":null}],"parameters":{"binary_data_output":true}}"#;
+    let mixed = rendering(json);
+    assert_eq!(["A", "B", "C"].map(|name| mixed.is_binary(name)), [false, true, false]);
+}
+
+#[test]
+fn parameters_find_their_places() {
+    let (ask, _) = read(
+        r#"{"id":"x","inputs":[],"parameters":{"sequence_id":5,"sequence_start":true,"sequence_end":false,"priority":2,
+            "timeout":3,"s":"t","i":-4,"b":true,"d":0.5,"big":9223372036854775808,"i":9}}"#,
+    )
+    .unwrap();
+    assert_eq!((ask.model.as_str(), ask.version.as_str(), ask.id.as_str()), ("m", "1", "x"));
+    assert_eq!((ask.priority, ask.timeout_us), (2, 3));
+    assert_eq!((ask.sequence.id, ask.sequence.start, ask.sequence.end), (SequenceId::Number(5), true, false));
+    let found: Vec<_> = ask.parameters.iter().map(|(key, value)| (key, value.clone())).collect();
+    let wanted = [
+        ("s", Parameter::String("t".into())),
+        ("i", Parameter::Int(-4)),
+        ("b", Parameter::Bool(true)),
+        ("d", Parameter::Double(0.5)),
+        ("big", Parameter::Double(2f64.powi(63))),
+    ];
+    assert_eq!(found, wanted);
+    for (json, id) in [("0", SequenceId::None), ("\"\"", SequenceId::None), ("\"a\"", SequenceId::Text("a".into()))] {
+        let (ask, _) = read(&format!(r#"{{"inputs":[],"parameters":{{"sequence_id":{json}}}}}"#)).unwrap();
+        assert_eq!(ask.sequence.id, id);
+    }
+}
+
+#[test]
+fn parameters_of_the_wrong_type_are_refused_by_name() {
+    let refuse_one = |member: &str, code, text: &str| {
+        refuse(&format!(r#"{{"inputs":[],"parameters":{{{member}}}}}"#), code, text);
+    };
+    let unsigned = "attempt to access JSON non-unsigned-integer as unsigned-integer";
+    refuse_one(r#""priority":-1"#, INTERNAL, &format!("Unable to parse 'priority': {unsigned}"));
+    refuse_one(r#""timeout":"1""#, INTERNAL, &format!("Unable to parse 'timeout': {unsigned}"));
+    let string = "Unable to parse 'sequence_id': attempt to access JSON non-string as string";
+    refuse_one(r#""sequence_id":-1"#, INTERNAL, string);
+    refuse_one(r#""sequence_id":null"#, INTERNAL, string);
+    refuse_one(
+        r#""sequence_start":1"#,
+        INTERNAL,
+        "Unable to parse 'sequence_start': attempt to access JSON non-boolean as boolean",
+    );
+    let long = format!(r#""sequence_id":"{}""#, "x".repeat(129));
+    refuse_one(&long, Code::Unsupported, "string correlation ID cannot be longer than 128 characters");
+    let reserved = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.";
+    refuse_one(r#""triton_x":1"#, INVALID, reserved);
+    for json in ["null", "[]", "{}"] {
+        let text = "parameter 'k' has invalid type. It should be either 'int', 'bool', or 'string'.";
+        refuse_one(&format!(r#""k":{json}"#), INVALID, text);
+    }
+    let many: Vec<String> = (0..5000).map(|n| format!(r#""p{n}":1"#)).collect();
+    refuse_one(&many.join(","), INVALID, "a request has at most 4096 parameters");
+}
+
+#[test]
+fn of_a_repeated_key_the_first_counts_even_where_the_second_is_wrong() {
+    let (ask, _) = read(r#"{"id":"a","id":5,"inputs":[],"inputs":5,"parameters":{"k":1,"k":null}}"#).unwrap();
+    assert_eq!((ask.id.as_str(), ask.parameters.get("k")), ("a", Some(&Parameter::Int(1))));
+}
+
+#[test]
+fn a_raw_body_is_the_one_input() {
+    let (ask, rendering) = read_raw_infer(Buffer::from(vec![1, 2]), "m", "", MAX).unwrap();
+    assert_eq!((ask.raw_input.unwrap().len(), rendering), (2, Rendering::all(true)));
+    let status = read_raw_infer(Buffer::from(vec![1, 2]), "m", "", 1).unwrap_err();
+    assert_eq!(
+        status.message,
+        "Raw input has a byte_size (2 bytes) that exceeds the maximum allowed value of 1 bytes. Use \
+         --http-max-input-size to increase the limit."
+    );
+}

@@ -1,0 +1,182 @@
+//! How do a tensor's JSON values become its bytes?
+
+use nerite_memory::{Buffer, Slot};
+use nerite_request::{Code, Status};
+use nerite_tensor::{DataType, ELEMENTS_MAX, Shape, ShapeError, byte_size, element_count, show_shape, strings};
+
+use super::fault::{Fault, mismatch, prefixed};
+use super::lex::{Kind, Reader};
+use super::limits::DATA_DEPTH_MAX;
+
+/// What the request says of a tensor whose values are in the JSON text.
+pub struct Claim<'c> {
+    pub name: &'c str,
+    /// `None` for a word that names no datatype.
+    pub datatype: Option<DataType>,
+    pub shape: &'c Shape,
+    /// Bytes the tensor may have.
+    pub bytes_max: u64,
+}
+
+/// Reads the array of values at `reader` into the bytes of the tensor that `claim` describes.
+pub fn read_tensor(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Fault> {
+    let elements = claim.elements()?;
+    if elements == 0 {
+        // Triton does not look at the values of an empty tensor.
+        reader.skip()?;
+        return Ok(Buffer::empty());
+    }
+    if reader.kind() != Kind::Array {
+        return Err(Status::internal(format!("Unable to parse 'data': {}", mismatch::ARRAY)).into());
+    }
+    if claim.datatype == Some(DataType::Bytes) {
+        return read_strings(reader, claim);
+    }
+    let size = claim.fixed_size(elements)?;
+    claim.check_size(size as u64)?;
+    let datatype = claim.fixed_datatype()?;
+    // More values than bytes of text cannot come, so a shape that lies reserves no memory for them.
+    let element_size = datatype.size().unwrap_or(1);
+    let room = size.min(reader.text_len().saturating_mul(element_size));
+    let mut slot = Slot::heap(room);
+    let out = slot.private_bytes_mut().expect("a heap slot is this process's own");
+    let found = read_numbers(reader, datatype, out).map_err(|fault| match fault {
+        Fault::Refused(status) => prefixed("Unable to parse 'data': ", status).into(),
+        malformed @ Fault::Malformed(_) => malformed,
+    })?;
+    if found < elements {
+        return Err(Status::internal("Failed to parse 'data' field: shape does not match true shape").into());
+    }
+    Ok(slot.filled().into_buffer())
+}
+
+impl Claim<'_> {
+    fn elements(&self) -> Result<u64, Status> {
+        element_count(self.shape).map_err(|fault| {
+            let what = match fault {
+                ShapeError::Negative { .. } => "contains one or more invalid dimensions".to_string(),
+                ShapeError::TooManyElements | ShapeError::TooManyBytes { .. } => {
+                    format!("causes total element count to exceed maximum size of {ELEMENTS_MAX}")
+                }
+            };
+            Status::invalid(format!("invalid shape for input '{}': shape {} {what}", self.name, show_shape(self.shape)))
+        })
+    }
+
+    fn fixed_size(&self, elements: u64) -> Result<usize, Status> {
+        let Some(datatype) = self.datatype else { return Ok(0) };
+        byte_size(datatype, self.shape).map(Option::unwrap_or_default).map_err(|_| {
+            Status::invalid(format!(
+                "byte size overflow for input '{}': element count ({elements}) * data type size ({}) exceeds maximum \
+                 allowed size ({ELEMENTS_MAX})",
+                self.name,
+                datatype.size().unwrap_or_default()
+            ))
+        })
+    }
+
+    fn check_size(&self, size: u64) -> Result<(), Status> {
+        if size <= self.bytes_max {
+            return Ok(());
+        }
+        Err(Status::invalid(format!(
+            "JSON input '{}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of {} bytes. Use \
+             --http-max-input-size to increase the limit.",
+            self.name, self.bytes_max
+        )))
+    }
+
+    fn fixed_datatype(&self) -> Result<DataType, Status> {
+        match self.datatype {
+            None => Err(Status::invalid(format!("invalid datatype for input {}", self.name))),
+            Some(half @ (DataType::Fp16 | DataType::Bf16)) => Err(Status::invalid(format!(
+                "receiving {half} data via JSON is not supported. Please use the binary data format for input {}",
+                self.name
+            ))),
+            Some(datatype) => Ok(datatype),
+        }
+    }
+}
+
+/// BYTES elements in their wire form. How many there should be is a question of the model's checks, as in Triton.
+fn read_strings(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Fault> {
+    let mut out = Vec::new();
+    each_scalar(reader, |reader| {
+        if reader.kind() != Kind::String {
+            return Err(Status::internal(format!("Unable to parse JSON bytes array: {}", mismatch::STRING)).into());
+        }
+        strings::push(&mut out, &reader.raw_string()?)
+            .ok_or_else(|| Status::invalid("a string of 4 GiB and more cannot be sent").into())
+    })?;
+    claim.check_size(out.len() as u64)?;
+    Ok(Buffer::from(out))
+}
+
+fn read_numbers(reader: &mut Reader<'_>, datatype: DataType, out: &mut [u8]) -> Result<u64, Fault> {
+    // Integers too large for a small type lose their high bits, as in Triton.
+    match datatype {
+        DataType::Bool => fill(reader, out, |r| r.bool().map(|value| [u8::from(value)])),
+        DataType::Uint8 => fill(reader, out, |r| r.unsigned().map(|value| (value as u8).to_le_bytes())),
+        DataType::Uint16 => fill(reader, out, |r| r.unsigned().map(|value| (value as u16).to_le_bytes())),
+        DataType::Uint32 => fill(reader, out, |r| r.unsigned().map(|value| (value as u32).to_le_bytes())),
+        DataType::Uint64 => fill(reader, out, |r| r.unsigned().map(u64::to_le_bytes)),
+        DataType::Int8 => fill(reader, out, |r| r.signed().map(|value| (value as i8).to_le_bytes())),
+        DataType::Int16 => fill(reader, out, |r| r.signed().map(|value| (value as i16).to_le_bytes())),
+        DataType::Int32 => fill(reader, out, |r| r.signed().map(|value| (value as i32).to_le_bytes())),
+        DataType::Int64 => fill(reader, out, |r| r.signed().map(i64::to_le_bytes)),
+        DataType::Fp32 => fill(reader, out, |r| r.double().map(|value| (value as f32).to_le_bytes())),
+        DataType::Fp64 => fill(reader, out, |r| r.double().map(f64::to_le_bytes)),
+        DataType::Fp16 | DataType::Bf16 | DataType::Bytes => Ok(0),
+    }
+}
+
+/// Fills `out` with one value after the other; how many there were.
+fn fill<'t, const N: usize>(
+    reader: &mut Reader<'t>,
+    out: &mut [u8],
+    read: impl Fn(&mut Reader<'t>) -> Result<[u8; N], Fault>,
+) -> Result<u64, Fault> {
+    let mut cells = out.chunks_exact_mut(N);
+    let mut found = 0;
+    each_scalar(reader, |reader| {
+        let Some(cell) = cells.next() else {
+            return Err(Status::internal("Shape does not match true shape of 'data' field").into());
+        };
+        cell.copy_from_slice(&read(reader)?);
+        found += 1;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Calls `each` at every value in the nested arrays at `reader`, row-major.
+fn each_scalar<'t>(
+    reader: &mut Reader<'t>,
+    mut each: impl FnMut(&mut Reader<'t>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let mut depth = 0;
+    loop {
+        if reader.kind() == Kind::Array {
+            depth += 1;
+            if depth > DATA_DEPTH_MAX {
+                return Err(too_deep().into());
+            }
+            if !reader.open_is_empty(b']') {
+                continue;
+            }
+            depth -= 1;
+        } else {
+            each(reader)?;
+        }
+        while depth > 0 && !reader.follows(b']')? {
+            depth -= 1;
+        }
+        if depth == 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn too_deep() -> Status {
+    Status::new(Code::InvalidArg, format!("JSON nesting depth exceeds maximum allowed limit ({DATA_DEPTH_MAX})"))
+}

@@ -1,0 +1,155 @@
+//! How is a value read as the type that is wanted?
+
+use std::borrow::Cow;
+
+use nerite_request::Status;
+
+use super::fault::{Fault, Malformed, mismatch, prefixed};
+use super::lex::{Kind, Number, Reader};
+
+/// A member that was looked for: absent, or its value, or why it has none.
+pub type Seen<T> = Option<Result<T, Status>>;
+
+impl<'t> Reader<'t> {
+    /// Reads a value; where it is refused, goes past it all the same, so that an error in the syntax behind it wins.
+    pub fn attempt<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, Fault>,
+    ) -> Result<Result<T, Status>, Malformed> {
+        let before = self.clone();
+        match read(self) {
+            Ok(value) => Ok(Ok(value)),
+            Err(Fault::Malformed(malformed)) => Err(malformed),
+            Err(Fault::Refused(status)) => {
+                *self = before;
+                self.skip()?;
+                Ok(Err(status))
+            }
+        }
+    }
+
+    /// Reads a member's value into `seen`, unless the same name came before: the first counts.
+    pub fn once<T>(
+        &mut self,
+        seen: &mut Seen<T>,
+        read: impl FnOnce(&mut Self) -> Result<T, Fault>,
+    ) -> Result<(), Malformed> {
+        if seen.is_some() {
+            return self.skip();
+        }
+        *seen = Some(self.attempt(read)?);
+        Ok(())
+    }
+
+    /// Calls `each` at the value of every member. Anything but an object counts as one without members.
+    pub fn members<E: From<Malformed>>(
+        &mut self,
+        mut each: impl FnMut(&mut Self, Cow<'t, [u8]>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.kind() != Kind::Object {
+            return Ok(self.skip()?);
+        }
+        if self.open_is_empty(b'}') {
+            return Ok(());
+        }
+        loop {
+            let key = self.key()?;
+            each(self, key)?;
+            if !self.follows(b'}')? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Calls `each` at every element of an array.
+    pub fn elements(&mut self, mut each: impl FnMut(&mut Self) -> Result<(), Fault>) -> Result<(), Fault> {
+        if self.kind() != Kind::Array {
+            return Err(refused(mismatch::ARRAY));
+        }
+        if self.open_is_empty(b']') {
+            return Ok(());
+        }
+        loop {
+            each(self)?;
+            if !self.follows(b']')? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A string's bytes.
+    pub fn bytes(&mut self) -> Result<Cow<'t, [u8]>, Fault> {
+        if self.kind() == Kind::String { Ok(self.raw_string()?) } else { Err(refused(mismatch::STRING)) }
+    }
+
+    /// A string; bytes that are no UTF-8 become U+FFFD.
+    pub fn string(&mut self) -> Result<String, Fault> {
+        Ok(text_of(self.bytes()?))
+    }
+
+    /// A truth value.
+    pub fn bool(&mut self) -> Result<bool, Fault> {
+        if self.kind() == Kind::Bool { Ok(self.raw_bool()?) } else { Err(refused(mismatch::BOOLEAN)) }
+    }
+
+    /// An integer of 0 to 2^64 − 1.
+    pub fn unsigned(&mut self) -> Result<u64, Fault> {
+        match self.any_number(mismatch::UNSIGNED)? {
+            Number::Unsigned(value) => Ok(value),
+            _ => Err(refused(mismatch::UNSIGNED)),
+        }
+    }
+
+    /// An integer of −2^63 to 2^63 − 1.
+    pub fn signed(&mut self) -> Result<i64, Fault> {
+        match self.any_number(mismatch::SIGNED)? {
+            Number::Unsigned(value) => i64::try_from(value).map_err(|_| refused(mismatch::SIGNED)),
+            Number::Negative(value) => Ok(value),
+            Number::Real(_) => Err(refused(mismatch::SIGNED)),
+        }
+    }
+
+    /// Any number, as the nearest double.
+    pub fn double(&mut self) -> Result<f64, Fault> {
+        Ok(match self.any_number(mismatch::NUMBER)? {
+            Number::Unsigned(value) => value as f64,
+            Number::Negative(value) => value as f64,
+            Number::Real(value) => value,
+        })
+    }
+
+    fn any_number(&mut self, otherwise: &'static str) -> Result<Number, Fault> {
+        if self.kind() == Kind::Number { Ok(self.number()?) } else { Err(refused(otherwise)) }
+    }
+}
+
+/// Text from a string's bytes; what is no UTF-8 becomes U+FFFD.
+pub fn text_of(bytes: Cow<'_, [u8]>) -> String {
+    match bytes {
+        Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Cow::Owned(bytes) => {
+            String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+        }
+    }
+}
+
+/// The value of a member that must be there. Failures begin with `Unable to parse '{name}': `.
+pub fn required<T>(seen: Seen<T>, name: &str) -> Result<T, Status> {
+    let found = seen.unwrap_or_else(|| Err(absent(name)));
+    found.map_err(|status| prefixed(&format!("Unable to parse '{name}': "), status))
+}
+
+/// The value of a member that may be there. Failures begin with `Unable to parse '{name}': `.
+pub fn optional<T>(seen: Seen<T>, name: &str) -> Result<Option<T>, Status> {
+    let found = seen.transpose();
+    found.map_err(|status| prefixed(&format!("Unable to parse '{name}': "), status))
+}
+
+/// A member is missing.
+pub fn absent(name: &str) -> Status {
+    Status::internal(format!("attempt to access non-existing object member '{name}'"))
+}
+
+fn refused(text: &str) -> Fault {
+    Fault::Refused(Status::internal(text))
+}

@@ -1,0 +1,152 @@
+//! How is a JSON text written?
+
+use super::number::{push_double, push_signed, push_unsigned};
+
+/// A JSON text as it grows. Commas come by themselves; brackets and order are the caller's.
+#[derive(Debug, Default)]
+pub struct Writer {
+    out: Vec<u8>,
+}
+
+impl Writer {
+    /// An empty text with room for `bytes`.
+    pub fn with_capacity(bytes: usize) -> Writer {
+        Writer { out: Vec::with_capacity(bytes) }
+    }
+
+    /// The text.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.out
+    }
+
+    /// Makes room for `bytes` more.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.out.reserve(bytes);
+    }
+
+    /// An object whose members `members` writes.
+    pub fn object(&mut self, members: impl FnOnce(&mut Writer)) {
+        self.bracket(b'{', b'}', members);
+    }
+
+    /// An array whose elements `elements` writes.
+    pub fn array(&mut self, elements: impl FnOnce(&mut Writer)) {
+        self.bracket(b'[', b']', elements);
+    }
+
+    /// A member's name; its value follows.
+    pub fn key(&mut self, name: &str) -> &mut Writer {
+        self.string(name.as_bytes());
+        self.out.push(b':');
+        self
+    }
+
+    /// A string. Bytes above ASCII stay as they are.
+    pub fn string(&mut self, text: &[u8]) {
+        self.separate();
+        self.out.push(b'"');
+        let mut rest = text;
+        while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)) {
+            self.out.extend_from_slice(&rest[..at]);
+            self.escaped(rest[at]);
+            rest = &rest[at + 1..];
+        }
+        self.out.extend_from_slice(rest);
+        self.out.push(b'"');
+    }
+
+    /// A truth value.
+    pub fn bool(&mut self, value: bool) {
+        self.separate();
+        self.out.extend_from_slice(if value { b"true" } else { b"false" });
+    }
+
+    /// An integer.
+    pub fn signed(&mut self, value: i64) {
+        self.separate();
+        push_signed(&mut self.out, value);
+    }
+
+    /// An integer of 0 and more.
+    pub fn unsigned(&mut self, value: u64) {
+        self.separate();
+        push_unsigned(&mut self.out, value);
+    }
+
+    /// A number.
+    pub fn double(&mut self, value: f64) {
+        self.separate();
+        push_double(&mut self.out, value);
+    }
+
+    fn bracket(&mut self, open: u8, close: u8, inside: impl FnOnce(&mut Writer)) {
+        self.separate();
+        self.out.push(open);
+        inside(self);
+        self.out.push(close);
+    }
+
+    /// A comma, unless this is the first thing in its bracket or a member's value. A value never ends in one of these
+    /// bytes, and a string ends in its quotation mark.
+    fn separate(&mut self) {
+        if !matches!(self.out.last(), None | Some(b'{' | b'[' | b':')) {
+            self.out.push(b',');
+        }
+    }
+
+    fn escaped(&mut self, byte: u8) {
+        let short = match byte {
+            b'"' | b'\\' => byte,
+            0x08 => b'b',
+            0x0c => b'f',
+            b'\n' => b'n',
+            b'\r' => b'r',
+            b'\t' => b't',
+            _ => {
+                const HEX: &[u8; 16] = b"0123456789ABCDEF";
+                self.out.extend_from_slice(b"\\u00");
+                return self.out.extend([byte >> 4, byte & 15].map(|nibble| HEX[usize::from(nibble)]));
+            }
+        };
+        self.out.extend([b'\\', short]);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(write: impl FnOnce(&mut Writer), text: &str) {
+        let mut writer = Writer::default();
+        write(&mut writer);
+        assert_eq!(String::from_utf8(writer.into_bytes()).unwrap(), text);
+    }
+
+    #[test]
+    fn commas_stand_between_and_nowhere_else() {
+        check(|w| w.object(|_| {}), "{}");
+        check(|w| w.array(|w| w.array(|_| {})), "[[]]");
+        check(
+            |w| {
+                w.object(|w| {
+                    w.key("a").signed(-1);
+                    w.key("b").array(|w| (1..3).for_each(|n| w.unsigned(n)));
+                    w.key("c").object(|w| w.key("d").bool(true));
+                    w.key("e").double(0.5);
+                });
+            },
+            r#"{"a":-1,"b":[1,2],"c":{"d":true},"e":0.5}"#,
+        );
+    }
+
+    #[test]
+    fn strings_keep_utf_8_and_escape_what_json_must() {
+        check(
+            |w| w.string("grün \"\\/\n\r\t\u{8}\u{c}\u{1f}\u{0}\u{7f}".as_bytes()),
+            "\"grün \\\"\\\\/\\n\\r\\t\\b\\f\\u001F\\u0000\u{7f}\"",
+        );
+        check(|w| w.array(|w| [":", "{", "["].iter().for_each(|s| w.string(s.as_bytes()))), r#"[":","{","["]"#);
+    }
+}
