@@ -15,8 +15,9 @@ pub fn to_json(config: &ModelConfig) -> String {
 }
 
 /// Reads the `config` parameter of a load request. It takes what protobuf's JSON
-/// reader takes: also lowerCamelCase names, 64-bit numbers as strings, enumerations
-/// in any case or by number, and null for what is unset.
+/// reader takes: also lowerCamelCase names, numbers and booleans in strings,
+/// enumerations in any case or by number, one value for a list, and null for what
+/// is unset. Of its laxer syntax (`'` for `"`, bare names, final commas) it takes none.
 pub fn from_json(json: &str) -> Result<ModelConfig, ConfigError> {
     let value = serde_json::from_str(json).map_err(|cause| ConfigError::Override { reason: cause.to_string() })?;
     read::message(&value, &schema::model_config(), "")

@@ -19,8 +19,9 @@ fn model(fields: &str) -> ModelConfig {
 
 /// A step from these tensors to those, of a model of as many inputs and outputs.
 fn step(model: &str, inputs: &[(&str, &str)], outputs: &[(&str, &str)]) -> String {
-    let map = |field: &str, pairs: &[(&str, &str)]| -> String {
-        pairs.iter().map(|(key, value)| format!("{field} {{ key: '{key}' value: '{value}' }} ")).collect()
+    let map = |field: &str, pairs: &[(&str, &str)]| {
+        let entry = |(key, value): &(&str, &str)| format!("{field} {{ key: '{key}' value: '{value}' }}");
+        pairs.iter().map(entry).collect::<Vec<_>>().join(" ")
     };
     format!("step {{ model_name: '{model}' {} {} }} ", map("input_map", inputs), map("output_map", outputs))
 }

@@ -32,9 +32,11 @@ fn set(message: &mut DynamicMessage, field: &FieldDescriptor, json: &Json, path:
     let value = if field.is_map() {
         map(field, json, path)?
     } else if field.is_list() {
-        let Json::Array(items) = json else { return Err(wrong(path, "an array", json)) };
+        // One value without brackets is a list of it, and null among others is nothing.
+        let items = json.as_array().map_or(std::slice::from_ref(json), Vec::as_slice);
+        let items = items.iter().enumerate().filter(|(_, item)| !item.is_null());
         let each = |(index, item)| single(&field.kind(), item, &format!("{path}[{index}]"));
-        Value::List(items.iter().enumerate().map(each).collect::<Read<_>>()?)
+        Value::List(items.map(each).collect::<Read<_>>()?)
     } else {
         single(&field.kind(), json, path)?
     };
@@ -59,7 +61,11 @@ fn map(field: &FieldDescriptor, json: &Json, path: &str) -> Read<Value> {
             }
             _ => MapKey::String(name.clone()),
         };
-        Ok((key, single(&value_kind, value, &path)?))
+        let value = match value {
+            Json::Null => Value::default_value(&value_kind),
+            value => single(&value_kind, value, &path)?,
+        };
+        Ok((key, value))
     };
     Ok(Value::Map(members.iter().map(each).collect::<Read<_>>()?))
 }
@@ -67,13 +73,20 @@ fn map(field: &FieldDescriptor, json: &Json, path: &str) -> Read<Value> {
 fn single(kind: &Kind, json: &Json, path: &str) -> Read<Value> {
     match kind {
         Kind::Message(desc) => message(json, desc, &format!("{path}.")).map(Value::Message),
-        Kind::Bool => json.as_bool().map(Value::Bool).ok_or_else(|| wrong(path, "true or false", json)),
+        Kind::Bool => match json {
+            Json::Bool(value) => Ok(Value::Bool(*value)),
+            Json::String(text) if text == "true" || text == "false" => Ok(Value::Bool(text == "true")),
+            _ => Err(wrong(path, "true or false", json)),
+        },
         Kind::String | Kind::Bytes => match json {
             Json::String(text) => Ok(Value::String(text.clone())),
             _ => Err(wrong(path, "a string", json)),
         },
         Kind::Enum(names) => enumerator(names, json, path),
-        Kind::Float => float(json, path).map(|value| Value::F32(value as f32)),
+        Kind::Float => match float(json, path)? {
+            wide if wide.is_finite() && (wide as f32).is_infinite() => Err(format!("{path}: {wide} is out of range")),
+            value => Ok(Value::F32(value as f32)),
+        },
         Kind::Double => float(json, path).map(Value::F64),
         Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => integer(json, path).map(Value::I32),
         Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => integer(json, path).map(Value::I64),
@@ -117,17 +130,17 @@ fn float(json: &Json, path: &str) -> Read<f64> {
 }
 
 fn enumerator(names: &EnumDescriptor, json: &Json, path: &str) -> Read<Value> {
-    let Json::String(word) = json else {
-        return match json {
-            Json::Number(_) => integer(json, path).map(Value::EnumNumber),
-            _ => Err(wrong(path, &format!("one of {}'s names", names.name()), json)),
-        };
+    let word = match json {
+        Json::Number(_) => return integer(json, path).map(Value::EnumNumber),
+        Json::String(word) => word,
+        _ => return Err(wrong(path, &format!("one of {}'s names", names.name()), json)),
     };
     let found = names.values().find(|value| value.name().eq_ignore_ascii_case(word));
-    found.map(|value| Value::EnumNumber(value.number())).ok_or_else(|| {
-        let cure = scalar::meant(names, word).map(|cure| format!("; {cure}"));
-        format!("{path}: {} has no value '{word}'{}", names.name(), cure.unwrap_or_default())
-    })
+    if let Some(number) = found.map(|value| value.number()).or_else(|| word.parse().ok()) {
+        return Ok(Value::EnumNumber(number));
+    }
+    let cure = scalar::meant(names, word).map(|cure| format!("; {cure}"));
+    Err(format!("{path}: {} has no value '{word}'{}", names.name(), cure.unwrap_or_default()))
 }
 
 fn unknown(desc: &MessageDescriptor, path: &str, name: &str) -> String {

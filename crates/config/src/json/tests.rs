@@ -146,6 +146,11 @@ fn an_override_may_be_spelt_in_every_way_protobuf_knows() {
         "dynamic_batching { priority_queue_policy { key: 2 } }",
     );
     reads(r#"{"dynamic_batching": {}, "sequence_batching": null}"#, "dynamic_batching { }");
+    reads(r#"{"input": {"name": "x", "dims": 1}}"#, "input { name: 'x' dims: 1 }");
+    reads(r#"{"input": [null, {}, null]}"#, "input { }");
+    reads(r#"{"input": [{"data_type": "11"}]}"#, "input { data_type: 11 }");
+    reads(r#"{"response_cache": {"enable": "true"}}"#, "response_cache { enable: true }");
+    reads(r#"{"metric_tags": {"k": null}}"#, "metric_tags { key: 'k' }");
 }
 
 #[test]
@@ -155,7 +160,13 @@ fn a_bad_override_is_refused_with_the_path_to_the_fault() {
     refuse(r#"{"max_batch": 1}"#, "ModelConfig has no field 'max_batch'");
     refuse(r#"{"max_batchsize": 1}"#, "ModelConfig has no field 'max_batchsize'; did you mean 'max_batch_size'?");
     refuse(r#"{"input": [{}, {"dim": [1]}]}"#, "input[1]: ModelInput has no field 'dim'; did you mean 'dims'?");
-    refuse(r#"{"input": {}}"#, "input: expected an array, found an object");
+    refuse(r#"{"input": 1}"#, "input[0]: expected an object, found 1");
+    refuse(
+        r#"{"sequence_batching": {"direct": {"minimum_slot_utilization": 1e40}}}"#,
+        "sequence_batching.direct.minimum_slot_utilization: \
+         10000000000000000000000000000000000000000 is out of range",
+    );
+    refuse(r#"{"response_cache": {"enable": 1}}"#, "response_cache.enable: expected true or false, found 1");
     refuse(r#"{"input": [{"dims": [1, "x"]}]}"#, "input[0].dims[1]: expected an integer, found the string \"x\"");
     refuse(r#"{"max_batch_size": 4.5}"#, "max_batch_size: expected an integer, found 4.5");
     refuse(r#"{"max_batch_size": 1e10}"#, "max_batch_size: 10000000000 is out of range");
