@@ -1,1 +1,209 @@
 //! Does a runtime keep the contract?
+//!
+//! One suite for all runtimes. A runtime's own tests bring a model it can run and what that model computes ([`Fixture`]);
+//! [`check_runtime`] loads it and asks everything a server relies on. It panics at the first promise that is broken.
+//!
+//! Held here: every job is answered exactly once and in order; a batch gives what its jobs give alone; only wanted outputs
+//! come; an output goes into the client's memory, exact or larger, and into none that is too small; a cancelled job says
+//! so; an error leaves the instance usable; inputs are released before the answer; times never go back.
+
+mod witness;
+
+use std::sync::Arc;
+
+use nerite_memory::Slot;
+use nerite_request::{Code, Response, Status, Wanted};
+use nerite_tensor::Tensor;
+
+use crate::{Instance, InstanceSpec, LoadContext, Runtime};
+use witness::{Asked, Witness};
+
+/// A model and what it computes.
+pub struct Fixture {
+    /// Where it lies and how it is configured.
+    pub context: LoadContext,
+    /// At least two requests that are answered, best of different rows.
+    pub cases: Vec<Case>,
+    /// Inputs that the model refuses to compute on, where there are any.
+    pub faulty: Option<Vec<Tensor>>,
+}
+
+/// A request and its answer.
+pub struct Case {
+    /// All inputs.
+    pub inputs: Vec<Tensor>,
+    /// All outputs, byte for byte.
+    pub outputs: Vec<Tensor>,
+}
+
+/// Loads the fixture's model and checks every promise.
+pub fn check_runtime(runtime: &dyn Runtime, fixture: &Fixture) {
+    assert!(!runtime.name().is_empty() && !runtime.engine().is_empty(), "a runtime has a name and an engine");
+    assert!(fixture.cases.len() > 1, "a suite needs two cases at least");
+    let model = runtime.load(&fixture.context).unwrap_or_else(|e| panic!("the model loads: {e}"));
+    let make = |index| {
+        let spec = InstanceSpec { name: format!("{}_0_{index}", fixture.context.model), index };
+        model.instance(&spec).unwrap_or_else(|e| panic!("instance {index} is made: {e}"))
+    };
+    let (mut first, mut second) = (make(0), make(1));
+    for instance in [&mut *first, &mut *second] {
+        answers_every_case(instance, fixture);
+        answers_a_batch_in_order(instance, fixture);
+        gives_only_what_is_wanted(instance, fixture);
+        writes_where_the_client_wants(instance, fixture);
+        passes_over_the_cancelled(instance, fixture);
+        survives_an_error(instance, fixture);
+        answers_no_jobs_with_silence(instance);
+    }
+    runs_on_another_thread(first, fixture);
+    a_dropped_job_is_answered(fixture);
+}
+
+fn answers_every_case(instance: &mut dyn Instance, fixture: &Fixture) {
+    for case in &fixture.cases {
+        let witness = Witness::run(instance, vec![Asked::of(case)]);
+        expect_answer(&witness.only(), case, &all_names(case));
+    }
+}
+
+fn answers_a_batch_in_order(instance: &mut dyn Instance, fixture: &Fixture) {
+    let witness = Witness::run(instance, fixture.cases.iter().map(Asked::of).collect());
+    let ids: Vec<_> = witness.responses.iter().map(|response| response.id.as_str()).collect();
+    let expected: Vec<_> = (0..fixture.cases.len()).map(witness::id).collect();
+    assert_eq!(ids, expected, "each job of a batch is answered once, in order");
+    for (response, case) in witness.responses.iter().zip(&fixture.cases) {
+        expect_answer(response, case, &all_names(case));
+    }
+}
+
+fn gives_only_what_is_wanted(instance: &mut dyn Instance, fixture: &Fixture) {
+    for case in &fixture.cases {
+        for output in &case.outputs {
+            let wanted = vec![Wanted { name: output.name.clone(), slot: None }];
+            let witness = Witness::run(instance, vec![Asked { wanted, ..Asked::of(case) }]);
+            expect_answer(&witness.only(), case, &[output.name.as_str()]);
+        }
+    }
+}
+
+fn writes_where_the_client_wants(instance: &mut dyn Instance, fixture: &Fixture) {
+    for case in &fixture.cases {
+        for output in &case.outputs {
+            let need = output.data.len();
+            for (more, fits) in [(0isize, true), (64, true), (-1, false)] {
+                let Some(have) = need.checked_add_signed(more) else { continue };
+                let mut slot = Slot::heap(have);
+                let place = slot.as_mut_ptr();
+                let wanted = vec![Wanted { name: output.name.clone(), slot: Some(slot) }];
+                let answer = Witness::run(instance, vec![Asked { wanted, ..Asked::of(case) }]).only();
+                if fits {
+                    expect_answer(&answer, case, &[output.name.as_str()]);
+                    assert_eq!(
+                        answer.outputs[0].data.as_ptr(),
+                        place.cast_const(),
+                        "'{}' lies in its place",
+                        output.name
+                    );
+                } else {
+                    let text = format!(
+                        "shared memory size specified with the request for output '{}' ({have} bytes) should be at least \
+                         {need} bytes to hold the results",
+                        output.name
+                    );
+                    expect_error(&answer, Code::Internal, &text);
+                }
+            }
+        }
+    }
+}
+
+fn passes_over_the_cancelled(instance: &mut dyn Instance, fixture: &Fixture) {
+    let mut asked: Vec<Asked> = fixture.cases.iter().map(Asked::of).collect();
+    asked[0].cancelled = true;
+    let witness = Witness::run(instance, asked);
+    expect_error(&witness.responses[0], Code::Cancelled, "");
+    for (response, case) in witness.responses.iter().zip(&fixture.cases).skip(1) {
+        expect_answer(response, case, &all_names(case));
+    }
+}
+
+fn survives_an_error(instance: &mut dyn Instance, fixture: &Fixture) {
+    let Some(faulty) = &fixture.faulty else { return };
+    let case = &fixture.cases[0];
+    let bad = || Asked { inputs: faulty.clone(), ..Asked::of(case) };
+    let alone = Witness::run(instance, vec![bad()]).only();
+    assert!(alone.error.is_some(), "faulty inputs are refused");
+    assert!(alone.outputs.is_empty(), "an error brings no outputs");
+    // In one batch with others, who must not suffer.
+    let witness = Witness::run(instance, vec![Asked::of(case), bad(), Asked::of(case)]);
+    expect_answer(&witness.responses[0], case, &all_names(case));
+    assert!(witness.responses[1].error.is_some(), "faulty inputs are refused in a batch");
+    expect_answer(&witness.responses[2], case, &all_names(case));
+    answers_every_case(instance, fixture);
+}
+
+fn answers_no_jobs_with_silence(instance: &mut dyn Instance) {
+    assert!(Witness::run(instance, Vec::new()).responses.is_empty(), "no jobs, no answers");
+}
+
+fn runs_on_another_thread(mut instance: Box<dyn Instance>, fixture: &Fixture) {
+    std::thread::scope(|scope| {
+        let there = scope.spawn(move || answers_every_case(&mut *instance, fixture));
+        assert!(there.join().is_ok(), "an instance may be moved to another thread");
+    });
+}
+
+fn a_dropped_job_is_answered(fixture: &Fixture) {
+    let (job, seen) = witness::job(0, Asked::of(&fixture.cases[0]));
+    drop(job);
+    let answers = seen.take();
+    assert_eq!(answers.len(), 1, "a dropped job answers itself once");
+    assert_eq!(answers[0].error.as_ref().map(|e| e.code), Some(Code::Internal));
+}
+
+#[track_caller]
+fn expect_answer(response: &Response, case: &Case, wanted: &[&str]) {
+    assert!(response.error.is_none(), "a result, not {:?}", response.error.as_ref().map(Status::to_string));
+    assert!(response.last && !response.empty, "the one answer is the last");
+    let mut names: Vec<_> = response.outputs.iter().map(|output| output.name.as_str()).collect();
+    let mut wanted = wanted.to_vec();
+    names.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!(names, wanted, "the wanted outputs and no others");
+    for output in &response.outputs {
+        let expected = case.outputs.iter().find(|expected| expected.name == output.name);
+        let expected = expected.unwrap_or_else(|| panic!("output '{}' is in the case", output.name));
+        assert_eq!((output.datatype, &output.shape), (expected.datatype, &expected.shape), "of '{}'", output.name);
+        let bytes = output.data.private_bytes().map(<[u8]>::to_vec);
+        assert_eq!(bytes.as_deref(), expected.data.private_bytes(), "bytes of '{}'", output.name);
+    }
+}
+
+#[track_caller]
+fn expect_error(response: &Response, code: Code, begins: &str) {
+    let error = response.error.as_ref().unwrap_or_else(|| panic!("an error {code:?} '{begins}'"));
+    assert_eq!(error.code, code, "{error}");
+    assert!(error.message.starts_with(begins), "'{error}' does not begin with '{begins}'");
+    assert!(response.last && response.outputs.is_empty(), "an error is the last answer and brings nothing");
+}
+
+fn all_names(case: &Case) -> Vec<&str> {
+    case.outputs.iter().map(|output| output.name.as_str()).collect()
+}
+
+/// A context for tests: `model_dir` with version 1 in it, on two cores.
+pub fn context(model_dir: &std::path::Path, config: nerite_config::ModelConfig) -> LoadContext {
+    LoadContext {
+        model: config.name.clone(),
+        version: 1,
+        model_dir: model_dir.to_path_buf(),
+        version_dir: model_dir.join("1"),
+        config: Arc::new(config),
+        settings: std::collections::BTreeMap::new(),
+        cores: 2,
+        instances: 2,
+    }
+}
+
+#[cfg(test)]
+mod tests;

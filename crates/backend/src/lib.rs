@@ -15,6 +15,7 @@ pub mod conformance;
 pub mod identity;
 mod job;
 mod meter;
+pub mod onnx;
 mod rows;
 mod runtime;
 

@@ -1,1 +1,21 @@
-//! (to be written)
+//! How does ONNX Runtime, found on this host, run models?
+//!
+//! ```text
+//!   find_library ─► OnnxRuntime::open ─load─► one Session per instance ─► Run(inputs where the request left them,
+//!     flag, environment,   (dlopen)                                            outputs where the client wants them)
+//!     Python, system
+//! ```
+//! Nothing of ONNX Runtime is linked or shipped: the library is opened when it is there, and the embedded engine serves
+//! models when it is not. Inputs are handed over by address and outputs are computed into the memory of their destination
+//! where the model declares shapes that tell their size beforehand.
+
+mod library;
+mod options;
+mod runtime;
+mod session;
+mod signature;
+mod strings;
+mod value;
+
+pub use library::find_library;
+pub use runtime::{OnnxRuntime, OpenError};

@@ -29,16 +29,12 @@ impl Execute for Doubling {
             let texts: Vec<String> = doubled.iter().map(i32::to_string).collect();
             work.put_strings("S", &input.shape, texts.iter().map(String::as_bytes))?;
         }
-        match work.slot("Y", DataType::Int32, &input.shape)? {
-            Some(mut slot) => {
-                slot.numbers_mut::<i32>().unwrap()[..doubled.len()].copy_from_slice(&doubled);
-                work.put_slot("Y", DataType::Int32, &input.shape, slot)
-            }
-            None => {
-                work.put_buffer("Y", DataType::Int32, &input.shape, Buffer::from_numbers(doubled));
-                Ok(())
-            }
-        }
+        let Some(mut slot) = work.slot("Y", DataType::Int32, &input.shape)? else {
+            work.put_buffer("Y", DataType::Int32, &input.shape, Buffer::from_numbers(doubled));
+            return Ok(());
+        };
+        slot.numbers_mut::<i32>().unwrap()[..doubled.len()].copy_from_slice(&doubled);
+        work.put_slot("Y", DataType::Int32, &input.shape, slot)
     }
 }
 
@@ -151,10 +147,7 @@ fn one_bad_request_or_small_place_fails_alone() {
     check(
         |seen| {
             let data = |values: &[i32]| Buffer::from_numbers(values.to_vec());
-            vec![
-                job(seen, "a", data(&[1]), 1, placed(3)),
-                job(seen, "b", data(&[2]), 1, placed(4)),
-            ]
+            vec![job(seen, "a", data(&[1]), 1, placed(3)), job(seen, "b", data(&[2]), 1, placed(4))]
         },
         &[2],
         &[Err("for output 'Y' (3 bytes) should be at least 4 bytes"), Ok(&[4])],

@@ -1,0 +1,169 @@
+//! What did a runtime do with its jobs?
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use nerite_memory::{Buffer, Reason};
+use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_tensor::Tensor;
+
+use super::Case;
+use crate::{Batch, Instance, Job, Meter, Outcome, RequestTimes, Times, now_ns};
+
+/// One request to be made.
+pub(super) struct Asked {
+    pub inputs: Vec<Tensor>,
+    pub wanted: Vec<Wanted>,
+    pub cancelled: bool,
+}
+
+impl Asked {
+    /// The request of a case, all outputs inline.
+    pub fn of(case: &Case) -> Asked {
+        let wanted = case.outputs.iter().map(|output| Wanted { name: output.name.clone(), slot: None });
+        Asked { inputs: case.inputs.clone(), wanted: wanted.collect(), cancelled: false }
+    }
+}
+
+/// What came of a batch.
+pub(super) struct Witness {
+    pub responses: Vec<Response>,
+}
+
+/// The name of the job at this place of a batch.
+pub(super) fn id(index: usize) -> String {
+    format!("job {index}")
+}
+
+/// Where the answers of a job arrive.
+#[derive(Clone, Default)]
+pub(super) struct Seen(Arc<Mutex<Vec<Response>>>);
+
+impl Seen {
+    pub fn take(&self) -> Vec<Response> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Witness {
+    /// Runs a batch of these requests and checks what holds for every batch: one answer each, inputs released before it,
+    /// and times that add up.
+    pub fn run(instance: &mut dyn Instance, asked: Vec<Asked>) -> Witness {
+        let count = asked.len();
+        let answers = Seen::default();
+        let jobs = asked.into_iter().enumerate().map(|(index, asked)| job_to(&answers, index, asked)).collect();
+        let times = Arc::new(Timekeeper::default());
+        instance.run(Batch { jobs, meter: Arc::<Timekeeper>::clone(&times) });
+        let responses = answers.take();
+        assert_eq!(responses.len(), count, "as many answers as jobs");
+        times.check(&responses);
+        Witness { responses }
+    }
+
+    /// The answer of a batch of one.
+    pub fn only(mut self) -> Response {
+        assert_eq!(self.responses.len(), 1, "one answer");
+        self.responses.remove(0)
+    }
+}
+
+/// A job of its own, and where its answers arrive.
+pub(super) fn job(index: usize, asked: Asked) -> (Job, Seen) {
+    let seen = Seen::default();
+    (job_to(&seen, index, asked), seen)
+}
+
+fn job_to(seen: &Seen, index: usize, asked: Asked) -> Job {
+    let (into, held) = (seen.clone(), Arc::new(AtomicUsize::new(0)));
+    let inputs: Vec<Tensor> =
+        asked.inputs.into_iter().map(|input| Tensor { data: watched(&input.data, &held), ..input }).collect();
+    let cancel = Cancel::new();
+    if asked.cancelled {
+        cancel.cancel();
+    }
+    let rows = inputs.first().and_then(|input| input.shape.first().copied()).unwrap_or(1);
+    let request = Request {
+        id: id(index),
+        rows: u32::try_from(rows).unwrap_or(1),
+        inputs,
+        wanted: asked.wanted,
+        priority: 0,
+        timeout_us: 0,
+        sequence: Sequence::default(),
+        parameters: Parameters::new(),
+        cancel,
+        reply: Reply::new(id(index), move |response| {
+            assert_eq!(held.load(Ordering::SeqCst), 0, "inputs are released before the answer goes out");
+            into.0.lock().unwrap_or_else(PoisonError::into_inner).push(response);
+        }),
+    };
+    Job::new(request, "fixture".into(), "1".into(), now_ns())
+}
+
+/// A copy of a buffer that counts itself in `held` while it is alive.
+fn watched(data: &Buffer, held: &Arc<AtomicUsize>) -> Buffer {
+    if data.is_empty() {
+        return Buffer::empty();
+    }
+    held.fetch_add(1, Ordering::SeqCst);
+    Buffer::from(Bytes::from_owner(Watched { data: data.to_private(Reason::Model), held: Arc::clone(held) }))
+}
+
+struct Watched {
+    data: Buffer,
+    held: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for Watched {
+    fn as_ref(&self) -> &[u8] {
+        self.data.private_bytes().unwrap_or_default()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.held.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Notes what a runtime reports.
+#[derive(Default)]
+struct Timekeeper {
+    requests: Mutex<Vec<(RequestTimes, Outcome)>>,
+    batches: Mutex<Vec<(u64, Times)>>,
+}
+
+impl Meter for Timekeeper {
+    fn request(&self, times: &RequestTimes, outcome: Outcome) {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).push((*times, outcome));
+    }
+
+    fn batch(&self, rows: u64, times: &Times) {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner).push((rows, *times));
+    }
+}
+
+impl Timekeeper {
+    fn check(&self, responses: &[Response]) {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!(requests.len(), responses.len(), "each request is reported once");
+        for ((times, outcome), response) in requests.iter().zip(responses) {
+            assert!(
+                0 < times.arrived && times.arrived <= times.times.start,
+                "work starts after the arrival: {times:?}"
+            );
+            check_order(&times.times);
+            assert_eq!(*outcome == Outcome::Success, response.error.is_none(), "the outcome is what was answered");
+        }
+        for (rows, times) in self.batches.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            assert!(*rows > 0, "an execution has rows");
+            check_order(times);
+        }
+    }
+}
+
+fn check_order(times: &Times) {
+    let moments = [times.start, times.input_end, times.infer_end, times.end];
+    assert!(moments.is_sorted() && moments[0] > 0, "times go forward: {times:?}");
+}

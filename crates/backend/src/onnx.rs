@@ -1,0 +1,90 @@
+//! What do the runtimes for ONNX models have in common?
+//!
+//! Where the model file is, what its graph takes and gives, how the two complete and check a configuration, and which
+//! shape an output will have before it is computed.
+
+mod ports;
+
+use std::path::PathBuf;
+
+use nerite_config::{ConfigError, ModelConfig, check_onnx, complete_onnx, needs_graph};
+use nerite_request::{Code, Status};
+
+use crate::LoadContext;
+
+pub use ports::{Dim, Port, Ports};
+
+/// The backend's name in `config.pbtxt`.
+pub const BACKEND: &str = "onnxruntime";
+/// Triton's default of the setting `default-max-batch-size`.
+const MAX_BATCH_SIZE_DEFAULT: i32 = 4;
+
+/// The model's file: `default_model_filename` or `model.onnx`, or the file of that name in a directory of that name.
+pub fn model_file(context: &LoadContext) -> Result<PathBuf, Status> {
+    let named = context.config.default_model_filename.as_str();
+    let path = context.version_dir.join(if named.is_empty() { "model.onnx" } else { named });
+    let path = if path.is_dir() { path.join("model.onnx") } else { path };
+    if !path.exists() {
+        return Err(Status::unavailable(format!(
+            "unable to find '{}' for model instance '{}_0_0'",
+            path.display(),
+            context.model
+        )));
+    }
+    Ok(path)
+}
+
+/// Completes the configuration from the graph; `ports` is asked only if there is something to complete.
+pub fn complete(
+    context: &LoadContext,
+    ports: impl FnOnce(&LoadContext) -> Result<Ports, Status>,
+) -> Result<ModelConfig, Status> {
+    let config = (*context.config).clone();
+    if !needs_graph(&config) {
+        return Ok(config);
+    }
+    let rows_max = match context.settings.get("default-max-batch-size") {
+        Some(text) => text.trim().parse().map_err(|_| {
+            Status::invalid(format!(
+                "the setting default-max-batch-size of backend {BACKEND} is '{text}', not a number"
+            ))
+        })?,
+        None => MAX_BATCH_SIZE_DEFAULT,
+    };
+    let graph = ports(context)?.signature();
+    complete_onnx(config, &graph, rows_max).map(|done| done.config).map_err(|e| status(&e))
+}
+
+/// Checks that the configuration promises what the graph gives.
+pub fn check(context: &LoadContext, ports: &Ports) -> Result<(), Status> {
+    check_onnx(&context.config, &ports.signature()).map_err(|e| status(&e))
+}
+
+/// A parameter of the model, or else the backend's setting of that name.
+pub fn knob<'a>(context: &'a LoadContext, key: &str) -> Option<&'a str> {
+    context.config.parameter(key).or_else(|| context.settings.get(key).map(String::as_str)).map(str::trim)
+}
+
+/// A knob that is a whole number.
+pub fn number(context: &LoadContext, key: &str) -> Result<Option<i64>, Status> {
+    let Some(text) = knob(context, key) else { return Ok(None) };
+    text.parse().map(Some).map_err(|_| {
+        Status::invalid(format!("parameter '{key}' of model '{}' is '{text}', not a number", context.model))
+    })
+}
+
+/// Threads for one operator of one instance: as configured, or what keeps instances × threads within the cores.
+pub fn threads(context: &LoadContext) -> Result<usize, Status> {
+    let asked = number(context, "intra_op_thread_count")?.unwrap_or(0);
+    let fitted = (context.cores / context.instances.max(1)).max(1);
+    Ok(usize::try_from(asked).ok().filter(|threads| *threads > 0).unwrap_or(fitted))
+}
+
+fn status(error: &ConfigError) -> Status {
+    let code = match error {
+        ConfigError::Invalid { .. } | ConfigError::Override { .. } => Code::InvalidArg,
+        ConfigError::Unsupported { .. } => Code::Unsupported,
+        ConfigError::Internal { .. } | ConfigError::Text { .. } => Code::Internal,
+    };
+    Status::new(code, error.to_string())
+}

@@ -1,0 +1,111 @@
+//! Which options of a session does a configuration mean?
+
+use nerite_backend::LoadContext;
+use nerite_backend::onnx::{knob, number, threads};
+use nerite_request::Status;
+use ort::AsPointer;
+use ort::environment::Environment;
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+
+/// What is said to ONNX Runtime when a session is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Threads within one operator.
+    intra_threads: usize,
+    /// Threads for operators side by side; 0 for the library's default.
+    inter_threads: usize,
+    /// Whether operators run side by side at all.
+    parallel: bool,
+    /// Whether idle threads wait in a loop. Off: the cores are shared with clients and other models.
+    spinning: bool,
+    arena: bool,
+    memory_pattern: bool,
+    optimization: i32,
+    /// `memory.enable_memory_arena_shrinkage`, an option of each run.
+    pub arena_shrinkage: Option<String>,
+    device_initializers: Option<String>,
+    operator_libraries: Vec<std::path::PathBuf>,
+}
+
+impl Options {
+    /// Reads the model's parameters and the backend's settings.
+    pub fn of(context: &LoadContext) -> Result<Options, Status> {
+        let config = &context.config;
+        let flag = |key| Ok::<_, Status>(number(context, key)?.is_none_or(|value| value != 0));
+        let optimization = config.optimization.as_ref();
+        let accelerators = optimization.and_then(|o| o.execution_accelerators.as_ref());
+        if let Some(accelerator) = accelerators.and_then(|a| a.cpu_execution_accelerator.first()) {
+            return Err(Status::unsupported(format!(
+                "model '{}' asks for the execution accelerator '{}', which this server does not offer; remove \
+                 'execution_accelerators' from its configuration",
+                context.model, accelerator.name
+            )));
+        }
+        let libraries = config.model_operations.as_ref().map(|o| o.op_library_filename.as_slice()).unwrap_or_default();
+        Ok(Options {
+            intra_threads: threads(context)?,
+            inter_threads: number(context, "inter_op_thread_count")?.and_then(|n| n.try_into().ok()).unwrap_or(0),
+            parallel: number(context, "execution_mode")? == Some(1),
+            spinning: number(context, "session.intra_op.allow_spinning")? == Some(1),
+            arena: flag("enable_mem_arena")?,
+            memory_pattern: flag("enable_mem_pattern")?,
+            optimization: optimization.and_then(|o| o.graph.as_ref()).map_or(0, |graph| graph.level),
+            arena_shrinkage: knob(context, "memory.enable_memory_arena_shrinkage").map(str::to_owned),
+            device_initializers: knob(context, "session.use_device_allocator_for_initializers").map(str::to_owned),
+            operator_libraries: libraries.iter().map(|file| context.model_dir.join(file)).collect(),
+        })
+    }
+
+    /// Options for reading what a graph takes and gives, and no more.
+    pub fn to_look() -> Options {
+        Options {
+            intra_threads: 1,
+            inter_threads: 1,
+            parallel: false,
+            spinning: false,
+            arena: false,
+            memory_pattern: false,
+            optimization: 2,
+            arena_shrinkage: None,
+            device_initializers: None,
+            operator_libraries: Vec::new(),
+        }
+    }
+
+    /// A builder with these options.
+    pub fn builder(&self, environment: &Environment) -> Result<SessionBuilder, ort::Error> {
+        let spinning = if self.spinning { "1" } else { "0" };
+        let mut builder = SessionBuilder::new(environment)?
+            .with_log_level(ort::logging::LogLevel::Fatal)?
+            .with_intra_threads(self.intra_threads)?
+            .with_inter_threads(self.inter_threads)?
+            .with_parallel_execution(self.parallel)?
+            .with_memory_pattern(self.memory_pattern)?
+            .with_config_entry("session.intra_op.allow_spinning", spinning)?
+            .with_config_entry("session.inter_op.allow_spinning", spinning)?
+            .with_optimization_level(self.level())?;
+        if let Some(value) = &self.device_initializers {
+            builder = builder.with_config_entry("session.use_device_allocator_for_initializers", value)?;
+        }
+        for library in &self.operator_libraries {
+            builder = builder.with_operator_library(library)?;
+        }
+        if !self.arena {
+            // SAFETY: the options are alive and this builder is their only user; the call only clears a flag in them.
+            let status = unsafe { (ort::api().DisableCpuMemArena)(builder.ptr_mut()) };
+            // SAFETY: a status that the library has just returned, handed on once.
+            unsafe { ort::Error::result_from_status(status) }?;
+        }
+        Ok(builder)
+    }
+
+    /// `optimization.graph.level`: −1 basic, 1 extended, 2 none, else all.
+    fn level(&self) -> GraphOptimizationLevel {
+        match self.optimization {
+            -1 => GraphOptimizationLevel::Level1,
+            1 => GraphOptimizationLevel::Level2,
+            2 => GraphOptimizationLevel::Disable,
+            _ => GraphOptimizationLevel::All,
+        }
+    }
+}

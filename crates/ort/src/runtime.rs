@@ -1,0 +1,183 @@
+//! How is ONNX Runtime opened, and how does it load a model?
+
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use nerite_backend::onnx::{self, BACKEND, Ports};
+use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
+use nerite_config::ModelConfig;
+use nerite_request::Status;
+use ort::environment::{Environment, GlobalThreadPoolOptions};
+use ort::session::Session;
+
+use crate::options::Options;
+use crate::session::{OrtInstance, Outputs};
+use crate::signature::ports;
+
+/// The library of this process: it cannot be closed or exchanged once it is open.
+static OPENED: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// Its environment, made with the settings of the first model and never dropped: sessions may outlive everybody.
+static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
+
+/// Models of backend `onnxruntime` on ONNX Runtime.
+#[derive(Debug)]
+pub struct OnnxRuntime {
+    path: PathBuf,
+    version: String,
+}
+
+/// Why a library cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be opened, is none, or is too old.
+    #[error(
+        "ONNX Runtime cannot be used: {reason}; install a newer one (pip install onnxruntime), name another with \
+         --onnxruntime-library, or remove it to use the embedded engine"
+    )]
+    Unusable {
+        /// What the linker or the library said.
+        reason: String,
+    },
+    /// This process has another one.
+    #[error("ONNX Runtime is already open from '{}', a process cannot have '{}' as well", .first.display(), .second.display())]
+    Second {
+        /// The one that is open.
+        first: PathBuf,
+        /// The one asked for.
+        second: PathBuf,
+    },
+}
+
+impl OnnxRuntime {
+    /// Opens the library at `path`.
+    pub fn open(path: &Path) -> Result<OnnxRuntime, OpenError> {
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(first) = opened.as_ref().filter(|first| *first != path) {
+            return Err(OpenError::Second { first: first.clone(), second: path.to_path_buf() });
+        }
+        ort::init_from(path).map(drop).map_err(|e| OpenError::Unusable { reason: e.to_string() })?;
+        *opened = Some(path.to_path_buf());
+        let version = version_of(path).unwrap_or_else(|| "of unknown version".into());
+        Ok(OnnxRuntime { path: path.to_path_buf(), version })
+    }
+}
+
+impl Runtime for OnnxRuntime {
+    fn name(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn engine(&self) -> String {
+        format!("ONNX Runtime {} ({})", self.version, self.path.display())
+    }
+
+    fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
+        onnx::complete(context, |context| {
+            let path = onnx::model_file(context)?;
+            Ok(ports(&open_session(&path, context, &Options::to_look())?))
+        })
+    }
+
+    fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        let path = onnx::model_file(context)?;
+        let options = Options::of(context)?;
+        let session = open_session(&path, context, &options)?;
+        let ports = ports(&session);
+        onnx::check(context, &ports)?;
+        Ok(Arc::new(OrtModel {
+            outputs: Outputs::new(&ports)?,
+            ports: Arc::new(ports),
+            path,
+            options,
+            context: context.clone(),
+            first: Mutex::new(Some(session)),
+        }))
+    }
+}
+
+struct OrtModel {
+    path: PathBuf,
+    options: Options,
+    context: LoadContext,
+    ports: Arc<Ports>,
+    outputs: Arc<Outputs>,
+    /// The session that the load made to look at the graph: the first instance's.
+    first: Mutex<Option<Session>>,
+}
+
+impl Model for OrtModel {
+    fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let session = match first {
+            Some(session) => session,
+            None => open_session(&self.path, &self.context, &self.options)?,
+        };
+        let batching = self.context.config.batches();
+        let instance = OrtInstance::new(session, &self.options, &self.ports, &self.outputs, batching)?;
+        Ok(Box::new(Joined::new(instance, batching)))
+    }
+}
+
+fn open_session(path: &Path, context: &LoadContext, options: &Options) -> Result<Session, Status> {
+    let environment = environment(context)?;
+    options.builder(environment).and_then(|mut builder| builder.commit_from_file(path)).map_err(|e| library_status(&e))
+}
+
+/// An error of the library's, with its number, as Triton words it.
+pub fn library_status(error: &ort::Error) -> Status {
+    let code = ort::sys::OrtErrorCode::from(error.code()) as i32;
+    Status::internal(format!("onnx runtime error {code}: {}", error.message()))
+}
+
+fn environment(context: &LoadContext) -> Result<&'static Environment, Status> {
+    // Making one twice is an error in the library, so it is made under the lock that opening takes.
+    let _making = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(environment) = ENVIRONMENT.get() {
+        return Ok(environment);
+    }
+    let made = make_environment(context).map_err(|e| library_status(&e))?;
+    Ok(ENVIRONMENT.get_or_init(|| made))
+}
+
+fn make_environment(context: &LoadContext) -> Result<Environment, ort::Error> {
+    let setting = |key: &str| context.settings.get(key).and_then(|text| text.trim().parse::<usize>().ok());
+    let mut builder = ort::init().with_name("nerite").with_telemetry(false);
+    if setting("enable-global-threadpool") == Some(1) {
+        let intra = setting("intra_op_thread_count").filter(|n| *n > 0).unwrap_or(context.cores.max(1));
+        let mut pool = GlobalThreadPoolOptions::default().with_intra_threads(intra)?.with_spin_control(false)?;
+        if let Some(inter) = setting("inter_op_thread_count") {
+            pool = pool.with_inter_threads(inter)?;
+        }
+        builder = builder.with_global_thread_pool(pool);
+    }
+    let environment = builder.build()?;
+    // What goes wrong is told to the client or the log by whoever asked; the library's own lines would tell it again.
+    environment.set_log_level(ort::logging::LogLevel::Fatal);
+    Ok(environment)
+}
+
+/// The version that the open library at `path` says it has.
+fn version_of(path: &Path) -> Option<String> {
+    let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: a C string; NOLOAD only finds what is already open and runs no initialiser.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: a handle from dlopen, kept open for ever by `ort`, and a C string.
+    let symbol = unsafe { libc::dlsym(handle, c"OrtGetApiBase".as_ptr()) };
+    if symbol.is_null() {
+        return None;
+    }
+    // SAFETY: the library's one documented entry point has this type.
+    let get = unsafe { std::mem::transmute::<*mut libc::c_void, extern "system" fn() -> *const ort::sys::OrtApiBase>(symbol) };
+    // SAFETY: the entry point answers a table that lives as long as the library.
+    let base = unsafe { get().as_ref() }?;
+    // SAFETY: a function of that table, without preconditions.
+    let text = unsafe { (base.GetVersionString)() };
+    // SAFETY: it answers a constant C string of the library's.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().ok().map(str::to_owned)
+}

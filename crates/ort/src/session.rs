@@ -1,0 +1,294 @@
+//! How does one session run a batch?
+
+use std::ffi::CString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nerite_backend::onnx::{Port, Ports};
+use nerite_backend::{Execute, Times, Work};
+use nerite_memory::{Buffer, Reason, Slot};
+use nerite_request::Status;
+use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count};
+use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
+use ort::session::{NoSelectedOutputs, RunOptions, Session};
+use ort::{AsPointer, sys};
+
+use crate::options::Options;
+use crate::runtime::library_status;
+use crate::strings::{self, StringsFault};
+use crate::value::{Value, done};
+
+/// What all instances of a model know about its outputs.
+pub struct Outputs(Vec<Output>);
+
+struct Output {
+    name: CString,
+    /// Whether its declared shape can be believed. Cleared for good when it once was wrong.
+    bindable: AtomicBool,
+}
+
+impl Outputs {
+    /// Of a graph.
+    pub fn new(ports: &Ports) -> Result<Arc<Outputs>, Status> {
+        let outputs = ports.outputs.iter().map(|port| {
+            // An input that is an output too never comes by an operator that could write it elsewhere.
+            let passes_through = ports.inputs.iter().any(|input| input.name == port.name);
+            Ok(Output { name: c_name(&port.name)?, bindable: AtomicBool::new(!passes_through) })
+        });
+        Ok(Arc::new(Outputs(outputs.collect::<Result<_, Status>>()?)))
+    }
+}
+
+/// One session, run by one thread at a time.
+pub struct OrtInstance {
+    session: Session,
+    ports: Arc<Ports>,
+    outputs: Arc<Outputs>,
+    inputs: Vec<CString>,
+    batching: bool,
+    host: MemoryInfo<'static>,
+    run_options: Option<RunOptions<NoSelectedOutputs>>,
+}
+
+/// A place that an output is computed into: the graph's output of this index, in this shape.
+struct Bound {
+    slot: Slot,
+    shape: Shape,
+    datatype: DataType,
+}
+
+impl OrtInstance {
+    /// An instance on `session`.
+    pub fn new(
+        session: Session,
+        options: &Options,
+        ports: &Arc<Ports>,
+        outputs: &Arc<Outputs>,
+        batching: bool,
+    ) -> Result<OrtInstance, Status> {
+        let host = MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Device, MemoryType::Default);
+        let run_options = options.arena_shrinkage.as_ref().map(|devices| {
+            let mut run = RunOptions::new()?;
+            run.set("memory.enable_memory_arena_shrinkage", devices)?;
+            Ok(run)
+        });
+        Ok(OrtInstance {
+            session,
+            ports: Arc::clone(ports),
+            outputs: Arc::clone(outputs),
+            inputs: ports.inputs.iter().map(|port| c_name(&port.name)).collect::<Result<_, _>>()?,
+            batching,
+            host: host.map_err(|e| library_status(&e))?,
+            run_options: run_options.transpose().map_err(|e: ort::Error| library_status(&e))?,
+        })
+    }
+
+    /// Which of the graph's inputs and outputs the work is about.
+    fn wanted(&self, work: &Work<'_>) -> Result<Vec<usize>, Status> {
+        let index = |name: &String| self.ports.outputs.iter().position(|port| port.name == *name);
+        let unknown = |name: &String| Status::invalid(format!("the model has no output '{name}'"));
+        work.wanted().iter().map(|name| index(name).ok_or_else(|| unknown(name))).collect()
+    }
+
+    /// Places for the outputs whose shape is told beforehand.
+    fn bind(&self, work: &mut Work<'_>, wanted: &[usize]) -> Result<Vec<Option<Bound>>, Status> {
+        wanted.iter().map(|index| self.bind_one(work, *index)).collect()
+    }
+
+    fn bind_one(&self, work: &mut Work<'_>, index: usize) -> Result<Option<Bound>, Status> {
+        let (port, output) = (&self.ports.outputs[index], &self.outputs.0[index]);
+        let Some(datatype) = port.datatype.filter(|d| *d != DataType::Bytes) else { return Ok(None) };
+        if !output.bindable.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let Some(shape) = self.ports.output_shape(port, work.inputs(), self.batching) else { return Ok(None) };
+        let slot = work.slot(&port.name, datatype, &shape)?;
+        Ok(slot.map(|slot| Bound { slot, shape, datatype }))
+    }
+
+    /// The inputs, aligned, in the order of the request, each with the graph's index and the shape the graph wants.
+    fn feeds(&self, work: &Work<'_>) -> Result<Vec<Feed>, Status> {
+        let feed = |tensor: &Tensor| {
+            let index = self.ports.inputs.iter().position(|port| port.name == tensor.name);
+            let index = index.ok_or_else(|| Status::invalid(format!("the model has no input '{}'", tensor.name)))?;
+            if !tensor.data.place().is_host() {
+                return Err(Status::unsupported(format!(
+                    "input '{}' lies in {:?}, this session runs on the host",
+                    tensor.name,
+                    tensor.data.place()
+                )));
+            }
+            let shape = self.ports.inputs[index].graph_shape(&tensor.shape);
+            let data = tensor.data.aligned(tensor.datatype.align());
+            Ok(Feed { index, tensor: Tensor { data, shape, ..tensor.clone() } })
+        };
+        work.inputs().iter().map(feed).collect()
+    }
+
+    /// Runs the graph. Outputs with a place go there; the library makes the others and they are returned.
+    fn run(
+        &mut self,
+        feeds: &[Value<'_>],
+        indices: &[usize],
+        wanted: &[usize],
+        bound: &mut [Option<Bound>],
+    ) -> Result<Vec<Option<Value<'static>>>, ort::Error> {
+        let input_names: Vec<_> = indices.iter().map(|index| self.inputs[*index].as_ptr()).collect();
+        let inputs: Vec<*const sys::OrtValue> = feeds.iter().map(|value| value.as_ptr().cast_const()).collect();
+        let output_names: Vec<_> = wanted.iter().map(|index| self.outputs.0[*index].name.as_ptr()).collect();
+        let host = &self.host;
+        let places = bound.iter_mut().map(|bound| bound.as_mut().map(|bound| bound.value(host)).transpose());
+        let places: Vec<Option<Value<'_>>> = places.collect::<Result<_, _>>()?;
+        let mut outputs: Vec<*mut sys::OrtValue> =
+            places.iter().map(|place| place.as_ref().map_or(std::ptr::null_mut(), Value::as_ptr)).collect();
+        let options = self.run_options.as_ref().map_or(std::ptr::null(), AsPointer::ptr);
+        let run = ort::api().Run;
+        // SAFETY: the session and the options are alive, and `&mut self` makes this the only run of the session; names and
+        // values are arrays of the lengths given, alive until the end of this function; a null output is the library's to
+        // make, any other is a tensor over memory that `places` borrows.
+        let status = unsafe {
+            run(
+                self.session.ptr_mut(),
+                options,
+                input_names.as_ptr(),
+                inputs.as_ptr(),
+                inputs.len(),
+                output_names.as_ptr(),
+                output_names.len(),
+                outputs.as_mut_ptr(),
+            )
+        };
+        done(status)?;
+        let made = outputs.into_iter().zip(&places).map(|(output, place)| match place {
+            None => Value::from_made(output).map(Some),
+            Some(_) => Ok(None),
+        });
+        made.collect()
+    }
+
+    /// Puts what a run gave.
+    fn put(
+        &self,
+        work: &mut Work<'_>,
+        wanted: &[usize],
+        bound: Vec<Option<Bound>>,
+        made: Vec<Option<Value<'static>>>,
+        feeds: &[Feed],
+    ) -> Result<(), Status> {
+        for ((index, bound), made) in wanted.iter().zip(bound).zip(made) {
+            let port = &self.ports.outputs[*index];
+            match (bound, made) {
+                (Some(Bound { slot, shape, datatype }), _) => {
+                    work.put_slot(&port.name, datatype, &Port::client_shape(&shape), slot)?;
+                }
+                (None, Some(made)) => self.put_made(work, port, made, feeds)?,
+                (None, None) => return Err(Status::internal(format!("output '{}' was not made", port.name))),
+            }
+        }
+        Ok(())
+    }
+
+    fn put_made(
+        &self,
+        work: &mut Work<'_>,
+        port: &Port,
+        made: Value<'static>,
+        feeds: &[Feed],
+    ) -> Result<(), Status> {
+        let failed = |e: ort::Error| library_status(&e);
+        let (datatype, shape) = made.describe().map_err(failed)?;
+        let datatype = datatype.ok_or_else(|| {
+            Status::internal(format!("output '{}' has a datatype that no response can carry", port.name))
+        })?;
+        if port.datatype != Some(datatype) {
+            return Err(Status::internal(format!("output '{}' came as {datatype}, which is not declared", port.name)));
+        }
+        let of_shape = |e: nerite_tensor::ShapeError| Status::internal(format!("output '{}': {e}", port.name));
+        let client = Port::client_shape(&shape);
+        if let Some(size) = byte_size(datatype, &shape).map_err(of_shape)? {
+            let data = made.into_buffer(size, self.session.inner()).map_err(failed)?;
+            // An input that the graph passes through is still the request's memory, which `data` does not keep alive.
+            let borrowed = feeds.iter().any(|feed| overlap(&data, &feed.tensor.data));
+            let data = if borrowed { data.to_private(Reason::OutputPlacement) } else { data };
+            work.put_buffer(&port.name, datatype, &client, data);
+            return Ok(());
+        }
+        let count = element_count(&shape).map_err(of_shape)? as usize;
+        let (bytes, starts) = strings::from_value(&made, count).map_err(failed)?;
+        work.put_strings(&port.name, &client, strings::elements(&bytes, &starts))
+    }
+
+    /// Forgets the declared shapes that this run showed to be wrong.
+    fn learn(&self, wanted: &[usize], expected: &[Option<Shape>], made: &[Option<Value<'static>>]) {
+        for ((index, expected), made) in wanted.iter().zip(expected).zip(made) {
+            let actual = made.as_ref().and_then(|made| made.describe().ok()).map(|(_, shape)| shape);
+            if expected.is_some() && actual != *expected {
+                self.outputs.0[*index].bindable.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Execute for OrtInstance {
+    fn execute(&mut self, work: &mut Work<'_>, times: &mut Times) -> Result<(), Status> {
+        let wanted = self.wanted(work)?;
+        let feeds = self.feeds(work)?;
+        let indices: Vec<usize> = feeds.iter().map(|feed| feed.index).collect();
+        let values = feeds.iter().map(|feed| feed.value(&self.host)).collect::<Result<Vec<_>, _>>()?;
+        let mut bound = self.bind(work, &wanted)?;
+        times.input_ends();
+        let mut result = self.run(&values, &indices, &wanted, &mut bound);
+        if result.is_err() && bound.iter().any(Option::is_some) {
+            // Perhaps only because the graph declares a shape that is not so: then the library shall place the outputs.
+            let expected: Vec<_> = bound.iter().map(|b| b.as_ref().map(|b| b.shape.clone())).collect();
+            for (index, bound) in wanted.iter().zip(&mut bound) {
+                if let Some(Bound { slot, .. }) = bound.take() {
+                    work.give_back(&self.ports.outputs[*index].name, slot);
+                }
+            }
+            result = self.run(&values, &indices, &wanted, &mut bound);
+            if let Ok(made) = &result {
+                self.learn(&wanted, &expected, made);
+            }
+        }
+        times.infer_ends();
+        let made = result.map_err(|e| library_status(&e))?;
+        drop(values);
+        self.put(work, &wanted, bound, made, &feeds)
+    }
+}
+
+/// An input on its way.
+struct Feed {
+    index: usize,
+    tensor: Tensor,
+}
+
+impl Feed {
+    fn value(&self, host: &MemoryInfo<'_>) -> Result<Value<'_>, Status> {
+        let Tensor { data, datatype, shape, .. } = &self.tensor;
+        if *datatype != DataType::Bytes {
+            return Value::over(host, data, *datatype, shape).map_err(|e| library_status(&e));
+        }
+        strings::to_value(&self.tensor, shape).map_err(|fault| match fault {
+            StringsFault::Client(text) => Status::invalid(text),
+            StringsFault::Library(error) => library_status(&error),
+        })
+    }
+}
+
+impl Bound {
+    fn value(&mut self, host: &MemoryInfo<'_>) -> Result<Value<'_>, ort::Error> {
+        let size = byte_size(self.datatype, &self.shape).ok().flatten().unwrap_or_default();
+        Value::into_slot(host, &mut self.slot, size, self.datatype, &self.shape)
+    }
+}
+
+fn overlap(a: &Buffer, b: &Buffer) -> bool {
+    let (at, other) = (a.as_ptr().addr(), b.as_ptr().addr());
+    at < other + b.len() && other < at + a.len()
+}
+
+fn c_name(name: &str) -> Result<CString, Status> {
+    CString::new(name).map_err(|_| Status::internal(format!("the name {name:?} has a zero in it")))
+}

@@ -1,0 +1,76 @@
+//! How do BYTES elements become strings of ONNX Runtime, and strings BYTES?
+//!
+//! The library's strings know their length, so an element keeps all its bytes, zeros among them; its older calls for
+//! C strings, which end at the first zero, are not used.
+
+use nerite_memory::{Reason, count_copied};
+use nerite_tensor::{Tensor, element_count, strings};
+use ort::{AsPointer, memory::Allocator};
+
+use crate::signature::to_sys;
+use crate::value::{Value, done};
+
+/// Why strings did not come to the library.
+pub enum StringsFault {
+    /// The client's bytes are not what its shape says.
+    Client(String),
+    /// The library's own.
+    Library(ort::Error),
+}
+
+impl From<ort::Error> for StringsFault {
+    fn from(error: ort::Error) -> StringsFault {
+        StringsFault::Library(error)
+    }
+}
+
+/// A tensor of strings with the elements of a BYTES tensor, in `shape`.
+pub fn to_value(tensor: &Tensor, shape: &[i64]) -> Result<Value<'static>, StringsFault> {
+    let of_client = |text: String| StringsFault::Client(format!("input '{}': {text}", tensor.name));
+    let expected = element_count(shape).map_err(|e| of_client(e.to_string()))?;
+    // Lengths may lie in memory that the client still writes: read once here, and only these extents are used.
+    let extents = strings::extents(&tensor.data, expected).map_err(|e| of_client(e.to_string()))?;
+    let allocator = Allocator::default();
+    let mut out = std::ptr::null_mut();
+    let create = ort::api().CreateTensorAsOrtValue;
+    // SAFETY: the default allocator lives as long as the library, `shape` is readable for its length, `out` is a place for
+    // one pointer.
+    let status = unsafe {
+        create(allocator.ptr().cast_mut(), shape.as_ptr(), shape.len(), to_sys(tensor.datatype), &raw mut out)
+    };
+    done(status)?;
+    let value = Value::from_made(out)?;
+    for (index, extent) in extents.into_iter().enumerate() {
+        let mut room = std::ptr::null_mut();
+        let resize = ort::api().GetResizedStringTensorElementBuffer;
+        // SAFETY: the value is a tensor of `expected` strings and `index` is below that.
+        done(unsafe { resize(value.as_ptr(), index, extent.len(), &raw mut room) })?;
+        if extent.is_empty() || room.is_null() {
+            continue;
+        }
+        // SAFETY: the call has just made the string `len` initialised bytes long and answered its first byte; nobody else
+        // has the value, so nobody moves the string before the next call.
+        let room = unsafe { std::slice::from_raw_parts_mut(room.cast::<u8>(), extent.len()) };
+        tensor.data.slice(extent).copy_to(room, Reason::Strings);
+    }
+    Ok(value)
+}
+
+/// The bytes of all strings of a tensor of `count` of them, and where each starts.
+pub fn from_value(value: &Value<'static>, count: usize) -> Result<(Vec<u8>, Vec<usize>), ort::Error> {
+    let mut len = 0;
+    // SAFETY: the value is alive; the library answers an error if it is no tensor of strings.
+    done(unsafe { (ort::api().GetStringTensorDataLength)(value.as_ptr(), &raw mut len) })?;
+    let (mut bytes, mut starts) = (vec![0u8; len], vec![0usize; count]);
+    let content = ort::api().GetStringTensorContent;
+    // SAFETY: both vectors are writable for the lengths given; the library checks them against what the tensor has.
+    done(unsafe { content(value.as_ptr(), bytes.as_mut_ptr().cast(), len, starts.as_mut_ptr(), count) })?;
+    count_copied(Reason::Strings, len);
+    Ok((bytes, starts))
+}
+
+/// The elements that `from_value` found.
+pub fn elements<'a>(bytes: &'a [u8], starts: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
+    let ends = starts.iter().skip(1).copied().chain([bytes.len()]);
+    starts.iter().zip(ends).map(|(start, end)| bytes.get(*start..end).unwrap_or_default())
+}

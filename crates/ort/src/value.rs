@@ -1,0 +1,149 @@
+//! How are tensors handed to ONNX Runtime and taken back?
+//!
+//! A [`Value`] is the library's handle on a tensor. Over our memory it borrows that memory, so that the compiler keeps it
+//! alive and unmoved for as long as the library may touch it; made by the library it owns its memory and can become a
+//! [`Buffer`] as it is.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use nerite_memory::{Access, Buffer, Keep, Place, Slot};
+use nerite_tensor::{DataType, Shape};
+use ort::memory::MemoryInfo;
+use ort::session::SharedSessionInner;
+use ort::{AsPointer, sys};
+
+use crate::signature::to_sys;
+
+/// A tensor in the library's hands.
+pub struct Value<'a> {
+    ptr: NonNull<sys::OrtValue>,
+    memory: PhantomData<&'a ()>,
+}
+
+// SAFETY: an OrtValue has no thread affinity: it is a counted reference to a tensor, whose count is atomic and whose
+// allocator locks.
+unsafe impl Send for Value<'_> {}
+// SAFETY: through a shared Value the tensor is only read.
+unsafe impl Sync for Value<'_> {}
+
+impl<'a> Value<'a> {
+    /// A tensor over the bytes of `buffer`, which is on this host. The library only reads what it is fed: it counts a
+    /// reference of the caller's on every graph input, so that no operator computes in place there.
+    pub fn over(info: &MemoryInfo<'_>, buffer: &'a Buffer, datatype: DataType, shape: &[i64]) -> Result<Self, ort::Error> {
+        debug_assert!(buffer.place().is_host());
+        // SAFETY: `len` readable bytes that `buffer` keeps mapped for 'a, and that are only read, as said above.
+        unsafe { Value::with_data(info, buffer.as_ptr().cast_mut(), buffer.len(), datatype, shape) }
+    }
+
+    /// A tensor over the first `size` bytes of `slot`, for the library to compute into.
+    pub fn into_slot(
+        info: &MemoryInfo<'_>,
+        slot: &'a mut Slot,
+        size: usize,
+        datatype: DataType,
+        shape: &[i64],
+    ) -> Result<Self, ort::Error> {
+        assert!(size <= slot.len() && slot.place().is_host(), "{size} bytes into {slot:?}");
+        // SAFETY: `size` writable bytes of this host (asserted), ours alone for 'a by the mutable borrow.
+        unsafe { Value::with_data(info, slot.as_mut_ptr(), size, datatype, shape) }
+    }
+
+    /// # Safety
+    /// `len` bytes at `data` are readable for 'a, and writable if the value is used as an output.
+    unsafe fn with_data(
+        info: &MemoryInfo<'_>,
+        data: *mut u8,
+        len: usize,
+        datatype: DataType,
+        shape: &[i64],
+    ) -> Result<Self, ort::Error> {
+        let mut out = std::ptr::null_mut();
+        let create = ort::api().CreateTensorWithDataAsOrtValue;
+        // SAFETY: `info` is alive, `data` and `len` are as promised (the library checks `len` against shape and datatype),
+        // `shape` is readable for its length, `out` is a place for one pointer.
+        let status =
+            unsafe { create(info.ptr(), data.cast(), len, shape.as_ptr(), shape.len(), to_sys(datatype), &raw mut out) };
+        done(status)?;
+        Value::from_made(out)
+    }
+
+    /// The handle, for the library to read.
+    pub fn as_ptr(&self) -> *mut sys::OrtValue {
+        self.ptr.as_ptr()
+    }
+}
+
+impl Value<'static> {
+    /// Takes what the library made for us.
+    ///
+    /// Null becomes an error; anything else must be an owned handle, as every `out` of the library's calls is.
+    pub(crate) fn from_made(ptr: *mut sys::OrtValue) -> Result<Value<'static>, ort::Error> {
+        let ptr = NonNull::new(ptr).ok_or_else(|| ort::Error::new("the library made no tensor"))?;
+        Ok(Value { ptr, memory: PhantomData })
+    }
+
+    /// Datatype and shape; `None` for the datatype if no response can carry it, an error for what is no tensor.
+    pub fn describe(&self) -> Result<(Option<DataType>, Shape), ort::Error> {
+        let mut info = std::ptr::null_mut();
+        // SAFETY: the value is alive; the library answers an error if it is no tensor.
+        done(unsafe { (ort::api().GetTensorTypeAndShape)(self.ptr.as_ptr(), &raw mut info) })?;
+        let info = TypeAndShape(info);
+        // A number, not the enum: a library newer than the bindings may answer one that the enum does not have.
+        let mut number = 0i32;
+        // SAFETY: `info` is alive; the enum is `repr(i32)`, so its place is one of an i32.
+        done(unsafe { (ort::api().GetTensorElementType)(info.0, (&raw mut number).cast()) })?;
+        let mut rank = 0;
+        // SAFETY: `info` is alive, `rank` is a place for one count.
+        done(unsafe { (ort::api().GetDimensionsCount)(info.0, &raw mut rank) })?;
+        let mut shape = Shape::from_elem(0, rank);
+        // SAFETY: `info` is alive, `shape` has room for the `rank` dimensions asked for.
+        done(unsafe { (ort::api().GetDimensions)(info.0, shape.as_mut_ptr(), rank) })?;
+        let datatype = DataType::ALL.into_iter().find(|datatype| to_sys(*datatype) as i32 == number);
+        Ok((datatype, shape))
+    }
+
+    /// The `len` bytes of a tensor of numbers, where the library left them. They live as long as the Buffer, and `session`
+    /// with them.
+    pub fn into_buffer(self, len: usize, session: Arc<SharedSessionInner>) -> Result<Buffer, ort::Error> {
+        let mut data = std::ptr::null_mut();
+        // SAFETY: the value is alive; the library answers an error if it is no tensor of numbers.
+        done(unsafe { (ort::api().GetTensorMutableData)(self.ptr.as_ptr(), &raw mut data) })?;
+        let Some(data) = NonNull::new(data.cast::<u8>()).filter(|_| len > 0) else { return Ok(Buffer::empty()) };
+        let keep: Arc<dyn Keep> = Arc::new(Made { _value: self, _session: session });
+        // SAFETY: the tensor has `len` bytes (the caller computed them from its own shape and datatype), all computed by
+        // the run that made it; `keep` owns the tensor; nobody else has the handle, so nobody writes.
+        Ok(unsafe { Buffer::from_raw(data, len, Place::Host, Access::Private, keep) })
+    }
+}
+
+impl Drop for Value<'_> {
+    fn drop(&mut self) {
+        // SAFETY: we own the handle and release it once.
+        unsafe { (ort::api().ReleaseValue)(self.ptr.as_ptr()) };
+    }
+}
+
+/// A tensor of the library's, and the session whose allocator it came from. Fields drop in this order.
+struct Made {
+    _value: Value<'static>,
+    _session: Arc<SharedSessionInner>,
+}
+
+impl Keep for Made {}
+
+struct TypeAndShape(*mut sys::OrtTensorTypeAndShapeInfo);
+
+impl Drop for TypeAndShape {
+    fn drop(&mut self) {
+        // SAFETY: made by the library for us and released once.
+        unsafe { (ort::api().ReleaseTensorTypeAndShapeInfo)(self.0) };
+    }
+}
+
+/// A status as a result.
+pub fn done(status: sys::OrtStatusPtr) -> Result<(), ort::Error> {
+    // SAFETY: every caller hands over the status that a call of the library has just returned.
+    unsafe { ort::Error::result_from_status(status) }
+}

@@ -1,0 +1,239 @@
+//! Does ONNX Runtime, where this host has it, keep the contract and every byte?
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use nerite_backend::conformance::{Case, Fixture, check_runtime, context};
+use nerite_backend::{Batch, InstanceSpec, Job, LoadContext, NoMeter, Runtime};
+use nerite_config::ModelConfig;
+use nerite_memory::{Buffer, Slot};
+use nerite_ort::{OnnxRuntime, OpenError, find_library};
+use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_tensor::{DataType, Shape, Tensor, strings};
+
+fn runtime() -> Option<OnnxRuntime> {
+    let Some(path) = find_library(None) else {
+        println!("skipped: no ONNX Runtime on this host (pip install onnxruntime, or set ORT_DYLIB_PATH)");
+        return None;
+    };
+    Some(OnnxRuntime::open(&path).unwrap_or_else(|e| panic!("{e}")))
+}
+
+/// A graph of crates/onnx/tests/models, its configuration completed from itself.
+fn loading(runtime: &OnnxRuntime, graph: &str, rows_max: i32) -> LoadContext {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
+    let config = ModelConfig {
+        name: graph.into(),
+        backend: "onnxruntime".into(),
+        default_model_filename: format!("{graph}.onnx"),
+        max_batch_size: rows_max,
+        ..ModelConfig::default()
+    };
+    let mut context = context(&folder, config);
+    context.version_dir.clone_from(&context.model_dir);
+    context.settings.insert("default-max-batch-size".into(), "0".into());
+    let config = runtime.complete(&context).unwrap();
+    LoadContext { config: Arc::new(config), ..context }
+}
+
+fn tensor(name: &str, datatype: DataType, shape: &[i64], data: impl Into<Buffer>) -> Tensor {
+    Tensor { name: name.into(), datatype, shape: Shape::from_slice(shape), data: data.into() }
+}
+
+fn floats(name: &str, shape: &[i64], values: &[f32]) -> Tensor {
+    tensor(name, DataType::Fp32, shape, Buffer::from_numbers(values.to_vec()))
+}
+
+fn texts(name: &str, shape: &[i64], elements: &[&[u8]]) -> Tensor {
+    let mut bytes = Vec::new();
+    for element in elements {
+        strings::push(&mut bytes, element).unwrap();
+    }
+    tensor(name, DataType::Bytes, shape, bytes)
+}
+
+/// Loads a graph and asks it once.
+fn ask(graph: &str, inputs: Vec<Tensor>, wanted: Vec<(&str, Option<Slot>)>) -> Option<Response> {
+    let runtime = runtime()?;
+    let model = runtime.load(&loading(&runtime, graph, 0)).unwrap();
+    let mut instance = model.instance(&InstanceSpec::default()).unwrap();
+    let seen = Arc::new(Mutex::new(None));
+    let into = Arc::clone(&seen);
+    let request = Request {
+        id: String::new(),
+        rows: 1,
+        inputs,
+        wanted: wanted.into_iter().map(|(name, slot)| Wanted { name: name.into(), slot }).collect(),
+        priority: 0,
+        timeout_us: 0,
+        sequence: Sequence::default(),
+        parameters: Parameters::new(),
+        cancel: Cancel::new(),
+        reply: Reply::new("", move |response| *into.lock().unwrap() = Some(response)),
+    };
+    let job = Job::new(request, graph.into(), "1".into(), 1);
+    instance.run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
+    // The session goes first: what it made must outlive it.
+    drop((instance, model));
+    let response = seen.lock().unwrap().take();
+    response
+}
+
+#[track_caller]
+fn check(graph: &str, inputs: Vec<Tensor>, wanted: Vec<(&str, Option<Slot>)>, outputs: &[Tensor]) {
+    let Some(response) = ask(graph, inputs, wanted) else { return };
+    assert_eq!(response.error, None);
+    assert_eq!(response.outputs.len(), outputs.len());
+    for (output, expected) in response.outputs.iter().zip(outputs) {
+        assert_eq!((&output.name, &output.shape), (&expected.name, &expected.shape));
+        assert_eq!(output.data.private_bytes(), expected.data.private_bytes(), "{}", output.name);
+    }
+}
+
+fn simple_case(rows: i64, seed: i32) -> Case {
+    let count = rows as usize * 16;
+    let (a, b): (Vec<i32>, Vec<i32>) = (0..count as i32).map(|i| (seed + i, seed * i)).unzip();
+    let of = |name: &str, values: Vec<i32>| tensor(name, DataType::Int32, &[rows, 16], Buffer::from_numbers(values));
+    let sum = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+    let difference = a.iter().zip(&b).map(|(a, b)| a - b).collect();
+    Case {
+        inputs: vec![of("INPUT0", a), of("INPUT1", b)],
+        outputs: vec![of("OUTPUT0", sum), of("OUTPUT1", difference)],
+    }
+}
+
+#[test]
+fn simple_keeps_the_contract() {
+    let Some(runtime) = runtime() else { return };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models/simple");
+    let text = std::fs::read(folder.join("config.pbtxt")).unwrap();
+    let config = nerite_config::parse_text("simple/config.pbtxt", &text).unwrap();
+    let fixture = Fixture {
+        context: context(&folder, config),
+        cases: vec![simple_case(1, 3), simple_case(4, 5), simple_case(1, 7)],
+        faulty: None,
+    };
+    check_runtime(&runtime, &fixture);
+}
+
+#[test]
+fn a_graph_that_refuses_some_rows_keeps_the_contract() {
+    let Some(runtime) = runtime() else { return };
+    let rows = |values: &[i32]| {
+        vec![tensor("rows", DataType::Int32, &[values.len() as i64, 1], Buffer::from_numbers(values.to_vec()))]
+    };
+    let case = |values: &[i32], picked: &[f32]| Case {
+        inputs: rows(values),
+        outputs: vec![floats("picked", &[values.len() as i64, 1, 2], picked)],
+    };
+    let fixture = Fixture {
+        context: loading(&runtime, "pick", 8),
+        cases: vec![case(&[3], &[7., 8.]), case(&[0, 2], &[1., 2., 5., 6.])],
+        faulty: Some(rows(&[4])),
+    };
+    check_runtime(&runtime, &fixture);
+}
+
+#[test]
+fn strings_keep_the_contract_and_their_zero_bytes() {
+    let Some(runtime) = runtime() else { return };
+    let case = |rows: i64, elements: &[&[u8]]| Case {
+        inputs: vec![texts("x", &[rows, 2], elements)],
+        outputs: vec![texts("y", &[rows, 2], elements)],
+    };
+    let fixture = Fixture {
+        context: loading(&runtime, "echo_rows_bytes", 8),
+        cases: vec![case(1, &[b"a\0b", b""]), case(2, &[b"\0", b"\xff\xfe", b"long enough to leave the small string", b"x"])],
+        faulty: Some(vec![tensor("x", DataType::Bytes, &[1, 2], b"\x01\0\0\0a\x09\0\0\0b".to_vec())]),
+    };
+    check_runtime(&runtime, &fixture);
+}
+
+#[test]
+fn every_datatype_comes_back_as_it_went() {
+    for datatype in DataType::ALL {
+        let Some(size) = datatype.size() else { continue };
+        let bytes: Vec<u8> = (0..size as u8 * 3).map(|i| if datatype == DataType::Bool { i & 1 } else { i }).collect();
+        let graph = format!("echo_{}", datatype.name().to_lowercase());
+        let of = |name: &str| tensor(name, datatype, &[3], bytes.clone());
+        check(&graph, vec![of("x")], vec![("y", None)], &[of("y")]);
+    }
+}
+
+#[test]
+fn an_output_of_unknown_size_is_made_by_the_library_and_found_in_its_place() {
+    let input = || vec![floats("x", &[4], &[0., 5., 0., 6.])];
+    let found = [tensor("found", DataType::Int64, &[1, 2], Buffer::from_numbers(vec![1i64, 3]))];
+    check("find", input(), vec![("found", None)], &found);
+    check("find", input(), vec![("found", Some(Slot::heap(100)))], &found);
+    let Some(response) = ask("find", input(), vec![("found", Some(Slot::heap(15)))]) else { return };
+    let error = response.error.unwrap().message;
+    assert!(error.contains("(15 bytes) should be at least 16 bytes"), "{error}");
+}
+
+#[test]
+fn a_wrongly_declared_shape_still_gives_the_right_result() {
+    let input = |shape: &[i64]| {
+        let of_shape = tensor("shape", DataType::Int64, &[shape.len() as i64], Buffer::from_numbers(shape.to_vec()));
+        vec![floats("x", &[4], &[1., 2., 3., 4.]), of_shape]
+    };
+    // Declared as [n, 2]: four rows of two.
+    for shape in [&[2i64, 2][..], &[4], &[1, 2, 2]] {
+        let expected = [floats("y", shape, &[1., 2., 3., 4.])];
+        check("misdeclared", input(shape), vec![("y", None)], &expected);
+        check("misdeclared", input(shape), vec![("y", Some(Slot::heap(32)))], &expected);
+    }
+}
+
+#[test]
+fn what_passes_through_the_graph_outlives_the_request() {
+    let outputs = [floats("x", &[2], &[1., 2.]), floats("y", &[2], &[-1., -2.])];
+    let input = || vec![floats("x", &[2], &[1., 2.])];
+    check("passed_through", input(), vec![("x", None), ("y", None)], &outputs);
+    check("passed_through", input(), vec![("x", Some(Slot::heap(8))), ("y", Some(Slot::heap(8)))], &outputs);
+    let outputs = [floats("c", &[3], &[1., 2., 3.]), floats("y", &[2], &[-1., -2.])];
+    check("constant", input(), vec![("c", None), ("y", None)], &outputs);
+    check("constant", input(), vec![("c", Some(Slot::heap(12))), ("y", None)], &outputs);
+}
+
+#[test]
+fn one_element_is_a_scalar_to_the_graph() {
+    check("scalar", vec![floats("x", &[1], &[2.5])], vec![("y", None)], &[floats("y", &[1], &[-2.5])]);
+}
+
+#[test]
+fn an_empty_tensor_is_a_tensor() {
+    check("echo_fp32", vec![floats("x", &[0], &[])], vec![("y", None)], &[floats("y", &[0], &[])]);
+    check("echo_bytes", vec![texts("x", &[0], &[])], vec![("y", None)], &[texts("y", &[0], &[])]);
+}
+
+#[test]
+fn an_unaligned_input_is_copied_and_right() {
+    let mut bytes = vec![0u8];
+    bytes.extend([1.0f32, 2.0].iter().flat_map(|f| f.to_le_bytes()));
+    let whole = Buffer::from(bytes);
+    let input = whole.slice(nerite_memory::Extent::new(1, 8, 9).unwrap());
+    check("echo_fp32", vec![tensor("x", DataType::Fp32, &[2], input)], vec![("y", None)], &[floats("y", &[2], &[1., 2.])]);
+}
+
+#[test]
+fn what_cannot_be_opened_or_loaded_says_why() {
+    let Some(runtime) = runtime() else { return };
+    let second = OnnxRuntime::open(Path::new("/elsewhere.so")).unwrap_err();
+    assert!(matches!(second, OpenError::Second { .. }), "{second}");
+    assert!(runtime.engine().starts_with("ONNX Runtime 1."), "{}", runtime.engine());
+    let mut context = loading(&runtime, "pick", 8);
+    let mut config = (*context.config).clone();
+    config.default_model_filename = "nowhere.onnx".into();
+    context.config = Arc::new(config);
+    let error = runtime.load(&context).err().unwrap().message;
+    assert!(error.starts_with("unable to find '") && error.ends_with("' for model instance 'pick_0_0'"), "{error}");
+    let garbage = std::env::temp_dir().join(format!("nerite-ort-garbage-{}", std::process::id()));
+    std::fs::create_dir_all(&garbage).unwrap();
+    std::fs::write(garbage.join("nowhere.onnx"), b"not a model").unwrap();
+    context.version_dir = PathBuf::from(&garbage);
+    let error = runtime.load(&context).err().unwrap().message;
+    assert!(error.starts_with("onnx runtime error 7: "), "{error}");
+    std::fs::remove_dir_all(&garbage).unwrap();
+}
