@@ -1,0 +1,227 @@
+"""Does the process start, refuse to start, and end as operators expect?"""
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+import urllib.request
+
+import pytest
+import servers
+import triton
+from doors import differs, fp32, http_call, http_infer, open_door, refuses
+
+START_S = 60
+
+
+@pytest.fixture
+def run(launcher):
+    """Runs the server to its end and returns (exit status, everything it wrote)."""
+    if any(launcher.urls):
+        pytest.skip("needs a server of its own")
+    if not launcher.oracle and not servers.nerite_binary().exists():
+        pytest.skip(f"{servers.nerite_binary()} is not built")
+
+    def call(*flags: str, repository=None):
+        if launcher.oracle:
+            command, environment = triton.command(repository or launcher.catalogue, launcher.scratch)
+        else:
+            command, environment = servers.nerite_command(repository or launcher.catalogue)
+        if repository is False:
+            command = [one for one in command if not one.startswith("--model-repository")]
+        done = subprocess.run(
+            [*command, *flags], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=START_S,
+            preexec_fn=servers.die_with_parent,
+        )  # fmt: skip
+        return done.returncode, done.stdout.decode(errors="replace")
+
+    return call
+
+
+def ports() -> list[str]:
+    http, grpc, metrics = servers.free_ports(3)
+    return [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
+
+
+BAD_FLAGS = [
+    (["--no-such-flag"], "unrecognized option '--no-such-flag'"),
+    (["--http-port=many"], 'Bad option: "--http-port".'),
+    (["--http-port=99999999999999"], 'Bad option: "--http-port".'),
+    (["--log-info=perhaps"], "invalid value for bool option: perhaps"),
+    (["--model-control-mode=sometimes"], "invalid argument for --model-control-mode"),
+    (["--load-model=x"], "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."),
+    (["--http-restricted-api=nothing:k=v"], "unknown restricted api 'nothing'"),
+    (["--http-restricted-api=health"], "option format is '<config name>:<setting>=<value>'. Got health"),
+    (["--log-format=x"], "invalid argument for --log-format"),
+    (["--backend-config=nothing"], "option format is '<backend name>,<setting>=<value>'. Got nothing"),
+    (["leftover"], "Unexpected argument: leftover"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), BAD_FLAGS)
+def test_bad_flags_end_with_usage_and_status_one(run, flags, message):
+    status, output = run(*flags)
+    assert status == 1
+    assert message in output
+    assert "Usage: " in output
+
+
+def test_no_repository(run):
+    status, output = run(*ports(), repository=False)
+    assert status == 1
+    assert "--model-repository must be specified" in output
+
+
+def test_a_repository_that_is_not_there(run, tmp_path):
+    status, output = run(*ports(), repository=tmp_path / "nothing")
+    assert status == 1
+    assert f"failed to stat file {tmp_path / 'nothing'}" in output
+
+
+@pytest.fixture
+def broken(launcher):
+    """A repository with one good model and one that cannot be loaded."""
+    name = f"with_broken_{time.monotonic_ns()}"
+    repository = launcher.copy_of(name, "identity_fp32", "simple")
+    shutil.move(repository / "simple", repository / "broken")
+    config = repository / "broken" / "config.pbtxt"
+    config.write_text(config.read_text().replace('name: "simple"', 'name: "broken"'))
+    for path in (repository / "broken" / "1").iterdir():
+        path.write_bytes(b"this is no model\x00\xff")
+    return repository
+
+
+def test_a_broken_model_ends_the_start(run, broken):
+    status, output = run(*ports(), repository=broken)
+    assert status == 1
+    assert "error: creating server: Internal - failed to load all models" in output
+
+
+def test_a_broken_model_beside_a_good_one(launcher, broken):
+    with launcher.running("broken", "--exit-on-error=false", repository=broken) as server:
+        assert http_call(server.http, "GET", "/v2/health/live").status == 200
+        assert http_call(server.http, "GET", "/v2/health/ready").status == 400
+        index = {one["name"]: one for one in http_call(server.http, "POST", "/v2/repository/index").json}
+        assert index["identity_fp32"]["state"] == "READY"
+        assert index["broken"]["state"] == "UNAVAILABLE"
+        assert index["broken"]["reason"]
+        for protocol in ("http", "grpc"):
+            with open_door(protocol, server) as door:
+                assert not door.model_ready("broken")
+                assert door.infer("identity_fp32", [fp32("INPUT0", [1])])
+                with refuses("NOT_FOUND", "Request for unknown model: 'broken' has no available versions"):
+                    door.infer("broken", [fp32("INPUT0", [1])])
+
+
+def test_strict_readiness_can_be_switched_off(launcher, broken):
+    flags = ["--exit-on-error=false", "--strict-readiness=false"]
+    with launcher.running("lenient", *flags, repository=broken) as server:
+        assert http_call(server.http, "GET", "/v2/health/ready").status == 200
+
+
+def test_every_broken_model_says_why(launcher):
+    if launcher.oracle:
+        pytest.skip("these are ONNX models, and 2.51 here has no ONNX backend")
+    import make_models
+
+    make_models.make(launcher.generated, ["broken"])
+    repository = launcher.generated / "broken"
+    reasons = json.loads((repository / "reasons.json").read_text())
+    with launcher.running("reasons", "--exit-on-error=false", repository=repository) as server:
+        index = {one["name"]: one for one in http_call(server.http, "POST", "/v2/repository/index").json}
+        for name, words in reasons.items():
+            assert index[name]["state"] == "UNAVAILABLE"
+            for word in words:
+                assert word in index[name]["reason"]
+
+
+def test_a_port_that_is_taken(launcher, run, server):
+    port = server.http.rpartition(":")[2]
+    flags = [*ports()[1:], f"--http-port={port}", "--http-address=127.0.0.1", "--model-control-mode=explicit"]
+    status, output = run(*flags)
+    assert status == 1
+    assert f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{port}' already in use" in output
+
+
+def test_the_lines_that_scripts_look_for(launcher):
+    repository = launcher.copy_of("lines", "identity_fp32")
+    with launcher.running("lines", repository=repository) as server:
+        log = server.log_text()
+        for line in (
+            f"Started GRPCInferenceService at {server.grpc}", f"Started HTTPService at {server.http}",
+            f"Started Metrics Service at {server.metrics}", "successfully loaded 'identity_fp32'",
+        ):  # fmt: skip
+            assert line in log
+
+
+def test_a_polite_end_lets_requests_finish(launcher):
+    repository = launcher.copy_of("polite", "slow_fp32")
+    with launcher.running("polite", repository=repository) as server:
+        found = []
+        document = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
+        asking = threading.Thread(target=lambda: found.append(http_infer(server.http, "slow_fp32", document)))
+        asking.start()
+        time.sleep(0.3)
+        server.process.terminate()
+        asking.join()
+        assert found[0].status == 200
+        assert server.process.wait(START_S) == 0
+
+
+def test_services_can_be_switched_off(launcher):
+    repository = launcher.copy_of("quiet", "identity_fp32")
+    with launcher.running("quiet", "--allow-grpc=false", "--allow-metrics=false", repository=repository) as server:
+        import socket
+
+        for url in (server.grpc, server.metrics):
+            host, _, port = url.rpartition(":")
+            with socket.socket() as probe:
+                assert probe.connect_ex((host, int(port))) != 0
+
+
+def test_polling_brings_and_takes_models(launcher):
+    repository = launcher.copy_of("polled", "identity_fp32")
+    flags = ["--model-control-mode=poll", "--repository-poll-secs=1"]
+    with launcher.running("polled", *flags, repository=repository) as server:
+        shutil.copytree(launcher.catalogue / "identity_int32", repository / "identity_int32")
+        wait_ready(server, "identity_int32", True)
+        shutil.rmtree(repository / "identity_int32")
+        wait_ready(server, "identity_int32", False)
+
+
+def wait_ready(server, model: str, wanted: bool) -> None:
+    deadline = time.monotonic() + START_S
+    while (http_call(server.http, "GET", f"/v2/models/{model}/ready").status == 200) != wanted:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_the_server_name(launcher):
+    repository = launcher.copy_of("named", "identity_fp32")
+    with launcher.running("named", "--id=tablet", repository=repository) as server:
+        with urllib.request.urlopen(f"http://{server.http}/v2") as answer:
+            assert json.load(answer)["name"] == "tablet"
+
+
+@differs("2.51 writes all of its log to stderr")
+def test_information_goes_to_stdout_and_faults_to_stderr(launcher, tmp_path):
+    if any(launcher.urls):
+        pytest.skip("needs a server of its own")
+    command, environment = servers.nerite_command(launcher.copy_of("streams", "identity_fp32"))
+    if launcher.oracle:
+        command, environment = triton.command(launcher.scratch / "streams", launcher.scratch)
+    elif not servers.nerite_binary().exists():
+        pytest.skip(f"{servers.nerite_binary()} is not built")
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        process = subprocess.Popen(
+            [*command, *ports()], env=environment, stdout=out, stderr=err, preexec_fn=servers.die_with_parent
+        )
+        deadline = time.monotonic() + START_S
+        while "Started Metrics" not in (tmp_path / "out").read_text() + (tmp_path / "err").read_text():
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+        process.wait()
+    assert "Started HTTPService" in (tmp_path / "out").read_text()
+    assert "Started HTTPService" not in (tmp_path / "err").read_text()
