@@ -31,5 +31,6 @@ pub fn ci() -> Vec<Errand> {
         errand("lints", "cargo clippy --workspace --all-targets --locked -- -D warnings"),
     ];
     errands.extend(test());
+    errands.push(errand("fuzzing, briefly", "xtask fuzz 5"));
     errands
 }

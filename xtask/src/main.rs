@@ -3,18 +3,20 @@
 //! ```text
 //! cargo xtask tidy    does the source look as agreed?
 //! cargo xtask test    all tests: Rust, then the server against its clients
-//! cargo xtask ci      formatting, lints, tidy and all tests
+//! cargo xtask ci      formatting, lints, tidy, all tests and a little fuzzing
+//! cargo xtask fuzz N  each fuzz target for N seconds, from its seeds
 //! ```
 #![forbid(unsafe_code)]
 
 mod chores;
+mod fuzz;
 mod run;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask <tidy | test | ci>";
+const USAGE: &str = "usage: cargo xtask <tidy | test | ci | fuzz SECONDS>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(root),
         ["test"] => run::all(root, &chores::test()),
         ["ci"] => run::all(root, &chores::ci()),
+        ["fuzz", seconds] => fuzz::run(root, seconds),
         _ => Err(USAGE.to_owned()),
     };
     match done {

@@ -1,0 +1,21 @@
+//! Can any message, cut anywhere into frames, make the reader of gRPC inference requests panic or read otherwise?
+//!
+//! The first byte says how long the frames are.
+#![no_main]
+
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use nerite_wire::proto::{Chain, InferMessage};
+
+fuzz_target!(|message: &[u8]| {
+    let Some((&frame, message)) = message.split_first() else { return };
+    let ask_of = |frame: usize| {
+        let mut chain = Chain::new();
+        for piece in message.chunks(frame.max(1)) {
+            chain.push(Bytes::copy_from_slice(piece));
+        }
+        let read = InferMessage::read(&chain).ok()?;
+        Some(read.into_ask(|_| Ok(())).map(|ask| (ask.model, ask.id, ask.inputs.len(), ask.outputs.len())).map_err(|e| e.message))
+    };
+    assert_eq!(ask_of(usize::from(frame)), ask_of(message.len()));
+});
