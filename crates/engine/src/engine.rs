@@ -13,7 +13,7 @@ use nerite_request::setting::LoadOptions;
 use crate::catalog::Catalog;
 use crate::load::Loader;
 use crate::served::Served;
-use crate::turnstile::Turnstile;
+use crate::turnstile::{OnePerModel, Turnstile};
 
 /// All models of a server: which are served, and how they come and go.
 pub struct Engine {
@@ -24,6 +24,7 @@ pub struct Engine {
     lifecycle: Mutex<Lifecycle>,
     editions: Mutex<HashMap<Edition, Arc<Served>>>,
     turnstile: Turnstile,
+    one_per_model: OnePerModel,
     retiring: Mutex<usize>,
     retired: Condvar,
 }
@@ -53,6 +54,7 @@ impl Engine {
             lifecycle: Mutex::default(),
             editions: Mutex::default(),
             turnstile,
+            one_per_model: OnePerModel::default(),
             retiring: Mutex::new(0),
             retired: Condvar::new(),
         })
@@ -145,13 +147,8 @@ impl Engine {
         if let Err(status) = self.options.control.check_client_control() {
             return done(Err(status));
         }
-        let mut lifecycle = self.lifecycle();
-        let retire = lifecycle.unload_requested(model, dependents);
-        self.withdraw(&lifecycle, &retire);
-        let answer = lifecycle.check_unloaded(model);
-        drop(lifecycle);
-        self.retire(retire);
-        done(answer);
+        let (engine, model) = (Arc::clone(self), model.to_owned());
+        spawn("nerite-unload", move || done(engine.unload_now(&model, dependents)));
     }
 
     /// Retires everything and waits, at most until `deadline`, for the last request. Gives whether all ended in time.
@@ -172,7 +169,19 @@ impl Engine {
         true
     }
 
+    fn unload_now(self: &Arc<Self>, model: &str, dependents: bool) -> Result<(), Status> {
+        let _claim = self.one_per_model.claim(model);
+        let mut lifecycle = self.lifecycle();
+        let retire = lifecycle.unload_requested(model, dependents);
+        self.withdraw(&lifecycle, &retire);
+        let answer = lifecycle.check_unloaded(model);
+        drop(lifecycle);
+        self.retire(retire);
+        answer
+    }
+
     fn load_now(self: &Arc<Self>, model: &str, options: &LoadOptions) -> Result<(), Status> {
+        let _claim = self.one_per_model.claim(model);
         let _turn = self.turnstile.enter();
         let source = self.store.read(model, options).map_err(|error| {
             log::error!("{error}");

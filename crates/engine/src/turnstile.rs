@@ -1,5 +1,6 @@
-//! How many models may load at the same time?
+//! How many models may load at the same time, and who waits for whom?
 
+use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// Lets so many in at a time.
@@ -32,5 +33,37 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.0.left.notify_one();
+    }
+}
+
+/// Lets one operation on each model in at a time: two loads of one model come one after the other, as in Triton.
+#[derive(Default)]
+pub struct OnePerModel {
+    busy: Mutex<HashSet<String>>,
+    left: Condvar,
+}
+
+/// The right to work on a model; given back by Drop.
+pub struct Claim<'m> {
+    of: &'m OnePerModel,
+    model: String,
+}
+
+impl OnePerModel {
+    /// Waits until nobody works on this model.
+    pub fn claim(&self, model: &str) -> Claim<'_> {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        while busy.contains(model) {
+            busy = self.left.wait(busy).unwrap_or_else(PoisonError::into_inner);
+        }
+        busy.insert(model.to_owned());
+        Claim { of: self, model: model.to_owned() }
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.of.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.model);
+        self.of.left.notify_all();
     }
 }
