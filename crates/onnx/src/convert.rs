@@ -1,0 +1,143 @@
+//! How do a request's numbers become the engine's, and the engine's a response's, without changing?
+
+use nerite_backend::Work;
+use nerite_memory::{Buffer, Number, Reason, count_copied};
+use nerite_request::Status;
+use nerite_tensor::{DataType, Tensor, show_shape};
+use rten::{Value, ValueOrView, ValueView};
+
+/// Said wherever this engine cannot do what a model needs.
+pub const CURE: &str = "install ONNX Runtime (pip install onnxruntime) or name its library with --onnxruntime-library";
+
+/// Whether the engine can take and give tensors of this datatype.
+pub fn is_spoken(datatype: DataType) -> bool {
+    use DataType::{Bool, Fp32, Fp64, Int8, Int32, Int64, Uint8};
+    matches!(datatype, Fp32 | Int32 | Int8 | Uint8 | Int64 | Fp64 | Bool)
+}
+
+/// Whether FP32 holds this value exactly. Not-a-numbers stay what they are.
+pub fn is_fp32(value: f64) -> bool {
+    value.is_nan() || f64::from(value as f32).to_bits() == value.to_bits()
+}
+
+/// The tensor as the engine takes it, in `shape`: a view where the numbers lie, if they are of a kind that it knows.
+/// `tensor` is on this host and aligned.
+pub fn to_engine<'a>(tensor: &'a Tensor, shape: &[i64]) -> Result<ValueOrView<'a>, Status> {
+    let dims: Vec<usize> = shape.iter().map(|dim| usize::try_from(*dim).unwrap_or_default()).collect();
+    match tensor.datatype {
+        DataType::Fp32 => view::<f32>(tensor, &dims),
+        DataType::Int32 => view::<i32>(tensor, &dims),
+        DataType::Int8 => view::<i8>(tensor, &dims),
+        DataType::Uint8 => view::<u8>(tensor, &dims),
+        DataType::Int64 => owned(tensor, &dims, narrow),
+        DataType::Fp64 => owned(tensor, &dims, round),
+        DataType::Bool => owned(tensor, &dims, |_, byte: u8| Ok(i32::from(byte != 0))),
+        other => Err(Status::unsupported(format!("input '{}' is {other}, which the engine lacks; {CURE}", tensor.name))),
+    }
+}
+
+/// Adds what the engine made as the output of this name and datatype.
+pub fn from_engine(work: &mut Work<'_>, name: &str, datatype: DataType, shape: &[i64], value: Value) -> Result<(), Status> {
+    match (datatype, value) {
+        (DataType::Fp32, Value::FloatTensor(t)) => put(work, name, datatype, shape, t.into_data()),
+        (DataType::Int32, Value::Int32Tensor(t)) => put(work, name, datatype, shape, t.into_data()),
+        (DataType::Int8, Value::Int8Tensor(t)) => put(work, name, datatype, shape, t.into_data()),
+        (DataType::Uint8, Value::UInt8Tensor(t)) => put(work, name, datatype, shape, t.into_data()),
+        (DataType::Int64, Value::Int32Tensor(t)) => return widen(work, name, datatype, shape, &t.into_data(), i64::from),
+        (DataType::Fp64, Value::FloatTensor(t)) => return widen(work, name, datatype, shape, &t.into_data(), f64::from),
+        (DataType::Bool, Value::Int32Tensor(t)) => {
+            return widen(work, name, datatype, shape, &t.into_data(), |truth: i32| u8::from(truth != 0));
+        }
+        (_, other) => {
+            return Err(Status::internal(format!(
+                "output '{name}' is declared as {datatype}, the engine made {}",
+                other.dtype()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn view<'a, T: Number>(tensor: &'a Tensor, dims: &[usize]) -> Result<ValueOrView<'a>, Status>
+where
+    ValueView<'a>: From<rten_tensor::TensorView<'a, T>>,
+{
+    let numbers = numbers::<T>(tensor)?;
+    let view = ValueView::from_shape(dims, numbers).map_err(|_| misfit(tensor))?;
+    Ok(view.into())
+}
+
+fn owned<T: Number, U: Number>(
+    tensor: &Tensor,
+    dims: &[usize],
+    convert: fn(&str, T) -> Result<U, Status>,
+) -> Result<ValueOrView<'static>, Status>
+where
+    Value: From<rten_tensor::Tensor<U>>,
+{
+    let converted = numbers::<T>(tensor)?.iter().map(|value| convert(&tensor.name, *value));
+    let converted: Vec<U> = converted.collect::<Result<_, _>>()?;
+    count_copied(Reason::Convert, size_of_val(converted.as_slice()));
+    let value = Value::from_shape(dims, converted).map_err(|_| misfit(tensor))?;
+    Ok(value.into())
+}
+
+fn narrow(input: &str, value: i64) -> Result<i32, Status> {
+    i32::try_from(value).map_err(|_| {
+        Status::invalid(format!(
+            "input '{input}' holds {value}, but the embedded engine keeps INT64 in 32 bits, −2147483648 to 2147483647; {CURE}"
+        ))
+    })
+}
+
+fn round(input: &str, value: f64) -> Result<f32, Status> {
+    if is_fp32(value) {
+        return Ok(value as f32);
+    }
+    Err(Status::invalid(format!(
+        "input '{input}' holds {value}, but the embedded engine keeps FP64 as FP32, which has no such value; {CURE}"
+    )))
+}
+
+fn numbers<T: Number>(tensor: &Tensor) -> Result<&[T], Status> {
+    tensor.data.numbers::<T>().ok_or_else(|| misfit(tensor))
+}
+
+fn misfit(tensor: &Tensor) -> Status {
+    Status::invalid(format!(
+        "input '{}' has {} bytes, which are no {} of shape {}",
+        tensor.name,
+        tensor.data.len(),
+        tensor.datatype,
+        show_shape(&tensor.shape)
+    ))
+}
+
+fn put<T: Number>(work: &mut Work<'_>, name: &str, datatype: DataType, shape: &[i64], numbers: Vec<T>) {
+    work.put_buffer(name, datatype, shape, Buffer::from_numbers(numbers));
+}
+
+/// Writes converted numbers straight to where the output belongs.
+fn widen<T: Copy, U: Number>(
+    work: &mut Work<'_>,
+    name: &str,
+    datatype: DataType,
+    shape: &[i64],
+    numbers: &[T],
+    convert: impl Fn(T) -> U,
+) -> Result<(), Status> {
+    count_copied(Reason::Convert, numbers.len() * size_of::<U>());
+    if let Some(mut slot) = work.slot(name, datatype, shape)? {
+        // The slot may be longer than the output, and of a length that is no multiple of a number.
+        slot.truncate((slot.len() / size_of::<U>()) * size_of::<U>());
+        if let Some(place) = slot.numbers_mut::<U>().and_then(|all| all.get_mut(..numbers.len())) {
+            for (to, from) in place.iter_mut().zip(numbers) {
+                *to = convert(*from);
+            }
+            return work.put_slot(name, datatype, shape, slot);
+        }
+        work.give_back(name, slot);
+    }
+    put(work, name, datatype, shape, numbers.iter().map(|number| convert(*number)).collect());
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! What does an ONNX file say about its graph?
+
+use std::fs::File;
+use std::path::Path;
+
+use nerite_backend::onnx::{Dim, Port, Ports};
+use nerite_tensor::DataType;
+use rten_onnx::onnx::{DataType as Onnx, Dimension, GraphProto, ModelProto, ValueInfoProto};
+
+/// Reads a file.
+pub fn read(path: &Path) -> Result<GraphProto, String> {
+    let file = File::open(path).map_err(|e| e.to_string())?;
+    let model = ModelProto::parse_file(file).map_err(|e| e.to_string())?;
+    let graph = model.graph.filter(|graph| !graph.output.is_empty());
+    graph.ok_or_else(|| "it has no graph with outputs".to_owned())
+}
+
+/// What the graph takes and gives. Inputs that have an initialiser are constants with a name, as for ONNX Runtime.
+pub fn ports(graph: &GraphProto) -> Ports {
+    let is_constant = |value: &&ValueInfoProto| graph.initializer.iter().any(|constant| constant.name == value.name);
+    Ports {
+        inputs: graph.input.iter().filter(|value| !is_constant(value)).map(port).collect(),
+        outputs: graph.output.iter().map(port).collect(),
+    }
+}
+
+/// The datatype of requests that ONNX calls this.
+pub fn datatype(onnx: Onnx) -> Option<DataType> {
+    Some(match onnx {
+        Onnx::BOOL => DataType::Bool,
+        Onnx::UINT8 => DataType::Uint8,
+        Onnx::UINT16 => DataType::Uint16,
+        Onnx::UINT32 => DataType::Uint32,
+        Onnx::UINT64 => DataType::Uint64,
+        Onnx::INT8 => DataType::Int8,
+        Onnx::INT16 => DataType::Int16,
+        Onnx::INT32 => DataType::Int32,
+        Onnx::INT64 => DataType::Int64,
+        Onnx::FLOAT16 => DataType::Fp16,
+        Onnx::FLOAT => DataType::Fp32,
+        Onnx::DOUBLE => DataType::Fp64,
+        Onnx::STRING => DataType::Bytes,
+        Onnx::BFLOAT16 => DataType::Bf16,
+        _ => return None,
+    })
+}
+
+/// The element type that a value is declared with.
+pub fn element_type(value: &ValueInfoProto) -> Option<Onnx> {
+    value.r#type.as_ref()?.tensor_type.as_ref()?.elem_type
+}
+
+fn port(value: &ValueInfoProto) -> Port {
+    let tensor = value.r#type.as_ref().and_then(|kind| kind.tensor_type.as_ref());
+    let shape = tensor.and_then(|tensor| tensor.shape.as_ref());
+    Port {
+        name: value.name.clone().unwrap_or_default(),
+        datatype: element_type(value).and_then(datatype),
+        dims: shape.map(|shape| shape.dim.iter().map(dim).collect()),
+    }
+}
+
+fn dim(dim: &Dimension) -> Dim {
+    match (dim.dim_value, &dim.dim_param) {
+        // Some exporters write an open dimension as 0 or below.
+        (Some(size), _) if size > 0 => Dim::Fixed(size),
+        (_, Some(name)) if !name.is_empty() => Dim::Named(name.clone()),
+        _ => Dim::Open,
+    }
+}

@@ -1,0 +1,122 @@
+//! How does the embedded engine load a model?
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nerite_backend::onnx::{self, BACKEND, Ports};
+use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
+use nerite_config::ModelConfig;
+use nerite_request::Status;
+use rten::{LoadErrorKind, ModelOptions};
+use rten_onnx::onnx::GraphProto;
+
+use crate::convert::{CURE, is_spoken};
+use crate::instance::{EmbeddedInstance, Loaded};
+use crate::{audit, graph};
+
+/// The engine's version, as in Cargo.lock.
+const VERSION: &str = "0.27.0";
+
+/// Models of backend `onnxruntime` on the engine that is compiled in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Embedded;
+
+impl Runtime for Embedded {
+    fn name(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn engine(&self) -> String {
+        format!("rten {VERSION} (embedded)")
+    }
+
+    fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
+        onnx::complete(context, |context| Ok(graph::ports(&read(context, &onnx::model_file(context)?)?)))
+    }
+
+    fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        let path = onnx::model_file(context)?;
+        let graph = read(context, &path)?;
+        let ports = graph::ports(&graph);
+        onnx::check(context, &ports)?;
+        check_datatypes(context, &ports)?;
+        audit::audit(&graph).map_err(|why| cannot(context, &why))?;
+        drop(graph);
+        let model = load_graph(context, &path)?;
+        let threads = onnx::threads(context)?;
+        let loaded = Arc::new(Loaded { model, ports });
+        Ok(Arc::new(EmbeddedModel { loaded, threads, batching: context.config.batches() }))
+    }
+}
+
+struct EmbeddedModel {
+    loaded: Arc<Loaded>,
+    threads: usize,
+    batching: bool,
+}
+
+impl Model for EmbeddedModel {
+    fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
+        let instance = EmbeddedInstance::new(&self.loaded, self.threads);
+        Ok(Box::new(Joined::new(instance, self.batching)))
+    }
+}
+
+fn read(context: &LoadContext, path: &Path) -> Result<GraphProto, Status> {
+    graph::read(path).map_err(|why| unreadable(context, path, &why))
+}
+
+fn load_graph(context: &LoadContext, path: &Path) -> Result<rten::Model, Status> {
+    let optimization = context.config.optimization.as_ref().and_then(|o| o.graph.as_ref()).map_or(0, |graph| graph.level);
+    let mut options = ModelOptions::with_all_ops();
+    options.enable_optimization(optimization != 2);
+    // The engine tells its two formats apart by the file's name, and a model may be called anything.
+    let loaded = if path.extension().is_some_and(|extension| extension == "onnx") {
+        options.load_file(path)
+    } else {
+        let bytes = std::fs::read(path).map_err(|e| unreadable(context, path, &e.to_string()))?;
+        options.load(bytes)
+    };
+    loaded.map_err(|error| match error.kind() {
+        LoadErrorKind::IoError | LoadErrorKind::ParseError | LoadErrorKind::UnknownFileType => {
+            unreadable(context, path, &error.to_string())
+        }
+        _ => cannot(context, &error.to_string()),
+    })
+}
+
+fn check_datatypes(context: &LoadContext, ports: &Ports) -> Result<(), Status> {
+    let sides = ports.inputs.iter().map(|port| ("input", port)).chain(ports.outputs.iter().map(|port| ("output", port)));
+    for (side, port) in sides {
+        match port.datatype {
+            Some(datatype) if is_spoken(datatype) => {}
+            Some(datatype) => {
+                return Err(cannot(context, &format!("{side} '{}' is {datatype}, which it lacks", port.name)));
+            }
+            None => return Err(cannot(context, &format!("{side} '{}' is no tensor that it knows", port.name))),
+        }
+    }
+    Ok(())
+}
+
+fn unreadable(context: &LoadContext, path: &Path, why: &str) -> Status {
+    Status::internal(format!("unable to load model '{}': '{}' cannot be read: {why}", context.model, path.display()))
+}
+
+fn cannot(context: &LoadContext, why: &str) -> Status {
+    Status::unsupported(format!(
+        "unable to load model '{}' on the embedded engine (rten {VERSION}): {why}; {CURE}",
+        context.model
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::VERSION;
+
+    #[test]
+    fn the_version_told_is_the_version_built() {
+        let lock = include_str!("../../../Cargo.lock");
+        assert!(lock.contains(&format!("name = \"rten\"\nversion = \"{VERSION}\"")));
+    }
+}

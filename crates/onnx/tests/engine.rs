@@ -1,0 +1,215 @@
+//! Does the embedded engine keep the contract, and refuse what it would falsify?
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use nerite_backend::conformance::{Case, Fixture, check_runtime, context};
+use nerite_backend::{Batch, InstanceSpec, Job, LoadContext, NoMeter, Runtime};
+use nerite_config::ModelConfig;
+use nerite_memory::{Buffer, Number, Slot};
+use nerite_onnx::Embedded;
+use nerite_request::{Cancel, Code, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_tensor::{DataType, Shape, Tensor};
+
+/// A graph of tests/models, its configuration completed from itself.
+fn loading(graph: &str, rows_max: i32) -> LoadContext {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
+    let config = ModelConfig {
+        name: graph.into(),
+        backend: "onnxruntime".into(),
+        default_model_filename: format!("{graph}.onnx"),
+        max_batch_size: rows_max,
+        ..ModelConfig::default()
+    };
+    let mut context = context(&folder, config);
+    context.version_dir.clone_from(&context.model_dir);
+    context.settings.insert("default-max-batch-size".into(), "0".into());
+    let config = Embedded.complete(&context).unwrap();
+    LoadContext { config: Arc::new(config), ..context }
+}
+
+fn tensor<T: Number>(name: &str, datatype: DataType, shape: &[i64], values: &[T]) -> Tensor {
+    let data = Buffer::from_numbers(values.to_vec());
+    Tensor { name: name.into(), datatype, shape: Shape::from_slice(shape), data }
+}
+
+fn floats(name: &str, values: &[f32]) -> Tensor {
+    tensor(name, DataType::Fp32, &[values.len() as i64], values)
+}
+
+fn longs(name: &str, values: &[i64]) -> Tensor {
+    tensor(name, DataType::Int64, &[values.len() as i64], values)
+}
+
+fn doubles(name: &str, values: &[f64]) -> Tensor {
+    tensor(name, DataType::Fp64, &[values.len() as i64], values)
+}
+
+fn ask(graph: &str, inputs: Vec<Tensor>, output: &str, slot: Option<Slot>) -> Response {
+    let model = Embedded.load(&loading(graph, 0)).unwrap();
+    let mut instance = model.instance(&InstanceSpec::default()).unwrap();
+    let seen = Arc::new(Mutex::new(None));
+    let into = Arc::clone(&seen);
+    let request = Request {
+        id: String::new(),
+        rows: 1,
+        inputs,
+        wanted: vec![Wanted { name: output.into(), slot }],
+        priority: 0,
+        timeout_us: 0,
+        sequence: Sequence::default(),
+        parameters: Parameters::new(),
+        cancel: Cancel::new(),
+        reply: Reply::new("", move |response| *into.lock().unwrap() = Some(response)),
+    };
+    let job = Job::new(request, graph.into(), "1".into(), 1);
+    instance.run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
+    let response = seen.lock().unwrap().take();
+    response.unwrap()
+}
+
+#[track_caller]
+fn check(graph: &str, inputs: &[Tensor], output: &Tensor) {
+    for slot in [None, Some(Slot::heap(output.data.len())), Some(Slot::heap(output.data.len() + 13))] {
+        let response = ask(graph, inputs.to_vec(), &output.name, slot);
+        assert_eq!(response.error, None);
+        let [only] = &response.outputs[..] else { panic!("{} outputs", response.outputs.len()) };
+        assert_eq!((&only.name, only.datatype, &only.shape), (&output.name, output.datatype, &output.shape));
+        assert_eq!(only.data.private_bytes(), output.data.private_bytes());
+    }
+}
+
+#[track_caller]
+fn check_refused(graph: &str, inputs: Vec<Tensor>, says: &[&str]) {
+    let error = ask(graph, inputs, "y", None).error.unwrap();
+    assert_eq!(error.code, Code::InvalidArg, "{error}");
+    check_says(&error, says);
+}
+
+#[track_caller]
+fn check_unloadable(graph: &str, says: &[&str]) {
+    let error = Embedded.load(&loading(graph, 0)).err().unwrap();
+    assert_eq!(error.code, Code::Unsupported, "{error}");
+    check_says(&error, says);
+}
+
+#[track_caller]
+fn check_says(error: &Status, says: &[&str]) {
+    for part in says.iter().chain(&["install ONNX Runtime", "--onnxruntime-library"]) {
+        assert!(error.message.contains(part), "'{error}' does not say '{part}'");
+    }
+}
+
+fn simple_case(rows: i64, seed: i32) -> Case {
+    let count = rows as usize * 16;
+    let (a, b): (Vec<i32>, Vec<i32>) = (0..count as i32).map(|i| (seed + i, seed * i)).unzip();
+    let of = |name: &str, values: &[i32]| tensor(name, DataType::Int32, &[rows, 16], values);
+    let sum: Vec<i32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+    let difference: Vec<i32> = a.iter().zip(&b).map(|(a, b)| a - b).collect();
+    Case {
+        inputs: vec![of("INPUT0", &a), of("INPUT1", &b)],
+        outputs: vec![of("OUTPUT0", &sum), of("OUTPUT1", &difference)],
+    }
+}
+
+#[test]
+fn simple_keeps_the_contract() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models/simple");
+    let text = std::fs::read(folder.join("config.pbtxt")).unwrap();
+    let config = nerite_config::parse_text("simple/config.pbtxt", &text).unwrap();
+    let fixture = Fixture {
+        context: context(&folder, config),
+        cases: vec![simple_case(1, 3), simple_case(4, 5), simple_case(1, 7)],
+        faulty: None,
+    };
+    check_runtime(&Embedded, &fixture);
+}
+
+#[test]
+fn a_graph_that_refuses_some_rows_keeps_the_contract() {
+    let rows = |values: &[i32]| vec![tensor("rows", DataType::Int32, &[values.len() as i64, 1], values)];
+    let case = |values: &[i32], picked: &[f32]| Case {
+        inputs: rows(values),
+        outputs: vec![tensor("picked", DataType::Fp32, &[values.len() as i64, 1, 2], picked)],
+    };
+    let fixture = Fixture {
+        context: loading("pick", 8),
+        cases: vec![case(&[3], &[7., 8.]), case(&[0, 2], &[1., 2., 5., 6.])],
+        faulty: Some(rows(&[4])),
+    };
+    check_runtime(&Embedded, &fixture);
+}
+
+#[test]
+fn what_fits_32_bits_comes_back_as_it_went() {
+    check("echo_fp32", &[floats("x", &[1.5, f32::NAN, -0.0])], &floats("y", &[1.5, f32::NAN, -0.0]));
+    check("echo_int64", &[longs("x", &[i64::from(i32::MIN), 0, 7])], &longs("y", &[i64::from(i32::MIN), 0, 7]));
+    check("echo_fp64", &[doubles("x", &[0.5, f64::from(-1e30f32)])], &doubles("y", &[0.5, f64::from(-1e30f32)]));
+    check("echo_int8", &[tensor("x", DataType::Int8, &[2], &[-128i8, 5])], &tensor("y", DataType::Int8, &[2], &[-128i8, 5]));
+    check("echo_uint8", &[tensor("x", DataType::Uint8, &[2], &[255u8, 5])], &tensor("y", DataType::Uint8, &[2], &[255u8, 5]));
+    // Any byte but 0 is true, and true is 1.
+    check("echo_bool", &[tensor("x", DataType::Bool, &[3], &[0u8, 1, 2])], &tensor("y", DataType::Bool, &[3], &[0u8, 1, 1]));
+    check("not", &[tensor("x", DataType::Bool, &[3], &[0u8, 1, 2])], &tensor("y", DataType::Bool, &[3], &[1u8, 0, 0]));
+    check("scalar", &[floats("x", &[2.5])], &floats("y", &[-2.5]));
+    check("echo_fp32", &[floats("x", &[])], &floats("y", &[]));
+}
+
+#[test]
+fn values_beyond_32_bits_are_refused() {
+    check_refused("echo_int64", vec![longs("x", &[1, 1 << 31])], &["input 'x' holds 2147483648", "INT64 in 32 bits"]);
+    check_refused("echo_fp64", vec![doubles("x", &[0.1])], &["input 'x' holds 0.1", "FP64 as FP32"]);
+    check_refused("echo_fp64", vec![doubles("x", &[1e300])], &["FP64 as FP32"]);
+    check_refused("echo_fp64", vec![doubles("x", &[1e-320])], &["FP64 as FP32"]);
+}
+
+#[test]
+fn graphs_that_32_bits_would_falsify_are_refused() {
+    check_unloadable("int64_add", &["operator Add ('add_sum') computes on INT64 values", "overflow"]);
+    check_unloadable("int64_cumsum", &["operator CumSum ('cumsum_y')"]);
+    check_unloadable("int64_constant", &["the INT64 constant 'big' holds 1099511627776"]);
+    check_unloadable("float_to_int64", &["operator Cast ('cast_y') rounds to INT64"]);
+    check_unloadable("float_to_bool", &["operator Cast ('cast_y') makes truth values of numbers"]);
+    check_unloadable("fp64_add", &["operator Add ('add_sum') computes in FP64"]);
+    check_unloadable("fp64_constant", &["the FP64 constant 'tenth' holds 0.1"]);
+    check_unloadable("through_fp16", &["operator Cast ('cast_half') rounds to FP16"]);
+}
+
+#[test]
+fn what_the_engine_lacks_is_named() {
+    check_unloadable("lacking", &["Det operator not supported"]);
+    for lacking in ["fp16", "bf16", "uint16", "uint32", "uint64", "int16", "bytes"] {
+        check_unloadable(&format!("echo_{lacking}"), &[&format!("input 'x' is {}, which it lacks", lacking.to_uppercase())]);
+    }
+}
+
+#[test]
+fn integers_that_count_and_point_are_served() {
+    check("int64_pick", &[longs("rows", &[3, 0])], &floats("picked", &[4., 1.]));
+    check("to_the_end", &[floats("x", &[1., 2., 3.])], &floats("y", &[2., 3.]));
+    check("half_weights", &[floats("x", &[1.])], &floats("y", &[1.5]));
+    let x = tensor("x", DataType::Fp32, &[1, 4], &[1f32, 2., 3., 4.]);
+    check("shape_sums", &[x], &tensor("y", DataType::Fp32, &[2, 2], &[1f32, 2., 3., 4.]));
+    check("find", &[floats("x", &[0., 5., 0., 6.])], &tensor("found", DataType::Int64, &[1, 2], &[1i64, 3]));
+}
+
+#[test]
+fn what_passes_through_or_is_constant_is_an_output_too() {
+    check("passed_through", &[floats("x", &[1., 2.])], &floats("x", &[1., 2.]));
+    check("constant", &[floats("x", &[1., 2.])], &floats("c", &[1., 2., 3.]));
+}
+
+#[test]
+fn a_file_that_is_no_model_is_an_error() {
+    let folder = std::env::temp_dir().join(format!("nerite-onnx-garbage-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut context = loading("pick", 8);
+    for content in [&b""[..], b"not a model", b"\x08\x08"] {
+        std::fs::write(folder.join("pick.onnx"), content).unwrap();
+        context.version_dir.clone_from(&folder);
+        let error = Embedded.load(&context).err().unwrap();
+        assert_eq!(error.code, Code::Internal, "{error}");
+        assert!(error.message.contains("cannot be read"), "{error}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
