@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use nerite_engine::Engine;
 use nerite_request::Status;
 use nerite_shm::Registry;
+use nerite_wire::prometheus::HostMetrics;
 use regex::Regex;
 
 use crate::access::{self, Category, Protocol, Restriction};
@@ -23,6 +24,7 @@ pub(crate) struct Inner {
     pub trace: Mutex<Trace>,
     pub options: Options,
     pub stopping: AtomicBool,
+    pub host: Mutex<Option<HostMetrics>>,
 }
 
 /// What the operator decided about calls.
@@ -44,6 +46,8 @@ pub struct Options {
     pub allow_client_shm: bool,
     /// Whether every known model must be ready before the server is.
     pub strict_readiness: bool,
+    /// Whether metrics show the sums of durations.
+    pub counter_latencies: bool,
 }
 
 /// A header of one of these names would shadow a parameter that has a meaning.
@@ -53,8 +57,8 @@ const RESERVED_HEADERS: [&str; 7] =
 impl Api {
     /// The calls over this engine, these regions and these log switches.
     pub fn new(engine: Arc<Engine>, regions: Arc<Registry>, log: Arc<LogSwitches>, options: Options) -> Api {
-        let (trace, stopping) = (Mutex::default(), AtomicBool::new(false));
-        Api(Arc::new(Inner { engine, regions, log, trace, options, stopping }))
+        let (trace, stopping, host) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
+        Api(Arc::new(Inner { engine, regions, log, trace, options, stopping, host }))
     }
 
     /// Whether a call of `category` may go on; `header` looks one up by its lower-case name.

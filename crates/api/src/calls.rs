@@ -1,6 +1,7 @@
 //! What does each call do?
 
 mod infer;
+mod metrics;
 mod models;
 mod regions;
 mod settings;

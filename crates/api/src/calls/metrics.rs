@@ -1,0 +1,37 @@
+//! What do dashboards see?
+
+use std::sync::PoisonError;
+
+use nerite_memory::{Reason, copied_bytes};
+use nerite_wire::prometheus::{HostMetrics, MetricsReport, ModelMetrics};
+
+use crate::Api;
+
+impl Api {
+    /// Everything that the metrics port shows, as it is now.
+    pub fn metrics_report(&self) -> MetricsReport {
+        let model = |served: &nerite_engine::Served| {
+            let tags = &served.config().metric_tags;
+            let tags = tags.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+            ModelMetrics { statistics: served.statistics(), tags }
+        };
+        let regions = self.0.regions.counts();
+        MetricsReport {
+            models: self.0.engine.all().iter().map(|served| model(served)).collect(),
+            // Triton keeps the failures of models that are gone; nobody is known to need that leak.
+            gone: Vec::new(),
+            counter_latencies: self.0.options.counter_latencies,
+            host: *self.0.host.lock().unwrap_or_else(PoisonError::into_inner),
+            pinned_total_bytes: 0,
+            pinned_used_bytes: 0,
+            copied_bytes: Reason::ALL.iter().map(|&reason| (reason.name(), copied_bytes(reason))).collect(),
+            shm_regions: vec![("system", regions.mapped), ("cuda", 0)],
+            shm_mapped_bytes: regions.mapped_bytes,
+        }
+    }
+
+    /// Takes over how busy the machine is, from whoever looks at it regularly.
+    pub fn note_host(&self, host: HostMetrics) {
+        *self.0.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
+    }
+}
