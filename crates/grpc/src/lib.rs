@@ -1,1 +1,33 @@
-//! (to be written)
+//! How is gRPC spoken?
+//!
+//! ```text
+//!   listener ─ connection ─ dispatch ─┬─ unary   read, ask, write
+//!   TCP, Unix   HTTP/2       who may?  ├─ infer   the same, its tensors not copied
+//!                            which?    └─ stream  many requests and answers, in order where order is promised
+//! ```
+//!
+//! A thin layer over HTTP/2 of our own, because the usual one decodes each message from one contiguous buffer, which costs
+//! a copy of every tensor on the way in and another on the way out.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod body;
+mod call;
+mod compress;
+mod deadline;
+mod dispatch;
+mod execute;
+mod failure;
+mod forward;
+mod frame;
+mod infer;
+pub mod limits;
+mod listen;
+mod options;
+mod serve;
+mod stream;
+mod unary;
+
+pub use listen::Listener;
+pub use options::{CompressionLevel, Options};
+pub use serve::{Handle, serve};

@@ -1,0 +1,50 @@
+//! What does a call give back to HTTP/2?
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response, StatusCode};
+use nerite_wire::proto::Chunks;
+
+use crate::body::Body;
+use crate::compress::{ACCEPTED, Encoding};
+use crate::failure::Failure;
+use crate::serve::CallGuard;
+use crate::stream::StreamBody;
+
+/// A response, as hyper sends it.
+pub(crate) type Answer = Response<Body>;
+
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+
+fn with(body: Body, encoding: Option<Encoding>) -> Answer {
+    let mut answer = Response::new(body);
+    answer.headers_mut().insert(CONTENT_TYPE, GRPC);
+    if let Some(encoding) = encoding {
+        answer.headers_mut().insert("grpc-encoding", encoding.header());
+    }
+    answer
+}
+
+/// One message, and success.
+pub(crate) fn message(chunks: Chunks, encoding: Option<Encoding>, guard: CallGuard) -> Answer {
+    with(Body::message(chunks, guard), encoding)
+}
+
+/// Messages as they come, and whatever end.
+pub(crate) fn stream(stream: StreamBody, encoding: Option<Encoding>, guard: CallGuard) -> Answer {
+    with(Body::stream(stream, guard), encoding)
+}
+
+/// No message, and the reason why.
+pub(crate) fn failure(failure: &Failure) -> Answer {
+    let mut answer = with(Body::nothing(), None);
+    failure.write(answer.headers_mut());
+    answer.headers_mut().insert("grpc-accept-encoding", ACCEPTED);
+    answer
+}
+
+/// What HTTP says to something that is not gRPC.
+pub(crate) fn not_grpc(status: StatusCode) -> Answer {
+    let mut answer = Response::new(Body::nothing());
+    *answer.status_mut() = status;
+    answer
+}

@@ -1,0 +1,123 @@
+//! Which calls are there, and to which group does each belong?
+
+use nerite_api::Category;
+
+/// A call of the inference service, or the standard health check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    ModelInfer,
+    ModelStreamInfer,
+    ServerLive,
+    ServerReady,
+    ModelReady,
+    ServerMetadata,
+    ModelMetadata,
+    ModelConfig,
+    ModelStatistics,
+    RepositoryIndex,
+    RepositoryModelLoad,
+    RepositoryModelUnload,
+    SystemSharedMemoryStatus,
+    SystemSharedMemoryRegister,
+    SystemSharedMemoryUnregister,
+    CudaSharedMemoryStatus,
+    CudaSharedMemoryRegister,
+    CudaSharedMemoryUnregister,
+    TraceSetting,
+    LogSettings,
+    HealthCheck,
+}
+
+impl Call {
+    /// The call at that path; `None` for a path that leads nowhere.
+    pub(crate) fn from_path(path: &str) -> Option<Call> {
+        if path == "/grpc.health.v1.Health/Check" {
+            return Some(Call::HealthCheck);
+        }
+        Some(match path.strip_prefix("/inference.GRPCInferenceService/")? {
+            "ModelInfer" => Call::ModelInfer,
+            "ModelStreamInfer" => Call::ModelStreamInfer,
+            "ServerLive" => Call::ServerLive,
+            "ServerReady" => Call::ServerReady,
+            "ModelReady" => Call::ModelReady,
+            "ServerMetadata" => Call::ServerMetadata,
+            "ModelMetadata" => Call::ModelMetadata,
+            "ModelConfig" => Call::ModelConfig,
+            "ModelStatistics" => Call::ModelStatistics,
+            "RepositoryIndex" => Call::RepositoryIndex,
+            "RepositoryModelLoad" => Call::RepositoryModelLoad,
+            "RepositoryModelUnload" => Call::RepositoryModelUnload,
+            "SystemSharedMemoryStatus" => Call::SystemSharedMemoryStatus,
+            "SystemSharedMemoryRegister" => Call::SystemSharedMemoryRegister,
+            "SystemSharedMemoryUnregister" => Call::SystemSharedMemoryUnregister,
+            "CudaSharedMemoryStatus" => Call::CudaSharedMemoryStatus,
+            "CudaSharedMemoryRegister" => Call::CudaSharedMemoryRegister,
+            "CudaSharedMemoryUnregister" => Call::CudaSharedMemoryUnregister,
+            "TraceSetting" => Call::TraceSetting,
+            "LogSettings" => Call::LogSettings,
+            _ => return None,
+        })
+    }
+
+    /// The group that can be put behind a header.
+    pub(crate) fn category(self) -> Category {
+        match self {
+            Call::ModelInfer | Call::ModelStreamInfer => Category::Inference,
+            Call::ServerLive | Call::ServerReady | Call::ModelReady | Call::HealthCheck => Category::Health,
+            Call::ServerMetadata | Call::ModelMetadata => Category::Metadata,
+            Call::ModelConfig => Category::ModelConfig,
+            Call::ModelStatistics => Category::Statistics,
+            Call::RepositoryIndex | Call::RepositoryModelLoad | Call::RepositoryModelUnload => {
+                Category::ModelRepository
+            }
+            Call::SystemSharedMemoryStatus
+            | Call::SystemSharedMemoryRegister
+            | Call::SystemSharedMemoryUnregister
+            | Call::CudaSharedMemoryStatus
+            | Call::CudaSharedMemoryRegister
+            | Call::CudaSharedMemoryUnregister => Category::SharedMemory,
+            Call::TraceSetting => Category::Trace,
+            Call::LogSettings => Category::Logging,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(path: &str, call: Option<Call>) {
+        assert_eq!(Call::from_path(path), call, "{path}");
+    }
+
+    #[test]
+    fn only_whole_paths_lead_to_a_call() {
+        check("/inference.GRPCInferenceService/ModelInfer", Some(Call::ModelInfer));
+        check("/grpc.health.v1.Health/Check", Some(Call::HealthCheck));
+        check("/grpc.health.v1.Health/Watch", None);
+        check("/inference.GRPCInferenceService/modelinfer", None);
+        check("/inference.GRPCInferenceService/", None);
+        check("inference.GRPCInferenceService/ModelInfer", None);
+        check("/", None);
+    }
+
+    #[test]
+    fn every_call_of_the_schema_is_known() {
+        let schema = nerite_wire::proto::FILE_DESCRIPTOR_SET;
+        let names = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        // The schema writes each call's request type as `.inference.<call>Request`.
+        let text = names(schema);
+        let mut known = 0;
+        for (at, mark) in text.match_indices(".inference.") {
+            let rest = &text[at + mark.len()..];
+            let word: String = rest.chars().take_while(char::is_ascii_alphanumeric).collect();
+            if let Some(call) = word.strip_suffix("Request") {
+                let found = Call::from_path(&format!("/inference.GRPCInferenceService/{call}"));
+                assert!(found.is_some(), "{call}");
+                known += 1;
+            }
+        }
+        assert!(known >= 20, "{known} calls");
+    }
+}

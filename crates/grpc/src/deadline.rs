@@ -1,0 +1,81 @@
+//! How long does a client want to wait?
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::HeaderMap;
+use tokio::time::{Sleep, sleep};
+
+use crate::failure::Failure;
+
+/// The moment at which the client no longer wants an answer, if there is one.
+pub(crate) struct Deadline(Option<Pin<Box<Sleep>>>);
+
+impl Deadline {
+    /// As the call's metadata says.
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Deadline {
+        let timeout = headers.get("grpc-timeout").and_then(|value| parse(value.as_bytes()));
+        Deadline(timeout.map(|timeout| Box::pin(sleep(timeout))))
+    }
+
+    /// Ready once it has passed.
+    pub(crate) fn poll_passed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.0 {
+            Some(sleep) => sleep.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    }
+
+    /// The outcome of `work`, which is dropped when the deadline passes first.
+    pub(crate) async fn bound<T>(mut self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let mut work = pin!(work);
+        poll_fn(move |cx| match work.as_mut().poll(cx) {
+            Poll::Ready(outcome) => Poll::Ready(outcome),
+            Poll::Pending => self.poll_passed(cx).map(|()| Err(Failure::DEADLINE)),
+        })
+        .await
+    }
+}
+
+/// Up to eight digits and a unit.
+fn parse(text: &[u8]) -> Option<Duration> {
+    let (unit, digits) = text.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let count = digits.iter().fold(0u64, |n, digit| n * 10 + u64::from(digit - b'0'));
+    Some(match unit {
+        b'H' => Duration::from_hours(count),
+        b'M' => Duration::from_mins(count),
+        b'S' => Duration::from_secs(count),
+        b'm' => Duration::from_millis(count),
+        b'u' => Duration::from_micros(count),
+        b'n' => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expect: Option<Duration>) {
+        assert_eq!(parse(text.as_bytes()), expect, "{text}");
+    }
+
+    #[test]
+    fn a_timeout_is_digits_and_a_unit() {
+        check("1H", Some(Duration::from_hours(1)));
+        check("2M", Some(Duration::from_mins(2)));
+        check("0S", Some(Duration::ZERO));
+        check("99999999m", Some(Duration::from_millis(99_999_999)));
+        check("7u", Some(Duration::from_micros(7)));
+        check("7n", Some(Duration::from_nanos(7)));
+        for text in ["", "m", "5", "-1m", "123456789m", "5x", "5 m"] {
+            check(text, None);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Which call is it, and may it go on?
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use hyper::body::Incoming;
+use nerite_api::Protocol;
+use nerite_wire::proto::Chunks;
+
+use crate::answer::{self, Answer};
+use crate::call::Call;
+use crate::compress::Encoding;
+use crate::deadline::Deadline;
+use crate::failure::Failure;
+use crate::frame::{Deframer, Messages};
+use crate::serve::{CallGuard, Front};
+use crate::stream::StreamBody;
+use crate::{infer, unary};
+
+/// Answers one HTTP/2 request.
+pub(crate) async fn dispatch(front: Arc<Front>, request: Request<Incoming>) -> Result<Answer, Infallible> {
+    if request.method() != Method::POST {
+        return Ok(answer::not_grpc(StatusCode::METHOD_NOT_ALLOWED));
+    }
+    if !is_grpc(request.headers()) {
+        return Ok(answer::not_grpc(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+    }
+    let guard = front.begin_call();
+    Ok(call(front, request, guard).await.unwrap_or_else(|failure| answer::failure(&failure)))
+}
+
+async fn call(front: Arc<Front>, request: Request<Incoming>, guard: CallGuard) -> Result<Answer, Failure> {
+    let (head, body) = request.into_parts();
+    let call = Call::from_path(head.uri.path()).ok_or(Failure::UNKNOWN_CALL)?;
+    if front.is_stopping() {
+        return Err(Failure::STOPPING);
+    }
+    front.api.allow(Protocol::Grpc, call.category(), |name| head.headers.get(name).map(HeaderValue::as_bytes))?;
+    let is_infer = matches!(call, Call::ModelInfer | Call::ModelStreamInfer);
+    let messages = Messages::new(body, Deframer::new(Encoding::of_request(&head.headers)?, is_infer));
+    let deadline = Deadline::from_headers(&head.headers);
+    let encoding = Encoding::of_response(&head.headers, front.options.response_compression).filter(|_| is_infer);
+    if call == Call::ModelStreamInfer {
+        let stream = StreamBody::new(front, head.headers, messages, deadline, encoding);
+        return Ok(answer::stream(stream, encoding, guard));
+    }
+    let chunks = deadline.bound(unary(&front, call, head.headers, messages, encoding)).await?;
+    Ok(answer::message(chunks, encoding, guard))
+}
+
+async fn unary(
+    front: &Front,
+    call: Call,
+    headers: HeaderMap,
+    messages: Messages,
+    encoding: Option<Encoding>,
+) -> Result<Chunks, Failure> {
+    let message = messages.only().await?;
+    if call == Call::ModelInfer {
+        return infer::model_infer(front, headers, message, encoding).await;
+    }
+    // The cold calls' futures are large; apart, they do not make room for themselves in every inference.
+    Box::pin(unary::answer(&front.api, call, message)).await
+}
+
+/// `application/grpc`, alone or with `+proto` or a parameter behind it.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+    let rest = content_type.strip_prefix(b"application/grpc");
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(content_type: &'static str, accepted: bool) {
+        let headers = [(CONTENT_TYPE, HeaderValue::from_static(content_type))].into_iter().collect();
+        assert_eq!(is_grpc(&headers), accepted, "{content_type}");
+    }
+
+    #[test]
+    fn only_grpc_content_is_taken() {
+        check("application/grpc", true);
+        check("application/grpc+proto", true);
+        check("application/grpc; charset=utf-8", true);
+        check("application/grpc-web", false);
+        check("application/json", false);
+        assert!(!is_grpc(&HeaderMap::new()));
+    }
+}

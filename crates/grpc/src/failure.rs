@@ -1,0 +1,132 @@
+//! How does a call end?
+
+use std::borrow::Cow;
+
+use http::{HeaderMap, HeaderValue};
+use nerite_api::{Status, codes};
+use nerite_wire::proto::Malformed;
+
+/// Why a call did not succeed: a gRPC status other than OK.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    code: u32,
+    message: Cow<'static, str>,
+}
+
+const CANCELLED: u32 = 1;
+const DEADLINE_EXCEEDED: u32 = 4;
+const RESOURCE_EXHAUSTED: u32 = 8;
+const UNIMPLEMENTED: u32 = 12;
+const INTERNAL: u32 = 13;
+const UNAVAILABLE: u32 = 14;
+
+impl Failure {
+    /// A call that does not exist.
+    pub(crate) const UNKNOWN_CALL: Failure = Failure { code: UNIMPLEMENTED, message: Cow::Borrowed("") };
+    /// A call that came after the server was told to stop.
+    pub(crate) const STOPPING: Failure = Failure {
+        code: UNAVAILABLE,
+        message: Cow::Borrowed("GRPC server is shutting down and has stopped accepting new requests."),
+    };
+    /// A call that took longer than its client wants to wait.
+    pub(crate) const DEADLINE: Failure =
+        Failure { code: DEADLINE_EXCEEDED, message: Cow::Borrowed("Deadline Exceeded") };
+    /// A call whose client went away.
+    pub(crate) const GONE: Failure = Failure { code: CANCELLED, message: Cow::Borrowed("the client closed the call") };
+
+    /// A call without its message.
+    pub(crate) const NO_MESSAGE: Failure = Failure { code: INTERNAL, message: Cow::Borrowed("No payload") };
+
+    /// A message larger than any.
+    pub(crate) fn too_large(len: usize, max: usize) -> Failure {
+        Failure::new(RESOURCE_EXHAUSTED, format!("SERVER: Received message larger than max ({len} vs. {max})"))
+    }
+
+    /// A message that is none.
+    pub(crate) fn unreadable(cause: impl std::fmt::Display) -> Failure {
+        Failure::new(INTERNAL, format!("Unable to parse request: {cause}"))
+    }
+
+    /// A way of compressing that we do not know.
+    pub(crate) fn unknown_encoding(name: &str) -> Failure {
+        Failure::new(UNIMPLEMENTED, format!("Compression algorithm '{name}' is not supported"))
+    }
+
+    fn new(code: u32, message: String) -> Failure {
+        Failure { code, message: Cow::Owned(message) }
+    }
+
+    /// Writes the status where the client looks for it.
+    pub(crate) fn write(&self, headers: &mut HeaderMap) {
+        headers.insert("grpc-status", HeaderValue::from(self.code));
+        if !self.message.is_empty() {
+            headers.insert("grpc-message", percent_encoded(&self.message));
+        }
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Failure {
+        Failure { code: codes::grpc_status(status.code), message: Cow::Owned(status.message) }
+    }
+}
+
+impl From<Malformed> for Failure {
+    fn from(fault: Malformed) -> Failure {
+        Failure::unreadable(fault)
+    }
+}
+
+impl From<prost::DecodeError> for Failure {
+    fn from(fault: prost::DecodeError) -> Failure {
+        Failure::unreadable(fault)
+    }
+}
+
+/// The end of a call that went well.
+pub(crate) fn ok_trailers() -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    trailers
+}
+
+/// A message as it may stand in a header: printable ASCII as it is, other bytes and `%` as `%XX`.
+fn percent_encoded(text: &str) -> HeaderValue {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let mut out = Vec::with_capacity(text.len());
+    for byte in text.bytes() {
+        if (b' '..=b'~').contains(&byte) && byte != b'%' {
+            out.push(byte);
+        } else {
+            out.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+    }
+    HeaderValue::from_maybe_shared(bytes::Bytes::from(out)).expect("printable ASCII only")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expect: &str) {
+        assert_eq!(percent_encoded(text), expect);
+    }
+
+    #[test]
+    fn messages_are_percent_encoded() {
+        check("", "");
+        check("plain 'text' [1,2].", "plain 'text' [1,2].");
+        check("100%\n", "100%25%0A");
+        check("grün", "gr%C3%BCn");
+        check("\u{7f}", "%7F");
+    }
+
+    #[test]
+    fn an_empty_message_is_left_out() {
+        let mut headers = HeaderMap::new();
+        Failure::UNKNOWN_CALL.write(&mut headers);
+        assert_eq!(headers.len(), 1);
+        assert_eq!(headers["grpc-status"], "12");
+    }
+}

@@ -1,0 +1,193 @@
+//! Where does one message end and the next begin?
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use nerite_wire::proto::{Chain, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES};
+
+use crate::compress::{Encoding, inflate};
+use crate::failure::Failure;
+
+/// Cuts what arrives into messages.
+pub(crate) struct Deframer {
+    prefix: [u8; PREFIX_BYTES],
+    prefix_len: usize,
+    message: Option<Coming>,
+    encoding: Option<Encoding>,
+    follow: bool,
+}
+
+/// A message whose prefix is known.
+struct Coming {
+    left: usize,
+    compressed: bool,
+    gather: Gather,
+}
+
+impl Deframer {
+    /// Messages of a call; `follow` for inference requests, whose large tensors get their place while they arrive.
+    pub(crate) fn new(encoding: Option<Encoding>, follow: bool) -> Deframer {
+        Deframer { prefix: [0; PREFIX_BYTES], prefix_len: 0, message: None, encoding, follow }
+    }
+
+    /// Takes from `bytes` up to the end of the next message, which it returns once it is complete.
+    pub(crate) fn take(&mut self, bytes: &mut Bytes) -> Result<Option<Chain>, Failure> {
+        if self.message.is_none() && !self.take_prefix(bytes)? {
+            return Ok(None);
+        }
+        let Some(coming) = &mut self.message else { return Ok(None) };
+        let step = coming.left.min(bytes.len());
+        coming.left -= step;
+        coming.gather.push(bytes.split_to(step));
+        if coming.left > 0 {
+            return Ok(None);
+        }
+        let Some(Coming { compressed, gather, .. }) = self.message.take() else { return Ok(None) };
+        let chain = gather.finish();
+        match (compressed, self.encoding) {
+            (false, _) => Ok(Some(chain)),
+            (true, Some(encoding)) => inflate(chain, encoding).map(Some),
+            (true, None) => Err(Failure::unreadable("the message is compressed, but no grpc-encoding says how")),
+        }
+    }
+
+    /// Whether nothing of an unfinished message has come.
+    pub(crate) fn is_between(&self) -> bool {
+        self.prefix_len == 0 && self.message.is_none()
+    }
+
+    fn take_prefix(&mut self, bytes: &mut Bytes) -> Result<bool, Failure> {
+        let step = (PREFIX_BYTES - self.prefix_len).min(bytes.len());
+        self.prefix[self.prefix_len..self.prefix_len + step].copy_from_slice(&bytes[..step]);
+        self.prefix_len += step;
+        bytes.advance(step);
+        if self.prefix_len < PREFIX_BYTES {
+            return Ok(false);
+        }
+        self.prefix_len = 0;
+        let [flag, length @ ..] = self.prefix;
+        let left = u32::from_be_bytes(length) as usize;
+        if left > MESSAGE_BYTES_MAX {
+            return Err(Failure::too_large(left, MESSAGE_BYTES_MAX));
+        }
+        if flag > 1 {
+            return Err(Failure::unreadable(format_args!("a message begins with the flag {flag}")));
+        }
+        let compressed = flag == 1;
+        let gather = Gather::new(if self.follow && !compressed { left } else { 0 });
+        self.message = Some(Coming { left, compressed, gather });
+        Ok(true)
+    }
+}
+
+/// The messages of one call as they arrive.
+pub(crate) struct Messages {
+    body: Incoming,
+    bytes: Bytes,
+    deframer: Deframer,
+}
+
+impl Messages {
+    pub(crate) fn new(body: Incoming, deframer: Deframer) -> Messages {
+        Messages { body, bytes: Bytes::new(), deframer }
+    }
+
+    /// The next message; `None` when the client has said all.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Chain>, Failure>> {
+        loop {
+            // A message may be empty, and so may the rest of a frame when the message before it is complete.
+            if !self.bytes.is_empty() {
+                if let Some(message) = self.deframer.take(&mut self.bytes)? {
+                    return Poll::Ready(Ok(Some(message)));
+                }
+                continue;
+            }
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        self.bytes = bytes;
+                    }
+                }
+                Some(Err(_)) => return Poll::Ready(Err(Failure::GONE)),
+                None if self.deframer.is_between() => return Poll::Ready(Ok(None)),
+                None => return Poll::Ready(Err(Failure::unreadable("the call ended within a message"))),
+            }
+        }
+    }
+
+    /// The only message of a call that has one.
+    pub(crate) async fn only(mut self) -> Result<Chain, Failure> {
+        let message = poll_fn(|cx| self.poll_next(cx)).await?.ok_or(Failure::NO_MESSAGE)?;
+        // The end must be seen too: a stream dropped before it is reset, which some clients take for a failure.
+        match poll_fn(|cx| self.poll_next(cx)).await? {
+            None => Ok(message),
+            Some(_) => Err(Failure::unreadable("a second message where there can be only one")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn framed(flag: u8, message: &[u8]) -> Vec<u8> {
+        let mut all = vec![flag];
+        all.extend((message.len() as u32).to_be_bytes());
+        all.extend(message);
+        all
+    }
+
+    /// Feeds `stream` in pieces of every length and expects the same messages each time.
+    #[track_caller]
+    fn check(stream: &[u8], expect: Result<&[&[u8]], ()>) {
+        for step in 1..=stream.len() {
+            let mut deframer = Deframer::new(None, true);
+            let mut got = Vec::new();
+            let outcome = stream.chunks(step).try_for_each(|piece| {
+                let mut piece = Bytes::copy_from_slice(piece);
+                while !piece.is_empty() {
+                    if let Some(message) = deframer.take(&mut piece).map_err(drop)? {
+                        let len = message.len();
+                        got.push(message.into_reader().copy_to_bytes(len));
+                    }
+                }
+                Ok(())
+            });
+            assert_eq!(
+                outcome.map(|()| got),
+                expect.map(|all| all.iter().map(|m| Bytes::copy_from_slice(m)).collect())
+            );
+        }
+    }
+
+    #[test]
+    fn messages_are_found_however_they_are_cut() {
+        check(&framed(0, b"abc"), Ok(&[b"abc"]));
+        check(&framed(0, b""), Ok(&[b""]));
+        check(&[framed(0, b"ab"), framed(0, b""), framed(0, b"c")].concat(), Ok(&[b"ab", b"", b"c"]));
+        check(&framed(0, b"abc")[..7], Ok(&[]));
+    }
+
+    #[test]
+    fn what_cannot_be_a_message_is_refused() {
+        check(&framed(1, b"abc"), Err(()));
+        check(&framed(2, b"abc"), Err(()));
+        check(&[0, 0x80, 0, 0, 0], Err(()));
+    }
+
+    #[test]
+    fn a_deframer_knows_when_it_is_between_messages() {
+        let mut deframer = Deframer::new(None, false);
+        assert!(deframer.is_between());
+        assert_eq!(deframer.take(&mut Bytes::from_static(&[0, 0])).map(|m| m.is_none()), Ok(true));
+        assert!(!deframer.is_between());
+        assert_eq!(deframer.take(&mut Bytes::from_static(&[0, 0, 1])).map(|m| m.is_none()), Ok(true));
+        assert!(!deframer.is_between());
+        assert_eq!(deframer.take(&mut Bytes::from_static(&[7])).map(|m| m.is_some()), Ok(true));
+        assert!(deframer.is_between());
+    }
+}

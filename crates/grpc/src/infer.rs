@@ -1,0 +1,36 @@
+//! How is one inference answered?
+
+use http::HeaderMap;
+use nerite_api::Protocol;
+use nerite_wire::proto::{Chain, Chunks, InferMessage, encode_unary};
+
+use crate::compress::{Encoding, deflate};
+use crate::failure::Failure;
+use crate::forward::forward;
+use crate::serve::Front;
+
+/// ModelInfer: one request, one response.
+pub(crate) async fn model_infer(
+    front: &Front,
+    headers: HeaderMap,
+    message: Chain,
+    encoding: Option<Encoding>,
+) -> Result<Chunks, Failure> {
+    let message = {
+        // The message's own references to its pieces replace the chain's.
+        let chain = message;
+        InferMessage::read(&chain)?
+    };
+    front.api.check_infer(Protocol::Grpc, &message.model, &message.version)?;
+    let ask = message.into_ask(|parameters| forward(&front.api, &headers, parameters))?;
+    drop(headers);
+    let response = front.api.infer(ask).await;
+    if let Some(error) = response.error {
+        return Err(error.into());
+    }
+    let chunks = encode_unary(response)?;
+    Ok(match encoding {
+        Some(encoding) => deflate(chunks, encoding, front.options.response_compression),
+        None => chunks,
+    })
+}

@@ -1,0 +1,22 @@
+//! How much may a gRPC client ask for?
+
+/// What a client may send on one stream before we read it, in bytes. Read at once, so it bounds a burst, not a message.
+pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
+/// The same for all streams of a connection together.
+pub const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+/// The largest HTTP/2 frame. Each frame is read into one block of its own, so this much is touched anew per frame.
+pub const FRAME_BYTES_MAX: u32 = 4 << 20;
+/// Calls in progress on one connection.
+pub const CALLS_PER_CONNECTION_MAX: u32 = 16_384;
+/// Calls that a client opened and cancelled before we looked at them.
+pub const CANCELLED_UNSEEN_MAX: usize = 4096;
+/// Metadata of one call, in bytes.
+pub const METADATA_BYTES_MAX: u32 = 64 << 10;
+/// Requests of one ModelStreamInfer that wait for their answers; beyond that the stream is not read on.
+pub const REQUESTS_PER_STREAM_MAX: usize = 1024;
+/// Connections that wait to be accepted.
+pub const BACKLOG: u32 = 1024;
+
+const _: () = assert!(STREAM_WINDOW_BYTES <= CONNECTION_WINDOW_BYTES);
+const _: () =
+    assert!(FRAME_BYTES_MAX <= STREAM_WINDOW_BYTES && FRAME_BYTES_MAX >= 1 << 14 && FRAME_BYTES_MAX < 1 << 24);

@@ -1,0 +1,119 @@
+//! How do connections begin and end?
+
+mod connection;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use nerite_api::Api;
+use tokio::sync::watch;
+
+use crate::listen::{Listener, Socket};
+use crate::options::Options;
+
+/// After a failed accept (mostly: no descriptors left) so long nothing is accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What all connections share.
+pub(crate) struct Front {
+    pub(crate) api: Api,
+    pub(crate) options: Options,
+    calls: Arc<AtomicUsize>,
+    stop: watch::Receiver<bool>,
+}
+
+impl Front {
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Ready when the server is asked to stop.
+    pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut stop = self.stop.clone();
+        async move {
+            // An error means that the handle is gone, and with it everybody who could ask.
+            if stop.wait_for(|stop| *stop).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    pub(crate) fn begin_call(&self) -> CallGuard {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        CallGuard(Arc::clone(&self.calls))
+    }
+}
+
+/// One call in progress.
+pub(crate) struct CallGuard(Arc<AtomicUsize>);
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A gRPC port at work. Dropping it leaves the port as it is.
+pub struct Handle {
+    stop: watch::Sender<bool>,
+    open: watch::Sender<()>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Handle {
+    /// Calls in progress: begun, and their answer not yet sent.
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Connections that are open, and listeners.
+    pub fn connections(&self) -> usize {
+        self.open.receiver_count()
+    }
+
+    /// Stops: listeners close, idle connections end at once, calls in progress are finished, new ones refused. Ready when
+    /// the last connection has ended; dropping it changes nothing.
+    pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.stop.send_replace(true);
+        let open = self.open.clone();
+        async move { open.closed().await }
+    }
+}
+
+/// Serves `api` on these listeners until [`Handle::stop`]. Needs the runtime's context.
+pub fn serve(api: Api, options: Options, listeners: Vec<Listener>) -> Handle {
+    let (stop, stopped) = watch::channel(false);
+    let (open, opened) = watch::channel(());
+    let calls = Arc::new(AtomicUsize::new(0));
+    let front = Arc::new(Front { api, options, calls: Arc::clone(&calls), stop: stopped });
+    for listener in listeners {
+        tokio::spawn(accept(listener, Arc::clone(&front), opened.clone()));
+    }
+    Handle { stop, open, calls }
+}
+
+async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>) {
+    let mut stop = pin!(front.stopped());
+    loop {
+        let socket = tokio::select! {
+            biased;
+            () = &mut stop => return,
+            socket = listener.accept() => socket,
+        };
+        match socket {
+            Ok(Socket::Tcp(stream)) => {
+                tokio::spawn(connection::serve(stream, Arc::clone(&front), open.clone()));
+            }
+            Ok(Socket::Unix(stream)) => {
+                tokio::spawn(connection::serve(stream, Arc::clone(&front), open.clone()));
+            }
+            Err(fault) => {
+                log::warn!("failed to accept a gRPC connection: {fault}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! How is one connection served?
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+
+use super::Front;
+use crate::dispatch::dispatch;
+use crate::execute::FirstPollInPlace;
+use crate::limits;
+use crate::options::Options;
+
+/// Serves a connection until it ends; `open` is held that long.
+pub(super) async fn serve<S>(socket: S, front: Arc<Front>, open: watch::Receiver<()>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stop = front.stopped();
+    let (age_max, age_grace) = (front.options.connection_age_max, front.options.connection_age_grace);
+    let protocol = protocol(&front.options);
+    let calls = service_fn(move |request| dispatch(Arc::clone(&front), request));
+    let mut connection = pin!(protocol.serve_connection(TokioIo::new(socket), calls));
+    let outcome = tokio::select! {
+        biased;
+        outcome = connection.as_mut() => outcome,
+        () = stop => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        () = sleep_or_never(age_max) => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                outcome = connection => outcome,
+                () = sleep_or_never(age_grace) => Ok(()),
+            }
+        }
+    };
+    if let Err(fault) = outcome {
+        log::debug!("a gRPC connection ended: {fault}");
+    }
+    drop(open);
+}
+
+async fn sleep_or_never(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn protocol(options: &Options) -> http2::Builder<FirstPollInPlace> {
+    let mut protocol = http2::Builder::new(FirstPollInPlace);
+    protocol
+        .timer(TokioTimer::new())
+        .auto_date_header(false)
+        .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
+        .max_frame_size(limits::FRAME_BYTES_MAX)
+        .max_concurrent_streams(limits::CALLS_PER_CONNECTION_MAX)
+        .max_pending_accept_reset_streams(limits::CANCELLED_UNSEEN_MAX)
+        .max_header_list_size(limits::METADATA_BYTES_MAX)
+        .keep_alive_interval(options.keepalive_time)
+        .keep_alive_timeout(options.keepalive_timeout);
+    protocol
+}

@@ -1,0 +1,211 @@
+//! How are many inferences answered over one call?
+//!
+//! ```text
+//!   client ─ Messages ─► Ask ─► api ─ sink ─► Mailbox ─► Order ─► encoded ─► client
+//!                                 any thread   |  in the call's own task
+//! ```
+//!
+//! Everything but the sinks runs where HTTP/2 asks for the next part of the answer. So nothing is read while the client does
+//! not take what it is owed, and all of it ends when the call does.
+
+mod mailbox;
+mod order;
+
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::Frame;
+use nerite_request::{Cancel, Response, Status};
+use nerite_wire::proto::{Chain, Chunks, InferMessage, StreamNews, encode_stream};
+
+use crate::compress::{Encoding, deflate};
+use crate::deadline::Deadline;
+use crate::failure::{Failure, ok_trailers};
+use crate::forward::forward;
+use crate::frame::Messages;
+use crate::limits::REQUESTS_PER_STREAM_MAX;
+use crate::serve::Front;
+use mailbox::Mailbox;
+use order::{Item, Order, Turn};
+
+/// A ModelStreamInfer in progress.
+pub(crate) struct StreamBody {
+    front: Arc<Front>,
+    headers: HeaderMap,
+    encoding: Option<Encoding>,
+    /// Whether the first failed response ends the stream with its own status.
+    strict: bool,
+    messages: Option<Messages>,
+    deadline: Deadline,
+    stop: Pin<Box<dyn Future<Output = ()> + Send>>,
+    mailbox: Arc<Mailbox>,
+    order: Order,
+    /// What is left of the message being sent.
+    chunks: smallvec::IntoIter<[Bytes; 2]>,
+    /// Why the stream will end otherwise than well.
+    failure: Option<Failure>,
+}
+
+impl StreamBody {
+    pub(crate) fn new(
+        front: Arc<Front>,
+        headers: HeaderMap,
+        messages: Messages,
+        deadline: Deadline,
+        encoding: Option<Encoding>,
+    ) -> StreamBody {
+        let strict = headers.get("triton_grpc_error").is_some_and(|value| value == "true");
+        StreamBody {
+            encoding,
+            strict,
+            messages: Some(messages),
+            deadline,
+            stop: Box::pin(front.stopped()),
+            mailbox: Mailbox::new(front.options.response_pool_max),
+            order: Order::new(),
+            chunks: Chunks::new().into_iter(),
+            failure: None,
+            front,
+            headers,
+        }
+    }
+
+    /// The next part of the answer: bytes, or at the end the status as `Err`.
+    pub(crate) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame<Bytes>, HeaderMap>> {
+        loop {
+            if let Some(chunk) = self.chunks.next() {
+                return Poll::Ready(Ok(Frame::data(chunk)));
+            }
+            if let Some(Turn { item, response }) = self.order.next() {
+                self.send(&item, response);
+                continue;
+            }
+            if self.mailbox.collect(&mut self.order) {
+                continue;
+            }
+            if self.messages.is_none() && self.order.is_idle() {
+                return Poll::Ready(Err(self.trailers()));
+            }
+            if self.deadline.poll_passed(cx).is_ready() {
+                self.fail(Failure::DEADLINE);
+                continue;
+            }
+            if self.poll_request(cx).is_pending() && self.mailbox.listen(cx) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Takes one request; ready when something may have changed.
+    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(messages) = &mut self.messages else { return Poll::Pending };
+        if self.stop.as_mut().poll(cx).is_ready() {
+            self.messages = None;
+            self.failure = Some(Failure::STOPPING);
+            return Poll::Ready(());
+        }
+        if self.order.waiting() >= REQUESTS_PER_STREAM_MAX {
+            return Poll::Pending;
+        }
+        match messages.poll_next(cx) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(Some(message))) => {
+                if let Err(failure) = self.begin(message) {
+                    self.fail(failure);
+                }
+            }
+            Poll::Ready(Ok(None)) => self.messages = None,
+            Poll::Ready(Err(failure)) => self.fail(failure),
+        }
+        Poll::Ready(())
+    }
+
+    /// Starts one request. A refusal takes the turn of the request's response; only what is no request at all is an `Err`.
+    fn begin(&mut self, chain: Chain) -> Result<(), Failure> {
+        let message = InferMessage::read(&chain)?;
+        drop(chain);
+        let api = &self.front.api;
+        let cancel = Cancel::new();
+        let item = Arc::new(Item {
+            id: message.id.clone(),
+            model: message.model.clone(),
+            version: message.version.clone(),
+            decoupled: api.is_decoupled(&message.model, &message.version),
+            cancel: cancel.clone(),
+        });
+        let number = self.order.admit(Arc::clone(&item));
+        let ask = message.into_ask(|parameters| forward(api, &self.headers, parameters));
+        let begun = ask.and_then(|ask| {
+            let sink = self.mailbox.sink(number, ask.empty_final);
+            api.infer_stream(ask, cancel, sink)
+        });
+        if let Err(refusal) = begun {
+            self.order.refuse(number, refusal);
+        }
+        Ok(())
+    }
+
+    /// Encodes one response, or ends the stream with it where the client asked for that.
+    fn send(&mut self, item: &Item, response: order::News) {
+        let encoded = match response {
+            order::News::Refused(refusal) => {
+                encode_error(Response { id: item.id.clone(), ..Response::default() }, &refusal, None)
+            }
+            order::News::Response(Response { error: Some(error), last, .. }) => {
+                if self.strict {
+                    return self.fail(error.into());
+                }
+                encode_error(item.as_response(), &error, Some(last))
+            }
+            order::News::Response(response) => {
+                let last = response.last;
+                let response = if response.empty { item.as_response() } else { response };
+                encode_stream(response, StreamNews { error: "", last: Some(last) })
+                    .or_else(|error| encode_error(item.as_response(), &error, Some(last)))
+            }
+        };
+        match encoded {
+            Ok(chunks) => {
+                let level = self.front.options.response_compression;
+                let chunks = match self.encoding {
+                    Some(encoding) => deflate(chunks, encoding, level),
+                    None => chunks,
+                };
+                self.chunks = chunks.into_iter();
+            }
+            Err(error) => self.fail(error.into()),
+        }
+    }
+
+    /// Ends the stream: what is not yet answered is cancelled, and nothing more is read or sent.
+    fn fail(&mut self, failure: Failure) {
+        self.messages = None;
+        self.mailbox.close();
+        self.order.cancel();
+        self.failure.get_or_insert(failure);
+    }
+
+    fn trailers(&mut self) -> HeaderMap {
+        let Some(failure) = mem::take(&mut self.failure) else { return ok_trailers() };
+        let mut trailers = HeaderMap::with_capacity(2);
+        failure.write(&mut trailers);
+        trailers
+    }
+}
+
+/// A client that goes away takes its requests with it.
+impl Drop for StreamBody {
+    fn drop(&mut self) {
+        self.mailbox.close();
+        self.order.cancel();
+    }
+}
+
+fn encode_error(response: Response, error: &Status, last: Option<bool>) -> Result<Chunks, Status> {
+    encode_stream(response, StreamNews { error: &error.message, last })
+}

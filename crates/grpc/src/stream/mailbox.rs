@@ -1,0 +1,210 @@
+//! How do responses come from the threads that made them to the stream that sends them?
+
+use std::collections::{HashMap, VecDeque};
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+
+use nerite_request::Response;
+use tokio::runtime;
+
+use super::order::Order;
+
+/// Responses that came, and who is to be told.
+pub(super) struct Mailbox {
+    state: Mutex<State>,
+    room: Condvar,
+    pool_max: usize,
+}
+
+#[derive(Default)]
+struct State {
+    news: VecDeque<Letter>,
+    /// Responses of each request in `news`; kept only where the pool is bounded.
+    pooled: HashMap<u64, usize>,
+    waker: Option<Waker>,
+    closed: bool,
+}
+
+struct Letter {
+    number: u64,
+    /// `None` for an end that nobody wants to hear of.
+    response: Option<Response>,
+    last: bool,
+}
+
+/// Larger bounds are as good as none, and not counted.
+const POOL_COUNTED_MAX: usize = 1 << 20;
+
+impl Mailbox {
+    /// A mailbox that holds up to `pool_max` responses per request.
+    pub(super) fn new(pool_max: usize) -> Arc<Mailbox> {
+        Arc::new(Mailbox { state: Mutex::default(), room: Condvar::new(), pool_max })
+    }
+
+    /// Where the responses of a request go; `empty_final` if the stream wants to hear of an end without tensors.
+    pub(super) fn sink(self: &Arc<Self>, number: u64, empty_final: bool) -> impl FnMut(Response) + Send + 'static {
+        let mailbox = Arc::clone(self);
+        move |response| {
+            let last = response.last;
+            let silent = response.empty && response.error.is_none() && !empty_final;
+            mailbox.post(Letter { number, response: (!silent).then_some(response), last });
+        }
+    }
+
+    fn post(&self, letter: Letter) {
+        let mut state = self.lock();
+        if self.is_counted() {
+            state = self.wait_for_room(state, letter.number);
+            *state.pooled.entry(letter.number).or_default() += 1;
+        }
+        if state.closed {
+            return;
+        }
+        state.news.push_back(letter);
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Holds the model back while too many of the request's responses wait. Threads of the runtime are never held: one of
+    /// them has to send.
+    fn wait_for_room<'a>(&self, mut state: MutexGuard<'a, State>, number: u64) -> MutexGuard<'a, State> {
+        let full = |state: &State| !state.closed && state.pooled.get(&number).is_some_and(|n| *n >= self.pool_max);
+        if full(&state) && runtime::Handle::try_current().is_err() {
+            while full(&state) {
+                state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        state
+    }
+
+    /// Moves what came into `order`. Whether there was anything.
+    pub(super) fn collect(&self, order: &mut Order) -> bool {
+        let news = {
+            let mut state = self.lock();
+            if state.news.is_empty() {
+                return false;
+            }
+            state.waker = None;
+            state.pooled.clear();
+            mem::take(&mut state.news)
+        };
+        if self.is_counted() {
+            self.room.notify_all();
+        }
+        for Letter { number, response, last } in news {
+            order.arrived(number, response, last);
+        }
+        true
+    }
+
+    /// Has `cx` told when something comes; false if something is there already. A stream asks this last before it sleeps, so
+    /// that a request answered where it was begun wakes nobody.
+    pub(super) fn listen(&self, cx: &mut Context<'_>) -> bool {
+        let mut state = self.lock();
+        if !state.news.is_empty() {
+            return false;
+        }
+        match &state.waker {
+            Some(waker) if waker.will_wake(cx.waker()) => {}
+            _ => state.waker = Some(cx.waker().clone()),
+        }
+        true
+    }
+
+    /// Takes nothing more, and holds nobody back.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let news = mem::take(&mut state.news);
+        drop(state);
+        self.room.notify_all();
+        drop(news);
+    }
+
+    fn is_counted(&self) -> bool {
+        self.pool_max <= POOL_COUNTED_MAX
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+    use std::thread;
+
+    use super::super::order::Item;
+    use super::*;
+
+    #[derive(Default)]
+    struct Counter(AtomicUsize);
+
+    impl Wake for Counter {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn order() -> Order {
+        let mut order = Order::new();
+        order.admit(Arc::new(Item::default()));
+        order
+    }
+
+    #[test]
+    fn a_sleeping_stream_is_woken_once() {
+        let (mailbox, mut order, counter) = (Mailbox::new(usize::MAX), order(), Arc::new(Counter::default()));
+        let waker = Waker::from(Arc::clone(&counter));
+        let mut cx = Context::from_waker(&waker);
+        assert!(!mailbox.collect(&mut order) && mailbox.listen(&mut cx));
+        let mut sink = mailbox.sink(0, false);
+        sink(Response::default());
+        sink(Response { last: true, ..Response::default() });
+        assert_eq!(counter.0.load(Ordering::Relaxed), 1);
+        assert!(!mailbox.listen(&mut cx) && mailbox.collect(&mut order));
+        assert_eq!(std::iter::from_fn(|| order.next()).count(), 2);
+    }
+
+    #[track_caller]
+    fn check_empty(empty_final: bool, sent: usize) {
+        let (mailbox, mut order) = (Mailbox::new(usize::MAX), order());
+        mailbox.sink(0, empty_final)(Response { last: true, empty: true, ..Response::default() });
+        assert!(mailbox.collect(&mut order));
+        assert_eq!(std::iter::from_fn(|| order.next()).count(), sent);
+        assert!(order.is_idle());
+    }
+
+    #[test]
+    fn an_end_without_tensors_is_told_to_those_who_ask() {
+        check_empty(false, 0);
+        check_empty(true, 1);
+    }
+
+    #[test]
+    fn a_full_pool_holds_the_model_back_until_the_stream_takes_or_ends() {
+        let (mailbox, mut order) = (Mailbox::new(2), order());
+        let model = thread::spawn({
+            let mut sink = mailbox.sink(0, false);
+            move || (0..5).for_each(|_| sink(Response::default()))
+        });
+        let mut taken = 0;
+        while taken < 4 {
+            if mailbox.collect(&mut order) {
+                let step = std::iter::from_fn(|| order.next()).count();
+                assert!(step <= 2, "{step} responses in a pool of 2");
+                taken += step;
+            }
+            thread::yield_now();
+        }
+        mailbox.close();
+        assert!(model.join().is_ok());
+    }
+}

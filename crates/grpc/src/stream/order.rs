@@ -1,0 +1,222 @@
+//! Which response is sent next?
+//!
+//! Models that answer each request once promise answers in the order of the requests. Decoupled models answer when they
+//! like, between each other and between the rest.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use nerite_request::{Cancel, Response, Status};
+
+/// What a response needs of its request.
+#[derive(Debug, Default)]
+pub(super) struct Item {
+    pub(super) id: String,
+    pub(super) model: String,
+    pub(super) version: String,
+    pub(super) decoupled: bool,
+    pub(super) cancel: Cancel,
+}
+
+impl Item {
+    /// A response that says only to which request it belongs.
+    pub(super) fn as_response(&self) -> Response {
+        let Item { id, model, version, .. } = self;
+        Response { id: id.clone(), model: model.clone(), version: version.clone(), ..Response::default() }
+    }
+}
+
+/// What happened to a request.
+#[derive(Debug)]
+pub(super) enum News {
+    /// It was never begun.
+    Refused(Status),
+    /// The model, or what stands before it, answered.
+    Response(Response),
+}
+
+/// Something to be sent now.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub(super) item: Arc<Item>,
+    pub(super) response: News,
+}
+
+/// The requests of a stream that are not wholly answered, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    entries: VecDeque<Entry>,
+    ready: VecDeque<Turn>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    item: Arc<Item>,
+    /// Responses that came before it was their turn.
+    held: VecDeque<News>,
+    done: bool,
+}
+
+impl Order {
+    pub(super) fn new() -> Order {
+        Order::default()
+    }
+
+    /// Takes a request in; its number names it from now on.
+    pub(super) fn admit(&mut self, item: Arc<Item>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.entries.push_back(Entry { number, item, held: VecDeque::new(), done: false });
+        number
+    }
+
+    /// The request was not begun.
+    pub(super) fn refuse(&mut self, number: u64, why: Status) {
+        self.take(number, Some(News::Refused(why)), true);
+    }
+
+    /// A response came; `None` for an end that nobody wants to hear of.
+    pub(super) fn arrived(&mut self, number: u64, response: Option<Response>, last: bool) {
+        self.take(number, response.map(News::Response), last);
+    }
+
+    fn take(&mut self, number: u64, news: Option<News>, last: bool) {
+        // Entries leave from anywhere but come in order, so they are sorted.
+        let Ok(at) = self.entries.binary_search_by_key(&number, |entry| entry.number) else { return };
+        let entry = &mut self.entries[at];
+        entry.done |= last;
+        if entry.item.decoupled {
+            let item = Arc::clone(&entry.item);
+            self.ready.extend(news.map(|response| Turn { item, response }));
+            if last {
+                self.entries.remove(at);
+            }
+            return;
+        }
+        entry.held.extend(news);
+        if self.entries.iter().take(at).all(|before| before.item.decoupled) {
+            self.release(at);
+        }
+    }
+
+    /// Sends what is held at `at`, whose turn it is, and if that was all goes on to the next whose turn it then is.
+    fn release(&mut self, mut at: usize) {
+        while let Some(entry) = self.entries.get_mut(at) {
+            if entry.item.decoupled {
+                at += 1;
+                continue;
+            }
+            let item = &entry.item;
+            self.ready.extend(entry.held.drain(..).map(|response| Turn { item: Arc::clone(item), response }));
+            if !entry.done {
+                return;
+            }
+            self.entries.remove(at);
+        }
+    }
+
+    /// The next response to send.
+    pub(super) fn next(&mut self) -> Option<Turn> {
+        self.ready.pop_front()
+    }
+
+    /// Requests that are not wholly answered.
+    pub(super) fn waiting(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether everything has been sent.
+    pub(super) fn is_idle(&self) -> bool {
+        self.entries.is_empty() && self.ready.is_empty()
+    }
+
+    /// Cancels what is not wholly answered, and forgets it.
+    pub(super) fn cancel(&mut self) {
+        for entry in self.entries.drain(..) {
+            entry.item.cancel.cancel();
+        }
+        self.ready.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Plays a script: `d` and `o` admit a decoupled or an ordered request, `3` brings a response to request 3, `3!` its
+    /// last one, `3.` an end without one, `3x` a refusal. Expects the numbers of the requests in the order of sending.
+    #[track_caller]
+    fn check(script: &str, sent: &str) {
+        let mut order = Order::new();
+        let mut got = Vec::new();
+        for word in script.split_whitespace() {
+            match word {
+                "d" | "o" => {
+                    let item = Item { id: order.next.to_string(), decoupled: word == "d", ..Item::default() };
+                    order.admit(Arc::new(item));
+                }
+                _ => {
+                    let number = u64::from(word.as_bytes()[0] - b'0');
+                    match &word[1..] {
+                        "" => order.arrived(number, Some(Response::default()), false),
+                        "!" => order.arrived(number, Some(Response::default()), true),
+                        "." => order.arrived(number, None, true),
+                        _ => order.refuse(number, Status::invalid("no")),
+                    }
+                }
+            }
+            got.extend(std::iter::from_fn(|| order.next()).map(|turn| turn.item.id.clone()));
+        }
+        assert_eq!(got.join(" "), sent, "{script}");
+        let open = script.split_whitespace().filter(|w| matches!(*w, "d" | "o")).count();
+        let closed = script.split_whitespace().filter(|w| w.ends_with(['!', '.', 'x'])).count();
+        assert_eq!(order.is_idle(), open == closed);
+    }
+
+    #[test]
+    fn ordered_requests_are_answered_in_order() {
+        check("o 0!", "0");
+        check("o o 1! 0!", "0 1");
+        check("o o o 2! 1! 0!", "0 1 2");
+        check("o o 1! o 2! 0!", "0 1 2");
+        check("o o 1x 0!", "0 1");
+        check("o o o 2! 0! 1.", "0 2");
+        check("o o 1! 0", "0");
+        check("o o 1! 0 0 0!", "0 0 0 1");
+    }
+
+    #[test]
+    fn decoupled_requests_wait_for_nobody() {
+        check("d d 1 0 1 0! 1!", "1 0 1 0 1");
+        check("o d 1 1! 0!", "1 1 0");
+        check("d o 1! 0 0.", "1 0");
+        check("o d o 2! 1 0! 1.", "1 0 2");
+        check("d o o 2! 1! 0x", "1 2 0");
+    }
+
+    #[test]
+    fn what_comes_after_the_last_is_dropped() {
+        let mut order = Order::new();
+        order.admit(Arc::default());
+        order.arrived(0, None, true);
+        order.arrived(0, Some(Response::default()), true);
+        order.arrived(9, Some(Response::default()), true);
+        assert!(order.next().is_none() && order.is_idle());
+    }
+
+    #[test]
+    fn cancelling_reaches_every_open_request() {
+        let mut order = Order::new();
+        let items: Vec<Arc<Item>> = (0..3).map(|_| Arc::default()).collect();
+        for item in &items {
+            order.admit(Arc::clone(item));
+        }
+        order.arrived(0, Some(Response::default()), true);
+        order.cancel();
+        let cancelled: Vec<bool> = items.iter().map(|item| item.cancel.is_cancelled()).collect();
+        assert_eq!(cancelled, [false, true, true]);
+        assert!(order.is_idle());
+    }
+}

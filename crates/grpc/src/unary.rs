@@ -1,0 +1,164 @@
+//! How are the calls answered that are not inferences?
+
+use nerite_api::Api;
+use nerite_wire::proto::health::health_check_response::ServingStatus;
+use nerite_wire::proto::health::{HealthCheckRequest, HealthCheckResponse};
+use nerite_wire::proto::messages::{
+    CudaSharedMemoryRegisterRequest, CudaSharedMemoryRegisterResponse, CudaSharedMemoryStatusRequest,
+    CudaSharedMemoryStatusResponse, CudaSharedMemoryUnregisterRequest, CudaSharedMemoryUnregisterResponse,
+    LogSettingsRequest, LogSettingsResponse, ModelConfigRequest, ModelConfigResponse, ModelMetadataRequest,
+    ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse, ModelStatisticsRequest, ModelStatisticsResponse,
+    RepositoryIndexRequest, RepositoryIndexResponse, RepositoryModelLoadRequest, RepositoryModelLoadResponse,
+    RepositoryModelUnloadRequest, RepositoryModelUnloadResponse, ServerLiveRequest, ServerLiveResponse,
+    ServerMetadataRequest, ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse,
+    SystemSharedMemoryRegisterRequest, SystemSharedMemoryRegisterResponse, SystemSharedMemoryStatusRequest,
+    SystemSharedMemoryStatusResponse, SystemSharedMemoryUnregisterRequest, SystemSharedMemoryUnregisterResponse,
+    TraceSettingRequest, TraceSettingResponse,
+};
+use nerite_wire::proto::{Chain, Chunks, check_repository, load_options, log_change, trace_change, unload_dependents};
+use prost::Message;
+
+use crate::call::Call;
+use crate::compress::framed;
+use crate::failure::Failure;
+
+/// Reads, asks, writes.
+pub(crate) async fn answer(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
+    match call {
+        Call::HealthCheck | Call::ServerLive | Call::ServerReady | Call::ModelReady => health(api, call, message),
+        Call::ServerMetadata | Call::ModelMetadata | Call::ModelConfig | Call::ModelStatistics => {
+            describe(api, call, message)
+        }
+        Call::RepositoryIndex | Call::RepositoryModelLoad | Call::RepositoryModelUnload => {
+            repository(api, call, message).await
+        }
+        Call::SystemSharedMemoryStatus
+        | Call::SystemSharedMemoryRegister
+        | Call::SystemSharedMemoryUnregister
+        | Call::CudaSharedMemoryStatus
+        | Call::CudaSharedMemoryRegister
+        | Call::CudaSharedMemoryUnregister => shared_memory(api, call, message),
+        Call::TraceSetting | Call::LogSettings => settings(api, call, message),
+        Call::ModelInfer | Call::ModelStreamInfer => Err(Failure::UNKNOWN_CALL),
+    }
+}
+
+fn read<M: Message + Default>(message: Chain) -> Result<M, Failure> {
+    Ok(M::decode(message.into_reader())?)
+}
+
+fn health(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
+    match call {
+        Call::ServerLive => {
+            let ServerLiveRequest {} = read(message)?;
+            framed(&ServerLiveResponse { live: api.live() })
+        }
+        Call::ServerReady => {
+            let ServerReadyRequest {} = read(message)?;
+            framed(&ServerReadyResponse { ready: api.ready() })
+        }
+        Call::ModelReady => {
+            let request: ModelReadyRequest = read(message)?;
+            framed(&ModelReadyResponse { ready: api.model_ready(&request.name, &request.version)? })
+        }
+        _ => {
+            let _: HealthCheckRequest = read(message)?;
+            let status = if api.ready() { ServingStatus::Serving } else { ServingStatus::NotServing };
+            framed(&HealthCheckResponse { status: status.into() })
+        }
+    }
+}
+
+fn describe(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
+    match call {
+        Call::ServerMetadata => {
+            let ServerMetadataRequest {} = read(message)?;
+            framed(&ServerMetadataResponse::from(api.server_report()?))
+        }
+        Call::ModelMetadata => {
+            let request: ModelMetadataRequest = read(message)?;
+            framed(&ModelMetadataResponse::from(api.model_report(&request.name, &request.version)?))
+        }
+        Call::ModelConfig => {
+            let request: ModelConfigRequest = read(message)?;
+            let config = api.model_config(&request.name, &request.version)?;
+            framed(&ModelConfigResponse { config: Some(config.as_ref().clone()) })
+        }
+        _ => {
+            let request: ModelStatisticsRequest = read(message)?;
+            framed(&ModelStatisticsResponse::from(api.statistics(&request.name, &request.version)?))
+        }
+    }
+}
+
+async fn repository(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
+    match call {
+        Call::RepositoryIndex => {
+            let request: RepositoryIndexRequest = read(message)?;
+            check_repository(&request.repository_name)?;
+            framed(&RepositoryIndexResponse::from(api.index(request.ready)?))
+        }
+        Call::RepositoryModelLoad => {
+            let mut request: RepositoryModelLoadRequest = read(message)?;
+            let options = load_options(&mut request)?;
+            api.load(&request.model_name, options).await?;
+            framed(&RepositoryModelLoadResponse {})
+        }
+        _ => {
+            let request: RepositoryModelUnloadRequest = read(message)?;
+            let dependents = unload_dependents(&request)?;
+            api.unload(&request.model_name, dependents).await?;
+            framed(&RepositoryModelUnloadResponse {})
+        }
+    }
+}
+
+fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
+    match call {
+        Call::SystemSharedMemoryStatus => {
+            let request: SystemSharedMemoryStatusRequest = read(message)?;
+            framed(&SystemSharedMemoryStatusResponse::from(api.system_status(&request.name)?))
+        }
+        Call::SystemSharedMemoryRegister => {
+            let request: SystemSharedMemoryRegisterRequest = read(message)?;
+            api.register_system(&request.name, &request.key, request.offset, request.byte_size)?;
+            framed(&SystemSharedMemoryRegisterResponse {})
+        }
+        Call::SystemSharedMemoryUnregister => {
+            let request: SystemSharedMemoryUnregisterRequest = read(message)?;
+            api.unregister_system(&request.name)?;
+            framed(&SystemSharedMemoryUnregisterResponse {})
+        }
+        Call::CudaSharedMemoryStatus => {
+            let request: CudaSharedMemoryStatusRequest = read(message)?;
+            framed(&CudaSharedMemoryStatusResponse::from(api.cuda_status(&request.name)?))
+        }
+        Call::CudaSharedMemoryRegister => {
+            let request: CudaSharedMemoryRegisterRequest = read(message)?;
+            api.register_cuda(&request.name, &request.raw_handle, request.device_id, request.byte_size)?;
+            framed(&CudaSharedMemoryRegisterResponse {})
+        }
+        _ => {
+            let request: CudaSharedMemoryUnregisterRequest = read(message)?;
+            api.unregister_cuda(&request.name)?;
+            framed(&CudaSharedMemoryUnregisterResponse {})
+        }
+    }
+}
+
+fn settings(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
+    if call == Call::TraceSetting {
+        let request: TraceSettingRequest = read(message)?;
+        let change = trace_change(request.settings)?;
+        let settings = if change.is_empty() {
+            api.trace_settings(&request.model_name)?
+        } else {
+            api.change_trace(&request.model_name, change)?
+        };
+        return framed(&TraceSettingResponse::from(settings));
+    }
+    let request: LogSettingsRequest = read(message)?;
+    let settings =
+        if request.settings.is_empty() { api.log_settings() } else { api.change_log(log_change(request.settings)?)? };
+    framed(&LogSettingsResponse::from(settings))
+}
