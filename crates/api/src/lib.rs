@@ -25,3 +25,4 @@ pub use access::{Category, Protocol, Restriction};
 pub use api::{Api, Options};
 pub use logging::LogSwitches;
 pub use nerite_request::{Code, Status};
+pub use nerite_wire::prometheus::HostMetrics;

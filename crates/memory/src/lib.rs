@@ -31,7 +31,7 @@ mod number;
 mod place;
 mod slot;
 
-pub use block::{Block, POOLED_BYTES_MIN, pooled_bytes, trim_pool};
+pub use block::{Block, POOLED_BYTES_MIN, pooled_bytes, trim_heap, trim_pool};
 pub use buffer::Buffer;
 pub use copy::{Reason, copied_bytes, count_copied};
 pub use extent::{Extent, ExtentError};
