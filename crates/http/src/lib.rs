@@ -1,1 +1,24 @@
-//! (to be written)
+//! How is HTTP spoken?
+//!
+//! ```text
+//!   listen ─ serve ─ dispatch ─┬─ calls/infer     receive ─► wire ─► api ─► wire ─► reply
+//!   TCP, Unix   hyper  route    └─ calls/*         read, ask, write
+//! ```
+//!
+//! HTTP/1.1 over TCP and Unix sockets by one service: paths are few and fixed, so the router is a match. The body of an
+//! inference is copied once, from the pieces the socket delivered into one block whose binary part begins on a 64-byte
+//! boundary; what arrived in one piece is used as it is. Binary outputs go out from where the model left them.
+#![forbid(unsafe_code)]
+
+mod calls;
+mod dispatch;
+mod encoding;
+pub mod limits;
+mod listen;
+mod receive;
+mod reply;
+mod route;
+mod serve;
+
+pub use listen::{BindError, Endpoint, Listener, bind};
+pub use serve::{Handle, serve};

@@ -1,0 +1,28 @@
+//! What does each call read, ask and write?
+
+pub mod control;
+pub mod generate;
+pub mod health;
+pub mod infer;
+pub mod metadata;
+pub mod regions;
+pub mod settings;
+
+use http::Response;
+use hyper::body::{Body, Incoming};
+use nerite_request::Status;
+use nerite_wire::json::check_json_size;
+
+use crate::receive::{Expected, Received, receive};
+use crate::reply::{Failure, Outgoing};
+
+/// What a call comes to.
+pub type Outcome = Result<Response<Outgoing>, Failure>;
+
+/// Reads a body that is JSON from end to end.
+async fn read_body(body: Incoming, bytes_max: u64) -> Result<Received, Failure> {
+    let declared = body.size_hint().exact();
+    let too_large =
+        |size, max| check_json_size(size, max).err().unwrap_or_else(|| Status::invalid("the body is too large"));
+    receive(body, Expected { declared, tail_at: None, bytes_max, too_large }).await
+}

@@ -1,0 +1,149 @@
+//! How does an inference over HTTP go?
+
+mod framing;
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Response};
+use hyper::body::{Body, Incoming};
+use nerite_api::{Api, Protocol};
+use nerite_request::{Ask, Parameter, Status};
+use nerite_wire::json::{Answer, InferText, Rendering, read_infer, read_raw_infer, write_answer};
+
+use super::Outcome;
+use crate::encoding::Encoding;
+use crate::limits::INLINE_WORK_BYTES_MAX;
+use crate::receive::{Received, Store, discard, receive};
+use crate::reply::{BINARY, Failure, JSON, Outgoing};
+use framing::Framing;
+
+/// Where in a body the JSON ends.
+pub const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+
+/// Reads, asks, writes.
+pub async fn infer(api: &Api, parts: &Parts, body: Incoming, model: &str, version: &str) -> Outcome {
+    let (ask, rendering) = read(api, parts, body, model, version).await?;
+    let mut response = api.infer(ask).await;
+    if let Some(status) = response.error.take() {
+        return Err(status.into());
+    }
+    let answer = write_answer(response, &rendering)?;
+    write(answer, Encoding::of_response(parts.headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes))).await
+}
+
+async fn read(
+    api: &Api,
+    parts: &Parts,
+    body: Incoming,
+    model: &str,
+    version: &str,
+) -> Result<(Ask, Rendering), Failure> {
+    let early = api.check_infer(Protocol::Http, model, version).map_err(Failure::plain);
+    let framing =
+        early.and_then(|()| Framing::of(&parts.headers, body.size_hint().exact(), api.http_input_bytes_max()));
+    let framing = match framing {
+        Ok(framing) => framing,
+        Err(failure) => {
+            // A client that asks first whether to send is told no by the answer.
+            if !failure.close && !parts.headers.contains_key(EXPECT) {
+                discard(body).await;
+            }
+            return Err(failure);
+        }
+    };
+    let received = receive(body, framing.expected()).await?;
+    let received = inflated(received, framing).await?;
+    let json_len = framing.json_len(received.bytes().len())?;
+    let bytes_max = framing.bytes_max;
+    let (mut ask, rendering) = if json_len == 0 {
+        read_raw_infer(received.tail(0), model, version, bytes_max)?
+    } else if json_len > INLINE_WORK_BYTES_MAX {
+        let (model, version) = (model.to_string(), version.to_string());
+        aside(move || read_text(&received, json_len, &model, &version, bytes_max)).await??
+    } else {
+        read_text(&received, json_len, model, version, bytes_max)?
+    };
+    forward_headers(api, parts, &mut ask)?;
+    Ok((ask, rendering))
+}
+
+fn read_text(
+    received: &Received,
+    json_len: usize,
+    model: &str,
+    version: &str,
+    bytes_max: u64,
+) -> Result<(Ask, Rendering), Status> {
+    let json = received.bytes().get(..json_len).unwrap_or_default();
+    let tail = received.tail(json_len);
+    read_infer(&InferText { json, tail: &tail, model, version, bytes_max })
+}
+
+/// The body as it was before it was compressed.
+async fn inflated(received: Received, framing: Framing) -> Result<Received, Failure> {
+    let Some(encoding) = framing.encoding else { return Ok(received) };
+    let inflate = move || {
+        let mut store = Store::new(framing.tail_at().unwrap_or_default(), None);
+        encoding.inflate(received.bytes(), &mut store, framing.bytes_max)?;
+        Ok::<_, Status>(Received::Block(store.finish()))
+    };
+    Ok(aside(inflate).await??)
+}
+
+/// Work that would hold up other connections.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    let outcome = tokio::task::spawn_blocking(work).await;
+    outcome.map_err(|error| Status::internal(format!("the request could not be read: {error}")))
+}
+
+fn forward_headers(api: &Api, parts: &Parts, ask: &mut Ask) -> Result<(), Status> {
+    if !api.forwards_headers(Protocol::Http) {
+        return Ok(());
+    }
+    for (name, value) in &parts.headers {
+        if api.forwards_header(Protocol::Http, name.as_str())? {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            ask.parameters.insert(name.as_str(), Parameter::String(value));
+        }
+    }
+    Ok(())
+}
+
+async fn write(answer: Answer, encoding: Option<Encoding>) -> Outcome {
+    let json_len = answer.head.len();
+    let is_binary = !answer.tail.is_empty();
+    let mut pieces = VecDeque::with_capacity(1 + answer.tail.len());
+    pieces.push_back(Bytes::from(answer.head));
+    pieces.extend(answer.tail.into_iter().map(nerite_memory::Buffer::into_bytes));
+
+    let mut response = Response::new(Outgoing::Empty);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, if is_binary { BINARY } else { JSON });
+    if is_binary {
+        headers.insert(JSON_LENGTH, HeaderValue::from(json_len));
+    }
+    if let Some(encoding) = encoding {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static(encoding.name()));
+        let compressed = compressed(pieces, encoding).await?;
+        pieces = VecDeque::from([Bytes::from(compressed)]);
+    }
+    *response.body_mut() = match pieces.pop_front() {
+        Some(only) if pieces.is_empty() => Outgoing::Whole(only),
+        Some(first) => {
+            pieces.push_front(first);
+            Outgoing::Pieces(pieces)
+        }
+        None => Outgoing::Empty,
+    };
+    Ok(response)
+}
+
+async fn compressed(pieces: VecDeque<Bytes>, encoding: Encoding) -> Result<Vec<u8>, Status> {
+    let len: usize = pieces.iter().map(Bytes::len).sum();
+    let compress = move || encoding.compress(pieces.iter().map(|piece| &piece[..]));
+    let outcome = if len > INLINE_WORK_BYTES_MAX { aside(compress).await? } else { compress() };
+    outcome.map_err(|error| Status::internal(format!("the answer could not be compressed: {error}")))
+}

@@ -1,0 +1,28 @@
+//! What is there to know of the server and its models?
+
+use nerite_api::Api;
+use nerite_config::to_json;
+use nerite_wire::json::{write_model, write_server, write_statistics};
+
+use super::Outcome;
+use crate::reply::json;
+
+/// The server's metadata.
+pub fn server(api: &Api) -> Outcome {
+    Ok(json(write_server(&api.server_report()?)))
+}
+
+/// A model's metadata.
+pub fn model(api: &Api, name: &str, version: &str) -> Outcome {
+    Ok(json(write_model(&api.model_report(name, version)?)))
+}
+
+/// A model's configuration.
+pub fn config(api: &Api, name: &str, version: &str) -> Outcome {
+    Ok(json(to_json(&*api.model_config(name, version)?).into_bytes()))
+}
+
+/// Statistics of one version, of one model, or (empty name) of all.
+pub fn statistics(api: &Api, name: &str, version: &str) -> Outcome {
+    Ok(json(write_statistics(&api.statistics(name, version)?)))
+}

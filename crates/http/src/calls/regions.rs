@@ -1,0 +1,43 @@
+//! Which regions of shared memory are registered?
+
+use hyper::body::Incoming;
+use nerite_api::Api;
+use nerite_request::Status;
+use nerite_wire::json::{read_cuda_register, read_system_register, write_cuda_status, write_system_status};
+
+use super::{Outcome, read_body};
+use crate::reply::{done, json};
+use crate::route::{RegionCall, RegionKind};
+
+/// Status, registration and unregistration of both kinds.
+pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, call: RegionCall) -> Outcome {
+    match (kind, call) {
+        (RegionKind::System, RegionCall::Status) => Ok(json(write_system_status(&api.system_status(name)?))),
+        (RegionKind::Cuda, RegionCall::Status) => Ok(json(write_cuda_status(&api.cuda_status(name)?))),
+        (RegionKind::System, RegionCall::Unregister) => Ok(api.unregister_system(name).map(|()| done())?),
+        (RegionKind::Cuda, RegionCall::Unregister) => Ok(api.unregister_cuda(name).map(|()| done())?),
+        (RegionKind::System, RegionCall::Register) => {
+            check_register(api, name, "system")?;
+            let body = read_body(body, api.http_input_bytes_max()).await?;
+            let region = read_system_register(body.bytes())?;
+            Ok(api.register_system(name, &region.key, region.offset, region.byte_size).map(|()| done())?)
+        }
+        (RegionKind::Cuda, RegionCall::Register) => {
+            check_register(api, name, "cuda")?;
+            let body = read_body(body, api.http_input_bytes_max()).await?;
+            let region = read_cuda_register(body.bytes())?;
+            // A number beyond any device is refused as one.
+            let device_id = i64::try_from(region.device_id).unwrap_or(i64::MAX);
+            Ok(api.register_cuda(name, &region.raw_handle, device_id, region.byte_size).map(|()| done())?)
+        }
+    }
+}
+
+/// What is refused before the body is looked at.
+fn check_register(api: &Api, name: &str, kind: &str) -> Result<(), Status> {
+    api.check_client_shm()?;
+    if name.is_empty() {
+        return Err(Status::invalid(format!("'region name' is necessary to register {kind} shared memory region")));
+    }
+    Ok(())
+}

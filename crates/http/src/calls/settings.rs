@@ -1,0 +1,63 @@
+//! What is traced and logged?
+
+use http::Method;
+use hyper::body::Incoming;
+use nerite_api::{Api, Code, Status};
+use nerite_wire::json::{read_log_change, read_trace_change, write_log_settings, write_trace_settings};
+
+use super::{Outcome, read_body};
+use crate::reply::json;
+
+/// Trace settings of the server (empty name) or of a model, changed first if the method is POST.
+pub async fn trace(api: &Api, method: &Method, body: Incoming, name: &str) -> Outcome {
+    if method == Method::GET {
+        return Ok(json(write_trace_settings(&api.trace_settings(name)?)));
+    }
+    // An unknown model is refused before the body is looked at.
+    api.trace_settings(name)?;
+    let body = read_body(body, api.http_input_bytes_max()).await?;
+    let settings = api.change_trace(name, read_trace_change(body.bytes())?).map_err(worded_for_http)?;
+    Ok(json(write_trace_settings(&settings)))
+}
+
+/// The log settings, changed first if the method is POST.
+pub async fn logging(api: &Api, method: &Method, body: Incoming) -> Outcome {
+    if method == Method::GET {
+        return Ok(json(write_log_settings(&api.log_settings())));
+    }
+    let body = read_body(body, api.http_input_bytes_max()).await?;
+    let settings = api.change_log(read_log_change(body.bytes())?).map_err(worded_for_http)?;
+    Ok(json(write_log_settings(&settings)))
+}
+
+/// Two refusals are worded, and one of them numbered, otherwise over HTTP than over gRPC.
+fn worded_for_http(status: Status) -> Status {
+    if let Some(format) = status.message.strip_prefix("invalid argument for log_format, got: ") {
+        return Status::new(Code::Unavailable, format!("invalid argument for --log_format, got: {format}"));
+    }
+    let count = "Unable to parse 'trace_count'. Expecting value >= -1, got:";
+    match status.message.strip_prefix(count) {
+        Some(rest) => Status::new(status.code, format!("{count}{}", rest.trim_start())),
+        None => status,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(message: &str, code: Code, worded: &str) {
+        let status = worded_for_http(Status::invalid(message));
+        assert_eq!((status.code, status.message.as_str()), (code, worded));
+    }
+
+    #[test]
+    fn two_texts_differ_from_grpcs() {
+        let format = "invalid argument for --log_format, got: x";
+        check("invalid argument for log_format, got: x", Code::Unavailable, format);
+        let count = "Unable to parse 'trace_count'. Expecting value >= -1, got:-2";
+        check("Unable to parse 'trace_count'. Expecting value >= -1, got: -2", Code::InvalidArg, count);
+        check("another", Code::InvalidArg, "another");
+    }
+}

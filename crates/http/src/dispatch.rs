@@ -1,0 +1,49 @@
+//! Who may call what, and who answers?
+
+use std::convert::Infallible;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use nerite_api::{Api, Protocol};
+
+use crate::calls::{control, generate, health, infer, metadata, regions, settings};
+use crate::reply::{JSON, Outgoing, PLAIN, error, method_not_allowed, not_found};
+use crate::route::{ModelCall, Route};
+
+/// Answers one request. First comes whether the path exists, then whether the caller may use it, then the method.
+pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Result<Response<Outgoing>, Infallible> {
+    let (parts, body) = request.into_parts();
+    let Some(route) = Route::of(parts.uri.path()) else { return Ok(not_found()) };
+    let header = |name: &str| parts.headers.get(name).map(http::HeaderValue::as_bytes);
+    if let Err(status) = api.allow(Protocol::Http, route.category(), header) {
+        return Ok(error(http::StatusCode::FORBIDDEN, PLAIN, &status.message));
+    }
+    if !route.takes(&parts.method) {
+        return Ok(method_not_allowed(if route.refuses_as_json() { JSON } else { PLAIN }));
+    }
+    let outcome = match route {
+        Route::Model { name, version, call: ModelCall::Infer } => infer::infer(api, &parts, body, name, version).await,
+        Route::Model { name, version, call: ModelCall::Generate { stream } } => {
+            // Boxed, like all that waits and is not an inference: the room for the largest call is kept per connection.
+            Box::pin(generate::generate(api, &parts, body, name, version, stream)).await
+        }
+        Route::Live => Ok(health::live(api)),
+        Route::Ready => Ok(health::ready(api)),
+        Route::Server => metadata::server(api),
+        Route::Model { name, version, call } => match call {
+            ModelCall::Ready => health::model_ready(api, name, version),
+            ModelCall::Config => metadata::config(api, name, version),
+            ModelCall::Statistics => metadata::statistics(api, name, version),
+            _ => metadata::model(api, name, version),
+        },
+        Route::AllStatistics => metadata::statistics(api, "", ""),
+        Route::Index => Box::pin(control::index(api, body)).await,
+        Route::Control { repository: true, .. } => Err(control::no_repository()),
+        Route::Control { name, load: true, .. } => Box::pin(control::load(api, body, name)).await,
+        Route::Control { name, .. } => Box::pin(control::unload(api, body, name)).await,
+        Route::Region { kind, name, call } => Box::pin(regions::region(api, body, kind, name, call)).await,
+        Route::Trace { name } => Box::pin(settings::trace(api, &parts.method, body, name)).await,
+        Route::Logging => Box::pin(settings::logging(api, &parts.method, body)).await,
+    };
+    Ok(outcome.unwrap_or_else(Into::into))
+}

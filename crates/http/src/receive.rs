@@ -1,0 +1,145 @@
+//! How does a body come in with one copy at the most?
+//!
+//! ```text
+//!   block    ├── lead ──┤├── JSON ──┤├── binary tensors …
+//!                                    └ a multiple of 64
+//! ```
+
+mod store;
+
+use std::future::poll_fn;
+use std::pin::pin;
+
+use bytes::Bytes;
+use http_body::Body;
+use nerite_memory::{Buffer, Extent};
+use nerite_request::Status;
+
+use crate::limits::{CHUNK_COUNTED_BYTES_MAX, CHUNKS_MAX, TAIL_ALIGN, TAIL_KEPT_BYTES_MAX};
+use crate::reply::Failure;
+pub use store::Store;
+
+/// What is known of a body before it comes.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    /// Bytes the client declared; `None` for a chunked body.
+    pub declared: Option<u64>,
+    /// Where its binary part begins; `None` if it has none.
+    pub tail_at: Option<usize>,
+    /// Bytes it may have.
+    pub bytes_max: u64,
+    /// What to say when it has more; given the number so far.
+    pub too_large: fn(u64, u64) -> Status,
+}
+
+/// A whole body in one piece.
+#[derive(Debug)]
+pub enum Received {
+    /// As the socket delivered it.
+    Frame(Bytes),
+    /// Put together in a block of our own.
+    Block(Buffer),
+}
+
+impl Received {
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Received::Frame(bytes) => bytes,
+            Received::Block(buffer) => buffer.private_bytes().expect("a block is this process's own"),
+        }
+    }
+
+    /// The bytes from `at` on, not copied.
+    pub fn tail(&self, at: usize) -> Buffer {
+        let all = self.bytes().len();
+        let Ok(extent) = Extent::new(at, all.saturating_sub(at), all) else { return Buffer::empty() };
+        match self {
+            _ if extent.is_empty() => Buffer::empty(),
+            Received::Frame(bytes) => Buffer::from(bytes.slice(at..)),
+            Received::Block(buffer) => buffer.slice(extent),
+        }
+    }
+}
+
+/// Reads `body` to its end.
+pub async fn receive<B>(body: B, expected: Expected) -> Result<Received, Failure>
+where
+    B: Body<Data = Bytes, Error: std::fmt::Display>,
+{
+    if expected.declared.is_some_and(|declared| declared > expected.bytes_max) {
+        return Err((expected.too_large)(expected.declared.unwrap_or_default(), expected.bytes_max).into());
+    }
+    let mut body = pin!(body);
+    let mut chunks = Chunks { expected, count: 0, bytes: 0 };
+    let Some(first) = chunks.next(body.as_mut()).await? else { return Ok(Received::Frame(Bytes::new())) };
+    let is_whole = expected.declared == Some(first.len() as u64) || body.is_end_stream();
+    if is_whole && can_stay(&first, expected.tail_at) {
+        return Ok(Received::Frame(first));
+    }
+    let mut store = Store::new(expected.tail_at.unwrap_or_default(), expected.declared);
+    store.write(&first);
+    drop(first);
+    while let Some(frame) = chunks.next(body.as_mut()).await? {
+        store.write(&frame);
+    }
+    Ok(Received::Block(store.finish()))
+}
+
+/// Reads `body` to its end for nothing, so that the client, still sending, gets to read why it was refused.
+pub async fn discard<B: Body<Data = Bytes>>(body: B) {
+    let mut body = pin!(body);
+    while let Some(Ok(_)) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {}
+}
+
+/// Whether a body that came in one piece can be used where it lies.
+fn can_stay(frame: &Bytes, tail_at: Option<usize>) -> bool {
+    let Some(tail) = tail_at.and_then(|at| frame.get(at..)) else { return true };
+    tail.len() < TAIL_KEPT_BYTES_MAX || tail.as_ptr().addr().is_multiple_of(TAIL_ALIGN)
+}
+
+/// The pieces of a body, counted.
+struct Chunks {
+    expected: Expected,
+    count: usize,
+    bytes: u64,
+}
+
+impl Chunks {
+    async fn next<B>(&mut self, mut body: std::pin::Pin<&mut B>) -> Result<Option<Bytes>, Failure>
+    where
+        B: Body<Data = Bytes, Error: std::fmt::Display>,
+    {
+        while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+            let frame = frame.map_err(|error| {
+                let status = Status::invalid(format!("the request body broke off: {error}"));
+                Failure { close: true, ..Failure::plain(status) }
+            })?;
+            match frame.into_data() {
+                Ok(data) if !data.is_empty() => return self.count(data).map(Some),
+                // Trailers, and nothing.
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn count(&mut self, data: Bytes) -> Result<Bytes, Failure> {
+        self.bytes += data.len() as u64;
+        if self.bytes > self.expected.bytes_max {
+            let status = (self.expected.too_large)(self.bytes, self.expected.bytes_max);
+            return Err(Failure { close: true, ..status.into() });
+        }
+        self.count += usize::from(data.len() < CHUNK_COUNTED_BYTES_MAX);
+        if self.expected.declared.is_none() && self.count > CHUNKS_MAX {
+            let status = Status::invalid(format!(
+                "Chunked request body exceeds maximum of {CHUNKS_MAX} non-empty chunks. Send fewer or larger HTTP chunks."
+            ));
+            return Err(Failure { close: true, ..status.into() });
+        }
+        Ok(data)
+    }
+}
+
+#[cfg(test)]
+mod tests;

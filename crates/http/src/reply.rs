@@ -1,0 +1,146 @@
+//! How does an answer leave?
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use http::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use hyper::ext::ReasonPhrase;
+use nerite_api::codes::http_status;
+use nerite_request::Status;
+use nerite_wire::json::write_error;
+
+/// The Content-Type of nearly everything.
+pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// The Content-Type of errors that come before a call has looked at its body.
+pub const PLAIN: HeaderValue = HeaderValue::from_static("text/plain");
+/// The Content-Type of answers with binary tensors.
+pub const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// The bytes of an answer, sent from where they lie.
+#[derive(Debug)]
+pub enum Outgoing {
+    /// None.
+    Empty,
+    /// One piece.
+    Whole(Bytes),
+    /// Several pieces, none of them empty.
+    Pieces(VecDeque<Bytes>),
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        let next = match this {
+            Outgoing::Empty => None,
+            Outgoing::Whole(bytes) => Some(std::mem::take(bytes)),
+            Outgoing::Pieces(pieces) => pieces.pop_front(),
+        };
+        if this.is_end_stream() || matches!(this, Outgoing::Whole(_)) {
+            *this = Outgoing::Empty;
+        }
+        Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Outgoing::Empty => true,
+            Outgoing::Whole(bytes) => bytes.is_empty(),
+            Outgoing::Pieces(pieces) => pieces.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(match self {
+            Outgoing::Empty => 0,
+            Outgoing::Whole(bytes) => bytes.len() as u64,
+            Outgoing::Pieces(pieces) => pieces.iter().map(|piece| piece.remaining() as u64).sum(),
+        })
+    }
+}
+
+/// A call that failed before it had an answer.
+#[derive(Debug)]
+pub struct Failure {
+    /// What to say.
+    pub status: Status,
+    /// As what to say it.
+    pub content_type: HeaderValue,
+    /// Whether nothing more can be read from this connection.
+    pub close: bool,
+    /// Whether to say which compressions are understood.
+    pub lists_encodings: bool,
+}
+
+impl Failure {
+    /// Said as plain text, as Triton does before a call looks at its body.
+    pub fn plain(status: Status) -> Failure {
+        Failure { content_type: PLAIN, ..status.into() }
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Failure {
+        Failure { status, content_type: JSON, close: false, lists_encodings: false }
+    }
+}
+
+impl From<Failure> for Response<Outgoing> {
+    fn from(failure: Failure) -> Response<Outgoing> {
+        let code = StatusCode::from_u16(http_status(failure.status.code)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = error(code, failure.content_type, &failure.status.message);
+        if failure.close {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if failure.lists_encodings {
+            response.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, deflate"));
+        }
+        response
+    }
+}
+
+/// 200 with a JSON text.
+pub fn json(text: Vec<u8>) -> Response<Outgoing> {
+    typed(StatusCode::OK, JSON, Outgoing::Whole(text.into()))
+}
+
+/// 200 with nothing but a Content-Type of JSON.
+pub fn done() -> Response<Outgoing> {
+    typed(StatusCode::OK, JSON, Outgoing::Empty)
+}
+
+/// A status and nothing else.
+pub fn bare(code: StatusCode) -> Response<Outgoing> {
+    typed(code, PLAIN, Outgoing::Empty)
+}
+
+/// A status and a sentence.
+pub fn error(code: StatusCode, content_type: HeaderValue, message: &str) -> Response<Outgoing> {
+    typed(code, content_type, Outgoing::Whole(write_error(message).into()))
+}
+
+/// The path means nothing.
+pub fn not_found() -> Response<Outgoing> {
+    error(StatusCode::NOT_FOUND, PLAIN, "Not Found")
+}
+
+/// The path wants another method. Triton's reason phrase is shorter than the standard's.
+pub fn method_not_allowed(content_type: HeaderValue) -> Response<Outgoing> {
+    let mut response = error(StatusCode::METHOD_NOT_ALLOWED, content_type, "Method Not Allowed");
+    response.extensions_mut().insert(ReasonPhrase::from_static(b"Not Allowed"));
+    response
+}
+
+fn typed(code: StatusCode, content_type: HeaderValue, body: Outgoing) -> Response<Outgoing> {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}

@@ -1,0 +1,161 @@
+//! How does a connection live and end?
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use nerite_api::Api;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Notify, watch};
+
+use crate::dispatch::dispatch;
+use crate::limits::ACCEPT_PAUSE_MS;
+use crate::listen::{Listener, Socket};
+
+/// The HTTP service while it runs.
+#[derive(Clone)]
+pub struct Handle(Arc<House>);
+
+/// What all connections share.
+struct House {
+    api: Api,
+    /// The same news twice: one to be asked on every wake-up for the price of a load, one to be woken by.
+    stopping: AtomicBool,
+    stop: watch::Sender<bool>,
+    /// Connections and listeners that are open.
+    open: AtomicUsize,
+    connections: AtomicUsize,
+    /// Told when `open` falls to 0.
+    empty: Notify,
+}
+
+/// Serves what comes in at `listeners`. To be called inside an async runtime with I/O and time.
+pub fn serve(api: Api, listeners: Vec<Listener>) -> Handle {
+    let house = Arc::new(House {
+        api,
+        stopping: AtomicBool::new(false),
+        stop: watch::Sender::new(false),
+        open: AtomicUsize::new(0),
+        connections: AtomicUsize::new(0),
+        empty: Notify::new(),
+    });
+    for Listener(socket) in listeners {
+        tokio::spawn(accept(socket, Open::new(&house, 0)));
+    }
+    Handle(house)
+}
+
+impl Handle {
+    /// Connections that are open.
+    pub fn connections(&self) -> usize {
+        self.0.connections.load(Ordering::Relaxed)
+    }
+
+    /// Stops listening and closes idle connections now, busy ones after their answer. The future is done when all are
+    /// closed.
+    pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
+        let house = Arc::clone(&self.0);
+        house.stopping.store(true, Ordering::Release);
+        house.stop.send_replace(true);
+        async move {
+            loop {
+                // Registered before the count is read, so that no news is missed in between.
+                let mut empty = pin!(house.empty.notified());
+                empty.as_mut().enable();
+                if house.open.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+                empty.await;
+            }
+        }
+    }
+}
+
+/// A share in the house, counted while it lives.
+struct Open {
+    house: Arc<House>,
+    /// 1 for a connection, 0 for a listener.
+    connections: usize,
+}
+
+impl Open {
+    fn new(house: &Arc<House>, connections: usize) -> Open {
+        house.open.fetch_add(1, Ordering::AcqRel);
+        house.connections.fetch_add(connections, Ordering::Relaxed);
+        Open { house: Arc::clone(house), connections }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.house.connections.fetch_sub(self.connections, Ordering::Relaxed);
+        if self.house.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.house.empty.notify_waiters();
+        }
+    }
+}
+
+async fn accept(socket: Socket, open: Open) {
+    let mut stop = open.house.stop.subscribe();
+    loop {
+        let outcome = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => return,
+            outcome = next(&socket, &open.house) => outcome,
+        };
+        if let Err(error) = outcome {
+            log::warn!("cannot accept an HTTP connection: {error}");
+            tokio::time::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
+        }
+    }
+}
+
+/// Waits for a connection and lets it run.
+async fn next(socket: &Socket, house: &Arc<House>) -> std::io::Result<()> {
+    match socket {
+        Socket::Tcp(listener) => {
+            let (stream, _) = listener.accept().await?;
+            // Without it a small answer may wait for an acknowledgement of the one before.
+            stream.set_nodelay(true)?;
+            tokio::spawn(converse(stream, Open::new(house, 1)));
+        }
+        Socket::Unix(listener, _) => {
+            let (stream, _) = listener.accept().await?;
+            tokio::spawn(converse(stream, Open::new(house, 1)));
+        }
+    }
+    Ok(())
+}
+
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, open: Open) {
+    let house = &*open.house;
+    let service = service_fn(|request| dispatch(&house.api, request));
+    let connection = http1::Builder::new().auto_date_header(false).serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let mut stop = house.stop.subscribe();
+    let mut stopped = pin!(stop.wait_for(|stop| *stop));
+    let mut listening = false;
+    // A connection is woken many times a request. The news of the stop is asked for once: a task's waker stays the same.
+    let ended = poll_fn(|cx| {
+        if connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(true);
+        }
+        if !listening || house.stopping.load(Ordering::Acquire) {
+            listening = true;
+            return stopped.as_mut().poll(cx).map(|_| false);
+        }
+        Poll::Pending
+    })
+    .await;
+    if !ended {
+        connection.as_mut().graceful_shutdown();
+        // How a connection broke is the client's affair.
+        let _ = connection.await;
+    }
+}
