@@ -1,0 +1,50 @@
+//! Which page is there?
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Method, Response, StatusCode};
+use http_body_util::Full;
+use hyper::ext::ReasonPhrase;
+
+const PLAIN_UTF8: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+/// Answers a request: `page` is asked for the text of `/metrics`. Any other path is an empty page, as in Triton.
+pub fn answer(method: &Method, path: &str, page: impl FnOnce() -> String) -> Response<Full<Bytes>> {
+    if method != Method::GET {
+        let mut response = Response::new(Full::from(r#"{"error":"Method Not Allowed"}"#));
+        *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        response.extensions_mut().insert(ReasonPhrase::from_static(b"Not Allowed"));
+        return response;
+    }
+    let text = if matches!(path, "/metrics" | "/metrics/") { page() } else { String::new() };
+    let mut response = Response::new(Full::from(text));
+    response.headers_mut().insert(CONTENT_TYPE, PLAIN_UTF8);
+    response
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(method: Method, path: &str, code: u16, body: &str) {
+        let response = answer(&method, path, || "page".into());
+        assert_eq!(response.status(), code, "{method} {path}");
+        let mut future = std::pin::pin!(response.into_body().collect());
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        let std::task::Poll::Ready(Ok(sent)) = future.as_mut().poll(&mut cx) else { panic!("all there") };
+        assert_eq!(sent.to_bytes(), body, "{method} {path}");
+    }
+
+    #[test]
+    fn there_is_one_page_and_one_method() {
+        check(Method::GET, "/metrics", 200, "page");
+        check(Method::GET, "/metrics/", 200, "page");
+        check(Method::GET, "/", 200, "");
+        check(Method::GET, "/metrics/more", 200, "");
+        check(Method::POST, "/metrics", 405, r#"{"error":"Method Not Allowed"}"#);
+    }
+}
