@@ -1,0 +1,57 @@
+//! What can a newcomer type next?
+
+use super::DemoOptions;
+
+/// Three commands against the demo's server; without one, against a server still to be started.
+pub(super) fn print(options: Option<&DemoOptions>) {
+    println!("\nTo try:");
+    let host = |url: &str| url.trim_start_matches("http://").to_owned();
+    let [http, metrics] = if let Some(options) = options {
+        [host(&options.http_url), host(&options.metrics_url)]
+    } else {
+        println!("\n  nerite serve --model-repository examples/models");
+        ["localhost:8000".to_owned(), "localhost:8002".to_owned()]
+    };
+    println!("{}", commands(&http, &metrics));
+}
+
+fn commands(http: &str, metrics: &str) -> String {
+    let (ones, twos) = (["1"; 16].join(","), ["2"; 16].join(","));
+    format!(
+        r#"
+  curl {http}/v2/models/simple/infer -d '{{"inputs":[
+    {{"name":"INPUT0","datatype":"INT32","shape":[1,16],"data":[{ones}]}},
+    {{"name":"INPUT1","datatype":"INT32","shape":[1,16],"data":[{twos}]}}]}}'
+
+  python3 - <<'END'    # needs: pip install tritonclient[http]
+import numpy as np, tritonclient.http as triton, tritonclient.utils.shared_memory as shm
+client = triton.InferenceServerClient("{http}")
+region = shm.create_shared_memory_region("sums", "/sums", 192)
+shm.set_shared_memory_region(region, [np.arange(16, dtype=np.int32), np.ones(16, dtype=np.int32)])
+client.register_system_shared_memory("sums", "/sums", 192)
+inputs = [triton.InferInput(name, [1, 16], "INT32") for name in ("INPUT0", "INPUT1")]
+inputs[0].set_shared_memory("sums", 64, 0)
+inputs[1].set_shared_memory("sums", 64, 64)
+output = triton.InferRequestedOutput("OUTPUT0")
+output.set_shared_memory("sums", 64, 128)
+client.infer("simple", inputs, outputs=[output])
+print(shm.get_contents_as_numpy(region, np.int32, [1, 16], 128))
+client.unregister_system_shared_memory("sums")
+shm.destroy_shared_memory_region(region)
+END
+
+  curl {metrics}/metrics"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_name_the_ports() {
+        let text = commands("127.0.0.1:8000", "127.0.0.1:8002");
+        assert!(text.contains("curl 127.0.0.1:8000/v2") && text.contains("curl 127.0.0.1:8002/metrics"));
+        assert!(text.contains(r#"{"inputs":["#));
+    }
+}
