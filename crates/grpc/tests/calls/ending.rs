@@ -1,0 +1,52 @@
+//! Does the port close without losing anything?
+
+use nerite_wire::proto::messages::{ModelInferResponse, ServerLiveRequest};
+
+use crate::house::House;
+use crate::peer::{Talk, finish, framed, request};
+
+const STOPPING: &str = "GRPC server is shutting down and has stopped accepting new requests.";
+
+#[tokio::test]
+async fn idle_connections_do_not_hold_a_stop() {
+    let house = House::new();
+    let peer = house.peer().await;
+    peer.call("ServerLive", &ServerLiveRequest {}).await;
+    assert_eq!(house.handle.connections(), 2, "a connection and a listener");
+    house.handle.stop().await;
+    assert_eq!(house.handle.connections(), 0);
+    assert!(peer.begin("ServerLive", &[]).await.is_none());
+}
+
+#[tokio::test]
+async fn calls_in_progress_are_finished() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
+    feed.send(framed(&request("held", "x", 1)).into()).unwrap();
+    drop(feed);
+    let waiting = tokio::spawn(finish(calling));
+    house.held.wait(1).await;
+    assert_eq!(house.handle.calls(), 1);
+    let stopped = tokio::spawn(house.handle.stop());
+    house.held.answer("x");
+    let response: ModelInferResponse = waiting.await.unwrap().message();
+    assert_eq!(response.id, "x");
+    stopped.await.unwrap();
+    assert_eq!((house.handle.calls(), house.handle.connections()), (0, 0));
+}
+
+#[tokio::test]
+async fn an_open_stream_ends_once_it_owes_nothing() {
+    let house = House::new();
+    let mut talk = Talk::begin(&house.peer().await, &[]).await;
+    talk.ask(&request("held", "x", 1));
+    house.held.wait(1).await;
+    let stopped = tokio::spawn(house.handle.stop());
+    // Given time to be heard of the stop before the answer; either order gives the same outcome.
+    tokio::task::yield_now().await;
+    house.held.answer("x");
+    assert_eq!(talk.next().await.unwrap().infer_response.unwrap().id, "x");
+    assert_eq!(talk.status().await, (14, STOPPING.to_owned()));
+    stopped.await.unwrap();
+}

@@ -1,0 +1,144 @@
+//! What is gRPC, and what is not?
+
+use flate2::Compression;
+use flate2::read::{GzDecoder, GzEncoder, ZlibEncoder};
+use http::StatusCode;
+use nerite_api::{Category, Protocol, Restriction};
+use nerite_grpc::{CompressionLevel, Options};
+use nerite_wire::proto::health::{HealthCheckRequest, HealthCheckResponse};
+use nerite_wire::proto::messages::{
+    ModelInferResponse, ServerLiveRequest, ServerLiveResponse, ServerReadyRequest, ServerReadyResponse,
+};
+use prost::Message;
+use std::io::Read;
+
+use crate::house::House;
+use crate::peer::{framed, request};
+
+#[tokio::test]
+async fn health_is_told_in_both_ways() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let live = peer.call("ServerLive", &ServerLiveRequest {}).await;
+    assert!(live.message::<ServerLiveResponse>().live);
+    assert_eq!(live.headers["content-type"], "application/grpc");
+    assert!(peer.call("ServerReady", &ServerReadyRequest {}).await.message::<ServerReadyResponse>().ready);
+    let health = peer.call("/grpc.health.v1.Health/Check", &HealthCheckRequest { service: "any".into() }).await;
+    assert_eq!(health.message::<HealthCheckResponse>().status, 1);
+}
+
+#[tokio::test]
+async fn unknown_calls_are_unimplemented_without_a_word() {
+    let house = House::new();
+    let peer = house.peer().await;
+    for path in ["/inference.GRPCInferenceService/Nothing", "/grpc.health.v1.Health/Watch", "/x", "/"] {
+        let reply = peer.call(path, &ServerLiveRequest {}).await;
+        assert_eq!(reply.status(), (12, ""), "{path}");
+        assert!(reply.messages.is_empty() && reply.trailers.is_none());
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_grpc_is_told_so_in_http() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let reply = peer.call_raw("ServerLive", &[("content-type", "application/json")], &[b"{}"]).await;
+    assert_eq!(reply.http, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+}
+
+#[tokio::test]
+async fn messages_may_come_in_any_pieces() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let message = framed(&request("echo", "7", 40));
+    for step in [1, 3, 5, 64, 1000] {
+        let pieces: Vec<&[u8]> = message.chunks(step).collect();
+        let reply = peer.call_raw("ModelInfer", &[], &pieces).await;
+        assert_eq!(reply.message::<ModelInferResponse>().raw_output_contents[0].len(), 160);
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_is_none_is_an_error_and_the_connection_goes_on() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let unreadable = |cause: &str| format!("Unable to parse request: {cause}");
+    for (pieces, expect) in [
+        (&[&b""[..]][..], "No payload".to_owned()),
+        (&[b"\0\0\0"], unreadable("the call ended within a message")),
+        (&[b"\0\0\0\0\x09abc"], unreadable("the call ended within a message")),
+        (&[b"\x07\0\0\0\0"], unreadable("a message begins with the flag 7")),
+        (&[b"\x01\0\0\0\x01a"], unreadable("the message is compressed, but no grpc-encoding says how")),
+        (&[b"\0\0\0\0\0\0\0\0\0\0"], unreadable("a second message where there can be only one")),
+        (&[b"\0\0\0\0\x02\x0a\x09"], unreadable("a field of 9 bytes where 0 are left")),
+    ] {
+        let reply = peer.call_raw("ModelInfer", &[], pieces).await;
+        assert_eq!(reply.status(), (13, expect.as_str()));
+    }
+    let reply = peer.call_raw("ModelInfer", &[], &[b"\0\xff\xff\xff\xff"]).await;
+    assert_eq!(reply.status(), (8, "SERVER: Received message larger than max (4294967295 vs. 2147483647)"));
+    let live = peer.call("ServerLive", &ServerLiveRequest {}).await;
+    assert!(live.message::<ServerLiveResponse>().live);
+}
+
+fn compressed(mut encoder: impl Read) -> Vec<u8> {
+    let mut out = vec![1, 0, 0, 0, 0];
+    encoder.read_to_end(&mut out).unwrap();
+    let len = (out.len() as u32 - 5).to_be_bytes();
+    out[1..5].copy_from_slice(&len);
+    out
+}
+
+#[tokio::test]
+async fn compressed_requests_are_read() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let message = request("echo", "7", 300_000).encode_to_vec();
+    let gzip = compressed(GzEncoder::new(message.as_slice(), Compression::fast()));
+    let zlib = compressed(ZlibEncoder::new(message.as_slice(), Compression::fast()));
+    for (name, body) in [("gzip", gzip), ("deflate", zlib)] {
+        let reply = peer.call_raw("ModelInfer", &[("grpc-encoding", name)], &[&body]).await;
+        assert_eq!(reply.message::<ModelInferResponse>().raw_output_contents[0].len(), 1_200_000);
+    }
+    let reply = peer.call_raw("ModelInfer", &[("grpc-encoding", "snappy")], &[b""]).await;
+    assert_eq!(reply.status(), (12, "Compression algorithm 'snappy' is not supported"));
+    assert_eq!(reply.headers["grpc-accept-encoding"], "identity, deflate, gzip");
+}
+
+#[tokio::test]
+async fn responses_are_compressed_for_those_who_accept_it() {
+    let options = Options { response_compression: CompressionLevel::Medium, ..Options::default() };
+    let house = House::with(options, nerite_api::Options::default());
+    let peer = house.peer().await;
+    let body = framed(&request("echo", "7", 3000));
+    let reply = peer.call_raw("ModelInfer", &[("grpc-accept-encoding", "identity, gzip")], &[&body]).await;
+    assert_eq!(reply.headers["grpc-encoding"], "gzip");
+    assert_eq!(reply.messages[0].0, 1);
+    let mut plain = Vec::new();
+    GzDecoder::new(&reply.messages[0].1[..]).read_to_end(&mut plain).unwrap();
+    assert_eq!(ModelInferResponse::decode(plain.as_slice()).unwrap().raw_output_contents[0].len(), 12_000);
+    let reply = peer.call_raw("ModelInfer", &[], &[&body]).await;
+    assert!(reply.messages[0].0 == 0 && !reply.headers.contains_key("grpc-encoding"));
+}
+
+#[tokio::test]
+async fn a_restricted_call_wants_its_metadata() {
+    let rule = Restriction {
+        protocol: Protocol::Grpc,
+        category: Category::Health,
+        header: "triton-grpc-protocol-key".into(),
+        value: "secret".into(),
+    };
+    let rules = nerite_api::Options { restrictions: vec![rule], ..Default::default() };
+    let house = House::with(Options::default(), rules);
+    let peer = house.peer().await;
+    let body = framed(&ServerLiveRequest {});
+    let text = "This protocol is restricted, expecting header 'triton-grpc-protocol-key'";
+    for headers in [&[][..], &[("triton-grpc-protocol-key", "wrong")]] {
+        assert_eq!(peer.call_raw("ServerLive", headers, &[&body]).await.status(), (14, text));
+    }
+    let reply = peer.call_raw("ServerLive", &[("triton-grpc-protocol-key", "secret")], &[&body]).await;
+    assert!(reply.message::<ServerLiveResponse>().live);
+    let reply = peer.call("ModelInfer", &request("echo", "", 1)).await;
+    assert_eq!(reply.status(), (0, ""));
+}

@@ -1,0 +1,85 @@
+//! What do the tests talk to?
+
+use std::fs;
+use std::sync::Arc;
+
+use nerite_api::{Api, LogSwitches};
+use nerite_backend::identity::Identity;
+use nerite_config::HostFacts;
+use nerite_engine::{Engine, Loader, Runtimes};
+use nerite_grpc::{Handle, Listener, Options, serve};
+use nerite_repository::{ControlMode, Store, StoreOptions};
+use nerite_request::setting::LogSettings;
+use nerite_shm::Registry;
+use tempfile::TempDir;
+
+use crate::peer::Peer;
+use crate::runtimes::{Held, Repeat};
+
+/// A server with the models `echo`, `held` and `repeat`, each from one FP32 vector IN to one OUT.
+pub struct House {
+    pub handle: Handle,
+    pub held: Held,
+    address: std::net::SocketAddr,
+    _models: TempDir,
+}
+
+const SIGNATURE: &str = r#"
+    input [{ name: "IN" data_type: TYPE_FP32 dims: [-1] }]
+    output [{ name: "OUT" data_type: TYPE_FP32 dims: [-1] }]
+    instance_group [{ count: 4 kind: KIND_CPU }]
+"#;
+
+impl House {
+    pub fn new() -> House {
+        House::with(Options::default(), nerite_api::Options::default())
+    }
+
+    pub fn with(options: Options, rules: nerite_api::Options) -> House {
+        let models = tempfile::tempdir().unwrap();
+        let decoupled = "model_transaction_policy { decoupled: true }";
+        for (name, backend, more) in [("echo", "identity", ""), ("held", "held", ""), ("repeat", "repeat", decoupled)] {
+            let folder = models.path().join(name);
+            fs::create_dir_all(folder.join("1")).unwrap();
+            fs::write(folder.join("config.pbtxt"), format!("backend: \"{backend}\" {SIGNATURE} {more}")).unwrap();
+        }
+        let held = Held::default();
+        let mut runtimes = Runtimes::default();
+        runtimes.add(Arc::new(Identity));
+        runtimes.add(Arc::new(held.clone()));
+        runtimes.add(Arc::new(Repeat));
+        let api =
+            Api::new(engine(&models, runtimes), Arc::new(Registry::new(nerite_shm::Options::default())), log(), rules);
+        let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let address = listener.address().unwrap();
+        let handle = serve(api, options, vec![listener]);
+        House { handle, held, address, _models: models }
+    }
+
+    pub async fn peer(&self) -> Peer {
+        Peer::connect(self.address).await
+    }
+}
+
+fn engine(models: &TempDir, runtimes: Runtimes) -> Arc<Engine> {
+    let repositories = vec![models.path().to_owned()];
+    let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
+    let loader = Loader { runtimes, host: HostFacts::cpu_only(), cores: 2, auto_complete: false };
+    let control = ControlMode::None;
+    let options = nerite_engine::Options { control, load_models: Vec::new(), load_threads: 1, load_retries: 0 };
+    let engine = Engine::new(store, loader, options);
+    assert_eq!(engine.start().unwrap(), Vec::<String>::new());
+    engine
+}
+
+fn log() -> Arc<LogSwitches> {
+    let (file, format) = (String::new(), "default".to_owned());
+    Arc::new(LogSwitches::new(LogSettings {
+        file,
+        format,
+        info: false,
+        warning: false,
+        error: false,
+        verbose_level: 0,
+    }))
+}

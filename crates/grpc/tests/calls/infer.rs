@@ -1,0 +1,141 @@
+//! Is one inference answered as it should be?
+
+use nerite_grpc::Options;
+use nerite_memory::{Reason, copied_bytes};
+use nerite_wire::proto::messages::infer_parameter::ParameterChoice;
+use nerite_wire::proto::messages::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
+
+use crate::house::House;
+use crate::peer::{finish, framed, request};
+
+#[tokio::test]
+async fn a_response_names_model_version_request_and_tensors() {
+    let house = House::new();
+    let reply = house.peer().await.call("ModelInfer", &request("echo", "seven", 3)).await;
+    let response: ModelInferResponse = reply.message();
+    assert_eq!(
+        (response.model_name.as_str(), response.model_version.as_str(), response.id.as_str()),
+        ("echo", "1", "seven")
+    );
+    assert_eq!(response.outputs.len(), 1);
+    let output = &response.outputs[0];
+    assert_eq!((output.name.as_str(), output.datatype.as_str(), output.shape.as_slice()), ("OUT", "FP32", &[3][..]));
+    assert_eq!(response.raw_output_contents, [1f32.to_le_bytes().repeat(3)]);
+}
+
+#[tokio::test]
+async fn typed_contents_count_as_data() {
+    let house = House::new();
+    let mut ask = request("echo", "", 2);
+    ask.raw_input_contents.clear();
+    ask.inputs[0].contents = Some(InferTensorContents { fp32_contents: vec![1.0, 2.0], ..Default::default() });
+    let response: ModelInferResponse = house.peer().await.call("ModelInfer", &ask).await.message();
+    assert_eq!(response.raw_output_contents, [[1f32.to_le_bytes(), 2f32.to_le_bytes()].concat()]);
+}
+
+#[track_caller]
+fn check(status: (u32, &str), expect: (u32, &str)) {
+    assert_eq!(status, expect);
+}
+
+#[tokio::test]
+async fn errors_come_as_status_in_order() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let fail = async |change: fn(&mut ModelInferRequest)| {
+        let mut ask = request("echo", "", 2);
+        change(&mut ask);
+        peer.call("ModelInfer", &ask).await
+    };
+    let reply = fail(|ask| ask.model_name = "nobody".into()).await;
+    check(reply.status(), (5, "Request for unknown model: 'nobody' is not found"));
+    let reply = fail(|ask| ask.model_version = "7".into()).await;
+    check(reply.status(), (5, "Request for unknown model: 'echo' version 7 is not found"));
+    let reply = fail(|ask| {
+        ask.model_name = "nobody".into();
+        ask.parameters.insert("timeout".into(), InferParameter::default());
+    });
+    check(reply.await.status(), (5, "Request for unknown model: 'nobody' is not found"));
+    let reply = fail(|ask| ask.model_name = "repeat".into()).await;
+    check(reply.status(), (12, "ModelInfer RPC doesn't support models with decoupled transaction policy"));
+    let reply = fail(|ask| {
+        ask.raw_input_contents.clear();
+        ask.parameters.insert("timeout".into(), InferParameter::default());
+    });
+    let text = "invalid value type for 'timeout' parameter, expected int64_param.";
+    check(reply.await.status(), (3, text));
+    let reply = fail(|ask| ask.raw_input_contents.clear()).await;
+    check(reply.status(), (3, "unable to find data for input tensor 'IN' for model 'echo' in request."));
+    let reply = fail(|ask| ask.raw_input_contents = vec![b"abc"[..].into()]).await;
+    assert_eq!(reply.status().0, 3);
+    assert!(reply.status().1.contains("input byte size mismatch for input 'IN' for model 'echo'. Expected 8, got 3"));
+    let reply = fail(|ask| {
+        let region = [
+            ("shared_memory_region", ParameterChoice::StringParam("r".into())),
+            ("shared_memory_byte_size", ParameterChoice::Int64Param(8)),
+        ];
+        let parameter = |choice| InferParameter { parameter_choice: Some(choice) };
+        ask.inputs[0].parameters = region.map(|(key, choice)| (key.to_owned(), parameter(choice))).into();
+    });
+    let reply = reply.await;
+    assert_eq!(reply.status().0, 5);
+    assert!(reply.status().1.starts_with("Unable to find shared memory region: 'r'"), "{:?}", reply.status());
+}
+
+#[tokio::test]
+async fn a_large_tensor_is_copied_once_on_the_way_in_and_never_on_the_way_out() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let len = 8 << 20;
+    let before = (copied_bytes(Reason::InlineRequest), copied_bytes(Reason::InlineResponse));
+    let response: ModelInferResponse = peer.call("ModelInfer", &request("echo", "", len / 4)).await.message();
+    assert_eq!(response.raw_output_contents[0].len(), len);
+    let copied_in = copied_bytes(Reason::InlineRequest) - before.0;
+    // Other tests run at the same time and copy a little, too.
+    assert!((len as u64..2 * len as u64).contains(&copied_in), "{copied_in} bytes copied in");
+    assert!(copied_bytes(Reason::InlineResponse) - before.1 < len as u64);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_cancels_its_request() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
+    feed.send(framed(&request("held", "gone", 1)).into()).unwrap();
+    drop(feed);
+    let waiting = tokio::spawn(calling);
+    house.held.wait(1).await;
+    assert!(!house.held.is_cancelled("gone"));
+    waiting.abort();
+    while !house.held.is_cancelled("gone") {
+        tokio::task::yield_now().await;
+    }
+    house.held.answer("gone");
+}
+
+#[tokio::test]
+async fn a_deadline_cancels_and_says_so() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let (feed, calling) = peer.begin("ModelInfer", &[("grpc-timeout", "1S")]).await.unwrap();
+    feed.send(framed(&request("held", "late", 1)).into()).unwrap();
+    drop(feed);
+    house.held.wait(1).await;
+    assert_eq!(finish(calling).await.status(), (4, "Deadline Exceeded"));
+    assert!(house.held.is_cancelled("late"));
+    house.held.answer("late");
+}
+
+#[tokio::test]
+async fn metadata_that_the_operator_wants_become_parameters() {
+    let rules = nerite_api::Options {
+        grpc_forward: Some(regex::Regex::new("(?i)^(x-|priority)").unwrap()),
+        ..Default::default()
+    };
+    let house = House::with(Options::default(), rules);
+    let peer = house.peer().await;
+    let body = framed(&request("echo", "", 1));
+    assert_eq!(peer.call_raw("ModelInfer", &[("x-user", "me")], &[&body]).await.status(), (0, ""));
+    let reply = peer.call_raw("ModelInfer", &[("priority", "1")], &[&body]).await;
+    check(reply.status(), (3, "Header 'priority' is reserved for Triton usage and cannot be forwarded."));
+}

@@ -1,0 +1,10 @@
+//! Do calls over a socket go as clients expect?
+#![allow(clippy::unwrap_used)]
+
+mod ending;
+mod framing;
+mod house;
+mod infer;
+mod peer;
+mod runtimes;
+mod stream;
