@@ -1,7 +1,5 @@
 //! Who may call what, and who answers?
 
-use std::convert::Infallible;
-
 use http::{Request, Response};
 use hyper::body::Incoming;
 use nerite_api::{Api, Protocol};
@@ -11,15 +9,15 @@ use crate::reply::{JSON, Outgoing, PLAIN, error, method_not_allowed, not_found};
 use crate::route::{ModelCall, Route};
 
 /// Answers one request. First comes whether the path exists, then whether the caller may use it, then the method.
-pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Result<Response<Outgoing>, Infallible> {
+pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoing> {
     let (parts, body) = request.into_parts();
-    let Some(route) = Route::of(parts.uri.path()) else { return Ok(not_found()) };
+    let Some(route) = Route::of(parts.uri.path()) else { return not_found() };
     let header = |name: &str| parts.headers.get(name).map(http::HeaderValue::as_bytes);
     if let Err(status) = api.allow(Protocol::Http, route.category(), header) {
-        return Ok(error(http::StatusCode::FORBIDDEN, PLAIN, &status.message));
+        return error(http::StatusCode::FORBIDDEN, PLAIN, &status.message);
     }
     if !route.takes(&parts.method) {
-        return Ok(method_not_allowed(if route.refuses_as_json() { JSON } else { PLAIN }));
+        return method_not_allowed(if route.refuses_as_json() { JSON } else { PLAIN });
     }
     let outcome = match route {
         Route::Model { name, version, call: ModelCall::Infer } => infer::infer(api, &parts, body, name, version).await,
@@ -45,5 +43,5 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Result<Response<
         Route::Trace { name } => Box::pin(settings::trace(api, &parts.method, body, name)).await,
         Route::Logging => Box::pin(settings::logging(api, &parts.method, body)).await,
     };
-    Ok(outcome.unwrap_or_else(Into::into))
+    outcome.unwrap_or_else(Into::into)
 }

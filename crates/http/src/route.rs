@@ -216,7 +216,10 @@ mod tests {
         check("/v2/models/m/infer", Some(of_model("m", "", ModelCall::Infer)));
         check("/v2/models/a%20b/versions/1/infer", Some(of_model("a%20b", "1", ModelCall::Infer)));
         check("/v2/models/m/generate", Some(of_model("m", "", ModelCall::Generate { stream: false })));
-        check("/v2/models/m/versions/1/generate_stream", Some(of_model("m", "1", ModelCall::Generate { stream: true })));
+        check(
+            "/v2/models/m/versions/1/generate_stream",
+            Some(of_model("m", "1", ModelCall::Generate { stream: true })),
+        );
         check("/v2/models/m/trace/setting", Some(Route::Trace { name: "m" }));
         check("/v2/trace/setting", Some(Route::Trace { name: "" }));
         check("/v2/logging", Some(Route::Logging));

@@ -1,5 +1,6 @@
 //! How does a connection live and end?
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use http::{Request, Response};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -17,14 +20,27 @@ use tokio::sync::{Notify, watch};
 use crate::dispatch::dispatch;
 use crate::limits::ACCEPT_PAUSE_MS;
 use crate::listen::{Listener, Socket};
+use crate::reply::Outgoing;
 
 /// The HTTP service while it runs.
 #[derive(Clone)]
 pub struct Handle(Arc<House>);
 
+/// Whoever answers requests: the API, or what a test puts in its place.
+pub(crate) trait Answers: Send + Sync + 'static {
+    /// Answers one request. The future is dropped when the client goes away.
+    fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Outgoing>> + Send;
+}
+
+impl Answers for Api {
+    fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Outgoing>> + Send {
+        dispatch(self, request)
+    }
+}
+
 /// What all connections share.
+#[derive(Default)]
 struct House {
-    api: Api,
     /// The same news twice: one to be asked on every wake-up for the price of a load, one to be woken by.
     stopping: AtomicBool,
     stop: watch::Sender<bool>,
@@ -37,16 +53,13 @@ struct House {
 
 /// Serves what comes in at `listeners`. To be called inside an async runtime with I/O and time.
 pub fn serve(api: Api, listeners: Vec<Listener>) -> Handle {
-    let house = Arc::new(House {
-        api,
-        stopping: AtomicBool::new(false),
-        stop: watch::Sender::new(false),
-        open: AtomicUsize::new(0),
-        connections: AtomicUsize::new(0),
-        empty: Notify::new(),
-    });
+    serve_by(&Arc::new(api), listeners)
+}
+
+pub(crate) fn serve_by(answers: &Arc<impl Answers>, listeners: Vec<Listener>) -> Handle {
+    let house = Arc::new(House::default());
     for Listener(socket) in listeners {
-        tokio::spawn(accept(socket, Open::new(&house, 0)));
+        tokio::spawn(accept(socket, Arc::clone(answers), Open::new(&house, 0)));
     }
     Handle(house)
 }
@@ -101,13 +114,13 @@ impl Drop for Open {
     }
 }
 
-async fn accept(socket: Socket, open: Open) {
+async fn accept(socket: Socket, answers: Arc<impl Answers>, open: Open) {
     let mut stop = open.house.stop.subscribe();
     loop {
         let outcome = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => return,
-            outcome = next(&socket, &open.house) => outcome,
+            outcome = next(&socket, &answers, &open.house) => outcome,
         };
         if let Err(error) = outcome {
             log::warn!("cannot accept an HTTP connection: {error}");
@@ -117,27 +130,28 @@ async fn accept(socket: Socket, open: Open) {
 }
 
 /// Waits for a connection and lets it run.
-async fn next(socket: &Socket, house: &Arc<House>) -> std::io::Result<()> {
+async fn next(socket: &Socket, answers: &Arc<impl Answers>, house: &Arc<House>) -> std::io::Result<()> {
     match socket {
         Socket::Tcp(listener) => {
             let (stream, _) = listener.accept().await?;
             // Without it a small answer may wait for an acknowledgement of the one before.
             stream.set_nodelay(true)?;
-            tokio::spawn(converse(stream, Open::new(house, 1)));
+            tokio::spawn(converse(stream, Arc::clone(answers), Open::new(house, 1)));
         }
         Socket::Unix(listener, _) => {
             let (stream, _) = listener.accept().await?;
-            tokio::spawn(converse(stream, Open::new(house, 1)));
+            tokio::spawn(converse(stream, Arc::clone(answers), Open::new(house, 1)));
         }
     }
     Ok(())
 }
 
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, open: Open) {
-    let house = &*open.house;
-    let service = service_fn(|request| dispatch(&house.api, request));
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, answers: Arc<impl Answers>, open: Open) {
+    let answers = &*answers;
+    let service = service_fn(|request| async move { Ok::<_, Infallible>(answers.answer(request).await) });
     let connection = http1::Builder::new().auto_date_header(false).serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
+    let house = &*open.house;
     let mut stop = house.stop.subscribe();
     let mut stopped = pin!(stop.wait_for(|stop| *stop));
     let mut listening = false;
@@ -159,3 +173,6 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, open: Open) {
         let _ = connection.await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! Do connections live and end as clients rely on?
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::sync::mpsc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use hyper::body::Body;
+
+use super::*;
+use crate::listen::{BindError, Endpoint, bind};
+use crate::receive::{Expected, receive};
+use crate::reply::{bare, json};
+
+/// Answers with the body it got, except below `/slow`, where it waits to be let go, and `/early`, where it does not look.
+struct Echo {
+    gate: Arc<Notify>,
+    /// Told when a request below `/slow` begins, and when it is dropped unanswered.
+    news: Mutex<mpsc::Sender<&'static str>>,
+}
+
+impl Answers for Echo {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Outgoing> {
+        match request.uri().path() {
+            "/slow" => {
+                let _dropped = Told(self, "dropped");
+                drop(Told(self, "begun"));
+                self.gate.notified().await;
+                bare(StatusCode::OK)
+            }
+            "/early" => bare(StatusCode::BAD_REQUEST),
+            "/pieces" => {
+                let pieces = (0..40).map(|n| Bytes::from(vec![n; 10_000])).collect::<VecDeque<_>>();
+                Response::new(Outgoing::Pieces(pieces))
+            }
+            _ => {
+                let body = request.into_body();
+                let expected = Expected {
+                    declared: body.size_hint().exact(),
+                    tail_at: Some(0),
+                    bytes_max: u64::MAX,
+                    too_large: |_, _| unreachable!("no body is larger"),
+                };
+                receive(body, expected).await.map_or_else(Into::into, |received| json(received.bytes().to_vec()))
+            }
+        }
+    }
+}
+
+/// Tells the test something when it is dropped.
+struct Told<'e>(&'e Echo, &'static str);
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.news.lock().unwrap().send(self.1);
+    }
+}
+
+struct House {
+    address: SocketAddr,
+    socket: std::path::PathBuf,
+    gate: Arc<Notify>,
+    news: mpsc::Receiver<&'static str>,
+    handle: Handle,
+    stopped: mpsc::Receiver<()>,
+    stop: mpsc::Sender<()>,
+    _folder: tempfile::TempDir,
+}
+
+fn house() -> House {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("http.sock");
+    let (gate, (tell, news)) = (Arc::new(Notify::new()), mpsc::channel());
+    let echo = Arc::new(Echo { gate: Arc::clone(&gate), news: Mutex::new(tell) });
+    let (ready, handle) = mpsc::channel();
+    let (stop, stop_asked) = mpsc::channel::<()>();
+    let (tell_stopped, stopped) = mpsc::channel();
+    let path = socket.clone();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let tcp = bind(&Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false }).unwrap();
+            let address = tcp.tcp_address().unwrap();
+            let unix = bind(&Endpoint::Unix(path)).unwrap();
+            let handle = serve_by(&echo, vec![tcp, unix]);
+            ready.send((address, handle.clone())).unwrap();
+            tokio::task::spawn_blocking(move || stop_asked.recv()).await.unwrap().unwrap();
+            handle.stop().await;
+            tell_stopped.send(()).unwrap();
+        });
+    });
+    let (address, handle) = handle.recv().unwrap();
+    House { address, socket, gate, news, handle, stopped, stop, _folder: folder }
+}
+
+/// Sends `request` and reads until `count` answers with these bodies have come; the answers' first lines.
+#[track_caller]
+fn talk(stream: &mut (impl Read + Write), request: &[u8], bodies: &[&[u8]]) -> Vec<String> {
+    stream.write_all(request).unwrap();
+    bodies.iter().map(|body| answer(stream, body)).collect()
+}
+
+#[track_caller]
+fn answer(stream: &mut impl Read, body: &[u8]) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let mut got = vec![0; body.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert!(got == body, "{} bytes differ", body.len());
+    String::from_utf8(head).unwrap().lines().next().unwrap().to_string()
+}
+
+/// Waits for what the service does a moment after the client has seen its part.
+fn until(done: impl Fn() -> bool) {
+    while !done() {
+        std::thread::yield_now();
+    }
+}
+
+const OK: &str = "HTTP/1.1 200 OK";
+
+fn post(body: &[u8]) -> Vec<u8> {
+    let head = format!("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+#[test]
+fn one_connection_carries_many_requests_even_before_their_answers() {
+    let house = house();
+    let mut stream = TcpStream::connect(house.address).unwrap();
+    assert_eq!(talk(&mut stream, &post(b"one"), &[b"one"]), [OK]);
+    let pipelined = [post(b"two"), post(b""), post(b"four")].concat();
+    assert_eq!(talk(&mut stream, &pipelined, &[b"two", b"", b"four"]), [OK, OK, OK]);
+    assert_eq!(house.handle.connections(), 1);
+}
+
+#[test]
+fn a_unix_socket_speaks_the_same() {
+    let house = house();
+    let mut stream = UnixStream::connect(&house.socket).unwrap();
+    assert_eq!(talk(&mut stream, &post(b"one"), &[b"one"]), [OK]);
+}
+
+#[test]
+fn large_bodies_and_many_pieces_come_and_go_whole() {
+    let house = house();
+    let mut stream = TcpStream::connect(house.address).unwrap();
+    let body: Vec<u8> = (0..3_000_000u32).map(|n| n as u8).collect();
+    let mut writer = stream.try_clone().unwrap();
+    let request = post(&body);
+    let sending = std::thread::spawn(move || writer.write_all(&request).unwrap());
+    assert_eq!(answer(&mut stream, &body), OK);
+    sending.join().unwrap();
+    let pieces: Vec<u8> = (0..40).flat_map(|n| vec![n; 10_000]).collect();
+    assert_eq!(talk(&mut stream, b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n", &[&pieces]), [OK]);
+    let chunked =
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
+    assert_eq!(talk(&mut stream, chunked, &[b"abcde"]), [OK]);
+}
+
+#[test]
+fn a_client_that_asks_first_is_told_to_go_on_when_its_body_is_wanted() {
+    let house = house();
+    let mut stream = TcpStream::connect(house.address).unwrap();
+    let head = "HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n";
+    assert_eq!(talk(&mut stream, format!("POST /echo {head}").as_bytes(), &[b""]), ["HTTP/1.1 100 Continue"]);
+    assert_eq!(talk(&mut stream, b"abc", &[b"abc"]), [OK]);
+    let refused = talk(&mut stream, format!("POST /early {head}").as_bytes(), &[b""]);
+    assert_eq!(refused, ["HTTP/1.1 400 Bad Request"]);
+}
+
+#[test]
+fn a_request_whose_client_goes_away_is_dropped() {
+    let house = house();
+    let mut stream = TcpStream::connect(house.address).unwrap();
+    stream.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert_eq!(house.news.recv(), Ok("begun"));
+    drop(stream);
+    assert_eq!(house.news.recv(), Ok("dropped"));
+}
+
+#[test]
+fn a_stop_closes_the_idle_at_once_and_waits_for_the_busy() {
+    let house = house();
+    let mut fresh = TcpStream::connect(house.address).unwrap();
+    let mut idle = TcpStream::connect(house.address).unwrap();
+    assert_eq!(talk(&mut idle, &post(b"one"), &[b"one"]), [OK]);
+    let mut busy = TcpStream::connect(house.address).unwrap();
+    busy.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert_eq!(house.news.recv(), Ok("begun"));
+    house.stop.send(()).unwrap();
+    for stream in [&mut fresh, &mut idle] {
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+    until(|| TcpStream::connect(house.address).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused));
+    until(|| !house.socket.exists());
+    until(|| house.handle.connections() == 1);
+    assert!(house.stopped.try_recv().is_err());
+    house.gate.notify_one();
+    assert_eq!(answer(&mut busy, b""), OK);
+    house.stopped.recv().unwrap();
+    assert_eq!(house.handle.connections(), 0);
+}
+
+#[test]
+fn a_taken_port_is_named_and_a_dead_socket_file_replaced() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _inside = runtime.enter();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let error = bind(&Endpoint::Tcp { address: "127.0.0.1".into(), port, reuse_port: false }).unwrap_err();
+    assert_eq!(error.to_string(), format!("Socket '127.0.0.1:{port}' already in use "));
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let listening = bind(&Endpoint::Unix(path.clone())).unwrap();
+    assert!(matches!(bind(&Endpoint::Unix(path)), Err(BindError::InUse(_))));
+    drop(listening);
+}
