@@ -12,7 +12,7 @@ import urllib.request
 from dataclasses import dataclass, field
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-START_LIMIT_S = 120
+START_LIMIT_S = 240
 STOP_LIMIT_S = 40
 PR_SET_PDEATHSIG = 1
 
