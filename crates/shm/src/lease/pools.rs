@@ -1,0 +1,150 @@
+//! How much is lent to everybody, and which lease does a name mean?
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+use super::account::Account;
+use super::limits::{INDEX_SHARDS, LEASES_MAX};
+use super::{Lease, LeaseName};
+use crate::tally::{Tally, Ticket};
+
+/// What the operator decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseLimits {
+    /// Bytes of all sessions together, idle leases included: `--lease-max-bytes`.
+    pub bytes_max: u64,
+    /// Bytes of one session, idle leases included: `--session-max-bytes`.
+    pub session_bytes_max: u64,
+}
+
+impl Default for LeaseLimits {
+    /// Half of the host's memory, and half of that for one session.
+    fn default() -> LeaseLimits {
+        let bytes_max = host_bytes() / 2;
+        LeaseLimits { bytes_max, session_bytes_max: bytes_max / 2 }
+    }
+}
+
+/// The leases' numbers at one moment, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseCounts {
+    /// Sessions that are open.
+    pub sessions: u64,
+    /// Leases there are: lent, idle, or held by a request after their session ended.
+    pub leases: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Leases that came back and wait for their session to want them again.
+    pub idle: u64,
+    /// Bytes of those.
+    pub idle_bytes: u64,
+}
+
+/// All memory that the server lends, whoever has it.
+pub struct Pools {
+    limits: LeaseLimits,
+    tally: Arc<Tally>,
+    pub(super) index: Arc<Index>,
+    accounts: Mutex<Vec<Weak<Account>>>,
+}
+
+impl Pools {
+    /// Pools with nothing in them.
+    pub fn new(limits: LeaseLimits) -> Arc<Pools> {
+        Arc::new(Pools { limits, tally: Arc::default(), index: Arc::default(), accounts: Mutex::default() })
+    }
+
+    /// What the operator decided.
+    pub fn limits(&self) -> LeaseLimits {
+        self.limits
+    }
+
+    /// An account for a new session.
+    pub fn open(self: &Arc<Pools>) -> Arc<Account> {
+        let account = Arc::new(Account::new(Arc::clone(self)));
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        accounts.retain(|account| account.strong_count() > 0);
+        accounts.push(Arc::downgrade(&account));
+        account
+    }
+
+    /// The lease of that name, if some session has it now.
+    pub fn find(&self, name: &str) -> Option<Arc<Lease>> {
+        self.index.find(LeaseName::parse(name)?)
+    }
+
+    /// Gives idle leases back to the system that lay unused through `rounds_max` calls of this function. Returns the bytes
+    /// freed. Somebody with a clock calls it.
+    pub fn trim(&self, rounds_max: u32) -> u64 {
+        self.open_accounts().iter().map(|account| account.trim(rounds_max)).sum()
+    }
+
+    /// The numbers now.
+    pub fn counts(&self) -> LeaseCounts {
+        let accounts = self.open_accounts();
+        let all = self.tally.counts(0);
+        let mut counts =
+            LeaseCounts { sessions: 0, leases: all.mapped, bytes: all.mapped_bytes, ..LeaseCounts::default() };
+        for account in accounts.iter().filter(|account| !account.is_closed()) {
+            let (idle, idle_bytes) = account.idle();
+            counts.sessions += 1;
+            counts.idle += idle;
+            counts.idle_bytes += idle_bytes;
+        }
+        counts
+    }
+
+    /// The right to one more lease. Other sessions' idle leases make room before it is refused.
+    pub(super) fn admit(&self, bytes: u64) -> Option<Ticket> {
+        let admit = || self.tally.admit(bytes, LEASES_MAX as u64, self.limits.bytes_max);
+        admit().or_else(|| {
+            self.trim(0);
+            admit()
+        })
+    }
+
+    fn open_accounts(&self) -> Vec<Arc<Account>> {
+        let accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        accounts.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl std::fmt::Debug for Pools {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pools({:?})", self.counts())
+    }
+}
+
+/// Leases by name.
+#[derive(Default)]
+pub(super) struct Index {
+    shards: [RwLock<HashMap<LeaseName, Weak<Lease>>>; INDEX_SHARDS],
+}
+
+impl Index {
+    fn shard(&self, name: LeaseName) -> &RwLock<HashMap<LeaseName, Weak<Lease>>> {
+        &self.shards[name.part(INDEX_SHARDS)]
+    }
+
+    pub(super) fn insert(&self, lease: &Arc<Lease>) {
+        let mut shard = self.shard(lease.name()).write().unwrap_or_else(PoisonError::into_inner);
+        shard.insert(lease.name(), Arc::downgrade(lease));
+    }
+
+    pub(super) fn remove(&self, name: LeaseName) {
+        self.shard(name).write().unwrap_or_else(PoisonError::into_inner).remove(&name);
+    }
+
+    fn find(&self, name: LeaseName) -> Option<Arc<Lease>> {
+        // The guard goes before a lease that was not wanted does: dropping the last reference takes the same lock.
+        let lease = self.shard(name).read().unwrap_or_else(PoisonError::into_inner).get(&name).and_then(Weak::upgrade);
+        lease.filter(|lease| lease.is_lent())
+    }
+}
+
+/// Bytes of memory the host has.
+fn host_bytes() -> u64 {
+    // SAFETY: sysconf reads a number of the system.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    u64::try_from(pages).unwrap_or(0).saturating_mul(crate::posix::page_bytes() as u64)
+}

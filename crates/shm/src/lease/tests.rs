@@ -1,0 +1,240 @@
+//! Do leases keep the promises of their page?
+#![allow(clippy::unwrap_used)]
+
+use std::fs::File;
+use std::sync::Arc;
+
+use nerite_memory::{Extent, Reason};
+
+use super::*;
+use crate::ErrorKind;
+
+const PAGE: u64 = LEASE_BYTES_MIN as u64;
+
+fn pools(bytes_max: u64, session_bytes_max: u64) -> Arc<Pools> {
+    Pools::new(LeaseLimits { bytes_max, session_bytes_max })
+}
+
+fn adopt(loan: &mut Loan) -> AdoptedLease {
+    AdoptedLease::adopt(loan.descriptor.take().unwrap(), loan.lease.byte_size()).unwrap()
+}
+
+fn scribble(mine: &AdoptedLease, text: &[u8]) {
+    mine.slot(Extent::new(0, text.len(), mine.byte_size()).unwrap()).write(0, text, Reason::Model).unwrap();
+}
+
+fn read(lease: &Arc<Lease>, len: u64) -> Vec<u8> {
+    let buffer = lease.buffer(lease.locate(0, len).unwrap());
+    let mut bytes = vec![0; buffer.len()];
+    buffer.copy_to(&mut bytes, Reason::Model);
+    bytes
+}
+
+#[test]
+fn a_lease_is_one_memory_for_both_sides() {
+    let account = pools(1 << 20, 1 << 20).open();
+    let mut loan = account.borrow(10).unwrap();
+    let mine = adopt(&mut loan);
+    scribble(&mine, b"hello");
+    assert_eq!(read(&loan.lease, 6), b"hello\0");
+}
+
+#[test]
+fn nobody_can_change_the_size_of_a_lease_or_unseal_it() {
+    let account = pools(1 << 20, 1 << 20).open();
+    let loan = account.borrow(5000).unwrap();
+    let file = File::from(loan.descriptor.unwrap());
+    assert_eq!(file.metadata().unwrap().len(), 8192);
+    for size in [0, 4096, 8191, 8193, 1 << 20] {
+        assert!(file.set_len(size).is_err(), "{size} bytes");
+    }
+    assert_eq!(memfd::seals(&file).unwrap() & memfd::SEALS, memfd::SEALS);
+}
+
+#[test]
+fn a_file_that_can_shrink_or_has_another_size_is_not_adopted() {
+    let account = pools(1 << 20, 1 << 20).open();
+    let loan = account.borrow(1).unwrap();
+    let size = AdoptedLease::adopt(loan.descriptor.unwrap(), 8192).unwrap_err();
+    assert!(matches!(size, AdoptError::Size { have: 4096, said: 8192 }), "{size}");
+    let plain = File::open("/proc/self/exe").unwrap();
+    assert!(AdoptedLease::adopt(plain.into(), 4096).is_err());
+}
+
+#[test]
+fn what_came_back_is_lent_to_the_same_session_only() {
+    let pools = pools(1 << 20, 1 << 20);
+    let (mine, other) = (pools.open(), pools.open());
+    let mut loan = mine.borrow(PAGE).unwrap();
+    scribble(&adopt(&mut loan), b"secret");
+    let name = loan.lease.name();
+    drop(loan);
+    mine.give_back(&name.to_string()).unwrap();
+
+    let strange = other.borrow(PAGE).unwrap();
+    assert!(strange.lease.name() != name && strange.descriptor.is_some());
+    assert_eq!(read(&strange.lease, 6), [0; 6]);
+
+    let again = mine.borrow(PAGE).unwrap();
+    assert!(again.lease.name() == name && again.descriptor.is_none());
+    assert_eq!(read(&again.lease, 6), b"secret");
+}
+
+#[test]
+fn a_lease_in_use_is_not_lent_again() {
+    let account = pools(1 << 20, 1 << 20).open();
+    let loan = account.borrow(1).unwrap();
+    let input = loan.lease.buffer(loan.lease.locate(0, 4).unwrap());
+    let name = loan.lease.name();
+    drop(loan);
+    account.give_back(&name.to_string()).unwrap();
+    assert!(account.borrow(1).unwrap().lease.name() != name);
+    drop(input);
+    assert!(account.borrow(1).unwrap().lease.name() == name);
+}
+
+#[test]
+fn a_name_is_found_while_it_is_lent() {
+    let pools = pools(1 << 20, 1 << 20);
+    let account = pools.open();
+    let name = account.borrow(1).unwrap().lease.name().to_string();
+    assert!(pools.find(&name).is_some() && account.find(&name).is_some());
+    assert!(pools.open().find(&name).is_none(), "another session asks the pools, as HTTP does");
+    account.give_back(&name).unwrap();
+    assert!(pools.find(&name).is_none() && account.find(&name).is_none());
+    assert_eq!(account.give_back(&name), Err(LeaseError::Unknown));
+    assert_eq!(account.give_back("lease-nonsense"), Err(LeaseError::Unknown));
+}
+
+#[test]
+fn a_closed_account_gives_everything_back_but_what_requests_hold() {
+    let pools = pools(1 << 20, 1 << 20);
+    let account = pools.open();
+    let lease = account.borrow(PAGE).unwrap().lease;
+    let idle = account.borrow(3 * PAGE).unwrap().lease.name().to_string();
+    account.give_back(&idle).unwrap();
+    let input = lease.buffer(lease.locate(0, 4).unwrap());
+    let name = lease.name().to_string();
+    drop(lease);
+    account.close();
+    assert!(pools.find(&name).is_none());
+    assert_eq!(account.borrow(1).unwrap_err(), LeaseError::Closed);
+    let counts = pools.counts();
+    assert_eq!((counts.sessions, counts.leases, counts.bytes, counts.idle), (0, 1, PAGE, 0));
+    drop(input);
+    assert_eq!(pools.counts(), LeaseCounts::default());
+}
+
+#[test]
+fn a_client_that_keeps_its_mapping_keeps_zeros() {
+    let account = pools(1 << 20, 1 << 20).open();
+    let mut loan = account.borrow(PAGE).unwrap();
+    let kept = adopt(&mut loan);
+    scribble(&kept, b"mine");
+    drop(loan);
+    account.close();
+    let mut left = [1; 4];
+    kept.buffer(Extent::new(0, 4, kept.byte_size()).unwrap()).copy_to(&mut left, Reason::Model);
+    assert_eq!(left, [0; 4]);
+}
+
+#[track_caller]
+fn check_borrow(account: &Account, bytes: u64, expect: Result<u64, LeaseErrorKind>) {
+    let got = account.borrow(bytes).map(|loan| loan.lease.byte_size() as u64).map_err(|error| error.kind());
+    assert_eq!(got, expect, "{bytes} bytes");
+}
+
+#[test]
+fn quotas_hold_for_each_and_for_all() {
+    let pools = pools(8 * PAGE, 5 * PAGE);
+    let (first, second) = (pools.open(), pools.open());
+    check_borrow(&first, 0, Err(LeaseErrorKind::Invalid));
+    check_borrow(&first, 6 * PAGE, Err(LeaseErrorKind::Invalid));
+    check_borrow(&first, u64::MAX, Err(LeaseErrorKind::Invalid));
+    check_borrow(&first, 4 * PAGE, Ok(4 * PAGE));
+    check_borrow(&first, 2 * PAGE, Err(LeaseErrorKind::Full));
+    check_borrow(&first, PAGE, Ok(PAGE));
+    check_borrow(&second, 4 * PAGE, Err(LeaseErrorKind::Full));
+    check_borrow(&second, 3 * PAGE, Ok(3 * PAGE));
+    drop(first);
+    check_borrow(&second, 2 * PAGE, Ok(2 * PAGE));
+    assert_eq!(pools.counts().bytes, 5 * PAGE);
+}
+
+#[test]
+fn idle_leases_make_room_for_their_session_and_for_others() {
+    let pools = pools(4 * PAGE, 4 * PAGE);
+    let (first, second) = (pools.open(), pools.open());
+    let idle = |account: &Account| {
+        let name = account.borrow(3 * PAGE).unwrap().lease.name();
+        account.give_back(&name.to_string()).unwrap();
+        name
+    };
+    let gone = idle(&first);
+    check_borrow(&first, 4 * PAGE, Ok(4 * PAGE));
+    assert!(first.take_forgotten() == [gone] && first.take_forgotten().is_empty());
+    drop(first);
+    idle(&second);
+    check_borrow(&pools.open(), 2 * PAGE, Ok(2 * PAGE));
+    assert_eq!(second.take_forgotten().len(), 1);
+}
+
+#[test]
+fn a_session_cannot_take_all_leases() {
+    let pools = pools(1 << 40, 1 << 40);
+    let account = pools.open();
+    for _ in 0..LEASES_PER_SESSION_MAX {
+        account.borrow(1).unwrap();
+    }
+    check_borrow(&account, 1, Err(LeaseErrorKind::Full));
+    check_borrow(&pools.open(), 1, Ok(PAGE));
+}
+
+#[test]
+fn idle_leases_go_back_to_the_system_after_their_rounds() {
+    let pools = pools(1 << 20, 1 << 20);
+    let account = pools.open();
+    let name = account.borrow(1).unwrap().lease.name().to_string();
+    assert_eq!(pools.trim(0), 0, "what is lent stays");
+    account.give_back(&name).unwrap();
+    assert_eq!(pools.trim(1), 0);
+    assert_eq!((pools.counts().idle, pools.counts().idle_bytes), (1, PAGE));
+    assert_eq!(pools.trim(1), PAGE);
+    assert_eq!(pools.counts(), LeaseCounts { sessions: 1, ..LeaseCounts::default() });
+}
+
+#[track_caller]
+fn check_locate(offset: u64, byte_size: u64, text: Option<&str>) {
+    let account = pools(1 << 20, 1 << 20).open();
+    let lease = account.borrow(1).unwrap().lease;
+    let error = lease.locate(offset, byte_size).err();
+    let name = lease.name().to_string();
+    assert_eq!(error.as_ref().map(ToString::to_string), text.map(|text| text.replace("NAME", &name)));
+    assert!(error.is_none_or(|error| error.kind() == ErrorKind::Invalid));
+}
+
+#[test]
+fn bounds_are_told_in_the_words_that_hold_for_regions() {
+    check_locate(0, 4096, None);
+    check_locate(4095, 0, None);
+    check_locate(
+        4096,
+        0,
+        Some("Invalid offset for shared memory region: 'NAME': it has 4096 bytes, offset 4096 is past the last"),
+    );
+    check_locate(
+        1,
+        4096,
+        Some(
+            "Invalid offset + byte size for shared memory region: 'NAME': it has 4096 bytes, asked for 4096 at offset 1",
+        ),
+    );
+    check_locate(
+        1,
+        u64::MAX,
+        Some(
+            "Integer overflow detected: byte_size (18446744073709551615) + offset (1) exceeds maximum value \
+             (18446744073709551615) for region 'NAME'",
+        ),
+    );
+}
