@@ -45,15 +45,15 @@ fn find() -> Option<Server> {
     let binary = built.iter().filter(|path| age(path).is_some()).max_by_key(|path| age(path))?;
     let ports = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [http, grpc, metrics] = ports.map(|port| port.local_addr().unwrap().port().to_string());
-    // `timeout` ends the server when nobody else does: a static is never dropped.
-    let child = Command::new("timeout")
-        .arg("120")
+    // A static is never dropped, so the server's end is tied to this process's end of a pipe.
+    let child = Command::new("sh")
+        .args(["-c", "\"$@\" & server=$!; cat > /dev/null; kill $server", "sh"])
         .arg(binary)
         .args(["serve", "--model-control-mode", "explicit", "--load-model", "simple", "--load-model", "identity_fp32"])
         .arg("--model-repository")
         .arg(root.join("examples/models"))
         .args(["--http-port", &http, "--grpc-port", &grpc, "--metrics-port", &metrics])
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

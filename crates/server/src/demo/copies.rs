@@ -1,14 +1,19 @@
 //! How often did the server copy a tensor?
 
-use nerite_client::http;
+use nerite_client::{Error, http};
 
 use super::DemoError;
 
 const COPIED: &str = "nerite_copied_bytes_total";
 
-/// Bytes of tensors the server has copied since it started, over all reasons; `None` for a server that does not count.
+/// Bytes of tensors the server has copied since it started, over all reasons; `None` for a server that does not count, or
+/// has no metrics.
 pub(super) async fn copied_bytes(metrics: &http::Client) -> Result<Option<u64>, DemoError> {
-    Ok(sum(&metrics.page("/metrics").await?))
+    match metrics.page("/metrics").await {
+        Ok(page) => Ok(sum(&page)),
+        Err(Error::Connect { .. }) => Ok(None),
+        Err(other) => Err(other.into()),
+    }
 }
 
 fn sum(metrics: &str) -> Option<u64> {
