@@ -4,9 +4,9 @@ use http::HeaderMap;
 use nerite_api::Protocol;
 use nerite_wire::proto::{Chain, Chunks, InferMessage, encode_unary};
 
+use crate::ask::to_ask;
 use crate::compress::{Encoding, deflate};
 use crate::failure::Failure;
-use crate::forward::forward;
 use crate::serve::Front;
 
 /// ModelInfer: one request, one response.
@@ -22,7 +22,7 @@ pub(crate) async fn model_infer(
         InferMessage::read(&chain)?
     };
     front.api.check_infer(Protocol::Grpc, &message.model, &message.version)?;
-    let ask = message.into_ask(|parameters| forward(&front.api, &headers, parameters))?;
+    let ask = to_ask(&front.api, &headers, message)?;
     drop(headers);
     let response = front.api.infer(ask).await;
     if let Some(error) = response.error {

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod ask;
 mod body;
 mod call;
 mod compress;
@@ -18,7 +19,6 @@ mod deadline;
 mod dispatch;
 mod execute;
 mod failure;
-mod forward;
 mod frame;
 mod infer;
 pub mod limits;

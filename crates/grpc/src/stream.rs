@@ -23,10 +23,10 @@ use http_body::Frame;
 use nerite_request::{Cancel, Response, Status};
 use nerite_wire::proto::{Chain, Chunks, InferMessage, StreamNews, encode_stream};
 
+use crate::ask::to_ask;
 use crate::compress::{Encoding, deflate};
 use crate::deadline::Deadline;
 use crate::failure::{Failure, ok_trailers};
-use crate::forward::forward;
 use crate::frame::Messages;
 use crate::limits::REQUESTS_PER_STREAM_MAX;
 use crate::serve::Front;
@@ -139,7 +139,7 @@ impl StreamBody {
             cancel: cancel.clone(),
         });
         let number = self.order.admit(Arc::clone(&item));
-        let ask = message.into_ask(|parameters| forward(api, &self.headers, parameters));
+        let ask = to_ask(api, &self.headers, message);
         let begun = ask.and_then(|ask| {
             let sink = self.mailbox.sink(number, ask.empty_final);
             api.infer_stream(ask, cancel, sink)

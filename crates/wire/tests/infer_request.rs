@@ -44,7 +44,7 @@ prop_compose! {
     fn input()(
         name in ".{0,12}",
         datatype in prop::sample::select(DataType::ALL.to_vec()),
-        shape in vec(any::<i64>(), 0..9),
+        shape in vec(-1i64..9, 0..9),
         region in prop::option::of((".{0,9}", any::<i64>(), any::<i64>())),
     ) -> InferInputTensor {
         let mut input = InferInputTensor { name, datatype: datatype.name().into(), shape, ..Default::default() };
@@ -291,4 +291,22 @@ fn a_region_is_named_completely() {
         &[("classification", Uint64Param(1))],
         Err("invalid value type for 'classification' parameter, expected int64_param"),
     );
+}
+
+#[test]
+fn a_shape_means_a_number_that_exists() {
+    let shaped = |datatype: &'static str, shape: &'static [i64]| {
+        move |r: &mut ModelInferRequest| {
+            r.inputs[0].datatype = datatype.into();
+            r.inputs[0].shape = shape.to_vec();
+        }
+    };
+    let elements = "element count for tensor 'in' exceeds maximum size of 9223372036854775807";
+    let bytes = "byte size for tensor 'in' exceeds maximum size of 9223372036854775807";
+    check(shaped("FP32", &[1 << 62, 4]), Err(elements));
+    check(shaped("FP32", &[1 << 62, 1]), Err(bytes));
+    check(shaped("BYTES", &[1 << 62, 1]), Ok(()));
+    check(shaped("FP32", &[-2, 1]), Err("tensor 'in' contains an invalid dimension [-2,1]"));
+    check(shaped("BYTES", &[-2, 1]), Err("tensor 'in' contains an invalid dimension in shape [-2,1]"));
+    check(shaped("FP32", &[-1, 1]), Ok(()));
 }

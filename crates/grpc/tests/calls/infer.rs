@@ -69,6 +69,10 @@ async fn errors_come_as_status_in_order() {
     let reply = fail(|ask| ask.raw_input_contents = vec![b"abc"[..].into()]).await;
     assert_eq!(reply.status().0, 3);
     assert!(reply.status().1.contains("input byte size mismatch for input 'IN' for model 'echo'. Expected 8, got 3"));
+    let reply = fail(|ask| ask.inputs[0].datatype = "FP8".into()).await;
+    let text =
+        "[request id: <id_unknown>] inference input 'IN' data-type is '<invalid>', but model 'echo' expects 'FP32'";
+    check(reply.status(), (3, text));
     let reply = fail(|ask| {
         let region = [
             ("shared_memory_region", ParameterChoice::StringParam("r".into())),

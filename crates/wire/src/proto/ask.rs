@@ -2,7 +2,7 @@
 
 use nerite_memory::Buffer;
 use nerite_request::{Ask, AskInput, AskOutput, Parameters, SequenceId, Source, Status};
-use nerite_tensor::DataType;
+use nerite_tensor::{DataType, ELEMENTS_MAX, ShapeError, byte_size, show_shape};
 
 use super::InferMessage;
 use super::chain::{Run, place};
@@ -98,6 +98,7 @@ struct Inline {
 
 fn take_input(ask: &Ask, inline: &mut Inline, input: InputMessage) -> Result<AskInput, Status> {
     let InputMessage { name, datatype, shape, mut placement, contents } = input;
+    check_size(&name, datatype, &shape)?;
     let model = &ask.model;
     let refuse = |text: String| Err(Status::invalid(text));
     let source = match (placement.region(&name)?, contents) {
@@ -123,12 +124,37 @@ fn take_input(ask: &Ask, inline: &mut Inline, input: InputMessage) -> Result<Ask
         },
     };
     let Some(datatype) = datatype else {
-        let id = if ask.id.is_empty() { "<id_unknown>" } else { &ask.id };
-        return refuse(format!(
-            "[request id: {id}] inference input '{name}' data-type is '<invalid>', but model '{model}' expects one of its own"
-        ));
+        return Err(wrong_datatype(&ask.id, model, &name, "one of its own"));
     };
     Ok(AskInput { name, datatype, shape, source })
+}
+
+/// What is said of an input whose datatype does not exist; `expected` is the one the model wants.
+pub fn wrong_datatype(id: &str, model: &str, input: &str, expected: &str) -> Status {
+    let id = if id.is_empty() { "<id_unknown>" } else { id };
+    Status::invalid(format!(
+        "[request id: {id}] inference input '{input}' data-type is '<invalid>', but model '{model}' expects {expected}"
+    ))
+}
+
+/// The shape must mean a number that exists. An open dimension is left to whoever knows the model.
+fn check_size(name: &str, datatype: Option<DataType>, shape: &[i64]) -> Result<(), Status> {
+    let Some(datatype) = datatype else { return Ok(()) };
+    let Err(fault) = byte_size(datatype, shape) else { return Ok(()) };
+    let text = match fault {
+        ShapeError::Negative { .. } if shape.iter().all(|dim| *dim >= -1) => return Ok(()),
+        ShapeError::Negative { .. } if datatype == DataType::Bytes => {
+            format!("tensor '{name}' contains an invalid dimension in shape {}", show_shape(shape))
+        }
+        ShapeError::Negative { .. } => format!("tensor '{name}' contains an invalid dimension {}", show_shape(shape)),
+        ShapeError::TooManyElements => {
+            format!("element count for tensor '{name}' exceeds maximum size of {ELEMENTS_MAX}")
+        }
+        ShapeError::TooManyBytes { .. } => {
+            format!("byte size for tensor '{name}' exceeds maximum size of {ELEMENTS_MAX}")
+        }
+    };
+    Err(Status::invalid(text))
 }
 
 fn place_raw(run: Run, datatype: Option<DataType>) -> Buffer {

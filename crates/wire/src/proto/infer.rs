@@ -71,6 +71,11 @@ impl InferMessage {
         Ok(message)
     }
 
+    /// The first input whose datatype does not exist. What its model wants is for others to know.
+    pub fn input_of_unknown_datatype(&self) -> Option<&str> {
+        self.inputs.iter().find(|input| input.datatype.is_none()).map(|input| input.name.as_str())
+    }
+
     /// The last of several values under one key counts, as in every protobuf map.
     fn take_parameter(&mut self, entry: &[u8]) -> Result<(), Malformed> {
         let (key, choice) = read_entry(entry)?;
