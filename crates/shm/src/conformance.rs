@@ -4,16 +4,22 @@
 #![allow(clippy::unwrap_used)]
 
 mod heap;
+mod lost;
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use nerite_memory::{Buffer, Extent, Reason, Slot};
+use nerite_memory::{Buffer, Extent, Reason};
 use proptest::prelude::*;
 
 use self::heap::Heap;
+use self::lost::{
+    a_lost_region_can_be_unregistered_like_any_other,
+    a_lost_region_takes_no_more_requests_until_it_is_registered_again,
+    a_lost_region_tells_all_its_users_and_nobody_else,
+};
 use crate::{ErrorKind, Options, Origin, OwnedRegion, Record, Region, Registry, ShmError};
 
 const PAGE: usize = 4096;
@@ -26,6 +32,10 @@ trait Host {
     fn make(&mut self, byte_size: usize) -> String;
     /// Writes as the client does, past the server's back.
     fn client_writes(&self, key: &str, at: usize, bytes: &[u8]);
+    /// Takes the object's memory away from `at` on, as a client that shrinks it.
+    fn lose(&mut self, key: &str, at: usize);
+    /// Gives it back.
+    fn mend(&mut self, key: &str, byte_size: usize);
     /// Mappings that the server has, as seen from outside the registry; `None` where nobody can tell.
     fn mappings(&self) -> Option<usize>;
 }
@@ -62,6 +72,12 @@ impl Host for HeapHost {
         // SAFETY: as above, and a slice is readable.
         unsafe { to.copy_from(bytes.as_ptr(), bytes.len()) };
     }
+    fn lose(&mut self, key: &str, at: usize) {
+        self.heap.lose(key, at);
+    }
+    fn mend(&mut self, key: &str, _byte_size: usize) {
+        self.heap.mend(key);
+    }
     fn mappings(&self) -> Option<usize> {
         Some(self.heap.mappings())
     }
@@ -83,6 +99,13 @@ impl Host for PosixHost {
     fn client_writes(&self, key: &str, at: usize, bytes: &[u8]) {
         let region = &self.regions[key];
         region.slot(Extent::new(at, bytes.len(), region.byte_size()).unwrap()).write(0, bytes, Reason::Model).unwrap();
+    }
+    fn lose(&mut self, key: &str, at: usize) {
+        let file = std::fs::File::options().write(true).open(format!("/dev/shm{key}")).unwrap();
+        file.set_len(at as u64).unwrap();
+    }
+    fn mend(&mut self, key: &str, byte_size: usize) {
+        self.lose(key, byte_size);
     }
     fn mappings(&self) -> Option<usize> {
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
@@ -112,7 +135,9 @@ suite! {
     looking_at_status_keeps_nothing,
     status_is_sorted_by_name,
     all_regions_leave_together_and_those_in_use_later,
-    a_poisoned_region_tells_all_its_users_and_nobody_else,
+    a_lost_region_tells_all_its_users_and_nobody_else,
+    a_lost_region_takes_no_more_requests_until_it_is_registered_again,
+    a_lost_region_can_be_unregistered_like_any_other,
     registrations_stop_at_the_bounds,
     a_tensor_must_lie_within_its_region,
 }
@@ -301,26 +326,6 @@ fn all_regions_leave_together_and_those_in_use_later<H: Host>() {
     assert_eq!(status.iter().map(|region| &*region.name).collect::<Vec<_>>(), ["b"]);
     drop(user);
     check_all_gone(&host);
-}
-
-fn a_poisoned_region_tells_all_its_users_and_nobody_else<H: Host>() {
-    let mut host = new_host::<H>();
-    let key = host.make(PAGE);
-    host.registry().register_system("a", &key, 0, 64).unwrap();
-    host.registry().register_system("b", &key, 0, 64).unwrap();
-    let input = host.registry().locate("a", 0, 8).unwrap().into_buffer();
-    let output: Slot = host.registry().locate("a", 0, 8).unwrap().into_slot();
-    let other = host.registry().locate("b", 0, 8).unwrap().into_buffer();
-    assert_eq!((input.fault(), output.fault()), (None, None));
-    let located = host.registry().locate("a", 0, 8).unwrap();
-    located.region().poison(5);
-    located.region().poison(6);
-    let text = format!(
-        "shared memory region 'a' lost its memory while in use: byte 5 of 64 cannot be reached (object '{key}' was truncated, \
-         or /dev/shm is full); unregister it and register it again"
-    );
-    assert_eq!((input.fault().as_deref(), output.fault().as_deref()), (Some(&*text), Some(&*text)));
-    assert_eq!(other.fault(), None);
 }
 
 fn registrations_stop_at_the_bounds<H: Host>() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::limits::NAME_BYTES_MAX;
+use crate::loss::Loss;
 use crate::phrasebook;
 use crate::record::{Kind, Origin, Record};
 
@@ -143,6 +144,9 @@ pub enum ShmError {
         /// The name asked for.
         name: String,
     },
+    /// A tensor in a region whose memory was missing when it was touched.
+    #[error("{0}")]
+    Lost(Box<Loss>),
     /// A tensor that starts past the region's last byte.
     #[error("{}: it has {region_bytes} bytes, offset {offset} is past the last", phrasebook::offset_beyond(name))]
     OffsetBeyond {
@@ -194,6 +198,7 @@ impl ShmError {
             | ShmError::GpusNotSupported { .. }
             | ShmError::HandleLength { .. }
             | ShmError::OtherKind { .. }
+            | ShmError::Lost(_)
             | ShmError::OffsetBeyond { .. }
             | ShmError::Overflow { .. }
             | ShmError::EndBeyond { .. } => ErrorKind::Invalid,

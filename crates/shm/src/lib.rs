@@ -33,14 +33,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What this crate does not do: it does not notice that a client truncates its object after registration. No descriptor
-//! is kept (10,000 regions would be 10,000 descriptors) and a size read before use would be stale at use anyway; a fault
-//! in a mapping is the business of a guard that calls [`Region::poison`], after which every Buffer and Slot over the
-//! region tells the reason through `fault()`.
+//! A client can shrink its object after registration, or leave it without memory in a full `/dev/shm`. No descriptor is
+//! kept (10,000 regions would be 10,000 descriptors) and a size read before use would be stale at use anyway. Instead a
+//! guard meets the SIGBUS of an access that finds no memory: the access goes on with zeros, the region is lost, and
+//! whoever used it is told by `fault()`, which every request asks before it is answered. A lost region takes no more
+//! requests; a new registration under its name replaces it. The handler is installed by the first registration and leaves
+//! every other fault to the handler before it.
 
 mod cuda;
 mod error;
+mod guard;
+mod lease;
 pub mod limits;
+mod loss;
 mod names;
 mod objects;
 mod own;
@@ -58,6 +63,11 @@ mod conformance;
 
 pub use cuda::{CUDA_HANDLE_BYTES, CudaHandle};
 pub use error::{ErrorKind, ShmError};
+pub use lease::{
+    Account, AdoptError, AdoptedLease, LEASE_BYTES_MIN, LEASES_MAX, LEASES_PER_SESSION_MAX, Lease, LeaseCounts, LeaseError,
+    LeaseErrorKind, LeaseLimits, LeaseName, Loan, Pools,
+};
+pub use loss::Loss;
 pub use objects::Objects;
 pub use own::{OwnError, OwnedRegion};
 pub use record::{CudaStatus, Kind, Origin, Record, SystemStatus};

@@ -12,7 +12,7 @@
 //! Status reads `strong_count` and never upgrades: looking at a region must not keep it.
 
 use std::collections::HashMap;
-use std::collections::hash_map::{Entry, RandomState};
+use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -83,29 +83,28 @@ impl Names {
         records
     }
 
-    /// The record registered under that name; one that is only still in use does not count.
+    /// The record registered under that name; one that is only still in use, or lost, does not count.
     pub(crate) fn holder(&self, name: &str) -> Option<Arc<Record>> {
-        self.lock().get(name).map(|region| Arc::clone(region.record()))
+        self.lock().get(name).filter(|region| !region.is_lost()).map(|region| Arc::clone(region.record()))
     }
 
-    /// Registers the region under its name, in place of one that is only still in use.
+    /// Registers the region under its name, in place of one that is only still in use or that is lost.
     pub(crate) fn insert(&self, region: Region) -> Result<(), Taken> {
         let region = Arc::new(region);
         let name = Arc::clone(&region.record().name);
         let mut registered = self.lock();
-        match registered.entry(Arc::clone(&name)) {
-            Entry::Occupied(held) => {
-                let holder = Arc::clone(held.get().record());
-                drop(registered);
-                Err(Taken { region, holder })
-            }
-            Entry::Vacant(place) => {
-                let named = Named { record: Arc::clone(region.record()), region: Arc::downgrade(&region) };
-                place.insert(region);
-                rewrite(&registered, self.shard(&name), Some((Arc::clone(&name), named)));
-                Ok(())
-            }
+        if let Some(held) = registered.get(&name).filter(|held| !held.is_lost()) {
+            let holder = Arc::clone(held.record());
+            drop(registered);
+            return Err(Taken { region, holder });
         }
+        let named = Named { record: Arc::clone(region.record()), region: Arc::downgrade(&region) };
+        let replaced = registered.insert(Arc::clone(&name), region);
+        rewrite(&registered, self.shard(&name), Some((name, named)));
+        drop(registered);
+        // Outside the lock: this may unmap.
+        drop(replaced);
+        Ok(())
     }
 
     /// Ends the registration under that name, if it is of that kind. The region goes now or with its last user.

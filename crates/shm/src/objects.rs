@@ -26,6 +26,11 @@ impl Objects {
         let space = space();
         Objects { total_bytes: space.map(|(total, _)| total), free_bytes: space.map(|(_, free)| free), count }
     }
+
+    /// How much room there is, as words.
+    pub(crate) fn free(&self) -> String {
+        self.free_bytes.map_or_else(|| "room unknown".to_string(), |free| format!("{} free", Size(free)))
+    }
 }
 
 impl fmt::Display for Objects {

@@ -78,7 +78,7 @@ impl OwnedRegion {
     /// Opens all of an object that another process made; dropping this does not unlink it.
     pub fn open(key: &str) -> Result<OwnedRegion, OwnError> {
         let file = open(key, 0).map_err(|error| open_error(key, open_cause(key, &error)))?;
-        let object = PosixObject::new(file).map_err(|cause| open_error(key, cause))?;
+        let object = PosixObject::new(key, file).map_err(|cause| open_error(key, cause))?;
         let mapping = whole(object.byte_size() as usize).and_then(|window| PosixMapping::new(object.file(), window));
         let mapping = mapping.map_err(|error| open_error(key, reason(&error)))?;
         Ok(OwnedRegion { key: key.to_string(), linked: false, mapping: Arc::new(mapping) })

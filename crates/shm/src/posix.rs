@@ -1,5 +1,7 @@
 //! How is a POSIX shared memory object opened, looked at and mapped?
 
+mod watched;
+
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -15,6 +17,7 @@ use crate::limits::KEY_BYTES_MAX;
 use crate::objects::{DIRECTORY, Objects};
 use crate::source::{Mapping, Object, ObjectError, Source};
 use crate::window::Window;
+use watched::{Identity, WatchedMapping};
 
 /// The objects of `shm_open`.
 pub(crate) struct Posix;
@@ -22,7 +25,7 @@ pub(crate) struct Posix;
 impl Source for Posix {
     fn open(&self, key: &str) -> Result<Box<dyn Object>, ObjectError> {
         let file = open(key, 0).map_err(|error| ObjectError::Open { cause: open_cause(key, &error) })?;
-        Ok(Box::new(PosixObject::new(file).map_err(|cause| ObjectError::Invalid { cause })?))
+        Ok(Box::new(PosixObject::new(key, file).map_err(|cause| ObjectError::Invalid { cause })?))
     }
 
     fn page_bytes(&self) -> usize {
@@ -32,13 +35,15 @@ impl Source for Posix {
 
 /// An object held open, with the size it had when it was looked at.
 pub(crate) struct PosixObject {
+    key: Box<str>,
     file: File,
     byte_size: u64,
+    identity: Identity,
 }
 
 impl PosixObject {
-    /// Looks at what was opened; the error says why it cannot be mapped.
-    pub(crate) fn new(file: File) -> Result<PosixObject, String> {
+    /// Looks at what was opened by `key`; the error says why it cannot be mapped.
+    pub(crate) fn new(key: &str, file: File) -> Result<PosixObject, String> {
         let found = file.metadata().map_err(|error| reason(&error))?;
         if !found.file_type().is_file() {
             return Err(format!("it is {}, not a shared memory object", species(found.file_type())));
@@ -51,7 +56,7 @@ impl PosixObject {
         if i64::try_from(byte_size).is_err() {
             return Err(format!("its size, {}, is negative", byte_size as i64));
         }
-        Ok(PosixObject { file, byte_size })
+        Ok(PosixObject { key: key.into(), file, byte_size, identity: Identity::of(&found) })
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -65,11 +70,12 @@ impl Object for PosixObject {
     }
 
     fn map(&self, window: Window) -> io::Result<Box<dyn Mapping>> {
-        Ok(Box::new(PosixMapping::new(&self.file, window)?))
+        Ok(Box::new(WatchedMapping::new(self, window)?))
     }
 }
 
-/// A shared, writable mapping. It needs no descriptor to live.
+/// A shared, writable mapping. It needs no descriptor to live. By itself it is the mapping of a client, who trusts its own
+/// object; a server's is watched.
 pub(crate) struct PosixMapping {
     base: NonNull<u8>,
     len: usize,
@@ -101,19 +107,6 @@ impl PosixMapping {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-}
-
-// SAFETY: `new` mapped `len` bytes at `base`, readable and writable, initialised by the kernel (tmpfs pages start as
-// zeros), and only Drop unmaps them. A peer that shrinks the object takes the pages away but not the address range: an
-// access then raises SIGBUS, which ends the access and never reads or writes memory of ours.
-unsafe impl Mapping for PosixMapping {
-    fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
-    fn len(&self) -> usize {
         self.len
     }
 }

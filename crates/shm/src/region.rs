@@ -1,12 +1,12 @@
 //! What is one registered piece of memory, and how does a request get at it?
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nerite_memory::{Access, Buffer, Extent, ExtentError, Keep, Slot, Vacant};
 
 use crate::error::ShmError;
-use crate::record::{Origin, Record};
+use crate::loss::Loss;
+use crate::record::Record;
 use crate::source::Mapping;
 use crate::tally::Ticket;
 
@@ -14,8 +14,6 @@ use crate::tally::Ticket;
 pub struct Region {
     record: Arc<Record>,
     mapping: Box<dyn Mapping>,
-    /// 0, or 1 + the offset of the first byte that could not be reached.
-    poison: AtomicUsize,
     /// Last, because fields drop in order: the count goes down after the memory was unmapped.
     _ticket: Ticket,
 }
@@ -23,7 +21,7 @@ pub struct Region {
 impl Region {
     pub(crate) fn new(record: Arc<Record>, mapping: Box<dyn Mapping>, ticket: Ticket) -> Region {
         debug_assert_eq!(record.byte_size, mapping.len() as u64);
-        Region { record, mapping, poison: AtomicUsize::new(0), _ticket: ticket }
+        Region { record, mapping, _ticket: ticket }
     }
 
     /// What the region is called and where it comes from.
@@ -36,16 +34,25 @@ impl Region {
         self.mapping.len()
     }
 
-    /// Says that the byte at `offset` could not be reached, for ever after. Only an atomic store, so that a signal handler
-    /// may do it; the first caller's offset is the one that is told.
-    pub fn poison(&self, offset: usize) {
-        let _ = self.poison.compare_exchange(0, offset.saturating_add(1), Ordering::AcqRel, Ordering::Acquire);
+    /// Whether its memory was missing when somebody touched it. That is for ever: only another registration heals it.
+    pub fn is_lost(&self) -> bool {
+        self.mapping.lost_at().is_some()
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        let at = self.mapping.lost_at()?;
+        // Whatever requests wrote in place of the client's memory would otherwise stay until the client lets go.
+        self.mapping.give_back();
+        Some(Loss::new(&self.record, at, self.mapping.object_bytes(), self.mapping.object_now()))
     }
 
     /// Part of the region, by Triton's rules for a tensor: an offset at the end is wrong even for no bytes.
     pub(crate) fn locate(self: Arc<Region>, offset: u64, byte_size: u64) -> Result<Located, ShmError> {
         let name = || String::from(&*self.record.name);
         let limit = self.mapping.len();
+        if let Some(loss) = self.loss() {
+            return Err(ShmError::Lost(Box::new(loss)));
+        }
         if offset >= limit as u64 {
             return Err(ShmError::OffsetBeyond { name: name(), offset, region_bytes: limit as u64 });
         }
@@ -62,18 +69,7 @@ impl Region {
 
 impl Keep for Region {
     fn fault(&self) -> Option<String> {
-        let offset = self.poison.load(Ordering::Acquire).checked_sub(1)?;
-        let Record { name, byte_size, origin } = &*self.record;
-        Some(match origin {
-            Origin::System { key, .. } => format!(
-                "shared memory region '{name}' lost its memory while in use: byte {offset} of {byte_size} cannot be reached \
-                 (object '{key}' was truncated, or /dev/shm is full); unregister it and register it again"
-            ),
-            Origin::Cuda { device_id } => format!(
-                "shared memory region '{name}' lost its memory while in use: byte {offset} of {byte_size} on device \
-                 {device_id} cannot be reached; unregister it and register it again"
-            ),
-        })
+        self.loss().map(|loss| loss.to_string())
     }
 }
 

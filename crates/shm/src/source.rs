@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 
 use nerite_memory::Place;
 
+use crate::loss::ObjectNow;
 use crate::window::Window;
 
 /// Finds objects by their key.
@@ -32,7 +33,8 @@ pub(crate) trait Object {
 ///
 /// # Safety
 /// `len()` bytes from `base()` on are initialised, readable and writable at `place()`, at an unchanging address, from any
-/// thread, until the value is dropped. Other processes may write them at any moment.
+/// thread, until the value is dropped. Other processes may write them at any moment, and take the memory under them away:
+/// then they read as zeros and `lost_at` tells.
 pub(crate) unsafe trait Mapping: Send + Sync {
     /// First byte.
     fn base(&self) -> NonNull<u8>;
@@ -44,6 +46,18 @@ pub(crate) unsafe trait Mapping: Send + Sync {
     fn place(&self) -> Place {
         Place::Host
     }
+
+    /// Offset of the first touched byte that had no memory under it; `None` while there was none. Only an atomic read.
+    fn lost_at(&self) -> Option<usize>;
+
+    /// Bytes the object had when this was mapped.
+    fn object_bytes(&self) -> u64;
+
+    /// What has become of the object, for the text of an error.
+    fn object_now(&self) -> ObjectNow;
+
+    /// Gives memory that came in place of the lost one back to the system.
+    fn give_back(&self) {}
 }
 
 /// Why a key gives no object.

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nerite_memory::Block;
 
+use crate::loss::ObjectNow;
 use crate::source::{Mapping, Object, ObjectError, Source};
 use crate::window::Window;
 
@@ -20,10 +22,12 @@ pub(super) struct Heap {
 struct HeapObject {
     block: Arc<Block>,
     byte_size: u64,
+    /// 0, or 1 + the offset of the object's first byte without memory. Here nothing faults: the mappings know at once.
+    lost: Arc<AtomicUsize>,
 }
 
 struct HeapMapping {
-    block: Arc<Block>,
+    object: HeapObject,
     window: Window,
 }
 
@@ -31,8 +35,19 @@ impl Heap {
     pub(super) fn make(&self, key: &str, byte_size: usize) -> NonNull<u8> {
         let block = Arc::new(Block::new(byte_size));
         let base = block.as_ptr();
-        self.objects.lock().unwrap().insert(key.to_string(), HeapObject { block, byte_size: byte_size as u64 });
+        let object = HeapObject { block, byte_size: byte_size as u64, lost: Arc::default() };
+        self.objects.lock().unwrap().insert(key.to_string(), object);
         base
+    }
+
+    /// Takes the object's memory away from `at` on.
+    pub(super) fn lose(&self, key: &str, at: usize) {
+        self.objects.lock().unwrap()[key].lost.store(at + 1, Ordering::Relaxed);
+    }
+
+    /// Gives it back to mappings that are made from now on.
+    pub(super) fn mend(&self, key: &str) {
+        self.objects.lock().unwrap().get_mut(key).unwrap().lost = Arc::default();
     }
 
     /// Mappings of all objects.
@@ -58,7 +73,7 @@ impl Object for HeapObject {
     }
 
     fn map(&self, window: Window) -> io::Result<Box<dyn Mapping>> {
-        Ok(Box::new(HeapMapping { block: Arc::clone(&self.block), window }))
+        Ok(Box::new(HeapMapping { object: self.clone(), window }))
     }
 }
 
@@ -67,10 +82,23 @@ impl Object for HeapObject {
 unsafe impl Mapping for HeapMapping {
     fn base(&self) -> NonNull<u8> {
         // SAFETY: the window's offset lies within the block, as said above.
-        unsafe { self.block.as_ptr().add(self.window.offset()) }
+        unsafe { self.object.block.as_ptr().add(self.window.offset()) }
     }
 
     fn len(&self) -> usize {
         self.window.len()
+    }
+
+    fn lost_at(&self) -> Option<usize> {
+        let at = self.object.lost.load(Ordering::Relaxed).checked_sub(1)?;
+        (at < self.window.offset() + self.window.len()).then(|| at.saturating_sub(self.window.offset()))
+    }
+
+    fn object_bytes(&self) -> u64 {
+        self.object.byte_size
+    }
+
+    fn object_now(&self) -> ObjectNow {
+        ObjectNow::Unknown
     }
 }
