@@ -8,6 +8,7 @@
 //! ```text
 //!   lex ─ skip ─ value      any JSON text
 //!     └► infer ─ tensor     → Ask, Rendering        answer   Response → head + buffers
+//!     ├► generate           → Ask, from flat JSON   flat     Response → flat JSON
 //!     └► control            → bodies of other calls  report   metadata, statistics, status, settings
 //! ```
 
@@ -15,6 +16,8 @@ mod answer;
 mod base64;
 mod control;
 mod fault;
+mod flat;
+mod generate;
 mod infer;
 mod lex;
 mod limits;
@@ -31,6 +34,8 @@ pub use control::{
     read_trace_change, read_unload,
 };
 pub use fault::Malformed;
+pub use flat::write_flat;
+pub use generate::{GenerateText, read_generate};
 pub use infer::{InferText, Rendering, check_json_size, check_raw_size, read_infer, read_raw_infer};
 pub use report::{
     write_cuda_status, write_error, write_index, write_log_settings, write_model, write_server, write_statistics,

@@ -48,7 +48,7 @@ pub fn write_answer(response: Response, rendering: &Rendering) -> Result<Answer,
     }
 }
 
-fn write_parameter(w: &mut Writer, value: &Parameter) {
+pub fn write_parameter(w: &mut Writer, value: &Parameter) {
     match value {
         Parameter::Bool(value) => w.bool(*value),
         Parameter::Int(value) => w.signed(*value),
@@ -81,6 +81,15 @@ fn write_output(w: &mut Writer, output: Output, binary: bool, tail: &mut Vec<Buf
 
 /// All elements in one flat array.
 fn write_data(w: &mut Writer, output: &Output) -> Result<(), Status> {
+    write_elements(w, output, |w, elements| w.array(elements))
+}
+
+/// All elements, in the brackets that `bracket` puts around them if any.
+pub fn write_elements(
+    w: &mut Writer,
+    output: &Output,
+    bracket: impl FnOnce(&mut Writer, &mut dyn FnMut(&mut Writer)),
+) -> Result<(), Status> {
     let wrong_size =
         || Status::internal(format!("output tensor shape does not match size of output for '{}'", output.name));
     if let half @ (DataType::Fp16 | DataType::Bf16) = output.datatype {
@@ -98,14 +107,14 @@ fn write_data(w: &mut Writer, output: &Output) -> Result<(), Status> {
     let Some(size) = output.datatype.size() else {
         let extents = strings::extents(&private, count).map_err(|_| wrong_size())?;
         w.reserve(bytes.len());
-        w.array(|w| extents.iter().for_each(|extent| w.string(&bytes[extent.offset()..extent.end()])));
+        bracket(w, &mut |w| extents.iter().for_each(|extent| w.string(&bytes[extent.offset()..extent.end()])));
         return Ok(());
     };
     if count.checked_mul(size as u64) != Some(bytes.len() as u64) {
         return Err(wrong_size());
     }
     w.reserve(bytes.len());
-    w.array(|w| write_numbers(w, output.datatype, bytes));
+    bracket(w, &mut |w| write_numbers(w, output.datatype, bytes));
     Ok(())
 }
 

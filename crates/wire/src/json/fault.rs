@@ -52,8 +52,8 @@ pub mod reason {
     pub const VALUE_INVALID: &str = "Invalid value.";
     pub const OBJECT_MISS_NAME: &str = "Missing a name for object member.";
     pub const OBJECT_MISS_COLON: &str = "Missing a colon after a name of object member.";
-    pub const OBJECT_MISS_COMMA: &str = "Missing a comma or } after an object member.";
-    pub const ARRAY_MISS_COMMA: &str = "Missing a comma or ] after an array element.";
+    pub const OBJECT_MISS_COMMA: &str = "Missing a comma or '}' after an object member.";
+    pub const ARRAY_MISS_COMMA: &str = "Missing a comma or ']' after an array element.";
     pub const STRING_HEX: &str = "Incorrect hex digit after \\u escape in string.";
     pub const STRING_SURROGATE: &str = "The surrogate pair in string is invalid.";
     pub const STRING_ESCAPE: &str = "Invalid escape character in string.";
@@ -67,6 +67,7 @@ pub mod reason {
 pub mod mismatch {
     pub const STRING: &str = "attempt to access JSON non-string as string";
     pub const ARRAY: &str = "attempt to access JSON non-array as array";
+    pub const OBJECT: &str = "attempt to access JSON non-object as object";
     pub const BOOLEAN: &str = "attempt to access JSON non-boolean as boolean";
     pub const SIGNED: &str = "attempt to access JSON non-signed-integer as signed-integer";
     pub const UNSIGNED: &str = "attempt to access JSON non-unsigned-integer as unsigned-integer";

@@ -2,7 +2,7 @@
 
 mod input;
 mod output;
-mod parameters;
+pub mod parameters;
 
 use nerite_memory::{Buffer, Extent};
 use nerite_request::{Ask, AskInput, Status};

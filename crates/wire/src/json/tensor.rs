@@ -29,6 +29,11 @@ pub fn read_tensor(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer,
     if reader.kind() != Kind::Array {
         return Err(Status::internal(format!("Unable to parse 'data': {}", mismatch::ARRAY)).into());
     }
+    read_values(reader, claim, elements)
+}
+
+/// Reads `elements` values, nested in arrays or one alone.
+pub fn read_values(reader: &mut Reader<'_>, claim: &Claim<'_>, elements: u64) -> Result<Buffer, Fault> {
     if claim.datatype == Some(DataType::Bytes) {
         return read_strings(reader, claim);
     }

@@ -32,7 +32,10 @@ fn a_system_registration_needs_key_and_size() {
     check(read(r#"{"key":"/k","offset":-4096,"byte_size":64}"#), Err((INTERNAL, unsigned)));
     check(
         read(r#"{"key":1,"byte_size":64"#),
-        Err((INTERNAL, "failed to parse the request JSON buffer: Missing a comma or } after an object member. at 23")),
+        Err((
+            INTERNAL,
+            "failed to parse the request JSON buffer: Missing a comma or '}' after an object member. at 23",
+        )),
     );
 }
 

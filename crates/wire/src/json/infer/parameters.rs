@@ -95,7 +95,7 @@ fn sequence_id(reader: &mut Reader<'_>) -> Result<SequenceId, Fault> {
 }
 
 /// A parameter for the model.
-fn custom(reader: &mut Reader<'_>, key: &str) -> Result<Parameter, Fault> {
+pub fn custom(reader: &mut Reader<'_>, key: &str) -> Result<Parameter, Fault> {
     match reader.kind() {
         Kind::String => Ok(Parameter::String(reader.string()?)),
         Kind::Bool => Ok(Parameter::Bool(reader.bool()?)),

@@ -69,13 +69,13 @@ fn what_is_no_json_is_refused_in_rapidjsons_words() {
         (r#"{"a":1,}"#, "Missing a name for object member.", 7),
         (r#"{"a""#, "Missing a colon after a name of object member.", 4),
         (r#"{"a" 1"#, "Missing a colon after a name of object member.", 5),
-        (r#"{"a":1"#, "Missing a comma or } after an object member.", 6),
-        (r#"{"a":1 "b""#, "Missing a comma or } after an object member.", 7),
+        (r#"{"a":1"#, "Missing a comma or '}' after an object member.", 6),
+        (r#"{"a":1 "b""#, "Missing a comma or '}' after an object member.", 7),
         (r#"{"a":"#, "Invalid value.", 5),
         (r#"{"a":}"#, "Invalid value.", 5),
         ("[1,]", "Invalid value.", 3),
-        ("[1 2", "Missing a comma or ] after an array element.", 3),
-        ("[01]", "Missing a comma or ] after an array element.", 2),
+        ("[1 2", "Missing a comma or ']' after an array element.", 3),
+        ("[01]", "Missing a comma or ']' after an array element.", 2),
         ("{} {}", "The document root must not be followed by other values.", 3),
         ("nan", "Invalid value.", 1),
         ("inf", "Invalid value.", 0),
@@ -100,7 +100,7 @@ fn what_is_no_json_is_refused_in_rapidjsons_words() {
 
 #[test]
 fn a_syntax_error_anywhere_wins_over_a_wrong_value_before_it() {
-    let text = "failed to parse the request JSON buffer: Missing a comma or } after an object member. at 21";
+    let text = "failed to parse the request JSON buffer: Missing a comma or '}' after an object member. at 21";
     refuse(r#"{"id":5,"inputs":null"#, INTERNAL, text);
     let text = "failed to parse the request JSON buffer: The document root must not be followed by other values. at 69";
     refuse(&(json_input("INT32", "[1]", r#"["x"]"#) + "]"), INTERNAL, text);

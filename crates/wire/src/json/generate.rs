@@ -1,0 +1,168 @@
+//! What does a request of the generate extension say?
+
+use std::borrow::Cow;
+
+use nerite_memory::Buffer;
+use nerite_request::report::TensorReport;
+use nerite_request::{Ask, AskInput, Source, Status};
+use nerite_tensor::{DataType, Shape};
+
+use super::fault::{Fault, mismatch, prefixed};
+use super::infer::parameters::custom;
+use super::lex::{Kind, Reader};
+use super::limits::PARAMETERS_MAX;
+use super::tensor::{Claim, read_values};
+use super::value::text_of;
+
+/// The one key whose object is read as if its members stood beside it.
+const NESTED: &str = "parameters";
+
+/// A request as it arrived: flat JSON, which only the model's inputs tell tensors from parameters in.
+#[derive(Clone, Copy, Debug)]
+pub struct GenerateText<'b> {
+    /// The body.
+    pub json: &'b [u8],
+    /// The model's inputs.
+    pub inputs: &'b [TensorReport],
+    /// The model in the path.
+    pub model: &'b str,
+    /// The version in the path; empty for the highest.
+    pub version: &'b str,
+    /// Bytes that all tensors together may have.
+    pub bytes_max: u64,
+}
+
+/// Reads a request.
+pub fn read_generate(text: &GenerateText<'_>) -> Result<Ask, Status> {
+    let mut reader = Reader::new(text.json)?;
+    let mut flat = Flat { text, ask: Ask::default(), known: Vec::new(), bytes: 0 };
+    // The first error in the syntax wins over every other, as if the text had been read whole before it was judged.
+    let outcome = reader.attempt(|reader| flat.members(reader, true))?;
+    reader.finish()?;
+    outcome?;
+    Ok(Ask { model: text.model.to_string(), version: text.version.to_string(), ..flat.ask })
+}
+
+struct Flat<'b> {
+    text: &'b GenerateText<'b>,
+    ask: Ask,
+    known: Vec<Cow<'b, [u8]>>,
+    /// Bytes of the tensors so far.
+    bytes: u64,
+}
+
+impl<'b> Flat<'b> {
+    fn members(&mut self, reader: &mut Reader<'b>, top: bool) -> Result<(), Fault> {
+        if reader.kind() != Kind::Object {
+            return Err(Status::internal(mismatch::MEMBERS).into());
+        }
+        reader.members(|reader, key| {
+            if self.known.contains(&key) {
+                return Ok(reader.skip()?);
+            }
+            if self.known.len() == PARAMETERS_MAX {
+                return Err(Status::invalid(format!("a request has at most {PARAMETERS_MAX} members")).into());
+            }
+            self.known.push(key.clone());
+            if top && key.as_ref() == NESTED.as_bytes() { self.nested(reader) } else { self.member(reader, key, top) }
+        })
+    }
+
+    fn nested(&mut self, reader: &mut Reader<'b>) -> Result<(), Fault> {
+        if self.text.inputs.iter().any(|input| input.name == NESTED) {
+            let text = format!("Keyword '{NESTED}' for nested schema also given as input tensor name");
+            return Err(Status::invalid(text).into());
+        }
+        if reader.kind() != Kind::Object {
+            let text = format!("Expected JSON object for keyword: '{NESTED}': {}", mismatch::OBJECT);
+            return Err(Status::internal(text).into());
+        }
+        self.members(reader, false).map_err(|fault| match fault {
+            Fault::Refused(status) => prefixed(&format!("Converting keyword: '{NESTED}': "), status).into(),
+            malformed @ Fault::Malformed(_) => malformed,
+        })
+    }
+
+    fn member(&mut self, reader: &mut Reader<'b>, key: Cow<'b, [u8]>, top: bool) -> Result<(), Fault> {
+        let key = text_of(key);
+        let inputs = self.text.inputs;
+        if let Some(input) = inputs.iter().find(|input| input.name == key) {
+            return self.tensor(reader, input);
+        }
+        if top && key == "id" {
+            self.ask.id = reader.clone().string().map_err(|fault| match fault {
+                Fault::Refused(status) => prefixed("Unable to parse 'id': ", status).into(),
+                malformed @ Fault::Malformed(_) => malformed,
+            })?;
+        }
+        let value = custom(reader, &key)?;
+        self.ask.parameters.insert(key, value);
+        Ok(())
+    }
+
+    fn tensor(&mut self, reader: &mut Reader<'b>, input: &TensorReport) -> Result<(), Fault> {
+        let count = count_values(&mut reader.clone())?;
+        let flat = Shape::from_slice(&[count as i64]);
+        let claim = Claim { name: &input.name, datatype: Some(input.datatype), shape: &flat, bytes_max: u64::MAX };
+        let fixed = input.datatype.size().map_or(0, |size| count.saturating_mul(size as u64));
+        self.check_size(&input.name, fixed)?;
+        let (shape, data) = if count == 0 {
+            reader.skip()?;
+            (Shape::new(), Buffer::empty())
+        } else {
+            (distribute(&input.shape, count, &input.name)?, read_values(reader, &claim, count)?)
+        };
+        if input.datatype == DataType::Bytes {
+            self.check_size(&input.name, data.len() as u64)?;
+        }
+        self.bytes = self.bytes.saturating_add(data.len() as u64);
+        let name = input.name.clone();
+        self.ask.inputs.push(AskInput { name, datatype: input.datatype, shape, source: Source::Inline(data) });
+        Ok(())
+    }
+
+    fn check_size(&self, name: &str, size: u64) -> Result<(), Status> {
+        let (all, max) = (self.bytes.saturating_add(size), self.text.bytes_max);
+        if all <= max {
+            return Ok(());
+        }
+        Err(Status::invalid(format!(
+            "request size of {all} bytes with input '{name}' of size {size} bytes exceeds the maximum allowed input size of \
+             {max}. Use --http-max-input-size to increase the limit."
+        )))
+    }
+}
+
+/// Values of an array, not counting what nests in them; 1 for anything else.
+fn count_values(reader: &mut Reader<'_>) -> Result<u64, Fault> {
+    let mut count = 0;
+    if reader.kind() != Kind::Array {
+        return Ok(1);
+    }
+    reader.elements(|reader| {
+        count += 1;
+        Ok(reader.skip()?)
+    })?;
+    Ok(count)
+}
+
+/// The shape that `count` values have for a model that wants `dims`: fixed dimensions divide them, the innermost free one
+/// takes what is left, the other free ones are 1.
+fn distribute(dims: &[i64], count: u64, name: &str) -> Result<Shape, Status> {
+    let misfit = || Status::invalid(format!("The schema can not convert input '{name}' to tensor with proper shape"));
+    let mut fixed = dims.iter().filter(|dim| **dim >= 0);
+    let divisor = fixed.try_fold(1i64, |all, dim| all.checked_mul(*dim)).ok_or_else(misfit)?;
+    let count = count as i64;
+    if divisor == 0 || count % divisor != 0 {
+        return Err(misfit());
+    }
+    let mut left = count / divisor;
+    let mut shape = Shape::from_slice(dims);
+    for dim in shape.iter_mut().rev().filter(|dim| **dim < 0) {
+        *dim = std::mem::replace(&mut left, 1);
+    }
+    if left == 1 { Ok(shape) } else { Err(misfit()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! Is flat JSON sorted into tensors and parameters as Triton sorts it?
+
+#![allow(clippy::unwrap_used)]
+
+use nerite_request::{Code, Parameter};
+
+use super::*;
+
+fn inputs() -> Vec<TensorReport> {
+    let input = |name: &str, datatype, shape: &[i64]| TensorReport { name: name.into(), datatype, shape: shape.into() };
+    vec![
+        input("N", DataType::Int32, &[-1]),
+        input("F", DataType::Fp32, &[-1, -1, 2]),
+        input("S", DataType::Bytes, &[1]),
+        input("H", DataType::Fp16, &[-1]),
+    ]
+}
+
+fn read(json: &str) -> Result<Ask, Status> {
+    let inputs = inputs();
+    read_generate(&GenerateText { json: json.as_bytes(), inputs: &inputs, model: "m", version: "", bytes_max: 64 })
+}
+
+#[track_caller]
+fn check(json: &str, name: &str, shape: &[i64], bytes: &[u8]) {
+    let ask = read(json).unwrap();
+    let input = ask.inputs.iter().find(|input| input.name == name).unwrap();
+    let Source::Inline(data) = &input.source else { panic!("{input:?}") };
+    assert_eq!((input.shape.as_slice(), data.private_bytes().unwrap()), (shape, bytes));
+}
+
+#[track_caller]
+fn refuse(json: &str, code: Code, text: &str) {
+    let status = read(json).unwrap_err();
+    assert_eq!((status.code, status.message.as_str()), (code, text), "{json}");
+}
+
+#[test]
+fn values_fill_the_models_shape() {
+    check(r#"{"N":5}"#, "N", &[1], &[5, 0, 0, 0]);
+    check(r#"{"N":[5,6]}"#, "N", &[2], &[5, 0, 0, 0, 6, 0, 0, 0]);
+    check(r#"{"F":[0,0,0,0]}"#, "F", &[1, 2, 2], &[0; 16]);
+    check(r#"{"S":"ab"}"#, "S", &[1], b"\x02\0\0\0ab");
+    check(r#"{"parameters":{"S":["ab"]}}"#, "S", &[1], b"\x02\0\0\0ab");
+    check(r#"{"N":[]}"#, "N", &[], &[]);
+}
+
+#[test]
+fn what_is_no_input_is_a_parameter() {
+    let ask = read(r#"{"id":"x","a":1,"priority":2,"parameters":{"b":true,"a":5},"N":1}"#).unwrap();
+    assert_eq!((ask.id.as_str(), ask.priority, ask.inputs.len()), ("x", 0, 1));
+    let found: Vec<_> = ask.parameters.iter().map(|(key, value)| (key, value.clone())).collect();
+    let wanted = [
+        ("id", Parameter::String("x".into())),
+        ("a", Parameter::Int(1)),
+        ("priority", Parameter::Int(2)),
+        ("b", Parameter::Bool(true)),
+    ];
+    assert_eq!(found, wanted);
+}
+
+#[test]
+fn what_cannot_be_sorted_is_refused() {
+    let parameter = "parameter 'a' has invalid type. It should be either 'int', 'bool', or 'string'.";
+    refuse(r#"{"a":null}"#, Code::InvalidArg, parameter);
+    refuse(r#"{"parameters":{"a":[]}}"#, Code::InvalidArg, &format!("Converting keyword: 'parameters': {parameter}"));
+    refuse(
+        r#"{"parameters":5}"#,
+        Code::Internal,
+        "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object",
+    );
+    refuse("[]", Code::Internal, "attempt to get members for non-object");
+    refuse("", Code::Internal, "failed to parse the request JSON buffer: The document is empty. at 0");
+    refuse(
+        r#"{"a":null"#,
+        Code::Internal,
+        "failed to parse the request JSON buffer: Missing a comma or '}' after an object member. at 9",
+    );
+    let shape = |name: &str| format!("The schema can not convert input '{name}' to tensor with proper shape");
+    refuse(r#"{"F":[1,2,3]}"#, Code::InvalidArg, &shape("F"));
+    refuse(r#"{"S":["a","b"]}"#, Code::InvalidArg, &shape("S"));
+    let too_many = "Unable to parse 'data': Shape does not match true shape of 'data' field";
+    refuse(r#"{"N":[[1,2]]}"#, Code::Internal, too_many);
+    refuse(
+        r#"{"H":1}"#,
+        Code::InvalidArg,
+        "receiving FP16 data via JSON is not supported. Please use the binary data format for input H",
+    );
+    refuse(
+        r#"{"N":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0],"F":[0,0]}"#,
+        Code::InvalidArg,
+        "request size of 68 bytes with input 'F' of size 8 bytes exceeds the maximum allowed input size of 64. Use \
+         --http-max-input-size to increase the limit.",
+    );
+}
