@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HeaderValue};
@@ -13,6 +13,8 @@ use hyper::ext::ReasonPhrase;
 use nerite_api::codes::http_status;
 use nerite_request::Status;
 use nerite_wire::json::write_error;
+
+use crate::calls::generate::Events;
 
 /// The Content-Type of nearly everything.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -30,18 +32,29 @@ pub enum Outgoing {
     Whole(Bytes),
     /// Several pieces, none of them empty.
     Pieces(VecDeque<Bytes>),
+    /// The pieces, and then events as they come.
+    Events {
+        /// What is there already.
+        pieces: VecDeque<Bytes>,
+        /// What is still to come.
+        events: Box<Events>,
+    },
 }
 
 impl Body for Outgoing {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
         let next = match this {
             Outgoing::Empty => None,
             Outgoing::Whole(bytes) => Some(std::mem::take(bytes)),
             Outgoing::Pieces(pieces) => pieces.pop_front(),
+            Outgoing::Events { pieces, events } => match pieces.pop_front() {
+                Some(piece) => Some(piece),
+                None => ready!(events.poll_event(cx)),
+            },
         };
         if this.is_end_stream() || matches!(this, Outgoing::Whole(_)) {
             *this = Outgoing::Empty;
@@ -54,6 +67,7 @@ impl Body for Outgoing {
             Outgoing::Empty => true,
             Outgoing::Whole(bytes) => bytes.is_empty(),
             Outgoing::Pieces(pieces) => pieces.is_empty(),
+            Outgoing::Events { .. } => false,
         }
     }
 
@@ -62,6 +76,7 @@ impl Body for Outgoing {
             Outgoing::Empty => 0,
             Outgoing::Whole(bytes) => bytes.len() as u64,
             Outgoing::Pieces(pieces) => pieces.iter().map(|piece| piece.remaining() as u64).sum(),
+            Outgoing::Events { .. } => return SizeHint::new(),
         })
     }
 }

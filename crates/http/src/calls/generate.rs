@@ -1,14 +1,89 @@
-//! How does a model that generates text answer as flat JSON?
+//! How does a model that generates answer in flat JSON, once or as events?
 
+mod events;
+
+use std::collections::VecDeque;
+
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
+use http::{Response, StatusCode};
 use hyper::body::Incoming;
-use nerite_api::{Api, Protocol};
-use nerite_request::Status;
+use nerite_api::Api;
+use nerite_api::codes::http_status;
+use nerite_request::{Cancel, Status};
+use nerite_wire::json::{GenerateText, read_generate, write_error, write_flat};
+use tokio::sync::mpsc;
 
-use super::Outcome;
+use super::{Outcome, read_body};
+use crate::encoding::Encoding;
+use crate::reply::{JSON, Outgoing, error, json};
+pub use events::Events;
 
-/// Reads flat JSON, asks, writes flat JSON.
-pub async fn generate(api: &Api, _: &Parts, _: Incoming, model: &str, version: &str, _: bool) -> Outcome {
-    api.check_infer(Protocol::Http, model, version)?;
-    Err(Status::unsupported("the generate extension is not there yet").into())
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
+const NOT_ONE: &str = "generate expects model to produce exactly 1 response, use generate stream for model that generates \
+                       various number of responses";
+
+/// Reads flat JSON, asks, writes flat JSON: one answer, or (`stream`) as many events as the model makes.
+pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, version: &str, stream: bool) -> Outcome {
+    let inputs = api.model_report(model, version)?.inputs;
+    let encoding = parts.headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes);
+    if !matches!(Encoding::of_request(encoding), Ok(None)) {
+        return Err(Status::invalid("Unsupported content-encoding, only 'identity' is supported.").into());
+    }
+    let bytes_max = api.http_input_bytes_max();
+    let body = read_body(body, bytes_max).await?;
+    let ask = read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })?;
+    drop(body);
+    let cancel = Cancel::new();
+    let (to, from) = mpsc::unbounded_channel();
+    let sink = move |response| {
+        // The reader is gone only when the client is, who has cancelled then.
+        let _ = to.send(response);
+    };
+    api.infer_stream(ask, cancel.clone(), sink)?;
+    let mut events = Events::new(from, cancel);
+    if stream { Ok(many(events).await) } else { Ok(one(&mut events).await) }
+}
+
+/// The one response, or a sentence instead.
+async fn one(events: &mut Events) -> Response<Outgoing> {
+    let mut first = None;
+    let mut count = 0;
+    while let Some(response) = events.next().await {
+        count += 1;
+        first.get_or_insert(response);
+    }
+    let outcome = first.map(|response| match response.error {
+        Some(status) => Err(status),
+        None => write_flat(&response),
+    });
+    match outcome {
+        Some(outcome) if count == 1 => match outcome {
+            Ok(text) => json(text),
+            Err(status) => error(code_of(Some(&status)), JSON, &status.message),
+        },
+        outcome => error(code_of(outcome.and_then(Result::err).as_ref()), JSON, NOT_ONE),
+    }
+}
+
+/// All responses as events, under the status of the first.
+async fn many(mut events: Events) -> Response<Outgoing> {
+    let first = events.next().await.map(|response| match response.error {
+        Some(status) => (code_of(Some(&status)), write_error(&status.message)),
+        None => write_flat(&response).map_or_else(
+            |status| (code_of(Some(&status)), write_error(&status.message)),
+            |text| (StatusCode::OK, text),
+        ),
+    });
+    let (code, text) = first.unzip();
+    let pieces = VecDeque::from_iter(text.map(|text| events::frame(&text)));
+    let mut response = Response::new(Outgoing::Events { pieces, events: Box::new(events) });
+    *response.status_mut() = code.unwrap_or(StatusCode::OK);
+    response.headers_mut().insert(CONTENT_TYPE, EVENTS);
+    response
+}
+
+fn code_of(error: Option<&Status>) -> StatusCode {
+    let Some(status) = error else { return StatusCode::OK };
+    StatusCode::from_u16(http_status(status.code)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }

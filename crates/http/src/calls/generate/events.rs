@@ -1,0 +1,105 @@
+//! How do a model's responses become events, one by one?
+
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use nerite_request::{Cancel, Response};
+use nerite_wire::json::{write_error, write_flat};
+use tokio::sync::mpsc;
+
+/// The responses of one request as they come. Dropped before the last, it cancels the request.
+#[derive(Debug)]
+pub struct Events {
+    from: mpsc::UnboundedReceiver<Response>,
+    cancel: Cancel,
+    ended: bool,
+}
+
+impl Events {
+    /// The responses that `from` brings, of the request that `cancel` stops.
+    pub fn new(from: mpsc::UnboundedReceiver<Response>, cancel: Cancel) -> Events {
+        Events { from, cancel, ended: false }
+    }
+
+    /// The next response that says something; `None` after the last.
+    pub async fn next(&mut self) -> Option<Response> {
+        poll_fn(|cx| self.poll_response(cx)).await
+    }
+
+    /// The next event's bytes; `None` after the last.
+    pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let response = ready!(self.poll_response(cx));
+        Poll::Ready(response.map(|response| {
+            let text = match &response.error {
+                Some(status) => Err(status.clone()),
+                None => write_flat(&response),
+            };
+            frame(&text.unwrap_or_else(|status| write_error(&status.message)))
+        }))
+    }
+
+    fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<Option<Response>> {
+        while !self.ended {
+            let Some(response) = ready!(self.from.poll_recv(cx)) else { break };
+            self.ended = response.last;
+            if !response.empty {
+                return Poll::Ready(Some(response));
+            }
+        }
+        self.ended = true;
+        Poll::Ready(None)
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.cancel.cancel();
+        }
+    }
+}
+
+/// One server-sent event.
+pub fn frame(text: &[u8]) -> Bytes {
+    [b"data: ", text, b"\n\n"].concat().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use nerite_request::Status;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(responses: Vec<Response>, texts: &[&str], cancelled: bool) {
+        let (to, from) = mpsc::unbounded_channel();
+        for response in responses {
+            to.send(response).expect("the other end is here");
+        }
+        let cancel = Cancel::new();
+        let mut events = Events::new(from, cancel.clone());
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut found = Vec::new();
+        while let Poll::Ready(Some(event)) = events.poll_event(&mut cx) {
+            found.push(String::from_utf8_lossy(&event).into_owned());
+        }
+        drop(events);
+        assert_eq!(found, texts);
+        assert_eq!(cancel.is_cancelled(), cancelled);
+    }
+
+    #[test]
+    fn each_response_is_an_event_up_to_the_last_and_an_unfinished_request_is_cancelled() {
+        let made = |model: &str| Response { model: model.into(), version: "1".into(), ..Response::default() };
+        let text = |model: &str| format!("data: {{\"model_name\":\"{model}\",\"model_version\":\"1\"}}\n\n");
+        let last = || Response { last: true, empty: true, ..Response::default() };
+        check(vec![made("a"), made("b"), last()], &[&text("a"), &text("b")], false);
+        check(vec![made("a")], &[&text("a")], true);
+        let failed = Response::failed("", Status::internal("no"));
+        check(vec![made("a"), failed, made("late")], &[&text("a"), "data: {\"error\":\"no\"}\n\n"], false);
+        check(vec![last()], &[], false);
+    }
+}
