@@ -16,6 +16,11 @@ const REPEAT_MIN: usize = 5;
 const REPEAT_MAX: usize = 1000;
 const MODEL: &str = "identity_fp32";
 
+const TITLE: &str = "           │    HTTP, p50 (copies)       │    gRPC, p50 (copies)
+    tensor │         inline        shared │         inline        shared";
+const LEGEND: &str = "One identity request, result read back. Copies: how often the server copied the tensor;
+the identity model's own work is one of them.";
+
 /// One size, four ways.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -34,7 +39,7 @@ pub struct Cell {
     pub copies: Option<f64>,
 }
 
-/// Measures every size every way, and prints the table.
+/// Measures every size every way, and prints each row of the table as soon as it is known.
 pub(super) async fn measure(options: &DemoOptions) -> Result<Vec<Row>, DemoError> {
     let bench = Bench {
         http: http::Client::new(&options.http_url)?,
@@ -43,12 +48,15 @@ pub(super) async fn measure(options: &DemoOptions) -> Result<Vec<Row>, DemoError
     };
     let progress = Progress::new(SIZES.len() as u64);
     let (mut rows, mut no_room) = (Vec::new(), None);
+    println!("\n{TITLE}");
     for bytes in SIZES {
-        rows.push(bench.row(bytes, &mut no_room).await?);
+        let row = bench.row(bytes, &mut no_room).await?;
+        progress.line(&row.to_string());
         progress.step(&size(bytes));
+        rows.push(row);
     }
     drop(progress);
-    println!("\n{}", table(&rows));
+    println!("{LEGEND}");
     if let Some(reason) = no_room {
         println!("– : {reason}");
     }
@@ -151,21 +159,11 @@ impl Windows {
     }
 }
 
-fn table(rows: &[Row]) -> String {
-    let mut lines = vec![
-        format!("{:>10} │ {:^32} │ {:^32}", "", "HTTP, p50 (copies)", "gRPC, p50 (copies)"),
-        format!("{:>10} │ {:>16}{:>16} │ {:>16}{:>16}", "tensor", "inline", "shared", "inline", "shared"),
-    ];
-    for row in rows {
-        let [a, b, c, d] = row.cells.map(|cell| cell.map_or("–".to_owned(), shown));
-        lines.push(format!("{:>10} │ {a:>16}{b:>16} │ {c:>16}{d:>16}", size(row.bytes)));
+impl std::fmt::Display for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [a, b, c, d] = self.cells.map(|cell| cell.map_or("–".to_owned(), shown));
+        write!(f, "{:>10} │ {a:>14}{b:>14} │ {c:>14}{d:>14}", size(self.bytes))
     }
-    lines.push(
-        "One identity request, result read back. Copies: how often the server copied the tensor;\n\
-         the identity model's own work is one of them."
-            .to_owned(),
-    );
-    lines.join("\n")
 }
 
 fn shown(cell: Cell) -> String {
@@ -180,8 +178,7 @@ mod tests {
     #[test]
     fn a_cell_that_could_not_be_measured_is_a_dash() {
         let cell = Some(Cell { p50_us: 81.0, copies: Some(1.0) });
-        let text = table(&[Row { bytes: 64, cells: [cell, None, cell, None] }]);
-        let line = text.lines().nth(2).expect("a row under two heads");
+        let line = Row { bytes: 64, cells: [cell, None, cell, None] }.to_string();
         assert_eq!(line.split_whitespace().collect::<String>(), "64B│81µs(1)–│81µs(1)–");
     }
 }

@@ -16,6 +16,11 @@ impl Progress {
         Progress(bar)
     }
 
+    /// Prints a line above the bar.
+    pub(super) fn line(&self, line: &str) {
+        self.0.suspend(|| println!("{line}"));
+    }
+
     pub(super) fn step(&self, about: &str) {
         self.0.set_message(about.to_owned());
         self.0.inc(1);

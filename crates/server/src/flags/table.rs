@@ -1,0 +1,160 @@
+//! Which flags are there?
+//!
+//! The names, and what they take, are those of `tritonserver`, so that its command lines work here. `docs/flags.md` is held
+//! to this table by `cargo xtask tidy`.
+
+/// Whether a flag wants a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// It stands alone.
+    Nothing,
+    /// It wants a value, shown so in the usage.
+    Value(&'static str),
+}
+
+/// What a flag does here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Honour {
+    /// What it says.
+    Yes,
+    /// Nothing, and nothing is missed: it tunes a part that this server does not have.
+    Accepted,
+    /// Nothing yet, which the log says.
+    NotYet,
+}
+
+/// One flag.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag {
+    /// Its name, without the dashes.
+    pub name: &'static str,
+    /// Its value, if it takes one.
+    pub takes: Takes,
+    /// What it does here.
+    pub honour: Honour,
+    /// The heading it stands under.
+    pub group: &'static str,
+    /// What it means, for the usage.
+    pub about: &'static str,
+}
+
+const INT: Takes = Takes::Value("<integer>");
+const BOOL: Takes = Takes::Value("<boolean>");
+const TEXT: Takes = Takes::Value("<string>");
+const ALONE: Takes = Takes::Nothing;
+
+macro_rules! flags {
+    ($($group:literal: { $($name:literal $takes:expr, $honour:ident, $about:literal;)* })*) => {
+        /// All flags, in the order of the usage.
+        pub const FLAGS: &[Flag] = &[$($(
+            Flag { name: $name, takes: $takes, honour: Honour::$honour, group: $group, about: $about },
+        )*)*];
+    };
+}
+
+flags! {
+    "General": {
+        "help" ALONE, Yes, "Print usage";
+        "id" TEXT, Yes, "Identifier for this server. Default is 'triton'.";
+        "exit-timeout-secs" INT, Yes, "Seconds that in-flight requests get to finish when the server stops. Default is 30.";
+    }
+    "Logging": {
+        "log-verbose" INT, Yes, "Verbose logging level; 0 (the default) is off.";
+        "log-info" BOOL, Yes, "Whether informational lines are written. Default is true.";
+        "log-warning" BOOL, Yes, "Whether warnings are written. Default is true.";
+        "log-error" BOOL, Yes, "Whether errors are written. Default is true.";
+        "log-format" TEXT, Yes, "Format of the log: 'default' or 'ISO8601'.";
+        "log-file" TEXT, Yes, "File that all log lines go to; without it informational lines go to stdout, others to stderr.";
+    }
+    "Model Repository": {
+        "model-repository" TEXT, Yes, "Path to a model repository. May be given several times.";
+        "model-store" TEXT, Yes, "The same as --model-repository.";
+        "exit-on-error" BOOL, Yes, "Exit when a model fails to load at start. Default is true.";
+        "disable-auto-complete-config" ALONE, Yes, "Serve models exactly as their configuration says, complete nothing.";
+        "strict-model-config" BOOL, Accepted, "DEPRECATED: use --disable-auto-complete-config.";
+        "strict-readiness" BOOL, Yes, "Ready only when every known model is ready. Default is true.";
+        "model-control-mode" TEXT, Yes, "'none', 'poll' or 'explicit': who decides which models are up. Default is 'none'.";
+        "repository-poll-secs" INT, NotYet, "Interval of polling in seconds, in control mode 'poll'. Default is 15.";
+        "load-model" TEXT, Yes, "Model to load at start in control mode 'explicit'; '*' for all. May be given several times.";
+        "model-config-name" TEXT, Yes, "Read configs/<name>.pbtxt in place of config.pbtxt where there is one.";
+        "model-load-thread-count" INT, Yes, "Models loading at the same time. Default is 4.";
+        "model-load-retry-count" INT, Yes, "How often a load that failed is tried again. Default is 0.";
+        "model-namespacing" BOOL, NotYet, "Let models of different repositories have the same name. Default is false.";
+    }
+    "HTTP": {
+        "allow-http" BOOL, Yes, "Whether to listen for HTTP. Default is true.";
+        "http-address" TEXT, Yes, "Address that HTTP listens at. Default is 0.0.0.0.";
+        "http-port" INT, Yes, "Port that HTTP listens at. Default is 8000.";
+        "http-socket" Takes::Value("<path>"), Yes, "Unix socket that HTTP listens at as well.";
+        "reuse-http-port" BOOL, Yes, "Let several servers share the HTTP port (SO_REUSEPORT). Default is false.";
+        "http-header-forward-pattern" TEXT, Yes, "Regular expression for headers that become request parameters.";
+        "http-thread-count" INT, Yes, "Threads that serve the front ends, as far as there are cores for them. Default is 8.";
+        "http-max-input-size" INT, Yes, "Largest JSON, raw or decompressed input in bytes. Default is 67108864.";
+        "http-restricted-api" Takes::Value("<string>:<string>=<string>"), Yes, "Calls that want a header: <apis>:<header>=<value>.";
+    }
+    "GRPC": {
+        "allow-grpc" BOOL, Yes, "Whether to listen for GRPC. Default is true.";
+        "grpc-address" TEXT, Yes, "Address that GRPC listens at. Default is 0.0.0.0.";
+        "grpc-port" INT, Yes, "Port that GRPC listens at. Default is 8001.";
+        "grpc-socket" Takes::Value("<path>"), Yes, "Unix socket that GRPC listens at as well.";
+        "reuse-grpc-port" BOOL, Yes, "Let several servers share the GRPC port (SO_REUSEPORT). Default is false.";
+        "grpc-header-forward-pattern" TEXT, Yes, "Regular expression for metadata that become request parameters.";
+        "grpc-infer-thread-count" INT, Accepted, "Threads for inference in Triton; all calls share the runtime's here.";
+        "grpc-infer-allocation-pool-size" INT, Accepted, "Pool of request objects in Triton; there is none here.";
+        "grpc-max-response-pool-size" INT, Yes, "Responses of one streamed request that may wait to be sent.";
+        "grpc-use-ssl" BOOL, Yes, "Whether GRPC uses TLS. Default is false.";
+        "grpc-use-ssl-mutual" BOOL, Yes, "Whether GRPC uses TLS and asks clients for a certificate. Default is false.";
+        "grpc-server-cert" TEXT, Yes, "File of the server's certificate, PEM.";
+        "grpc-server-key" TEXT, Yes, "File of the server's private key, PEM.";
+        "grpc-root-cert" TEXT, Yes, "File of the root certificates that clients are checked against, PEM.";
+        "grpc-infer-response-compression-level" TEXT, Yes, "'none', 'low', 'medium' or 'high'. Default is 'none'.";
+        "grpc-keepalive-time" INT, Yes, "Milliseconds of silence after which a ping is sent. Default is 7200000.";
+        "grpc-keepalive-timeout" INT, Yes, "Milliseconds that the answer to a ping may take. Default is 20000.";
+        "grpc-keepalive-permit-without-calls" BOOL, Yes, "Ping also while no call is running. Default is false.";
+        "grpc-http2-max-pings-without-data" INT, Accepted, "Pings without data in Triton's library.";
+        "grpc-http2-min-recv-ping-interval-without-data" INT, Accepted, "Shortest interval of a client's pings in Triton's library.";
+        "grpc-http2-max-ping-strikes" INT, Accepted, "Bad pings forgiven by Triton's library.";
+        "grpc-max-connection-age" INT, Yes, "Milliseconds after which a connection is asked to close.";
+        "grpc-max-connection-age-grace" INT, Yes, "Milliseconds after that until it is closed.";
+        "grpc-restricted-protocol" Takes::Value("<string>:<string>=<string>"), Yes, "Calls that want metadata: <protocols>:<key>=<value>.";
+    }
+    "Metrics": {
+        "allow-metrics" BOOL, Yes, "Whether to listen for metrics. Default is true.";
+        "allow-gpu-metrics" BOOL, Accepted, "Whether metrics of GPUs are shown.";
+        "allow-cpu-metrics" BOOL, Yes, "Whether metrics of the processor are shown. Default is true.";
+        "metrics-address" TEXT, Yes, "Address that metrics listen at. Default is that of HTTP.";
+        "metrics-port" INT, Yes, "Port that metrics listen at. Default is 8002.";
+        "metrics-interval-ms" Takes::Value("<float>"), Yes, "Interval at which processor metrics are taken. Default is 2000.";
+        "metrics-config" Takes::Value("<string>=<string>"), Yes, "A setting of metrics, such as counter_latencies=false.";
+    }
+    "Shared Memory": {
+        "allow-client-shm" BOOL, Yes, "Whether clients may register shared memory. Default is true.";
+    }
+    "Backend": {
+        "backend-directory" TEXT, Yes, "Directory of compiled backends.";
+        "backend-config" Takes::Value("<string>,<string>=<string>"), Yes, "A setting of a backend: <backend>,<setting>=<value>.";
+        "onnxruntime-library" Takes::Value("<path>"), Yes, "Shared library of ONNX Runtime; 'none' for the embedded engine.";
+    }
+    "Accepted from Triton": {
+        "trace-config" TEXT, NotYet, "Settings of tracing.";
+        "trace-file" TEXT, NotYet, "DEPRECATED: use --trace-config.";
+        "trace-level" TEXT, NotYet, "DEPRECATED: use --trace-config.";
+        "trace-rate" INT, NotYet, "DEPRECATED: use --trace-config.";
+        "trace-count" INT, NotYet, "DEPRECATED: use --trace-config.";
+        "trace-log-frequency" INT, NotYet, "DEPRECATED: use --trace-config.";
+        "cache-config" TEXT, NotYet, "Settings of the response cache.";
+        "response-cache-byte-size" INT, NotYet, "DEPRECATED: use --cache-config.";
+        "cache-directory" TEXT, Accepted, "Directory of Triton's cache libraries.";
+        "rate-limit" TEXT, NotYet, "'off' or 'execution_count'.";
+        "rate-limit-resource" TEXT, NotYet, "A resource for the rate limiter.";
+        "host-policy" TEXT, NotYet, "Cores or NUMA node for instances.";
+        "enable-peer-access" BOOL, Accepted, "Direct access between GPUs.";
+        "pinned-memory-pool-byte-size" INT, Accepted, "Bytes of pinned memory; no GPU is used yet.";
+        "cuda-memory-pool-byte-size" TEXT, Accepted, "Bytes of device memory per GPU; no GPU is used yet.";
+        "cuda-virtual-address-size" TEXT, Accepted, "Address space per GPU; no GPU is used yet.";
+        "min-supported-compute-capability" Takes::Value("<float>"), Accepted, "Oldest GPU that is used; no GPU is used yet.";
+        "model-load-gpu-limit" TEXT, Accepted, "Share of a GPU's memory for models; no GPU is used yet.";
+        "buffer-manager-thread-count" INT, Accepted, "Threads that copy tensors in Triton.";
+        "repoagent-directory" TEXT, Accepted, "Directory of Triton's repository agents.";
+    }
+}

@@ -1,0 +1,128 @@
+//! What do the values of flags mean?
+
+use std::str::FromStr;
+
+use super::parse::Given;
+
+/// A value that its flag cannot take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Bad option: \"--{flag}\".\n{reason}\n")]
+pub struct BadValue {
+    /// The flag.
+    pub flag: &'static str,
+    /// What is wrong with its value.
+    pub reason: String,
+}
+
+/// The flags given, asked by name. A flag given twice means its last value, where only one makes sense.
+pub struct Values<'g>(pub &'g [Given]);
+
+impl<'g> Values<'g> {
+    /// The last value of a flag.
+    pub fn text(&self, name: &'static str) -> Option<&'g str> {
+        self.all(name).last()
+    }
+
+    /// All values of a flag, in order.
+    pub fn all(&self, name: &'static str) -> impl Iterator<Item = &'g str> + use<'g> {
+        self.0.iter().filter(move |given| given.flag.name == name).map(|given| given.value.as_str())
+    }
+
+    /// Whether a flag was given.
+    pub fn has(&self, name: &'static str) -> bool {
+        self.text(name).is_some()
+    }
+
+    /// A truth value: true, on, 1 or false, off, 0, in any case.
+    pub fn bool(&self, name: &'static str, default: bool) -> Result<bool, BadValue> {
+        let Some(value) = self.text(name) else { return Ok(default) };
+        bool_of(value).ok_or_else(|| bad(name, format!("invalid value for bool option: {value}")))
+    }
+
+    /// A whole number.
+    pub fn int<T: FromStr>(&self, name: &'static str, default: T) -> Result<T, BadValue> {
+        self.int_if_given(name).map(|value| value.unwrap_or(default))
+    }
+
+    /// A whole number, if there is one.
+    pub fn int_if_given<T: FromStr>(&self, name: &'static str) -> Result<Option<T>, BadValue> {
+        let Some(value) = self.text(name) else { return Ok(None) };
+        let digits = value.trim().trim_start_matches(['-', '+']);
+        if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(bad(name, format!("Invalid option value. Got {value}")));
+        }
+        let number = value
+            .trim()
+            .parse()
+            .map_err(|_| bad(name, format!("Provided option value is out of bound. Got {value}")))?;
+        Ok(Some(number))
+    }
+
+    /// `{key}{separator}{rest}` for each value of a flag.
+    pub fn pairs(
+        &self,
+        name: &'static str,
+        separator: char,
+        format: &str,
+    ) -> Result<Vec<(&'g str, &'g str)>, BadValue> {
+        self.all(name)
+            .map(|value| {
+                value
+                    .split_once(separator)
+                    .ok_or_else(|| bad(name, format!("--{name} option format is '{format}'. Got {value}")))
+            })
+            .collect()
+    }
+}
+
+/// The truth value of a word.
+pub fn bool_of(word: &str) -> Option<bool> {
+    match word.to_ascii_lowercase().as_str() {
+        "true" | "on" | "1" => Some(true),
+        "false" | "off" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// A [`BadValue`] of this flag.
+pub fn bad(flag: &'static str, reason: impl Into<String>) -> BadValue {
+    BadValue { flag, reason: reason.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse::parse;
+    use super::*;
+
+    fn given(line: &str) -> Vec<Given> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).expect("a legal line")
+    }
+
+    #[test]
+    fn the_last_value_counts_and_lists_keep_all() {
+        let given = given("--http-port 1 --http-port 2 --load-model a --load-model b");
+        let values = Values(&given);
+        assert_eq!(values.int("http-port", 0u16), Ok(2));
+        assert_eq!(values.all("load-model").collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(values.int("grpc-port", 8001u16), Ok(8001));
+    }
+
+    #[test]
+    fn a_bad_value_names_its_flag() {
+        let given = given("--http-port x --grpc-port 99999 --log-info maybe");
+        let values = Values(&given);
+        let text = |error: BadValue| error.to_string();
+        assert_eq!(
+            values.int("http-port", 0u16).map_err(text),
+            Err("Bad option: \"--http-port\".\nInvalid option value. Got x\n".into())
+        );
+        assert_eq!(
+            values.int("grpc-port", 0u16).map_err(text),
+            Err("Bad option: \"--grpc-port\".\nProvided option value is out of bound. Got 99999\n".into())
+        );
+        assert_eq!(
+            values.bool("log-info", true).map_err(text),
+            Err("Bad option: \"--log-info\".\ninvalid value for bool option: maybe\n".into())
+        );
+    }
+}

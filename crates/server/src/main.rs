@@ -1,0 +1,52 @@
+//! What does an operator type?
+
+#![forbid(unsafe_code)]
+
+mod demo;
+mod flags;
+mod logger;
+mod serve;
+mod settings;
+mod tables;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+nerite serves models to programs on the same host through shared memory, and to everything that speaks to Triton.
+
+  nerite serve --model-repository DIR [flags]   serve the models of a repository; `nerite serve --help` lists the flags
+  nerite demo [--exit]                          see a model answer through shared memory, with latencies and copies
+  nerite version                                print the version
+
+Started under the name `tritonserver`, the binary takes the flags of `nerite serve` directly.
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().collect();
+    let program = words.first().and_then(|word| Path::new(word).file_name()).and_then(|name| name.to_str());
+    let rest = words.get(1..).unwrap_or_default();
+    if program == Some("tritonserver") {
+        return serve::main("tritonserver", rest);
+    }
+    let Some((command, rest)) = rest.split_first() else {
+        print!("{HELP}");
+        return ExitCode::from(2);
+    };
+    match command.as_str() {
+        "serve" => serve::main("nerite serve", rest),
+        "demo" => demo::main(rest),
+        "version" | "--version" | "-V" => {
+            println!("nerite {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        unknown => {
+            eprint!("nerite: there is no command '{unknown}'\n\n{HELP}");
+            ExitCode::from(2)
+        }
+    }
+}

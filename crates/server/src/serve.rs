@@ -1,0 +1,147 @@
+//! How is the server wired together, and how does it end?
+
+mod host;
+mod listen;
+mod models;
+mod stop;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use nerite_api::{Api, LogSwitches};
+use nerite_engine::Engine;
+use nerite_shm::Registry;
+
+use crate::flags::{self, ParseError};
+use crate::logger::{self, PLAIN};
+use crate::settings::Settings;
+use crate::tables::table;
+
+/// A failure that ends the start, in Triton's words.
+#[derive(Debug, thiserror::Error)]
+#[error("error: {0}")]
+pub struct StartError(pub String);
+
+/// `nerite serve`, or the whole program under the name `tritonserver`.
+pub fn main(command: &str, words: &[String]) -> ExitCode {
+    let settings = match read_settings(command, words) {
+        Ok(settings) => settings,
+        Err(message) => {
+            eprint!("{message}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match serve(settings) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read_settings(command: &str, words: &[String]) -> Result<Settings, String> {
+    let given = flags::parse(words).map_err(|error| match error {
+        ParseError::Help => flags::usage(command),
+        // getopt speaks before the usage, everything else after it.
+        ParseError::Stray(_) => format!("{}{error}\n", flags::usage(command)),
+        _ => format!("{command}: {error}\n{}", flags::usage(command)),
+    })?;
+    Settings::read(&given).map_err(|error| format!("{}{error}\n", flags::usage(command)))
+}
+
+fn serve(settings: Settings) -> Result<ExitCode, StartError> {
+    let switches = Arc::new(LogSwitches::new(settings.log.clone()));
+    let file = Some(settings.log.file.as_str()).filter(|file| !file.is_empty()).map(std::path::Path::new);
+    logger::install(Arc::clone(&switches), file)
+        .map_err(|error| StartError(format!("failed to open log file '{}': {error}", settings.log.file)))?;
+    for note in &settings.notes {
+        log::warn!("{note}");
+    }
+    let engine = models::start(&settings)?;
+    print_tables(&engine, &settings);
+    let api = make_api(&engine, switches, &settings);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(settings.threads.min(cores))
+        .thread_name("nerite-front")
+        .enable_all()
+        .build()
+        .map_err(|error| StartError(format!("no threads for the front ends: {error}")))?;
+    let clean = runtime.block_on(async {
+        let fronts = listen::start(&api, &settings)?;
+        stop::when_told(fronts, &api, &engine, &settings).await
+    })?;
+    // Tasks of clients that never finished must not hold the process.
+    runtime.shutdown_background();
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Settings) -> Api {
+    let allow_client_shm = settings.allow_client_shm;
+    let regions = Registry::new(nerite_shm::Options { allow_client_shm, ..nerite_shm::Options::default() });
+    let options = nerite_api::Options {
+        id: settings.id.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        restrictions: settings.restrictions.clone(),
+        http_forward: settings.http.as_ref().and_then(|front| front.forward.clone()),
+        grpc_forward: settings.grpc.as_ref().and_then(|front| front.forward.clone()),
+        http_input_bytes_max: settings.http_input_bytes_max,
+        allow_client_shm,
+        strict_readiness: settings.strict_readiness,
+        counter_latencies: settings.metrics.as_ref().is_some_and(|metrics| metrics.counter_latencies),
+    };
+    Api::new(Arc::clone(engine), Arc::new(regions), switches, options)
+}
+
+/// The tables that Triton prints once its models are loaded; scripts look for them.
+fn print_tables(engine: &Engine, settings: &Settings) {
+    let backends: Vec<_> = engine
+        .runtimes()
+        .iter()
+        .map(|r| vec![r.name().to_owned(), r.engine(), backend_config(settings, r.name())])
+        .collect();
+    log::info!(target: PLAIN, "\n{}", table(&["Backend", "Path", "Config"], &backends));
+    let status = |entry: &nerite_request::report::IndexEntry| match entry.reason.as_str() {
+        "" => entry.state.to_owned(),
+        reason => format!("{}: {reason}", entry.state),
+    };
+    let models: Vec<_> = engine
+        .index(false)
+        .unwrap_or_default()
+        .iter()
+        .filter(|entry| !entry.state.is_empty())
+        .map(|entry| {
+            let version = entry.version.map_or_else(|| "-".to_owned(), |version| version.to_string());
+            vec![entry.name.clone(), version, status(entry)]
+        })
+        .collect();
+    log::info!(target: PLAIN, "\n{}", table(&["Model", "Version", "Status"], &models));
+    log::info!(target: PLAIN, "\n{}", table(&["Option", "Value"], &options(settings)));
+}
+
+fn backend_config(settings: &Settings, backend: &str) -> String {
+    let pairs = settings.backend_config.iter().filter(|(of, _, _)| of.is_empty() || of == backend);
+    let pairs: Vec<_> = pairs.map(|(_, key, value)| format!("\"{key}\":\"{value}\"")).collect();
+    format!("{{{}}}", pairs.join(","))
+}
+
+fn options(settings: &Settings) -> Vec<Vec<String>> {
+    let mut rows = vec![
+        vec!["server_id".to_owned(), settings.id.clone()],
+        vec!["server_version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()],
+    ];
+    for (at, path) in settings.models.repositories.iter().enumerate() {
+        rows.push(vec![format!("model_repository_path[{at}]"), path.display().to_string()]);
+    }
+    let word = |on: bool| if on { "1" } else { "0" }.to_owned();
+    rows.push(vec!["model_control_mode".to_owned(), settings.models.control.name().to_owned()]);
+    rows.push(vec!["strict_model_config".to_owned(), word(!settings.models.auto_complete)]);
+    rows.push(vec!["model_config_name".to_owned(), settings.models.config_name.clone()]);
+    rows.push(vec!["rate_limit".to_owned(), "OFF".to_owned()]);
+    rows.push(vec!["strict_readiness".to_owned(), word(settings.strict_readiness)]);
+    rows.push(vec!["exit_timeout".to_owned(), settings.exit_timeout_secs.to_string()]);
+    rows.push(vec!["cache_enabled".to_owned(), "0".to_owned()]);
+    rows.push(vec!["allow_client_shm".to_owned(), word(settings.allow_client_shm)]);
+    rows
+}

@@ -1,0 +1,73 @@
+//! Which runtimes does this server have, and do its models load?
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nerite_backend::identity::Identity;
+use nerite_config::HostFacts;
+use nerite_engine::{Engine, Loader, Runtimes};
+use nerite_repository::{Store, StoreOptions};
+use nerite_request::Status;
+
+use super::StartError;
+use crate::settings::Settings;
+
+/// The engine with everything loaded that is to be up at start.
+pub fn start(settings: &Settings) -> Result<Arc<Engine>, StartError> {
+    let models = &settings.models;
+    let store = Store::open(StoreOptions {
+        repositories: models.repositories.clone(),
+        config_name: models.config_name.clone(),
+        auto_complete: models.auto_complete,
+    })
+    .map_err(|error| creating(&error.status()))?;
+    let loader = Loader {
+        runtimes: runtimes(settings)?,
+        host: HostFacts::cpu_only(),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        auto_complete: models.auto_complete,
+    };
+    let options = nerite_engine::Options {
+        control: models.control,
+        load_models: models.load.clone(),
+        load_threads: models.load_threads,
+        load_retries: models.load_retries,
+    };
+    let engine = Engine::new(store, loader, options);
+    let failed = engine.start().map_err(|status| creating(&status))?;
+    if !failed.is_empty() && settings.exit_on_error {
+        return Err(creating(&Status::internal("failed to load all models")));
+    }
+    Ok(engine)
+}
+
+fn creating(status: &Status) -> StartError {
+    StartError(format!("creating server: {} - {}", status.code.name(), status.message))
+}
+
+fn runtimes(settings: &Settings) -> Result<Runtimes, StartError> {
+    let mut runtimes = Runtimes::default();
+    runtimes.set("", "default-max-batch-size", "4");
+    for (backend, key, value) in &settings.backend_config {
+        runtimes.set(backend, key, value);
+    }
+    runtimes.add(Arc::new(Identity));
+    add_onnx(&mut runtimes, settings.onnxruntime_library.as_deref())?;
+    Ok(runtimes)
+}
+
+/// ONNX Runtime where its library is found, else the embedded engine: both go by the same name.
+fn add_onnx(runtimes: &mut Runtimes, asked: Option<&Path>) -> Result<(), StartError> {
+    let embedded = asked == Some(Path::new("none"));
+    let library = if embedded { None } else { nerite_ort::find_library(asked) };
+    match library.map(|path| nerite_ort::OnnxRuntime::open(&path)) {
+        Some(Ok(runtime)) => runtimes.add(Arc::new(runtime)),
+        Some(Err(error)) if asked.is_some() => return Err(creating(&Status::invalid(error.to_string()))),
+        Some(Err(error)) => {
+            log::warn!("{error}; using the embedded engine");
+            runtimes.add(Arc::new(nerite_onnx::Embedded));
+        }
+        None => runtimes.add(Arc::new(nerite_onnx::Embedded)),
+    }
+    Ok(())
+}

@@ -1,0 +1,354 @@
+//! What did the operator decide?
+
+mod access;
+
+use std::path::PathBuf;
+
+use nerite_api::Restriction;
+use nerite_repository::ControlMode;
+use nerite_request::setting::LogSettings;
+use regex::{Regex, RegexBuilder};
+
+use crate::flags::{BadValue, Given, Honour, Values};
+
+/// Everything `nerite serve` was told, checked.
+#[derive(Debug)]
+pub struct Settings {
+    /// The server's name.
+    pub id: String,
+    /// Seconds for in-flight requests at the end.
+    pub exit_timeout_secs: u64,
+    /// What the log shows.
+    pub log: LogSettings,
+    /// Which models, and how.
+    pub models: Models,
+    /// HTTP; `None` if it is off.
+    pub http: Option<Front>,
+    /// gRPC; `None` if it is off.
+    pub grpc: Option<Front>,
+    /// What only gRPC has.
+    pub grpc_tuning: GrpcTuning,
+    /// Metrics; `None` if they are off.
+    pub metrics: Option<Metrics>,
+    /// Calls that want a header.
+    pub restrictions: Vec<Restriction>,
+    /// Largest HTTP input in bytes.
+    pub http_input_bytes_max: u64,
+    /// Threads for the front ends.
+    pub threads: usize,
+    /// Whether clients may register shared memory.
+    pub allow_client_shm: bool,
+    /// Whether a failing model ends the start.
+    pub exit_on_error: bool,
+    /// Whether ready means that all models are.
+    pub strict_readiness: bool,
+    /// `--backend-config`: backend (empty for all), key, value.
+    pub backend_config: Vec<(String, String, String)>,
+    /// Library of ONNX Runtime.
+    pub onnxruntime_library: Option<PathBuf>,
+    /// What the log should say about flags that do nothing.
+    pub notes: Vec<String>,
+}
+
+/// The models' side.
+#[derive(Debug)]
+pub struct Models {
+    /// Repositories in the order given.
+    pub repositories: Vec<PathBuf>,
+    /// Who decides which models are up.
+    pub control: ControlMode,
+    /// Models to load at start.
+    pub load: Vec<String>,
+    /// `configs/<name>.pbtxt`.
+    pub config_name: String,
+    /// Whether configurations are completed.
+    pub auto_complete: bool,
+    /// Models loading at the same time.
+    pub load_threads: usize,
+    /// How often a failed load is tried again.
+    pub load_retries: usize,
+}
+
+/// One front end.
+#[derive(Debug)]
+pub struct Front {
+    /// Address it listens at.
+    pub address: String,
+    /// Port it listens at.
+    pub port: u16,
+    /// Whether other servers may share the port.
+    pub reuse_port: bool,
+    /// Unix socket it listens at as well.
+    pub socket: Option<PathBuf>,
+    /// Headers that become parameters.
+    pub forward: Option<Regex>,
+}
+
+/// Settings of gRPC connections, in ms where they are times.
+#[derive(Debug)]
+pub struct GrpcTuning {
+    /// Responses of one streamed request that may wait.
+    pub responses_max: usize,
+    /// Silence before a ping.
+    pub keepalive_time_ms: u64,
+    /// Time for its answer.
+    pub keepalive_timeout_ms: u64,
+    /// Ping without a call.
+    pub keepalive_idle: bool,
+    /// Age at which a connection is asked to close.
+    pub max_age_ms: Option<u64>,
+    /// Time after that until it is closed.
+    pub max_age_grace_ms: Option<u64>,
+    /// Compression of responses: none, low, medium, high.
+    pub compression: String,
+    /// Certificate, key and (mutual) roots.
+    pub tls: Option<Tls>,
+}
+
+/// Files of TLS.
+#[derive(Debug)]
+pub struct Tls {
+    /// The server's certificate.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Roots that clients are checked against.
+    pub client_roots: Option<PathBuf>,
+}
+
+/// The metrics' side.
+#[derive(Debug)]
+pub struct Metrics {
+    /// Address they listen at.
+    pub address: String,
+    /// Port they listen at.
+    pub port: u16,
+    /// Whether the processor is shown.
+    pub cpu: bool,
+    /// Interval at which it is looked at, in ms.
+    pub interval_ms: u64,
+    /// Whether the counters of durations are shown.
+    pub counter_latencies: bool,
+}
+
+/// Settings that no legal value gives.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// One flag's value.
+    #[error(transparent)]
+    Value(#[from] BadValue),
+    /// Two flags that contradict each other, or one that is out of its range; the text is Triton's.
+    #[error("{0}")]
+    Contradiction(String),
+}
+
+impl Settings {
+    /// Checks what was given and fills in the rest.
+    pub fn read(given: &[Given]) -> Result<Settings, SettingsError> {
+        let values = Values(given);
+        let http = front(&values, HTTP)?;
+        let grpc = front(&values, GRPC)?;
+        if let (Some(http), Some(grpc)) = (&http, &grpc)
+            && (&http.address, http.port) == (&grpc.address, grpc.port)
+        {
+            return Err(SettingsError::Contradiction(format!(
+                "The server cannot listen to HTTP requests and GRPC requests at the same address and port {}:{}",
+                http.address, http.port
+            )));
+        }
+        let http_input_bytes_max = values.int("http-max-input-size", 64i64 << 20)?;
+        if http_input_bytes_max <= 0 {
+            return Err(SettingsError::Contradiction("Error: --http-max-input-size must be greater than 0.".into()));
+        }
+        let metrics_address = values.text("metrics-address").or(values.text("http-address")).unwrap_or("0.0.0.0");
+        Ok(Settings {
+            id: values.text("id").unwrap_or("triton").to_owned(),
+            exit_timeout_secs: values.int("exit-timeout-secs", 30)?,
+            log: log_settings(&values)?,
+            models: models(&values)?,
+            grpc_tuning: grpc_tuning(&values)?,
+            metrics: if values.bool("allow-metrics", true)? { Some(metrics(&values, metrics_address)?) } else { None },
+            restrictions: access::restrictions(&values)?,
+            http_input_bytes_max: http_input_bytes_max as u64,
+            threads: values.int("http-thread-count", 8usize)?.max(1),
+            allow_client_shm: values.bool("allow-client-shm", true)?,
+            exit_on_error: values.bool("exit-on-error", true)?,
+            strict_readiness: values.bool("strict-readiness", true)?,
+            backend_config: backend_config(&values)?,
+            onnxruntime_library: values.text("onnxruntime-library").map(PathBuf::from),
+            notes: notes(given),
+            http,
+            grpc,
+        })
+    }
+}
+
+/// The names of a front end's flags.
+#[derive(Clone, Copy)]
+struct FrontFlags {
+    allow: &'static str,
+    address: &'static str,
+    port: &'static str,
+    default_port: u16,
+    reuse: &'static str,
+    socket: &'static str,
+    forward: &'static str,
+}
+
+const HTTP: FrontFlags = FrontFlags {
+    allow: "allow-http",
+    address: "http-address",
+    port: "http-port",
+    default_port: 8000,
+    reuse: "reuse-http-port",
+    socket: "http-socket",
+    forward: "http-header-forward-pattern",
+};
+const GRPC: FrontFlags = FrontFlags {
+    allow: "allow-grpc",
+    address: "grpc-address",
+    port: "grpc-port",
+    default_port: 8001,
+    reuse: "reuse-grpc-port",
+    socket: "grpc-socket",
+    forward: "grpc-header-forward-pattern",
+};
+
+fn front(values: &Values<'_>, flags: FrontFlags) -> Result<Option<Front>, BadValue> {
+    if !values.bool(flags.allow, true)? {
+        return Ok(None);
+    }
+    let pattern = values.text(flags.forward).filter(|pattern| !pattern.is_empty());
+    let compile = |pattern: &str| {
+        let built = RegexBuilder::new(pattern).case_insensitive(true).size_limit(1 << 20).build();
+        built.map_err(|error| crate::flags::BadValue { flag: flags.forward, reason: error.to_string() })
+    };
+    Ok(Some(Front {
+        address: values.text(flags.address).unwrap_or("0.0.0.0").to_owned(),
+        port: values.int(flags.port, flags.default_port)?,
+        reuse_port: values.bool(flags.reuse, false)?,
+        socket: values.text(flags.socket).map(PathBuf::from),
+        forward: pattern.map(compile).transpose()?,
+    }))
+}
+
+fn log_settings(values: &Values<'_>) -> Result<LogSettings, SettingsError> {
+    let format = values.text("log-format").unwrap_or("default");
+    if !matches!(format, "default" | "ISO8601") {
+        return Err(SettingsError::Contradiction("invalid argument for --log-format".into()));
+    }
+    // Triton takes a truth value here as well as a number.
+    let word = values.text("log-verbose").filter(|word| word.parse::<i64>().is_err());
+    let verbose_level = match word.and_then(crate::flags::bool_of) {
+        Some(on) => u32::from(on),
+        None => values.int("log-verbose", 0i64)?.max(0) as u32,
+    };
+    Ok(LogSettings {
+        file: values.text("log-file").unwrap_or("").to_owned(),
+        info: values.bool("log-info", true)?,
+        warning: values.bool("log-warning", true)?,
+        error: values.bool("log-error", true)?,
+        verbose_level,
+        format: format.to_owned(),
+    })
+}
+
+fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
+    let contradiction = |text: &str| Err(SettingsError::Contradiction(text.to_owned()));
+    let word = values.text("model-control-mode").unwrap_or("none");
+    let Some(control) = ControlMode::parse(word) else {
+        return contradiction("invalid argument for --model-control-mode");
+    };
+    if control != ControlMode::Explicit && values.has("load-model") {
+        return contradiction("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.");
+    }
+    if values.text("model-config-name") == Some("") {
+        return contradiction("Error: empty argument for --model-config-name");
+    }
+    let stores = values.all("model-repository").chain(values.all("model-store"));
+    Ok(Models {
+        repositories: stores.map(PathBuf::from).collect(),
+        control,
+        load: values.all("load-model").map(str::to_owned).collect(),
+        config_name: values.text("model-config-name").unwrap_or("").to_owned(),
+        auto_complete: !values.has("disable-auto-complete-config"),
+        load_threads: values.int("model-load-thread-count", 4usize)?.max(1),
+        load_retries: values.int("model-load-retry-count", 0usize)?,
+    })
+}
+
+fn grpc_tuning(values: &Values<'_>) -> Result<GrpcTuning, SettingsError> {
+    let compression = values.text("grpc-infer-response-compression-level").unwrap_or("none").to_ascii_lowercase();
+    if !matches!(compression.as_str(), "none" | "low" | "medium" | "high") {
+        return Err(SettingsError::Contradiction(
+            "invalid argument for --grpc_infer_response_compression_level".into(),
+        ));
+    }
+    if let Some(threads) = values.int_if_given::<i64>("grpc-infer-thread-count")?
+        && !(2..=128).contains(&threads)
+    {
+        return Err(SettingsError::Contradiction(
+            "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.".into(),
+        ));
+    }
+    let mutual = values.bool("grpc-use-ssl-mutual", false)?;
+    let tls = values.bool("grpc-use-ssl", false)? || mutual;
+    let file = |name| PathBuf::from(values.text(name).unwrap_or(""));
+    Ok(GrpcTuning {
+        responses_max: values.int("grpc-max-response-pool-size", i32::MAX as usize)?.max(1),
+        keepalive_time_ms: values.int("grpc-keepalive-time", 7_200_000)?,
+        keepalive_timeout_ms: values.int("grpc-keepalive-timeout", 20_000)?,
+        keepalive_idle: values.bool("grpc-keepalive-permit-without-calls", false)?,
+        max_age_ms: values.int_if_given("grpc-max-connection-age")?,
+        max_age_grace_ms: values.int_if_given("grpc-max-connection-age-grace")?,
+        compression,
+        tls: tls.then(|| Tls {
+            cert: file("grpc-server-cert"),
+            key: file("grpc-server-key"),
+            client_roots: mutual.then(|| file("grpc-root-cert")),
+        }),
+    })
+}
+
+fn metrics(values: &Values<'_>, address: &str) -> Result<Metrics, BadValue> {
+    let config = values.pairs("metrics-config", '=', "<setting>=<value>")?;
+    let latencies = config.iter().rev().find(|(key, _)| *key == "counter_latencies");
+    Ok(Metrics {
+        address: address.to_owned(),
+        port: values.int("metrics-port", 8002)?,
+        cpu: values.bool("allow-cpu-metrics", true)?,
+        interval_ms: values.text("metrics-interval-ms").and_then(|ms| ms.parse::<f64>().ok()).unwrap_or(2000.0) as u64,
+        counter_latencies: latencies.is_none_or(|(_, value)| crate::flags::bool_of(value).unwrap_or(true)),
+    })
+}
+
+fn backend_config(values: &Values<'_>) -> Result<Vec<(String, String, String)>, BadValue> {
+    const FLAG: &str = "backend-config";
+    const FORMAT: &str = "<backend name>,<setting>=<value>";
+    let read = |value: &str| {
+        let (backend, setting) = value.split_once(',').unwrap_or(("", value));
+        let wrong = || crate::flags::BadValue {
+            flag: FLAG,
+            reason: format!("--{FLAG} option format is '{FORMAT}'. Got {value}"),
+        };
+        let (key, value) = setting.split_once('=').ok_or_else(wrong)?;
+        Ok((backend.to_owned(), key.to_owned(), value.to_owned()))
+    };
+    values.all(FLAG).map(read).collect()
+}
+
+fn notes(given: &[Given]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for given in given {
+        let name = given.flag.name;
+        match given.flag.honour {
+            _ if name == "strict-model-config" => notes.push(
+                "Warning: '--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
+                    .into(),
+            ),
+            Honour::NotYet => notes.push(format!("--{name} is accepted but has no effect in this version of nerite")),
+            Honour::Accepted | Honour::Yes => {}
+        }
+    }
+    notes
+}

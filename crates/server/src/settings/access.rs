@@ -1,0 +1,47 @@
+//! Which calls did the operator put behind a header?
+
+use nerite_api::{Category, Protocol, Restriction};
+
+use super::SettingsError;
+use crate::flags::Values;
+
+/// The rules of both protocols, in the order given.
+pub(super) fn restrictions(values: &Values<'_>) -> Result<Vec<Restriction>, SettingsError> {
+    let mut rules = read(values, "http-restricted-api", "api", Protocol::Http)?;
+    rules.extend(read(values, "grpc-restricted-protocol", "protocol", Protocol::Grpc)?);
+    Ok(rules)
+}
+
+fn read(
+    values: &Values<'_>,
+    flag: &'static str,
+    noun: &str,
+    protocol: Protocol,
+) -> Result<Vec<Restriction>, SettingsError> {
+    let mut rules: Vec<Restriction> = Vec::new();
+    let groups = values.pairs(flag, ':', "<config name>:<setting>=<value>")?;
+    for (names, setting) in groups {
+        let (key, value) = setting.split_once('=').ok_or_else(|| {
+            let reason = format!("--{flag} option format is '<config name>:<setting>=<value>'. Got {names}:{setting}");
+            SettingsError::Value(crate::flags::BadValue { flag, reason })
+        })?;
+        let header = match protocol {
+            Protocol::Http => key.to_ascii_lowercase(),
+            Protocol::Grpc => format!("triton-grpc-protocol-{key}").to_ascii_lowercase(),
+        };
+        for name in names.split(',') {
+            let category = Category::ALL.into_iter().find(|category| category.name() == name);
+            let Some(category) = category else {
+                return Err(SettingsError::Contradiction(format!("unknown restricted {noun} '{name}' ")));
+            };
+            if rules.iter().any(|rule| rule.category == category) {
+                return Err(SettingsError::Contradiction(format!(
+                    "restricted {noun} '{name}' can not be specified in multiple config groups"
+                )));
+            }
+            let (header, value) = (header.clone(), value.to_owned());
+            rules.push(Restriction { protocol, category, header, value });
+        }
+    }
+    Ok(rules)
+}
