@@ -29,6 +29,12 @@ def node(op, inputs, outputs, **attributes):
     return helper.make_node(op, inputs.split(), outputs.split(), name=f"{op.lower()}_{outputs.replace(' ', '_')}", **attributes)
 
 
+def branch(name, datatype):
+    """A graph inside an operator: twice the outer x, or x itself."""
+    op = node("Add", "x x", name) if name == "wide" else node("Identity", "x", name)
+    return helper.make_graph([op], name, [], [value(name, datatype, "n")])
+
+
 def constant(name, values, datatype):
     return numpy_helper.from_array(np.array(values, dtype=datatype), name)
 
@@ -91,6 +97,16 @@ def narrow():
                            node("Cast", "again", "y", to=FP32)], [value("x", FP32, "n")], [value("y", FP32, "n")])
     write("half_weights", [node("Cast", "w", "wide", to=FP32), node("Add", "x wide", "y")],
           [value("x", FP32, "n")], [value("y", FP32, "n")], [constant("w", [0.5], np.float16)])
+    write("mask_positions", [node("Not", "x", "kept"), node("Cast", "kept", "ones", to=INT64),
+                             node("CumSum", "ones axis", "y")], [value("x", BOOL, "n")], [value("y", INT64, "n")],
+          [constant("axis", 0, np.int64)])
+    write("topk_values", [node("TopK", "x k", "top at"), node("Add", "at at", "y")],
+          [value("x", INT64, "n")], [value("top", INT64, "k"), value("y", INT64, "k")], [constant("k", [2], np.int64)])
+    write("topk_sums", [node("TopK", "x k", "top at"), node("Add", "top top", "y")],
+          [value("x", INT64, "n")], [value("y", INT64, "k")], [constant("k", [2], np.int64)])
+    write("sign", [node("Sign", "x", "y")], [value("x", FP32, "n")], [value("y", FP32, "n")])
+    write("chosen", [node("If", "which", "y", then_branch=branch("wide", INT64), else_branch=branch("same", INT64))],
+          [value("which", BOOL), value("x", INT64, "n")], [value("y", INT64, "n")])
     write("lacking", [node("Det", "x", "y")], [value("x", FP32, 2, 2)], [value("y", FP32)])
 
 

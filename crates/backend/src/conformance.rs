@@ -7,6 +7,7 @@
 //! come; an output goes into the client's memory, exact or larger, and into none that is too small; a cancelled job says
 //! so; an error leaves the instance usable; inputs are released before the answer; times never go back.
 
+pub mod oracle;
 mod witness;
 
 use std::sync::Arc;

@@ -94,7 +94,8 @@ impl Job {
         OutputPlace { place: slot.map_or(Place::Host, Slot::place), capacity: slot.map(Slot::len) }
     }
 
-    /// Memory for an output of a fixed-size datatype: the client's own if it named some, else fresh. Fill it, then [`Job::put`].
+    /// Memory for an output of a fixed-size datatype: the client's own if it named some or leaves the choice to us, else fresh.
+    /// Fill it, then [`Job::put`].
     pub fn output(&mut self, name: &str, datatype: DataType, shape: &[i64]) -> Result<Slot, Status> {
         let size = byte_size(datatype, shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
         let size = size.ok_or_else(|| {
@@ -106,7 +107,9 @@ impl Job {
     /// Memory for an output of `size` bytes, as [`Job::output`]; for BYTES, whose size the shape does not tell.
     pub fn output_bytes(&mut self, name: &str, size: usize) -> Result<Slot, Status> {
         let slot = self.request.wanted.iter_mut().find(|w| w.name == name).and_then(|w| w.slot.take());
-        let Some(mut slot) = slot else { return Ok(Slot::heap(size)) };
+        let Some(mut slot) = slot else {
+            return Ok(self.request.reply.place(name, size)?.unwrap_or_else(|| Slot::heap(size)));
+        };
         if slot.len() < size {
             return Err(Status::internal(format!(
                 "shared memory size specified with the request for output '{name}' ({} bytes) should be at least {size} \

@@ -9,9 +9,11 @@
 //!   whose sizes multiply beyond 2^31 elements is none this engine can hold.
 //! - FP64 and FP16 arithmetic, and rounding to them. Moving, comparing, choosing and widening are exact.
 //! - Truth values made from numbers: the engine would keep the number.
+//! - What the engine is known to get wrong ([`faults`]).
 //! - INT64 constants beyond 32 bits, except as the ends of slices, which saturate rightly; FP64 constants that are no FP32.
 
 mod constants;
+mod faults;
 mod operators;
 
 use std::collections::HashMap;
@@ -77,6 +79,9 @@ fn visit(
     }
     let unknown = Fact { onnx: None, small: false };
     let inputs: Vec<Fact> = node.input.iter().map(|input| facts.get(input).copied().unwrap_or(unknown)).collect();
+    if let Some(fault) = faults::fault(node, op, inputs.first().and_then(|fact| fact.onnx)) {
+        return Err(format!("{} {fault}", shown(node, op)));
+    }
     let all_small = node.input.iter().zip(&inputs).all(|(name, fact)| name.is_empty() || fact.small);
     let kind = kind(op);
     let results: Vec<Fact> = node

@@ -56,10 +56,17 @@ impl EmbeddedInstance {
         let run = || self.loaded.model.run(inputs, outputs, Some(self.options.clone()));
         // A graph that trips over a mistake of the engine's fails its request, not the server.
         match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(result) => result.map_err(|e| Status::internal(format!("the embedded engine failed: {e}"))),
-            Err(_) => Err(Status::internal("the embedded engine failed in the middle of its work")),
+            Ok(result) => result.map_err(|e| failed(&e.to_string())),
+            Err(_) => Err(failed("it stopped in the middle of its work; support for this graph is not complete")),
         }
     }
+}
+
+/// The engine learns of some things it lacks only when it comes to them.
+fn failed(why: &str) -> Status {
+    let lacks = why.contains("support") || why.contains("expected tensor with");
+    let cure = if lacks { format!("; {}", convert::CURE) } else { String::new() };
+    Status::internal(format!("the embedded engine failed: {why}{cure}"))
 }
 
 impl Execute for EmbeddedInstance {

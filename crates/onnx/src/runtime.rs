@@ -1,5 +1,6 @@
 //! How does the embedded engine load a model?
 
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use nerite_backend::onnx::{self, BACKEND, Ports};
 use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
 use nerite_config::ModelConfig;
 use nerite_request::Status;
-use rten::{LoadErrorKind, ModelOptions};
+use rten::{LoadError, LoadErrorKind, ModelOptions};
 use rten_onnx::onnx::GraphProto;
 
 use crate::convert::{CURE, is_spoken};
@@ -16,6 +17,9 @@ use crate::{audit, graph};
 
 /// The engine's version, as in Cargo.lock.
 const VERSION: &str = "0.27.0";
+
+/// `optimization.graph.level` of a model that is to run as it is written.
+const NO_OPTIMIZATION: i32 = 2;
 
 /// Models of backend `onnxruntime` on the engine that is compiled in.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,23 +70,42 @@ fn read(context: &LoadContext, path: &Path) -> Result<GraphProto, Status> {
     graph::read(path).map_err(|why| unreadable(context, path, &why))
 }
 
+/// Loads the graph, optimised unless the configuration says no. The engine's optimiser trips over some graphs (it panics)
+/// that it runs well as they are; these are loaded again without it.
 fn load_graph(context: &LoadContext, path: &Path) -> Result<rten::Model, Status> {
-    let optimization = context.config.optimization.as_ref().and_then(|o| o.graph.as_ref()).map_or(0, |graph| graph.level);
+    let level = context.config.optimization.as_ref().and_then(|o| o.graph.as_ref()).map_or(0, |graph| graph.level);
+    let mut first_error = None;
+    for optimise in [true, false] {
+        if optimise && level == NO_OPTIMIZATION {
+            continue;
+        }
+        match catch_unwind(|| load_once(path, optimise)) {
+            Ok(Ok(model)) => return Ok(model),
+            Ok(Err(error)) if error.kind() != LoadErrorKind::OptimizeError => return Err(refused(context, path, &error)),
+            Ok(Err(error)) => first_error = first_error.or_else(|| Some(cannot(context, &error.to_string()))),
+            Err(_) => {}
+        }
+    }
+    Err(first_error.unwrap_or_else(|| cannot(context, "it fails in the middle of loading the graph")))
+}
+
+fn load_once(path: &Path, optimise: bool) -> Result<rten::Model, LoadError> {
     let mut options = ModelOptions::with_all_ops();
-    options.enable_optimization(optimization != 2);
+    options.enable_optimization(optimise);
     // The engine tells its two formats apart by the file's name, and a model may be called anything.
-    let loaded = if path.extension().is_some_and(|extension| extension == "onnx") {
-        options.load_file(path)
-    } else {
-        let bytes = std::fs::read(path).map_err(|e| unreadable(context, path, &e.to_string()))?;
-        options.load(bytes)
-    };
-    loaded.map_err(|error| match error.kind() {
+    if path.extension().is_some_and(|extension| extension == "onnx") {
+        return options.load_file(path);
+    }
+    std::fs::read(path).map_or_else(|_| options.load_file(path), |bytes| options.load(bytes))
+}
+
+fn refused(context: &LoadContext, path: &Path, error: &LoadError) -> Status {
+    match error.kind() {
         LoadErrorKind::IoError | LoadErrorKind::ParseError | LoadErrorKind::UnknownFileType => {
             unreadable(context, path, &error.to_string())
         }
         _ => cannot(context, &error.to_string()),
-    })
+    }
 }
 
 fn check_datatypes(context: &LoadContext, ports: &Ports) -> Result<(), Status> {

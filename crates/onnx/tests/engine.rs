@@ -176,6 +176,21 @@ fn graphs_that_32_bits_would_falsify_are_refused() {
 }
 
 #[test]
+fn arithmetic_is_judged_by_where_its_numbers_come_from() {
+    // Positions and counts of truth values are small, the values among the top ones are the request's own.
+    check("mask_positions", &[tensor("x", DataType::Bool, &[3], &[0u8, 1, 0])], &longs("y", &[1, 1, 2]));
+    check("topk_values", &[longs("x", &[7, 9, 8])], &longs("y", &[2, 4]));
+    check("topk_values", &[longs("x", &[7, 9, 8])], &longs("top", &[9, 8]));
+    check_unloadable("topk_sums", &["operator Add ('add_y') computes on INT64 values"]);
+    check_unloadable("chosen", &["operator Add ('add_wide') computes on INT64 values"]);
+}
+
+#[test]
+fn what_the_engine_gets_wrong_is_refused() {
+    check_unloadable("sign", &["operator Sign ('sign_y') would be 1 for zero"]);
+}
+
+#[test]
 fn what_the_engine_lacks_is_named() {
     check_unloadable("lacking", &["Det operator not supported"]);
     for lacking in ["fp16", "bf16", "uint16", "uint32", "uint64", "int16", "bytes"] {

@@ -76,8 +76,7 @@ fn ask(graph: &str, inputs: Vec<Tensor>, wanted: Vec<(&str, Option<Slot>)>) -> O
     instance.run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
     // The session goes first: what it made must outlive it.
     drop((instance, model));
-    let response = seen.lock().unwrap().take();
-    response
+    seen.lock().unwrap().take()
 }
 
 #[track_caller]

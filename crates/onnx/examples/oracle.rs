@@ -1,0 +1,17 @@
+//! Do ONNX's own operator tests get right answers here?
+//!
+//! ```text
+//! python tests/models/export_node_tests.py /tmp/nodes
+//! cargo run -p nerite-onnx --example oracle /tmp/nodes
+//! ```
+
+use std::path::PathBuf;
+
+use nerite_backend::conformance::oracle::ask_all;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = std::env::args_os().nth(1).map(PathBuf::from).ok_or("name the folder with the cases")?;
+    let verdicts = ask_all(&nerite_onnx::Embedded, &folder)?;
+    println!("{verdicts}");
+    Ok(())
+}

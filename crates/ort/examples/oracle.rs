@@ -1,0 +1,19 @@
+//! Do ONNX's own operator tests get right answers here?
+//!
+//! ```text
+//! python tests/models/export_node_tests.py /tmp/nodes
+//! cargo run -p nerite-ort --example oracle /tmp/nodes
+//! ```
+
+use std::path::PathBuf;
+
+use nerite_backend::conformance::oracle::ask_all;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = std::env::args_os().nth(1).map(PathBuf::from).ok_or("name the folder with the cases")?;
+    let library = nerite_ort::find_library(None).ok_or("no ONNX Runtime on this host")?;
+    let runtime = nerite_ort::OnnxRuntime::open(&library)?;
+    let verdicts = ask_all(&runtime, &folder)?;
+    println!("{verdicts}");
+    Ok(())
+}
