@@ -44,7 +44,7 @@ impl Account {
 
     /// At least `bytes` bytes: a lease that this session returned, with the bytes it left there, or a fresh one of zeros.
     pub fn borrow(&self, bytes: u64) -> Result<Loan, LeaseError> {
-        if let Some(lease) = self.from_shelf(bytes)? {
+        if let Some(lease) = self.take_idle(bytes)? {
             return Ok(Loan { lease, descriptor: None });
         }
         self.fresh(bytes)
@@ -58,6 +58,19 @@ impl Account {
         lease.set_lent(false);
         state.shelf.put(lease.byte_size(), lease);
         Ok(())
+    }
+
+    /// Takes back a loan that the client was never told of.
+    pub fn cancel(&self, loan: Loan) {
+        let mut state = self.lock();
+        let Some(lease) = state.lent.remove(&loan.lease.name()) else { return };
+        lease.set_lent(false);
+        if loan.descriptor.is_none() {
+            state.shelf.put(lease.byte_size(), lease);
+        }
+        // What never reached the client must not be lent as if it had: it goes with `loan`.
+        drop(state);
+        drop(loan);
     }
 
     /// The lease of that name, if it is lent to this session.
@@ -88,7 +101,9 @@ impl Account {
             state.closed = true;
             state.forgotten.clear();
             let lent: Vec<_> = state.lent.drain().map(|(_, lease)| lease).collect();
-            lent.iter().for_each(|lease| lease.set_lent(false));
+            for lease in &lent {
+                lease.set_lent(false);
+            }
             (lent, state.shelf.clear())
         };
         // Unmapping takes as long as there are pages, and others may look at the account meanwhile.
@@ -117,7 +132,7 @@ impl Account {
         stale.iter().map(|lease| lease.byte_size() as u64).sum()
     }
 
-    fn from_shelf(&self, bytes: u64) -> Result<Option<Arc<Lease>>, LeaseError> {
+    fn take_idle(&self, bytes: u64) -> Result<Option<Arc<Lease>>, LeaseError> {
         let need = self.class(bytes)?;
         let mut state = self.lock();
         if state.closed {
