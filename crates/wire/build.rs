@@ -26,5 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     config.compile_fds(descriptors)?;
+    // The session protocol is no gRPC service: it is kept out of the descriptors that reflection tells.
+    let session = protox::compile(["session.proto"], ["proto"])?;
+    prost_build::Config::new().bytes(["."]).btree_map(["."]).compile_fds(session)?;
     Ok(())
 }

@@ -21,6 +21,7 @@ mod infer;
 mod placement;
 mod read;
 mod report;
+pub mod session;
 
 /// The messages of `proto/grpc_service.proto`, package `inference`.
 #[allow(clippy::pedantic, missing_docs)]

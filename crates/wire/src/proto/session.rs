@@ -1,0 +1,194 @@
+//! What do a session's packets look like?
+//!
+//! `docs/session.md` says what they mean. The message of an inference, inside its packet, is that of gRPC and goes through the
+//! same reader and writer.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use nerite_memory::{Reason, count_copied};
+use nerite_request::{Response, Status};
+use prost::Message as _;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+
+use super::{PREFIX_BYTES, encode_unary};
+
+/// The messages of `proto/session.proto`, package `nerite.session.v1`.
+#[allow(clippy::pedantic, missing_docs)]
+pub mod v1 {
+    include!(concat!(env!("OUT_DIR"), "/nerite.session.v1.rs"));
+}
+
+/// The version of the protocol described in `docs/session.md`.
+pub const VERSION: u32 = 1;
+
+/// The largest packet either side sends. A Unix socket takes packets of up to its send buffer, 208 KiB by default on Linux,
+/// less the kernel's own share.
+pub const PACKET_BYTES_MAX: usize = 128 << 10;
+
+/// Descriptors in one packet: Linux passes at most 253.
+pub const DESCRIPTORS_MAX: usize = 128;
+
+// Field numbers of ServerMessage and Inference that `encode_inference` writes itself.
+const ID: u32 = 1;
+const FORGOTTEN: u32 = 2;
+const MORE: u32 = 3;
+const INFERENCE: u32 = 9;
+const RESPONSE: u32 = 1;
+const PLACED: u32 = 2;
+
+/// A packet from a client. Tensors in it stay where they are.
+pub fn read_call(packet: Bytes) -> Result<v1::ClientMessage, Status> {
+    v1::ClientMessage::decode(packet).map_err(|error| Status::invalid(format!("packet not understood: {error}")))
+}
+
+/// A packet from a server.
+pub fn read_answer(packet: Bytes) -> Result<v1::ServerMessage, Status> {
+    v1::ServerMessage::decode(packet).map_err(|error| Status::internal(format!("packet not understood: {error}")))
+}
+
+/// A message that is no inference, as a packet.
+pub fn encode_answer(message: &v1::ServerMessage) -> Bytes {
+    message.encode_to_vec().into()
+}
+
+/// A response to an inference as a packet; Err if it is too long for one. `more` responses may follow it.
+pub fn encode_inference(
+    id: u64,
+    more: bool,
+    forgotten: &[String],
+    response: Response,
+    placed: &[v1::Placed],
+) -> Result<Bytes, Status> {
+    let chunks = encode_unary(response)?;
+    let response_len = chunks.iter().map(Bytes::len).sum::<usize>() - PREFIX_BYTES;
+    let placed_len: usize = placed.iter().map(|one| field_len(PLACED, one.encoded_len())).sum();
+    let inference_len = field_len(RESPONSE, response_len) + placed_len;
+    let forgotten_len: usize = forgotten.iter().map(|name| field_len(FORGOTTEN, name.len())).sum();
+    let id_len = if id == 0 { 0 } else { key_len(ID) + encoded_len_varint(id) };
+    let more_len = if more { key_len(MORE) + 1 } else { 0 };
+    let len = id_len + forgotten_len + more_len + field_len(INFERENCE, inference_len);
+    if len > PACKET_BYTES_MAX {
+        return Err(Status::unavailable(format!(
+            "the response has {len} bytes, a session's packet at most {PACKET_BYTES_MAX}; ask for its outputs in leases"
+        )));
+    }
+    let mut packet = BytesMut::with_capacity(len);
+    if id != 0 {
+        encode_key(ID, WireType::Varint, &mut packet);
+        encode_varint(id, &mut packet);
+    }
+    for name in forgotten {
+        head(FORGOTTEN, name.len(), &mut packet);
+        packet.put_slice(name.as_bytes());
+    }
+    if more {
+        encode_key(MORE, WireType::Varint, &mut packet);
+        packet.put_u8(1);
+    }
+    head(INFERENCE, inference_len, &mut packet);
+    head(RESPONSE, response_len, &mut packet);
+    put_response(&chunks, &mut packet);
+    for one in placed {
+        head(PLACED, one.encoded_len(), &mut packet);
+        one.encode_raw(&mut packet);
+    }
+    debug_assert_eq!(packet.len(), len);
+    Ok(packet.freeze())
+}
+
+/// The first chunk begins with what gRPC puts before a message; tensors that it would send by themselves are copied here.
+fn put_response(chunks: &[Bytes], packet: &mut BytesMut) {
+    for (at, chunk) in chunks.iter().enumerate() {
+        match at {
+            0 => packet.put_slice(&chunk[PREFIX_BYTES..]),
+            _ => packet.put_slice(chunk),
+        }
+        if at % 2 == 1 {
+            count_copied(Reason::InlineResponse, chunk.len());
+        }
+    }
+}
+
+fn head(field: u32, len: usize, packet: &mut BytesMut) {
+    encode_key(field, WireType::LengthDelimited, packet);
+    encode_varint(len as u64, packet);
+}
+
+fn field_len(field: u32, len: usize) -> usize {
+    key_len(field) + encoded_len_varint(len as u64) + len
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use nerite_memory::Buffer;
+    use nerite_request::Output;
+    use nerite_tensor::{DataType, Shape};
+    use proptest::prelude::*;
+
+    use super::super::{Chain, InferMessage, messages};
+    use super::*;
+
+    fn response(bytes: usize) -> Response {
+        let data = Buffer::from(vec![7u8; bytes]);
+        let (name, shape) = ("Y".to_owned(), Shape::from_slice(&[bytes as i64]));
+        let output = Output { name, datatype: DataType::Uint8, shape, data, placed: false };
+        Response { model: "m".into(), version: "1".into(), outputs: vec![output], ..Response::default() }
+    }
+
+    fn placed() -> v1::Placed {
+        let lease = v1::Lease { name: "lease-1".into(), byte_size: 4096, descriptor: true };
+        v1::Placed { output: "Z".into(), lease: Some(lease), offset: 0, byte_size: 64 }
+    }
+
+    #[track_caller]
+    fn check(id: u64, more: bool, forgotten: &[&str], bytes: usize, placed: &[v1::Placed]) {
+        let forgotten: Vec<String> = forgotten.iter().map(|&name| name.to_owned()).collect();
+        let packet = encode_inference(id, more, &forgotten, response(bytes), placed).unwrap();
+        let read = read_answer(packet.clone()).unwrap();
+        assert_eq!((read.id, read.more, &read.forgotten), (id, more, &forgotten));
+        assert_eq!(encode_answer(&read).len(), packet.len());
+        let Some(v1::server_message::Answer::Inference(inference)) = read.answer else { panic!("no inference") };
+        assert_eq!(inference.placed, placed);
+        let response = messages::ModelInferResponse::decode(inference.response).unwrap();
+        assert_eq!(response.raw_output_contents, [vec![7u8; bytes]]);
+        assert_eq!((response.model_name.as_str(), response.outputs.len()), ("m", 1));
+    }
+
+    #[test]
+    fn an_inference_is_what_a_generated_reader_reads() {
+        check(1, false, &[], 0, &[]);
+        check(0, true, &[], 64, &[]);
+        check(u64::MAX, true, &["lease-1", "lease-2"], 4096, &[placed()]);
+        check(300, false, &["lease-1"], 100_000, &[placed(), placed()]);
+    }
+
+    #[test]
+    fn a_response_too_long_for_a_packet_says_what_to_do() {
+        let error = encode_inference(1, false, &[], response(PACKET_BYTES_MAX), &[]).unwrap_err();
+        assert_eq!(
+            error.message,
+            "the response has 131109 bytes, a session's packet at most 131072; ask for its outputs in leases"
+        );
+    }
+
+    #[test]
+    fn the_request_inside_a_packet_is_read_where_it_lies() {
+        let request = messages::ModelInferRequest { model_name: "m".into(), ..Default::default() }.encode_to_vec();
+        let infer = v1::Infer { request: request.into(), leased_outputs: vec!["Y".into()] };
+        let call = v1::ClientMessage { id: 5, call: Some(v1::client_message::Call::Infer(infer)), returned: vec![] };
+        let packet = Bytes::from(call.encode_to_vec());
+        let Some(v1::client_message::Call::Infer(infer)) = read_call(packet.clone()).unwrap().call else {
+            panic!("no inference")
+        };
+        assert!(packet.as_ptr_range().contains(&infer.request.as_ptr()));
+        assert_eq!(InferMessage::read(&Chain::from(infer.request)).unwrap().model, "m");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_whatever_upset_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+            let _ = read_call(bytes.clone().into());
+            let _ = read_answer(bytes.into());
+        }
+    }
+}
