@@ -86,6 +86,20 @@ pub fn check<'h>(
     }))
 }
 
+/// Whether a call of `category` may go on that came by neither protocol: where either wants a header, one of them must be
+/// there with its value.
+pub fn check_any<'h>(
+    restrictions: &[Restriction],
+    category: Category,
+    header: impl Fn(&str) -> Option<&'h [u8]>,
+) -> Result<(), Status> {
+    let mut rules = restrictions.iter().filter(|rule| rule.category == category).peekable();
+    let Some(first) = rules.peek() else { return Ok(()) };
+    let expected = &first.header;
+    let refused = || Status::unavailable(format!("This protocol is restricted, expecting header '{expected}'"));
+    if rules.any(|rule| header(&rule.header) == Some(rule.value.as_bytes())) { Ok(()) } else { Err(refused()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use nerite_engine::Engine;
 use nerite_request::Status;
-use nerite_shm::Registry;
+use nerite_shm::{LeaseLimits, Pools, Registry};
 use nerite_wire::prometheus::HostMetrics;
 use regex::Regex;
 
@@ -20,6 +20,7 @@ pub struct Api(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub engine: Arc<Engine>,
     pub regions: Arc<Registry>,
+    pub pools: Arc<Pools>,
     pub log: Arc<LogSwitches>,
     pub trace: Mutex<Trace>,
     pub options: Options,
@@ -57,8 +58,19 @@ const RESERVED_HEADERS: [&str; 7] =
 impl Api {
     /// The calls over this engine, these regions and these log switches.
     pub fn new(engine: Arc<Engine>, regions: Arc<Registry>, log: Arc<LogSwitches>, options: Options) -> Api {
+        Api::with_pools(engine, regions, Pools::new(LeaseLimits::default()), log, options)
+    }
+
+    /// As [`Api::new`], lending from these pools.
+    pub fn with_pools(
+        engine: Arc<Engine>,
+        regions: Arc<Registry>,
+        pools: Arc<Pools>,
+        log: Arc<LogSwitches>,
+        options: Options,
+    ) -> Api {
         let (trace, stopping, host) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
-        Api(Arc::new(Inner { engine, regions, log, trace, options, stopping, host }))
+        Api(Arc::new(Inner { engine, regions, pools, log, trace, options, stopping, host }))
     }
 
     /// Whether a call of `category` may go on; `header` looks one up by its lower-case name.

@@ -5,3 +5,5 @@ mod metrics;
 mod models;
 mod regions;
 mod settings;
+
+pub(crate) use regions::system_report;

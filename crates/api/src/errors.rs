@@ -1,7 +1,7 @@
 //! Which kind of failure is each lower layer's error?
 
 use nerite_request::{Code, Status};
-use nerite_shm::{ErrorKind, ShmError};
+use nerite_shm::{ErrorKind, LeaseError, LeaseErrorKind, ShmError};
 
 /// The one place where an error of shared memory gets its code.
 pub fn of_shm(error: ShmError) -> Status {
@@ -11,6 +11,17 @@ pub fn of_shm(error: ShmError) -> Status {
         ErrorKind::Taken => Code::AlreadyExists,
         ErrorKind::Missing => Code::NotFound,
         ErrorKind::Internal => Code::Internal,
+    };
+    Status::new(code, error.to_string())
+}
+
+/// The same for leases.
+pub fn of_lease(error: LeaseError) -> Status {
+    let code = match error.kind() {
+        LeaseErrorKind::Invalid => Code::InvalidArg,
+        LeaseErrorKind::Full => Code::Unavailable,
+        LeaseErrorKind::Missing => Code::NotFound,
+        LeaseErrorKind::Internal => Code::Internal,
     };
     Status::new(code, error.to_string())
 }

@@ -18,6 +18,7 @@ mod classify;
 pub mod codes;
 mod errors;
 mod logging;
+mod scope;
 mod trace;
 mod version;
 
@@ -25,4 +26,5 @@ pub use access::{Category, Protocol, Restriction};
 pub use api::{Api, Options};
 pub use logging::LogSwitches;
 pub use nerite_request::{Code, Status};
+pub use scope::{Placed, REGIONS_PER_SESSION_MAX, SESSIONS_MAX, Scope};
 pub use nerite_wire::prometheus::HostMetrics;

@@ -7,7 +7,7 @@ use nerite_request::{Ask, Cancel, Reply, Request, Response, Status};
 use tokio::sync::oneshot;
 
 use crate::access::Protocol;
-use crate::admit::{Contract, admit};
+use crate::admit::{Contract, Regions, admit};
 use crate::classify::classify;
 use crate::{Api, admit};
 
@@ -47,17 +47,30 @@ impl Api {
     /// `last`. A refusal at admission is the Err: `sink` is not called then.
     pub fn infer_stream(
         &self,
+        ask: Ask,
+        cancel: Cancel,
+        sink: impl FnMut(Response) + Send + 'static,
+    ) -> Result<(), Status> {
+        self.submit(ask, &self.global(), cancel, sink, |reply| reply)
+    }
+
+    /// The steps of every inference, whoever asks: names are those of `regions`, and `equip` adds to the way back what the
+    /// front end has to offer.
+    pub(crate) fn submit(
+        &self,
         mut ask: Ask,
+        regions: &dyn Regions,
         cancel: Cancel,
         mut sink: impl FnMut(Response) + Send + 'static,
+        equip: impl FnOnce(Reply) -> Reply,
     ) -> Result<(), Status> {
         let served = self.served(&ask.model, &ask.version)?;
-        let admitted = admit(&mut ask, &contract(&served), &*self.0.regions)?;
+        let admitted = admit(&mut ask, &contract(&served), regions)?;
         let finish = Finish::of(&ask, &served);
-        let reply = match finish {
+        let reply = equip(match finish {
             None => Reply::new(ask.id.clone(), sink),
             Some(finish) => Reply::new(ask.id.clone(), move |response| sink(finish.apply(response))),
-        };
+        });
         let admit::Admitted { inputs, wanted, rows } = admitted;
         let Ask { id, priority, timeout_us, sequence, parameters, .. } = ask;
         served.submit(Request { id, rows, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, reply });

@@ -57,13 +57,7 @@ impl Api {
     pub fn system_status(&self, name: &str) -> Result<Vec<SystemRegionReport>, Status> {
         self.check_running()?;
         let all = self.0.regions.system_status(Some(name).filter(|name| !name.is_empty())).map_err(of_shm)?;
-        let report = |region: nerite_shm::SystemStatus| SystemRegionReport {
-            name: region.name.to_string(),
-            key: region.key.to_string(),
-            offset: region.offset,
-            byte_size: region.byte_size,
-        };
-        Ok(all.into_iter().map(report).collect())
+        Ok(all.into_iter().map(system_report).collect())
     }
 
     /// One CUDA region, or (empty name) all, by name.
@@ -76,6 +70,15 @@ impl Api {
             byte_size: region.byte_size,
         };
         Ok(all.into_iter().map(report).collect())
+    }
+}
+
+pub(crate) fn system_report(region: nerite_shm::SystemStatus) -> SystemRegionReport {
+    SystemRegionReport {
+        name: region.name.to_string(),
+        key: region.key.to_string(),
+        offset: region.offset,
+        byte_size: region.byte_size,
     }
 }
 

@@ -1,0 +1,226 @@
+//! Whose names does a request mean?
+//!
+//! ```text
+//!   HTTP, gRPC:  lease names (whoever knows one may use it), then the one namespace that Triton's clients share
+//!   a session:   its own leases, leases of others by name, its own regions, then that shared namespace
+//! ```
+//!
+//! What a session registers is its own: nobody else can name it, list it or unregister it, and it goes with the session.
+
+mod places;
+
+use std::sync::{Arc, OnceLock};
+
+use nerite_memory::{Buffer, Slot};
+use nerite_request::report::SystemRegionReport;
+use nerite_request::{Ask, Cancel, RegionRef, Response, Status};
+use nerite_shm::limits::{MAPPED_BYTES_MAX, REGIONS_MAX};
+use nerite_shm::{Account, LEASES_MAX, Lease, LeaseLimits, LeaseName, Loan, Pools, Registry, ShmError};
+
+use crate::access::Category;
+use crate::admit::Regions;
+use crate::errors::{of_lease, of_shm};
+use crate::{Api, access};
+
+pub use places::Placed;
+use places::Places;
+
+/// Regions one session may have registered.
+pub const REGIONS_PER_SESSION_MAX: usize = 64;
+/// Sessions that may be open at one time.
+pub const SESSIONS_MAX: usize = 256;
+
+const _: () = assert!(
+    REGIONS_MAX + LEASES_MAX + SESSIONS_MAX * REGIONS_PER_SESSION_MAX < 65_530 - 4096,
+    "Linux gives a process 65,530 mappings, and the allocator needs some"
+);
+
+/// One session's names and memory. Dropping it ends them; requests in flight keep what they use.
+pub struct Scope {
+    api: Api,
+    account: Arc<Account>,
+    /// Most sessions use leases and never register anything.
+    regions: OnceLock<Registry>,
+}
+
+impl Api {
+    /// A scope for a new session.
+    pub fn open_scope(&self) -> Scope {
+        Scope { api: self.clone(), account: self.0.pools.open(), regions: OnceLock::new() }
+    }
+
+    /// Whether a session may make a call of `category`. Where HTTP or gRPC wants a header for it, the session must have
+    /// brought one of those headers: there is no second door.
+    pub fn allow_session<'h>(
+        &self,
+        category: Category,
+        header: impl Fn(&str) -> Option<&'h [u8]>,
+    ) -> Result<(), Status> {
+        access::check_any(&self.0.options.restrictions, category, header)
+    }
+
+    /// What the server lends to sessions.
+    pub fn pools(&self) -> &Arc<Pools> {
+        &self.0.pools
+    }
+
+    /// The names that HTTP and gRPC requests mean.
+    pub(crate) fn global(&self) -> Global<'_> {
+        Global { regions: &self.0.regions, pools: &self.0.pools }
+    }
+}
+
+impl Scope {
+    /// What one session and all of them may borrow.
+    pub fn limits(&self) -> LeaseLimits {
+        self.api.0.pools.limits()
+    }
+
+    /// At least `byte_size` bytes to share.
+    pub fn borrow(&self, byte_size: u64) -> Result<Loan, Status> {
+        self.api.check_running()?;
+        self.account.borrow(byte_size).map_err(of_lease)
+    }
+
+    /// Takes a lease back. Requests that use it go on.
+    pub fn give_back(&self, name: &str) -> Result<(), Status> {
+        self.account.give_back(name).map_err(of_lease)
+    }
+
+    /// Names of returned leases that are no more, each told once.
+    pub fn take_forgotten(&self) -> Vec<LeaseName> {
+        self.account.take_forgotten()
+    }
+
+    /// Leases the session has, lent and idle, and their bytes.
+    pub fn used(&self) -> (u64, u64) {
+        self.account.used()
+    }
+
+    /// Maps a POSIX object and gives it a name in this session alone.
+    pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), Status> {
+        self.api.check_running()?;
+        self.api.check_client_shm()?;
+        self.own_regions().register_system(name, key, offset, byte_size).map_err(of_shm)
+    }
+
+    /// Unregisters one of the session's regions, or (empty name) all. Those of others are not touched.
+    pub fn unregister_system(&self, name: &str) -> Result<(), Status> {
+        self.api.check_client_shm()?;
+        match (self.regions.get(), name) {
+            (None, _) => Ok(()),
+            (Some(regions), "") => regions.unregister_all_system().map_err(of_shm),
+            (Some(regions), name) => regions.unregister_system(name).map_err(of_shm),
+        }
+    }
+
+    /// One of the session's regions, or (empty name) all, by name.
+    pub fn system_status(&self, name: &str) -> Result<Vec<SystemRegionReport>, Status> {
+        let wanted = Some(name).filter(|name| !name.is_empty());
+        let found = self.own_regions().system_status(wanted).map_err(of_shm)?;
+        Ok(found.into_iter().map(crate::calls::system_report).collect())
+    }
+
+    /// One request of the session. `leased` names outputs that are to be written to leases of our choice; each response
+    /// comes with those that were. Otherwise as [`Api::infer_stream`].
+    pub fn infer(
+        &self,
+        ask: Ask,
+        leased: Vec<String>,
+        cancel: Cancel,
+        mut sink: impl FnMut(Response, Vec<Placed>) + Send + 'static,
+    ) -> Result<(), Status> {
+        if leased.is_empty() {
+            return self.api.submit(ask, self, cancel, move |response| sink(response, Vec::new()), |reply| reply);
+        }
+        let places = Places::new(Arc::clone(&self.account), leased, &ask);
+        let room = places.clone();
+        let sink = move |response| {
+            let (response, placed) = places.settle(response);
+            sink(response, placed);
+        };
+        self.api.submit(ask, self, cancel, sink, |reply| reply.offering(move |output, bytes| room.place(output, bytes)))
+    }
+
+    fn own_regions(&self) -> &Registry {
+        let limits = || nerite_shm::Options {
+            allow_client_shm: self.api.0.options.allow_client_shm,
+            regions_max: REGIONS_PER_SESSION_MAX,
+            mapped_bytes_max: MAPPED_BYTES_MAX / SESSIONS_MAX as u64,
+        };
+        self.regions.get_or_init(|| Registry::new(limits()))
+    }
+
+    /// The session's own memory of that name; `None` if it has none, whether or not others do.
+    fn own<T>(
+        &self,
+        region: &RegionRef,
+        of_lease: impl FnOnce(&Arc<Lease>, &RegionRef) -> Result<T, Status>,
+        of_region: impl FnOnce(&Registry, &RegionRef) -> Result<T, ShmError>,
+    ) -> Option<Result<T, Status>> {
+        if let Some(lease) = self.account.find(&region.name) {
+            return Some(of_lease(&lease, region));
+        }
+        match of_region(self.regions.get()?, region) {
+            Err(ShmError::RegionUnknown { .. }) => None,
+            found => Some(found.map_err(of_shm)),
+        }
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        // Requests in flight may hold the account as well; what they place from now on, nobody would return.
+        self.account.close();
+    }
+}
+
+impl std::fmt::Debug for Scope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Scope({:?})", self.account)
+    }
+}
+
+impl Regions for Scope {
+    fn buffer(&self, region: &RegionRef) -> Result<Buffer, Status> {
+        let of_region =
+            |regions: &Registry, r: &RegionRef| Ok(regions.locate(&r.name, r.offset, r.byte_size)?.into_buffer());
+        self.own(region, lease_buffer, of_region).unwrap_or_else(|| self.api.global().buffer(region))
+    }
+
+    fn slot(&self, region: &RegionRef) -> Result<Slot, Status> {
+        let of_region =
+            |regions: &Registry, r: &RegionRef| Ok(regions.locate(&r.name, r.offset, r.byte_size)?.into_slot());
+        self.own(region, lease_slot, of_region).unwrap_or_else(|| self.api.global().slot(region))
+    }
+}
+
+/// The names that everybody shares.
+pub(crate) struct Global<'a> {
+    regions: &'a Registry,
+    pools: &'a Pools,
+}
+
+impl Regions for Global<'_> {
+    fn buffer(&self, region: &RegionRef) -> Result<Buffer, Status> {
+        match self.pools.find(&region.name) {
+            Some(lease) => lease_buffer(&lease, region),
+            None => self.regions.buffer(region),
+        }
+    }
+
+    fn slot(&self, region: &RegionRef) -> Result<Slot, Status> {
+        match self.pools.find(&region.name) {
+            Some(lease) => lease_slot(&lease, region),
+            None => self.regions.slot(region),
+        }
+    }
+}
+
+fn lease_buffer(lease: &Arc<Lease>, region: &RegionRef) -> Result<Buffer, Status> {
+    Ok(lease.buffer(lease.locate(region.offset, region.byte_size).map_err(of_shm)?))
+}
+
+fn lease_slot(lease: &Arc<Lease>, region: &RegionRef) -> Result<Slot, Status> {
+    Ok(lease.slot(lease.locate(region.offset, region.byte_size).map_err(of_shm)?))
+}
