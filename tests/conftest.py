@@ -17,7 +17,7 @@ import grpc
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / "conformance"), str(HERE / "models")]
+sys.path[:0] = [str(HERE / part) for part in ("conformance", "functional", "models")]
 
 import doors  # noqa: E402
 import make_models  # noqa: E402

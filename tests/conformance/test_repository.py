@@ -175,7 +175,7 @@ def test_a_config_override_lasts_until_the_next_load(explicit_door):
 def explicit_door_config(door, model: str) -> dict:
     door.load(model)
     config = door.config(model)
-    return {key: config[key] for key in ("name", "backend", "input", "output")}
+    return {key: config[key] for key in ("name", "platform", "backend", "max_batch_size", "input", "output")}
 
 
 @pytest.mark.parametrize("config", ["{", '{"no_such_field":1}', '{"max_batch_size":"many"}', "[]"])

@@ -240,6 +240,20 @@ def test_unregistering_all_in_flight_succeeds(door):
         assert made.read(16, 16) == content
 
 
+@differs(IN_USE)
+def test_a_new_region_takes_the_name_of_one_that_is_leaving(door):
+    """Newer Triton refuses the name until the last request is done; steady traffic would keep it for ever."""
+    old, new = fp32("", [1, 2, 3, 4]).raw, fp32("", [9]).raw
+    with registered(door, 64, old) as made, region(64, new) as other:
+        with InFlight(door, made):
+            door.unregister("system", made.name)
+            door.register_system(made.name, other.key, 64)
+            given = Given("INPUT0", "FP32", [1], region=(made.name, 4, 0))
+            assert door.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw == new
+        assert made.read(16, 16) == old
+        assert door.status("system", made.name)[0]["key"] == other.key
+
+
 def wait_gone(door, name: str) -> None:
     """The reply may reach the client a moment before the last reference is dropped."""
     deadline = time.monotonic() + 10

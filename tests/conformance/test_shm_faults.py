@@ -5,7 +5,7 @@ import mmap
 
 import pytest
 from doors import (
-    NO_ID, Asked, Given, GrpcDoor, HttpDoor, differs, fp32, grpc_channel, grpc_refuses, http_call, http_infer,
+    NO_ID, Asked, Given, GrpcDoor, HttpDoor, Refused, check_refusal, differs, fp32, grpc_channel, grpc_refuses, http_call, http_infer,
     infer_parameter, pb, refuses, text,
 )  # fmt: skip
 from regions import fresh_name, region, registered
@@ -285,8 +285,10 @@ def test_strings_that_do_not_add_up(door, content, window, shape, message):
 def test_a_string_longer_than_its_window(door, length):
     content = length.to_bytes(4, "little") + b"abcd"
     message = f"incomplete string data for inference input 'INPUT0', expecting string of length {length} but only 4 "
-    with registered(door, 64, content) as made, refuses("INVALID_ARG", message):
+    with registered(door, 64, content) as made, pytest.raises(Refused) as caught:
         door.infer("identity_bytes", [Given("INPUT0", "BYTES", [1], region=(made.name, 8, 0))])
+    # 2.51's backend finds it and says so bare; found at admission it has the prefix of its neighbours.
+    check_refusal(caught.value.status, caught.value.text.removeprefix(NO_ID), "INVALID_ARG", message)
 
 
 # ---------------------------------------------------------------------------------------------- HTTP parameters

@@ -32,7 +32,15 @@ import json
 import os
 import time
 
+import numpy
 import triton_python_backend_utils as pb_utils
+
+
+def readable(array):
+    """Strings come as bytes, and onnxruntime wants them as text."""
+    if array.dtype != object:
+        return array
+    return numpy.array([one.decode() for one in array.reshape(-1)], dtype=object).reshape(array.shape)
 
 
 class TritonPythonModel:
@@ -58,7 +66,7 @@ class TritonPythonModel:
 
     def outputs(self, request):
         if self.session is not None:
-            feed = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            feed = {tensor.name(): readable(tensor.as_numpy()) for tensor in request.inputs()}
             names = [output.name for output in self.session.get_outputs()]
             return [pb_utils.Tensor(*pair) for pair in zip(names, self.session.run(names, feed))]
         made = []

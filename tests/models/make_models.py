@@ -111,7 +111,7 @@ def make_broken(repository: pathlib.Path) -> None:
     put_broken("truncated", good.SerializeToString()[:40], onnx_config("truncated", *vector), "Internal")
     put_broken("wrong_declared_rank", good,
                onnx_config("wrong_declared_rank", vector[0], [("OUTPUT0", "FP32", (-1, -1))]),
-               "unable to load model 'wrong_declared_rank'")
+               "model 'wrong_declared_rank', tensor 'OUTPUT0': the model expects 1 dimensions")
     put_broken("wrong_declared_type", good,
                onnx_config("wrong_declared_type", [("INPUT0", "INT32", (-1,))], vector[1]),
                "unable to load model 'wrong_declared_type'", "TYPE_INT32", "TYPE_FP32")
