@@ -161,8 +161,14 @@ impl Windows {
 
 impl std::fmt::Display for Row {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [a, b, c, d] = self.cells.map(|cell| cell.map_or("–".to_owned(), shown));
-        write!(f, "{:>10} │ {a:>14}{b:>14} │ {c:>14}{d:>14}", size(self.bytes))
+        write!(f, "{:>10}", size(self.bytes))?;
+        for protocol in self.cells.chunks_exact(2) {
+            f.write_str(" │ ")?;
+            for cell in protocol {
+                write!(f, "{:>14}", cell.map_or("–".to_owned(), shown))?;
+            }
+        }
+        Ok(())
     }
 }
 
