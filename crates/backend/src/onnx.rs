@@ -3,15 +3,19 @@
 //! Where the model file is, what its graph takes and gives, how the two complete and check a configuration, and which
 //! shape an output will have before it is computed.
 
+mod exposed;
 mod ports;
 
 use std::path::PathBuf;
 
 use nerite_config::{ConfigError, ModelConfig, check_onnx, complete_onnx, needs_graph};
+use nerite_memory::{Access, Buffer, Reason};
 use nerite_request::{Code, Status};
+use nerite_tensor::Tensor;
 
 use crate::LoadContext;
 
+pub use exposed::Exposed;
 pub use ports::{Dim, Port, Ports};
 
 /// The backend's name in `config.pbtxt`.
@@ -78,6 +82,21 @@ pub fn threads(context: &LoadContext) -> Result<usize, Status> {
     let asked = number(context, "intra_op_thread_count")?.unwrap_or(0);
     let fitted = (context.cores / context.instances.max(1)).max(1);
     Ok(usize::try_from(asked).ok().filter(|threads| *threads > 0).unwrap_or(fitted))
+}
+
+/// An input's bytes as a runtime on this host may take them: aligned, and by itself where they must not change under it.
+pub fn steady(input: &Tensor, exposed: &Exposed) -> Result<Buffer, Status> {
+    if !input.data.place().is_host() {
+        return Err(Status::unsupported(format!(
+            "input '{}' lies in {:?}, this model runs on the host",
+            input.name,
+            input.data.place()
+        )));
+    }
+    if input.data.access() == Access::Shared && exposed.contains(&input.name) {
+        return Ok(input.data.to_private(Reason::Indices));
+    }
+    Ok(input.data.aligned(input.datatype.align()))
 }
 
 fn status(error: &ConfigError) -> Status {

@@ -37,6 +37,8 @@ reasons! {
     Convert = "convert",
     /// Strings, whose lengths must be read once out of memory that others can write.
     Strings = "strings",
+    /// Indices and sizes, which must not change between their check and their use, out of memory that others can write.
+    Indices = "indices",
     /// Between host and device.
     CrossDevice = "cross_device",
     /// The model's own work: what the identity model does instead of computing.

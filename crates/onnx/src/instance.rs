@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use nerite_backend::onnx::{Port, Ports};
+use nerite_backend::onnx::{Exposed, Port, Ports, steady};
 use nerite_backend::{Execute, Times, Work};
 use nerite_request::Status;
 use nerite_tensor::{Shape, Tensor};
@@ -18,6 +18,8 @@ pub struct Loaded {
     pub model: Model,
     /// What the graph takes and gives.
     pub ports: Ports,
+    /// Inputs that must not change while it runs.
+    pub exposed: Exposed,
 }
 
 /// One instance: its threads, and the graph it shares with the others.
@@ -37,11 +39,7 @@ impl EmbeddedInstance {
         let feed = |tensor: &Tensor| {
             let port = self.loaded.ports.inputs.iter().find(|port| port.name == tensor.name);
             let port = port.ok_or_else(|| Status::invalid(format!("the model has no input '{}'", tensor.name)))?;
-            if !tensor.data.place().is_host() {
-                let (name, place) = (&tensor.name, tensor.data.place());
-                return Err(Status::unsupported(format!("input '{name}' lies in {place:?}, this engine runs on the host")));
-            }
-            let data = tensor.data.aligned(tensor.datatype.align());
+            let data = steady(tensor, &self.loaded.exposed)?;
             let shape = port.graph_shape(&tensor.shape);
             Ok((self.node(&port.name)?, Tensor { data, shape, ..tensor.clone() }))
         };

@@ -4,7 +4,7 @@ use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::Arc;
 
-use nerite_backend::onnx::{self, BACKEND, Ports};
+use nerite_backend::onnx::{self, BACKEND, Exposed, Ports};
 use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
 use nerite_config::ModelConfig;
 use nerite_request::Status;
@@ -48,7 +48,8 @@ impl Runtime for Embedded {
         drop(graph);
         let model = load_graph(context, &path)?;
         let threads = onnx::threads(context)?;
-        let loaded = Arc::new(Loaded { model, ports });
+        let exposed = Exposed::read(&path).map_err(|e| unreadable(context, &path, &e.to_string()))?;
+        let loaded = Arc::new(Loaded { model, ports, exposed });
         Ok(Arc::new(EmbeddedModel { loaded, threads, batching: context.config.batches() }))
     }
 }

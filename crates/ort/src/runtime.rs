@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use nerite_backend::onnx::{self, BACKEND, Ports};
+use nerite_backend::onnx::{self, BACKEND, Exposed, Ports};
 use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
 use nerite_config::ModelConfig;
 use nerite_request::Status;
@@ -13,7 +13,7 @@ use ort::environment::{Environment, GlobalThreadPoolOptions};
 use ort::session::Session;
 
 use crate::options::Options;
-use crate::session::{OrtInstance, Outputs};
+use crate::session::{OrtInstance, Traits};
 use crate::signature::ports;
 
 /// The library of this process: it cannot be closed or exchanged once it is open.
@@ -86,8 +86,10 @@ impl Runtime for OnnxRuntime {
         let session = open_session(&path, context, &options)?;
         let ports = ports(&session);
         onnx::check(context, &ports)?;
+        let exposed = Exposed::read(&path)
+            .map_err(|e| Status::internal(format!("unable to load model '{}': '{}': {e}", context.model, path.display())))?;
         Ok(Arc::new(OrtModel {
-            outputs: Outputs::new(&ports)?,
+            traits: Traits::new(&ports, exposed)?,
             ports: Arc::new(ports),
             path,
             options,
@@ -102,7 +104,7 @@ struct OrtModel {
     options: Options,
     context: LoadContext,
     ports: Arc<Ports>,
-    outputs: Arc<Outputs>,
+    traits: Arc<Traits>,
     /// The session that the load made to look at the graph: the first instance's.
     first: Mutex<Option<Session>>,
 }
@@ -115,7 +117,7 @@ impl Model for OrtModel {
             None => open_session(&self.path, &self.context, &self.options)?,
         };
         let batching = self.context.config.batches();
-        let instance = OrtInstance::new(session, &self.options, &self.ports, &self.outputs, batching)?;
+        let instance = OrtInstance::new(session, &self.options, &self.ports, &self.traits, batching)?;
         Ok(Box::new(Joined::new(instance, batching)))
     }
 }

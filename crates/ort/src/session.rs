@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nerite_backend::onnx::{Port, Ports};
+use nerite_backend::onnx::{Exposed, Port, Ports, steady};
 use nerite_backend::{Execute, Times, Work};
 use nerite_memory::{Buffer, Reason, Slot};
 use nerite_request::Status;
@@ -18,8 +18,11 @@ use crate::runtime::library_status;
 use crate::strings::{self, StringsFault};
 use crate::value::{Value, done};
 
-/// What all instances of a model know about its outputs.
-pub struct Outputs(Vec<Output>);
+/// What all instances of a model know of its graph beyond its ports.
+pub struct Traits {
+    outputs: Vec<Output>,
+    exposed: Exposed,
+}
 
 struct Output {
     name: CString,
@@ -27,15 +30,15 @@ struct Output {
     bindable: AtomicBool,
 }
 
-impl Outputs {
-    /// Of a graph.
-    pub fn new(ports: &Ports) -> Result<Arc<Outputs>, Status> {
+impl Traits {
+    /// Of a graph with these ports and exposed inputs.
+    pub fn new(ports: &Ports, exposed: Exposed) -> Result<Arc<Traits>, Status> {
         let outputs = ports.outputs.iter().map(|port| {
             // An input that is an output too never comes by an operator that could write it elsewhere.
             let passes_through = ports.inputs.iter().any(|input| input.name == port.name);
             Ok(Output { name: c_name(&port.name)?, bindable: AtomicBool::new(!passes_through) })
         });
-        Ok(Arc::new(Outputs(outputs.collect::<Result<_, Status>>()?)))
+        Ok(Arc::new(Traits { outputs: outputs.collect::<Result<_, Status>>()?, exposed }))
     }
 }
 
@@ -43,7 +46,7 @@ impl Outputs {
 pub struct OrtInstance {
     session: Session,
     ports: Arc<Ports>,
-    outputs: Arc<Outputs>,
+    traits: Arc<Traits>,
     inputs: Vec<CString>,
     batching: bool,
     host: MemoryInfo<'static>,
@@ -63,7 +66,7 @@ impl OrtInstance {
         session: Session,
         options: &Options,
         ports: &Arc<Ports>,
-        outputs: &Arc<Outputs>,
+        traits: &Arc<Traits>,
         batching: bool,
     ) -> Result<OrtInstance, Status> {
         let host = MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Device, MemoryType::Default);
@@ -75,7 +78,7 @@ impl OrtInstance {
         Ok(OrtInstance {
             session,
             ports: Arc::clone(ports),
-            outputs: Arc::clone(outputs),
+            traits: Arc::clone(traits),
             inputs: ports.inputs.iter().map(|port| c_name(&port.name)).collect::<Result<_, _>>()?,
             batching,
             host: host.map_err(|e| library_status(&e))?,
@@ -96,9 +99,9 @@ impl OrtInstance {
     }
 
     fn bind_one(&self, work: &mut Work<'_>, index: usize) -> Result<Option<Bound>, Status> {
-        let (port, output) = (&self.ports.outputs[index], &self.outputs.0[index]);
+        let (port, output) = (&self.ports.outputs[index], &self.traits.outputs[index]);
         let Some(datatype) = port.datatype.filter(|d| *d != DataType::Bytes) else { return Ok(None) };
-        if !output.bindable.load(Ordering::Relaxed) {
+        if !output.bindable.load(Ordering::Relaxed) || self.traits.exposed.contains(&port.name) {
             return Ok(None);
         }
         let Some(shape) = self.ports.output_shape(port, work.inputs(), self.batching) else { return Ok(None) };
@@ -111,15 +114,8 @@ impl OrtInstance {
         let feed = |tensor: &Tensor| {
             let index = self.ports.inputs.iter().position(|port| port.name == tensor.name);
             let index = index.ok_or_else(|| Status::invalid(format!("the model has no input '{}'", tensor.name)))?;
-            if !tensor.data.place().is_host() {
-                return Err(Status::unsupported(format!(
-                    "input '{}' lies in {:?}, this session runs on the host",
-                    tensor.name,
-                    tensor.data.place()
-                )));
-            }
             let shape = self.ports.inputs[index].graph_shape(&tensor.shape);
-            let data = tensor.data.aligned(tensor.datatype.align());
+            let data = steady(tensor, &self.traits.exposed)?;
             Ok(Feed { index, tensor: Tensor { data, shape, ..tensor.clone() } })
         };
         work.inputs().iter().map(feed).collect()
@@ -135,7 +131,7 @@ impl OrtInstance {
     ) -> Result<Vec<Option<Value<'static>>>, ort::Error> {
         let input_names: Vec<_> = indices.iter().map(|index| self.inputs[*index].as_ptr()).collect();
         let inputs: Vec<*const sys::OrtValue> = feeds.iter().map(|value| value.as_ptr().cast_const()).collect();
-        let output_names: Vec<_> = wanted.iter().map(|index| self.outputs.0[*index].name.as_ptr()).collect();
+        let output_names: Vec<_> = wanted.iter().map(|index| self.traits.outputs[*index].name.as_ptr()).collect();
         let host = &self.host;
         let places = bound.iter_mut().map(|bound| bound.as_mut().map(|bound| bound.value(host)).transpose());
         let places: Vec<Option<Value<'_>>> = places.collect::<Result<_, _>>()?;
@@ -223,7 +219,7 @@ impl OrtInstance {
         for ((index, expected), made) in wanted.iter().zip(expected).zip(made) {
             let actual = made.as_ref().and_then(|made| made.describe().ok()).map(|(_, shape)| shape);
             if expected.is_some() && actual != *expected {
-                self.outputs.0[*index].bindable.store(false, Ordering::Relaxed);
+                self.traits.outputs[*index].bindable.store(false, Ordering::Relaxed);
             }
         }
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use nerite_backend::conformance::context;
 use nerite_backend::{Batch, Instance, InstanceSpec, Job, NoMeter, Runtime};
-use nerite_memory::{Buffer, Extent, Reason, Slot, copied_bytes};
+use nerite_memory::{Access, Block, Buffer, Extent, Place, Reason, Slot, copied_bytes};
 use nerite_ort::{OnnxRuntime, find_library};
 use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
@@ -46,8 +46,59 @@ fn copied_while(act: impl FnOnce()) -> Vec<(&'static str, u64)> {
     differences.map(|((reason, before), after)| (reason.name(), after - before)).filter(|(_, bytes)| *bytes > 0).collect()
 }
 
+/// Memory that another process might write, as far as the runtime knows.
+fn over(memory: &Arc<Block>, at: usize, len: usize) -> Slot {
+    assert!(at + len <= memory.capacity());
+    // SAFETY: within the block (asserted).
+    let from = unsafe { memory.as_ptr().add(at) };
+    let keep = Arc::<Block>::clone(memory);
+    // SAFETY: `len` initialised bytes of a block that `keep` holds; as shared memory, other views of them may exist.
+    unsafe { Slot::from_raw(from, len, Place::Host, Access::Shared, keep) }
+}
+
+fn region(len: usize) -> Buffer {
+    over(&Arc::new(Block::new(len)), 0, len).filled().into_buffer()
+}
+
 fn run(instance: &mut dyn Instance, jobs: Vec<Job>) {
     instance.run(Batch { jobs, meter: Arc::new(NoMeter) });
+}
+
+/// Run from the one test there is, after it: the counters are the process's.
+fn indices_are_copied_from_where_a_client_may_change_them(runtime: &OnnxRuntime) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
+    let config = nerite_config::ModelConfig {
+        name: "pick".into(),
+        backend: "onnxruntime".into(),
+        default_model_filename: "pick.onnx".into(),
+        max_batch_size: 4,
+        ..Default::default()
+    };
+    let mut context = context(&folder, config);
+    context.version_dir.clone_from(&context.model_dir);
+    context.config = Arc::new(runtime.complete(&context).unwrap());
+    let mut instance = runtime.load(&context).unwrap().instance(&InstanceSpec::default()).unwrap();
+    let seen = Seen::default();
+    for (data, expected) in [(region(4), vec![("indices", 4)]), (Slot::heap(4).filled().into_buffer(), vec![])] {
+        let tensor =
+            Tensor { name: "rows".into(), datatype: DataType::Int32, shape: Shape::from_slice(&[1, 1]), data };
+        let into = Arc::clone(&seen);
+        let request = Request {
+            id: String::new(),
+            rows: 1,
+            inputs: vec![tensor],
+            wanted: vec![Wanted { name: "picked".into(), slot: None }],
+            priority: 0,
+            timeout_us: 0,
+            sequence: Sequence::default(),
+            parameters: Parameters::new(),
+            cancel: Cancel::new(),
+            reply: Reply::new("", move |response| into.lock().unwrap().push(response)),
+        };
+        let jobs = vec![Job::new(request, "pick".into(), "1".into(), 1)];
+        assert_eq!(copied_while(|| run(&mut *instance, jobs)), expected);
+    }
+    assert!(seen.lock().unwrap().iter().all(|response| response.error.is_none()));
 }
 
 #[test]
@@ -70,6 +121,9 @@ fn tensors_that_lie_right_are_not_copied() {
     let inline = copied_while(|| run(&mut *instance, vec![job(&seen, 2, [rows(2), rows(2)], [None, None])]));
     assert_eq!(inline, [], "from a message into a response");
 
+    let shared = copied_while(|| run(&mut *instance, vec![job(&seen, 1, [region(64), region(64)], [slot(), slot()])]));
+    assert_eq!(shared, [], "from a client's region: its numbers are only added");
+
     let whole = [rows(2), rows(2)];
     let part = |at: usize| [0, 1].map(|i| whole[i].slice(Extent::new(at, 64, 128).unwrap()));
     let jobs = vec![job(&seen, 1, part(0), [None, None]), job(&seen, 1, part(64), [None, None])];
@@ -80,5 +134,20 @@ fn tensors_that_lie_right_are_not_copied() {
     let jobs = apart();
     let gathered = copied_while(|| run(&mut *instance, jobs));
     assert_eq!(gathered, [("batch_gather", 256), ("batch_scatter", 128)], "a batch from here and there");
+    // An output over the input that the other output still needs: made elsewhere, and right.
+    let memory = Arc::new(Block::new(128));
+    let numbers: Vec<i32> = (0..32).collect();
+    let mut whole = over(&memory, 0, 128);
+    whole.write(0, Buffer::from_numbers(numbers).private_bytes().unwrap(), Reason::Model).unwrap();
+    let inputs = [0, 64].map(|at| over(&memory, at, 64).filled().into_buffer());
+    let slots = [0, 64].map(|at| Some(over(&memory, at, 64)));
+    let beside = copied_while(|| run(&mut *instance, vec![job(&seen, 1, inputs, slots)]));
+    assert_eq!(beside, [("output_placement", 128)], "outputs over their own inputs");
+    let last = seen.lock().unwrap().pop().unwrap();
+    let values = |at: usize| last.outputs[at].data.numbers::<i32>().unwrap().to_vec();
+    assert_eq!(values(0), (0..16).map(|i| 2 * i + 16).collect::<Vec<_>>());
+    assert_eq!(values(1), [-16; 16]);
+
     assert!(seen.lock().unwrap().iter().all(|response| response.error.is_none() && response.outputs.len() == 2));
+    indices_are_copied_from_where_a_client_may_change_them(&runtime);
 }
