@@ -1,0 +1,610 @@
+"""Does a client that misuses its own shared memory harm anybody but itself?
+
+During each test two well-behaved clients, one per protocol, check every byte of every answer; after it the server has
+the descriptors and mappings it had before, and `/dev/shm` holds none of the test's objects.
+"""
+
+import concurrent.futures
+import contextlib
+import ctypes
+import importlib.util
+import os
+import pathlib
+import random
+import socket
+import struct
+import threading
+import time
+
+import graphs
+import make_models
+import numpy as np
+import pytest
+from doors import Asked, Given, Refused, check_refusal, fp32, int32, open_door, refuses
+from regions import SHM, Region, fresh_name
+
+PAGE = os.sysconf("SC_PAGESIZE")
+SIZE = 1 << 20
+DELAY_MS = 400
+SETTLE_S = 20
+REGISTRATIONS = 10_000
+LOST = 1000
+
+DELAYED = f"""\
+name: "delayed"
+backend: "identity"
+input [ {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }} ]
+output [ {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }} ]
+instance_group [ {{ count: 4 kind: KIND_CPU }} ]
+parameters {{ key: "execute_delay_ms" value {{ string_value: "{DELAY_MS}" }} }}
+"""
+
+# ---------------------------------------------------------------------------------------------- the server
+
+
+@pytest.fixture(scope="module")
+def victim(launcher):
+    """A server that only these tests may hurt. It must be the same process from the first test to the last."""
+    if launcher.oracle:
+        pytest.skip("a client that truncates its region kills 2.51 (SIGBUS)")
+    repository = launcher.copy_of("hostile", "identity_fp32", "identity_bytes", "simple")
+    (repository / "delayed" / "1").mkdir(parents=True)
+    (repository / "delayed" / "config.pbtxt").write_text(DELAYED)
+    with launcher.running("hostile", repository=repository) as found:
+        with witnesses(found):
+            time.sleep(1)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def baseline(victim):
+    """What the server has open when nobody talks to it."""
+    return settled(lambda: descriptors(victim.pid))
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def mapped_objects(pid: int) -> int:
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
+        return sum(" /dev/shm/" in line for line in maps)
+
+
+def mappings(pid: int) -> int:
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
+        return sum(1 for _ in maps)
+
+
+def settled(look):
+    """What `look` sees once it has seen it for half a second: connections take a moment to end."""
+    last, since = look(), time.monotonic()
+    deadline = since + SETTLE_S
+    while time.monotonic() < min(deadline, since + 0.5):
+        time.sleep(0.05)
+        now = look()
+        if now != last:
+            last, since = now, time.monotonic()
+    return last
+
+
+def comes_to(look, expected) -> None:
+    """Waits until `look` sees `expected`, and fails if it never does."""
+    deadline = time.monotonic() + SETTLE_S
+    while (found := look()) != expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert found == expected
+
+
+# ---------------------------------------------------------------------------------------------- everybody else
+
+
+class Witness(threading.Thread):
+    """A client that asks all the time, inline and through a region of its own, and compares every byte."""
+
+    def __init__(self, protocol: str, server):
+        super().__init__(name=protocol)
+        self.protocol, self.server = protocol, server
+        self.ended, self.answers, self.failure = threading.Event(), 0, None
+
+    def run(self) -> None:
+        try:
+            with open_door(self.protocol, self.server) as door, lent(door, 2 * SIZE) as mine:
+                chance = random.Random(self.protocol)
+                while not self.ended.is_set():
+                    self.through_the_region(door, mine, chance)
+                    self.inline(door, chance)
+                    self.answers += 2
+        except BaseException as failure:  # noqa: BLE001 - told by the main thread
+            self.failure = failure
+
+    def through_the_region(self, door, mine, chance) -> None:
+        size = 4 * chance.randrange(1, 4096)
+        sent = chance.randbytes(size)
+        mine.write(sent)
+        given = Given("INPUT0", "FP32", [size // 4], region=(mine.name, size, 0))
+        door.infer("identity_fp32", [given], [Asked("OUTPUT0", (mine.name, size, SIZE))])
+        assert mine.read(size, SIZE) == sent
+
+    def inline(self, door, chance) -> None:
+        left, right = (np.array(chance.sample(range(1 << 20), 16), np.int32).reshape(1, 16) for _ in range(2))
+        reply = door.infer("simple", [int32("INPUT0", left), int32("INPUT1", right)])
+        assert reply.outputs["OUTPUT0"].raw == (left + right).tobytes()
+        assert reply.outputs["OUTPUT1"].raw == (left - right).tobytes()
+
+
+@contextlib.contextmanager
+def witnesses(server):
+    found = [Witness(protocol, server) for protocol in ("http", "grpc")]
+    for one in found:
+        one.start()
+    try:
+        yield found
+    finally:
+        for one in found:
+            one.ended.set()
+        for one in found:
+            one.join()
+    for one in found:
+        assert one.failure is None, f"the {one.protocol} witness: {one.failure!r}"
+
+
+MADE: set = set()
+
+
+@pytest.fixture(autouse=True)
+def nobody_else_is_harmed(victim, baseline):
+    MADE.clear()
+    with witnesses(victim) as found:
+        yield
+        seen = [one.answers for one in found]
+        deadline = time.monotonic() + SETTLE_S
+        # At least one more answer each, after all that was done.
+        while any(one.is_alive() and one.answers <= before for one, before in zip(found, seen)):
+            assert time.monotonic() < deadline, "a witness gets no answer"
+            time.sleep(0.01)
+    assert victim.process.poll() is None, f"the server died:\n{victim.log_text()[-3000:]}"
+    comes_to(lambda: descriptors(victim.pid), baseline)
+    comes_to(lambda: mapped_objects(victim.pid), 0)
+    assert [path for path in MADE if path.exists()] == []
+
+
+@pytest.fixture(params=["http", "grpc"])
+def door(request: pytest.FixtureRequest, victim):
+    with open_door(request.param, victim) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def lent(door, byte_size: int, content: bytes = b""):
+    """A registered region of which this module knows that it must be gone in the end."""
+    made = Region(byte_size, content)
+    MADE.add(made.path)
+    made.name = fresh_name()
+    try:
+        door.register_system(made.name, made.key, byte_size)
+        try:
+            yield made
+        finally:
+            door.unregister("system", made.name)
+    finally:
+        made.close()
+
+
+def through(door, source, target, byte_size: int = SIZE, model: str = "identity_fp32") -> None:
+    """`byte_size` bytes of one region into another, by way of a model."""
+    given = Given("INPUT0", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
+    door.infer(model, [given], [Asked("OUTPUT0", (target.name, byte_size, 0))])
+
+
+def lost(made: Region, says: str) -> str:
+    return (
+        f"shared memory region '{made.name}' can no longer be used: its object '{made.key}' was {made.byte_size} bytes "
+        f"when registered and {says}"
+    )
+
+
+def check_lost(failure, made: Region, says: str) -> None:
+    assert isinstance(failure, Refused), failure
+    check_refusal(failure.status, failure.text, "INVALID_ARG", lost(made, says))
+    assert "register it again" in failure.text
+
+
+# ---------------------------------------------------------------------------------------------- shrinking and growing
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+@pytest.mark.parametrize("left", [0, PAGE, SIZE // 2 + 100])
+def test_a_region_that_shrank_before_the_request(door, side, left):
+    content = random.Random(1).randbytes(SIZE)
+    with lent(door, SIZE, content) as bad, lent(door, SIZE, content) as good:
+        os.truncate(bad.path, left)
+        source, target = (bad, good) if side == "input" else (good, bad)
+        # The first request finds it out, the others are told.
+        for _ in range(3):
+            with refuses("INVALID_ARG", lost(bad, f"has {left} now (touched at offset ")):
+                through(door, source, target)
+        good.write(content)
+        through(door, good, good)
+        assert good.read(SIZE) == content
+        os.truncate(bad.path, SIZE)
+        bad.write(content)
+        with refuses("INVALID_ARG", lost(bad, f"has {SIZE} now, but no memory when it was touched")):
+            through(door, source, target)
+        # Nobody has to unregister it first.
+        door.register_system(bad.name, bad.key, SIZE)
+        through(door, source, target)
+        assert target.read(SIZE) == content
+        with refuses("ALREADY_EXISTS", f"shared memory region '{bad.name}' already in manager"):
+            door.register_system(bad.name, bad.key, SIZE)
+
+
+def test_a_region_that_shrank_within_its_last_page_ends_in_zeros(door):
+    content = b"\x11" * SIZE
+    with lent(door, SIZE, content) as made, lent(door, SIZE) as target:
+        os.truncate(made.path, SIZE - 100)
+        through(door, made, target)
+        assert target.read(SIZE) == content[:-100] + bytes(100)
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_a_region_that_shrinks_while_models_run(door, side):
+    content = random.Random(2).randbytes(SIZE)
+    with lent(door, SIZE, content) as bad, lent(door, SIZE, content) as good, lent(door, SIZE) as apart:
+        source, target = (bad, good) if side == "input" else (good, bad)
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            running = [pool.submit(through, door, source, target, SIZE, "delayed") for _ in range(2)]
+            other = pool.submit(through, door, good, apart, SIZE, "delayed")
+            time.sleep(DELAY_MS / 4000)
+            os.truncate(bad.path, 0)
+            for one in running:
+                check_lost(one.exception(), bad, "has 0 now (touched at offset ")
+            other.result()
+        if side == "output":
+            assert apart.read(SIZE) == content
+
+
+def test_a_region_that_shrinks_and_grows_all_the_time(door):
+    """Each answer holds the client's own numbers or zeros, or is refused by the region's name."""
+    word = struct.pack("<f", 1.5)
+    with lent(door, SIZE, word * (SIZE // 4)) as bad, lent(door, SIZE) as good:
+        ended = threading.Event()
+
+        def breathe():
+            while not ended.is_set():
+                os.truncate(bad.path, 0)
+                os.truncate(bad.path, SIZE)
+                with contextlib.suppress(ValueError), bad.path.open("r+b") as file:
+                    file.write(word * (SIZE // 4))
+
+        breathing = threading.Thread(target=breathe)
+        breathing.start()
+        refused = 0
+        try:
+            for _ in range(200):
+                try:
+                    through(door, bad, good)
+                    assert set(np.frombuffer(good.read(SIZE), np.float32).tolist()) <= {0.0, 1.5}
+                except Refused as failure:
+                    refused += 1
+                    check_lost(failure, bad, "")
+                    with contextlib.suppress(Refused):
+                        door.register_system(bad.name, bad.key, SIZE)
+        finally:
+            ended.set()
+            breathing.join()
+        assert refused > 0
+
+
+def test_a_region_that_grows_stays_what_it_was(door):
+    content = random.Random(3).randbytes(SIZE)
+    with lent(door, SIZE, content) as made, lent(door, SIZE) as target:
+        os.truncate(made.path, 8 * SIZE)
+        through(door, made, target)
+        assert target.read(SIZE) == content
+        with refuses("INVALID_ARG", f"Invalid offset for shared memory region: '{made.name}'"):
+            door.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(made.name, 4, SIZE))])
+
+
+def test_a_thousand_lost_regions_cost_no_more_than_whole_ones(victim, door):
+    before = mappings(victim.pid)
+    with contextlib.ExitStack() as held:
+        made = [held.enter_context(lent(door, 4 * PAGE)) for _ in range(LOST)]
+        for one in made:
+            os.truncate(one.path, 0)
+            with refuses("INVALID_ARG", lost(one, "has 0 now (touched at offset ")):
+                door.infer("identity_fp32", [Given("INPUT0", "FP32", [PAGE], region=(one.name, 4 * PAGE, 0))])
+        # The two that remain are the witnesses'. Lost ones hold zeros of the server's own, not one mapping more than before.
+        comes_to(lambda: mapped_objects(victim.pid), 2)
+        assert mappings(victim.pid) <= before + LOST + 50
+
+
+# ---------------------------------------------------------------------------------------------- inside the engines
+
+BIG = 16 << 20
+
+
+def onnxruntime_library() -> str:
+    spec = importlib.util.find_spec("onnxruntime")
+    found = sorted(pathlib.Path(spec.origin).parent.glob("capi/libonnxruntime.so*")) if spec else []
+    return str(found[0]) if found else pytest.skip("there is no ONNX Runtime")
+
+
+@pytest.fixture(scope="module", params=["embedded", "onnxruntime"])
+def engine(request: pytest.FixtureRequest, launcher):
+    """A server whose models run on one of the two engines; `sums` is large enough for all of an engine's threads."""
+    if launcher.oracle:
+        pytest.skip("a client that truncates its region kills 2.51 (SIGBUS)")
+    library = "none" if request.param == "embedded" else onnxruntime_library()
+    repository = launcher.copy_of(f"hostile_{request.param}", "identity_fp32", "simple")
+    make_models.put(repository, "sums", graphs.add_sub("FP32", ["batch", "n"]))
+    name = f"hostile_{request.param}"
+    with launcher.running(name, f"--onnxruntime-library={library}", repository=repository) as found:
+        yield found
+
+
+@pytest.mark.parametrize("bad_side", ["INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1"])
+def test_regions_that_shrink_inside_an_engine(engine, bad_side):
+    chance = random.Random(6)
+    left, right = (np.arange(BIG // 4, dtype=np.float32) % modulus for modulus in (251, 509))
+    where = ["INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1"]
+    lost_count = 0
+    with witnesses(engine), open_door("grpc", engine) as door, contextlib.ExitStack() as held:
+        made = {side: held.enter_context(lent(door, BIG)) for side in where}
+        bad = made[bad_side]
+        given = [Given(side, "FP32", [1, BIG // 4], region=(made[side].name, BIG, 0)) for side in where[:2]]
+        asked = [Asked(side, (made[side].name, BIG, 0)) for side in where[2:]]
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            for _ in range(15):
+                made["INPUT0"].write(left.tobytes())
+                made["INPUT1"].write(right.tobytes())
+                running = pool.submit(door.infer, "sums", given, asked)
+                time.sleep(chance.uniform(0, 0.03))
+                os.truncate(bad.path, chance.choice([0, BIG // 2]))
+                if running.exception():
+                    lost_count += 1
+                    check_lost(running.exception(), bad, "has ")
+                else:
+                    for side, sums in (("OUTPUT0", left + right), ("OUTPUT1", left - right)):
+                        # An output that shrank after the answer is the client's own loss.
+                        assert side == bad_side or made[side].read(BIG) == sums.tobytes()
+                os.truncate(bad.path, BIG)
+                door.unregister("system", bad.name)
+                door.register_system(bad.name, bad.key, BIG)
+    assert lost_count > 0
+    assert engine.process.poll() is None
+
+
+# ---------------------------------------------------------------------------------------------- holes
+
+
+def punch_hole(path, offset: int, byte_size: int) -> None:
+    """fallocate(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)"""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        done = libc.fallocate(descriptor, 3, ctypes.c_long(offset), ctypes.c_long(byte_size))
+        assert done == 0, os.strerror(ctypes.get_errno())
+    finally:
+        os.close(descriptor)
+
+
+def test_a_hole_is_zeros_and_harms_nothing(door):
+    content = b"\x22" * SIZE
+    with lent(door, SIZE, content) as made, lent(door, SIZE, content) as target:
+        punch_hole(made.path, PAGE, PAGE)
+        punch_hole(target.path, 0, SIZE)
+        through(door, made, target)
+        assert target.read(SIZE) == content[:PAGE] + bytes(PAGE) + content[2 * PAGE :]
+
+
+def test_holes_that_appear_all_the_time(door):
+    word = struct.pack("<f", 2.5)
+    with lent(door, SIZE, word * (SIZE // 4)) as made, lent(door, SIZE) as target:
+        ended = threading.Event()
+
+        def punch():
+            while not ended.is_set():
+                punch_hole(made.path, 0, SIZE)
+                punch_hole(target.path, PAGE, SIZE // 2)
+                made.write(word * (SIZE // 4))
+
+        punching = threading.Thread(target=punch)
+        punching.start()
+        try:
+            for _ in range(200):
+                through(door, made, target)
+                assert set(np.frombuffer(target.read(SIZE), np.float32).tolist()) <= {0.0, 2.5}
+        finally:
+            ended.set()
+            punching.join()
+
+
+# ---------------------------------------------------------------------------------------------- keys
+
+
+def test_a_key_that_names_another_object_later(door):
+    old, new = b"\x33" * SIZE, b"\x44" * SIZE
+    with lent(door, SIZE, old) as made, lent(door, SIZE) as target:
+        made.path.unlink()
+        through(door, made, target)
+        assert target.read(SIZE) == old
+        made.path.write_bytes(new)
+        through(door, made, target)
+        assert target.read(SIZE) == old, "the registration means the object, not the key"
+        door.unregister("system", made.name)
+        door.register_system(made.name, made.key, SIZE)
+        through(door, made, target)
+        assert target.read(SIZE) == new
+
+
+@pytest.mark.parametrize(("anew", "says"), [(False, "its key is gone now"), (True, "its key leads to another object now")])
+def test_a_key_that_was_removed_from_a_region_that_shrank(door, anew, says):
+    with lent(door, SIZE) as made, lent(door, SIZE) as target:
+        os.truncate(made.path, 0)
+        made.path.unlink()
+        if anew:
+            made.path.write_bytes(b"\x55" * SIZE)
+        with pytest.raises(Refused) as caught:
+            through(door, made, target)
+        check_lost(caught.value, made, "was cut short or without room (touched at offset ")
+        assert says in caught.value.text
+
+
+def make_socket(path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+STRANGERS = [
+    ("a FIFO", os.mkfifo),
+    ("a directory", os.mkdir),
+    ("a symbolic link", lambda path: os.symlink("/etc/passwd", path)),
+    ("a symbolic link", lambda path: os.symlink("/dev/zero", path)),
+    ("a socket", make_socket),
+]
+
+
+@pytest.mark.parametrize(("species", "make"), STRANGERS)
+def test_a_key_that_names_no_shared_memory_object(door, species, make):
+    path = SHM / f"nerite_test_{fresh_name()}"
+    MADE.add(path)
+    make(path)
+    try:
+        for _ in range(20):
+            with pytest.raises(Refused) as caught:
+                door.register_system(fresh_name(), f"/{path.name}", 64)
+            assert f"it is {species}, not a shared memory object" in caught.value.text
+    finally:
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def test_an_object_that_is_huge_on_paper(door):
+    """32 TiB of address space without a page of memory; more than a server hands out is refused with the bound."""
+    huge = 1 << 45
+    with lent(door, PAGE) as made:
+        name = fresh_name()
+        os.truncate(made.path, huge)
+        door.register_system(name, made.key, huge)
+        given = Given("INPUT0", "FP32", [1], region=(name, 4, huge - 4))
+        assert door.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw == bytes(4)
+        os.truncate(made.path, 1 << 62)
+        with refuses("INVALID_ARG", f"failed to register shared memory region '{name}x': unable to process address space"):
+            door.register_system(f"{name}x", made.key, 1 << 62)
+        door.unregister("system", name)
+        os.truncate(made.path, PAGE)
+
+
+# ---------------------------------------------------------------------------------------------- scribbling
+
+
+def test_scribbling_during_inference_changes_only_the_scribblers_result(door):
+    with lent(door, SIZE) as made:
+        ended = threading.Event()
+
+        def scribble():
+            chance = random.Random(4)
+            while not ended.is_set():
+                # No number whose double overflows: that would be the model's own trouble.
+                made.write(bytes([chance.randrange(64)]) * (SIZE // 4), chance.randrange(4) * (SIZE // 4))
+
+        scribbling = threading.Thread(target=scribble)
+        scribbling.start()
+        try:
+            for _ in range(50):
+                through(door, made, made)
+                inputs = [Given(f"INPUT{n}", "INT32", [1, 16], region=(made.name, 64, n * 64)) for n in range(2)]
+                door.infer("simple", inputs, [Asked("OUTPUT0", (made.name, 64, 64)), Asked("OUTPUT1")])
+            through(door, made, made, model="delayed")
+        finally:
+            ended.set()
+            scribbling.join()
+
+
+def test_what_is_written_after_sending_is_what_the_model_reads(door):
+    """No copy was made on the way: the model, which waits before it reads, sees what was written meanwhile."""
+    early, late = b"\x66" * SIZE, b"\x77" * SIZE
+    with lent(door, SIZE, early) as made, lent(door, SIZE) as target:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(through, door, made, target, SIZE, "delayed")
+            time.sleep(DELAY_MS / 4000)
+            made.write(late)
+            running.result()
+        assert target.read(SIZE) == late
+
+
+# ---------------------------------------------------------------------------------------------- strings
+
+LIES = [5, 60, SIZE, 2**31 - 1, 2**31, 2**32 - 8, 2**32 - 1]
+
+
+@pytest.mark.parametrize("length", LIES)
+def test_a_string_that_claims_more_than_there_is(door, length):
+    with lent(door, PAGE, struct.pack("<I", length) + b"abcd") as made:
+        for _ in range(20):
+            with pytest.raises(Refused) as caught:
+                door.infer("identity_bytes", [Given("INPUT0", "BYTES", [1], region=(made.name, 8, 0))])
+            assert f"expecting string of length {length} but only 4 bytes available" in caught.value.text
+
+
+def test_string_lengths_that_change_all_the_time(door):
+    """An answer is right, refused, or strings that lie within the region; never a byte from elsewhere."""
+    count = 64
+    with lent(door, PAGE, (struct.pack("<I", 4) + b"abcd") * count) as made:
+        ended = threading.Event()
+
+        def lie():
+            chance = random.Random(5)
+            while not ended.is_set():
+                at = 8 * chance.randrange(count)
+                made.write(struct.pack("<I", chance.choice([0, 3, 5, 12, *LIES])), at)
+                made.write(struct.pack("<I", 4), at)
+
+        lying = threading.Thread(target=lie)
+        lying.start()
+        try:
+            for _ in range(300):
+                with contextlib.suppress(Refused):
+                    given = Given("INPUT0", "BYTES", [count], region=(made.name, 8 * count, 0))
+                    raw = door.infer("identity_bytes", [given]).outputs["OUTPUT0"].raw
+                    assert len(raw) == 8 * count and set(raw[4::8]) <= set(b"abcd")
+        finally:
+            ended.set()
+            lying.join()
+
+
+def test_strings_in_a_region_that_shrank(door):
+    with lent(door, 2 * PAGE, struct.pack("<I", 4) + b"abcd") as made:
+        given = [Given("INPUT0", "BYTES", [1], region=(made.name, 8, 0))]
+        os.truncate(made.path, 0)
+        with pytest.raises(Refused):
+            door.infer("identity_bytes", given)
+        with refuses("INVALID_ARG", lost(made, "has 0 now (touched at offset 0)")):
+            door.infer("identity_bytes", given)
+
+
+# ---------------------------------------------------------------------------------------------- many
+
+
+def test_ten_thousand_registrations_leave_nothing_behind(victim, door):
+    with lent(door, 4 * PAGE, b"\x42" * 16) as made:
+        for number in range(REGISTRATIONS // 2):
+            name = fresh_name()
+            door.register_system(name, made.key, PAGE, PAGE * (number % 4))
+            if number % 100 == 0:
+                given = Given("INPUT0", "FP32", [4], region=(name, 16, 0))
+                raw = door.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw
+                assert raw == made.read(16, PAGE * (number % 4))
+            door.unregister("system", name)
+        comes_to(lambda: mapped_objects(victim.pid), 3)
+
+
+def test_losing_regions_again_and_again_leaves_nothing_behind(victim, door):
+    """What a request wrote in place of the client's memory goes back, too."""
+    megabytes = 16
+    whole = fp32("INPUT0", np.ones(megabytes << 18))
+    for _ in range(20):
+        with lent(door, megabytes << 20) as made:
+            os.truncate(made.path, 0)
+            with refuses("INVALID_ARG", lost(made, "has 0 now (touched at offset ")):
+                door.infer("identity_fp32", [whole], [Asked("OUTPUT0", (made.name, megabytes << 20, 0))])
