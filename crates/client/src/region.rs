@@ -202,3 +202,58 @@ impl From<&grpc::Client> for Registrar {
         Registrar::Grpc(client.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A region of its own for each test.
+    fn region(test: &str, byte_size: usize) -> Region {
+        Region::create(&format!("/nerite_client_{}_{test}", std::process::id()), byte_size).expect("room for a page")
+    }
+
+    #[test]
+    fn numbers_are_found_where_they_were_put() {
+        let region = region("numbers", 64);
+        region.write(8, &[1.5f64, 2.5]).expect("within");
+        region.edit(24, 2, |place: &mut [i32]| place.fill(7)).expect("within");
+        region.write_bytes(33, b"odd").expect("bytes may lie anywhere");
+        assert_eq!(*region.view::<f64>(8, 2).expect("within"), [1.5, 2.5]);
+        assert_eq!(*region.view::<i32>(24, 2).expect("within"), [7, 7]);
+        assert_eq!(region.read_bytes(33, 3).expect("within"), b"odd");
+    }
+
+    #[track_caller]
+    fn refused(outcome: Result<(), Error>, reason: &str) {
+        let told = outcome.expect_err("refused").to_string();
+        assert!(told.ends_with(reason), "{told}");
+    }
+
+    #[test]
+    fn nothing_reaches_past_the_end_or_between_numbers() {
+        let region = region("bounds", 64);
+        refused(region.write(60, &[1u32, 2]), "has 64 bytes, asked to reach 68");
+        refused(region.write_bytes(usize::MAX, b"a"), &format!("asked to reach {}", usize::MAX));
+        refused(region.view::<u64>(0, usize::MAX).map(drop), &format!("asked to reach {}", usize::MAX));
+        refused(region.write(2, &[1u32]), "offset 2 is no multiple of the element size 4");
+        refused(region.view::<u16>(1, 1).map(drop), "offset 1 is no multiple of the element size 2");
+    }
+
+    #[test]
+    fn a_key_belongs_to_one_region_and_is_free_after_it() {
+        let first = region("twice", 64);
+        assert!(matches!(Region::create(first.key(), 64), Err(Error::Region { .. })));
+        let key = first.key().to_owned();
+        drop(first);
+        drop(Region::create(&key, 64).expect("the key is free again"));
+    }
+
+    #[test]
+    fn a_view_outlives_its_region() {
+        let region = region("outlives", 64);
+        region.write(0, &[9u8]).expect("within");
+        let view = region.view::<u8>(0, 1).expect("within");
+        drop(region);
+        assert_eq!(*view, [9]);
+    }
+}
