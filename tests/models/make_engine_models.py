@@ -78,6 +78,7 @@ def narrow():
           [value("a", INT64, "n"), value("b", INT64, "n")], [value("sum", INT64, "n")])
     write("int64_cumsum", [node("CumSum", "x axis", "y")], [value("x", INT64, "n")], [value("y", INT64, "n")],
           [constant("axis", 0, np.int64)])
+    write("int64_power", [node("Pow", "x x", "y")], [value("x", INT64, "n")], [value("y", INT64, "n")])
     write("int64_constant", [node("Equal", "x big", "same")], [value("x", INT64, "n")], [value("same", BOOL, "n")],
           [constant("big", [1 << 40], np.int64)])
     write("to_the_end", [node("Slice", "x from to", "y")], [value("x", FP32, "n")], [value("y", FP32, "m")],

@@ -4,9 +4,10 @@
 //! Small are constants near zero and what follows from shapes, positions and truth values; the values of a request are not.
 //! Refused are:
 //!
-//! - INT64 arithmetic on values that are not small (an overflow of 32 bits would go unseen), and rounding such values to
-//!   INT64 from a float. Moving, comparing and choosing are exact in 32 bits, and so is arithmetic on sizes: a tensor
-//!   whose sizes multiply beyond 2^31 elements is none this engine can hold.
+//! - INT64 arithmetic on values that are not small (an overflow of 32 bits would go unseen), unless each request can be
+//!   asked whether its values stay within 32 bits ([`Reach`]); and rounding such values to INT64 from a float. Moving,
+//!   comparing and choosing are exact in 32 bits, and so is arithmetic on sizes: a tensor whose sizes multiply beyond 2^31
+//!   elements is none this engine can hold.
 //! - FP64 and FP16 arithmetic, and rounding to them. Moving, comparing, choosing and widening are exact.
 //! - Truth values made from numbers: the engine would keep the number.
 //! - What the engine is known to get wrong ([`faults`]).
@@ -15,37 +16,48 @@
 mod constants;
 mod faults;
 mod operators;
+mod reach;
 
 use std::collections::HashMap;
 
 use rten_onnx::onnx::{DataType as Onnx, GraphProto, NodeProto};
 
 use crate::graph::element_type;
-use operators::{Kind, gives_small, kind, result_type};
+use operators::{Kind, data_inputs, gives_small, kind, result_type};
+pub use reach::{Extremes, Reach};
+use reach::Step;
 
 /// What is known of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Fact {
     onnx: Option<Onnx>,
     small: bool,
+    /// How far it can get from zero, if that is followed: INT64 values of a request and what is made of them.
+    reach: Option<usize>,
 }
+
+const UNKNOWN: Fact = Fact { onnx: None, small: false, reach: None };
 
 /// What is known of the values by name, an outer graph's among them.
 type Facts = HashMap<String, Fact>;
 
-/// Why this graph would be falsified, if it would: a clause that names the operator or constant.
-pub fn audit(graph: &GraphProto) -> Result<(), String> {
-    let mut facts = Facts::new();
+/// What must be watched when this graph runs, or why it would be falsified: a clause that names the operator or constant.
+pub fn audit(graph: &GraphProto) -> Result<Reach, String> {
+    let (mut facts, mut reach) = (Facts::new(), Reach::default());
     for value in &graph.input {
-        facts.insert(name(value.name.as_ref()), Fact { onnx: element_type(value), small: false });
+        let (name, onnx) = (name(value.name.as_ref()), element_type(value));
+        let followed = (onnx == Some(Onnx::INT64)).then(|| reach.note(Step::Input(name.clone())));
+        facts.insert(name, Fact { onnx, reach: followed, ..UNKNOWN });
     }
-    walk(graph, &mut facts)
+    walk(graph, &mut facts, &mut reach)?;
+    Ok(reach)
 }
 
-fn walk(graph: &GraphProto, facts: &mut Facts) -> Result<(), String> {
+fn walk(graph: &GraphProto, facts: &mut Facts, reach: &mut Reach) -> Result<(), String> {
     for constant in &graph.initializer {
-        let fact = constants::examine(constant, &name(constant.name.as_ref()), graph)?;
-        facts.insert(name(constant.name.as_ref()), fact);
+        let name = name(constant.name.as_ref());
+        let fact = constants::examine(constant, &name, graph, reach)?;
+        facts.insert(name, fact);
     }
     let declared: HashMap<&str, Onnx> = graph
         .value_info
@@ -54,7 +66,7 @@ fn walk(graph: &GraphProto, facts: &mut Facts) -> Result<(), String> {
         .filter_map(|value| Some((value.name.as_deref()?, element_type(value)?)))
         .collect();
     for node in &graph.node {
-        let results = visit(node, graph, facts, &declared)?;
+        let results = visit(node, graph, facts, &declared, reach)?;
         for (output, fact) in node.output.iter().zip(results) {
             facts.insert(output.clone(), fact);
         }
@@ -68,44 +80,71 @@ fn visit(
     graph: &GraphProto,
     facts: &Facts,
     declared: &HashMap<&str, Onnx>,
+    reach: &mut Reach,
 ) -> Result<Vec<Fact>, String> {
     let op = node.op_type.as_deref().unwrap_or_default();
     if op == "Constant" {
-        return Ok(vec![constants::of_node(node, graph)?]);
+        return Ok(vec![constants::of_node(node, graph, reach)?]);
     }
     constants::check_attributes(node, graph)?;
     for inner in node.attribute.iter().filter_map(|attribute| attribute.g.as_ref()) {
-        visit_inner(inner, facts)?;
+        visit_inner(inner, facts, reach)?;
     }
-    let unknown = Fact { onnx: None, small: false };
-    let inputs: Vec<Fact> = node.input.iter().map(|input| facts.get(input).copied().unwrap_or(unknown)).collect();
+    let inputs: Vec<Fact> = node.input.iter().map(|input| facts.get(input).copied().unwrap_or(UNKNOWN)).collect();
     if let Some(fault) = faults::fault(node, op, inputs.first().and_then(|fact| fact.onnx)) {
         return Err(format!("{} {fault}", shown(node, op)));
     }
     let all_small = node.input.iter().zip(&inputs).all(|(name, fact)| name.is_empty() || fact.small);
     let kind = kind(op);
-    let results: Vec<Fact> = node
-        .output
-        .iter()
-        .enumerate()
-        .map(|(index, output)| {
-            let onnx = declared.get(output.as_str()).copied().or_else(|| result_type(node, op, index, &inputs));
-            let small = onnx == Some(Onnx::BOOL) || gives_small(op, index) || (all_small && kind != Kind::Graphs);
-            Fact { onnx, small }
-        })
-        .collect();
+    let mut results: Vec<Fact> = Vec::with_capacity(node.output.len());
+    for (index, output) in node.output.iter().enumerate() {
+        let onnx = declared.get(output.as_str()).copied().or_else(|| result_type(node, op, index, &inputs));
+        let small = onnx == Some(Onnx::BOOL) || gives_small(op, index) || (all_small && kind != Kind::Graphs);
+        let followed = if index == 0 && onnx == Some(Onnx::INT64) { follow(node, op, &inputs, small, reach) } else { None };
+        results.push(Fact { onnx, small, reach: followed });
+    }
     judge(node, op, kind, &inputs, &results).map(|()| results)
 }
 
+/// How far an operator's INT64 result can get from zero, where its inputs are followed. Arithmetic must fit.
+fn follow(node: &NodeProto, op: &str, inputs: &[Fact], small: bool, reach: &mut Reach) -> Option<usize> {
+    if op == "Cast" && inputs.first().is_some_and(|from| from.onnx == Some(Onnx::BOOL)) {
+        return Some(reach.note(Step::Constant(1)));
+    }
+    let of = |positions: Vec<usize>| positions.into_iter().map(|at| inputs.get(at)?.reach).collect::<Option<Vec<_>>>();
+    let step = match op {
+        "Add" | "Sub" => Step::Sum(of(vec![0, 1])?),
+        "Mul" => Step::Product(of(vec![0, 1])?),
+        "CumSum" | "ReduceSum" => total(node, inputs, reach)?,
+        _ => Step::Max(of(data_inputs(node, op)?)?),
+    };
+    let computes = kind(op) == Kind::Computes;
+    let number = reach.note(step);
+    // What is made of sizes alone is right by itself, and what it is made of is not always followed.
+    if computes && !small {
+        reach.must_fit(number, shown(node, op));
+    }
+    Some(number)
+}
+
+/// The sum of an input of the graph, whose elements a request tells.
+fn total(node: &NodeProto, inputs: &[Fact], reach: &Reach) -> Option<Step> {
+    match reach.step(inputs.first()?.reach?)? {
+        Step::Input(name) if node.input.first() == Some(name) => Some(Step::Total(name.clone())),
+        _ => None,
+    }
+}
+
 /// A graph within an operator: what it is fed in each round is not known, but for the round's number and a condition.
-fn visit_inner(inner: &GraphProto, facts: &Facts) -> Result<(), String> {
+fn visit_inner(inner: &GraphProto, facts: &Facts, reach: &mut Reach) -> Result<(), String> {
     let mut facts = facts.clone();
     for (index, value) in inner.input.iter().enumerate() {
         let onnx = element_type(value);
         let counts = index == 0 && onnx == Some(Onnx::INT64) && value_is_scalar(value);
-        facts.insert(name(value.name.as_ref()), Fact { onnx, small: counts || onnx == Some(Onnx::BOOL) });
+        let small = counts || onnx == Some(Onnx::BOOL);
+        facts.insert(name(value.name.as_ref()), Fact { onnx, small, reach: None });
     }
-    walk(inner, &mut facts)
+    walk(inner, &mut facts, reach)
 }
 
 fn value_is_scalar(value: &rten_onnx::onnx::ValueInfoProto) -> bool {
@@ -120,7 +159,7 @@ fn judge(node: &NodeProto, op: &str, kind: Kind, inputs: &[Fact], results: &[Fac
         Kind::Casts => judge_cast(node, op, inputs.first(), results.first()),
         Kind::Moves | Kind::Positions => Ok(()),
         Kind::Computes => {
-            if results.iter().any(|fact| fact.onnx == Some(Onnx::INT64) && !fact.small) {
+            if results.iter().any(|fact| fact.onnx == Some(Onnx::INT64) && !fact.small && fact.reach.is_none()) {
                 return Err(format!(
                     "{} computes on INT64 values, which the engine keeps in 32 bits: an overflow would go unseen",
                     shown(node, op)

@@ -6,6 +6,8 @@ use nerite_request::Status;
 use nerite_tensor::{DataType, Tensor, show_shape};
 use rten::{Value, ValueOrView, ValueView};
 
+use crate::audit::Extremes;
+
 /// Said wherever this engine cannot do what a model needs.
 pub const CURE: &str = "install ONNX Runtime (pip install onnxruntime) or name its library with --onnxruntime-library";
 
@@ -56,6 +58,14 @@ pub fn from_engine(work: &mut Work<'_>, name: &str, datatype: DataType, shape: &
         }
     }
     Ok(())
+}
+
+/// How far an INT64 input gets from zero, and how many elements it has.
+pub fn extremes(tensor: &Tensor) -> Extremes {
+    let values = tensor.data.aligned(DataType::Int64.align());
+    let values = values.numbers::<i64>().unwrap_or_default();
+    let magnitude = values.iter().map(|value| value.unsigned_abs()).max().unwrap_or_default();
+    Extremes { magnitude, elements: values.len() as u64 }
 }
 
 fn view<'a, T: Number>(tensor: &'a Tensor, dims: &[usize]) -> Result<ValueOrView<'a>, Status>

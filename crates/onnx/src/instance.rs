@@ -10,6 +10,7 @@ use nerite_tensor::{Shape, Tensor};
 use rten::{Model, NodeId, RunOptions, ThreadPool, Value, ValueOrView};
 use rten_tensor::Layout;
 
+use crate::audit::Reach;
 use crate::convert;
 
 /// A graph in the engine, shared by all instances.
@@ -20,6 +21,8 @@ pub struct Loaded {
     pub ports: Ports,
     /// Inputs that must not change while it runs.
     pub exposed: Exposed,
+    /// What its INT64 inputs must not lead to.
+    pub reach: Reach,
 }
 
 /// One instance: its threads, and the graph it shares with the others.
@@ -44,6 +47,15 @@ impl EmbeddedInstance {
             Ok((self.node(&port.name)?, Tensor { data, shape, ..tensor.clone() }))
         };
         work.inputs().iter().map(feed).collect()
+    }
+
+    /// The graph may compute with INT64 values: refuses those that could leave 32 bits on the way.
+    fn check_reach(&self, work: &Work<'_>) -> Result<(), Status> {
+        if self.loaded.reach.is_trivial() {
+            return Ok(());
+        }
+        let checked = self.loaded.reach.check(|name| work.input(name).map(convert::extremes));
+        checked.map_err(|why| Status::invalid(format!("{why}; {}", convert::CURE)))
     }
 
     fn node(&self, name: &str) -> Result<NodeId, Status> {
@@ -72,6 +84,7 @@ impl Execute for EmbeddedInstance {
         let feeds = self.feeds(work)?;
         let inputs = feeds.iter().map(|(node, tensor)| Ok((*node, convert::to_engine(tensor, &tensor.shape)?)));
         let inputs: Vec<_> = inputs.collect::<Result<_, Status>>()?;
+        self.check_reach(work)?;
         let wanted = work.wanted().to_vec();
         let nodes: Vec<NodeId> = wanted.iter().map(|name| self.node(name)).collect::<Result<_, _>>()?;
         times.input_ends();

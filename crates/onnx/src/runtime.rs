@@ -44,12 +44,12 @@ impl Runtime for Embedded {
         let ports = graph::ports(&graph);
         onnx::check(context, &ports)?;
         check_datatypes(context, &ports)?;
-        audit::audit(&graph).map_err(|why| cannot(context, &why))?;
+        let reach = audit::audit(&graph).map_err(|why| cannot(context, &why))?;
         drop(graph);
         let model = load_graph(context, &path)?;
         let threads = onnx::threads(context)?;
         let exposed = Exposed::read(&path).map_err(|e| unreadable(context, &path, &e.to_string()))?;
-        let loaded = Arc::new(Loaded { model, ports, exposed });
+        let loaded = Arc::new(Loaded { model, ports, exposed, reach });
         Ok(Arc::new(EmbeddedModel { loaded, threads, batching: context.config.batches() }))
     }
 }

@@ -165,8 +165,7 @@ fn values_beyond_32_bits_are_refused() {
 
 #[test]
 fn graphs_that_32_bits_would_falsify_are_refused() {
-    check_unloadable("int64_add", &["operator Add ('add_sum') computes on INT64 values", "overflow"]);
-    check_unloadable("int64_cumsum", &["operator CumSum ('cumsum_y')"]);
+    check_unloadable("int64_power", &["operator Pow ('pow_y') computes on INT64 values", "overflow"]);
     check_unloadable("int64_constant", &["the INT64 constant 'big' holds 1099511627776"]);
     check_unloadable("float_to_int64", &["operator Cast ('cast_y') rounds to INT64"]);
     check_unloadable("float_to_bool", &["operator Cast ('cast_y') makes truth values of numbers"]);
@@ -181,8 +180,21 @@ fn arithmetic_is_judged_by_where_its_numbers_come_from() {
     check("mask_positions", &[tensor("x", DataType::Bool, &[3], &[0u8, 1, 0])], &longs("y", &[1, 1, 2]));
     check("topk_values", &[longs("x", &[7, 9, 8])], &longs("y", &[2, 4]));
     check("topk_values", &[longs("x", &[7, 9, 8])], &longs("top", &[9, 8]));
-    check_unloadable("topk_sums", &["operator Add ('add_y') computes on INT64 values"]);
-    check_unloadable("chosen", &["operator Add ('add_wide') computes on INT64 values"]);
+}
+
+#[test]
+fn int64_arithmetic_is_served_as_far_as_32_bits_reach() {
+    let half = 1i64 << 30;
+    check("int64_add", &[longs("a", &[half, 1]), longs("b", &[half - 1, -5])], &longs("sum", &[i64::from(i32::MAX), -4]));
+    let beyond = || vec![longs("a", &[half, 1]), longs("b", &[half, -5])];
+    check_refused("int64_add", beyond(), &["operator Add ('add_sum') could reach 2147483648", "INT64 in 32 bits"]);
+    check("int64_cumsum", &[longs("x", &[1, 1, 1])], &longs("y", &[1, 2, 3]));
+    check_refused("int64_cumsum", vec![longs("x", &[half, 0])], &["operator CumSum ('cumsum_y') could reach 2147483648"]);
+    check("topk_sums", &[longs("x", &[7, 9, 8])], &longs("y", &[18, 16]));
+    check_refused("topk_sums", vec![longs("x", &[half, 0])], &["operator Add ('add_y')"]);
+    let which = |x: &[i64]| vec![tensor("which", DataType::Bool, &[1], &[1u8]), longs("x", x)];
+    check("chosen", &which(&[3]), &longs("y", &[6]));
+    check_refused("chosen", which(&[half]), &["operator Add ('add_wide') could reach"]);
 }
 
 #[test]

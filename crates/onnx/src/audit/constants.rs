@@ -2,61 +2,63 @@
 
 use rten_onnx::onnx::{AttributeProto, DataLocation, DataType as Onnx, GraphProto, NodeProto, TensorProto};
 
-use super::Fact;
+use super::reach::{Reach, Step};
+use super::{Fact, UNKNOWN};
 
 /// INT64 constants up to this size may be reckoned with: what sizes of tensors are multiplied and shifted by.
 const SMALL_MAX: u64 = 1 << 16;
 
 /// Judges a constant of the graph.
-pub fn examine(constant: &TensorProto, name: &str, graph: &GraphProto) -> Result<Fact, String> {
-    let onnx = constant.data_type;
-    let small = match onnx {
-        Some(Onnx::INT64) => examine_integers(&integers(constant, name)?, name, graph)?,
+pub fn examine(constant: &TensorProto, name: &str, graph: &GraphProto, reach: &mut Reach) -> Result<Fact, String> {
+    match constant.data_type {
+        Some(Onnx::INT64) => return examine_integers(&integers(constant, name)?, name, graph, reach),
         Some(Onnx::DOUBLE) => examine_doubles(&doubles(constant, name)?, name)?,
-        _ => true,
-    };
-    Ok(Fact { onnx, small })
+        _ => {}
+    }
+    Ok(Fact { onnx: constant.data_type, small: true, reach: None })
 }
 
 /// Judges a `Constant` operator.
-pub fn of_node(node: &NodeProto, graph: &GraphProto) -> Result<Fact, String> {
+pub fn of_node(node: &NodeProto, graph: &GraphProto, reach: &mut Reach) -> Result<Fact, String> {
     let name = node.output.first().map(String::as_str).unwrap_or_default();
-    let Some(value) = node.attribute.first() else { return Ok(Fact { onnx: None, small: false }) };
+    let Some(value) = node.attribute.first() else { return Ok(UNKNOWN) };
     if let Some(tensor) = &value.t {
-        return examine(tensor, name, graph);
+        return examine(tensor, name, graph, reach);
     }
     let list: Vec<i64> = value.i.into_iter().chain(value.ints.iter().copied()).collect();
     if list.is_empty() {
-        return Ok(Fact { onnx: Some(Onnx::FLOAT), small: true });
+        return Ok(Fact { onnx: Some(Onnx::FLOAT), small: true, reach: None });
     }
-    Ok(Fact { onnx: Some(Onnx::INT64), small: examine_integers(&list, name, graph)? })
+    examine_integers(&list, name, graph, reach)
 }
 
 /// Judges tensors among an operator's attributes: what ConstantOfShape fills with.
 pub fn check_attributes(node: &NodeProto, graph: &GraphProto) -> Result<(), String> {
     let tensors = node.attribute.iter().filter_map(|attribute: &AttributeProto| attribute.t.as_ref());
     for tensor in tensors {
-        examine(tensor, node.output.first().map(String::as_str).unwrap_or_default(), graph)?;
+        examine(tensor, node.output.first().map(String::as_str).unwrap_or_default(), graph, &mut Reach::default())?;
     }
     Ok(())
 }
 
-fn examine_integers(values: &[i64], name: &str, graph: &GraphProto) -> Result<bool, String> {
+fn examine_integers(values: &[i64], name: &str, graph: &GraphProto, reach: &mut Reach) -> Result<Fact, String> {
     let beyond = values.iter().find(|value| i32::try_from(**value).is_err());
-    match beyond {
-        Some(value) if !only_bounds_slices(name, graph) => Err(format!(
+    if let Some(value) = beyond.filter(|_| !only_bounds_slices(name, graph)) {
+        return Err(format!(
             "the INT64 constant '{name}' holds {value}, which does not fit the 32 bits that the engine keeps"
-        )),
-        _ => Ok(values.iter().all(|value| value.unsigned_abs() <= SMALL_MAX)),
+        ));
     }
+    let largest = values.iter().map(|value| value.unsigned_abs()).max().unwrap_or_default();
+    let followed = beyond.is_none().then(|| reach.note(Step::Constant(largest)));
+    Ok(Fact { onnx: Some(Onnx::INT64), small: largest <= SMALL_MAX, reach: followed })
 }
 
-fn examine_doubles(values: &[f64], name: &str) -> Result<bool, String> {
+fn examine_doubles(values: &[f64], name: &str) -> Result<(), String> {
     match values.iter().find(|value| !crate::convert::is_fp32(**value)) {
         Some(value) => Err(format!(
             "the FP64 constant '{name}' holds {value}, which is no FP32, and that is what the engine keeps"
         )),
-        None => Ok(true),
+        None => Ok(()),
     }
 }
 

@@ -50,6 +50,19 @@ pub fn gives_small(op: &str, index: usize) -> bool {
     if index == 0 && values_first { false } else { values_first || kind(op) == Kind::Positions }
 }
 
+/// Which inputs the numbers of the first output come from, for operators that move, choose or change a sign.
+pub fn data_inputs(node: &NodeProto, op: &str) -> Option<Vec<usize>> {
+    let all = || (0..node.input.len()).collect();
+    Some(match op {
+        "Identity" | "Reshape" | "Transpose" | "Squeeze" | "Unsqueeze" | "Slice" | "Gather" | "GatherND" | "GatherElements"
+        | "Expand" | "Tile" | "Flatten" | "ReverseSequence" | "Trilu" | "ReduceMin" | "ReduceMax" | "TopK" | "Neg" | "Abs"
+        | "Compress" => vec![0],
+        "Concat" | "Min" | "Max" => all(),
+        "Where" => vec![1, 2],
+        _ => return None,
+    })
+}
+
 /// The type of the output at `index`, where the graph does not declare it.
 pub fn result_type(node: &NodeProto, op: &str, index: usize, inputs: &[Fact]) -> Option<Onnx> {
     let input = |at: usize| inputs.get(at).and_then(|fact| fact.onnx);

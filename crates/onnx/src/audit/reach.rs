@@ -1,0 +1,126 @@
+//! How far from zero can the INT64 values of a request get?
+//!
+//! Sums and products of a request's own INT64 values may leave 32 bits. Whether they can is known once the largest input
+//! value is: the audit notes how each value follows from others ([`Step`]), and [`Reach::check`] reckons with magnitudes
+//! alone, before the engine runs. What could leave 32 bits is refused, whether it would or not.
+
+/// The largest magnitude that 32 bits hold on both sides of zero.
+const MAGNITUDE_MAX: u64 = i32::MAX as u64;
+
+/// How the magnitude of a value follows from those before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The largest of an input of the graph.
+    Input(String),
+    /// Known.
+    Constant(u64),
+    /// One of these: moved or chosen.
+    Max(Vec<usize>),
+    /// Added or subtracted.
+    Sum(Vec<usize>),
+    /// Multiplied.
+    Product(Vec<usize>),
+    /// As many of an input added up as it has elements.
+    Total(String),
+}
+
+/// The steps of a graph, and which of them must stay within 32 bits.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    steps: Vec<Step>,
+    checks: Vec<(usize, String)>,
+}
+
+/// What is known of an INT64 input of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extremes {
+    /// The largest magnitude among its elements.
+    pub magnitude: u64,
+    /// How many there are.
+    pub elements: u64,
+}
+
+impl Reach {
+    /// Notes a step and gives its number.
+    pub fn note(&mut self, step: Step) -> usize {
+        self.steps.push(step);
+        self.steps.len() - 1
+    }
+
+    /// Notes that the result of `step` must fit; `what` names the operator.
+    pub fn must_fit(&mut self, step: usize, what: String) {
+        self.checks.push((step, what));
+    }
+
+    /// The step of this number.
+    pub fn step(&self, number: usize) -> Option<&Step> {
+        self.steps.get(number)
+    }
+
+    /// Whether there is anything to check.
+    pub fn is_trivial(&self) -> bool {
+        self.checks.is_empty()
+    }
+
+    /// Refuses a request whose inputs have these extremes if a checked value could leave 32 bits.
+    pub fn check(&self, extremes: impl Fn(&str) -> Option<Extremes>) -> Result<(), String> {
+        let mut magnitudes: Vec<u64> = Vec::with_capacity(self.steps.len());
+        for step in &self.steps {
+            let of = |steps: &[usize], start: u64, with: fn(u64, u64) -> u64| {
+                steps.iter().map(|step| magnitudes.get(*step).copied().unwrap_or(u64::MAX)).fold(start, with)
+            };
+            // An input that the request leaves out has no values.
+            let input = |name: &str| extremes(name).unwrap_or_default();
+            magnitudes.push(match step {
+                Step::Input(name) => input(name).magnitude,
+                Step::Constant(magnitude) => *magnitude,
+                Step::Max(steps) => of(steps, 0, u64::max),
+                Step::Sum(steps) => of(steps, 0, u64::saturating_add),
+                Step::Product(steps) => of(steps, 1, u64::saturating_mul),
+                Step::Total(name) => input(name).magnitude.saturating_mul(input(name).elements),
+            });
+        }
+        let beyond = self.checks.iter().find(|(step, _)| magnitudes.get(*step).is_none_or(|m| *m > MAGNITUDE_MAX));
+        match beyond {
+            Some((step, what)) => Err(format!(
+                "{what} could reach {} with these values, but the embedded engine keeps INT64 in 32 bits",
+                magnitudes.get(*step).copied().unwrap_or(u64::MAX)
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(step: impl Fn(&mut Reach) -> usize, magnitude: u64, elements: u64, fits: bool) {
+        let mut reach = Reach::default();
+        let checked = step(&mut reach);
+        reach.must_fit(checked, "operator Add".into());
+        let result = reach.check(|_| Some(Extremes { magnitude, elements }));
+        assert_eq!(result.is_ok(), fits, "{reach:?} {result:?}");
+    }
+
+    #[test]
+    fn magnitudes_add_up_and_multiply() {
+        let sum = |reach: &mut Reach| {
+            let x = reach.note(Step::Input("x".into()));
+            reach.note(Step::Sum(vec![x, x]))
+        };
+        check(sum, (1 << 30) - 1, 1, true);
+        check(sum, 1 << 30, 1, false);
+        check(sum, u64::MAX, 1, false);
+        let product = |reach: &mut Reach| {
+            let (x, c) = (reach.note(Step::Input("x".into())), reach.note(Step::Constant(1000)));
+            reach.note(Step::Product(vec![x, c]))
+        };
+        check(product, 2_147_483, 1, true);
+        check(product, 2_147_484, 1, false);
+        check(|reach| reach.note(Step::Total("x".into())), 1 << 20, 2047, true);
+        check(|reach| reach.note(Step::Total("x".into())), 1 << 20, 2048, false);
+        check(|reach| reach.note(Step::Max(Vec::new())), 0, 0, true);
+    }
+}
