@@ -26,5 +26,6 @@ pub use access::{Category, Protocol, Restriction};
 pub use api::{Api, Options};
 pub use logging::LogSwitches;
 pub use nerite_request::{Code, Status};
+pub use nerite_shm::Loan;
 pub use scope::{Placed, REGIONS_PER_SESSION_MAX, SESSIONS_MAX, Scope};
 pub use nerite_wire::prometheus::HostMetrics;

@@ -20,6 +20,14 @@ pub struct Placed {
     pub loan: Loan,
     /// Bytes of the output.
     pub byte_size: u64,
+    account: Arc<Account>,
+}
+
+impl Placed {
+    /// Takes the lease back, for a response that cannot be sent.
+    pub fn cancel(self) {
+        self.account.cancel(self.loan);
+    }
 }
 
 /// The places of one request, shared by the model that asks for them and the response that tells of them.
@@ -65,7 +73,7 @@ impl Places {
         }
         if response.error.is_some() {
             response.outputs = Vec::new();
-            placed.drain(..).for_each(|one| self.0.account.cancel(one.loan));
+            placed.drain(..).for_each(Placed::cancel);
         }
         (response, placed)
     }
@@ -87,17 +95,21 @@ impl Shared {
         if output.data.is_empty() || !self.wants(&output.name) {
             return Ok(None);
         }
-        let byte_size = output.data.len() as u64;
         if output.placed {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
             let at = open.iter().position(|loan| loan.lease.starts(&output.data));
-            return Ok(at.map(|at| Placed { output: output.name.clone(), loan: open.swap_remove(at), byte_size }));
+            return Ok(at.map(|at| self.placed(output, open.swap_remove(at))));
         }
         let (loan, mut slot) = self.lend(output.data.len())?;
         slot.fill_from(0, &output.data, Reason::OutputPlacement).map_err(|e| Status::internal(e.to_string()))?;
         output.data = slot.filled().into_buffer();
         output.placed = true;
-        Ok(Some(Placed { output: output.name.clone(), loan, byte_size }))
+        Ok(Some(self.placed(output, loan)))
+    }
+
+    fn placed(&self, output: &Output, loan: Loan) -> Placed {
+        let (output, byte_size) = (output.name.clone(), output.data.len() as u64);
+        Placed { output, loan, byte_size, account: Arc::clone(&self.account) }
     }
 }
 

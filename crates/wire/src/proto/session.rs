@@ -29,7 +29,6 @@ pub const DESCRIPTORS_MAX: usize = 128;
 
 // Field numbers of ServerMessage and Inference that `encode_inference` writes itself.
 const ID: u32 = 1;
-const FORGOTTEN: u32 = 2;
 const MORE: u32 = 3;
 const INFERENCE: u32 = 9;
 const RESPONSE: u32 = 1;
@@ -54,7 +53,6 @@ pub fn encode_answer(message: &v1::ServerMessage) -> Bytes {
 pub fn encode_inference(
     id: u64,
     more: bool,
-    forgotten: &[String],
     response: Response,
     placed: &[v1::Placed],
 ) -> Result<Bytes, Status> {
@@ -62,10 +60,9 @@ pub fn encode_inference(
     let response_len = chunks.iter().map(Bytes::len).sum::<usize>() - PREFIX_BYTES;
     let placed_len: usize = placed.iter().map(|one| field_len(PLACED, one.encoded_len())).sum();
     let inference_len = field_len(RESPONSE, response_len) + placed_len;
-    let forgotten_len: usize = forgotten.iter().map(|name| field_len(FORGOTTEN, name.len())).sum();
     let id_len = if id == 0 { 0 } else { key_len(ID) + encoded_len_varint(id) };
     let more_len = if more { key_len(MORE) + 1 } else { 0 };
-    let len = id_len + forgotten_len + more_len + field_len(INFERENCE, inference_len);
+    let len = id_len + more_len + field_len(INFERENCE, inference_len);
     if len > PACKET_BYTES_MAX {
         return Err(Status::unavailable(format!(
             "the response has {len} bytes, a session's packet at most {PACKET_BYTES_MAX}; ask for its outputs in leases"
@@ -75,10 +72,6 @@ pub fn encode_inference(
     if id != 0 {
         encode_key(ID, WireType::Varint, &mut packet);
         encode_varint(id, &mut packet);
-    }
-    for name in forgotten {
-        head(FORGOTTEN, name.len(), &mut packet);
-        packet.put_slice(name.as_bytes());
     }
     if more {
         encode_key(MORE, WireType::Varint, &mut packet);
@@ -141,11 +134,10 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(id: u64, more: bool, forgotten: &[&str], bytes: usize, placed: &[v1::Placed]) {
-        let forgotten: Vec<String> = forgotten.iter().map(|&name| name.to_owned()).collect();
-        let packet = encode_inference(id, more, &forgotten, response(bytes), placed).unwrap();
+    fn check(id: u64, more: bool, bytes: usize, placed: &[v1::Placed]) {
+        let packet = encode_inference(id, more, response(bytes), placed).unwrap();
         let read = read_answer(packet.clone()).unwrap();
-        assert_eq!((read.id, read.more, &read.forgotten), (id, more, &forgotten));
+        assert_eq!((read.id, read.more), (id, more));
         assert_eq!(encode_answer(&read).len(), packet.len());
         let Some(v1::server_message::Answer::Inference(inference)) = read.answer else { panic!("no inference") };
         assert_eq!(inference.placed, placed);
@@ -156,15 +148,15 @@ mod tests {
 
     #[test]
     fn an_inference_is_what_a_generated_reader_reads() {
-        check(1, false, &[], 0, &[]);
-        check(0, true, &[], 64, &[]);
-        check(u64::MAX, true, &["lease-1", "lease-2"], 4096, &[placed()]);
-        check(300, false, &["lease-1"], 100_000, &[placed(), placed()]);
+        check(1, false, 0, &[]);
+        check(0, true, 64, &[]);
+        check(u64::MAX, true, 4096, &[placed()]);
+        check(300, false, 100_000, &[placed(), placed()]);
     }
 
     #[test]
     fn a_response_too_long_for_a_packet_says_what_to_do() {
-        let error = encode_inference(1, false, &[], response(PACKET_BYTES_MAX), &[]).unwrap_err();
+        let error = encode_inference(1, false, response(PACKET_BYTES_MAX), &[]).unwrap_err();
         assert_eq!(
             error.message,
             "the response has 131109 bytes, a session's packet at most 131072; ask for its outputs in leases"

@@ -1,0 +1,133 @@
+//! What does each call of a session do?
+
+use nerite_api::{Category, Scope, codes};
+use nerite_request::Status;
+use nerite_wire::proto::session::{VERSION, v1};
+use v1::client_message::Call;
+use v1::server_message::Answer;
+
+use crate::limits::{INFERENCES_MAX, PACKET_BYTES_MAX};
+use crate::session::Session;
+use crate::socket::Packet;
+
+/// What a call brings about.
+pub(crate) enum Outcome {
+    /// One answer, with the descriptors it speaks of.
+    Answer(Answer, Vec<std::os::fd::OwnedFd>),
+    /// Answers come, or came, by themselves.
+    UnderWay,
+}
+
+impl From<Answer> for Outcome {
+    fn from(answer: Answer) -> Outcome {
+        Outcome::Answer(answer, Vec::new())
+    }
+}
+
+impl Session {
+    /// Carries out one call of a client that has said Hello.
+    pub(crate) fn carry_out(&mut self, id: u64, call: Call) -> Result<Outcome, Status> {
+        if let Some(category) = category(&call) {
+            self.allow(category)?;
+        }
+        let scope = &self.scope;
+        Ok(match call {
+            Call::Hello(_) => return Err(Status::invalid("Hello was said before")),
+            Call::Infer(infer) => {
+                crate::inference::infer(id, infer, scope, &self.in_flight, &self.outbox)?;
+                Outcome::UnderWay
+            }
+            Call::Cancel(cancel) => {
+                self.in_flight.cancel(cancel.id);
+                Outcome::from(Answer::Done(v1::Done {}))
+            }
+            Call::Borrow(borrow) => lend(scope, borrow.byte_size)?,
+            Call::RegisterSystem(region) => {
+                let v1::RegisterSystem { name, key, offset, byte_size } = region;
+                scope.register_system(&name, &key, offset, byte_size)?;
+                Outcome::from(Answer::Done(v1::Done {}))
+            }
+            Call::UnregisterSystem(region) => {
+                scope.unregister_system(&region.name)?;
+                Outcome::from(Answer::Done(v1::Done {}))
+            }
+            Call::SystemStatus(status) => Outcome::from(Answer::Regions(regions(scope, &status.name)?)),
+            Call::SessionStatus(_) => {
+                let ((leases, bytes), limits) = (scope.used(), scope.limits());
+                let (session_bytes_max, inferences) = (limits.session_bytes_max, self.in_flight.count() as u32);
+                Outcome::from(Answer::SessionReport(v1::SessionReport { leases, bytes, session_bytes_max, inferences }))
+            }
+        })
+    }
+
+    /// The answer to Hello, if there is a version that both speak.
+    pub(crate) fn welcome(&self, hello: &v1::Hello) -> Result<Outcome, Status> {
+        let v1::Hello { version_min, version_max, .. } = hello;
+        if !(*version_min..=*version_max).contains(&VERSION) {
+            return Err(Status::unsupported(format!(
+                "the client speaks versions {version_min} to {version_max} of the session protocol, this server {VERSION}"
+            )));
+        }
+        let limits = self.scope.limits();
+        Ok(Outcome::from(Answer::Welcome(v1::Welcome {
+            version: VERSION,
+            server_name: self.server.name.clone(),
+            server_version: self.server.version.clone(),
+            packet_bytes_max: PACKET_BYTES_MAX as u64,
+            session_bytes_max: limits.session_bytes_max,
+            lease_bytes_max: limits.bytes_max,
+            inferences_max: INFERENCES_MAX as u32,
+        })))
+    }
+}
+
+/// An answer as a packet.
+pub(crate) fn packet(id: u64, outcome: Result<Outcome, Status>) -> Option<Packet> {
+    let (message, descriptors) = match outcome {
+        Ok(Outcome::UnderWay) => return None,
+        Ok(Outcome::Answer(answer, descriptors)) => {
+            (v1::ServerMessage { id, answer: Some(answer), ..v1::ServerMessage::default() }, descriptors)
+        }
+        Err(status) => (failure(id, &status), Vec::new()),
+    };
+    Some(Packet { bytes: nerite_wire::proto::session::encode_answer(&message), descriptors })
+}
+
+/// A failure as a message.
+pub(crate) fn failure(id: u64, status: &Status) -> v1::ServerMessage {
+    let error = v1::Error { code: codes::grpc_status(status.code), message: status.message.clone() };
+    v1::ServerMessage { id, answer: Some(Answer::Error(error)), ..v1::ServerMessage::default() }
+}
+
+/// What the client is told of a lease; `descriptor` as long as nobody has taken it out of the loan.
+pub(crate) fn lease_message(loan: &nerite_api::Loan) -> v1::Lease {
+    let (name, byte_size) = (loan.lease.name().to_string(), loan.lease.byte_size() as u64);
+    v1::Lease { name, byte_size, descriptor: loan.descriptor.is_some() }
+}
+
+fn lend(scope: &Scope, byte_size: u64) -> Result<Outcome, Status> {
+    let loan = scope.borrow(byte_size)?;
+    let message = lease_message(&loan);
+    Ok(Outcome::Answer(Answer::Lease(message), loan.descriptor.into_iter().collect()))
+}
+
+fn regions(scope: &Scope, name: &str) -> Result<v1::Regions, Status> {
+    let region = |r: nerite_request::report::SystemRegionReport| v1::Region {
+        name: r.name,
+        key: r.key,
+        offset: r.offset,
+        byte_size: r.byte_size,
+    };
+    Ok(v1::Regions { regions: scope.system_status(name)?.into_iter().map(region).collect() })
+}
+
+/// The group of calls it belongs to, for the operator's restrictions.
+fn category(call: &Call) -> Option<Category> {
+    match call {
+        Call::Infer(_) => Some(Category::Inference),
+        Call::Borrow(_) | Call::RegisterSystem(_) | Call::UnregisterSystem(_) | Call::SystemStatus(_) => {
+            Some(Category::SharedMemory)
+        }
+        Call::Hello(_) | Call::Cancel(_) | Call::SessionStatus(_) => None,
+    }
+}

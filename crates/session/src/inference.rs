@@ -1,0 +1,159 @@
+//! How does an inference of a session become packets?
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nerite_api::{Placed, Scope};
+use nerite_request::{Ask, Cancel, Response, Status};
+use nerite_wire::proto::session::{encode_answer, encode_inference, v1};
+use nerite_wire::proto::{Chain, InferMessage};
+use tokio::sync::Notify;
+
+use crate::call::{failure, lease_message};
+use crate::limits::{DESCRIPTORS_MAX, INFERENCES_MAX};
+use crate::outbox::Outbox;
+use crate::socket::Packet;
+
+/// The inferences of one session whose last response has not been sent.
+#[derive(Default)]
+pub(crate) struct InFlight {
+    cancels: Mutex<HashMap<u64, Cancel>>,
+    ended: Notify,
+}
+
+impl InFlight {
+    fn begin(&self, id: u64) -> Result<Cancel, Status> {
+        let mut cancels = self.lock();
+        if cancels.len() >= INFERENCES_MAX {
+            return Err(Status::unavailable(format!(
+                "{INFERENCES_MAX} inferences of this session are in flight; wait for one of their answers"
+            )));
+        }
+        if cancels.contains_key(&id) {
+            return Err(Status::invalid(format!("an inference of id {id} is in flight; ids must differ")));
+        }
+        let cancel = Cancel::new();
+        cancels.insert(id, cancel.clone());
+        Ok(cancel)
+    }
+
+    fn end(&self, id: u64) {
+        self.lock().remove(&id);
+        self.ended.notify_one();
+    }
+
+    pub(crate) fn cancel(&self, id: u64) {
+        if let Some(cancel) = self.lock().get(&id) {
+            cancel.cancel();
+        }
+    }
+
+    pub(crate) fn cancel_all(&self) {
+        self.lock().values().for_each(Cancel::cancel);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Ready when none is left.
+    pub(crate) async fn drained(&self) {
+        while self.count() > 0 {
+            self.ended.notified().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Cancel>> {
+        self.cancels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks. Responses go to the outbox from the thread that made them; the Err is told by the caller.
+pub(crate) fn infer(
+    id: u64,
+    call: v1::Infer,
+    scope: &Scope,
+    in_flight: &Arc<InFlight>,
+    outbox: &Arc<Outbox>,
+) -> Result<(), Status> {
+    if id == 0 {
+        return Err(Status::invalid("an inference needs an id other than 0: its answer repeats it"));
+    }
+    let v1::Infer { request, leased_outputs } = call;
+    if leased_outputs.len() > DESCRIPTORS_MAX {
+        return Err(Status::invalid(format!(
+            "{} outputs are to be placed in leases, at most {DESCRIPTORS_MAX} descriptors fit in an answer",
+            leased_outputs.len()
+        )));
+    }
+    let ask = read(request)?;
+    let cancel = in_flight.begin(id)?;
+    let answers = Answers { id, in_flight: Arc::clone(in_flight), outbox: Arc::clone(outbox) };
+    let told = scope.infer(ask, leased_outputs, cancel, move |response, placed| answers.send(response, placed));
+    // At a refusal the sink was never called.
+    told.inspect_err(|_| in_flight.end(id))
+}
+
+fn read(request: bytes::Bytes) -> Result<Ask, Status> {
+    let message = InferMessage::read(&Chain::from(request))
+        .map_err(|error| Status::invalid(format!("the inference request is not understood: {error}")))?;
+    message.into_ask(|_| Ok(()))
+}
+
+/// The way back of one inference.
+struct Answers {
+    id: u64,
+    in_flight: Arc<InFlight>,
+    outbox: Arc<Outbox>,
+}
+
+impl Answers {
+    fn send(&self, mut response: Response, placed: Vec<Placed>) {
+        let last = response.last;
+        if last {
+            // Before the answer goes: a client that has it may use the id again.
+            self.in_flight.end(self.id);
+        }
+        if response.empty && !last {
+            return;
+        }
+        let packet = match response.error.take() {
+            Some(status) => Ok(self.refusal(!last, status)),
+            None if response.empty => Ok(self.nothing_follows()),
+            None => self.encode(response, placed),
+        };
+        self.outbox.send(packet.unwrap_or_else(|status| self.refusal(!last, status)));
+    }
+
+    fn encode(&self, response: Response, mut placed: Vec<Placed>) -> Result<Packet, Status> {
+        let messages: Vec<_> = placed.iter().map(placed_message).collect();
+        let more = !response.last;
+        let encoded = encode_inference(self.id, more, response, &messages);
+        let encoded = match encoded {
+            Ok(bytes) => bytes,
+            Err(status) => {
+                placed.into_iter().for_each(Placed::cancel);
+                return Err(status);
+            }
+        };
+        let descriptors: Vec<OwnedFd> = placed.iter_mut().filter_map(|one| one.loan.descriptor.take()).collect();
+        Ok(Packet { bytes: encoded, descriptors })
+    }
+
+    fn refusal(&self, more: bool, status: Status) -> Packet {
+        let message = v1::ServerMessage { more, ..failure(self.id, &status) };
+        Packet { bytes: encode_answer(&message), descriptors: Vec::new() }
+    }
+
+    fn nothing_follows(&self) -> Packet {
+        let answer = v1::server_message::Answer::Inference(v1::Inference::default());
+        let message = v1::ServerMessage { id: self.id, answer: Some(answer), ..v1::ServerMessage::default() };
+        Packet { bytes: encode_answer(&message), descriptors: Vec::new() }
+    }
+}
+
+fn placed_message(placed: &Placed) -> v1::Placed {
+    let (output, byte_size) = (placed.output.clone(), placed.byte_size);
+    v1::Placed { output, lease: Some(lease_message(&placed.loan)), offset: 0, byte_size }
+}

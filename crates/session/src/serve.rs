@@ -1,0 +1,124 @@
+//! How do sessions begin, and how do they end with the server?
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nerite_api::Api;
+use nerite_request::report::ServerReport;
+use nerite_wire::proto::session::{encode_answer, v1};
+use tokio::sync::{Semaphore, watch};
+
+use crate::limits::SESSIONS_MAX;
+use crate::listen::Listener;
+use crate::session::Session;
+use crate::socket::{Packet, Socket};
+
+/// After a failed accept (mostly: no descriptors left) so long nothing is accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// gRPC's number for a caller who may not.
+const PERMISSION_DENIED: u32 = 7;
+/// gRPC's number for too many of something.
+const RESOURCE_EXHAUSTED: u32 = 8;
+
+/// What the operator decided.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Users besides the server's own that may open sessions: `--session-allow-uid`.
+    pub allow_uids: Vec<u32>,
+}
+
+/// A session socket at work. Dropping it leaves the socket as it is.
+pub struct Handle {
+    stop: watch::Sender<bool>,
+    open: watch::Sender<()>,
+}
+
+impl Handle {
+    /// Stops: the socket goes, sessions end once their inferences in flight are answered. Ready when the last has ended;
+    /// dropping it changes nothing.
+    pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.stop.send_replace(true);
+        let open = self.open.clone();
+        async move { open.closed().await }
+    }
+}
+
+/// Ready when the server is asked to stop.
+#[derive(Clone)]
+pub(crate) struct Stopped(watch::Receiver<bool>);
+
+impl Stopped {
+    pub(crate) async fn wait(&mut self) {
+        // An error means that the handle is gone, and with it everybody who could ask.
+        if self.0.wait_for(|stop| *stop).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Serves sessions over `api` on this socket until [`Handle::stop`]. Needs the runtime's context.
+pub fn serve(api: Api, options: Options, listener: Listener) -> Handle {
+    let (stop, stopped) = watch::channel(false);
+    let (open, opened) = watch::channel(());
+    tokio::spawn(accept(api, options, listener, Stopped(stopped), opened));
+    Handle { stop, open }
+}
+
+async fn accept(api: Api, options: Options, listener: Listener, mut stopped: Stopped, open: watch::Receiver<()>) {
+    let server = api.server_report().unwrap_or_else(|_| ServerReport {
+        name: String::new(),
+        version: String::new(),
+        extensions: Vec::new(),
+    });
+    let places = Arc::new(Semaphore::new(SESSIONS_MAX));
+    let own_uid = rustix::process::geteuid().as_raw();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stopped.wait() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let socket = match accepted {
+            Ok(socket) => socket,
+            Err(fault) => {
+                log::warn!("failed to accept a session: {fault}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if let Err(why) = check_peer(&socket, own_uid, &options.allow_uids) {
+            log::warn!("session refused: {why}");
+            turn_away(&socket, PERMISSION_DENIED, why);
+            continue;
+        }
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            turn_away(&socket, RESOURCE_EXHAUSTED, format!("{SESSIONS_MAX} sessions are open; try again later"));
+            continue;
+        };
+        let session = Session::new(api.clone(), server.clone(), socket);
+        let (stopped, open) = (stopped.clone(), open.clone());
+        tokio::spawn(async move {
+            let end = session.run(stopped).await;
+            log::debug!("session ended: {end}");
+            drop((place, open));
+        });
+    }
+}
+
+fn check_peer(socket: &Socket, own_uid: u32, allow_uids: &[u32]) -> Result<(), String> {
+    let uid = socket.peer_uid().map_err(|error| format!("the peer's user is not known: {error}"))?;
+    if uid == own_uid || allow_uids.contains(&uid) {
+        return Ok(());
+    }
+    Err(format!("user {uid} may not open sessions with a server of user {own_uid}; --session-allow-uid={uid} would allow it"))
+}
+
+/// Says why, as far as the socket takes it, and closes.
+fn turn_away(socket: &Socket, code: u32, message: String) {
+    let error = v1::Error { code, message };
+    let answer = v1::server_message::Answer::Error(error);
+    let message = v1::ServerMessage { answer: Some(answer), ..v1::ServerMessage::default() };
+    // The client may have gone already.
+    let _ = socket.send(&Packet { bytes: encode_answer(&message), descriptors: Vec::new() });
+}

@@ -1,0 +1,193 @@
+//! How does one session live and end?
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nerite_api::{Api, Category, Scope};
+use nerite_request::Status;
+use nerite_request::report::ServerReport;
+use nerite_wire::proto::session::{encode_answer, read_call, v1};
+use tokio::time::timeout;
+use v1::client_message::Call;
+
+use crate::call::packet;
+use crate::inference::InFlight;
+use crate::limits::{HEADERS_MAX, HELLO_WITHIN, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX};
+use crate::outbox::{Closed, Outbox};
+use crate::serve::Stopped;
+use crate::socket::{Packet, Received, Receiver, Socket};
+
+/// One client: its names and memory, its requests, its way out.
+pub(crate) struct Session {
+    pub(crate) api: Api,
+    pub(crate) scope: Scope,
+    pub(crate) in_flight: Arc<InFlight>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) server: ServerReport,
+    /// Lower-case names, as brought by Hello.
+    headers: HashMap<String, String>,
+}
+
+/// Why a session ended.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum End {
+    #[error("the client has closed it")]
+    Closed,
+    #[error("the connection broke: {0}")]
+    Broken(String),
+    #[error("{0}")]
+    Unsendable(#[from] Closed),
+    #[error("the client did not keep to the protocol: {0}")]
+    Unruly(String),
+    #[error("no Hello came within {HELLO_WITHIN:?}")]
+    Silent,
+    #[error("the server stops")]
+    Stopped,
+}
+
+impl Session {
+    pub(crate) fn new(api: Api, server: ServerReport, socket: Socket) -> Session {
+        Session {
+            scope: api.open_scope(),
+            api,
+            in_flight: Arc::default(),
+            outbox: Arc::new(Outbox::new(socket)),
+            server,
+            headers: HashMap::new(),
+        }
+    }
+
+    /// From the first packet to the last.
+    pub(crate) async fn run(mut self, mut stopped: Stopped) -> End {
+        let mut receiver = Receiver::new();
+        let outbox = Arc::clone(&self.outbox);
+        let end = match timeout(HELLO_WITHIN, self.greet(&outbox, &mut receiver)).await {
+            Err(_) => Err(End::Silent),
+            Ok(Err(end)) => Err(end),
+            Ok(Ok(())) => loop {
+                let received = tokio::select! {
+                    biased;
+                    closed = outbox.flush() => break Err(End::from(closed)),
+                    received = outbox.socket.receive(&mut receiver) => received,
+                    () = stopped.wait() => break Ok(()),
+                };
+                if let Err(end) = self.take(received) {
+                    break Err(end);
+                }
+            },
+        };
+        if end.is_ok() {
+            self.finish(&outbox).await;
+        }
+        self.close();
+        end.err().unwrap_or(End::Stopped)
+    }
+
+    /// The first packet, which says who speaks.
+    async fn greet(&mut self, outbox: &Outbox, receiver: &mut Receiver) -> Result<(), End> {
+        let bytes = self.expect_packet(outbox.socket.receive(receiver).await)?;
+        let message = self.read(bytes)?;
+        let Some(Call::Hello(hello)) = message.call else {
+            return Err(self.refuse(message.id, Status::invalid("the first message of a session is Hello")));
+        };
+        if hello.headers.len() > HEADERS_MAX {
+            let text = format!("Hello brings {} headers, at most {HEADERS_MAX} are allowed", hello.headers.len());
+            return Err(self.refuse(message.id, Status::invalid(text)));
+        }
+        match self.welcome(&hello) {
+            Err(status) => return Err(self.refuse(message.id, status)),
+            answer => self.send(packet(message.id, answer)),
+        }
+        log::debug!("session opened by '{}'", hello.client.escape_debug());
+        self.headers = hello.headers.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+        Ok(())
+    }
+
+    /// One packet of a client that was welcomed.
+    fn take(&mut self, received: std::io::Result<Received>) -> Result<(), End> {
+        let bytes = self.expect_packet(received)?;
+        let v1::ClientMessage { id, returned, call } = self.read(bytes)?;
+        let unknown = returned.iter().filter(|name| self.scope.give_back(name).is_err()).count();
+        let answer = match call {
+            Some(call) => self.carry_out(id, call),
+            None if returned.is_empty() => Err(Status::unsupported("the server does not know this call")),
+            None if unknown > 0 => {
+                Err(Status::not_found(format!("{unknown} of {} names are no leases of this session", returned.len())))
+            }
+            None => Ok(v1::server_message::Answer::Done(v1::Done {}).into()),
+        };
+        self.tell_forgotten();
+        if id != 0 {
+            self.send(packet(id, answer));
+        }
+        Ok(())
+    }
+
+    /// Whether the operator lets this session make calls of that group.
+    pub(crate) fn allow(&self, category: Category) -> Result<(), Status> {
+        self.api.allow_session(category, |name| self.headers.get(name).map(String::as_bytes))
+    }
+
+    fn expect_packet(&self, received: std::io::Result<Received>) -> Result<Bytes, End> {
+        match received {
+            Ok(Received::Packet(bytes)) => Ok(bytes),
+            Ok(Received::End) => Err(End::Closed),
+            Ok(Received::TooLong(len)) => {
+                let text = format!("a packet has {len} bytes, at most {PACKET_BYTES_MAX} are allowed; put tensors in leases");
+                Err(self.refuse(0, Status::invalid(text)))
+            }
+            Err(error) => Err(End::Broken(error.to_string())),
+        }
+    }
+
+    fn read(&self, bytes: Bytes) -> Result<v1::ClientMessage, End> {
+        read_call(bytes).map_err(|status| self.refuse(0, status))
+    }
+
+    /// Tells the client what it did wrong; the session is over then.
+    fn refuse(&self, id: u64, status: Status) -> End {
+        let end = End::Unruly(status.message.clone());
+        self.send(packet(id, Err(status)));
+        end
+    }
+
+    fn send(&self, packet: Option<Packet>) {
+        if let Some(packet) = packet {
+            self.outbox.send(packet);
+        }
+    }
+
+    /// Tells the client which of the leases it returned are no more, so that it can unmap them.
+    fn tell_forgotten(&self) {
+        let forgotten: Vec<String> = self.scope.take_forgotten().iter().map(ToString::to_string).collect();
+        if !forgotten.is_empty() {
+            let bytes = encode_answer(&v1::ServerMessage { forgotten, ..v1::ServerMessage::default() });
+            self.send(Some(Packet { bytes, descriptors: Vec::new() }));
+        }
+    }
+
+    /// The server stops: lets what is in flight end, and its answers go out.
+    async fn finish(&self, outbox: &Outbox) {
+        let sent = async {
+            self.in_flight.drained().await;
+            while !outbox.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = sent => {}
+            _ = outbox.flush() => {}
+        }
+    }
+
+    /// Everything of the session goes; requests in flight keep what they use until they see that nobody waits.
+    fn close(self) {
+        self.in_flight.cancel_all();
+        if self.scope.used().1 > QUICK_CLOSE_BYTES_MAX {
+            // Unmapping takes a millisecond for every few MiB that were touched.
+            tokio::task::spawn_blocking(move || drop(self));
+        }
+    }
+}
