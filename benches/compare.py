@@ -32,10 +32,11 @@ sys.path.insert(0, str(ROOT / "tests" / "conformance"))
 import servers  # noqa: E402
 import triton  # noqa: E402
 
-SECTIONS = ("load", "copy", "start", "memory", "size")
+SECTIONS = ("load", "copy", "growth", "start", "memory", "size")
 READY_LIMIT_S = 60
 SETTLE_S = 5
 STARTS = 5
+REGIONS = (1, 100, 10_000)
 
 ECHO_MODEL = '''\
 import triton_python_backend_utils as pb_utils
@@ -153,12 +154,13 @@ def cells(options) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def measure_cell(side: Side, cell: tuple[str, str, str, str], options) -> dict:
+def measure_cell(side: Side, cell: tuple[str, str, str, str], options, *more: str) -> dict:
     protocol, placement, size, concurrency = cell
     address = side.server.http if protocol == "http" else side.server.grpc
     return bench(
         f"--{protocol}={address}", f"--placement={placement}", f"--bytes={size}", f"--concurrency={concurrency}",
         f"--seconds={options.seconds}", f"--warm-up={options.seconds / 3}", f"--pids={side.server.pid}",
+        *more,
     )[0]
 
 
@@ -216,6 +218,27 @@ def copy_table(sides: list[Side], options) -> list[str]:
             lines.append(f"| {protocol}, {size} B | {request:,.0f} | {copy:,.0f} | {beyond:,.0f} |")
     trips = [bench("pingpong")[0]["p50_us"] for _ in range(options.runs)]
     lines += ["", f"Round trip of 64 bytes over a Unix socket between two processes: p50 {statistics.median(trips):.1f} µs."]
+    return lines
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Growth: T11, as far as regions go
+
+
+def growth_table(sides: list[Side], options) -> list[str]:
+    """What a request costs among few and many registered regions."""
+    lines = ["| HTTP shm, 64 B, c1 | regions | p50 µs | server CPU µs | CPU against 1 region (target 0.9–1.1) |",
+             "|---|--:|--:|--:|--:|"]
+    for side in sides:
+        found: dict = {}
+        for _ in range(options.runs):
+            for count in REGIONS:
+                cell = measure_cell(side, ("http", "shm", "64", "1"), options, f"--regions={count}")
+                found.setdefault(count, []).append(cell)
+        first = median(found[REGIONS[0]], "server_cpu_us")
+        for count, cells_found in found.items():
+            cpu = median(cells_found, "server_cpu_us")
+            lines.append(f"| {side.name} | {count:,} | {median(cells_found, 'p50_us'):.0f} | {cpu:.1f} | {ratio(cpu, first)} |")
     return lines
 
 
@@ -336,12 +359,14 @@ def main() -> None:
             show("Size", lambda: size_table(sides))
         if "start" in wanted:
             show("Start", lambda: start_table(sides, scratch))
-        if "load" in wanted or "copy" in wanted:
+        if {"load", "copy", "growth"} & set(wanted):
             with running(sides, scratch):
                 if "load" in wanted:
                     show("Load", lambda: load_table(sides, options))
                 if "copy" in wanted:
                     show("Copies", lambda: copy_table(sides, options))
+                if "growth" in wanted:
+                    show("Growth", lambda: growth_table(sides, options))
         if "memory" in wanted:
             show("Memory", lambda: memory_table(sides, scratch, options))
 

@@ -23,6 +23,7 @@ Usage: nerite-bench [load] [options]       requests in a closed loop, one line p
       --input NAME         An FP32 input (default: INPUT0)
       --output NAME        An output (default: OUTPUT0)
       --output-bytes N     Its size, where it is not that of the input
+      --regions N          Other regions registered meanwhile, none of them used (default: 0)
       --batch              Put a batch dimension of 1 before the shape
       --json               One JSON object per line
   -h, --help               Print this
@@ -61,6 +62,7 @@ pub(crate) struct Plan {
     pub(crate) input: String,
     pub(crate) output: String,
     pub(crate) output_bytes: Option<usize>,
+    pub(crate) regions: usize,
     pub(crate) batch: bool,
     pub(crate) json: bool,
 }
@@ -112,6 +114,7 @@ impl Default for Plan {
             input: "INPUT0".to_owned(),
             output: "OUTPUT0".to_owned(),
             output_bytes: None,
+            regions: 0,
             batch: false,
             json: false,
         }
@@ -171,6 +174,7 @@ impl Plan {
             "--input" => text(value).map(|name| self.input = name),
             "--output" => text(value).map(|name| self.output = name),
             "--output-bytes" => size(value).map(|bytes| self.output_bytes = Some(bytes)),
+            "--regions" => value.parse().ok().map(|count| self.regions = count),
             _ => return Err(BenchError::Usage(format!("unknown option '{name}'"))),
         };
         read.ok_or_else(|| BenchError::Usage(format!("{name} does not take '{value}'")))

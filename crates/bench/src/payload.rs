@@ -7,20 +7,14 @@ use tokio::runtime::Runtime;
 use crate::args::{Placement, Plan, Protocol};
 use crate::{BenchError, tried};
 
+/// Bytes of a region that is only there.
+const OTHER_BYTES: usize = 4096;
+
 /// One prepared request, and the regions it reads and writes.
 pub(crate) struct Payload {
     /// HTTP: head and body. gRPC: the message with its length before it.
     pub(crate) bytes: Vec<u8>,
     regions: Option<Regions>,
-}
-
-struct Regions {
-    runtime: Runtime,
-    server: (Protocol, String),
-    input: (Region, String),
-    output: (Region, String),
-    bytes: usize,
-    echoes: bool,
 }
 
 impl Payload {
@@ -52,29 +46,49 @@ impl Payload {
     }
 }
 
+struct Regions {
+    runtime: Runtime,
+    server: (Protocol, String),
+    input: (Region, String),
+    output: (Region, String),
+    /// Regions that are only there, and the object they all show.
+    others: (Option<Region>, Vec<String>),
+    bytes: usize,
+    echoes: bool,
+}
+
 impl Regions {
     fn new(plan: &Plan, server: &(Protocol, String), bytes: usize) -> Result<Regions, BenchError> {
         let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = built.map_err(tried("cannot start a runtime"))?;
-        let me = std::process::id();
-        let made = |kind: &str, bytes: usize| {
-            let name = format!("nerite_bench_{me}_{kind}");
-            Region::create(&format!("/{name}"), bytes).map(|region| (region, name))
-        };
-        let input = made("in", bytes)?;
-        input.0.edit(0, bytes / 4, |place: &mut [f32]| place.fill(1.0))?;
-        let output = made("out", plan.output_bytes.unwrap_or(bytes))?;
-        for (region, name) in [&input, &output] {
-            let bytes = region.byte_size() as u64;
-            runtime.block_on(async {
-                match Caller::new(server)? {
-                    Caller::Http(client) => client.register_system_region(name, region.key(), 0, bytes).await,
-                    Caller::Grpc(client) => client.register_system_region(name, region.key(), 0, bytes).await,
+        let prefix = format!("nerite_bench_{}", std::process::id());
+        let make = |name: &str, bytes: usize| Region::create(&format!("/{name}"), bytes);
+        let (input_name, output_name) = (format!("{prefix}_in"), format!("{prefix}_out"));
+        let input = make(&input_name, bytes)?;
+        input.edit(0, bytes / 4, |place: &mut [f32]| place.fill(1.0))?;
+        let output = make(&output_name, plan.output_bytes.unwrap_or(bytes))?;
+        let names: Vec<String> = (0..plan.regions).map(|i| format!("{prefix}_{i}")).collect();
+        let other = if names.is_empty() { None } else { Some(make(&format!("{prefix}_others"), OTHER_BYTES)?) };
+        runtime.block_on(async {
+            let caller = Caller::new(server)?;
+            caller.register(&input_name, &input).await?;
+            caller.register(&output_name, &output).await?;
+            if let Some(region) = &other {
+                for name in &names {
+                    caller.register(name, region).await?;
                 }
-            })?;
-        }
-        let echoes = plan.output_bytes.is_none();
-        Ok(Regions { runtime, server: server.clone(), input, output, bytes, echoes })
+            }
+            Ok::<(), nerite_client::Error>(())
+        })?;
+        Ok(Regions {
+            runtime,
+            server: server.clone(),
+            input: (input, input_name),
+            output: (output, output_name),
+            others: (other, names),
+            bytes,
+            echoes: plan.output_bytes.is_none(),
+        })
     }
 
     fn windows(&self, output_bytes: usize) -> [RegionRef; 2] {
@@ -89,22 +103,20 @@ impl Regions {
         // An identity's output is the input; of other models it is only known that some request succeeded.
         let ones = self.output.0.view::<u32>(0, self.output.0.byte_size() / 4)?;
         let written = !self.echoes || ones.iter().all(|value| *value == 1.0f32.to_bits());
-        for (_, name) in [&self.input, &self.output] {
-            let ended = self.runtime.block_on(async {
-                match Caller::new(&self.server)? {
-                    Caller::Http(client) => client.unregister_system_region(name).await,
-                    Caller::Grpc(client) => client.unregister_system_region(name).await,
+        self.runtime.block_on(async {
+            let caller = Caller::new(&self.server)?;
+            for name in [&self.input.1, &self.output.1].into_iter().chain(&self.others.1) {
+                if let Err(reason) = caller.unregister(name).await {
+                    eprintln!("nerite-bench: region {name} stays registered: {reason}");
                 }
-            });
-            if let Err(reason) = ended {
-                eprintln!("nerite-bench: region {name} stays registered: {reason}");
             }
-        }
+            Ok::<(), nerite_client::Error>(())
+        })?;
         if written { Ok(()) } else { Err(BenchError::NotWritten) }
     }
 }
 
-/// The client for registering. One per call: between calls nobody would drive its connection.
+/// The client for registering. Made anew for each time: in between nobody would drive its connection.
 enum Caller {
     Http(http::Client),
     Grpc(grpc::Client),
@@ -115,6 +127,21 @@ impl Caller {
         match protocol {
             Protocol::Http => http::Client::new(address).map(Caller::Http),
             Protocol::Grpc => grpc::Client::new(address).map(Caller::Grpc),
+        }
+    }
+
+    async fn register(&self, name: &str, region: &Region) -> Result<(), nerite_client::Error> {
+        let bytes = region.byte_size() as u64;
+        match self {
+            Caller::Http(client) => client.register_system_region(name, region.key(), 0, bytes).await,
+            Caller::Grpc(client) => client.register_system_region(name, region.key(), 0, bytes).await,
+        }
+    }
+
+    async fn unregister(&self, name: &str) -> Result<(), nerite_client::Error> {
+        match self {
+            Caller::Http(client) => client.unregister_system_region(name).await,
+            Caller::Grpc(client) => client.unregister_system_region(name).await,
         }
     }
 }
