@@ -1,7 +1,7 @@
 """Which of ONNX's own operator tests can be asked of the runtimes, and what are their answers?
 
 The package `onnx` brings a model, inputs and expected outputs per operator. This writes them in a form that needs no
-protobuf to read, for `cargo run -p nerite-onnx --example oracle`:
+protobuf to read, for `cargo run -p nerite-onnx --example onnx_oracle`:
 
     python tests/models/export_node_tests.py FOLDER
 

@@ -20,9 +20,10 @@ mod reach;
 
 use std::collections::HashMap;
 
-use rten_onnx::onnx::{DataType as Onnx, GraphProto, NodeProto};
+use rten_onnx::onnx::{DataType as Onnx, GraphProto, NodeProto, ValueInfoProto};
 
-use crate::graph::element_type;
+use crate::graph::{Written, element_type, rank};
+use faults::Circumstances;
 use operators::{Kind, data_inputs, gives_small, kind, result_type};
 pub use reach::{Extremes, Reach};
 use reach::Step;
@@ -41,32 +42,39 @@ const UNKNOWN: Fact = Fact { onnx: None, small: false, reach: None };
 /// What is known of the values by name, an outer graph's among them.
 type Facts = HashMap<String, Fact>;
 
+/// Values that a graph declares, by name.
+type Declared<'a> = HashMap<&'a str, &'a ValueInfoProto>;
+
+/// Where an operator stands.
+struct Scope<'a> {
+    graph: &'a GraphProto,
+    opset: i64,
+    said: Declared<'a>,
+}
+
 /// What must be watched when this graph runs, or why it would be falsified: a clause that names the operator or constant.
-pub fn audit(graph: &GraphProto) -> Result<Reach, String> {
+pub fn audit(written: &Written) -> Result<Reach, String> {
     let (mut facts, mut reach) = (Facts::new(), Reach::default());
-    for value in &graph.input {
+    for value in &written.graph.input {
         let (name, onnx) = (name(value.name.as_ref()), element_type(value));
         let followed = (onnx == Some(Onnx::INT64)).then(|| reach.note(Step::Input(name.clone())));
         facts.insert(name, Fact { onnx, reach: followed, ..UNKNOWN });
     }
-    walk(graph, &mut facts, &mut reach)?;
+    walk(&written.graph, written.opset, &mut facts, &mut reach)?;
     Ok(reach)
 }
 
-fn walk(graph: &GraphProto, facts: &mut Facts, reach: &mut Reach) -> Result<(), String> {
+fn walk(graph: &GraphProto, opset: i64, facts: &mut Facts, reach: &mut Reach) -> Result<(), String> {
     for constant in &graph.initializer {
         let name = name(constant.name.as_ref());
         let fact = constants::examine(constant, &name, graph, reach)?;
         facts.insert(name, fact);
     }
-    let declared: HashMap<&str, Onnx> = graph
-        .value_info
-        .iter()
-        .chain(&graph.output)
-        .filter_map(|value| Some((value.name.as_deref()?, element_type(value)?)))
-        .collect();
+    let said = graph.value_info.iter().chain(&graph.output);
+    let said: Declared<'_> = said.filter_map(|value| Some((value.name.as_deref()?, value))).collect();
+    let scope = Scope { graph, opset, said };
     for node in &graph.node {
-        let results = visit(node, graph, facts, &declared, reach)?;
+        let results = visit(node, &scope, facts, reach)?;
         for (output, fact) in node.output.iter().zip(results) {
             facts.insert(output.clone(), fact);
         }
@@ -75,30 +83,31 @@ fn walk(graph: &GraphProto, facts: &mut Facts, reach: &mut Reach) -> Result<(), 
 }
 
 /// Judges one operator and says what is known of its outputs.
-fn visit(
-    node: &NodeProto,
-    graph: &GraphProto,
-    facts: &Facts,
-    declared: &HashMap<&str, Onnx>,
-    reach: &mut Reach,
-) -> Result<Vec<Fact>, String> {
+fn visit(node: &NodeProto, scope: &Scope<'_>, facts: &Facts, reach: &mut Reach) -> Result<Vec<Fact>, String> {
+    let graph = scope.graph;
     let op = node.op_type.as_deref().unwrap_or_default();
     if op == "Constant" {
         return Ok(vec![constants::of_node(node, graph, reach)?]);
     }
     constants::check_attributes(node, graph)?;
     for inner in node.attribute.iter().filter_map(|attribute| attribute.g.as_ref()) {
-        visit_inner(inner, facts, reach)?;
+        visit_inner(inner, scope.opset, facts, reach)?;
     }
     let inputs: Vec<Fact> = node.input.iter().map(|input| facts.get(input).copied().unwrap_or(UNKNOWN)).collect();
-    if let Some(fault) = faults::fault(node, op, inputs.first().and_then(|fact| fact.onnx)) {
+    let known = Circumstances {
+        opset: scope.opset,
+        input: inputs.first().and_then(|fact| fact.onnx),
+        rank: node.output.first().and_then(|output| scope.said.get(output.as_str())).and_then(|value| rank(value)),
+    };
+    if let Some(fault) = faults::fault(node, op, known) {
         return Err(format!("{} {fault}", shown(node, op)));
     }
     let all_small = node.input.iter().zip(&inputs).all(|(name, fact)| name.is_empty() || fact.small);
     let kind = kind(op);
     let mut results: Vec<Fact> = Vec::with_capacity(node.output.len());
     for (index, output) in node.output.iter().enumerate() {
-        let onnx = declared.get(output.as_str()).copied().or_else(|| result_type(node, op, index, &inputs));
+        let declared = scope.said.get(output.as_str()).and_then(|value| element_type(value));
+        let onnx = declared.or_else(|| result_type(node, op, index, &inputs));
         let small = onnx == Some(Onnx::BOOL) || gives_small(op, index) || (all_small && kind != Kind::Graphs);
         let followed = if index == 0 && onnx == Some(Onnx::INT64) { follow(node, op, &inputs, small, reach) } else { None };
         results.push(Fact { onnx, small, reach: followed });
@@ -136,20 +145,15 @@ fn total(node: &NodeProto, inputs: &[Fact], reach: &Reach) -> Option<Step> {
 }
 
 /// A graph within an operator: what it is fed in each round is not known, but for the round's number and a condition.
-fn visit_inner(inner: &GraphProto, facts: &Facts, reach: &mut Reach) -> Result<(), String> {
+fn visit_inner(inner: &GraphProto, opset: i64, facts: &Facts, reach: &mut Reach) -> Result<(), String> {
     let mut facts = facts.clone();
     for (index, value) in inner.input.iter().enumerate() {
         let onnx = element_type(value);
-        let counts = index == 0 && onnx == Some(Onnx::INT64) && value_is_scalar(value);
+        let counts = index == 0 && onnx == Some(Onnx::INT64) && rank(value) == Some(0);
         let small = counts || onnx == Some(Onnx::BOOL);
         facts.insert(name(value.name.as_ref()), Fact { onnx, small, reach: None });
     }
-    walk(inner, &mut facts, reach)
-}
-
-fn value_is_scalar(value: &rten_onnx::onnx::ValueInfoProto) -> bool {
-    let tensor = value.r#type.as_ref().and_then(|kind| kind.tensor_type.as_ref());
-    tensor.and_then(|tensor| tensor.shape.as_ref()).is_some_and(|shape| shape.dim.is_empty())
+    walk(inner, opset, &mut facts, reach)
 }
 
 fn judge(node: &NodeProto, op: &str, kind: Kind, inputs: &[Fact], results: &[Fact]) -> Result<(), String> {

@@ -7,12 +7,28 @@ use nerite_backend::onnx::{Dim, Port, Ports};
 use nerite_tensor::DataType;
 use rten_onnx::onnx::{DataType as Onnx, Dimension, GraphProto, ModelProto, ValueInfoProto};
 
+/// A graph and the version of the standard operators it is written in.
+pub struct Written {
+    /// The graph.
+    pub graph: GraphProto,
+    /// The version; the newest where none is said, as the engine takes it.
+    pub opset: i64,
+}
+
 /// Reads a file.
-pub fn read(path: &Path) -> Result<GraphProto, String> {
+pub fn read(path: &Path) -> Result<Written, String> {
     let file = File::open(path).map_err(|e| e.to_string())?;
     let model = ModelProto::parse_file(file).map_err(|e| e.to_string())?;
+    let standard = |domain: &Option<String>| domain.as_deref().is_none_or(|name| name.is_empty() || name == "ai.onnx");
+    let opset = model.opset_import.iter().find(|set| standard(&set.domain)).and_then(|set| set.version);
     let graph = model.graph.filter(|graph| !graph.output.is_empty());
-    graph.ok_or_else(|| "it has no graph with outputs".to_owned())
+    let graph = graph.ok_or_else(|| "it has no graph with outputs".to_owned())?;
+    Ok(Written { graph, opset: opset.unwrap_or(i64::MAX) })
+}
+
+/// How many dimensions a value is declared with.
+pub fn rank(value: &ValueInfoProto) -> Option<usize> {
+    Some(value.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref()?.dim.len())
 }
 
 /// What the graph takes and gives. Inputs that have an initialiser are constants with a name, as for ONNX Runtime.

@@ -9,9 +9,9 @@ use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Runtime
 use nerite_config::ModelConfig;
 use nerite_request::Status;
 use rten::{LoadError, LoadErrorKind, ModelOptions};
-use rten_onnx::onnx::GraphProto;
 
 use crate::convert::{CURE, is_spoken};
+use crate::graph::Written;
 use crate::instance::{EmbeddedInstance, Loaded};
 use crate::{audit, graph};
 
@@ -35,17 +35,17 @@ impl Runtime for Embedded {
     }
 
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
-        onnx::complete(context, |context| Ok(graph::ports(&read(context, &onnx::model_file(context)?)?)))
+        onnx::complete(context, |context| Ok(graph::ports(&read(context, &onnx::model_file(context)?)?.graph)))
     }
 
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
         let path = onnx::model_file(context)?;
-        let graph = read(context, &path)?;
-        let ports = graph::ports(&graph);
+        let written = read(context, &path)?;
+        let ports = graph::ports(&written.graph);
         onnx::check(context, &ports)?;
         check_datatypes(context, &ports)?;
-        let reach = audit::audit(&graph).map_err(|why| cannot(context, &why))?;
-        drop(graph);
+        let reach = audit::audit(&written).map_err(|why| cannot(context, &why))?;
+        drop(written);
         let model = load_graph(context, &path)?;
         let threads = onnx::threads(context)?;
         let exposed = Exposed::read(&path).map_err(|e| unreadable(context, &path, &e.to_string()))?;
@@ -67,7 +67,7 @@ impl Model for EmbeddedModel {
     }
 }
 
-fn read(context: &LoadContext, path: &Path) -> Result<GraphProto, Status> {
+fn read(context: &LoadContext, path: &Path) -> Result<Written, Status> {
     graph::read(path).map_err(|why| unreadable(context, path, &why))
 }
 

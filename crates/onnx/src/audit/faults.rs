@@ -1,20 +1,103 @@
-//! Which operators does this version of the engine get wrong?
+//! Which operators does this version of the engine get wrong, or lack without saying so when it loads them?
 //!
-//! Found by ONNX's own operator tests (`cargo run -p nerite-onnx --example oracle`); to be asked again with every new version.
+//! Found by ONNX's own operator tests (`cargo run -p nerite-onnx --example onnx_oracle`) and by comparison with ONNX
+//! Runtime on whole models; to be asked again with every new version.
 
-use rten_onnx::onnx::{DataType as Onnx, NodeProto};
+use rten_onnx::onnx::{AttributeProto, DataType as Onnx, NodeProto};
 
-/// What is wrong with this operator's results, if anything is. `input` is the type of its first input.
-pub fn fault(node: &NodeProto, op: &str, input: Option<Onnx>) -> Option<&'static str> {
-    let text = |name: &str| {
-        let attribute = node.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name));
-        attribute.and_then(|attribute| attribute.s.as_deref())
-    };
+/// Since this version of the operators, Softmax works on one axis. Before, it took all axes from the given one on as one,
+/// and the given one was 1 if nothing was said; the engine knows only the newer way.
+const SOFTMAX_ONE_AXIS: i64 = 13;
+
+/// What a judgement needs to know beside the operator itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances {
+    /// Version of the standard operators that the model is written in.
+    pub opset: i64,
+    /// Type of the first input.
+    pub input: Option<Onnx>,
+    /// Dimensions of the first output, where the graph declares them.
+    pub rank: Option<usize>,
+}
+
+/// What is wrong with this operator's results, if anything is.
+pub fn fault(node: &NodeProto, op: &str, known: Circumstances) -> Option<&'static str> {
+    let integers = known.input == Some(Onnx::INT32) || known.input == Some(Onnx::INT64);
     match op {
-        "Sign" if input != Some(Onnx::INT32) && input != Some(Onnx::INT64) => Some("would be 1 for zero in the engine"),
-        "Resize" if text("mode") == Some("cubic") => Some("would interpolate linearly in the engine, not cubically"),
+        "Sign" if !integers => Some("would be 1 for zero in the engine"),
+        "Resize" if text(node, "mode") == Some("cubic") => Some("would interpolate linearly in the engine, not cubically"),
         "NonMaxSuppression" => Some("would measure overlap otherwise in the engine, and not for each class"),
         "SequenceInsert" if node.input.len() > 2 => Some("would insert elsewhere in the engine"),
+        "Softmax" | "LogSoftmax" if known.opset < SOFTMAX_ONE_AXIS && !is_last_axis(node, known.rank) => {
+            Some("would work on another axis in the engine, which knows it only as it is since opset 13")
+        }
+        "GRU" if number(node, "linear_before_reset") != Some(1) => {
+            Some("has linear_before_reset = 0, which the engine does not support")
+        }
+        "MaxPool" | "AveragePool" if attribute(node, "strides").is_none() => {
+            Some("has no strides, which the engine does not support")
+        }
         _ => None,
+    }
+}
+
+/// Whether the older way comes to the same: the axis is the last one anyhow.
+fn is_last_axis(node: &NodeProto, rank: Option<usize>) -> bool {
+    match (number(node, "axis"), rank) {
+        (Some(-1), _) => true,
+        (axis, Some(rank)) => axis.unwrap_or(1) == rank as i64 - 1,
+        (_, None) => false,
+    }
+}
+
+fn attribute<'a>(node: &'a NodeProto, name: &str) -> Option<&'a AttributeProto> {
+    node.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
+}
+
+fn text<'a>(node: &'a NodeProto, name: &str) -> Option<&'a str> {
+    attribute(node, name)?.s.as_deref()
+}
+
+fn number(node: &NodeProto, name: &str) -> Option<i64> {
+    attribute(node, name)?.i
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(op: &str, attributes: &[(&str, i64)], opset: i64, rank: Option<usize>, wrong: bool) {
+        let attribute = attributes
+            .iter()
+            .map(|(name, value)| AttributeProto {
+                name: Some((*name).into()),
+                i: Some(*value),
+                ..AttributeProto::default()
+            })
+            .collect();
+        let node = NodeProto { op_type: Some(op.into()), attribute, ..NodeProto::default() };
+        let known = Circumstances { opset, input: Some(Onnx::FLOAT), rank };
+        assert_eq!(fault(&node, op, known).is_some(), wrong, "{op} {attributes:?} {opset} {rank:?}");
+    }
+
+    #[test]
+    fn an_old_softmax_is_right_on_the_last_axis_alone() {
+        check("Softmax", &[], 13, None, false);
+        check("Softmax", &[], 12, None, true);
+        check("Softmax", &[], 12, Some(2), false);
+        check("Softmax", &[], 12, Some(4), true);
+        check("Softmax", &[("axis", 3)], 11, Some(4), false);
+        check("Softmax", &[("axis", 1)], 11, Some(4), true);
+        check("Softmax", &[("axis", -1)], 11, None, false);
+        check("LogSoftmax", &[], 9, None, true);
+    }
+
+    #[test]
+    fn what_fails_only_when_it_runs_is_known_when_it_loads() {
+        check("GRU", &[], 17, None, true);
+        check("GRU", &[("linear_before_reset", 1)], 17, None, false);
+        check("MaxPool", &[], 17, None, true);
+        check("MaxPool", &[("strides", 1)], 17, None, false);
     }
 }

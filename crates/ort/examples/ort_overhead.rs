@@ -1,7 +1,7 @@
 //! What does a run through the contract cost beyond the library's own?
 //!
 //! ```text
-//! cargo run --release -p nerite-ort --example overhead [model directory] [runs] [settings, as key=value …]
+//! cargo run --release -p nerite-ort --example ort_overhead [model directory] [runs] [settings, as key=value …]
 //! ```
 //! Prints, side by side, wall and processor time per run of ONNX Runtime called directly and of an instance of the
 //! runtime: the same model, options and input, the output in memory of the client's.

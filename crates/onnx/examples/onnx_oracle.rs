@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! python tests/models/export_node_tests.py /tmp/nodes
-//! cargo run -p nerite-ort --example oracle /tmp/nodes
+//! cargo run -p nerite-onnx --example onnx_oracle /tmp/nodes
 //! ```
 
 use std::path::PathBuf;
@@ -11,9 +11,7 @@ use nerite_backend::conformance::oracle::ask_all;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args_os().nth(1).map(PathBuf::from).ok_or("name the folder with the cases")?;
-    let library = nerite_ort::find_library(None).ok_or("no ONNX Runtime on this host")?;
-    let runtime = nerite_ort::OnnxRuntime::open(&library)?;
-    let verdicts = ask_all(&runtime, &folder)?;
+    let verdicts = ask_all(&nerite_onnx::Embedded, &folder)?;
     println!("{verdicts}");
     Ok(())
 }

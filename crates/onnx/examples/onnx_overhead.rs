@@ -1,7 +1,7 @@
 //! What does a run on the embedded engine cost, through the contract and called directly?
 //!
 //! ```text
-//! cargo run --release -p nerite-onnx --example overhead [model directory] [runs] [instances]
+//! cargo run --release -p nerite-onnx --example onnx_overhead [model directory] [runs] [instances]
 //! ```
 //! Prints wall and processor time per run side by side: the same model, threads and input.
 
