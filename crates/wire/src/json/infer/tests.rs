@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod any_text;
+mod parameters;
 
-use nerite_request::{Code, Parameter, SequenceId, Source};
+use nerite_request::{Code, Parameter, Source};
 use nerite_tensor::DataType;
 
 use super::*;
@@ -354,59 +355,6 @@ fn outputs_go_out_as_each_of_them_says() {
     let json = r#"{"inputs":[],"outputs":[{"name":"A"},{"name":"B","parameters":{"binary_data":true}},{"name":"C","parameters":null}],"parameters":{"binary_data_output":true}}"#;
     let mixed = rendering(json);
     assert_eq!(["A", "B", "C"].map(|name| mixed.is_binary(name)), [false, true, false]);
-}
-
-#[test]
-fn parameters_find_their_places() {
-    let (ask, _) = read(
-        r#"{"id":"x","inputs":[],"parameters":{"sequence_id":5,"sequence_start":true,"sequence_end":false,"priority":2,
-            "timeout":3,"s":"t","i":-4,"b":true,"d":0.5,"big":9223372036854775808,"i":9}}"#,
-    )
-    .unwrap();
-    assert_eq!((ask.model.as_str(), ask.version.as_str(), ask.id.as_str()), ("m", "1", "x"));
-    assert_eq!((ask.priority, ask.timeout_us), (2, 3));
-    assert_eq!((ask.sequence.id, ask.sequence.start, ask.sequence.end), (SequenceId::Number(5), true, false));
-    let found: Vec<_> = ask.parameters.iter().map(|(key, value)| (key, value.clone())).collect();
-    let wanted = [
-        ("s", Parameter::String("t".into())),
-        ("i", Parameter::Int(-4)),
-        ("b", Parameter::Bool(true)),
-        ("d", Parameter::Double(0.5)),
-        ("big", Parameter::Double(2f64.powi(63))),
-    ];
-    assert_eq!(found, wanted);
-    for (json, id) in [("0", SequenceId::None), ("\"\"", SequenceId::None), ("\"a\"", SequenceId::Text("a".into()))] {
-        let (ask, _) = read(&format!(r#"{{"inputs":[],"parameters":{{"sequence_id":{json}}}}}"#)).unwrap();
-        assert_eq!(ask.sequence.id, id);
-    }
-}
-
-#[test]
-fn parameters_of_the_wrong_type_are_refused_by_name() {
-    let refuse_one = |member: &str, code, text: &str| {
-        refuse(&format!(r#"{{"inputs":[],"parameters":{{{member}}}}}"#), code, text);
-    };
-    let unsigned = "attempt to access JSON non-unsigned-integer as unsigned-integer";
-    refuse_one(r#""priority":-1"#, INTERNAL, &format!("Unable to parse 'priority': {unsigned}"));
-    refuse_one(r#""timeout":"1""#, INTERNAL, &format!("Unable to parse 'timeout': {unsigned}"));
-    let string = "Unable to parse 'sequence_id': attempt to access JSON non-string as string";
-    refuse_one(r#""sequence_id":-1"#, INTERNAL, string);
-    refuse_one(r#""sequence_id":null"#, INTERNAL, string);
-    refuse_one(
-        r#""sequence_start":1"#,
-        INTERNAL,
-        "Unable to parse 'sequence_start': attempt to access JSON non-boolean as boolean",
-    );
-    let long = format!(r#""sequence_id":"{}""#, "x".repeat(129));
-    refuse_one(&long, Code::Unsupported, "string correlation ID cannot be longer than 128 characters");
-    let reserved = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.";
-    refuse_one(r#""triton_x":1"#, INVALID, reserved);
-    for json in ["null", "[]", "{}"] {
-        let text = "parameter 'k' has invalid type. It should be either 'int', 'bool', or 'string'.";
-        refuse_one(&format!(r#""k":{json}"#), INVALID, text);
-    }
-    let many: Vec<String> = (0..5000).map(|n| format!(r#""p{n}":1"#)).collect();
-    refuse_one(&many.join(","), INVALID, "a request has at most 4096 parameters");
 }
 
 #[test]
