@@ -76,13 +76,21 @@ class Launcher:
             if not servers.nerite_binary().exists():
                 pytest.skip(f"{servers.nerite_binary()} is not built")
             command, environment = servers.nerite_command(repository)
-        server = servers.start(
-            command, environment, list(flags), self.scratch / f"{name}.log", oracle=self.oracle, repository=repository
-        )
+        server = self.start(command, environment, list(flags), self.scratch / f"{name}.log", repository)
         try:
             yield server
         finally:
             servers.stop(server)
+
+    def start(self, command, environment, flags, log: pathlib.Path, repository: pathlib.Path) -> servers.Server:
+        """A second try where the first failed for reasons that are not the server's: a port that somebody took in the
+        meantime, or a machine so busy that 2.51 gives up on its Python processes."""
+        try:
+            return servers.start(command, environment, flags, log, oracle=self.oracle, repository=repository)
+        except RuntimeError:
+            if not self.oracle and "already in use" not in log.read_text(errors="replace"):
+                raise
+        return servers.start(command, environment, flags, log, oracle=self.oracle, repository=repository)
 
     def copy_of(self, name: str, *models: str) -> pathlib.Path:
         """A repository of its own with some models of the catalogue, which a test may change."""

@@ -5,6 +5,9 @@ import mmap
 import os
 import pathlib
 import secrets
+import time
+
+from doors import Refused
 
 SHM = pathlib.Path("/dev/shm")
 
@@ -53,7 +56,19 @@ def registered(door, byte_size: int, content: bytes = b"", name: str | None = No
         try:
             yield made
         finally:
-            door.unregister("system", made.name)
+            unregister_soon(door, made.name)
+
+
+def unregister_soon(door, name: str) -> None:
+    """2.51 refuses while a request holds the region, and lets go of it a moment after the client has its answer."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return door.unregister("system", name)
+        except Refused as refusal:
+            if "currently in use" not in refusal.text or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def fresh_name() -> str:

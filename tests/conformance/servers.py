@@ -1,10 +1,9 @@
 """How does a server under test get started and stopped?"""
 
 import contextlib
-import ctypes
 import os
 import pathlib
-import signal
+import shutil
 import socket
 import subprocess
 import time
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 START_LIMIT_S = 240
 STOP_LIMIT_S = 40
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -43,9 +41,11 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def die_with_parent() -> None:
-    """Runs in the child: a killed test run leaves no server behind."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def dying_with_us(command: list[str]) -> list[str]:
+    """The command, told to end when the test run is killed. By a program rather than by code run in the fork: the gRPC
+    library's threads do not survive a fork, and the child would die of them now and then."""
+    wrapper = shutil.which("setpriv")
+    return [wrapper, "--pdeathsig", "KILL", *command] if wrapper else command
 
 
 def is_live(url: str) -> bool:
@@ -78,7 +78,7 @@ def start(command: list[str], environment: dict[str, str], flags: list[str], log
     ]
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command + ports + flags, env=environment, stdout=out, stderr=out, preexec_fn=die_with_parent
+            dying_with_us(command + ports + flags), env=environment, stdout=out, stderr=out
         )
     server = Server(
         f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", f"127.0.0.1:{metrics}",

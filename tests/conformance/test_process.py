@@ -31,9 +31,8 @@ def run(launcher):
         if repository is False:
             command = [one for one in command if not one.startswith("--model-repository")]
         done = subprocess.run(
-            [*command, *flags], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=START_S,
-            preexec_fn=servers.die_with_parent,
-        )  # fmt: skip
+            [*command, *flags], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=START_S
+        )
         return done.returncode, done.stdout.decode(errors="replace")
 
     return call
@@ -87,7 +86,7 @@ def broken(launcher):
     shutil.move(repository / "simple", repository / "broken")
     config = repository / "broken" / "config.pbtxt"
     config.write_text(config.read_text().replace('name: "simple"', 'name: "broken"'))
-    for path in (repository / "broken" / "1").iterdir():
+    for path in (repository / "broken" / "1").glob("model.*"):
         path.write_bytes(b"this is no model\x00\xff")
     return repository
 
@@ -219,9 +218,7 @@ def test_information_goes_to_stdout_and_faults_to_stderr(launcher, tmp_path):
     elif not servers.nerite_binary().exists():
         pytest.skip(f"{servers.nerite_binary()} is not built")
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
-        process = subprocess.Popen(
-            [*command, *ports()], env=environment, stdout=out, stderr=err, preexec_fn=servers.die_with_parent
-        )
+        process = subprocess.Popen([*command, *ports()], env=environment, stdout=out, stderr=err)
         deadline = time.monotonic() + START_S
         while "Started Metrics" not in (tmp_path / "out").read_text() + (tmp_path / "err").read_text():
             assert time.monotonic() < deadline and process.poll() is None
