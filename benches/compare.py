@@ -252,8 +252,7 @@ def time_start(side: Side, scratch: pathlib.Path) -> float:
     ports = [f"--http-port={http_port}", f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}"]
     with (scratch / "start.log").open("wb") as log:
         begin = time.monotonic()
-        process = subprocess.Popen(side.command + ports, env=side.environment, stdout=log, stderr=log,
-                                   preexec_fn=servers.die_with_parent)
+        process = subprocess.Popen(side.command + ports, env=side.environment, stdout=log, stderr=log)
         try:
             wait_ready(f"127.0.0.1:{http_port}")
             return (time.monotonic() - begin) * 1000

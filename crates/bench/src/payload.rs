@@ -49,10 +49,10 @@ impl Payload {
 struct Regions {
     runtime: Runtime,
     server: (Protocol, String),
-    input: (Region, String),
-    output: (Region, String),
-    /// Regions that are only there, and the object they all show.
-    others: (Option<Region>, Vec<String>),
+    input: Region,
+    output: Region,
+    /// Regions that are only there. Each has an object of its own: Triton 2.51 fails when a key comes a second time.
+    others: Vec<Region>,
     bytes: usize,
     echoes: bool,
 }
@@ -61,39 +61,33 @@ impl Regions {
     fn new(plan: &Plan, server: &(Protocol, String), bytes: usize) -> Result<Regions, BenchError> {
         let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = built.map_err(tried("cannot start a runtime"))?;
-        let prefix = format!("nerite_bench_{}", std::process::id());
-        let make = |name: &str, bytes: usize| Region::create(&format!("/{name}"), bytes);
-        let (input_name, output_name) = (format!("{prefix}_in"), format!("{prefix}_out"));
-        let input = make(&input_name, bytes)?;
+        let make = |kind: &str, bytes: usize| {
+            // The key serves as the name too.
+            Region::create(&format!("nerite_bench_{}_{kind}", std::process::id()), bytes)
+        };
+        let input = make("in", bytes)?;
         input.edit(0, bytes / 4, |place: &mut [f32]| place.fill(1.0))?;
-        let output = make(&output_name, plan.output_bytes.unwrap_or(bytes))?;
-        let names: Vec<String> = (0..plan.regions).map(|i| format!("{prefix}_{i}")).collect();
-        let other = if names.is_empty() { None } else { Some(make(&format!("{prefix}_others"), OTHER_BYTES)?) };
-        runtime.block_on(async {
-            let caller = Caller::new(server)?;
-            caller.register(&input_name, &input).await?;
-            caller.register(&output_name, &output).await?;
-            if let Some(region) = &other {
-                for name in &names {
-                    caller.register(name, region).await?;
-                }
+        let output = make("out", plan.output_bytes.unwrap_or(bytes))?;
+        let others = (0..plan.regions).map(|i| make(&i.to_string(), OTHER_BYTES)).collect::<Result<Vec<_>, _>>()?;
+        let (server, echoes) = (server.clone(), plan.output_bytes.is_none());
+        let regions = Regions { runtime, server, input, output, others, bytes, echoes };
+        regions.runtime.block_on(async {
+            let caller = Caller::new(&regions.server)?;
+            for region in regions.all() {
+                caller.register(region).await?;
             }
             Ok::<(), nerite_client::Error>(())
         })?;
-        Ok(Regions {
-            runtime,
-            server: server.clone(),
-            input: (input, input_name),
-            output: (output, output_name),
-            others: (other, names),
-            bytes,
-            echoes: plan.output_bytes.is_none(),
-        })
+        Ok(regions)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Region> {
+        [&self.input, &self.output].into_iter().chain(&self.others)
     }
 
     fn windows(&self, output_bytes: usize) -> [RegionRef; 2] {
-        [(&self.input.1, self.bytes), (&self.output.1, output_bytes)].map(|(name, bytes)| RegionRef {
-            name: name.clone(),
+        [(&self.input, self.bytes), (&self.output, output_bytes)].map(|(region, bytes)| RegionRef {
+            name: region.key().to_owned(),
             offset: 0,
             byte_size: bytes as u64,
         })
@@ -101,13 +95,13 @@ impl Regions {
 
     fn end(self) -> Result<(), BenchError> {
         // An identity's output is the input; of other models it is only known that some request succeeded.
-        let ones = self.output.0.view::<u32>(0, self.output.0.byte_size() / 4)?;
+        let ones = self.output.view::<u32>(0, self.output.byte_size() / 4)?;
         let written = !self.echoes || ones.iter().all(|value| *value == 1.0f32.to_bits());
         self.runtime.block_on(async {
             let caller = Caller::new(&self.server)?;
-            for name in [&self.input.1, &self.output.1].into_iter().chain(&self.others.1) {
-                if let Err(reason) = caller.unregister(name).await {
-                    eprintln!("nerite-bench: region {name} stays registered: {reason}");
+            for region in self.all() {
+                if let Err(reason) = caller.unregister(region.key()).await {
+                    eprintln!("nerite-bench: region {} stays registered: {reason}", region.key());
                 }
             }
             Ok::<(), nerite_client::Error>(())
@@ -130,8 +124,8 @@ impl Caller {
         }
     }
 
-    async fn register(&self, name: &str, region: &Region) -> Result<(), nerite_client::Error> {
-        let bytes = region.byte_size() as u64;
+    async fn register(&self, region: &Region) -> Result<(), nerite_client::Error> {
+        let (name, bytes) = (region.key(), region.byte_size() as u64);
         match self {
             Caller::Http(client) => client.register_system_region(name, region.key(), 0, bytes).await,
             Caller::Grpc(client) => client.register_system_region(name, region.key(), 0, bytes).await,
