@@ -240,3 +240,36 @@ fn a_file_that_is_no_model_is_an_error() {
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+#[test]
+fn a_configuration_is_completed_and_checked_by_the_graph() {
+    let mut context = loading("pick", 0);
+    let empty = ModelConfig {
+        name: "pick".into(),
+        backend: "onnxruntime".into(),
+        default_model_filename: "pick.onnx".into(),
+        ..ModelConfig::default()
+    };
+    context.config = Arc::new(empty);
+    context.settings.remove("default-max-batch-size");
+    let completed = Embedded.complete(&context).unwrap();
+    assert_eq!(completed.max_batch_size, 4);
+    assert!(completed.dynamic_batching().is_some());
+    let specs = |specs: Vec<nerite_config::TensorSpec>| {
+        specs.into_iter().map(|spec| (spec.name, spec.data_type, spec.dims)).collect::<Vec<_>>()
+    };
+    assert_eq!(specs(completed.inputs()), [("rows".into(), Some(DataType::Int32), vec![1])]);
+    assert_eq!(specs(completed.outputs()), [("picked".into(), Some(DataType::Fp32), vec![1, 2])]);
+    let mut wrong = completed;
+    wrong.input[0].data_type = nerite_config::config_data_type(DataType::Fp32) as i32;
+    context.config = Arc::new(wrong);
+    let error = Embedded.load(&context).err().unwrap();
+    assert_eq!(
+        error.message,
+        "unable to load model 'pick', configuration expects datatype TYPE_FP32 for input 'rows', model provides TYPE_INT32"
+    );
+    context.settings.insert("default-max-batch-size".into(), "many".into());
+    context.config = Arc::new(ModelConfig { default_model_filename: "pick.onnx".into(), ..ModelConfig::default() });
+    let error = Embedded.complete(&context).unwrap_err();
+    assert_eq!(error.message, "the setting default-max-batch-size of backend onnxruntime is 'many', not a number");
+}
