@@ -20,7 +20,7 @@ const NODE_BYTES_MAX: u64 = 64 << 20;
 const HARMLESS: &[&str] = &[
     "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "AveragePool",
     "BatchNormalization", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Concat",
-    "Conv", "ConvInteger", "ConvTranspose", "Cos", "Cosh", "DepthToSpace", "DequantizeLinear", "Div", "Dropout",
+    "Conv", "ConvInteger", "ConvTranspose", "Cos", "Cosh", "DepthToSpace", "DequantizeLinear", "Dropout",
     "DynamicQuantizeLinear", "Einsum", "Elu", "Equal", "Erf", "Exp", "Flatten", "Floor", "Gelu", "Gemm",
     "GlobalAveragePool", "GlobalMaxPool", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity",
     "InstanceNormalization", "IsInf", "IsNaN", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log",
@@ -30,11 +30,13 @@ const HARMLESS: &[&str] = &[
     "Softplus", "Softsign", "SpaceToDepth", "Sqrt", "Sub", "Sum", "Tan", "Tanh", "ThresholdedRelu", "Transpose", "Where",
     "Xor",
 ];
-/// Operators whose first input is of that kind; the others say where or how much.
+/// Operators whose first input is of that kind; the others say where, how much or by what.
 const HARMLESS_FIRST: &[&str] = &[
-    "CumSum", "Expand", "Gather", "GatherElements", "GatherND", "Pad", "ReduceL1", "ReduceL2", "ReduceLogSum",
+    // A divisor is looked through for zeros first, and then divided by.
+    "Div", "Mod",
+    "CumSum", "Expand", "Gather", "GatherElements", "GatherND", "GRU", "GridSample", "LSTM", "Pad", "ReduceL1", "ReduceL2", "ReduceLogSum",
     "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Reshape",
-    "Slice", "Split", "Squeeze", "Tile", "Trilu", "Unsqueeze",
+    "Resize", "RNN", "Slice", "Split", "Squeeze", "Tile", "Trilu", "Unsqueeze", "Upsample",
 ];
 /// Operators that may give their first input's own memory on.
 const ALIASES: &[&str] = &[
@@ -250,6 +252,7 @@ mod tests {
         check(&[("Gather", "table a", "y")], &["a"]);
         check(&[("Reshape", "a b", "y")], &["b"]);
         check(&[("TopK", "a k", "y at")], &["a"]);
+        check(&[("Div", "a b", "y")], &["b"]);
         check(&[("SomethingNew", "a b", "y")], &["a", "b"]);
     }
 
