@@ -16,10 +16,12 @@ import argparse
 import contextlib
 import dataclasses
 import http.client
+import importlib.util
 import json
 import os
 import pathlib
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -32,7 +34,7 @@ sys.path.insert(0, str(ROOT / "tests" / "conformance"))
 import servers  # noqa: E402
 import triton  # noqa: E402
 
-SECTIONS = ("load", "copy", "growth", "start", "memory", "size")
+SECTIONS = ("load", "copy", "growth", "network", "start", "memory", "size")
 READY_LIMIT_S = 60
 SETTLE_S = 5
 STARTS = 5
@@ -74,11 +76,24 @@ def write_identity(repository: pathlib.Path, backend: str) -> None:
         (folder / "1" / "model.py").write_text(ECHO_MODEL)
 
 
+def write_digits(repository: pathlib.Path, backend: str) -> None:
+    """A small network: run by nerite itself, or by onnxruntime in a Python model."""
+    folder = repository / "digits"
+    shutil.copytree(ROOT / "examples" / "models" / "digits", folder)
+    if backend == "python":
+        config = folder / "config.pbtxt"
+        config.write_text(config.read_text().replace('platform: "onnxruntime_onnx"', 'backend: "python"'))
+        (folder / "1" / "model.py").write_text(triton.GENERIC_MODEL)
+
+
 def make_sides(scratch: pathlib.Path, peer_backends: pathlib.Path | None) -> list[Side]:
     ours, theirs = scratch / "nerite", scratch / "peer"
     write_identity(ours, "identity")
     peer_backend = "identity" if peer_backends else "python"
     write_identity(theirs, peer_backend)
+    if importlib.util.find_spec("onnxruntime"):
+        write_digits(ours, "onnx")
+        write_digits(theirs, "python")
     command, environment = triton.command(theirs, scratch)
     if peer_backends:
         command = [flag for flag in command if not flag.startswith("--backend-directory")]
@@ -222,6 +237,30 @@ def copy_table(sides: list[Side], options) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# A small network: T6, as far as the peer's Python backend lets it be compared
+
+DIGITS = ("--model=digits", "--input=image", "--output=probabilities", "--output-bytes=40", "--batch")
+
+
+def network_table(sides: list[Side], options) -> list[str]:
+    if not importlib.util.find_spec("onnxruntime"):
+        return ["pending: this Python has no onnxruntime for the peer's model"]
+    ours, theirs = (side.name for side in sides)
+    lines = [f"| digit net by shm | p50 µs {ours} | {theirs} (onnxruntime in Python) | ratio "
+             f"| server CPU µs {ours} | {theirs} | ratio |", "|---|--:|--:|--:|--:|--:|--:|"]
+    for concurrency in options.concurrency.split(","):
+        for protocol in ("grpc", "http"):
+            cell = (protocol, "shm", "256", concurrency)
+            found = [[measure_cell(side, cell, options, *DIGITS) for side in sides] for _ in range(options.runs)]
+            columns = []
+            for key in ("p50_us", "server_cpu_us"):
+                pair = [median([run[at] for run in found], key) for at in range(len(sides))]
+                columns += [f"{value:,.0f}" for value in pair] + [ratio(*pair)]
+            lines.append(f"| {'gRPC' if protocol == 'grpc' else 'HTTP'}, c{concurrency} | {' | '.join(columns)} |")
+    return lines
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Growth: T11, as far as regions go
 
 
@@ -246,13 +285,14 @@ def growth_table(sides: list[Side], options) -> list[str]:
 # Start, memory, size: T7, T8, T9
 
 
-def time_start(side: Side, scratch: pathlib.Path) -> float:
+def time_start(side: Side, model: str, scratch: pathlib.Path) -> float:
     """Milliseconds from the start of the process to the first yes to /v2/health/ready."""
     http_port, grpc_port, metrics_port = servers.free_ports(3)
     ports = [f"--http-port={http_port}", f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}"]
+    flags = ["--model-control-mode=explicit", f"--load-model={model}"]
     with (scratch / "start.log").open("wb") as log:
         begin = time.monotonic()
-        process = subprocess.Popen(side.command + ports, env=side.environment, stdout=log, stderr=log)
+        process = subprocess.Popen([*side.command, *ports, *flags], env=side.environment, stdout=log, stderr=log)
         try:
             wait_ready(f"127.0.0.1:{http_port}")
             return (time.monotonic() - begin) * 1000
@@ -261,20 +301,13 @@ def time_start(side: Side, scratch: pathlib.Path) -> float:
             process.wait()
 
 
-def onnx_side(side: Side, scratch: pathlib.Path) -> Side:
-    """nerite over one ONNX model, as the target for the start asks."""
-    repository = scratch / "onnx"
-    repository.mkdir()
-    (repository / "digits").symlink_to(ROOT / "examples" / "models" / "digits")
-    command, environment = servers.nerite_command(repository)
-    return dataclasses.replace(side, model="ONNX", command=command, environment=environment)
-
-
 def start_table(sides: list[Side], scratch: pathlib.Path) -> list[str]:
-    lines = ["| start to ready | ms, median of 5 |", "|---|--:|"]
-    for side in [sides[0], onnx_side(sides[0], scratch), sides[1]]:
-        times = [time_start(side, scratch) for _ in range(STARTS)]
-        lines.append(f"| {side.name}, one model ({side.model}) | {statistics.median(times):.0f} |")
+    lines = [f"| start to ready with one model | ms, median of {STARTS} |", "|---|--:|"]
+    models = ["identity_fp32"] + ["digits"] * bool(importlib.util.find_spec("onnxruntime"))
+    for side in sides:
+        for model in models:
+            times = [time_start(side, model, scratch) for _ in range(STARTS)]
+            lines.append(f"| {side.name}, {model} | {statistics.median(times):.0f} |")
     return lines
 
 
@@ -358,12 +391,14 @@ def main() -> None:
             show("Size", lambda: size_table(sides))
         if "start" in wanted:
             show("Start", lambda: start_table(sides, scratch))
-        if {"load", "copy", "growth"} & set(wanted):
+        if {"load", "copy", "growth", "network"} & set(wanted):
             with running(sides, scratch):
                 if "load" in wanted:
                     show("Load", lambda: load_table(sides, options))
                 if "copy" in wanted:
                     show("Copies", lambda: copy_table(sides, options))
+                if "network" in wanted:
+                    show("A small network", lambda: network_table(sides, options))
                 if "growth" in wanted:
                     show("Growth", lambda: growth_table(sides, options))
         if "memory" in wanted:

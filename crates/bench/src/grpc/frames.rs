@@ -1,4 +1,6 @@
-//! How do the few HTTP/2 frames look that a load generator needs? (RFC 9113, RFC 7541)
+//! How do the few HTTP/2 frames look that a load generator needs?
+//!
+//! RFC 9113 has the frames, RFC 7541 the headers inside them.
 
 /// Bytes before each frame's body: length 3, kind 1, flags 1, stream 4.
 pub(super) const HEAD_BYTES: usize = 9;
