@@ -147,19 +147,20 @@ impl<'a> Work<'a> {
     }
 
     /// Memory of at least the output's size to compute into: the client's own if that can be, else fresh. `None` where the
-    /// runtime should rather make its own, because the client's memory is not aligned for the datatype, is not on this
-    /// host, or is also one of the inputs.
+    /// runtime should rather make its own, because the client's memory is too small, is not aligned for the datatype, is not
+    /// on this host, or is also one of the inputs.
     pub fn slot(&mut self, name: &str, datatype: DataType, shape: &[i64]) -> Result<Option<Slot>, Status> {
         let size = byte_size(datatype, shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
         let Some(size) = size else { return Ok(None) };
         let [job] = &mut *self.jobs else { return Ok(Some(Slot::heap(size))) };
         let place = job.output_place(name);
         let Some(capacity) = place.capacity else { return Ok(Some(Slot::heap(size))) };
-        if !place.place.is_host() {
+        // Too small for what is expected may still be large enough for what comes.
+        if !place.place.is_host() || capacity < size {
             return Ok(None);
         }
         // All of it, so that an output which turns out larger than thought still finds its room.
-        let mut slot = job.output_bytes(name, capacity.max(size))?;
+        let mut slot = job.output_bytes(name, capacity)?;
         if !slot.is_aligned(datatype.align()) || self.inputs.iter().any(|input| overlap(&mut slot, &input.data)) {
             self.spare.push((name.to_owned(), slot));
             return Ok(None);

@@ -4,7 +4,7 @@
 //!
 //! The engine knows four kinds of number: FP32, INT32, INT8 and UINT8. It keeps INT64 and BOOL as INT32, FP64 and FP16 as
 //! FP32. That is right for most models, whose INT64 are indices and shapes, and silently wrong for some. So nothing of it
-//! is left to luck: [`audit`] refuses graphs that compute what 32 bits would falsify, and [`convert`] refuses values that
+//! is left to luck: `audit` refuses graphs that compute what 32 bits would falsify, and `convert` refuses values that
 //! do not fit. Both say what to do about it.
 #![forbid(unsafe_code)]
 
