@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from doors import differs, fp32, grpc_channel, grpc_refuses, http_call, pb, refuses, service_stub
+from doors import differs, fp32, grpc_channel, grpc_refuses, http_call, int32, pb, refuses, service_stub
 
 
 def states(door) -> dict[str, str]:
@@ -196,6 +196,25 @@ def test_a_model_can_be_made_of_file_parameters(explicit, explicit_door):
     assert explicit_door.model_ready(name)
     # Served, but no directory of the repository: not listed.
     assert name not in {one["name"] for one in explicit_door.index()}
+    explicit_door.unload(name)
+
+
+@differs("2.51 finds nothing changed when only the files sent differ, and keeps the old model")
+def test_files_sent_again_replace_the_model(explicit, explicit_door):
+    import onnx
+
+    name = f"sent_again_by_{explicit_door.protocol}"
+    config = explicit_door_config(explicit_door, "simple") | {"name": name}
+    files = {f"file:1/{path.name}": path.read_bytes() for path in (explicit.repository / "simple" / "1").glob("model.*")}
+    inputs = [int32("INPUT0", [[7] * 16]), int32("INPUT1", [[2] * 16])]
+    explicit_door.load(name, {"config": json.dumps(config), **files})
+    assert explicit_door.infer(name, inputs).outputs["OUTPUT0"].raw == int32("", [9] * 16).raw
+    graph = onnx.load_from_string(files["file:1/model.onnx"])
+    for node in graph.graph.node:
+        node.op_type = "Sub" if node.op_type == "Add" else "Add"
+    files["file:1/model.onnx"] = graph.SerializeToString()
+    explicit_door.load(name, {"config": json.dumps(config), **files})
+    assert explicit_door.infer(name, inputs).outputs["OUTPUT0"].raw == int32("", [5] * 16).raw
     explicit_door.unload(name)
 
 
