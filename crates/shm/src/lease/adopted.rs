@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use nerite_memory::{Buffer, Extent, Slot, Vacant};
+use nerite_memory::{Buffer, Extent, Keep, Slot, Vacant};
 use thiserror::Error;
 
 use super::{buffer_of, memfd, slot_of};
@@ -33,10 +33,15 @@ pub enum AdoptError {
     },
 }
 
-/// A lease of a server, mapped by its client. Dropping it unmaps; Buffers and Slots over it keep the mapping.
-#[derive(Clone, Debug)]
-pub struct AdoptedLease {
+/// A lease of a server, mapped by its client. Clones, Buffers and Slots over it keep the mapping.
+#[derive(Clone)]
+pub struct AdoptedLease(Arc<Held>);
+
+/// What everything over the lease holds.
+struct Held {
     mapping: Arc<PosixMapping>,
+    /// Called when the last of them goes.
+    released: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl AdoptedLease {
@@ -53,12 +58,20 @@ impl AdoptedLease {
             return Err(AdoptError::Size { have, said: byte_size });
         }
         let mapping = memfd::map(&file, byte_size).map_err(refused)?;
-        Ok(AdoptedLease { mapping: Arc::new(mapping) })
+        Ok(AdoptedLease(Arc::new(Held { mapping: Arc::new(mapping), released: None })))
+    }
+
+    /// The same memory for one loan of it: `released` is called when the last clone, Buffer and Slot made from the result has
+    /// gone, which is when the lease may be returned.
+    #[must_use]
+    pub fn for_one_loan(&self, released: impl Fn() + Send + Sync + 'static) -> AdoptedLease {
+        let (mapping, released) = (Arc::clone(&self.0.mapping), Some(Box::new(released) as _));
+        AdoptedLease(Arc::new(Held { mapping, released }))
     }
 
     /// Number of bytes.
     pub fn byte_size(&self) -> usize {
-        self.mapping.len()
+        self.0.mapping.len()
     }
 
     /// Part of the lease, readable in place. The server may write it at any moment.
@@ -66,7 +79,7 @@ impl AdoptedLease {
     /// # Panics
     /// If the extent was made for a longer thing.
     pub fn buffer(&self, extent: Extent) -> Buffer {
-        buffer_of(&self.mapping, extent, Arc::clone(&self.mapping) as _)
+        buffer_of(&self.0.mapping, extent, Arc::clone(&self.0) as _)
     }
 
     /// Part of the lease, writable in place.
@@ -74,6 +87,22 @@ impl AdoptedLease {
     /// # Panics
     /// If the extent was made for a longer thing.
     pub fn slot(&self, extent: Extent) -> Slot<Vacant> {
-        slot_of(&self.mapping, extent, Arc::clone(&self.mapping) as _)
+        slot_of(&self.0.mapping, extent, Arc::clone(&self.0) as _)
+    }
+}
+
+impl Keep for Held {}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(released) = &self.released {
+            released();
+        }
+    }
+}
+
+impl std::fmt::Debug for AdoptedLease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AdoptedLease({} bytes)", self.byte_size())
     }
 }
