@@ -95,6 +95,9 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// What a session cannot carry.
+    #[error("session: {0}")]
+    Session(String),
 }
 
 impl Error {

@@ -1,7 +1,7 @@
 //! How is a server asked over gRPC?
 
 mod call;
-mod message;
+pub(crate) mod message;
 mod stream;
 
 use std::collections::BTreeMap;

@@ -40,6 +40,7 @@ mod region;
 pub mod report;
 mod request;
 mod response;
+mod session;
 mod tensor;
 
 pub use error::{Code, Error};
@@ -48,4 +49,5 @@ pub use nerite_tensor::{DataType, Shape};
 pub use region::{Region, RegisteredRegion, Registrar, View};
 pub use request::Request;
 pub use response::{Output, Response};
+pub use session::{Lease, PreparedRequest, Session, SessionTerms, SessionUse};
 pub use tensor::{Element, Tensor};

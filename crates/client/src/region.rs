@@ -66,10 +66,7 @@ impl Region {
     /// `count` numbers from byte `offset` on, in place. The server may write them while they are looked at.
     pub fn view<T: Number>(&self, offset: usize, count: usize) -> Result<View<T>, Error> {
         let buffer = self.buffer(offset, count.saturating_mul(size_of::<T>()))?;
-        match buffer.numbers::<T>() {
-            Some(_) => Ok(View { buffer, elements: PhantomData }),
-            None => Err(self.misaligned(offset, size_of::<T>())),
-        }
+        View::new(buffer).ok_or_else(|| self.misaligned(offset, size_of::<T>()))
     }
 
     /// A copy of `len` bytes from byte `offset` on.
@@ -116,11 +113,19 @@ pub struct View<T> {
     elements: PhantomData<T>,
 }
 
+impl<T: Number> View<T> {
+    /// `None` if numbers of that type cannot lie there.
+    pub(crate) fn new(buffer: Buffer) -> Option<View<T>> {
+        buffer.numbers::<T>()?;
+        Some(View { buffer, elements: PhantomData })
+    }
+}
+
 impl<T: Number> Deref for View<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.buffer.numbers().expect("`Region::view` made the view only after this very call gave Some")
+        self.buffer.numbers().expect("`View::new` made the view only after this very call gave Some")
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{Error, Output, Response};
 type Choices = BTreeMap<String, proto::InferParameter>;
 
 /// The message of an inference request; its tensors are shared, not copied.
-pub(super) fn request(request: &Request) -> proto::ModelInferRequest {
+pub(crate) fn request(request: &Request) -> proto::ModelInferRequest {
     let inline = request.inputs.iter().filter_map(|input| match input {
         Input::Inline(tensor) => Some(tensor.data.clone()),
         Input::Region { .. } => None,
@@ -80,7 +80,7 @@ fn choice(value: &Parameter) -> proto::InferParameter {
 }
 
 /// The answer of the message; its tensors are those of the message, or aligned copies of them.
-pub(super) fn response(message: proto::ModelInferResponse) -> Result<Response, Error> {
+pub(crate) fn response(message: proto::ModelInferResponse) -> Result<Response, Error> {
     let mut raw = message.raw_output_contents.into_iter();
     let outputs = message.outputs.into_iter().map(|one| output(one, raw.next().unwrap_or_default()));
     Ok(Response {

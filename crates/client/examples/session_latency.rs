@@ -1,0 +1,84 @@
+//! How long does an inference through a lease take, beside a bare ping-pong over the same kind of socket?
+//!
+//! `cargo run --release --example session_latency -- <session socket> [requests]`, against a server with the model `simple`.
+//! Both are taken in turns of 200, so that what disturbs one disturbs the other.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use nerite_client::{DataType, Error, PreparedRequest, Request, Session};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+
+/// Bytes of one request of this example: the ping-pong carries as many.
+const PACKET_BYTES: usize = 320;
+const TURN: usize = 200;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut words = std::env::args().skip(1);
+    let socket = words.next().ok_or("which socket?")?;
+    let requests: usize = words.next().map_or(Ok(20_000), |word| word.parse())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let bare = echo()?;
+    let (mut pings, mut infers) = (Vec::new(), Vec::new());
+    runtime.block_on(async {
+        let session = Session::connect(&socket).await?;
+        let lease = session.borrow(256).await?;
+        lease.write(0, &[5i32; 16])?;
+        lease.write(64, &[2i32; 16])?;
+        let request = Request::new("simple")
+            .input_in_window("INPUT0", DataType::Int32, &[1, 16], lease.window(0, 64))
+            .input_in_window("INPUT1", DataType::Int32, &[1, 16], lease.window(64, 64))
+            .output_in_window("OUTPUT0", lease.window(128, 64))
+            .output_in_window("OUTPUT1", lease.window(192, 64));
+        let request = PreparedRequest::new(&request, &[]);
+        for turn in 0..requests / TURN + 1 {
+            for _ in 0..TURN {
+                let start = Instant::now();
+                ping(&bare).map_err(|error| Error::Session(error.to_string()))?;
+                pings.push(start.elapsed());
+            }
+            for _ in 0..TURN {
+                let start = Instant::now();
+                session.infer_prepared(&request).await?;
+                infers.push(start.elapsed());
+            }
+            if turn == 0 {
+                // The server learns in the first turn that the model is quick.
+                pings.clear();
+                infers.clear();
+            }
+        }
+        assert_eq!(*lease.view::<i32>(128, 16)?, [7; 16]);
+        Ok::<(), Error>(())
+    })?;
+    println!("bare ping-pong {:>9.1?} p50 {:>9.1?} p99", at(&mut pings, 50), at(&mut pings, 99));
+    println!("inference      {:>9.1?} p50 {:>9.1?} p99", at(&mut infers, 50), at(&mut infers, 99));
+    Ok(())
+}
+
+/// A thread that sends back what it gets.
+fn echo() -> io::Result<OwnedFd> {
+    let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    std::thread::spawn(move || {
+        let mut packet = [0u8; PACKET_BYTES];
+        while let Ok((_, len)) = recv(&there, &mut packet[..], RecvFlags::empty()) {
+            if len == 0 || send(&there, &packet[..len.min(PACKET_BYTES)], SendFlags::NOSIGNAL).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(here)
+}
+
+fn ping(socket: &OwnedFd) -> io::Result<()> {
+    let mut packet = [1u8; PACKET_BYTES];
+    send(socket, &packet, SendFlags::NOSIGNAL)?;
+    recv(socket, &mut packet[..], RecvFlags::empty())?;
+    Ok(())
+}
+
+fn at(times: &mut [Duration], percent: usize) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() * percent / 100).copied().unwrap_or_default()
+}

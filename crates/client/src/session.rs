@@ -1,0 +1,273 @@
+//! How does a program share memory with a server that lends it?
+//!
+//! ```text
+//!   Session ── borrow ──► Lease: memory of the server, mapped here
+//!      │                    fill it in place, name it in a request, over any protocol
+//!      └────── infer ────► Response: outputs in the lease you named, or in one the server chose
+//! ```
+
+mod calls;
+mod lease;
+mod limits;
+mod mapped;
+mod returns;
+mod socket;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nerite_memory::Extent;
+use nerite_request::{Code, Status};
+use nerite_wire::proto::messages::ModelInferResponse;
+use nerite_wire::proto::session::{VERSION, read_answer, v1};
+use prost::Message as _;
+use v1::client_message::Call;
+use v1::server_message::Answer as Told;
+
+use crate::grpc::message;
+use crate::report::SystemRegionReport;
+use crate::{Error, Request, Response};
+use calls::{Answer, Calls, Placed};
+use mapped::Mapped;
+use returns::Returns;
+use socket::{Packet, Socket};
+
+pub use lease::Lease;
+
+/// A connection to a server on this host, over its session socket. Cheap to clone; what was borrowed and registered through
+/// it goes back when the last clone and the last lease have gone, or the process dies.
+///
+/// ```no_run
+/// use nerite_client::{DataType, Request, Session};
+///
+/// # async fn call() -> Result<(), nerite_client::Error> {
+/// let session = Session::connect("/run/user/1000/nerite/session.sock").await?;
+/// let lease = session.borrow(256).await?;
+/// lease.edit(0, 16, |numbers: &mut [i32]| numbers.fill(1))?;
+/// lease.edit(64, 16, |numbers: &mut [i32]| numbers.fill(2))?;
+/// let request = Request::new("simple")
+///     .input_in_window("INPUT0", DataType::Int32, &[1, 16], lease.window(0, 64))
+///     .input_in_window("INPUT1", DataType::Int32, &[1, 16], lease.window(64, 64))
+///     .output_in_window("OUTPUT0", lease.window(128, 64));
+/// session.infer(&request).await?;
+/// assert_eq!(*lease.view::<i32>(128, 16)?, [3; 16]);
+///
+/// // An output whose size is not known beforehand: the server chooses a lease for it.
+/// let response = session.infer_leased(&request, &["OUTPUT1"]).await?;
+/// assert_eq!(response.output("OUTPUT1")?.as_slice::<i32>()?, [-1; 16]);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Session(Arc<Shared>);
+
+/// A request made ready to be sent again and again.
+#[derive(Clone, Debug)]
+pub struct PreparedRequest(v1::Infer);
+
+/// What the server said at the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionTerms {
+    /// The server's name.
+    pub server_name: String,
+    /// The server's version.
+    pub server_version: String,
+    /// The largest packet; inline tensors must fit with the rest of the message.
+    pub packet_bytes_max: u64,
+    /// What this session may borrow.
+    pub session_bytes_max: u64,
+}
+
+/// What a session has at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionUse {
+    /// Leases that count against it, lent and idle.
+    pub leases: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+struct Shared {
+    socket: Socket,
+    endpoint: String,
+    terms: SessionTerms,
+    calls: Calls,
+    mapped: Mapped,
+    returns: Returns,
+}
+
+impl Session {
+    /// Opens a session on the socket at `path`. Needs the runtime's context.
+    pub async fn connect(path: impl AsRef<Path>) -> Result<Session, Error> {
+        Session::connect_with(path, &[]).await
+    }
+
+    /// As [`Session::connect`], with headers for calls that the operator restricted.
+    pub async fn connect_with(path: impl AsRef<Path>, headers: &[(&str, &str)]) -> Result<Session, Error> {
+        let endpoint = path.as_ref().display().to_string();
+        let refused =
+            |error: std::io::Error| Error::Connect { endpoint: endpoint.clone(), reason: error.to_string() };
+        let socket = Socket::connect(path.as_ref()).map_err(refused)?;
+        let headers = headers.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let client = concat!("nerite-client ", env!("CARGO_PKG_VERSION")).to_owned();
+        let hello = v1::Hello { version_min: VERSION, version_max: VERSION, client, headers };
+        let call = v1::ClientMessage { id: 1, returned: Vec::new(), call: Some(Call::Hello(hello)) };
+        socket.send(&call.encode_to_vec()).await.map_err(refused)?;
+        let mut receiver = calls::receiver();
+        let packet = socket.receive(&mut receiver).await.map_err(refused)?;
+        let terms = read_welcome(packet)?;
+        let (calls, mapped, returns) = (Calls::new(receiver), Mapped::default(), Returns::default());
+        Ok(Session(Arc::new(Shared { socket, endpoint, terms, calls, mapped, returns })))
+    }
+
+    /// What the server said at the start.
+    pub fn terms(&self) -> &SessionTerms {
+        &self.0.terms
+    }
+
+    /// At least `byte_size` bytes of memory that the server sees too: zeros, or what this session left in them before.
+    pub async fn borrow(&self, byte_size: usize) -> Result<Lease, Error> {
+        let call = Call::Borrow(v1::Borrow { byte_size: byte_size as u64 });
+        match self.ask(call).await? {
+            Answer::Lease(lease) => Ok(lease),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// One inference over the session.
+    pub async fn infer(&self, request: &Request) -> Result<Response, Error> {
+        self.infer_leased(request, &[]).await
+    }
+
+    /// One inference whose named outputs the server writes to leases of its choice. They go back when the response, and what
+    /// was made from its outputs, has gone.
+    pub async fn infer_leased(&self, request: &Request, outputs: &[&str]) -> Result<Response, Error> {
+        self.infer_prepared(&PreparedRequest::new(request, outputs)).await
+    }
+
+    /// One inference of a request that is sent often.
+    pub async fn infer_prepared(&self, request: &PreparedRequest) -> Result<Response, Error> {
+        match self.ask(Call::Infer(request.0.clone())).await? {
+            Answer::Inference { response, placed } => read_response(response, placed),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Gives a POSIX shared memory object a name that only this session knows.
+    pub async fn register_system_region(&self, name: &str, key: &str, offset: u64, size: u64) -> Result<(), Error> {
+        let (name, key) = (name.to_owned(), key.to_owned());
+        self.done(Call::RegisterSystem(v1::RegisterSystem { name, key, offset, byte_size: size })).await
+    }
+
+    /// Ends the registration of one of the session's regions, or (empty name) of all.
+    pub async fn unregister_system_region(&self, name: &str) -> Result<(), Error> {
+        self.done(Call::UnregisterSystem(v1::UnregisterSystem { name: name.to_owned() })).await
+    }
+
+    /// One of the session's regions, or (empty name) all.
+    pub async fn system_regions(&self, name: &str) -> Result<Vec<SystemRegionReport>, Error> {
+        let call = Call::SystemStatus(v1::SystemStatus { name: name.to_owned() });
+        let Answer::Told(Told::Regions(regions)) = self.ask(call).await? else {
+            return Err(Error::Answer("no regions in the answer".to_owned()));
+        };
+        let report = |v1::Region { name, key, offset, byte_size }| SystemRegionReport { name, key, offset, byte_size };
+        Ok(regions.regions.into_iter().map(report).collect())
+    }
+
+    /// What the session has at the moment.
+    pub async fn in_use(&self) -> Result<SessionUse, Error> {
+        let Answer::Told(Told::SessionReport(report)) = self.ask(Call::SessionStatus(v1::SessionStatus {})).await? else {
+            return Err(Error::Answer("no report in the answer".to_owned()));
+        };
+        Ok(SessionUse { leases: report.leases, bytes: report.bytes })
+    }
+
+    async fn done(&self, call: Call) -> Result<(), Error> {
+        match self.ask(call).await? {
+            Answer::Told(Told::Done(_)) => Ok(()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn ask(&self, call: Call) -> Result<Answer, Error> {
+        let mut waiting = calls::begin(&self.0);
+        let returned = self.0.returns.take();
+        let message = v1::ClientMessage { id: waiting.id(), returned, call: Some(call) };
+        let bytes = message.encode_to_vec();
+        let max = self.0.terms.packet_bytes_max;
+        if bytes.len() as u64 > max {
+            self.0.returns.put_back(message.returned);
+            let have = bytes.len();
+            return Err(Error::Session(format!("a message of {have} bytes, at most {max} fit; put its tensors in leases")));
+        }
+        // A call that is dropped while it is sent is cancelled as well: the packet may be out.
+        waiting.expects_answers();
+        self.0.socket.send(&bytes).await.map_err(|error| self.0.broken(&error.to_string()))?;
+        match waiting.answer().await? {
+            Answer::Told(Told::Error(error)) => Err(refusal(error)),
+            answer => Ok(answer),
+        }
+    }
+}
+
+impl PreparedRequest {
+    /// `request`, with these outputs in leases of the server's choice.
+    pub fn new(request: &Request, leased_outputs: &[&str]) -> PreparedRequest {
+        let request = message::request(request).encode_to_vec().into();
+        let leased_outputs = leased_outputs.iter().map(|&name| name.to_owned()).collect();
+        PreparedRequest(v1::Infer { request, leased_outputs })
+    }
+}
+
+impl Shared {
+    fn broken(&self, reason: &str) -> Error {
+        Error::Broken { endpoint: self.endpoint.clone(), reason: reason.to_owned() }
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.endpoint)
+    }
+}
+
+fn read_welcome(packet: Packet) -> Result<SessionTerms, Error> {
+    let bytes = packet.bytes.ok_or_else(|| Error::Answer("the server closed the session at once".to_owned()))?;
+    match read_answer(bytes).map_err(|status| Error::Answer(status.message))?.answer {
+        Some(Told::Welcome(welcome)) => Ok(SessionTerms {
+            server_name: welcome.server_name,
+            server_version: welcome.server_version,
+            packet_bytes_max: welcome.packet_bytes_max,
+            session_bytes_max: welcome.session_bytes_max,
+        }),
+        Some(Told::Error(error)) => Err(refusal(error)),
+        _ => Err(Error::Answer("no welcome".to_owned())),
+    }
+}
+
+fn read_response(bytes: Bytes, placed: Vec<Placed>) -> Result<Response, Error> {
+    let decoded = ModelInferResponse::decode(bytes).map_err(|error| Error::Answer(error.to_string()))?;
+    let mut response = message::response(decoded)?;
+    for Placed { output, lease, offset, byte_size } in placed {
+        let output = response.outputs.iter_mut().find(|one| one.name == output);
+        let output = output.ok_or_else(|| Error::Answer("a lease for an output that is not there".to_owned()))?;
+        let extent = Extent::new(offset, byte_size, lease.byte_size());
+        let extent = extent.map_err(|error| Error::Answer(format!("output '{}' in a lease that {error}", output.name)))?;
+        output.data = Some(lease.memory().buffer(extent));
+    }
+    Ok(response)
+}
+
+fn refusal(error: v1::Error) -> Error {
+    let code = match error.code {
+        1 => Code::Cancelled,
+        3 => Code::InvalidArg,
+        5 => Code::NotFound,
+        6 => Code::AlreadyExists,
+        12 => Code::Unsupported,
+        13 => Code::Internal,
+        14 => Code::Unavailable,
+        _ => Code::Unknown,
+    };
+    Error::Refused(Status::new(code, error.message))
+}

@@ -1,0 +1,32 @@
+//! Which leases of the server are mapped here, lent or returned?
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use nerite_shm::AdoptedLease;
+
+/// The session's mappings by lease name. A lease that is lent again comes without its descriptor.
+#[derive(Default)]
+pub(super) struct Mapped(Mutex<HashMap<String, AdoptedLease>>);
+
+impl Mapped {
+    /// The memory of a lease just lent; the Err says why it cannot be used.
+    pub(super) fn find(&self, name: &str, descriptor: Option<OwnedFd>, size: usize) -> Result<AdoptedLease, String> {
+        let mut mapped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(descriptor) = descriptor else {
+            return mapped.get(name).cloned().ok_or_else(|| "a lease this session never had".to_owned());
+        };
+        let memory = AdoptedLease::adopt(descriptor, size).map_err(|error| error.to_string())?;
+        mapped.insert(name.to_owned(), memory.clone());
+        Ok(memory)
+    }
+
+    /// Unmaps returned leases that will not come again.
+    pub(super) fn forget(&self, names: &[String]) {
+        let mut mapped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<_> = names.iter().filter_map(|name| mapped.remove(name)).collect();
+        drop(mapped);
+        drop(gone);
+    }
+}

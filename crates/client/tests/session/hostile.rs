@@ -1,0 +1,210 @@
+//! Does a client who breaks every rule hurt anybody but itself?
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use nerite_client::{Request, Session, Tensor};
+use nerite_shm::LeaseCounts;
+use nerite_wire::proto::session::{PACKET_BYTES_MAX, read_answer, v1};
+use prost::Message as _;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType, connect,
+    recv, send, sendmsg, socket, sockopt,
+};
+use v1::client_message::Call;
+use v1::server_message::Answer;
+
+use crate::house::House;
+
+/// A client that writes what it likes. All calls block.
+struct Raw(OwnedFd);
+
+impl Raw {
+    fn connect(path: &Path) -> Raw {
+        let raw = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        sockopt::set_socket_timeout(&raw, sockopt::Timeout::Recv, Some(std::time::Duration::from_secs(20))).unwrap();
+        connect(&raw, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        Raw(raw)
+    }
+
+    fn welcomed(path: &Path) -> Raw {
+        let raw = Raw::connect(path);
+        raw.call(1, Call::Hello(v1::Hello { version_min: 1, version_max: 7, ..v1::Hello::default() }));
+        assert!(matches!(raw.answer().unwrap().answer, Some(Answer::Welcome(_))));
+        raw
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        // The server may have closed; what it said is read by `answer`.
+        let _ = send(&self.0, bytes, SendFlags::NOSIGNAL);
+    }
+
+    fn call(&self, id: u64, call: Call) {
+        self.send(&v1::ClientMessage { id, returned: Vec::new(), call: Some(call) }.encode_to_vec());
+    }
+
+    /// The next message; `None` when the server has closed.
+    fn answer(&self) -> Option<v1::ServerMessage> {
+        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        let (_, len) = recv(&self.0, &mut buffer[..], RecvFlags::empty()).ok()?;
+        (len > 0).then(|| read_answer(buffer[..len].to_vec().into()).unwrap())
+    }
+
+    /// The text of the error that comes next.
+    fn refusal(&self) -> String {
+        match self.answer().and_then(|message| message.answer) {
+            Some(Answer::Error(error)) => error.message,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What a well-behaved neighbour sees, before, during and after.
+async fn neighbour(house: &House) -> Session {
+    let session = Session::connect(&house.socket).await.unwrap();
+    unhurt(&session).await;
+    session
+}
+
+async fn unhurt(session: &Session) {
+    let request = Request::new("echo").input(Tensor::from_slice("IN", &[2], &[1i32, 2]).unwrap());
+    let response = session.infer_leased(&request, &["OUT"]).await.unwrap();
+    assert_eq!(response.outputs[0].as_slice::<i32>().unwrap(), [1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nonsense_is_answered_once_and_ends_the_session() {
+    let house = House::new();
+    let neighbour = neighbour(&house).await;
+    let long = vec![0u8; PACKET_BYTES_MAX + 1];
+    let cases: [(&[u8], &str); 4] = [
+        (&[0xff; 40], "packet not understood"),
+        (&[0x42, 0x7f, 1, 2], "packet not understood"),
+        (b"GET / HTTP/1.1\r\n\r\n", "packet not understood"),
+        (&long, "a packet has 131073 bytes, at most 131072 are allowed"),
+    ];
+    for (bytes, text) in cases {
+        for raw in [Raw::connect(&house.socket), Raw::welcomed(&house.socket)] {
+            raw.send(bytes);
+            let refusal = raw.refusal();
+            assert!(refusal.starts_with(text), "{refusal}");
+            assert!(raw.answer().is_none());
+        }
+        unhurt(&neighbour).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_begins_with_a_hello_of_a_known_version() {
+    let house = House::new();
+    let raw = Raw::connect(&house.socket);
+    raw.call(3, Call::Borrow(v1::Borrow { byte_size: 1 }));
+    assert_eq!(raw.refusal(), "the first message of a session is Hello");
+    assert!(raw.answer().is_none());
+    let raw = Raw::connect(&house.socket);
+    raw.call(1, Call::Hello(v1::Hello { version_min: 2, version_max: 9, ..v1::Hello::default() }));
+    assert_eq!(raw.refusal(), "the client speaks versions 2 to 9 of the session protocol, this server 1");
+    let raw = Raw::welcomed(&house.socket);
+    raw.call(2, Call::Hello(v1::Hello::default()));
+    assert_eq!(raw.refusal(), "Hello was said before");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_message_and_unknown_calls_are_told_apart() {
+    let house = House::new();
+    let raw = Raw::welcomed(&house.socket);
+    raw.send(&v1::ClientMessage { id: 5, ..v1::ClientMessage::default() }.encode_to_vec());
+    assert_eq!(raw.refusal(), "the server does not know this call");
+    let infer = |request: &[u8]| Call::Infer(v1::Infer { request: request.to_vec().into(), leased_outputs: vec![] });
+    raw.call(6, infer(&[0x0a, 200, 1, b'm']));
+    assert!(raw.refusal().starts_with("the inference request is not understood"));
+    raw.call(7, infer(&[0x0a, 1, b'm']));
+    assert!(raw.refusal().starts_with("Request for unknown model: 'm' is not found"));
+    let whole = v1::ClientMessage { id: 8, returned: vec![], call: Some(infer(&[0x0a, 1, b'm'])) }.encode_to_vec();
+    raw.send(&whole[..whole.len() - 1]);
+    assert!(raw.refusal().starts_with("packet not understood"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn descriptors_from_clients_are_not_taken() {
+    let house = House::new();
+    let neighbour = neighbour(&house).await;
+    let raw = Raw::welcomed(&house.socket);
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let status = v1::ClientMessage { id: 1, returned: vec![], call: Some(Call::SessionStatus(v1::SessionStatus {})) };
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    for count in [1, 100, 253] {
+        let descriptors = vec![file.as_fd(); count];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        let bytes = status.encode_to_vec();
+        for _ in 0..4 {
+            // 1,012 descriptors in all at the last count: more than a process has by default.
+            sendmsg(&raw.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
+            assert!(matches!(raw.answer().unwrap().answer, Some(Answer::SessionReport(_))));
+        }
+        assert!(open() < 253, "{} descriptors are open", open());
+    }
+    unhurt(&neighbour).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_read_its_answers_is_cut_off() {
+    let house = House::new();
+    let neighbour = neighbour(&house).await;
+    let socket = house.socket.clone();
+    let flood = |call: fn() -> Call| {
+        let raw = Raw::welcomed(&socket);
+        sockopt::set_socket_timeout(&raw.0, sockopt::Timeout::Send, Some(std::time::Duration::from_secs(20))).unwrap();
+        let bytes = v1::ClientMessage { id: 1, returned: vec![], call: Some(call()) }.encode_to_vec();
+        // Ends by EPIPE or ECONNRESET when the server has closed.
+        while send(&raw.0, &bytes, SendFlags::NOSIGNAL).is_ok() {}
+    };
+    tokio::task::block_in_place(|| flood(|| Call::Borrow(v1::Borrow { byte_size: 4096 })));
+    unhurt(&neighbour).await;
+    tokio::task::block_in_place(|| flood(|| Call::SessionStatus(v1::SessionStatus {})));
+    unhurt(&neighbour).await;
+    drop(neighbour);
+    tokio::task::block_in_place(|| House::until("the end", || house.pools.counts() == LeaseCounts::default()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn floods_of_requests_and_names_are_refused_one_by_one() {
+    let house = House::new();
+    let neighbour = neighbour(&house).await;
+    let raw = Raw::welcomed(&house.socket);
+    let request = nerite_wire::proto::messages::ModelInferRequest {
+        model_name: "held".into(),
+        inputs: vec![nerite_wire::proto::messages::model_infer_request::InferInputTensor {
+            name: "IN".into(),
+            datatype: "INT32".into(),
+            shape: vec![1],
+            ..Default::default()
+        }],
+        raw_input_contents: vec![vec![0; 4].into()],
+        ..Default::default()
+    };
+    let infer = || v1::Infer { request: request.encode_to_vec().into(), leased_outputs: vec!["OUT".into()] };
+    for id in 1..=256 {
+        raw.call(id, Call::Infer(infer()));
+    }
+    raw.call(256, Call::Infer(infer()));
+    assert!(raw.refusal().starts_with("256 inferences of this session are in flight"));
+    raw.call(0, Call::Infer(infer()));
+    raw.call(300, Call::Infer(v1::Infer { leased_outputs: vec!["OUT".into(); 1000], ..infer() }));
+    assert!(raw.refusal().starts_with("1000 outputs are to be placed in leases, at most 128"));
+    let returned = vec!["lease-00000000000000000000000000000000".to_owned(); 2000];
+    raw.send(&v1::ClientMessage { id: 301, returned, call: None }.encode_to_vec());
+    assert_eq!(raw.refusal(), "2000 of 2000 names are no leases of this session");
+    unhurt(&neighbour).await;
+    drop(raw);
+    tokio::task::block_in_place(|| House::until("the cancellation", || house.held.cancelled() > 0));
+    // Jobs that wait for an instance are refused as cancelled when those before them end.
+    while house.held.count() > 0 {
+        house.held.answer();
+    }
+    unhurt(&neighbour).await;
+}

@@ -1,0 +1,222 @@
+//! Which server do the tests of sessions talk to?
+#![allow(dead_code)]
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use nerite_api::{Api, LogSwitches};
+use nerite_backend::identity::Identity;
+use nerite_backend::{
+    Batch, Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, NoMeter, Runtime, Times,
+};
+use nerite_client::DataType;
+use nerite_config::HostFacts;
+use nerite_engine::{Engine, Loader, Runtimes};
+use nerite_repository::{ControlMode, Store, StoreOptions};
+use nerite_request::Status;
+use nerite_request::setting::LogSettings;
+use nerite_session::{Handle, Listener, Options, serve};
+use nerite_shm::{LeaseLimits, Pools, Registry};
+use tempfile::TempDir;
+
+/// A server in this process with the models `simple` (sum and difference of INT32[16]), `echo` (IN to OUT, any INT32 vector),
+/// `apart` (the same, its output in memory of its own) and `held` (the same, answered when a test says so).
+pub struct House {
+    pub api: Api,
+    pub handle: Handle,
+    pub pools: Arc<Pools>,
+    pub held: Held,
+    pub socket: PathBuf,
+    _models: TempDir,
+}
+
+const SIMPLE: &str = r#"
+    backend: "add_sub" max_batch_size: 8
+    input [{ name: "INPUT0" data_type: TYPE_INT32 dims: [16] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [16] }]
+    output [{ name: "OUTPUT0" data_type: TYPE_INT32 dims: [16] }, { name: "OUTPUT1" data_type: TYPE_INT32 dims: [16] }]
+"#;
+const VECTOR: &str = r#"
+    input [{ name: "IN" data_type: TYPE_INT32 dims: [-1] }]
+    output [{ name: "OUT" data_type: TYPE_INT32 dims: [-1] }]
+    instance_group [{ count: 4 kind: KIND_CPU }]
+"#;
+
+impl House {
+    /// Lends up to 64 MiB, 16 MiB to each session.
+    pub fn new() -> House {
+        House::with(LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 }, nerite_api::Options::default())
+    }
+
+    pub fn with(limits: LeaseLimits, options: nerite_api::Options) -> House {
+        let models = tempfile::tempdir().unwrap();
+        let vector = |backend: &str| format!("backend: \"{backend}\" {VECTOR}");
+        let configs = [
+            ("simple", SIMPLE.to_owned()),
+            ("echo", vector("identity")),
+            ("apart", vector("apart")),
+            ("held", vector("held")),
+        ];
+        for (name, config) in configs {
+            fs::create_dir_all(models.path().join(name).join("1")).unwrap();
+            fs::write(models.path().join(name).join("config.pbtxt"), config).unwrap();
+        }
+        let held = Held::default();
+        let mut runtimes = Runtimes::default();
+        runtimes.add(Arc::new(Identity));
+        runtimes.add(Arc::new(Each("add_sub", AddSub)));
+        runtimes.add(Arc::new(Each("apart", Apart)));
+        runtimes.add(Arc::new(held.clone()));
+        let pools = Pools::new(limits);
+        let regions = Arc::new(Registry::new(nerite_shm::Options::default()));
+        let options = nerite_api::Options { allow_client_shm: true, id: "house".into(), ..options };
+        let api = Api::with_pools(engine(&models, runtimes), regions, Arc::clone(&pools), log(), options);
+        let socket = models.path().join("session.sock");
+        let listener = Listener::bind(&socket, false).unwrap();
+        let handle = serve(api.clone(), Options::default(), listener);
+        House { api, handle, pools, held, socket, _models: models }
+    }
+
+    /// Waits until `done` holds. How long that may take is no matter of these tests, only that it comes.
+    #[track_caller]
+    pub fn until(what: &str, done: impl Fn() -> bool) -> Duration {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < Duration::from_secs(20), "{what} never came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        start.elapsed()
+    }
+}
+
+fn engine(models: &TempDir, runtimes: Runtimes) -> Arc<Engine> {
+    let repositories = vec![models.path().to_owned()];
+    let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
+    let loader = Loader { runtimes, host: HostFacts::cpu_only(), cores: 2, auto_complete: false };
+    let control = ControlMode::None;
+    let options = nerite_engine::Options { control, load_models: Vec::new(), load_threads: 1, load_retries: 0 };
+    let engine = Engine::new(store, loader, options);
+    assert_eq!(engine.start().unwrap(), Vec::<String>::new());
+    engine
+}
+
+fn log() -> Arc<LogSwitches> {
+    let (file, format) = (String::new(), "default".to_owned());
+    let (info, warning, error, verbose_level) = (false, false, false, 0);
+    Arc::new(LogSwitches::new(LogSettings { file, format, info, warning, error, verbose_level }))
+}
+
+/// A runtime whose models all compute the same.
+struct Each<C>(&'static str, C);
+
+impl<C: Compute + Clone + Sync + 'static> Runtime for Each<C> {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn engine(&self) -> String {
+        "a test".into()
+    }
+
+    fn load(&self, _: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        Ok(Arc::new(Each(self.0, self.1.clone())))
+    }
+}
+
+impl<C: Compute + Clone + Sync + 'static> Model for Each<C> {
+    fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
+        Ok(Box::new(InOrder(self.1.clone())))
+    }
+}
+
+#[derive(Clone)]
+struct AddSub;
+
+impl Compute for AddSub {
+    fn compute(&mut self, job: &mut Job, _: &mut Times) -> Result<(), Status> {
+        for (name, sign) in [("OUTPUT0", 1), ("OUTPUT1", -1)] {
+            if !job.wants(name) {
+                continue;
+            }
+            let shape = job.inputs()[0].shape.clone();
+            let mut slot = job.output(name, DataType::Int32, &shape)?;
+            let data = |job: &Job, name| job.input(name).unwrap().data.clone();
+            let (left, right) = (data(job, "INPUT0"), data(job, "INPUT1"));
+            let numbers = slot.numbers_mut::<i32>().unwrap();
+            let terms = left.numbers::<i32>().unwrap().iter().zip(right.numbers::<i32>().unwrap());
+            for (number, (left, right)) in numbers.iter_mut().zip(terms) {
+                *number = left + sign * right;
+            }
+            job.put(name, DataType::Int32, shape, slot.filled());
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+struct Apart;
+
+impl Compute for Apart {
+    fn compute(&mut self, job: &mut Job, _: &mut Times) -> Result<(), Status> {
+        let input = job.inputs()[0].clone();
+        let data = input.data.to_private(nerite_memory::Reason::Model);
+        job.put_buffer("OUT", input.datatype, input.shape, data);
+        Ok(())
+    }
+}
+
+/// Jobs of the model `held`, which are answered when a test says so.
+#[derive(Clone, Default)]
+pub struct Held(Arc<(Mutex<Vec<Job>>, Condvar)>);
+
+impl Held {
+    /// How many are held.
+    pub fn count(&self) -> usize {
+        self.0.0.lock().unwrap().len()
+    }
+
+    /// How many of them nobody waits for any more.
+    pub fn cancelled(&self) -> usize {
+        self.0.0.lock().unwrap().iter().filter(|job| job.is_cancelled()).count()
+    }
+
+    /// Answers all with what their inputs hold now.
+    pub fn answer(&self) {
+        for mut job in std::mem::take(&mut *self.0.0.lock().unwrap()) {
+            let input = job.inputs()[0].clone();
+            let result = job.output_bytes("OUT", input.data.len()).map(|mut slot| {
+                slot.fill_from(0, &input.data, nerite_memory::Reason::Model).unwrap();
+                job.put("OUT", input.datatype, input.shape, slot.filled());
+            });
+            job.finish(result, Times::begin(), &NoMeter);
+        }
+    }
+}
+
+impl Runtime for Held {
+    fn name(&self) -> &'static str {
+        "held"
+    }
+
+    fn engine(&self) -> String {
+        "a test".into()
+    }
+
+    fn load(&self, _: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Model for Held {
+    fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Instance for Held {
+    fn run(&mut self, batch: Batch) {
+        self.0.0.lock().unwrap().extend(batch.jobs);
+        self.0.1.notify_all();
+    }
+}

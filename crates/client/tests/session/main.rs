@@ -1,0 +1,7 @@
+//! Do sessions keep what `docs/session.md` says?
+#![allow(clippy::unwrap_used)]
+
+mod hostile;
+mod house;
+mod inference;
+mod names;

@@ -1,0 +1,157 @@
+//! Whose are leases and regions, and how much may one have?
+
+use nerite_api::{Category, Protocol, Restriction};
+use nerite_client::{Code, DataType, Region, Request, Session};
+use nerite_request::{Ask, AskInput, RegionRef, Source};
+use nerite_shm::{LeaseCounts, LeaseLimits};
+use nerite_tensor::Shape;
+
+use crate::house::House;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_region_of_one_session_is_nobody_elses() {
+    let house = House::new();
+    let mine = Session::connect(&house.socket).await.unwrap();
+    let other = Session::connect(&house.socket).await.unwrap();
+    let key = format!("/nerite-session-names-{}", std::process::id());
+    let region = Region::create(&key, 4096).unwrap();
+    region.write(0, &[9i32; 4]).unwrap();
+    mine.register_system_region("mine", &key, 0, 4096).await.unwrap();
+
+    assert_eq!(mine.system_regions("").await.unwrap().len(), 1);
+    assert!(other.system_regions("").await.unwrap().is_empty());
+    assert!(house.api.system_status("").unwrap().is_empty(), "HTTP and gRPC see nothing");
+
+    let window = RegionRef { name: "mine".to_owned(), offset: 0, byte_size: 16 };
+    let request = Request::new("echo").input_in_window("IN", DataType::Int32, &[4], window);
+    assert_eq!(mine.infer(&request).await.unwrap().outputs[0].as_slice::<i32>().unwrap(), [9; 4]);
+    assert_eq!(other.infer(&request).await.unwrap_err().code(), Some(Code::NotFound));
+
+    other.unregister_system_region("").await.unwrap();
+    house.api.unregister_system("").unwrap();
+    mine.infer(&request).await.unwrap();
+    other.register_system_region("mine", &key, 0, 4096).await.unwrap();
+    mine.unregister_system_region("mine").await.unwrap();
+    assert_eq!(mine.infer(&request).await.unwrap_err().code(), Some(Code::NotFound));
+    other.infer(&request).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sessions_region_shadows_the_shared_one_of_that_name() {
+    let house = House::new();
+    let session = Session::connect(&house.socket).await.unwrap();
+    let region = |which: i32| {
+        let key = format!("/nerite-session-shadow-{which}-{}", std::process::id());
+        let region = Region::create(&key, 4096).unwrap();
+        region.write(0, &[which; 4]).unwrap();
+        (region, key)
+    };
+    let ((_shared, shared), (_own, own)) = (region(1), region(2));
+    house.api.register_system("r", &shared, 0, 4096).unwrap();
+    let window = RegionRef { name: "r".to_owned(), offset: 0, byte_size: 16 };
+    let request = Request::new("echo").input_in_window("IN", DataType::Int32, &[4], window);
+    assert_eq!(session.infer(&request).await.unwrap().outputs[0].as_slice::<i32>().unwrap(), [1; 4]);
+    session.register_system_region("r", &own, 0, 4096).await.unwrap();
+    assert_eq!(session.infer(&request).await.unwrap().outputs[0].as_slice::<i32>().unwrap(), [2; 4]);
+    session.unregister_system_region("").await.unwrap();
+    assert_eq!(session.infer(&request).await.unwrap().outputs[0].as_slice::<i32>().unwrap(), [1; 4]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_protocols_find_a_lease_by_its_name_while_it_is_lent() {
+    let house = House::new();
+    let session = Session::connect(&house.socket).await.unwrap();
+    let lease = session.borrow(4096).await.unwrap();
+    lease.write(0, &[4i32; 4]).unwrap();
+    let ask = |window: RegionRef| Ask {
+        model: "echo".to_owned(),
+        inputs: vec![AskInput {
+            name: "IN".to_owned(),
+            datatype: DataType::Int32,
+            shape: Shape::from_slice(&[4]),
+            source: Source::Region(window),
+        }],
+        ..Ask::default()
+    };
+    let response = house.api.infer(ask(lease.window(0, 16))).await;
+    assert_eq!(response.outputs[0].data.numbers::<i32>().unwrap(), [4; 4]);
+    assert!(house.api.system_status("").unwrap().is_empty(), "and yet it is no region");
+    let window = lease.window(0, 16);
+    drop((lease, session));
+    tokio::task::block_in_place(|| House::until("the end", || house.pools.counts() == LeaseCounts::default()));
+    assert_eq!(house.api.infer(ask(window)).await.error.unwrap().code, Code::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_goes_back_when_all_of_it_is_dropped() {
+    let house = House::new();
+    let session = Session::connect(&house.socket).await.unwrap();
+    let lease = session.borrow(2 << 20).await.unwrap();
+    lease.write(0, &[1u8; 100]).unwrap();
+    let (name, view) = (lease.name().to_owned(), lease.view::<u8>(0, 100).unwrap());
+    drop(lease);
+    assert_eq!(house.pools.counts().idle, 0, "the view holds it");
+    assert_eq!(*view, [1; 100]);
+    drop(view);
+    tokio::task::block_in_place(|| House::until("the return", || house.pools.counts().idle == 1));
+    let again = session.borrow(2 << 20).await.unwrap();
+    assert_eq!((again.name(), again.read_bytes(99, 2).unwrap()), (name.as_str(), vec![1, 0]));
+    drop(again);
+    tokio::task::block_in_place(|| House::until("the return", || house.pools.counts().idle == 1));
+    assert_eq!(house.pools.trim(0), 2 << 20);
+    let fresh = session.borrow(2 << 20).await.unwrap();
+    assert_eq!((fresh.name() == name, fresh.read_bytes(0, 2).unwrap()), (false, vec![0, 0]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_sessions_quota_is_not_anothers() {
+    let house = House::with(
+        LeaseLimits { bytes_max: 8 << 20, session_bytes_max: 4 << 20 },
+        nerite_api::Options::default(),
+    );
+    let greedy = Session::connect(&house.socket).await.unwrap();
+    let modest = Session::connect(&house.socket).await.unwrap();
+    let mut held = Vec::new();
+    let refused = loop {
+        match greedy.borrow(1 << 20).await {
+            Ok(lease) => held.push(lease),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!((held.len(), refused.code()), (4, Some(Code::Unavailable)));
+    assert!(refused.to_string().contains("--session-max-bytes"), "{refused}");
+    assert_eq!(greedy.borrow(5 << 20).await.unwrap_err().code(), Some(Code::InvalidArg));
+    assert_eq!(greedy.borrow(0).await.unwrap_err().code(), Some(Code::InvalidArg));
+    let lease = modest.borrow(1 << 20).await.unwrap();
+    lease.write(0, &[1i32; 4]).unwrap();
+    let request = Request::new("echo").input_in_window("IN", DataType::Int32, &[4], lease.window(0, 16));
+    modest.infer(&request).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_restricted_elsewhere_is_restricted_here() {
+    let rule = |protocol, category, header: &str| Restriction {
+        protocol,
+        category,
+        header: header.to_owned(),
+        value: "secret".to_owned(),
+    };
+    let restrictions = vec![
+        rule(Protocol::Http, Category::Inference, "infer-key"),
+        rule(Protocol::Grpc, Category::SharedMemory, "triton-grpc-protocol-shm-key"),
+    ];
+    let options = nerite_api::Options { restrictions, ..nerite_api::Options::default() };
+    let house = House::with(LeaseLimits::default(), options);
+    let request = Request::new("echo").input(nerite_client::Tensor::from_slice("IN", &[1], &[1i32]).unwrap());
+    let cases: [(&[(&str, &str)], bool, bool); 4] = [
+        (&[], false, false),
+        (&[("Infer-Key", "secret")], true, false),
+        (&[("infer-key", "wrong"), ("triton-grpc-protocol-shm-key", "secret")], false, true),
+        (&[("infer-key", "secret"), ("triton-grpc-protocol-shm-key", "secret")], true, true),
+    ];
+    for (headers, infers, borrows) in cases {
+        let session = Session::connect_with(&house.socket, headers).await.unwrap();
+        assert_eq!(session.infer(&request).await.is_ok(), infers, "{headers:?}");
+        assert_eq!(session.borrow(1).await.is_ok(), borrows, "{headers:?}");
+    }
+}
