@@ -96,7 +96,9 @@ def http_call(url: str, method: str, path: str, body=None, headers: dict[str, st
     if isinstance(body, str):
         body = body.encode()
     with contextlib.closing(http.client.HTTPConnection(url, timeout=TIMEOUT_S)) as connection:
-        connection.request(method, path, body, headers or {})
+        # A server may answer before it has read all of a body it does not want.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
         return Answer(answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read())
 

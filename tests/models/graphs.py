@@ -87,7 +87,7 @@ def empty_output() -> onnx.ModelProto:
             helper.make_node("Identity", ["INPUT0"], ["OUTPUT1"]),
         ],
         [value("INPUT0", "FP32", ["n"])],
-        [value("OUTPUT0", "FP32", [0]), value("OUTPUT1", "FP32", ["n"])],
+        [value("OUTPUT0", "FP32", ["none"]), value("OUTPUT1", "FP32", ["n"])],
         weights,
     )
 
@@ -246,9 +246,11 @@ def recurrent(cell: str, features: int = 4, hidden: int = 8) -> onnx.ModelProto:
         "axis_1": np.array([1], np.int64),
         "axis_0": np.array([0], np.int64),
     }
+    # The form that PyTorch exports.
+    more = {"linear_before_reset": 1} if cell == "GRU" else {}
     nodes = [
         helper.make_node("Transpose", ["INPUT0"], ["by_time"], perm=[1, 0, 2]),
-        helper.make_node(cell, ["by_time", "w", "r", "b"], ["states", "last"], hidden_size=hidden),
+        helper.make_node(cell, ["by_time", "w", "r", "b"], ["states", "last"], hidden_size=hidden, **more),
         helper.make_node("Squeeze", ["states", "axis_1"], ["one_way"]),
         helper.make_node("Transpose", ["one_way"], ["OUTPUT0"], perm=[1, 0, 2]),
         helper.make_node("Squeeze", ["last", "axis_0"], ["OUTPUT1"]),

@@ -79,7 +79,8 @@ def make_onnx(repository: pathlib.Path) -> None:
     put(repository, "add_sub_fixed", graphs.add_sub("FP32", [4]))
     put(repository, "no_config", graphs.identity("FP32", ["n", 2]))
     put(repository, "scalar", graphs.scalar())
-    put(repository, "empty_output", graphs.empty_output())
+    put(repository, "empty_output", graphs.empty_output(),
+        onnx_config("empty_output", [("INPUT0", "FP32", (-1,))], [("OUTPUT0", "FP32", (-1,)), ("OUTPUT1", "FP32", (-1,))]))
     put(repository, "three_outputs", graphs.three_outputs())
     put(repository, "dynamic_transpose", graphs.dynamic_transpose(),
         onnx_config("dynamic_transpose", [("INPUT0", "FP32", (-1, -1))], [("OUTPUT0", "FP32", (-1, -1))]))
