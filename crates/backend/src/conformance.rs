@@ -5,7 +5,7 @@
 //!
 //! Held here: every job is answered exactly once and in order; a batch gives what its jobs give alone; only wanted outputs
 //! come; an output goes into the client's memory, exact or larger, and into none that is too small; a cancelled job says
-//! so; an error leaves the instance usable; inputs are released before the answer; times never go back.
+//! so; an error leaves the instance usable; instances run side by side; inputs are released before the answer; times never go back.
 
 pub mod oracle;
 mod witness;
@@ -18,6 +18,9 @@ use nerite_tensor::Tensor;
 
 use crate::{Instance, InstanceSpec, LoadContext, Runtime};
 use witness::{Asked, Witness};
+
+/// How often instances are run side by side.
+const ROUNDS: usize = 50;
 
 /// A model and what it computes.
 pub struct Fixture {
@@ -56,7 +59,7 @@ pub fn check_runtime(runtime: &dyn Runtime, fixture: &Fixture) {
         survives_an_error(instance, fixture);
         answers_no_jobs_with_silence(instance);
     }
-    runs_on_another_thread(first, fixture);
+    run_side_by_side(first, second, fixture);
     a_dropped_job_is_answered(fixture);
 }
 
@@ -147,10 +150,15 @@ fn answers_no_jobs_with_silence(instance: &mut dyn Instance) {
     assert!(Witness::run(instance, Vec::new()).responses.is_empty(), "no jobs, no answers");
 }
 
-fn runs_on_another_thread(mut instance: Box<dyn Instance>, fixture: &Fixture) {
+/// Each on a thread that has not seen it before.
+fn run_side_by_side(first: Box<dyn Instance>, second: Box<dyn Instance>, fixture: &Fixture) {
     std::thread::scope(|scope| {
-        let there = scope.spawn(move || answers_every_case(&mut *instance, fixture));
-        assert!(there.join().is_ok(), "an instance may be moved to another thread");
+        let threads = [first, second].map(|mut instance| {
+            scope.spawn(move || (0..ROUNDS).for_each(|_| answers_a_batch_in_order(&mut *instance, fixture)))
+        });
+        for thread in threads {
+            assert!(thread.join().is_ok(), "instances run side by side, on any thread");
+        }
     });
 }
 

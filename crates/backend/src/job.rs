@@ -144,7 +144,8 @@ impl Job {
 
     /// Ends the job: tells `meter`, then sends the outputs put so far as the last response, or the error.
     pub fn finish(self, result: Result<(), Status>, times: Times, meter: &dyn Meter) {
-        let result = result.and_then(|()| self.check_memory());
+        // A loss of memory explains whatever else went wrong.
+        let result = self.check_memory().and(result);
         let outcome = match &result {
             Ok(()) => Outcome::Success,
             Err(error) if error.code == Code::Cancelled => Outcome::Cancelled,

@@ -57,10 +57,20 @@ impl OnnxRuntime {
         if let Some(first) = opened.as_ref().filter(|first| *first != path) {
             return Err(OpenError::Second { first: first.clone(), second: path.to_path_buf() });
         }
-        ort::init_from(path).map(drop).map_err(|e| OpenError::Unusable { reason: e.to_string() })?;
+        ort::init_from(path).map(drop).map_err(|e| OpenError::Unusable { reason: reason(&e) })?;
         *opened = Some(path.to_path_buf());
         let version = version_of(path).unwrap_or_else(|| "of unknown version".into());
         Ok(OnnxRuntime { path: path.to_path_buf(), version })
+    }
+}
+
+/// What is wrong with a library; of one that does not open, the linker's own words, which its error keeps to itself.
+fn reason(error: &ort::LoadDynamicError) -> String {
+    match error {
+        ort::LoadDynamicError::Dlopen { error: linker, .. } => {
+            std::error::Error::source(linker).map_or_else(|| error.to_string(), ToString::to_string)
+        }
+        other => other.to_string(),
     }
 }
 
