@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nerite_client::http;
+use tokio::signal::unix::{SignalKind, signal};
 
 use self::digits::Accuracy;
 use self::latency::Row;
@@ -183,7 +184,15 @@ async fn demonstrate(exit: bool, examples: Option<PathBuf>) -> Result<(), DemoEr
     tokio::select! {
         done = whole => done,
         // A Ctrl-C at a terminal reaches the server as well; dropping it ends it wherever the signal came from.
-        _ = tokio::signal::ctrl_c() => Ok(()),
+        told = told_to_end() => told.map_err(|reason| DemoError::System { what: "cannot wait for signals", reason }),
+    }
+}
+
+async fn told_to_end() -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted,
+        _ = terminate.recv() => Ok(()),
     }
 }
 

@@ -13,6 +13,7 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(Some(steps), target());
         let style = ProgressStyle::with_template("  {bar:30} {pos}/{len} {msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.tick();
         Progress(bar)
     }
 
