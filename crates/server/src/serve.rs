@@ -3,6 +3,7 @@
 mod host;
 mod listen;
 mod models;
+mod sessions;
 mod stop;
 
 use std::process::ExitCode;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use nerite_api::{Api, LogSwitches};
 use nerite_engine::Engine;
-use nerite_shm::Registry;
+use nerite_shm::{Pools, Registry};
 
 use crate::flags::{self, ParseError};
 use crate::logger::{self, PLAIN};
@@ -91,7 +92,7 @@ fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Setting
         strict_readiness: settings.strict_readiness,
         counter_latencies: settings.metrics.as_ref().is_some_and(|metrics| metrics.counter_latencies),
     };
-    Api::new(Arc::clone(engine), Arc::new(regions), switches, options)
+    Api::with_pools(Arc::clone(engine), Arc::new(regions), Pools::new(settings.sessions.limits), switches, options)
 }
 
 /// The tables that Triton prints once its models are loaded; scripts look for them.

@@ -1,6 +1,7 @@
 //! What did the operator decide?
 
 mod access;
+mod sessions;
 
 use std::path::PathBuf;
 
@@ -10,6 +11,8 @@ use nerite_request::setting::LogSettings;
 use regex::{Regex, RegexBuilder};
 
 use crate::flags::{BadValue, Given, Honour, Values};
+
+pub use sessions::{SessionSocket, Sessions};
 
 /// Everything `nerite serve` was told, checked.
 #[derive(Debug)]
@@ -38,6 +41,8 @@ pub struct Settings {
     pub threads: usize,
     /// Whether clients may register shared memory.
     pub allow_client_shm: bool,
+    /// The session socket and what it lends.
+    pub sessions: Sessions,
     /// Whether a failing model ends the start.
     pub exit_on_error: bool,
     /// Whether ready means that all models are.
@@ -172,6 +177,7 @@ impl Settings {
             http_input_bytes_max: http_input_bytes_max as u64,
             threads: values.int("http-thread-count", 8usize)?.max(1),
             allow_client_shm: values.bool("allow-client-shm", true)?,
+            sessions: sessions::sessions(&values)?,
             exit_on_error: values.bool("exit-on-error", true)?,
             strict_readiness: values.bool("strict-readiness", true)?,
             backend_config: backend_config(&values)?,

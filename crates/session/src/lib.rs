@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod descriptors;
 mod inference;
 pub mod limits;
 mod listen;
@@ -19,5 +20,6 @@ mod serve;
 mod session;
 mod socket;
 
+pub use descriptors::raise_descriptor_limit;
 pub use listen::{BindError, Listener, default_path};
 pub use serve::{Handle, Options, serve};

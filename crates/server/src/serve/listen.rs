@@ -16,12 +16,14 @@ pub struct Fronts {
     http: Option<nerite_http::Handle>,
     grpc: Option<nerite_grpc::Handle>,
     metrics: Option<nerite_metrics::Handle>,
+    sessions: Option<nerite_session::Handle>,
 }
 
 impl Fronts {
     /// Stops accepting; resolves when the last request has been answered. Metrics are there to the end.
     pub async fn stop(&self) {
-        // Both are told before either is waited for.
+        // All are told before any is waited for.
+        let sessions = self.sessions.as_ref().map(nerite_session::Handle::stop);
         let http = self.http.as_ref().map(nerite_http::Handle::stop);
         let grpc = self.grpc.as_ref().map(nerite_grpc::Handle::stop);
         if let Some(http) = http {
@@ -29,6 +31,9 @@ impl Fronts {
         }
         if let Some(grpc) = grpc {
             grpc.await;
+        }
+        if let Some(sessions) = sessions {
+            sessions.await;
         }
         if let Some(metrics) = &self.metrics {
             metrics.stop().await;
@@ -41,7 +46,8 @@ pub fn start(api: &Api, settings: &Settings) -> Result<Fronts, StartError> {
     let grpc = settings.grpc.as_ref().map(|front| start_grpc(api, front, &settings.grpc_tuning)).transpose()?;
     let http = settings.http.as_ref().map(|front| start_http(api, front)).transpose()?;
     let metrics = settings.metrics.as_ref().map(|metrics| start_metrics(api, metrics)).transpose()?;
-    Ok(Fronts { http, grpc, metrics })
+    let sessions = super::sessions::start(api, &settings.sessions)?;
+    Ok(Fronts { http, grpc, metrics, sessions })
 }
 
 fn start_http(api: &Api, front: &Front) -> Result<nerite_http::Handle, StartError> {

@@ -1,0 +1,82 @@
+//! Who may open sessions, where, and how much is lent?
+
+use std::path::PathBuf;
+
+use nerite_shm::LeaseLimits;
+
+use crate::flags::{BadValue, Values};
+
+/// The session socket and what it lends.
+#[derive(Debug)]
+pub struct Sessions {
+    /// Where it is.
+    pub socket: SessionSocket,
+    /// Users besides the server's own.
+    pub allow_uids: Vec<u32>,
+    /// What is lent at the most.
+    pub limits: LeaseLimits,
+}
+
+/// Where sessions are opened.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SessionSocket {
+    /// Under the user's runtime directory; if that cannot be, the server does without.
+    Default,
+    /// Here, or the server does not start.
+    At(PathBuf),
+    /// Nowhere.
+    Off,
+}
+
+pub(super) fn sessions(values: &Values<'_>) -> Result<Sessions, BadValue> {
+    let socket = match values.text("session-socket") {
+        None | Some("") => SessionSocket::Default,
+        Some("off") => SessionSocket::Off,
+        Some(path) => SessionSocket::At(PathBuf::from(path)),
+    };
+    let uid = |word: &str| {
+        let reason = || format!("'{word}' is no user's number");
+        word.parse().map_err(|_| BadValue { flag: "session-allow-uid", reason: reason() })
+    };
+    let allow_uids = values.all("session-allow-uid").map(uid).collect::<Result<_, _>>()?;
+    let LeaseLimits { bytes_max, .. } = LeaseLimits::default();
+    let bytes_max = values.int("lease-max-bytes", bytes_max)?;
+    let session_bytes_max = values.int("session-max-bytes", bytes_max / 2)?;
+    Ok(Sessions { socket, allow_uids, limits: LeaseLimits { bytes_max, session_bytes_max } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags;
+
+    #[track_caller]
+    fn check(line: &[&str], expect: Result<(SessionSocket, &[u32], u64, u64), &str>) {
+        let words: Vec<String> = line.iter().map(|&word| word.to_owned()).collect();
+        let given = flags::parse(&words).expect("known flags");
+        let found = sessions(&Values(&given));
+        let found = found.map(|s| (s.socket, s.allow_uids, s.limits.bytes_max, s.limits.session_bytes_max));
+        match (found, expect) {
+            (Ok(found), Ok(expect)) => assert_eq!((found.0, &found.1[..], found.2, found.3), expect, "{line:?}"),
+            (Err(found), Err(expect)) => assert_eq!(found.reason, expect, "{line:?}"),
+            (found, _) => panic!("{line:?} gives {found:?}"),
+        }
+    }
+
+    #[test]
+    fn one_session_gets_half_of_all_unless_it_is_said() {
+        check(
+            &["--session-socket=/run/a.sock", "--lease-max-bytes=100"],
+            Ok((SessionSocket::At("/run/a.sock".into()), &[], 100, 50)),
+        );
+        check(
+            &["--session-socket=off", "--lease-max-bytes=100", "--session-max-bytes=7", "--session-allow-uid=0"],
+            Ok((SessionSocket::Off, &[0], 100, 7)),
+        );
+        check(
+            &["--lease-max-bytes=8", "--session-allow-uid=1", "--session-allow-uid=2"],
+            Ok((SessionSocket::Default, &[1, 2], 8, 4)),
+        );
+        check(&["--session-allow-uid=root"], Err("'root' is no user's number"));
+    }
+}
