@@ -26,8 +26,10 @@ mod listen;
 mod options;
 mod serve;
 mod stream;
+mod tls;
 mod unary;
 
 pub use listen::Listener;
 pub use options::{CompressionLevel, Options};
 pub use serve::{Handle, serve};
+pub use tls::{Tls, TlsError};

@@ -14,6 +14,8 @@ pub const CANCELLED_UNSEEN_MAX: usize = 4096;
 pub const METADATA_BYTES_MAX: u32 = 64 << 10;
 /// Requests of one ModelStreamInfer that wait for their answers; beyond that the stream is not read on.
 pub const REQUESTS_PER_STREAM_MAX: usize = 1024;
+/// How long a client may take to agree on a key.
+pub const HANDSHAKE_MS_MAX: u64 = 20_000;
 /// Connections that wait to be accepted.
 pub const BACKLOG: u32 = 1024;
 

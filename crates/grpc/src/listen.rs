@@ -8,19 +8,24 @@ use std::{fs, io};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 use crate::limits::BACKLOG;
+use crate::tls::Tls;
 
 /// A place where clients can connect.
 #[derive(Debug)]
-pub enum Listener {
-    /// A TCP port.
+pub struct Listener {
+    place: Place,
+    tls: Option<Tls>,
+}
+
+#[derive(Debug)]
+enum Place {
     Tcp(TcpListener),
-    /// A Unix socket.
     Unix(OwnedSocket),
 }
 
 /// A Unix socket that takes its file with it.
 #[derive(Debug)]
-pub struct OwnedSocket {
+struct OwnedSocket {
     listener: UnixListener,
     path: PathBuf,
 }
@@ -35,6 +40,7 @@ impl Drop for OwnedSocket {
 /// What a listener gives.
 pub(crate) enum Socket {
     Tcp(TcpStream),
+    Secured(TcpStream, Tls),
     Unix(UnixStream),
 }
 
@@ -48,7 +54,7 @@ impl Listener {
             socket.set_reuseport(true)?;
         }
         socket.bind(address)?;
-        Ok(Listener::Tcp(socket.listen(BACKLOG)?))
+        Ok(Listener { place: Place::Tcp(socket.listen(BACKLOG)?), tls: None })
     }
 
     /// Listens on a Unix socket at `path`. A socket there that nobody listens at any more is replaced. Needs the runtime's
@@ -58,25 +64,35 @@ impl Listener {
         if is_socket && net::UnixStream::connect(path).is_err() {
             fs::remove_file(path)?;
         }
-        Ok(Listener::Unix(OwnedSocket { listener: UnixListener::bind(path)?, path: path.to_owned() }))
+        let socket = OwnedSocket { listener: UnixListener::bind(path)?, path: path.to_owned() };
+        Ok(Listener { place: Place::Unix(socket), tls: None })
+    }
+
+    /// The same port behind TLS. A Unix socket stays as it is: who may connect there is the file system's affair.
+    pub fn secured(self, tls: Tls) -> Listener {
+        Listener { tls: Some(tls), ..self }
     }
 
     /// The TCP address, which tells the port where 0 was asked for; `None` for a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
-        match self {
-            Listener::Tcp(listener) => listener.local_addr().ok(),
-            Listener::Unix(_) => None,
+        match &self.place {
+            Place::Tcp(listener) => listener.local_addr().ok(),
+            Place::Unix(_) => None,
         }
     }
 
     pub(crate) async fn accept(&self) -> io::Result<Socket> {
-        match self {
-            Listener::Tcp(listener) => {
+        match &self.place {
+            Place::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                Ok(Socket::Tcp(stream))
+                // Refused only for a connection that is gone already, which shows soon enough.
+                let _ = stream.set_nodelay(true);
+                Ok(match &self.tls {
+                    Some(tls) => Socket::Secured(stream, tls.clone()),
+                    None => Socket::Tcp(stream),
+                })
             }
-            Listener::Unix(socket) => Ok(Socket::Unix(socket.listener.accept().await?.0)),
+            Place::Unix(socket) => Ok(Socket::Unix(socket.listener.accept().await?.0)),
         }
     }
 }

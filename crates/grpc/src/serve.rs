@@ -107,6 +107,9 @@ async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>
             Ok(Socket::Tcp(stream)) => {
                 tokio::spawn(connection::serve(stream, Arc::clone(&front), open.clone()));
             }
+            Ok(Socket::Secured(stream, tls)) => {
+                tokio::spawn(connection::serve_secured(stream, tls, Arc::clone(&front), open.clone()));
+            }
             Ok(Socket::Unix(stream)) => {
                 tokio::spawn(connection::serve(stream, Arc::clone(&front), open.clone()));
             }

@@ -1,4 +1,6 @@
-//! Which names, numbers and types does the gRPC schema have? Written to `target/descriptors.bin`, or to the path given.
+//! Which names, numbers and types does the gRPC schema have?
+//!
+//! Writes its descriptors to `target/descriptors.bin`, or to the path given.
 
 use std::{env, fs, io, path::PathBuf};
 

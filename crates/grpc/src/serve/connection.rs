@@ -8,6 +8,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::Front;
@@ -15,6 +16,21 @@ use crate::dispatch::dispatch;
 use crate::execute::FirstPollInPlace;
 use crate::limits;
 use crate::options::Options;
+use crate::tls::Tls;
+
+/// Agrees on a key, then serves the connection.
+pub(super) async fn serve_secured(socket: TcpStream, tls: Tls, front: Arc<Front>, open: watch::Receiver<()>) {
+    let agreed = tokio::select! {
+        biased;
+        agreed = tls.0.accept(socket) => agreed,
+        () = front.stopped() => return,
+        () = tokio::time::sleep(Duration::from_millis(limits::HANDSHAKE_MS_MAX)) => return,
+    };
+    match agreed {
+        Ok(socket) => serve(socket, front, open).await,
+        Err(fault) => log::debug!("a gRPC client and we do not agree on TLS: {fault}"),
+    }
+}
 
 /// Serves a connection until it ends; `open` is held that long.
 pub(super) async fn serve<S>(socket: S, front: Arc<Front>, open: watch::Receiver<()>)

@@ -12,6 +12,7 @@ use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::setting::LogSettings;
 use nerite_shm::Registry;
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 
 use crate::peer::Peer;
 use crate::runtimes::{Held, Repeat};
@@ -20,7 +21,7 @@ use crate::runtimes::{Held, Repeat};
 pub struct House {
     pub handle: Handle,
     pub held: Held,
-    address: std::net::SocketAddr,
+    pub address: Option<std::net::SocketAddr>,
     _models: TempDir,
 }
 
@@ -36,6 +37,10 @@ impl House {
     }
 
     pub fn with(options: Options, rules: nerite_api::Options) -> House {
+        House::behind(Listener::tcp("127.0.0.1:0".parse().unwrap(), false).unwrap(), options, rules)
+    }
+
+    pub fn behind(listener: Listener, options: Options, rules: nerite_api::Options) -> House {
         let models = tempfile::tempdir().unwrap();
         let decoupled = "model_transaction_policy { decoupled: true }";
         for (name, backend, more) in [("echo", "identity", ""), ("held", "held", ""), ("repeat", "repeat", decoupled)] {
@@ -50,14 +55,13 @@ impl House {
         runtimes.add(Arc::new(Repeat));
         let api =
             Api::new(engine(&models, runtimes), Arc::new(Registry::new(nerite_shm::Options::default())), log(), rules);
-        let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), false).unwrap();
-        let address = listener.address().unwrap();
+        let address = listener.address();
         let handle = serve(api, options, vec![listener]);
         House { handle, held, address, _models: models }
     }
 
     pub async fn peer(&self) -> Peer {
-        Peer::connect(self.address).await
+        Peer::over(TcpStream::connect(self.address.unwrap()).await.unwrap()).await
     }
 }
 

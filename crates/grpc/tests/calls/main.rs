@@ -8,3 +8,4 @@ mod infer;
 mod peer;
 mod runtimes;
 mod stream;
+mod tls;

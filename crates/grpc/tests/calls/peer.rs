@@ -1,7 +1,6 @@
 //! How does a test speak gRPC, down to the single frame?
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -15,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use nerite_wire::proto::messages::model_infer_request::InferInputTensor;
 use nerite_wire::proto::messages::{ModelInferRequest, ModelStreamInferResponse};
 use prost::Message;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 /// A client of one connection.
@@ -61,9 +60,7 @@ impl Body for Sent {
 }
 
 impl Peer {
-    pub async fn connect(address: SocketAddr) -> Peer {
-        let socket = TcpStream::connect(address).await.unwrap();
-        socket.set_nodelay(true).unwrap();
+    pub async fn over(socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Peer {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.initial_stream_window_size(1 << 24).initial_connection_window_size(1 << 24).max_frame_size(1 << 20);
         let (peer, connection) = builder.handshake(TokioIo::new(socket)).await.unwrap();

@@ -1,0 +1,146 @@
+//! Are the other doors as good as the plain one?
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nerite_grpc::{Listener, Options, Tls};
+use nerite_wire::proto::messages::{ServerLiveRequest, ServerLiveResponse};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::house::House;
+use crate::peer::Peer;
+
+/// A folder with `root.pem`, and `.pem` and `.key` of `server` and `client`, both signed by that root.
+struct Papers(TempDir);
+
+impl Papers {
+    fn new() -> Papers {
+        let papers = Papers(tempfile::tempdir().unwrap());
+        let mut root = CertificateParams::new([]).unwrap();
+        root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root_key = KeyPair::generate().unwrap();
+        fs::write(papers.path("root.pem"), root.self_signed(&root_key).unwrap().pem()).unwrap();
+        let issuer = Issuer::new(root, root_key);
+        for name in ["server", "client"] {
+            let key = KeyPair::generate().unwrap();
+            let paper = CertificateParams::new(["localhost".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+            fs::write(papers.path(&format!("{name}.pem")), paper.pem()).unwrap();
+            fs::write(papers.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
+        }
+        papers
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn house(&self, mutual: bool) -> House {
+        let roots = self.path("root.pem");
+        let roots = mutual.then_some(roots.as_path());
+        let tls = Tls::from_files(&self.path("server.pem"), &self.path("server.key"), roots).unwrap();
+        let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), false).unwrap().secured(tls);
+        House::behind(listener, Options::default(), nerite_api::Options::default())
+    }
+
+    async fn connect(&self, house: &House, with_paper: bool) -> std::io::Result<TlsStream<TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.path("root.pem")).unwrap()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+        let mut config = if with_paper {
+            let paper = CertificateDer::from_pem_file(self.path("client.pem")).unwrap();
+            let key = PrivateKeyDer::from_pem_file(self.path("client.key")).unwrap();
+            config.with_client_auth_cert(vec![paper], key).unwrap()
+        } else {
+            config.with_no_client_auth()
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let socket = TcpStream::connect(house.address.unwrap()).await?;
+        TlsConnector::from(Arc::new(config)).connect("localhost".try_into().unwrap(), socket).await
+    }
+}
+
+async fn is_live(peer: &Peer) -> bool {
+    peer.call("ServerLive", &ServerLiveRequest {}).await.message::<ServerLiveResponse>().live
+}
+
+#[tokio::test]
+async fn calls_go_through_tls() {
+    let papers = Papers::new();
+    let house = papers.house(false);
+    let socket = papers.connect(&house, false).await.unwrap();
+    assert_eq!(socket.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    assert!(is_live(&Peer::over(socket).await).await);
+}
+
+#[tokio::test]
+async fn where_clients_must_show_a_certificate_others_get_no_answer() {
+    let papers = Papers::new();
+    let house = papers.house(true);
+    assert!(is_live(&Peer::over(papers.connect(&house, true).await.unwrap()).await).await);
+    // The server's refusal comes after the client believes to be through.
+    if let Ok(socket) = papers.connect(&house, false).await {
+        let peer = Peer::over(socket).await;
+        let begun = peer.begin("ServerLive", &[]).await;
+        let answered = match begun {
+            Some((feed, calling)) => {
+                drop(feed);
+                calling.await.is_ok()
+            }
+            None => false,
+        };
+        assert!(!answered);
+    }
+}
+
+#[tokio::test]
+async fn a_plain_client_at_a_secured_door_disturbs_nobody() {
+    let papers = Papers::new();
+    let house = papers.house(false);
+    let socket = TcpStream::connect(house.address.unwrap()).await.unwrap();
+    let peer = Peer::over(socket).await;
+    if let Some((feed, calling)) = peer.begin("ServerLive", &[]).await {
+        drop(feed);
+        assert!(calling.await.is_err());
+    }
+    let socket = papers.connect(&house, false).await.unwrap();
+    assert!(is_live(&Peer::over(socket).await).await);
+    house.handle.stop().await;
+}
+
+#[track_caller]
+fn check(certificate: PathBuf, key: PathBuf, expect: &str) {
+    let error = Tls::from_files(&certificate, &key, None).unwrap_err().to_string();
+    assert!(error.contains(expect), "{error}");
+}
+
+#[test]
+fn wrong_papers_are_named() {
+    let papers = Papers::new();
+    check(papers.path("none.pem"), papers.path("server.key"), "none.pem' cannot be read as PEM");
+    check(papers.path("server.pem"), papers.path("server.pem"), "server.pem' cannot be read as PEM");
+    check(papers.path("server.pem"), papers.path("client.key"), "server.pem' cannot be used");
+}
+
+#[tokio::test]
+async fn calls_go_through_a_unix_socket_and_its_file_goes_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("grpc.sock");
+    for _ in 0..2 {
+        let listener = Listener::unix(&path).unwrap();
+        let house = House::behind(listener, Options::default(), nerite_api::Options::default());
+        let peer = Peer::over(UnixStream::connect(&path).await.unwrap()).await;
+        assert!(is_live(&peer).await);
+        house.handle.stop().await;
+        assert!(!path.exists());
+    }
+}
