@@ -25,8 +25,8 @@ use rten_onnx::onnx::{DataType as Onnx, GraphProto, NodeProto, ValueInfoProto};
 use crate::graph::{Written, element_type, rank};
 use faults::Circumstances;
 use operators::{Kind, data_inputs, gives_small, kind, result_type};
-pub use reach::{Extremes, Reach};
 use reach::Step;
+pub use reach::{Extremes, Reach};
 
 /// What is known of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,7 +109,8 @@ fn visit(node: &NodeProto, scope: &Scope<'_>, facts: &Facts, reach: &mut Reach) 
         let declared = scope.said.get(output.as_str()).and_then(|value| element_type(value));
         let onnx = declared.or_else(|| result_type(node, op, index, &inputs));
         let small = onnx == Some(Onnx::BOOL) || gives_small(op, index) || (all_small && kind != Kind::Graphs);
-        let followed = if index == 0 && onnx == Some(Onnx::INT64) { follow(node, op, &inputs, small, reach) } else { None };
+        let followed =
+            if index == 0 && onnx == Some(Onnx::INT64) { follow(node, op, &inputs, small, reach) } else { None };
         results.push(Fact { onnx, small, reach: followed });
     }
     judge(node, op, kind, &inputs, &results).map(|()| results)

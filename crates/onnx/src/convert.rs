@@ -34,19 +34,31 @@ pub fn to_engine<'a>(tensor: &'a Tensor, shape: &[i64]) -> Result<ValueOrView<'a
         DataType::Int64 => owned(tensor, &dims, narrow),
         DataType::Fp64 => owned(tensor, &dims, round),
         DataType::Bool => owned(tensor, &dims, |_, byte: u8| Ok(i32::from(byte != 0))),
-        other => Err(Status::unsupported(format!("input '{}' is {other}, which the engine lacks; {CURE}", tensor.name))),
+        other => {
+            Err(Status::unsupported(format!("input '{}' is {other}, which the engine lacks; {CURE}", tensor.name)))
+        }
     }
 }
 
 /// Adds what the engine made as the output of this name and datatype.
-pub fn from_engine(work: &mut Work<'_>, name: &str, datatype: DataType, shape: &[i64], value: Value) -> Result<(), Status> {
+pub fn from_engine(
+    work: &mut Work<'_>,
+    name: &str,
+    datatype: DataType,
+    shape: &[i64],
+    value: Value,
+) -> Result<(), Status> {
     match (datatype, value) {
         (DataType::Fp32, Value::FloatTensor(t)) => put(work, name, datatype, shape, t.into_data()),
         (DataType::Int32, Value::Int32Tensor(t)) => put(work, name, datatype, shape, t.into_data()),
         (DataType::Int8, Value::Int8Tensor(t)) => put(work, name, datatype, shape, t.into_data()),
         (DataType::Uint8, Value::UInt8Tensor(t)) => put(work, name, datatype, shape, t.into_data()),
-        (DataType::Int64, Value::Int32Tensor(t)) => return widen(work, name, datatype, shape, &t.into_data(), i64::from),
-        (DataType::Fp64, Value::FloatTensor(t)) => return widen(work, name, datatype, shape, &t.into_data(), f64::from),
+        (DataType::Int64, Value::Int32Tensor(t)) => {
+            return widen(work, name, datatype, shape, &t.into_data(), i64::from);
+        }
+        (DataType::Fp64, Value::FloatTensor(t)) => {
+            return widen(work, name, datatype, shape, &t.into_data(), f64::from);
+        }
         (DataType::Bool, Value::Int32Tensor(t)) => {
             return widen(work, name, datatype, shape, &t.into_data(), |truth: i32| u8::from(truth != 0));
         }

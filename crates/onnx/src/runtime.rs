@@ -82,7 +82,9 @@ fn load_graph(context: &LoadContext, path: &Path) -> Result<rten::Model, Status>
         }
         match catch_unwind(|| load_once(path, optimise)) {
             Ok(Ok(model)) => return Ok(model),
-            Ok(Err(error)) if error.kind() != LoadErrorKind::OptimizeError => return Err(refused(context, path, &error)),
+            Ok(Err(error)) if error.kind() != LoadErrorKind::OptimizeError => {
+                return Err(refused(context, path, &error));
+            }
             Ok(Err(error)) => first_error = first_error.or_else(|| Some(cannot(context, &error.to_string()))),
             Err(_) => {}
         }
@@ -110,7 +112,8 @@ fn refused(context: &LoadContext, path: &Path, error: &LoadError) -> Status {
 }
 
 fn check_datatypes(context: &LoadContext, ports: &Ports) -> Result<(), Status> {
-    let sides = ports.inputs.iter().map(|port| ("input", port)).chain(ports.outputs.iter().map(|port| ("output", port)));
+    let sides =
+        ports.inputs.iter().map(|port| ("input", port)).chain(ports.outputs.iter().map(|port| ("output", port)));
     for (side, port) in sides {
         match port.datatype {
             Some(datatype) if is_spoken(datatype) => {}

@@ -146,10 +146,22 @@ fn what_fits_32_bits_comes_back_as_it_went() {
     check("echo_fp32", &[floats("x", &[1.5, f32::NAN, -0.0])], &floats("y", &[1.5, f32::NAN, -0.0]));
     check("echo_int64", &[longs("x", &[i64::from(i32::MIN), 0, 7])], &longs("y", &[i64::from(i32::MIN), 0, 7]));
     check("echo_fp64", &[doubles("x", &[0.5, f64::from(-1e30f32)])], &doubles("y", &[0.5, f64::from(-1e30f32)]));
-    check("echo_int8", &[tensor("x", DataType::Int8, &[2], &[-128i8, 5])], &tensor("y", DataType::Int8, &[2], &[-128i8, 5]));
-    check("echo_uint8", &[tensor("x", DataType::Uint8, &[2], &[255u8, 5])], &tensor("y", DataType::Uint8, &[2], &[255u8, 5]));
+    check(
+        "echo_int8",
+        &[tensor("x", DataType::Int8, &[2], &[-128i8, 5])],
+        &tensor("y", DataType::Int8, &[2], &[-128i8, 5]),
+    );
+    check(
+        "echo_uint8",
+        &[tensor("x", DataType::Uint8, &[2], &[255u8, 5])],
+        &tensor("y", DataType::Uint8, &[2], &[255u8, 5]),
+    );
     // Any byte but 0 is true, and true is 1.
-    check("echo_bool", &[tensor("x", DataType::Bool, &[3], &[0u8, 1, 2])], &tensor("y", DataType::Bool, &[3], &[0u8, 1, 1]));
+    check(
+        "echo_bool",
+        &[tensor("x", DataType::Bool, &[3], &[0u8, 1, 2])],
+        &tensor("y", DataType::Bool, &[3], &[0u8, 1, 1]),
+    );
     check("not", &[tensor("x", DataType::Bool, &[3], &[0u8, 1, 2])], &tensor("y", DataType::Bool, &[3], &[1u8, 0, 0]));
     check("scalar", &[floats("x", &[2.5])], &floats("y", &[-2.5]));
     check("echo_fp32", &[floats("x", &[])], &floats("y", &[]));
@@ -185,11 +197,19 @@ fn arithmetic_is_judged_by_where_its_numbers_come_from() {
 #[test]
 fn int64_arithmetic_is_served_as_far_as_32_bits_reach() {
     let half = 1i64 << 30;
-    check("int64_add", &[longs("a", &[half, 1]), longs("b", &[half - 1, -5])], &longs("sum", &[i64::from(i32::MAX), -4]));
+    check(
+        "int64_add",
+        &[longs("a", &[half, 1]), longs("b", &[half - 1, -5])],
+        &longs("sum", &[i64::from(i32::MAX), -4]),
+    );
     let beyond = || vec![longs("a", &[half, 1]), longs("b", &[half, -5])];
     check_refused("int64_add", beyond(), &["operator Add ('add_sum') could reach 2147483648", "INT64 in 32 bits"]);
     check("int64_cumsum", &[longs("x", &[1, 1, 1])], &longs("y", &[1, 2, 3]));
-    check_refused("int64_cumsum", vec![longs("x", &[half, 0])], &["operator CumSum ('cumsum_y') could reach 2147483648"]);
+    check_refused(
+        "int64_cumsum",
+        vec![longs("x", &[half, 0])],
+        &["operator CumSum ('cumsum_y') could reach 2147483648"],
+    );
     check("topk_sums", &[longs("x", &[7, 9, 8])], &longs("y", &[18, 16]));
     check_refused("topk_sums", vec![longs("x", &[half, 0])], &["operator Add ('add_y')"]);
     let which = |x: &[i64]| vec![tensor("which", DataType::Bool, &[1], &[1u8]), longs("x", x)];
@@ -206,7 +226,10 @@ fn what_the_engine_gets_wrong_is_refused() {
 fn what_the_engine_lacks_is_named() {
     check_unloadable("lacking", &["Det operator not supported"]);
     for lacking in ["fp16", "bf16", "uint16", "uint32", "uint64", "int16", "bytes"] {
-        check_unloadable(&format!("echo_{lacking}"), &[&format!("input 'x' is {}, which it lacks", lacking.to_uppercase())]);
+        check_unloadable(
+            &format!("echo_{lacking}"),
+            &[&format!("input 'x' is {}, which it lacks", lacking.to_uppercase())],
+        );
     }
 }
 

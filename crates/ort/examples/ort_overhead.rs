@@ -70,7 +70,8 @@ fn directly(context: &LoadContext, runs: usize) -> Result<(), Anything> {
     let values = input.data.numbers::<f32>().ok_or("FP32 inputs only")?;
     let (name, shape) = (input.name.clone(), input.shape.to_vec());
     measure("directly", runs, || {
-        let tensor = ort::value::TensorRef::from_array_view((shape.clone(), values)).expect("a shape of its own values");
+        let tensor =
+            ort::value::TensorRef::from_array_view((shape.clone(), values)).expect("a shape of its own values");
         let outputs = session.run(ort::inputs![name.as_str() => tensor]).expect("a model that runs");
         std::hint::black_box(outputs);
     });

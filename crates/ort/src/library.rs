@@ -35,10 +35,12 @@ impl Surroundings {
         if let Some(path) = named {
             return Some(std::path::absolute(&path).unwrap_or(path));
         }
-        self.python_packages().into_iter().find_map(|packages| newest(&packages.join("onnxruntime/capi"))).or_else(|| {
-            let folders = self.paths("LD_LIBRARY_PATH").into_iter().chain(self.system.iter().cloned());
-            folders.into_iter().find_map(|folder| newest(&folder))
-        })
+        self.python_packages().into_iter().find_map(|packages| newest(&packages.join("onnxruntime/capi"))).or_else(
+            || {
+                let folders = self.paths("LD_LIBRARY_PATH").into_iter().chain(self.system.iter().cloned());
+                folders.into_iter().find_map(|folder| newest(&folder))
+            },
+        )
     }
 
     /// Folders of installed packages, those of the Python that would be started first.
@@ -155,7 +157,8 @@ mod tests {
         for file in files {
             touch(&root.join(file));
         }
-        let below = |text: &str| text.split(':').map(|p| root.join(p).display().to_string()).collect::<Vec<_>>().join(":");
+        let below =
+            |text: &str| text.split(':').map(|p| root.join(p).display().to_string()).collect::<Vec<_>>().join(":");
         let variables: HashMap<String, OsString> =
             variables.iter().map(|(key, value)| ((*key).to_string(), below(value).into())).collect();
         let system = system.iter().map(|folder| root.join(folder)).collect();
@@ -184,7 +187,12 @@ mod tests {
         let library = format!("python/{IN_PYTHON}");
         let files = ["python/bin/python3", &library, "system/libonnxruntime.so.1"];
         check(&files, &[("PATH", "empty:python/bin")], &["system"], Some(&library));
-        check(&["python/bin/python3", "system/libonnxruntime.so.1"], &[("PATH", "python/bin")], &["system"], Some(files[2]));
+        check(
+            &["python/bin/python3", "system/libonnxruntime.so.1"],
+            &[("PATH", "python/bin")],
+            &["system"],
+            Some(files[2]),
+        );
     }
 
     #[test]

@@ -96,8 +96,9 @@ impl Runtime for OnnxRuntime {
         let session = open_session(&path, context, &options)?;
         let ports = ports(&session);
         onnx::check(context, &ports)?;
-        let exposed = Exposed::read(&path)
-            .map_err(|e| Status::internal(format!("unable to load model '{}': '{}': {e}", context.model, path.display())))?;
+        let exposed = Exposed::read(&path).map_err(|e| {
+            Status::internal(format!("unable to load model '{}': '{}': {e}", context.model, path.display()))
+        })?;
         Ok(Arc::new(OrtModel {
             traits: Traits::new(&ports, exposed)?,
             ports: Arc::new(ports),
@@ -184,7 +185,9 @@ fn version_of(path: &Path) -> Option<String> {
         return None;
     }
     // SAFETY: the library's one documented entry point has this type.
-    let get = unsafe { std::mem::transmute::<*mut libc::c_void, extern "system" fn() -> *const ort::sys::OrtApiBase>(symbol) };
+    let get = unsafe {
+        std::mem::transmute::<*mut libc::c_void, extern "system" fn() -> *const ort::sys::OrtApiBase>(symbol)
+    };
     // SAFETY: the entry point answers a table that lives as long as the library.
     let base = unsafe { get().as_ref() }?;
     // SAFETY: a function of that table, without preconditions.

@@ -184,13 +184,7 @@ impl OrtInstance {
         Ok(())
     }
 
-    fn put_made(
-        &self,
-        work: &mut Work<'_>,
-        port: &Port,
-        made: Value<'static>,
-        feeds: &[Feed],
-    ) -> Result<(), Status> {
+    fn put_made(&self, work: &mut Work<'_>, port: &Port, made: Value<'static>, feeds: &[Feed]) -> Result<(), Status> {
         let failed = |e: ort::Error| library_status(&e);
         let (datatype, shape) = made.describe().map_err(failed)?;
         let datatype = datatype.ok_or_else(|| {

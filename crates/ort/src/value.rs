@@ -31,7 +31,12 @@ unsafe impl Sync for Value<'_> {}
 impl<'a> Value<'a> {
     /// A tensor over the bytes of `buffer`, which is on this host. The library only reads what it is fed: it counts a
     /// reference of the caller's on every graph input, so that no operator computes in place there.
-    pub fn over(info: &MemoryInfo<'_>, buffer: &'a Buffer, datatype: DataType, shape: &[i64]) -> Result<Self, ort::Error> {
+    pub fn over(
+        info: &MemoryInfo<'_>,
+        buffer: &'a Buffer,
+        datatype: DataType,
+        shape: &[i64],
+    ) -> Result<Self, ort::Error> {
         debug_assert!(buffer.place().is_host());
         // SAFETY: `len` readable bytes that `buffer` keeps mapped for 'a, and that are only read, as said above.
         unsafe { Value::with_data(info, buffer.as_ptr().cast_mut(), buffer.len(), datatype, shape) }
@@ -63,8 +68,9 @@ impl<'a> Value<'a> {
         let create = ort::api().CreateTensorWithDataAsOrtValue;
         // SAFETY: `info` is alive, `data` and `len` are as promised (the library checks `len` against shape and datatype),
         // `shape` is readable for its length, `out` is a place for one pointer.
-        let status =
-            unsafe { create(info.ptr(), data.cast(), len, shape.as_ptr(), shape.len(), to_sys(datatype), &raw mut out) };
+        let status = unsafe {
+            create(info.ptr(), data.cast(), len, shape.as_ptr(), shape.len(), to_sys(datatype), &raw mut out)
+        };
         done(status)?;
         Value::from_made(out)
     }

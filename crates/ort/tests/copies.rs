@@ -43,7 +43,10 @@ fn copied_while(act: impl FnOnce()) -> Vec<(&'static str, u64)> {
     let before = count();
     act();
     let differences = Reason::ALL.iter().zip(before).zip(count());
-    differences.map(|((reason, before), after)| (reason.name(), after - before)).filter(|(_, bytes)| *bytes > 0).collect()
+    differences
+        .map(|((reason, before), after)| (reason.name(), after - before))
+        .filter(|(_, bytes)| *bytes > 0)
+        .collect()
 }
 
 /// Memory that another process might write, as far as the runtime knows.
@@ -80,8 +83,7 @@ fn indices_are_copied_from_where_a_client_may_change_them(runtime: &OnnxRuntime)
     let mut instance = runtime.load(&context).unwrap().instance(&InstanceSpec::default()).unwrap();
     let seen = Seen::default();
     for (data, expected) in [(region(4), vec![("indices", 4)]), (Slot::heap(4).filled().into_buffer(), vec![])] {
-        let tensor =
-            Tensor { name: "rows".into(), datatype: DataType::Int32, shape: Shape::from_slice(&[1, 1]), data };
+        let tensor = Tensor { name: "rows".into(), datatype: DataType::Int32, shape: Shape::from_slice(&[1, 1]), data };
         let into = Arc::clone(&seen);
         let request = Request {
             id: String::new(),
@@ -130,7 +132,8 @@ fn tensors_that_lie_right_are_not_copied() {
     let batched = copied_while(|| run(&mut *instance, jobs));
     assert_eq!(batched, [], "a batch whose rows lie end to end, answered inline");
 
-    let apart = || vec![job(&seen, 1, [rows(1), rows(1)], [None, None]), job(&seen, 1, [rows(1), rows(1)], [slot(), slot()])];
+    let apart =
+        || vec![job(&seen, 1, [rows(1), rows(1)], [None, None]), job(&seen, 1, [rows(1), rows(1)], [slot(), slot()])];
     let jobs = apart();
     let gathered = copied_while(|| run(&mut *instance, jobs));
     assert_eq!(gathered, [("batch_gather", 256), ("batch_scatter", 128)], "a batch from here and there");

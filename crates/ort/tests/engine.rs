@@ -143,7 +143,10 @@ fn strings_keep_the_contract_and_their_zero_bytes() {
     };
     let fixture = Fixture {
         context: loading(&runtime, "echo_rows_bytes", 8),
-        cases: vec![case(1, &[b"a\0b", b""]), case(2, &[b"\0", b"\xff\xfe", b"long enough to leave the small string", b"x"])],
+        cases: vec![
+            case(1, &[b"a\0b", b""]),
+            case(2, &[b"\0", b"\xff\xfe", b"long enough to leave the small string", b"x"]),
+        ],
         faulty: Some(vec![tensor("x", DataType::Bytes, &[1, 2], b"\x01\0\0\0a\x09\0\0\0b".to_vec())]),
     };
     check_runtime(&runtime, &fixture);
@@ -215,7 +218,12 @@ fn an_unaligned_input_is_copied_and_right() {
     bytes.extend([1.0f32, 2.0].iter().flat_map(|f| f.to_le_bytes()));
     let whole = Buffer::from(bytes);
     let input = whole.slice(nerite_memory::Extent::new(1, 8, 9).unwrap());
-    check("echo_fp32", vec![tensor("x", DataType::Fp32, &[2], input)], vec![("y", None)], &[floats("y", &[2], &[1., 2.])]);
+    check(
+        "echo_fp32",
+        vec![tensor("x", DataType::Fp32, &[2], input)],
+        vec![("y", None)],
+        &[floats("y", &[2], &[1., 2.])],
+    );
 }
 
 #[test]

@@ -85,7 +85,9 @@ fn doubles(constant: &TensorProto, name: &str) -> Result<Vec<f64>, String> {
 /// The raw words of a constant of eight-byte numbers; `None` if it has them in a list of their own.
 fn words(constant: &TensorProto, name: &str) -> Result<Option<Vec<[u8; 8]>>, String> {
     if constant.data_location == Some(DataLocation::EXTERNAL) {
-        return Err(format!("the constant '{name}' of 64-bit numbers lies in a file of its own, where it is not checked"));
+        return Err(format!(
+            "the constant '{name}' of 64-bit numbers lies in a file of its own, where it is not checked"
+        ));
     }
     let Some(raw) = &constant.raw_data else { return Ok(None) };
     let raw = raw.borrow();

@@ -25,7 +25,9 @@ pub fn fault(node: &NodeProto, op: &str, known: Circumstances) -> Option<&'stati
     let integers = known.input == Some(Onnx::INT32) || known.input == Some(Onnx::INT64);
     match op {
         "Sign" if !integers => Some("would be 1 for zero in the engine"),
-        "Resize" if text(node, "mode") == Some("cubic") => Some("would interpolate linearly in the engine, not cubically"),
+        "Resize" if text(node, "mode") == Some("cubic") => {
+            Some("would interpolate linearly in the engine, not cubically")
+        }
         "NonMaxSuppression" => Some("would measure overlap otherwise in the engine, and not for each class"),
         "SequenceInsert" if node.input.len() > 2 => Some("would insert elsewhere in the engine"),
         "Softmax" | "LogSoftmax" if known.opset < SOFTMAX_ONE_AXIS && !is_last_axis(node, known.rank) => {

@@ -20,13 +20,15 @@ pub enum Kind {
 }
 
 /// Operators whose numbers come from their inputs unchanged.
+#[rustfmt::skip]
 const MOVES: &[&str] = &[
     "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather", "GatherND",
     "GatherElements", "Expand", "Tile", "Pad", "Where", "Flatten", "Compress", "DepthToSpace", "SpaceToDepth",
-    "ReverseSequence", "Trilu", "OneHot", "ConstantOfShape", "EyeLike", "Min", "Max", "Clip", "ReduceMin", "ReduceMax",
-    "Sign", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf",
-    "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Mod", "SequenceAt", "SequenceConstruct", "SequenceEmpty",
-    "SequenceInsert", "SequenceErase", "SplitToSequence", "ConcatFromSequence", "Optional", "OptionalGetElement",
+    "ReverseSequence", "Trilu", "OneHot", "ConstantOfShape", "EyeLike", "Min", "Max", "Clip", "ReduceMin",
+    "ReduceMax", "Sign", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Xor", "Not",
+    "IsNaN", "IsInf", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Mod", "SequenceAt", "SequenceConstruct",
+    "SequenceEmpty", "SequenceInsert", "SequenceErase", "SplitToSequence", "ConcatFromSequence", "Optional",
+    "OptionalGetElement",
 ];
 
 /// Operators that answer sizes, positions or counts.
@@ -54,9 +56,9 @@ pub fn gives_small(op: &str, index: usize) -> bool {
 pub fn data_inputs(node: &NodeProto, op: &str) -> Option<Vec<usize>> {
     let all = || (0..node.input.len()).collect();
     Some(match op {
-        "Identity" | "Reshape" | "Transpose" | "Squeeze" | "Unsqueeze" | "Slice" | "Gather" | "GatherND" | "GatherElements"
-        | "Expand" | "Tile" | "Flatten" | "ReverseSequence" | "Trilu" | "ReduceMin" | "ReduceMax" | "TopK" | "Neg" | "Abs"
-        | "Compress" => vec![0],
+        "Identity" | "Reshape" | "Transpose" | "Squeeze" | "Unsqueeze" | "Slice" | "Gather" | "GatherND"
+        | "GatherElements" | "Expand" | "Tile" | "Flatten" | "ReverseSequence" | "Trilu" | "ReduceMin"
+        | "ReduceMax" | "TopK" | "Neg" | "Abs" | "Compress" => vec![0],
         "Concat" | "Min" | "Max" => all(),
         "Where" => vec![1, 2],
         _ => return None,
@@ -73,7 +75,9 @@ pub fn result_type(node: &NodeProto, op: &str, index: usize, inputs: &[Fact]) ->
     match op {
         "Cast" => attribute("to"),
         "CastLike" => input(1),
-        "Shape" | "Size" | "NonZero" | "ArgMax" | "ArgMin" | "NonMaxSuppression" | "SequenceLength" => Some(Onnx::INT64),
+        "Shape" | "Size" | "NonZero" | "ArgMax" | "ArgMin" | "NonMaxSuppression" | "SequenceLength" => {
+            Some(Onnx::INT64)
+        }
         "TopK" | "Unique" | "MaxPool" if index > 0 => Some(Onnx::INT64),
         "Equal" | "Greater" | "Less" | "GreaterOrEqual" | "LessOrEqual" | "And" | "Or" | "Xor" | "Not" | "IsNaN"
         | "IsInf" => Some(Onnx::BOOL),
