@@ -176,6 +176,15 @@ mod tests {
         assert_eq!(InferMessage::read(&Chain::from(infer.request)).unwrap().model, "m");
     }
 
+    #[test]
+    fn the_bytes_shown_in_the_description_are_a_hello() {
+        let hello = v1::Hello { version_min: VERSION, version_max: VERSION, ..v1::Hello::default() };
+        let message = v1::ClientMessage { id: 1, returned: vec![], call: Some(v1::client_message::Call::Hello(hello)) };
+        let shown = [0x08, 0x01, 0x1a, 0x04, 0x08, 0x01, 0x10, 0x01];
+        assert_eq!(message.encode_to_vec(), shown);
+        assert_eq!(read_call(Bytes::copy_from_slice(&shown)).unwrap(), message);
+    }
+
     proptest! {
         #[test]
         fn no_bytes_whatever_upset_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
