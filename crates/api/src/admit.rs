@@ -50,8 +50,9 @@ pub struct Admitted {
 
 /// Checks `ask` against the model and turns its names into memory.
 pub fn admit(ask: &mut Ask, contract: &Contract<'_>, regions: &dyn Regions) -> Result<Admitted, Status> {
+    let raw = ask.raw_input.is_some();
     if let Some(body) = ask.raw_input.take() {
-        ask.inputs = vec![raw::input_of(body, contract)?];
+        ask.inputs = vec![raw::input_of(&Prefix(&ask.id), body, contract)?];
     }
     let request = Prefix(&ask.id);
     let inputs = take_inputs(&request, std::mem::take(&mut ask.inputs), regions)?;
@@ -61,7 +62,7 @@ pub fn admit(ask: &mut Ask, contract: &Contract<'_>, regions: &dyn Regions) -> R
     let mut admitted = Vec::with_capacity(inputs.len());
     for input in inputs {
         let spec = find(contract.inputs, &input.name).ok_or_else(|| unexpected_input(&input.name, contract))?;
-        admitted.push(check_input(&request, input, spec, contract)?);
+        admitted.push(check_input(&request, input, spec, contract, raw)?);
     }
     Ok(Admitted { inputs: admitted, wanted, rows })
 }

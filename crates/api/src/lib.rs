@@ -27,5 +27,5 @@ pub use api::{Api, Options};
 pub use logging::LogSwitches;
 pub use nerite_request::{Code, Status};
 pub use nerite_shm::Loan;
-pub use scope::{Placed, REGIONS_PER_SESSION_MAX, SESSIONS_MAX, Scope};
 pub use nerite_wire::prometheus::HostMetrics;
+pub use scope::{Placed, REGIONS_PER_SESSION_MAX, SESSIONS_MAX, Scope};

@@ -4,13 +4,13 @@ use nerite_memory::{Buffer, Reason, Slot};
 use nerite_request::{AskInput, Source, Status};
 use nerite_tensor::{DataType, Shape, element_count};
 
-use super::Contract;
+use super::{Contract, Prefix};
 
 /// The model's one input, with `body` as its data: a batch of one, the one free dimension worked out from the size.
-pub(super) fn input_of(body: Buffer, contract: &Contract<'_>) -> Result<AskInput, Status> {
+pub(super) fn input_of(request: &Prefix<'_>, body: Buffer, contract: &Contract<'_>) -> Result<AskInput, Status> {
     let [spec] = contract.inputs else {
         return Err(Status::invalid(format!(
-            "Raw request must only have 1 input (found 1) to be deduced but got {} inputs in '{}' model configuration",
+            "{request}Raw request must only have 1 input (found 1) to be deduced but got {} inputs in '{}' model configuration",
             contract.inputs.len(),
             contract.model
         )));
@@ -30,7 +30,7 @@ pub(super) fn input_of(body: Buffer, contract: &Contract<'_>) -> Result<AskInput
     }
     if spec.dims.iter().filter(|dim| **dim == -1).count() > 1 {
         return Err(Status::invalid(format!(
-            "The shape of the raw input '{}' can not be deduced because there are more than one variable-sized dimension",
+            "{request}The shape of the raw input '{}' can not be deduced because there are more than one variable-sized dimension",
             spec.name
         )));
     }

@@ -12,12 +12,13 @@ const BATCH_NOTE: &str = "NOTE: Setting a non-zero max_batch_size in the model c
                           in your input dims config, try setting max_batch_size to zero. See the model configuration \
                           docs for more info on max_batch_size.";
 
-/// Datatype, shape and size; gives the input in the shape that the model sees.
+/// Datatype, shape and size, of an input that `raw` says the client sent without a name; gives the input in the shape that the model sees.
 pub(super) fn check_input(
     request: &Prefix<'_>,
     mut input: Tensor,
     spec: &TensorSpec,
     contract: &Contract<'_>,
+    raw: bool,
 ) -> Result<Tensor, Status> {
     let model = contract.model;
     let name = &input.name;
@@ -43,7 +44,9 @@ pub(super) fn check_input(
             if batching { BATCH_NOTE } else { "" }
         )));
     }
-    check_size(request, &input, own, contract)?;
+    // Triton names the data of a raw request so, because the client did not name it.
+    let shown = if raw { "raw_input" } else { &input.name };
+    check_size(request, shown, &input, own, contract)?;
     if let Some(reshape) = &spec.reshape {
         let reshaped = reshaped(own, &spec.dims, reshape);
         input.shape = input.shape.iter().copied().take(usize::from(batching)).chain(reshaped).collect();
@@ -55,8 +58,14 @@ fn fits(shape: &[i64], dims: &[i64]) -> bool {
     shape.len() == dims.len() && shape.iter().zip(dims).all(|(have, want)| *want == -1 || have == want)
 }
 
-fn check_size(request: &Prefix<'_>, input: &Tensor, own: &[i64], contract: &Contract<'_>) -> Result<(), Status> {
-    let (name, model, got) = (&input.name, contract.model, input.data.len());
+fn check_size(
+    request: &Prefix<'_>,
+    name: &str,
+    input: &Tensor,
+    own: &[i64],
+    contract: &Contract<'_>,
+) -> Result<(), Status> {
+    let (model, got) = (contract.model, input.data.len());
     let mismatch = |expected: usize| {
         Status::invalid(format!(
             "{request}input byte size mismatch for input '{name}' for model '{model}'. Expected {expected}, got {got}"
@@ -80,7 +89,11 @@ fn check_strings(input: &Tensor, expected: u64, contract: &Contract<'_>) -> Resu
         return Ok(());
     }
     let of = format!("for inference input '{}' for model '{}'", input.name, contract.model);
-    match strings::extents(&input.data, expected) {
+    let found = strings::extents(&input.data, expected);
+    if let Some(fault) = input.data.fault() {
+        return Err(fault);
+    }
+    match found {
         Ok(_) => Ok(()),
         Err(StringsError::IncompleteLength { left }) => Err(format!(
             "incomplete string length indicator {of}, expecting 4 bytes but only {left} bytes available. Please make sure \
