@@ -98,8 +98,6 @@ pub struct GrpcTuning {
     pub keepalive_time_ms: u64,
     /// Time for its answer.
     pub keepalive_timeout_ms: u64,
-    /// Ping without a call.
-    pub keepalive_idle: bool,
     /// Age at which a connection is asked to close.
     pub max_age_ms: Option<u64>,
     /// Time after that until it is closed.
@@ -304,7 +302,6 @@ fn grpc_tuning(values: &Values<'_>) -> Result<GrpcTuning, SettingsError> {
         responses_max: values.int("grpc-max-response-pool-size", i32::MAX as usize)?.max(1),
         keepalive_time_ms: values.int("grpc-keepalive-time", 7_200_000)?,
         keepalive_timeout_ms: values.int("grpc-keepalive-timeout", 20_000)?,
-        keepalive_idle: values.bool("grpc-keepalive-permit-without-calls", false)?,
         max_age_ms: values.int_if_given("grpc-max-connection-age")?,
         max_age_grace_ms: values.int_if_given("grpc-max-connection-age-grace")?,
         compression,

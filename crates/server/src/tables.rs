@@ -9,7 +9,8 @@ pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
             all().filter_map(|row| row.get(column)).flat_map(|cell| cell.lines()).map(width).max().unwrap_or(0)
         })
         .collect();
-    let rule: String = widths.iter().map(|width| format!("+{}", "-".repeat(width + 2))).collect::<String>() + "+\n";
+    let dashes: Vec<String> = widths.iter().map(|width| "-".repeat(width + 2)).collect();
+    let rule = format!("+{}+\n", dashes.join("+"));
     let mut text = rule.clone();
     for (at, row) in all().enumerate() {
         text.push_str(&lines_of(row, &widths));

@@ -110,7 +110,7 @@ flags! {
         "grpc-infer-response-compression-level" TEXT, Yes, "'none', 'low', 'medium' or 'high'. Default is 'none'.";
         "grpc-keepalive-time" INT, Yes, "Milliseconds of silence after which a ping is sent. Default is 7200000.";
         "grpc-keepalive-timeout" INT, Yes, "Milliseconds that the answer to a ping may take. Default is 20000.";
-        "grpc-keepalive-permit-without-calls" BOOL, Yes, "Ping also while no call is running. Default is false.";
+        "grpc-keepalive-permit-without-calls" BOOL, Accepted, "Ping also while no call is running: always so here.";
         "grpc-http2-max-pings-without-data" INT, Accepted, "Pings without data in Triton's library.";
         "grpc-http2-min-recv-ping-interval-without-data" INT, Accepted, "Shortest interval of a client's pings in Triton's library.";
         "grpc-http2-max-ping-strikes" INT, Accepted, "Bad pings forgiven by Triton's library.";

@@ -78,7 +78,14 @@ fn start_grpc(api: &Api, front: &Front, tuning: &GrpcTuning) -> Result<nerite_gr
     let address = resolve("GRPC", front)?;
     let tcp = nerite_grpc::Listener::tcp(address, front.reuse_port)
         .map_err(|error| taken("GRPC", &front.address, front.port, &error))?;
-    let mut listeners = vec![tcp];
+    // The Unix socket stays plain: its file's permissions say who may open it.
+    let mut listeners = vec![match &tuning.tls {
+        None => tcp,
+        Some(files) => {
+            let tls = nerite_grpc::Tls::from_files(&files.cert, &files.key, files.client_roots.as_deref());
+            tcp.secured(tls.map_err(|error| not_started("GRPC", &error))?)
+        }
+    }];
     if let Some(path) = &front.socket {
         listeners.push(nerite_grpc::Listener::unix(path).map_err(|error| no_socket("GRPC", path, &error))?);
     }
