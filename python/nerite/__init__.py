@@ -1,0 +1,12 @@
+"""What does a Python program need to talk to a nerite server?
+
+* :mod:`nerite.http` and :mod:`nerite.grpc`: everything ``tritonclient.http`` and ``tritonclient.grpc`` have, and tensors in
+  buffers that the server reads and writes in place;
+* :mod:`nerite.shm`: named shared memory regions that survive no mistake: they are never unlinked by a process that did not
+  make them, and never unmapped under an array;
+* :mod:`nerite.testing.shm_util`: four helpers for anybody's tests of shared memory inference.
+"""
+
+from nerite._version import __version__
+
+__all__ = ["__version__"]

@@ -1,0 +1,255 @@
+"""What does a program hold when it holds a tensor's buffer?"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Protocol, Sequence, Union
+
+import numpy as np
+from tritonclient.utils import InferenceServerException
+
+from nerite import _datatypes
+from nerite._pool import Block, Slab
+
+ALIGNMENT_BYTES = 64
+
+
+class Lender(Protocol):
+    """Where buffers come from: one per client."""
+
+    def lend(self, byte_size: int) -> Block:
+        """A block of at least ``byte_size`` bytes, in shared memory where that can be had."""
+
+
+def heap_block(byte_size: int) -> Block:
+    """A block that only this process sees; its slab has no name. For tensors that travel inline."""
+    raw = np.empty(byte_size + ALIGNMENT_BYTES, dtype=np.uint8)
+    slab = Slab("", raw)
+    return Block(slab, -slab.address % ALIGNMENT_BYTES, byte_size)
+
+
+def is_shared(block: Block) -> bool:
+    """Whether the server can reach the block by name."""
+    return bool(block.slab.name)
+
+
+def view(block: Block, shape: Sequence[int], datatype: str) -> np.ndarray:
+    """The tensor at the block's beginning: a view that keeps the block, or a decoded copy for BYTES."""
+    byte_size = _datatypes.fixed_byte_size(shape, datatype)
+    if byte_size is None:
+        return _datatypes.decode_elements(memoryview(block.array()), shape)
+    if byte_size > block.byte_size:
+        raise InferenceServerException(
+            f"a tensor {list(shape)} of {datatype} takes {byte_size} bytes, its buffer has {block.byte_size}"
+        )
+    return block.array()[:byte_size].view(_datatypes.numpy_dtype(datatype)).reshape(tuple(shape))
+
+
+class TensorBuffer:
+    """A tensor in a managed buffer: what ``register_input_tensor_with_shared_memory`` returns.
+
+    It knows shape, datatype and size. The buffer goes back to its pool once the handle is released (or garbage-collected, or
+    its ``with`` block left) and no array over it, no input that names it and no request in flight is alive.
+    """
+
+    def __init__(self, lender: Lender, shape: Sequence[int], datatype: str, byte_size: Optional[int] = None):
+        self._lender = lender
+        self._datatype = _datatypes.check_datatype(datatype)
+        self._shape = _datatypes.check_shape(shape)
+        if any(dim < 0 for dim in self._shape):
+            raise InferenceServerException(f"a buffer needs every dimension, got shape {list(self._shape)}")
+        fixed = _datatypes.fixed_byte_size(self._shape, datatype)
+        if fixed is not None and byte_size not in (None, fixed):
+            raise InferenceServerException(
+                f"a tensor {list(self._shape)} of {datatype} takes {fixed} bytes, not the {byte_size} asked for"
+            )
+        # A BYTES tensor has no size before it is written; as zeros it is a tensor of empty elements.
+        empty = _datatypes.LENGTH_BYTES * _datatypes.element_count(self._shape)
+        self._byte_size = empty if fixed is None else fixed
+        self._block: Optional[Block] = self._lend(max(byte_size or 0, self._byte_size))
+        if fixed is None:
+            self._block.array()[:empty] = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's dimensions."""
+        return self._shape
+
+    @property
+    def datatype(self) -> str:
+        """The tensor's datatype as the protocol names it, ``"FP32"`` for example."""
+        return self._datatype
+
+    @property
+    def byte_size(self) -> int:
+        """The bytes that the tensor takes; for BYTES those of what was last written."""
+        return self._byte_size
+
+    @property
+    def capacity(self) -> int:
+        """The bytes that the buffer has."""
+        return self._held().byte_size
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the server reads the buffer in place; otherwise its bytes travel in the request."""
+        return is_shared(self._held())
+
+    @property
+    def released(self) -> bool:
+        """Whether :meth:`release` has been called."""
+        return self._block is None
+
+    def as_numpy(self) -> np.ndarray:
+        """The buffer itself as an array of the handle's shape: what is written to it is what the model reads.
+
+        For BYTES, whose elements have no fixed place, the decoded elements as an object array (a copy).
+        """
+        return view(self._held(), self._shape, self._datatype)
+
+    def as_memory(self) -> np.ndarray:
+        """All of the buffer as uint8, shape [capacity]. With :meth:`set_byte_size` it lets one serialise BYTES by hand."""
+        return self._held().array()
+
+    def set_byte_size(self, byte_size: int) -> None:
+        """Says how many bytes a BYTES tensor takes that was written through :meth:`as_memory`."""
+        if self._datatype != "BYTES":
+            raise InferenceServerException(f"the size of a {self._datatype} tensor follows from its shape")
+        if not 0 <= byte_size <= self.capacity:
+            raise InferenceServerException(f"the buffer has {self.capacity} bytes, not {byte_size}")
+        self._byte_size = byte_size
+
+    def copy_from(self, data: Union[np.ndarray, _datatypes.BytesLike]) -> None:
+        """Copies an array of the handle's shape and datatype in, or the bytes of such an array as they travel."""
+        if isinstance(data, np.ndarray):
+            self._copy_array(data)
+        elif isinstance(data, (bytes, bytearray, memoryview)):
+            self._copy_bytes(memoryview(data).cast("B"))
+        else:
+            raise InferenceServerException(f"expected a numpy array or bytes, got {type(data).__name__}")
+
+    def release(self) -> None:
+        """Gives the buffer up. The handle is of no use then; arrays made before stay valid."""
+        self._block = None
+
+    def __enter__(self) -> TensorBuffer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        where = "released" if self._block is None else "shared" if self.is_shared else "inline"
+        return f"TensorBuffer({list(self._shape)}, '{self._datatype}', {self._byte_size} bytes, {where})"
+
+    def _held(self) -> Block:
+        if self._block is None:
+            raise InferenceServerException("the buffer was released")
+        return self._block
+
+    def _lend(self, byte_size: int) -> Block:
+        # An empty tensor has no bytes to share, and older servers refuse a window of none.
+        return self._lender.lend(byte_size) if byte_size else heap_block(0)
+
+    def _copy_array(self, array: np.ndarray) -> None:
+        found = _datatypes.datatype_of(array)
+        if found != self._datatype:
+            raise InferenceServerException(
+                f"got unexpected datatype {found or array.dtype} from numpy array, expected {self._datatype}"
+            )
+        if array.shape != self._shape:
+            raise InferenceServerException(
+                f"got unexpected numpy array shape {list(array.shape)}, expected {list(self._shape)}"
+            )
+        if self._datatype != "BYTES":
+            self.as_numpy()[...] = array
+            return
+        elements = _datatypes.encoded_elements(array)
+        self._reserve(_datatypes.encoded_byte_size(elements))
+        self._byte_size = _datatypes.write_elements(elements, memoryview(self._held().array()))
+
+    def _copy_bytes(self, data: memoryview) -> None:
+        if self._datatype == "BYTES":
+            _, used = _datatypes.walk_elements(data, _datatypes.element_count(self._shape))
+            if used != len(data):
+                raise InferenceServerException(
+                    f"a tensor {list(self._shape)} of BYTES ends after {used} bytes, got {len(data)}"
+                )
+            self._reserve(used)
+            self._byte_size = used
+        elif len(data) != self._byte_size:
+            raise InferenceServerException(
+                f"a tensor {list(self._shape)} of {self._datatype} takes {self._byte_size} bytes, got {len(data)}"
+            )
+        memoryview(self._held().array())[: len(data)] = data
+
+    def _reserve(self, byte_size: int) -> None:
+        """Takes a larger buffer if this one is too small; requests in flight keep the old one."""
+        if byte_size > self._held().byte_size:
+            self._block = self._lend(byte_size)
+
+
+class ManagedInput:
+    """The part of an ``InferInput`` that names a managed buffer; the same for both protocols."""
+
+    _handle: Optional[TensorBuffer] = None
+
+    def set_shared_memory_request(self, handle: TensorBuffer) -> Any:
+        """The input's data is the handle's buffer, as it is when the request is sent. Returns the input.
+
+        The handle's shape and datatype must be the input's.
+        """
+        if not isinstance(handle, TensorBuffer):
+            raise InferenceServerException(
+                f"expected a handle of register_input_tensor_with_shared_memory, got {type(handle).__name__}"
+            )
+        name, shape, datatype = self.name(), tuple(self.shape()), self.datatype()  # type: ignore[attr-defined]
+        if (shape, datatype) != (handle.shape, handle.datatype):
+            raise InferenceServerException(
+                f"input '{name}' is {list(shape)} of {datatype}, the handle {list(handle.shape)} of {handle.datatype}"
+            )
+        handle._held()
+        self._forget_data()
+        self._handle = handle
+        return self
+
+    def _forget_data(self) -> None:
+        """Drops data set by other calls."""
+        raise NotImplementedError
+
+    def _managed_block(self) -> Optional[Block]:
+        """The block to keep while a request is in flight."""
+        if self._handle is None:
+            return None
+        block = self._handle._held()
+        if block.slab.dropped:
+            raise InferenceServerException("the client that made the buffer was closed")
+        return block
+
+
+class ManagedOutput:
+    """The part of an ``InferOutput`` that is the same for both protocols."""
+
+    def _describe(self, shape: Optional[Sequence[int]], datatype: Optional[str], byte_size: Optional[int]) -> None:
+        self._shape = None if shape is None else _datatypes.check_shape(shape)
+        self._datatype = None if datatype is None else _datatypes.check_datatype(datatype)
+        if byte_size is not None and byte_size < 0:
+            raise InferenceServerException(f"an output of {byte_size} bytes")
+        self._byte_size = byte_size
+        if byte_size is None and self._shape is not None and self._datatype is not None:
+            self._byte_size = _datatypes.fixed_byte_size(self._shape, self._datatype)
+
+    def shape(self) -> Optional[tuple[int, ...]]:
+        """The expected dimensions."""
+        return self._shape
+
+    def datatype(self) -> Optional[str]:
+        """The expected datatype."""
+        return self._datatype
+
+    def byte_size(self) -> Optional[int]:
+        """The bytes to hold ready for the output; None where nobody knows yet (BYTES without ``byte_size``)."""
+        return self._byte_size
+
+    def _placed_in(self, block: Block) -> Any:
+        """A requested output of tritonclient's kind for one request, to be written to ``block``."""
+        raise NotImplementedError

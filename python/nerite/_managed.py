@@ -1,0 +1,319 @@
+"""What do the HTTP and the gRPC client do alike about managed buffers?"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union
+
+import numpy as np
+from tritonclient.utils import InferenceServerException
+
+from nerite import _buffers
+from nerite._buffers import ManagedInput, ManagedOutput, TensorBuffer
+from nerite._datatypes import BytesLike
+from nerite._pool import Block, Pool
+from nerite._session import LeaseTransport, default_path
+from nerite._transports import WAYS, Refused, RegionTransport, Transport
+
+# How Triton's servers say that they know no region of a name.
+REGION_LOST = "Unable to find shared memory region"
+
+Makers = Mapping[str, Callable[[], Transport]]
+
+
+class Way:
+    """One way for buffers to travel: not tried yet, open, or refused for good."""
+
+    def __init__(self, name: str, make: Callable[[], Transport]):
+        self.name = name
+        self.why_not: Optional[str] = None
+        self._make = make
+        self._opening = threading.Lock()
+        self._transport: Optional[Transport] = None
+        self.pool: Optional[Pool] = None
+
+    def acquire(self, byte_size: int) -> Block:
+        """A shared block. Raises :class:`Refused`."""
+        if self.why_not is not None:
+            raise Refused(self.why_not, final=True)
+        try:
+            return self._living().acquire(byte_size)
+        except Refused as refusal:
+            if refusal.final:
+                self.why_not = str(refusal)
+            raise
+
+    def close(self) -> None:
+        """Gives everything back to the server."""
+        if self.pool is not None:
+            self.pool.close()
+        if self._transport is not None:
+            self._transport.close()
+
+    def retire_all(self) -> None:
+        """Nothing made so far is lent again."""
+        if self.pool is not None:
+            self.pool.retire_all()
+
+    def _living(self) -> Pool:
+        pool, transport = self.pool, self._transport
+        if pool is not None and transport is not None and transport.is_alive():
+            return pool
+        with self._opening:
+            if self._transport is transport:
+                self._transport = self._make()
+                self.pool = Pool(self._transport.make, self._transport.drop)
+            assert self.pool is not None
+            return self.pool
+
+
+class Buffers:
+    """One client's buffers: the ways they may travel, in order of preference."""
+
+    def __init__(self, ways: Sequence[str], makers: Makers):
+        self._names = tuple(ways)
+        self._makers = dict(makers)
+        self._closed = False
+        self._start_afresh()
+        _open_buffers.add(self)
+
+    def _start_afresh(self) -> None:
+        self._pid = os.getpid()
+        self._ways = [Way(name, self._makers[name]) for name in self._names if name != "inline"]
+
+    def lend(self, byte_size: int) -> Block:
+        """A shared block, or one on the heap where sharing cannot be had."""
+        return self.lend_shared(byte_size) or _buffers.heap_block(byte_size)
+
+    def lend_shared(self, byte_size: int) -> Optional[Block]:
+        """A shared block; None where the tensor is to travel inline; an error where that is not allowed."""
+        return self._lend(byte_size)[1]
+
+    def way(self) -> str:
+        """The way that a small buffer travels now."""
+        return self._lend(1)[0]
+
+    def refusals(self) -> dict[str, str]:
+        """Why ways were given up for good."""
+        return {way.name: way.why_not for way in self._ways if way.why_not is not None}
+
+    def retire_all(self) -> None:
+        """The server has lost what it knew, by a restart for example: nothing made so far is lent again."""
+        for way in self._ways:
+            way.retire_all()
+
+    def census(self) -> dict[str, dict[str, int]]:
+        """Slabs, bytes and lent blocks of each way in use."""
+        return {way.name: way.pool.census() for way in self._ways if way.pool is not None}
+
+    def close(self) -> None:
+        """Tells the server to forget everything. Arrays keep their memory."""
+        if self._closed:
+            return
+        self._closed = True
+        # A forked child holds only copies of what is its parent's to give back.
+        if os.getpid() == self._pid:
+            for way in self._ways:
+                way.close()
+
+    def _lend(self, byte_size: int) -> tuple[str, Optional[Block]]:
+        if self._closed:
+            raise InferenceServerException("the client is closed")
+        if os.getpid() != self._pid:
+            self._start_afresh()
+        refusals = []
+        for way in self._ways:
+            try:
+                return way.name, way.acquire(byte_size)
+            except Refused as refusal:
+                refusals.append(f"{way.name}: {refusal}")
+        if "inline" not in self._names:
+            raise InferenceServerException(f"no memory to share with the server; {'; '.join(refusals)}")
+        return "inline", None
+
+
+_open_buffers: weakref.WeakSet[Buffers] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for buffers in list(_open_buffers):
+        buffers.close()
+
+
+def chosen_ways(buffers: str) -> tuple[str, ...]:
+    """The ways to try for a client's ``buffers=`` argument."""
+    if buffers == "auto":
+        return WAYS
+    if buffers in WAYS:
+        return (buffers,)
+    raise InferenceServerException(f"buffers must be 'auto' or one of {', '.join(WAYS)}, got '{buffers}'")
+
+
+class Flight:
+    """What one request needs to stay alive until it has ended, and where its outputs land."""
+
+    __slots__ = ("outputs", "placed", "inputs", "_buffers")
+
+    def __init__(self, inputs: Iterable[Any], outputs: Optional[Sequence[Any]], buffers: Buffers):
+        self._buffers = buffers
+        # Blocks, not handles: a handle may be released, or take a larger block, while the request is on its way.
+        self.inputs = [one._managed_block() for one in inputs if isinstance(one, ManagedInput)]
+        self.placed: dict[str, Block] = {}
+        self.outputs = outputs
+        if outputs is not None and any(isinstance(one, ManagedOutput) for one in outputs):
+            self.outputs = [self._place(one, buffers) for one in outputs]
+
+    def _place(self, output: Any, buffers: Buffers) -> Any:
+        byte_size = output.byte_size() if isinstance(output, ManagedOutput) else None
+        # Nobody knows the size, or there is nothing to write: the output comes with the response.
+        if not byte_size:
+            return output
+        block = buffers.lend_shared(byte_size)
+        if block is None:
+            return output
+        self.placed[output.name()] = block
+        return output._placed_in(block)
+
+    def lost(self, error: BaseException, is_answer: Callable[[BaseException], bool]) -> None:
+        """The request failed. Unless the server itself said so, it may yet write to the outputs: they are not lent again."""
+        if REGION_LOST in str(error):
+            self._buffers.retire_all()
+        if not is_answer(error):
+            for block in self.placed.values():
+                block.slab.retired = True
+
+
+class PlacedResult:
+    """The part of an ``InferResult`` that finds outputs in managed buffers; the same for both protocols."""
+
+    _placed: Mapping[str, Block] = {}
+
+    @classmethod
+    def of(cls, result: Any, flight: Flight) -> Any:
+        """tritonclient's result as one that knows where its outputs were placed."""
+        made = cls.__new__(cls)
+        made.__dict__.update(result.__dict__)
+        made._placed = flight.placed
+        return made
+
+    def as_numpy(self, name: str) -> Optional[np.ndarray]:
+        """The output as an array; None if the response has none of that name.
+
+        A placed output of fixed element size is a view on the shared memory it was written to, and keeps that memory for as
+        long as the array lives. Other outputs are arrays of their own.
+        """
+        block = self._placed.get(name)
+        if block is None:
+            return super().as_numpy(name)  # type: ignore[misc]
+        described = self._described(name)
+        return None if described is None else _buffers.view(block, *described)
+
+    def _described(self, name: str) -> Optional[tuple[tuple[int, ...], str]]:
+        """The shape and datatype that the response gives for an output."""
+        raise NotImplementedError
+
+
+class Door:
+    """A client as its buffers reach it: weakly, for it holds them, except while it says good-bye."""
+
+    def __init__(self, client: Any):
+        self._weak = weakref.ref(client)
+        self._leaving: Optional[Any] = None
+
+    def register(self, name: str, key: str, byte_size: int) -> None:
+        """Makes a region known to the server."""
+        self._client().register_system_shared_memory(name, key, byte_size)
+
+    def unregister(self, name: str) -> None:
+        """Lets the server forget a region, without waiting long."""
+        self._client()._unregister_soon(name)
+
+    def server_is_away(self, error: BaseException) -> bool:
+        """Whether a registration failed for want of a server."""
+        return bool(self._client()._server_is_away(error))
+
+    def leave(self, buffers: Buffers) -> None:
+        """Closes the buffers of the client, which may be in its last moments."""
+        self._leaving = self._weak() or self._leaving
+        try:
+            buffers.close()
+        finally:
+            self._leaving = None
+
+    def _client(self) -> Any:
+        client = self._leaving or self._weak()
+        if client is None:
+            raise ReferenceError("the client is gone")
+        return client
+
+
+class ManagedClient:
+    """The part of an ``InferenceServerClient`` that is the same for both protocols."""
+
+    _buffers: Optional[Buffers] = None
+    _door: Door
+
+    def register_input_tensor_with_shared_memory(
+        self, shape: Sequence[int], datatype: str, byte_size: Optional[int] = None
+    ) -> TensorBuffer:
+        """A buffer that fits a tensor, in memory that the server reads in place where that can be had.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The tensor's dimensions, all known.
+        datatype : str
+            The datatype as the protocol names it, ``"FP32"`` for example.
+        byte_size : int
+            For BYTES: the bytes to hold ready. A longer tensor takes a larger buffer when it is copied in.
+
+        Returns
+        -------
+        TensorBuffer
+            The handle. Its first content is undefined.
+        """
+        return TensorBuffer(self._lender(), shape, datatype, byte_size)
+
+    def copy_to_shared_memory(self, handle: TensorBuffer, data: Union[np.ndarray, BytesLike]) -> None:
+        """Copies an array of the handle's shape and datatype into its buffer, or the bytes of such an array.
+
+        BYTES tensors are serialised in place. To copy nothing at all, write to ``handle.as_numpy()``.
+        """
+        handle.copy_from(data)
+
+    @property
+    def buffer_transport(self) -> str:
+        """How managed buffers reach the server: ``lease``, ``region`` or ``inline``. Asks the server if need be."""
+        return self._lender().way()
+
+    def _open_buffers(self, url: str, buffers: str, session_socket: Optional[str]) -> None:
+        self._door = Door(self)
+        door = self._door
+        makers: Makers = {
+            "lease": lambda: _lease_transport(url, session_socket),
+            "region": lambda: RegionTransport(url, door.register, door.unregister, door.server_is_away),
+        }
+        self._buffers = Buffers(chosen_ways(buffers), makers)
+
+    def _lender(self) -> Buffers:
+        if self._buffers is None:
+            raise InferenceServerException("the client is closed")
+        return self._buffers
+
+    def _flight(self, inputs: Iterable[Any], outputs: Optional[Sequence[Any]]) -> Flight:
+        return Flight(inputs, outputs, self._lender())
+
+    def _close_buffers(self) -> None:
+        # Not there if tritonclient's constructor failed.
+        if self._buffers is not None:
+            self._door.leave(self._buffers)
+
+
+def _lease_transport(url: str, session_socket: Optional[str]) -> Transport:
+    if session_socket is not None:
+        return LeaseTransport(session_socket, url, is_certain=True)
+    return LeaseTransport(default_path(), url, is_certain=False)

@@ -1,0 +1,79 @@
+"""How are the session's few messages written and read without the protobuf package?
+
+Only what they use: varints, and fields of wire types 0 (varint) and 2 (length-delimited). Fixed 32- and 64-bit fields are
+skipped, as a reader must with fields it does not know.
+"""
+
+from __future__ import annotations
+
+from typing import Iterable, Iterator, Union
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+UINT64_MAX = 2**64 - 1
+
+Value = Union[int, str, bytes]
+
+
+class DecodeError(ValueError):
+    """Bytes that are no message."""
+
+
+def varint(value: int) -> bytes:
+    """A whole number from 0 to 2^64 - 1 in base-128 groups, lowest first."""
+    if not 0 <= value <= UINT64_MAX:
+        raise ValueError(f"{value} does not fit 64 bits")
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode(fields: Iterable[tuple[int, Value]]) -> bytes:
+    """One message of (field number, value) pairs; zeros and empty strings are written too (oneofs need them)."""
+    out = bytearray()
+    for number, value in fields:
+        if isinstance(value, int):
+            out += varint(number << 3 | VARINT) + varint(int(value))
+        else:
+            content = value.encode("utf-8") if isinstance(value, str) else value
+            out += varint(number << 3 | BYTES) + varint(len(content)) + content
+    return bytes(out)
+
+
+def read_varint(message: bytes, at: int) -> tuple[int, int]:
+    """The number at ``at`` and where the next thing begins."""
+    value = shift = 0
+    while True:
+        if at >= len(message) or shift > 63:
+            raise DecodeError("the message ends inside a number")
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & UINT64_MAX, at
+        shift += 7
+
+
+def decode(message: bytes) -> Iterator[tuple[int, Union[int, bytes]]]:
+    """The (field number, value) pairs of one message, in order."""
+    at = 0
+    while at < len(message):
+        key, at = read_varint(message, at)
+        number, kind = key >> 3, key & 7
+        if kind == VARINT:
+            value, at = read_varint(message, at)
+            yield number, value
+        elif kind == BYTES:
+            length, at = read_varint(message, at)
+            if length > len(message) - at:
+                raise DecodeError(f"field {number} says {length} bytes, {len(message) - at} are left")
+            yield number, message[at : at + length]
+            at += length
+        elif kind in (FIXED32, FIXED64):
+            at += 4 if kind == FIXED32 else 8
+            if at > len(message):
+                raise DecodeError(f"the message ends inside field {number}")
+        else:
+            raise DecodeError(f"field {number} has wire type {kind}")

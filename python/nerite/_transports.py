@@ -1,0 +1,129 @@
+"""By which way do a tensor's bytes reach the server, and what does each way need?
+
+* ``lease``: the server's own memory, lent over its session socket. Returned by the server itself when this process dies.
+* ``region``: POSIX shared memory made here and registered by the ordinary call. Its name in /dev/shm is taken away as soon as
+  the server has it mapped, so that not even a killed process leaves a file behind.
+* ``inline``: bytes in the request and in the response, which work everywhere.
+
+A way is tried at the first buffer, not before: a client may be made before its server is up.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import Any, Callable, Protocol
+
+from nerite import shm
+from nerite._pool import Slab
+
+WAYS = ("lease", "region", "inline")
+# How long saying good-bye may take; the server may be gone or stuck.
+GOODBYE_S = 2.0
+
+
+class Refused(Exception):
+    """This way cannot be had for now. ``final`` means: and asking again will not help."""
+
+    def __init__(self, why: str, final: bool):
+        super().__init__(why)
+        self.final = final
+
+
+class Transport(Protocol):
+    """What the pool needs of a way that shares memory."""
+
+    def make(self, byte_size: int) -> Slab:
+        """At least ``byte_size`` bytes that the server knows by the slab's name. Raises :class:`Refused`."""
+
+    def is_alive(self) -> bool:
+        """Whether what was made is still good, as far as can be told without asking the server."""
+
+    def drop(self, slab: Slab) -> None:
+        """The server may forget the slab. Never raises."""
+
+    def close(self) -> None:
+        """Nothing more will be made. Never raises."""
+
+
+def host_of(url: str) -> str:
+    """The host in a client's url: ``host:port/path``, ``[::1]:port``, ``unix:path``, ``dns:///host:port``."""
+    if url.startswith(("unix:", "unix-abstract:")):
+        return ""
+    for scheme in ("dns:///", "dns:", "ipv4:", "ipv6:"):
+        if url.startswith(scheme):
+            url = url[len(scheme) :]
+            break
+    authority = url.split("/", 1)[0]
+    if authority.startswith("["):
+        return authority[1:].split("]", 1)[0]
+    return authority.rsplit(":", 1)[0] if authority.count(":") == 1 else authority
+
+
+def is_this_host(url: str) -> bool:
+    """Whether the url's server can be on this host: a Unix socket, the loopback, or an address that is ours to bind."""
+    host = host_of(url)
+    if host == "":
+        return True
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False
+    return any(_is_ours(family, address) for family, _, _, _, address in found)
+
+
+def _is_ours(family: int, address: Any) -> bool:
+    if ipaddress.ip_address(address[0].split("%", 1)[0]).is_loopback:
+        return True
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address[0], 0, *address[2:]))
+        return True
+    except OSError:
+        return False
+
+
+class RegionTransport:
+    """POSIX regions of ours, registered through the client."""
+
+    def __init__(
+        self,
+        url: str,
+        register: Callable[[str, str, int], None],
+        unregister: Callable[[str], None],
+        server_is_away: Callable[[BaseException], bool],
+    ):
+        self._register = register
+        self._unregister = unregister
+        self._server_is_away = server_is_away
+        if not shm.available():
+            raise Refused(f"there is no {shm.SHM_DIRECTORY} here", final=True)
+        if not is_this_host(url):
+            raise Refused(f"the server of '{url}' is on another host", final=True)
+
+    def make(self, byte_size: int) -> Slab:
+        try:
+            region = shm.Region.create(shm.fresh_key(), byte_size)
+        except shm.RegionError as error:
+            raise Refused(str(error), final=False) from error
+        # From here on the server has it mapped, or nobody needs the name.
+        name = region.key[1:]
+        try:
+            self._register(name, region.key, byte_size)
+        except Exception as error:  # noqa: BLE001 - whatever the client's library throws when nobody answers
+            raise Refused(f"the server did not take a region: {error}", final=not self._server_is_away(error)) from error
+        finally:
+            region.unlink()
+        return Slab(name, region.as_numpy([byte_size]))
+
+    def is_alive(self) -> bool:
+        return True
+
+    def drop(self, slab: Slab) -> None:
+        try:
+            self._unregister(slab.name)
+        except Exception:  # noqa: BLE001 - a server that is gone has forgotten the region with everything else
+            pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,31 @@
+"""What has ``tritonclient.grpc``, and managed buffers besides?
+
+``import nerite.grpc as grpcclient`` in place of ``import tritonclient.grpc as grpcclient`` changes nothing else.
+"""
+
+import sys
+
+import tritonclient.grpc as _origin
+from tritonclient.grpc import *  # noqa: F403
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+from tritonclient.utils import *  # noqa: F403
+
+from nerite import _names
+from nerite._buffers import TensorBuffer
+from nerite.grpc._client import InferenceServerClient
+from nerite.grpc._tensors import InferInput, InferOutput, InferResult
+
+# So that `import nerite.grpc.service_pb2` finds the one set of message classes there can be.
+for _module in (model_config_pb2, service_pb2, service_pb2_grpc):
+    sys.modules[f"{__name__}.{_module.__name__.rsplit('.', 1)[-1]}"] = _module
+
+_names.adopt(globals(), _origin)
+__getattr__ = _names.fallback(__name__, _origin)
+__all__ = [
+    *_origin.__all__,
+    "InferInput",
+    "InferOutput",
+    "InferResult",
+    "InferenceServerClient",
+    "TensorBuffer",
+]

@@ -1,0 +1,92 @@
+"""What are inputs, outputs and results over gRPC?"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+import tritonclient.grpc as origin
+
+from nerite._buffers import ManagedInput, ManagedOutput
+from nerite._managed import PlacedResult
+from nerite._pool import Block
+
+SHARED_MEMORY_PARAMETERS = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
+
+
+class InferInput(ManagedInput, origin.InferInput):
+    """``tritonclient.grpc.InferInput``, whose data can also be a managed buffer."""
+
+    def set_data_from_numpy(self, input_tensor: Any) -> Any:
+        """As tritonclient's."""
+        super().set_data_from_numpy(input_tensor)
+        self._handle = None
+        return self
+
+    def set_shared_memory(self, region_name: str, byte_size: int, offset: int = 0) -> Any:
+        """As tritonclient's."""
+        super().set_shared_memory(region_name, byte_size, offset)
+        self._handle = None
+        return self
+
+    def _forget_data(self) -> None:
+        self._raw_content = None
+        self._input.ClearField("contents")
+        for name in SHARED_MEMORY_PARAMETERS:
+            self._input.parameters.pop(name, None)
+
+    def _get_tensor(self) -> Any:
+        block = self._managed_block()
+        if block is not None and self._handle is not None:
+            self._forget_data()
+            if block.slab.name:
+                origin.InferInput.set_shared_memory(self, block.slab.name, self._handle.byte_size, block.offset)
+        return super()._get_tensor()
+
+    def _get_content(self) -> Any:
+        block = self._managed_block()
+        if block is None or self._handle is None or block.slab.name:
+            return super()._get_content()
+        return block.array()[: self._handle.byte_size].tobytes()
+
+
+class InferOutput(ManagedOutput, origin.InferRequestedOutput):
+    """A requested output that the server writes to a managed buffer, one per request.
+
+    Parameters
+    ----------
+    name : str
+        The output's name.
+    shape : sequence of int
+        Its dimensions, or the largest they can be.
+    datatype : str
+        Its datatype as the protocol names it.
+    byte_size : int
+        The bytes to hold ready, where shape and datatype do not tell: for BYTES, 4 per element and its content.
+
+    Where the size is not known, or memory cannot be shared with the server, the output comes inside the response.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: Optional[Sequence[int]] = None,
+        datatype: Optional[str] = None,
+        byte_size: Optional[int] = None,
+    ):
+        origin.InferRequestedOutput.__init__(self, name)
+        self._describe(shape, datatype, byte_size)
+
+    def _placed_in(self, block: Block) -> origin.InferRequestedOutput:
+        placed = origin.InferRequestedOutput(self.name())
+        placed.set_shared_memory(block.slab.name, block.byte_size, block.offset)
+        return placed
+
+
+class InferResult(PlacedResult, origin.InferResult):
+    """``tritonclient.grpc.InferResult``, some of whose outputs may lie in managed buffers."""
+
+    def _described(self, name: str) -> Optional[tuple[tuple[int, ...], str]]:
+        for output in self._result.outputs:
+            if output.name == name:
+                return tuple(output.shape), output.datatype
+        return None

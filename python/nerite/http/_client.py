@@ -1,0 +1,96 @@
+"""How does the HTTP client send tensors that lie in managed buffers?"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import gevent
+import tritonclient.http as origin
+from tritonclient.utils import InferenceServerException
+
+from nerite._managed import Flight, ManagedClient
+from nerite._transports import GOODBYE_S
+from nerite.http._tensors import InferResult
+
+
+def is_answer(error: BaseException) -> bool:
+    """Whether the server itself refused the request: then it is done with the request's buffers."""
+    status = error.status() if isinstance(error, InferenceServerException) else None
+    return status in ("400", "401", "403", "404", "413")
+
+
+class InferAsyncRequest(origin.InferAsyncRequest):
+    """``tritonclient.http.InferAsyncRequest`` whose result knows its placed outputs."""
+
+    def __init__(self, request: origin.InferAsyncRequest, flight: Flight):
+        super().__init__(request._greenlet, request._verbose)
+        self._flight = flight
+        # The greenlet keeps the buffers of a request whose caller has lost interest.
+        self._greenlet.rawlink(lambda _, held=flight: None)
+
+    def get_result(self, block: bool = True, timeout: Optional[float] = None) -> InferResult:
+        """As tritonclient's."""
+        try:
+            result = super().get_result(block, timeout)
+        except Exception as error:
+            if self._greenlet.ready():
+                self._flight.lost(error, is_answer)
+            raise
+        return InferResult.of(result, self._flight)
+
+
+class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
+    """``tritonclient.http.InferenceServerClient`` with managed buffers.
+
+    Parameters beyond tritonclient's
+    --------------------------------
+    buffers : str
+        How managed buffers reach the server. ``"auto"``: by the best way there is, found out at the first buffer. ``"lease"``,
+        ``"region"``, ``"inline"``: so and not otherwise; an error if it cannot be had.
+    session_socket : str
+        The path of the server's session socket, for leases. By default ``NERITE_SESSION_SOCKET`` or where a server of this
+        user puts it.
+    """
+
+    def __init__(
+        self, url: str, *args: Any, buffers: str = "auto", session_socket: Optional[str] = None, **kwargs: Any
+    ):
+        super().__init__(url, *args, **kwargs)
+        self._open_buffers(url, buffers, session_socket)
+
+    def close(self) -> None:
+        """Closes the client and tells the server to forget its buffers. Arrays over them stay valid."""
+        if not getattr(self, "_closed", True):
+            self._pool.join()
+            self._close_buffers()
+            super().close()
+
+    def infer(self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any):
+        """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects."""
+        flight = self._flight(inputs, outputs)
+        try:
+            result = super().infer(model_name, inputs, model_version, flight.outputs, *args, **kwargs)
+        except BaseException as error:
+            flight.lost(error, is_answer)
+            raise
+        return InferResult.of(result, flight)
+
+    def async_infer(
+        self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
+    ) -> InferAsyncRequest:
+        """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects."""
+        flight = self._flight(inputs, outputs)
+        try:
+            request = super().async_infer(model_name, inputs, model_version, flight.outputs, *args, **kwargs)
+        except BaseException as error:
+            flight.lost(error, is_answer)
+            raise
+        return InferAsyncRequest(request, flight)
+
+    def _unregister_soon(self, name: str) -> None:
+        with gevent.Timeout(GOODBYE_S, TimeoutError):
+            self.unregister_system_shared_memory(name)
+
+    def _server_is_away(self, error: BaseException) -> bool:
+        """A failure without a status is one of the connection."""
+        return not isinstance(error, InferenceServerException) or error.status() is None

@@ -1,0 +1,203 @@
+"""How does a program make, find and give up a named piece of shared memory?
+
+    region = Region.create("/frames", 1 << 20)          # one process
+    region = Region.attach("/frames")                   # another
+    frame = region.as_numpy([480, 640, 3], "UINT8")     # a view, not a copy
+
+A region is unlinked by the process that created it and by no other: not by one that attached, not by a forked child. It is
+never unmapped under an array: :meth:`Region.destroy` says so instead. Memory is allocated when the region is made, so a full
+/dev/shm is an error then and there, not a SIGBUS at the first write.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import secrets
+import weakref
+from typing import Any, Optional, Sequence
+
+import numpy as np
+
+from nerite import _datatypes
+
+SHM_DIRECTORY = "/dev/shm"
+
+
+class RegionError(Exception):
+    """A region cannot be made, found, read or written as asked."""
+
+
+class RegionInUse(RegionError):
+    """Arrays over the region are still alive."""
+
+
+def available() -> bool:
+    """Whether this system has POSIX shared memory where we look for it."""
+    return os.path.isdir(SHM_DIRECTORY)
+
+
+def fresh_key(prefix: str = "nerite") -> str:
+    """A key that nobody else has and nobody can guess."""
+    return f"/{prefix}-{os.getpid()}-{secrets.token_hex(16)}"
+
+
+def path_of(key: str) -> str:
+    """Where the object of a key lies; one leading slash or none, as POSIX allows."""
+    name = key.lstrip("/")
+    if not name or "/" in name or "\0" in name or name in (".", ".."):
+        raise RegionError(f"invalid shared memory key '{key}': one name, with or without a slash in front")
+    return f"{SHM_DIRECTORY}/{name}"
+
+
+def _unlink_own(path: str, identity: tuple[int, int], pid: int) -> None:
+    """Unlinks the object if it is still the one that this very process made."""
+    if os.getpid() != pid:
+        return
+    try:
+        status = os.stat(path, follow_symlinks=False)
+        if (status.st_dev, status.st_ino) == identity:
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+class Region:
+    """A shared memory object mapped into this process. Make one with :meth:`create` or :meth:`attach`."""
+
+    def __init__(self, key: str, mapping: mmap.mmap, unlink: Optional[weakref.finalize[Any, Any]] = None):
+        self.key = key
+        self.byte_size = len(mapping)
+        self._map: Optional[mmap.mmap] = mapping
+        self._unlink: Optional[weakref.finalize[Any, Any]] = unlink
+
+    @classmethod
+    def create(cls, key: str, byte_size: int) -> Region:
+        """Makes a new object of ``byte_size`` bytes, all zero. It is an error if the key is taken or memory is short."""
+        path = path_of(key)
+        if byte_size <= 0:
+            raise RegionError(f"a region needs at least 1 byte, '{key}' was asked with {byte_size}")
+        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise RegionError(f"unable to create shared memory '{key}': {error.strerror}") from error
+        try:
+            status = os.fstat(descriptor)
+            identity = (status.st_dev, status.st_ino)
+            try:
+                os.posix_fallocate(descriptor, 0, byte_size)
+                mapping = mmap.mmap(descriptor, byte_size)
+            except OSError as error:
+                _unlink_own(path, identity, os.getpid())
+                raise RegionError(f"unable to create shared memory '{key}' of {byte_size} bytes: {_room(error)}") from error
+        finally:
+            os.close(descriptor)
+        region = cls(key, mapping)
+        region._unlink = weakref.finalize(region, _unlink_own, path, identity, os.getpid())
+        return region
+
+    @classmethod
+    def attach(cls, key: str) -> Region:
+        """Maps the whole of an object that somebody else made; it stays theirs to unlink."""
+        try:
+            descriptor = os.open(path_of(key), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise RegionError(f"unable to open shared memory '{key}': {error.strerror}") from error
+        try:
+            byte_size = os.fstat(descriptor).st_size
+            if byte_size == 0:
+                raise RegionError(f"shared memory '{key}' has no bytes")
+            return cls(key, mmap.mmap(descriptor, byte_size))
+        except OSError as error:
+            raise RegionError(f"unable to map shared memory '{key}': {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+
+    @property
+    def buf(self) -> memoryview:
+        """All bytes of the region, writable. The region cannot be destroyed while it lives."""
+        return memoryview(self._mapped())
+
+    def as_numpy(self, shape: Sequence[int], datatype: str = "UINT8", offset: int = 0) -> np.ndarray:
+        """The tensor that lies ``offset`` bytes into the region.
+
+        A writable view for datatypes of fixed size, a decoded copy for BYTES. The view keeps the memory mapped.
+        """
+        dims = _datatypes.check_shape(shape)
+        byte_size = _datatypes.fixed_byte_size(dims, _datatypes.check_datatype(datatype))
+        if byte_size is None:
+            with memoryview(self._mapped()) as memory, memory[offset:] as rest:
+                return _datatypes.decode_elements(rest, dims)
+        self._check(offset, byte_size)
+        dtype = _datatypes.numpy_dtype(datatype)
+        if byte_size == 0:
+            return np.empty(dims, dtype)
+        raw = np.frombuffer(self._mapped(), dtype=np.uint8, count=byte_size, offset=offset)
+        return raw.view(dtype).reshape(dims)
+
+    def write(self, tensor: np.ndarray, offset: int = 0) -> int:
+        """Copies a tensor in, serialising BYTES in place; returns the bytes it takes."""
+        if _datatypes.datatype_of(tensor) == "BYTES":
+            elements = _datatypes.encoded_elements(tensor)
+            byte_size = _datatypes.encoded_byte_size(elements)
+            self._check(offset, byte_size)
+            with memoryview(self._mapped()) as memory, memory[offset:] as rest:
+                _datatypes.write_elements(elements, rest)
+            return byte_size
+        self._check(offset, tensor.nbytes)
+        if tensor.nbytes:
+            raw = np.frombuffer(self._mapped(), dtype=np.uint8, count=tensor.nbytes, offset=offset)
+            raw.view(tensor.dtype).reshape(tensor.shape)[...] = tensor
+        return tensor.nbytes
+
+    def unlink(self) -> None:
+        """Takes the name away; the memory stays for whoever has it mapped. Only the creator's call does anything."""
+        if self._unlink is not None:
+            self._unlink()
+
+    def destroy(self) -> None:
+        """Unmaps the region and, if this process created it, unlinks it. :class:`RegionInUse` if arrays over it live."""
+        if self._map is None:
+            return
+        try:
+            self._map.close()
+        except BufferError:
+            raise RegionInUse(f"region '{self.key}' has live arrays or memoryviews; drop them first") from None
+        self._map = None
+        self.unlink()
+
+    def abandon(self) -> None:
+        """As :meth:`destroy`, but arrays that live keep the memory until the last of them is gone."""
+        self._map = None
+        self.unlink()
+
+    def __enter__(self) -> Region:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.destroy()
+
+    def __repr__(self) -> str:
+        return f"Region('{self.key}', {self.byte_size} bytes{', destroyed' if self._map is None else ''})"
+
+    def _mapped(self) -> mmap.mmap:
+        if self._map is None:
+            raise RegionError(f"region '{self.key}' was destroyed")
+        return self._map
+
+    def _check(self, offset: int, byte_size: int) -> None:
+        if offset < 0 or offset + byte_size > self.byte_size:
+            raise RegionError(
+                f"region '{self.key}' has {self.byte_size} bytes, asked to reach {offset + byte_size} from {offset}"
+            )
+
+
+def _room(error: OSError) -> str:
+    """The reason, and for a full file system how large it is."""
+    if error.errno != errno.ENOSPC:
+        return error.strerror or str(error)
+    found = os.statvfs(SHM_DIRECTORY)
+    size, free = found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
+    return f"{SHM_DIRECTORY} has {free} of {size} bytes free"

@@ -1,0 +1,1 @@
+"""What helps to test a program that speaks to an inference server?"""

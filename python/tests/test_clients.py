@@ -1,0 +1,494 @@
+"""Do managed buffers give the same results by every way, protocol and server?"""
+
+import asyncio
+import gc
+import os
+import queue
+import subprocess
+import sys
+
+import catalogue
+import numpy as np
+import pytest
+from conftest import module, shared_objects
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+import nerite.grpc
+import nerite.http
+from nerite import _datatypes, _transports
+
+WAYS = ["inline", "region", "lease"]
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    return request.param
+
+
+@pytest.fixture
+def client(server, protocol, way, nothing_left):
+    skip_unless_offered(server, way)
+    with server.client(protocol, buffers=way) as found:
+        yield found
+
+
+def skip_unless_offered(server, way):
+    if way == "lease" and server.session_socket is None:
+        pytest.skip("this server lends no memory")
+
+
+def sample(datatype: str, count: int = 37) -> np.ndarray:
+    """A tensor with the corners of its datatype."""
+    if datatype == "BYTES":
+        corners = [b"", b"\0", b"plain", "größe".encode(), b"\xff\xfe", b"x" * 5000]
+        return np.array([corners[i % len(corners)] for i in range(count)], dtype=np.object_)
+    dtype = np.dtype(triton_to_np_dtype(datatype))
+    raw = np.random.default_rng(7).integers(0, 256, count * dtype.itemsize, dtype=np.uint8)
+    return (raw % 2).astype(bool) if datatype == "BOOL" else raw.view(dtype)
+
+
+def wire(tensor: np.ndarray) -> bytes:
+    """The tensor as it travels; NaNs and all."""
+    if tensor.dtype == np.object_:
+        return b"".join(len(one).to_bytes(4, "little") + one for one in tensor.ravel().tolist())
+    return tensor.tobytes()
+
+
+def managed(client, protocol, tensor, datatype, name="INPUT0"):
+    """An input over a fresh handle that holds the tensor."""
+    handle = client.register_input_tensor_with_shared_memory(tensor.shape, datatype)
+    client.copy_to_shared_memory(handle, tensor)
+    return module(protocol).InferInput(name, list(tensor.shape), datatype).set_shared_memory_request(handle), handle
+
+
+@pytest.mark.parametrize("datatype", list(catalogue.DATATYPES))
+def test_the_bytes_are_the_same_by_every_way(server, protocol, way, client, datatype):
+    if datatype == "BF16":
+        pytest.importorskip("ml_dtypes")
+    m, tensor = module(protocol), sample(datatype)
+    plain = m.InferInput("INPUT0", [tensor.size], datatype)
+    plain.set_data_from_numpy(tensor)
+    expected = client.infer(f"identity_{datatype.lower()}", [plain]).as_numpy("OUTPUT0")
+    given, handle = managed(client, protocol, tensor, datatype)
+    output = m.InferOutput("OUTPUT0", [tensor.size], datatype, len(wire(tensor)) if datatype == "BYTES" else None)
+    got = client.infer(f"identity_{datatype.lower()}", [given], outputs=[output]).as_numpy("OUTPUT0")
+    assert client.buffer_transport == way
+    assert handle.is_shared == (way != "inline")
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    assert wire(got) == wire(expected) == wire(tensor)
+    assert wire(handle.as_numpy()) == wire(tensor)
+
+
+def test_what_is_written_in_place_is_what_the_model_reads(client, protocol, way):
+    m = module(protocol)
+    handles = [client.register_input_tensor_with_shared_memory([1, 16], "INT32") for _ in range(2)]
+    inputs = [m.InferInput(f"INPUT{i}", [1, 16], "INT32").set_shared_memory_request(one) for i, one in enumerate(handles)]
+    outputs = [m.InferOutput("OUTPUT0", [1, 16], "INT32"), m.InferRequestedOutput("OUTPUT1")]
+    for round_ in range(3):
+        handles[0].as_numpy()[...] = np.arange(16) * round_
+        handles[1].as_numpy()[...] = 5
+        result = client.infer("simple", inputs, outputs=outputs)
+        assert result.as_numpy("OUTPUT0").tolist() == [[i * round_ + 5 for i in range(16)]]
+        assert result.as_numpy("OUTPUT1").tolist() == [[i * round_ - 5 for i in range(16)]]
+        assert result.as_numpy("ABSENT") is None
+
+
+def test_a_result_lives_as_long_as_its_array(client, protocol, way):
+    m = module(protocol)
+    arrays = []
+    for value in range(5):
+        given, _ = managed(client, protocol, np.full(1000, value, np.float32), "FP32")
+        output = m.InferOutput("OUTPUT0", [1000], "FP32")
+        arrays.append(client.infer("identity_fp32", [given], outputs=[output]).as_numpy("OUTPUT0"))
+    client.close()
+    gc.collect()
+    assert [set(one.tolist()) for one in arrays] == [{float(value)} for value in range(5)]
+
+
+def test_buffers_are_used_again(client, protocol, way):
+    if way == "inline":
+        pytest.skip("there are none")
+    m = module(protocol)
+    for _ in range(30):
+        given, handle = managed(client, protocol, np.zeros(50_000, np.float32), "FP32")
+        with handle:
+            client.infer("identity_fp32", [given], outputs=[m.InferOutput("OUTPUT0", [50_000], "FP32")])
+    assert client._buffers.census()[way]["slabs"] == 2
+
+
+def test_larger_and_smaller_outputs_than_expected(client, protocol, way):
+    m = module(protocol)
+    given, _ = managed(client, protocol, np.arange(100, dtype=np.float32), "FP32")
+    result = client.infer("identity_fp32", [given], outputs=[m.InferOutput("OUTPUT0", [500], "FP32")])
+    assert result.as_numpy("OUTPUT0").tolist() == list(range(100))
+    small = [m.InferOutput("OUTPUT0", [20], "FP32")]
+    if way == "inline":
+        assert client.infer("identity_fp32", [given], outputs=small).as_numpy("OUTPUT0").size == 100
+        return
+    # The smallest buffer has 256 bytes.
+    with pytest.raises(InferenceServerException, match=r"\(256 bytes\) should be at least 400 bytes"):
+        client.infer("identity_fp32", [given], outputs=small)
+
+
+@pytest.mark.parametrize("described", [{}, {"shape": [3], "datatype": "BYTES"}, {"shape": [-1], "datatype": "BYTES"}])
+def test_outputs_of_unknown_size_come_with_the_response(client, protocol, way, described):
+    given, _ = managed(client, protocol, np.array([b"a", b"", b"ccc"], dtype=np.object_), "BYTES")
+    result = client.infer("identity_bytes", [given], outputs=[module(protocol).InferOutput("OUTPUT0", **described)])
+    assert result.as_numpy("OUTPUT0").tolist() == [b"a", b"", b"ccc"]
+
+
+def test_an_empty_tensor_needs_no_memory(client, protocol, way):
+    given, handle = managed(client, protocol, np.zeros([0], np.float32), "FP32")
+    assert handle.byte_size == 0
+    result = client.infer("identity_fp32", [given], outputs=[module(protocol).InferOutput("OUTPUT0", [0], "FP32")])
+    assert result.as_numpy("OUTPUT0").shape == (0,)
+
+
+def test_bytes_tensors_grow_and_can_be_written_by_hand(client, protocol, way):
+    m = module(protocol)
+    handle = client.register_input_tensor_with_shared_memory([2], "BYTES", byte_size=1000)
+    given = m.InferInput("INPUT0", [2], "BYTES").set_shared_memory_request(handle)
+
+    def echoed():
+        return client.infer("identity_bytes", [given]).as_numpy("OUTPUT0").tolist()
+
+    assert echoed() == [b"", b""]
+    assert handle.capacity >= 1000
+    handle.copy_from(np.array([b"x" * 100_000, "é"], dtype=np.object_))
+    assert echoed() == [b"x" * 100_000, "é".encode()]
+    handle.copy_from(b"\2\0\0\0ab\0\0\0\0")
+    assert echoed() == [b"ab", b""]
+    size = _datatypes.write_elements([b"by", b"hand"], memoryview(handle.as_memory()))
+    handle.set_byte_size(size)
+    assert echoed() == [b"by", b"hand"]
+
+
+def test_strided_arrays_are_copied_as_they_look(client, protocol, way):
+    tensor = np.arange(60, dtype=np.float32)[::3]
+    given, _ = managed(client, protocol, tensor, "FP32")
+    result = client.infer("identity_fp32", [given], outputs=[module(protocol).InferOutput("OUTPUT0", [20], "FP32")])
+    assert result.as_numpy("OUTPUT0").tolist() == tensor.tolist()
+
+
+def test_inputs_of_every_kind_go_together(client, protocol, way):
+    m = module(protocol)
+    first, _ = managed(client, protocol, np.full([1, 16], 7, np.int32), "INT32")
+    second = m.InferInput("INPUT1", [1, 16], "INT32")
+    second.set_data_from_numpy(np.full([1, 16], 2, np.int32))
+    for inputs in ([first, second], [second, first]):
+        result = client.infer("simple", inputs, outputs=[m.InferOutput("OUTPUT1", [1, 16], "INT32")])
+        assert set(result.as_numpy("OUTPUT1").ravel().tolist()) == {5}
+    first.set_data_from_numpy(np.full([1, 16], 9, np.int32))
+    assert set(client.infer("simple", [first, second]).as_numpy("OUTPUT1").ravel().tolist()) == {7}
+
+
+def test_asynchronous_requests_keep_their_buffers(client, protocol, way):
+    m = module(protocol)
+    answers = queue.Queue()
+    requests = []
+    for value in range(6):
+        given, handle = managed(client, protocol, np.full(1000, value, np.float32), "FP32")
+        output = m.InferOutput("OUTPUT0", [1000], "FP32")
+        if protocol == "http":
+            requests.append(client.async_infer("identity_fp32", [given], outputs=[output]))
+        else:
+            client.async_infer(
+                "identity_fp32",
+                [given],
+                lambda result, error, value=value: answers.put((value, result, error)),
+                outputs=[output],
+            )
+        handle.release()
+        del given, handle
+    if protocol == "http":
+        results = list(enumerate(one.get_result() for one in requests))
+    else:
+        results = [(value, result) for value, result, error in (answers.get(timeout=20) for _ in range(6)) if error is None]
+    assert {value: set(one.as_numpy("OUTPUT0").tolist()) for value, one in results} == {v: {float(v)} for v in range(6)}
+
+
+def test_a_request_whose_end_was_not_seen_keeps_its_output(server, protocol, way):
+    if way == "inline":
+        pytest.skip("there is none")
+    skip_unless_offered(server, way)
+    options = {"network_timeout": 0.2} if protocol == "http" else {}
+    late = {} if protocol == "http" else {"client_timeout": 0.2}
+    with server.client(protocol, buffers=way, **options) as client:
+        given, _ = managed(client, protocol, np.full(64, 3, np.float32), "FP32")
+        output = module(protocol).InferOutput("OUTPUT0", [64], "FP32")
+        with pytest.raises(Exception, match="(?i)timed out|deadline|timeout"):
+            client.infer("slow_fp32", [given], outputs=[output], **late)
+        retired = [slab for way_ in client._buffers._ways for slab in way_.pool._slabs if slab.retired]
+        assert len(retired) == 1
+        block = client._buffers.lend_shared(256)
+        assert block.slab is not retired[0]
+
+
+def test_streams_take_managed_inputs(client, server, protocol, way):
+    if protocol == "http" or (server.name == "nerite" and not has_model(client, "repeat_int32")):
+        pytest.skip("no streams")
+    m = module(protocol)
+    answers = queue.Queue()
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    values, _ = managed(client, protocol, np.array([4, 5, 6], np.int32), "INT32", "IN")
+    delays, _ = managed(client, protocol, np.array([0, 0, 0], np.uint32), "UINT32", "DELAY")
+    for request_id in ("one", ""):
+        client.async_stream_infer("repeat_int32", [values, delays], request_id=request_id)
+        got = [answers.get(timeout=20) for _ in range(3)]
+        assert [error for _, error in got] == [None] * 3
+        assert [result.as_numpy("OUT")[0] for result, _ in got] == [4, 5, 6]
+    client.stop_stream()
+    assert client._streamed == {}
+
+
+def has_model(client, name):
+    try:
+        return client.is_model_ready(name)
+    except InferenceServerException:
+        return False
+
+
+def test_a_handle_can_be_an_input_of_the_asyncio_clients(client, server, protocol, way):
+    import nerite.grpc.aio
+    import nerite.http.aio
+
+    aio = nerite.http.aio if protocol == "http" else nerite.grpc.aio
+    given, _ = managed(client, protocol, np.arange(10, dtype=np.float32), "FP32")
+
+    async def ask():
+        async with aio.InferenceServerClient(server.url(protocol)) as asked:
+            return (await asked.infer("identity_fp32", [given])).as_numpy("OUTPUT0")
+
+    assert asyncio.run(ask()).tolist() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda c, h: c.copy_to_shared_memory(h, np.zeros([2, 3], np.float64)), "unexpected datatype FP64.*expected FP32"),
+        (lambda c, h: c.copy_to_shared_memory(h, np.zeros([2, 3], "U4")), "unexpected datatype <U4.*expected FP32"),
+        (lambda c, h: c.copy_to_shared_memory(h, np.zeros([3, 2], np.float32)), r"shape \[3, 2\], expected \[2, 3\]"),
+        (lambda c, h: c.copy_to_shared_memory(h, b"123"), r"\[2, 3\] of FP32 takes 24 bytes, got 3"),
+        (lambda c, h: c.copy_to_shared_memory(h, [1, 2]), "expected a numpy array or bytes, got list"),
+        (lambda c, h: h.set_byte_size(3), "follows from its shape"),
+        (lambda c, h: c.register_input_tensor_with_shared_memory([2], "FLOAT"), "unknown datatype 'FLOAT'"),
+        (lambda c, h: c.register_input_tensor_with_shared_memory([-1], "FP32"), "needs every dimension"),
+        (lambda c, h: c.register_input_tensor_with_shared_memory([2], "FP32", 9), "takes 8 bytes, not the 9"),
+        (lambda c, h: nerite.http.InferInput("X", [2, 3], "INT32").set_shared_memory_request(h), "input 'X' is"),
+        (lambda c, h: nerite.grpc.InferInput("X", [3, 2], "FP32").set_shared_memory_request(h), "input 'X' is"),
+        (lambda c, h: nerite.grpc.InferInput("X", [3, 2], "FP32").set_shared_memory_request(5), "expected a handle"),
+        (lambda c, h: nerite.http.InferOutput("X", [2], "NONE"), "unknown datatype"),
+        (lambda c, h: (h.release(), h.as_numpy()), "the buffer was released"),
+        (lambda c, h: (c.close(), c.register_input_tensor_with_shared_memory([2], "FP32")), "the client is closed"),
+    ],
+)
+def test_mistakes_are_errors_that_say_what_is_wrong(call, text):
+    client = nerite.http.InferenceServerClient("localhost:1", buffers="inline")
+    handle = client.register_input_tensor_with_shared_memory([2, 3], "FP32")
+    with pytest.raises(InferenceServerException, match=text):
+        call(client, handle)
+
+
+@pytest.mark.parametrize("data", [b"", b"\1\0\0\0", b"\1\0\0\0a\0\0\0\0x", b"\xff\xff\xff\xffa"])
+def test_bytes_that_are_no_bytes_tensor_are_refused(data):
+    client = nerite.http.InferenceServerClient("localhost:1", buffers="inline")
+    handle = client.register_input_tensor_with_shared_memory([2], "BYTES")
+    with pytest.raises(InferenceServerException):
+        handle.copy_from(data)
+    assert handle.as_numpy().tolist() == [b"", b""]
+
+
+def test_nothing_stays_registered_after_closing(server, protocol):
+    client = server.client(protocol, buffers="region")
+    handle = client.register_input_tensor_with_shared_memory([1000], "FP32")
+    assert handle._block.slab.name in server.regions()
+    array = handle.as_numpy()
+    client.close()
+    assert handle._block.slab.name not in server.regions()
+    array[:] = 1
+    given = module(protocol).InferInput("INPUT0", [1000], "FP32").set_shared_memory_request(handle)
+    with server.client(protocol) as other, pytest.raises(InferenceServerException, match="was closed"):
+        other.infer("identity_fp32", [given])
+
+
+ENDINGS = {"exit": "", "exit with an exception": "1 / 0", "os._exit": "import os; os._exit(3)", "kill": "import os; os.kill(os.getpid(), 9)"}
+
+
+@pytest.mark.parametrize("ending", list(ENDINGS))
+def test_a_process_leaves_no_object_behind_however_it_ends(server, protocol, ending):
+    code = (
+        f"import nerite.{protocol}, os\n"
+        f"client = nerite.{protocol}.InferenceServerClient('{server.url(protocol)}', buffers='region')\n"
+        "handle = client.register_input_tensor_with_shared_memory([1000], 'FP32')\n"
+        "print(handle._block.slab.name, flush=True)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code + ENDINGS[ending]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60
+    )
+    name = ended.stdout.strip()
+    assert name.startswith("nerite-"), ended.stderr
+    assert name not in os.listdir("/dev/shm")
+    if "exit" in ending and ending != "os._exit":
+        assert name not in server.regions()
+    else:
+        with server.client("http") as client:
+            client.unregister_system_shared_memory(name)
+
+
+FORK_SETUP = """
+import gc, os, sys
+import numpy as np
+import nerite.http as m
+
+client = m.InferenceServerClient(sys.argv[1], buffers="region")
+handle = client.register_input_tensor_with_shared_memory([10], "FP32")
+handle.as_numpy()[...] = np.arange(10)
+name = handle._block.slab.name
+
+def names():
+    with m.InferenceServerClient(sys.argv[1]) as other:
+        return [one["name"] for one in other.get_system_shared_memory_status()]
+
+def works(client, handle):
+    given = m.InferInput("INPUT0", [10], "FP32").set_shared_memory_request(handle)
+    assert client.infer("identity_fp32", [given]).as_numpy("OUTPUT0").tolist() == list(range(10))
+
+child = os.fork()
+if child == 0:
+    try:
+"""
+
+FORK_END = """
+    except BaseException:
+        import traceback
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert name in names()
+works(client, handle)
+client.close()
+assert name not in names()
+"""
+
+CHILDREN = {
+    "closes the client": "client.close(); del client, handle; gc.collect()",
+    "ends as usual": "del client, handle; import atexit; atexit._run_exitfuncs()",
+    # The event loop that the HTTP library runs on has to be told of a fork.
+    "makes its own": (
+        "import gevent; gevent.reinit(); own = m.InferenceServerClient(sys.argv[1], buffers='region'); "
+        "mine = own.register_input_tensor_with_shared_memory([10], 'FP32'); mine.as_numpy()[...] = np.arange(10); "
+        "works(own, mine); assert mine._block.slab.name != name; own.close()"
+    ),
+}
+
+
+@pytest.mark.parametrize("child", list(CHILDREN))
+def test_a_forked_child_leaves_its_parents_buffers_alone(server, child):
+    # In a process of its own: this one has the threads of the gRPC library, which do not survive a fork.
+    code = FORK_SETUP + "        " + CHILDREN[child] + FORK_END
+    subprocess.run([sys.executable, "-c", code, server.http], check=True, timeout=60)
+
+
+def test_a_server_that_refuses_regions_gets_inline_bytes(launcher, protocol):
+    server = launcher.get("nerite", "--allow-client-shm=false", "--session-socket=off")
+    with server.client(protocol) as client:
+        assert client.buffer_transport == "inline"
+        assert "disabled" in client._buffers.refusals()["region"]
+        given, handle = managed(client, protocol, np.arange(10, dtype=np.float32), "FP32")
+        output = module(protocol).InferOutput("OUTPUT0", [10], "FP32")
+        assert client.infer("identity_fp32", [given], outputs=[output]).as_numpy("OUTPUT0").tolist() == list(range(10))
+        assert not handle.is_shared
+    with server.client(protocol, buffers="region") as client:
+        with pytest.raises(InferenceServerException, match="disabled"):
+            client.register_input_tensor_with_shared_memory([10], "FP32")
+
+
+LEASE_CODE = """
+import os, sys
+import numpy as np
+import nerite.http, nerite.grpc
+module = getattr(nerite, sys.argv[1])
+client = module.InferenceServerClient(sys.argv[2])
+handle = client.register_input_tensor_with_shared_memory([10], "FP32")
+handle.as_numpy()[...] = np.arange(10)
+given = module.InferInput("INPUT0", [10], "FP32").set_shared_memory_request(handle)
+result = client.infer("identity_fp32", [given], outputs=[module.InferOutput("OUTPUT0", [10], "FP32")])
+assert result.as_numpy("OUTPUT0").tolist() == list(range(10))
+print(client.buffer_transport, client._buffers.refusals().get("lease"))
+"""
+
+
+@pytest.mark.parametrize("other_url", [False, True])
+def test_the_session_socket_is_found_and_only_used_for_its_own_server(launcher, protocol, other_url):
+    server, other = launcher.get("nerite"), launcher.get("nerite", "--allow-client-shm=false", "--session-socket=off")
+    url = (other if other_url else server).url(protocol)
+    environment = {**os.environ, "NERITE_SESSION_SOCKET": server.session_socket}
+    ended = subprocess.run(
+        [sys.executable, "-c", LEASE_CODE, protocol, url], env=environment, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    assert ended.returncode == 0
+    if other_url:
+        assert ended.stdout.startswith("inline ")
+        assert "is not seen to be that of" in ended.stdout
+    else:
+        assert ended.stdout == "lease None\n"
+
+
+def test_without_quota_left_other_ways_are_taken(launcher, protocol):
+    server = launcher.get("nerite", "--lease-max-bytes=1048576", "--session-max-bytes=524288")
+    with server.client(protocol, session_socket=server.session_socket) as client:
+        handles = [client.register_input_tensor_with_shared_memory([70_000], "FP32") for _ in range(3)]
+        kinds = ["lease" if one._block.slab.name.startswith("lease-") else "region" for one in handles]
+        assert kinds == ["lease", "region", "region"]
+        for handle in handles:
+            given = module(protocol).InferInput("INPUT0", [70_000], "FP32").set_shared_memory_request(handle)
+            handle.as_numpy()[...] = 2
+            output = module(protocol).InferOutput("OUTPUT0", [70_000], "FP32")
+            assert client.infer("identity_fp32", [given], outputs=[output]).as_numpy("OUTPUT0").sum() == 140_000
+    with server.client(protocol, buffers="lease") as client:
+        client.register_input_tensor_with_shared_memory([70_000], "FP32")
+        with pytest.raises(InferenceServerException, match="lease: .*bytes"):
+            client.register_input_tensor_with_shared_memory([200_000], "FP32")
+
+
+def test_a_server_on_another_host_gets_inline_bytes(server, protocol, monkeypatch):
+    monkeypatch.setattr(_transports, "is_this_host", lambda url: False)
+    with server.client(protocol) as client:
+        given, handle = managed(client, protocol, np.arange(10, dtype=np.float32), "FP32")
+        assert not handle.is_shared
+        assert client.infer("identity_fp32", [given]).as_numpy("OUTPUT0").tolist() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "here"),
+    [
+        ("localhost:8000", "localhost", True),
+        ("127.0.0.1:8000/base", "127.0.0.1", True),
+        ("[::1]:8001", "::1", True),
+        ("unix:/run/x", "", True),
+        ("dns:///127.0.0.5:8001", "127.0.0.5", True),
+        ("192.0.2.1:8000", "192.0.2.1", False),
+        ("no-such-host.invalid:8000", "no-such-host.invalid", False),
+    ],
+)
+def test_a_url_tells_whether_its_server_can_be_here(url, host, here):
+    assert _transports.host_of(url) == host
+    assert _transports.is_this_host(url) == here
+
+
+def test_new_buffers_work_after_the_server_was_restarted(launcher, protocol):
+    # The port is another one then; the registration alone is what the server loses.
+    server = launcher.get("nerite")
+    with server.client(protocol, buffers="region") as client:
+        given, handle = managed(client, protocol, np.arange(10, dtype=np.float32), "FP32")
+        client.unregister_system_shared_memory(handle._block.slab.name)
+        with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
+            client.infer("identity_fp32", [given])
+        again, _ = managed(client, protocol, np.arange(10, dtype=np.float32), "FP32")
+        assert client.infer("identity_fp32", [again]).as_numpy("OUTPUT0").tolist() == list(range(10))
+
+
+def test_what_is_shared_leaves_no_trace_here():
+    gc.collect()
+    assert shared_objects() == set()

@@ -1,0 +1,47 @@
+"""Is everything that tritonclient has here as well?"""
+
+import importlib
+
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+import nerite.grpc
+import nerite.http
+
+MODULES = ["http", "grpc", "http.aio", "grpc.aio", "http.auth", "grpc.auth"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_public_name_is_offered(name):
+    theirs, ours = (importlib.import_module(f"{package}.{name}") for package in ("tritonclient", "nerite"))
+    public = {one for one in dir(theirs) if not one.startswith("_")}
+    assert public <= set(dir(ours))
+    assert set(getattr(theirs, "__all__", ())) <= set(ours.__all__)
+
+
+@pytest.mark.parametrize("name", ["service_pb2", "model_config_pb2", "service_pb2_grpc"])
+def test_message_modules_can_be_imported_and_are_the_same(name):
+    assert importlib.import_module(f"nerite.grpc.{name}") is importlib.import_module(f"tritonclient.grpc.{name}")
+
+
+@pytest.mark.parametrize("name", ["InferenceServerClient", "InferInput", "InferResult"])
+def test_classes_are_subclasses(name):
+    for ours, theirs in ((nerite.http, tritonclient.http), (nerite.grpc, tritonclient.grpc)):
+        assert issubclass(getattr(ours, name), getattr(theirs, name))
+        assert issubclass(ours.InferOutput, theirs.InferRequestedOutput)
+
+
+def test_other_attributes_are_found_too_and_wrong_ones_are_not():
+    assert nerite.http._infer_input is tritonclient.http._infer_input
+    with pytest.raises(AttributeError, match="module 'nerite.http' has no attribute 'nonsense'"):
+        nerite.http.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("module", [nerite.http, nerite.grpc])
+def test_a_client_needs_no_server_to_be_made_and_closed(module):
+    with module.InferenceServerClient("localhost:1") as client:
+        handle = client.register_input_tensor_with_shared_memory([2], "FP32")
+        assert not handle.is_shared
+    with pytest.raises(Exception, match="buffers must be"):
+        module.InferenceServerClient("localhost:1", buffers="magic")
