@@ -3,8 +3,9 @@
 
     python3 tests/setup_venv.py          # makes .venv beside the sources, or does nothing if it is current
     .venv/bin/python -m pytest tests/conformance tests/functional
+    .venv/bin/python -m pytest python/tests
 
-The hash of requirements.txt is the stamp: a second run costs nothing, and a changed pin rebuilds.
+The hash of requirements.txt and of the package's pyproject.toml is the stamp: a second run costs nothing, a changed pin rebuilds.
 """
 
 import argparse
@@ -15,11 +16,12 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "tests" / "requirements.txt"
+PACKAGE = ROOT / "python"
 
 
 def stamp_text() -> str:
-    """What must be equal for an environment to be kept: the pins and the interpreter."""
-    digest = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+    """What must be equal for an environment to be kept: the pins, the package's description and the interpreter."""
+    digest = hashlib.sha256(REQUIREMENTS.read_bytes() + (PACKAGE / "pyproject.toml").read_bytes()).hexdigest()
     return f"{digest} {sys.version_info.major}.{sys.version_info.minor}\n"
 
 
@@ -32,6 +34,8 @@ def ensure(venv: pathlib.Path) -> pathlib.Path:
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", str(REQUIREMENTS)], check=True)
+    # Editable and without its dependencies, which are pinned above.
+    subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", "-e", str(PACKAGE)], check=True)
     # Written last, so that an interrupted installation is not taken for a complete one.
     stamp.write_text(stamp_text())
     return python

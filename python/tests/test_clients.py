@@ -10,7 +10,7 @@ import sys
 import catalogue
 import numpy as np
 import pytest
-from conftest import module, shared_objects
+from peers import module, shared_objects
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 import nerite.grpc

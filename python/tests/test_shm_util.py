@@ -6,7 +6,7 @@ import types
 
 import numpy as np
 import pytest
-from conftest import module
+from peers import module
 
 from nerite.testing import shm_util
 
