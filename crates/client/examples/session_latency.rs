@@ -1,13 +1,13 @@
 //! How long does an inference through a lease take, beside a bare ping-pong over the same kind of socket?
 //!
-//! `cargo run --release --example session_latency -- <session socket> [requests]`, against a server with the model `simple`.
-//! Both are taken in turns of 200, so that what disturbs one disturbs the other.
+//! `cargo run --release --example session_latency -- <session socket> [requests] [model]`, against a server with the model
+//! `simple`, or `identity_fp32`, which shows what the server takes without an engine. Both are taken in turns of 200, so that what disturbs one disturbs the other.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use nerite_client::{DataType, Error, PreparedRequest, Request, Session};
+use nerite_client::{DataType, Error, Lease, PreparedRequest, Request, Session};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
 /// Bytes of one request of this example: the ping-pong carries as many.
@@ -18,6 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut words = std::env::args().skip(1);
     let socket = words.next().ok_or("which socket?")?;
     let requests: usize = words.next().map_or(Ok(20_000), |word| word.parse())?;
+    let model = words.next().unwrap_or_else(|| "simple".to_owned());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let bare = echo()?;
     let (mut pings, mut infers) = (Vec::new(), Vec::new());
@@ -26,13 +27,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let lease = session.borrow(256).await?;
         lease.write(0, &[5i32; 16])?;
         lease.write(64, &[2i32; 16])?;
-        let request = Request::new("simple")
-            .input_in_window("INPUT0", DataType::Int32, &[1, 16], lease.window(0, 64))
-            .input_in_window("INPUT1", DataType::Int32, &[1, 16], lease.window(64, 64))
-            .output_in_window("OUTPUT0", lease.window(128, 64))
-            .output_in_window("OUTPUT1", lease.window(192, 64));
-        let request = PreparedRequest::new(&request, &[]);
-        for turn in 0..requests / TURN + 1 {
+        let request = PreparedRequest::new(&request(&model, &lease), &[]);
+        for turn in 0..=requests / TURN {
             for _ in 0..TURN {
                 let start = Instant::now();
                 ping(&bare).map_err(|error| Error::Session(error.to_string()))?;
@@ -49,12 +45,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 infers.clear();
             }
         }
-        assert_eq!(*lease.view::<i32>(128, 16)?, [7; 16]);
+        assert_eq!(*lease.view::<i32>(128, 16)?, [if model == "simple" { 7 } else { 5 }; 16]);
         Ok::<(), Error>(())
     })?;
     println!("bare ping-pong {:>9.1?} p50 {:>9.1?} p99", at(&mut pings, 50), at(&mut pings, 99));
     println!("inference      {:>9.1?} p50 {:>9.1?} p99", at(&mut infers, 50), at(&mut infers, 99));
     Ok(())
+}
+
+fn request(model: &str, lease: &Lease) -> Request {
+    let request = Request::new(model).output_in_window("OUTPUT0", lease.window(128, 64));
+    if model != "simple" {
+        return request.input_in_window("INPUT0", DataType::Fp32, &[16], lease.window(0, 64));
+    }
+    request
+        .input_in_window("INPUT0", DataType::Int32, &[1, 16], lease.window(0, 64))
+        .input_in_window("INPUT1", DataType::Int32, &[1, 16], lease.window(64, 64))
+        .output_in_window("OUTPUT1", lease.window(192, 64))
 }
 
 /// A thread that sends back what it gets.

@@ -105,8 +105,7 @@ impl Session {
     /// As [`Session::connect`], with headers for calls that the operator restricted.
     pub async fn connect_with(path: impl AsRef<Path>, headers: &[(&str, &str)]) -> Result<Session, Error> {
         let endpoint = path.as_ref().display().to_string();
-        let refused =
-            |error: std::io::Error| Error::Connect { endpoint: endpoint.clone(), reason: error.to_string() };
+        let refused = |error: std::io::Error| Error::Connect { endpoint: endpoint.clone(), reason: error.to_string() };
         let socket = Socket::connect(path.as_ref()).map_err(refused)?;
         let headers = headers.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
         let client = concat!("nerite-client ", env!("CARGO_PKG_VERSION")).to_owned();
@@ -176,7 +175,8 @@ impl Session {
 
     /// What the session has at the moment.
     pub async fn in_use(&self) -> Result<SessionUse, Error> {
-        let Answer::Told(Told::SessionReport(report)) = self.ask(Call::SessionStatus(v1::SessionStatus {})).await? else {
+        let Answer::Told(Told::SessionReport(report)) = self.ask(Call::SessionStatus(v1::SessionStatus {})).await?
+        else {
             return Err(Error::Answer("no report in the answer".to_owned()));
         };
         Ok(SessionUse { leases: report.leases, bytes: report.bytes })
@@ -198,7 +198,9 @@ impl Session {
         if bytes.len() as u64 > max {
             self.0.returns.put_back(message.returned);
             let have = bytes.len();
-            return Err(Error::Session(format!("a message of {have} bytes, at most {max} fit; put its tensors in leases")));
+            return Err(Error::Session(format!(
+                "a message of {have} bytes, at most {max} fit; put its tensors in leases"
+            )));
         }
         // A call that is dropped while it is sent is cancelled as well: the packet may be out.
         waiting.expects_answers();
@@ -252,7 +254,8 @@ fn read_response(bytes: Bytes, placed: Vec<Placed>) -> Result<Response, Error> {
         let output = response.outputs.iter_mut().find(|one| one.name == output);
         let output = output.ok_or_else(|| Error::Answer("a lease for an output that is not there".to_owned()))?;
         let extent = Extent::new(offset, byte_size, lease.byte_size());
-        let extent = extent.map_err(|error| Error::Answer(format!("output '{}' in a lease that {error}", output.name)))?;
+        let extent =
+            extent.map_err(|error| Error::Answer(format!("output '{}' in a lease that {error}", output.name)))?;
         output.data = Some(lease.memory().buffer(extent));
     }
     Ok(response)

@@ -104,7 +104,7 @@ impl Listener {
     }
 
     pub(crate) async fn accept(&self) -> io::Result<Socket> {
-        Ok(Socket::new(self.listener.accept().await?.0))
+        Socket::new(self.listener.accept().await?.0)
     }
 }
 

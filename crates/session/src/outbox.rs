@@ -90,7 +90,7 @@ impl Outbox {
     fn send_waiting(&self) {
         let mut queue = self.lock();
         while let Some(packet) = queue.packets.front() {
-            match self.socket.while_writable(|| self.socket.send(packet)) {
+            match self.socket.send(packet) {
                 Ok(()) => queue.pop(),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(_) => return self.close(queue, Closed::Gone),

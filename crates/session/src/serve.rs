@@ -107,11 +107,13 @@ async fn accept(api: Api, options: Options, listener: Listener, mut stopped: Sto
 }
 
 fn check_peer(socket: &Socket, own_uid: u32, allow_uids: &[u32]) -> Result<(), String> {
-    let uid = socket.peer_uid().map_err(|error| format!("the peer's user is not known: {error}"))?;
-    if uid == own_uid || allow_uids.contains(&uid) {
+    let uid = socket.peer_uid().as_ref().map_err(|error| format!("the peer's user is not known: {error}"))?;
+    if *uid == own_uid || allow_uids.contains(uid) {
         return Ok(());
     }
-    Err(format!("user {uid} may not open sessions with a server of user {own_uid}; --session-allow-uid={uid} would allow it"))
+    Err(format!(
+        "user {uid} may not open sessions with a server of user {own_uid}; --session-allow-uid={uid} would allow it"
+    ))
 }
 
 /// Says why, as far as the socket takes it, and closes.

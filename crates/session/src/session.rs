@@ -134,7 +134,8 @@ impl Session {
             Ok(Received::Packet(bytes)) => Ok(bytes),
             Ok(Received::End) => Err(End::Closed),
             Ok(Received::TooLong(len)) => {
-                let text = format!("a packet has {len} bytes, at most {PACKET_BYTES_MAX} are allowed; put tensors in leases");
+                let text =
+                    format!("a packet has {len} bytes, at most {PACKET_BYTES_MAX} are allowed; put tensors in leases");
                 Err(self.refuse(0, Status::invalid(text)))
             }
             Err(error) => Err(End::Broken(error.to_string())),

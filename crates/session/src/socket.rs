@@ -8,6 +8,7 @@ use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg, sockopt};
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
 use crate::limits::{COPIED_BYTES_MAX, DESCRIPTORS_MAX, PACKET_BYTES_MAX};
@@ -28,9 +29,14 @@ pub(crate) enum Received {
     End,
 }
 
-/// A connected socket that keeps packets apart (`SOCK_SEQPACKET`). The runtime's type for Unix streams serves: it only polls
-/// the descriptor, and all reading and writing is done here.
-pub(crate) struct Socket(UnixStream);
+/// A connected socket that keeps packets apart (`SOCK_SEQPACKET`).
+///
+/// It is watched for packets alone. Were it watched for room as well, as the runtime's own sockets are, then each answer that
+/// the client takes would wake a thread here to learn that there is room, which there nearly always was.
+pub(crate) struct Socket {
+    descriptor: AsyncFd<OwnedFd>,
+    peer_uid: io::Result<u32>,
+}
 
 /// Where packets arrive.
 pub(crate) struct Receiver {
@@ -38,20 +44,23 @@ pub(crate) struct Receiver {
 }
 
 impl Socket {
-    pub(crate) fn new(stream: UnixStream) -> Socket {
+    /// The runtime calls it a stream; it is whatever was connected.
+    pub(crate) fn new(stream: UnixStream) -> io::Result<Socket> {
         // Best effort: the default takes a packet of the largest size, but an operator may have lowered it.
         let _ = sockopt::set_socket_send_buffer_size(&stream, 2 * PACKET_BYTES_MAX);
-        Socket(stream)
+        let peer_uid = stream.peer_cred().map(|peer| peer.uid());
+        let descriptor = watch(OwnedFd::from(stream.into_std()?), Interest::READABLE)?;
+        Ok(Socket { descriptor, peer_uid })
     }
 
     /// Who connected: its user.
-    pub(crate) fn peer_uid(&self) -> io::Result<u32> {
-        Ok(self.0.peer_cred()?.uid())
+    pub(crate) fn peer_uid(&self) -> &io::Result<u32> {
+        &self.peer_uid
     }
 
     /// The next packet. Descriptors that come with it are not taken: the kernel closes them.
     pub(crate) async fn receive(&self, receiver: &mut Receiver) -> io::Result<Received> {
-        self.0.async_io(Interest::READABLE, || receiver.receive(self.0.as_fd())).await
+        self.descriptor.async_io(Interest::READABLE, |socket| receiver.receive(socket.as_fd())).await
     }
 
     /// Sends a packet, all of it or nothing.
@@ -63,20 +72,16 @@ impl Socket {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match sendmsg(&self.0, &[IoSlice::new(&packet.bytes)], &mut control, flags) {
+        match sendmsg(self.descriptor.get_ref(), &[IoSlice::new(&packet.bytes)], &mut control, flags) {
             Ok(_) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// As [`Socket::send`], after waiting until there may be room. Gives `WouldBlock` when there was none after all.
+    /// Waits until there is room again, or nobody to read.
     pub(crate) async fn writable(&self) -> io::Result<()> {
-        self.0.writable().await
-    }
-
-    /// Runs `send` for the runtime's sake: if it would block, the next [`Socket::writable`] waits again.
-    pub(crate) fn while_writable<T>(&self, send: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        self.0.try_io(Interest::WRITABLE, send)
+        let again = watch(self.descriptor.get_ref().try_clone()?, Interest::WRITABLE)?;
+        again.writable().await.map(drop)
     }
 }
 
@@ -99,4 +104,11 @@ impl Receiver {
             }
         })
     }
+}
+
+/// A descriptor that the runtime polls. The function is deprecated because it is safe although it trusts `T` to name the same
+/// open descriptor for as long as it lives; `OwnedFd` does, and its replacement is unsafe.
+#[allow(deprecated)]
+fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(descriptor, interest)
 }

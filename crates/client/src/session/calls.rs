@@ -29,7 +29,10 @@ pub(super) fn receiver() -> Receiver {
 /// An answer with its leases mapped.
 pub(super) enum Answer {
     Lease(Lease),
-    Inference { response: Bytes, placed: Vec<Placed> },
+    Inference {
+        response: Bytes,
+        placed: Vec<Placed>,
+    },
     Told(Told),
     /// It came, and makes no sense.
     Unreadable(String),

@@ -3,7 +3,6 @@
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -12,7 +11,7 @@ use rustix::net::{
     SocketFlags, SocketType, connect, recvmsg, send, socket_with, sockopt,
 };
 use tokio::io::Interest;
-use tokio::net::UnixStream;
+use tokio::io::unix::AsyncFd;
 
 use super::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 
@@ -22,9 +21,11 @@ pub(super) struct Packet {
     pub(super) descriptors: Vec<OwnedFd>,
 }
 
-/// A connected socket that keeps packets apart (`SOCK_SEQPACKET`). The runtime's type for Unix streams serves: it only polls
-/// the descriptor, and all reading and writing is done here.
-pub(super) struct Socket(UnixStream);
+/// A connected socket that keeps packets apart (`SOCK_SEQPACKET`).
+///
+/// It is watched for packets alone. Were it watched for room as well, then each packet that the server takes would wake us to
+/// learn that there is room, which there nearly always was.
+pub(super) struct Socket(AsyncFd<OwnedFd>);
 
 impl Socket {
     pub(super) fn connect(path: &Path) -> io::Result<Socket> {
@@ -33,21 +34,29 @@ impl Socket {
         // Best effort: the default takes a packet of the largest size, but an operator may have lowered it.
         let _ = sockopt::set_socket_send_buffer_size(&socket, 2 * PACKET_BYTES_MAX);
         connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Socket(UnixStream::from_std(net::UnixStream::from(socket))?))
+        Ok(Socket(watch(socket, Interest::READABLE)?))
     }
 
     pub(super) async fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        self.0.async_io(Interest::WRITABLE, || self.send_now(bytes)).await
+        loop {
+            match self.send_now(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let again = watch(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
+                    again.writable().await.map(drop)?;
+                }
+                sent => return sent,
+            }
+        }
     }
 
     /// Sends if there is room.
     pub(super) fn send_now(&self, bytes: &[u8]) -> io::Result<()> {
-        send(&self.0, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+        send(self.0.get_ref(), bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
         Ok(())
     }
 
     pub(super) async fn receive(&self, buffer: &mut [u8]) -> io::Result<Packet> {
-        self.0.async_io(Interest::READABLE, || receive(self.0.as_fd(), buffer)).await
+        self.0.async_io(Interest::READABLE, |socket| receive(socket.as_fd(), buffer)).await
     }
 }
 
@@ -62,8 +71,18 @@ fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Packet> {
     });
     let descriptors = descriptors.flatten().collect();
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet larger than agreed, or too few descriptors left"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a packet larger than agreed, or too few descriptors left",
+        ));
     }
     let bytes = buffer.get(..received.bytes).filter(|bytes| !bytes.is_empty()).map(Bytes::copy_from_slice);
     Ok(Packet { bytes, descriptors })
+}
+
+/// A descriptor that the runtime polls. The function is deprecated because it is safe although it trusts `T` to name the same
+/// open descriptor for as long as it lives; `OwnedFd` does, and its replacement is unsafe.
+#[allow(deprecated)]
+fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(descriptor, interest)
 }

@@ -10,8 +10,8 @@ use nerite_shm::LeaseCounts;
 use nerite_wire::proto::session::{PACKET_BYTES_MAX, read_answer, v1};
 use prost::Message as _;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType, connect,
-    recv, send, sendmsg, socket, sockopt,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
+    connect, recv, send, sendmsg, socket, sockopt,
 };
 use v1::client_message::Call;
 use v1::server_message::Answer;

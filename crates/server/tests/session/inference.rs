@@ -5,9 +5,12 @@ use nerite_client::{DataType, Error, Lease, Output, PreparedRequest, Request, Se
 use crate::house::House;
 
 fn sums(lease: &Lease) -> Request {
-    Request::new("simple")
-        .input_in_window("INPUT0", DataType::Int32, &[1, 16], lease.window(0, 64))
-        .input_in_window("INPUT1", DataType::Int32, &[1, 16], lease.window(64, 64))
+    Request::new("simple").input_in_window("INPUT0", DataType::Int32, &[1, 16], lease.window(0, 64)).input_in_window(
+        "INPUT1",
+        DataType::Int32,
+        &[1, 16],
+        lease.window(64, 64),
+    )
 }
 
 async fn filled(session: &Session) -> Lease {
@@ -65,14 +68,17 @@ async fn small_tensors_may_travel_in_the_packet() {
         let response = session.infer(&request).await.unwrap();
         assert_eq!(response.output("OUT").unwrap().as_slice::<i32>().unwrap(), numbers);
     }
-    let request = Request::new("echo").input(Tensor::from_slice("IN", &[100_000], &[0i32; 100_000]).unwrap());
+    let request = Request::new("echo").input(Tensor::from_slice("IN", &[100_000], &vec![0i32; 100_000]).unwrap());
     let error = session.infer(&request).await.unwrap_err();
     assert!(error.to_string().contains("put its tensors in leases"), "{error}");
     let lease = session.borrow(400_000).await.unwrap();
     let request = Request::new("echo").input_in_window("IN", DataType::Int32, &[100_000], lease.window(0, 400_000));
     let error = session.infer(&request).await.unwrap_err();
     assert!(error.to_string().contains("ask for its outputs in leases"), "{error}");
-    assert_eq!(session.infer_leased(&request, &["OUT"]).await.unwrap().outputs[0].as_slice::<i32>().unwrap().len(), 100_000);
+    assert_eq!(
+        session.infer_leased(&request, &["OUT"]).await.unwrap().outputs[0].as_slice::<i32>().unwrap().len(),
+        100_000
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

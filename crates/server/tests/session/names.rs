@@ -105,10 +105,8 @@ async fn a_lease_goes_back_when_all_of_it_is_dropped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_sessions_quota_is_not_anothers() {
-    let house = House::with(
-        LeaseLimits { bytes_max: 8 << 20, session_bytes_max: 4 << 20 },
-        nerite_api::Options::default(),
-    );
+    let house =
+        House::with(LeaseLimits { bytes_max: 8 << 20, session_bytes_max: 4 << 20 }, nerite_api::Options::default());
     let greedy = Session::connect(&house.socket).await.unwrap();
     let modest = Session::connect(&house.socket).await.unwrap();
     let mut held = Vec::new();
@@ -143,7 +141,8 @@ async fn what_is_restricted_elsewhere_is_restricted_here() {
     let options = nerite_api::Options { restrictions, ..nerite_api::Options::default() };
     let house = House::with(LeaseLimits::default(), options);
     let request = Request::new("echo").input(nerite_client::Tensor::from_slice("IN", &[1], &[1i32]).unwrap());
-    let cases: [(&[(&str, &str)], bool, bool); 4] = [
+    type Headers = &'static [(&'static str, &'static str)];
+    let cases: [(Headers, bool, bool); 4] = [
         (&[], false, false),
         (&[("Infer-Key", "secret")], true, false),
         (&[("infer-key", "wrong"), ("triton-grpc-protocol-shm-key", "secret")], false, true),
