@@ -19,10 +19,11 @@ pub(super) fn input_of(request: &Prefix<'_>, body: Buffer, contract: &Contract<'
     let batch = (contract.batch_max > 0).then_some(1);
     let mut shape: Shape = batch.into_iter().chain(spec.dims.iter().copied()).collect();
     if datatype == DataType::Bytes {
-        if spec.dims.iter().any(|dim| !matches!(dim, 1 | -1)) || spec.dims.len() != 1 {
-            return Err(Status::invalid(
-                "For BYTE datatype raw input 'raw_input', the model must have input shape [1]",
-            ));
+        if spec.dims[..] != [1] {
+            return Err(Status::invalid(format!(
+                "{request}For BYTE datatype raw input '{}', the model must have input shape [1]",
+                spec.name
+            )));
         }
         shape = batch.into_iter().chain([1]).collect();
         let data = with_length(&body)?;

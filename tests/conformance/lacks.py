@@ -1,0 +1,35 @@
+"""What does Triton have that nerite lacks so far?
+
+A test named here must fail on nerite; one that passes is an error, so that this list stays true.
+"""
+
+LACKS = {
+    "sequence batching": [
+        "test_admission.py::test_a_sequence_from_start_to_end",
+        "test_admission.py::test_sequences_that_are_none",
+        "test_admission.py::test_a_sequence_takes_one_row_at_a_time",
+        "test_admission.py::test_a_long_string_id",
+        "test_clients.py::test_a_sequence[",
+        "test_metadata.py::test_config_of_policies",
+        "perf_analyzer.py::test_other_ways_to_ask[grpc -m sequence_int32",
+    ],
+    "ensembles": [
+        "test_admission.py::test_an_ensemble_answers_with_its_sequence_parameters",
+        "test_metadata.py::test_config_of_an_ensemble",
+        "test_repository.py::test_an_ensemble_brings_its_models_and_takes_them_away",
+        "test_repository.py::test_an_ensemble_goes_with_a_model_it_needs",
+        "test_statistics.py::test_all_models_are_listed_without_a_name",
+        "test_statistics.py::test_an_ensemble_counts_for_itself_and_for_its_steps",
+        "perf_analyzer.py::test_other_ways_to_ask[http -m chain",
+    ],
+    "queue policies": ["test_admission.py::test_a_full_queue_refuses_at_once"],
+    "poll mode": ["test_process.py::test_polling_brings_and_takes_models"],
+}
+
+
+def lacking(node: str) -> str | None:
+    """Why the test with this id cannot pass yet."""
+    for reason, tests in LACKS.items():
+        if any(test in node for test in tests):
+            return f"nerite has no {reason} yet"
+    return None
