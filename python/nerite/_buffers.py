@@ -36,7 +36,7 @@ def view(block: Block, shape: Sequence[int], datatype: str) -> np.ndarray:
     """The tensor at the block's beginning: a view that keeps the block, or a decoded copy for BYTES."""
     byte_size = _datatypes.fixed_byte_size(shape, datatype)
     if byte_size is None:
-        return _datatypes.decode_elements(memoryview(block.array()), shape)
+        return _datatypes.decode_elements(block.array().data, shape)
     if byte_size > block.byte_size:
         raise InferenceServerException(
             f"a tensor {list(shape)} of {datatype} takes {byte_size} bytes, its buffer has {block.byte_size}"
@@ -165,7 +165,7 @@ class TensorBuffer:
             return
         elements = _datatypes.encoded_elements(array)
         self._reserve(_datatypes.encoded_byte_size(elements))
-        self._byte_size = _datatypes.write_elements(elements, memoryview(self._held().array()))
+        self._byte_size = _datatypes.write_elements(elements, self._held().array().data)
 
     def _copy_bytes(self, data: memoryview) -> None:
         if self._datatype == "BYTES":
@@ -180,7 +180,7 @@ class TensorBuffer:
             raise InferenceServerException(
                 f"a tensor {list(self._shape)} of {self._datatype} takes {self._byte_size} bytes, got {len(data)}"
             )
-        memoryview(self._held().array())[: len(data)] = data
+        self._held().array().data[: len(data)] = data
 
     def _reserve(self, byte_size: int) -> None:
         """Takes a larger buffer if this one is too small; requests in flight keep the old one."""

@@ -63,8 +63,9 @@ class Session:
         try:
             self._socket.settimeout(ANSWER_S)
             self._socket.connect(path)
-            hello = [(HELLO_VERSION_MIN, VERSION), (HELLO_VERSION_MAX, VERSION), (HELLO_CLIENT, f"nerite-python {__version__}")]
-            self._ask(CLIENT_HELLO, _protobuf.encode(hello), SERVER_WELCOME)
+            client = f"nerite-python {__version__}"
+            hello = [(HELLO_VERSION_MIN, VERSION), (HELLO_VERSION_MAX, VERSION)]
+            self._ask(CLIENT_HELLO, _protobuf.encode([*hello, (HELLO_CLIENT, client)]), SERVER_WELCOME)
         except OSError as error:
             self._socket.close()
             raise Refused(f"no session at '{path}': {error.strerror or error}", final=True) from error

@@ -1,6 +1,8 @@
 """Is everything that tritonclient has here as well?"""
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 import tritonclient.grpc
@@ -45,3 +47,9 @@ def test_a_client_needs_no_server_to_be_made_and_closed(module):
         assert not handle.is_shared
     with pytest.raises(Exception, match="buffers must be"):
         module.InferenceServerClient("localhost:1", buffers="magic")
+
+
+@pytest.mark.parametrize(("kept", "absent"), [("http", "grpc"), ("grpc", "gevent"), ("http", "google.protobuf")])
+def test_one_protocol_does_not_need_the_others_packages(kept, absent):
+    code = f"import sys; sys.modules['{absent}'] = None; import nerite.{kept}, nerite.shm, nerite.testing.shm_util"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

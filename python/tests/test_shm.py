@@ -104,7 +104,10 @@ def test_more_than_the_file_system_has_is_an_error_and_leaves_nothing(key):
 
 def test_a_process_that_attached_never_unlinks(key):
     with Region.create(key, 4096) as region:
-        code = f"from nerite.shm import Region; r = Region.attach('{key}'); r.as_numpy([1])[0] = 42; s = Region.attach('{key}'); s.destroy()"
+        code = (
+            f"from nerite.shm import Region; r = Region.attach('{key}'); r.as_numpy([1])[0] = 42; "
+            f"s = Region.attach('{key}'); s.destroy()"
+        )
         subprocess.run([sys.executable, "-c", code], check=True)
         assert exists(key)
         assert region.as_numpy([1])[0] == 42

@@ -78,7 +78,7 @@ class InferOutput(ManagedOutput, origin.InferRequestedOutput):
 
     def _placed_in(self, block: Block) -> origin.InferRequestedOutput:
         placed = origin.InferRequestedOutput(self.name())
-        placed.set_shared_memory(block.slab.name, block.byte_size, block.offset)
+        placed.set_shared_memory(block.slab.name, self.byte_size(), block.offset)
         return placed
 
 

@@ -23,6 +23,7 @@ registered before by somebody else stays theirs.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -144,14 +145,14 @@ def create_set_cuda_shm_regions(
 def unregister_cleanup_shm_regions(shm_handles: Sequence[Any], triton_client: Any, protocol: str) -> None:
     """Unregisters each handle's region and gives its memory back. A failure of one does not spare the others."""
     _check_protocol(protocol)
-    failures = [_failure(lambda one=handle: _unregister(one, triton_client)) for handle in shm_handles]
-    failures.append(_failure(lambda: cleanup_shm_regions(shm_handles)))
+    failures = [_failure(partial(_unregister, handle, triton_client)) for handle in shm_handles]
+    failures.append(_failure(partial(cleanup_shm_regions, shm_handles)))
     _raise_first(failures)
 
 
 def cleanup_shm_regions(shm_handles: Sequence[Any]) -> None:
     """Gives the memory of regions back that no server knows (any more). Arrays over system regions stay valid."""
-    _raise_first([_failure(lambda one=handle: _destroy(one)) for handle in shm_handles])
+    _raise_first([_failure(partial(_destroy, handle)) for handle in shm_handles])
 
 
 def _plans(
@@ -213,11 +214,15 @@ def _carry_out(
             registered.append(handle)
     except BaseException:
         for handle in registered:
-            _failure(lambda one=handle: _unregister(one, client))
-        _failure(lambda: cleanup_shm_regions(handles))
+            _failure(partial(_unregister, handle, client))
+        _failure(partial(cleanup_shm_regions, handles))
         raise
     places = [place for plan in plans for place in plan.places]
     return handles, places[:input_count], places[input_count:]
+
+
+def _write_system(handle: SystemHandle, array: np.ndarray, offset: int) -> None:
+    handle.region.write(array, offset)
 
 
 def _register_system(client: Any, handle: SystemHandle, name: str, byte_size: int) -> None:
@@ -236,7 +241,7 @@ def _is_registered_system(client: Any, handle: SystemHandle, name: str, byte_siz
 
 _SYSTEM = _Kind(
     create=SystemHandle,
-    write=lambda handle, array, offset: handle.region.write(array, offset) and None,
+    write=_write_system,
     register=_register_system,
     is_registered=_is_registered_system,
 )
@@ -265,7 +270,7 @@ def _cuda_kind() -> _Kind:
 def _serialised(array: np.ndarray) -> np.ndarray:
     elements = _datatypes.encoded_elements(array)
     content = np.empty(_datatypes.encoded_byte_size(elements), dtype=np.uint8)
-    _datatypes.write_elements(elements, memoryview(content))
+    _datatypes.write_elements(elements, content.data)
     return content
 
 
