@@ -10,14 +10,21 @@ A way is tried at the first buffer, not before: a client may be made before its 
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import os
 import socket
+import time
 from typing import Any, Callable, Protocol
 
 from nerite import shm
 from nerite._pool import Slab
 
 WAYS = ("lease", "region", "inline")
+# The names of pool regions, which live in /dev/shm for the instant between making and registering them.
+POOL_PREFIX = "nerite-pool"
+# One that is older was left by a process that was killed in that instant.
+ORPHAN_AGE_S = 60.0
 # How long saying good-bye may take; the server may be gone or stuck.
 GOODBYE_S = 2.0
 
@@ -100,10 +107,11 @@ class RegionTransport:
             raise Refused(f"there is no {shm.SHM_DIRECTORY} here", final=True)
         if not is_this_host(url):
             raise Refused(f"the server of '{url}' is on another host", final=True)
+        sweep_orphans()
 
     def make(self, byte_size: int) -> Slab:
         try:
-            region = shm.Region.create(shm.fresh_key(), byte_size)
+            region = shm.Region.create(shm.fresh_key(POOL_PREFIX), byte_size)
         except shm.RegionError as error:
             raise Refused(str(error), final=False) from error
         # From here on the server has it mapped, or nobody needs the name.
@@ -127,3 +135,19 @@ class RegionTransport:
 
     def close(self) -> None:
         pass
+
+
+def sweep_orphans() -> None:
+    """Unlinks pool regions of this user whose makers died before they could.
+
+    Whoever has such a region mapped keeps it, and a maker that lives in another process namespace has long registered it.
+    """
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(shm.SHM_DIRECTORY):
+            if not entry.name.startswith(f"{POOL_PREFIX}-"):
+                continue
+            with contextlib.suppress(OSError, ValueError):
+                maker = int(entry.name[len(POOL_PREFIX) + 1 :].split("-", 1)[0])
+                age_s = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                if age_s > ORPHAN_AGE_S and not os.path.exists(f"/proc/{maker}"):
+                    os.unlink(entry.path)

@@ -18,6 +18,7 @@ import triton  # noqa: E402
 
 import nerite.grpc  # noqa: E402
 import nerite.http  # noqa: E402
+from nerite._transports import POOL_PREFIX  # noqa: E402
 
 # What of the catalogue the tests use; Triton takes a process for each.
 MODELS = {"simple", "slow_fp32", "repeat_int32", *(f"identity_{one.lower()}" for one in catalogue.DATATYPES)}
@@ -96,4 +97,4 @@ class Launcher:
 
 def shared_objects() -> set[str]:
     """What of ours lies in /dev/shm."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith(f"nerite-{os.getpid()}-")}
+    return {name for name in os.listdir("/dev/shm") if name.startswith(f"{POOL_PREFIX}-{os.getpid()}-")}

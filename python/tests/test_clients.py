@@ -532,6 +532,44 @@ def test_new_buffers_work_after_the_server_was_restarted(launcher, protocol):
         assert client.infer("identity_fp32", [again]).as_numpy("OUTPUT0").tolist() == list(range(10))
 
 
+def test_what_killed_processes_left_is_swept_and_nothing_else():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    old, prefix = time.time() - 3600, _transports.POOL_PREFIX
+    cases = {  # name: (age, swept)
+        f"{prefix}-{gone.pid}-a": (old, True),
+        f"{prefix}-{gone.pid}-b": (time.time(), False),
+        f"{prefix}-{os.getpid()}-c": (old, False),
+        f"{prefix}-x-d": (old, False),
+        f"nerite-{gone.pid}-e": (old, False),
+    }
+    for name, (age, _) in cases.items():
+        path = pathlib.Path("/dev/shm") / name
+        path.write_bytes(b"")
+        os.utime(path, (age, age))
+    _transports.sweep_orphans()
+    left = {name for name in cases if os.path.exists(f"/dev/shm/{name}")}
+    for name in left:
+        os.unlink(f"/dev/shm/{name}")
+    assert left == {name for name, (_, swept) in cases.items() if not swept}
+
+
+def test_a_server_that_dies_is_an_error_and_a_new_one_is_used(launcher, protocol):
+    m, first = module(protocol), launcher.fresh("nerite")
+    with first.client(protocol, session_socket=first.session_socket) as client:
+        assert client.buffer_transport == "lease"
+        given, handle = managed(client, protocol, np.arange(10, dtype=np.float32), "FP32")
+        kept = client.infer("identity_fp32", [given], outputs=[m.InferOutput("OUTPUT0", [10], "FP32")]).as_numpy("OUTPUT0")
+        first.process.process.kill()
+        first.process.process.wait()
+        with pytest.raises(Exception, match="(?i)refused|unavailable|closed|reset|connect"):
+            client.infer("identity_fp32", [given], outputs=[m.InferOutput("OUTPUT0", [10], "FP32")])
+        # Without a server there is nothing to share; that is said by the request, not by the buffer.
+        assert not client.register_input_tensor_with_shared_memory([10], "FP32").is_shared
+        handle.as_numpy()[:] = 1
+        assert kept.tolist() == list(range(10))
+
+
 def test_what_is_shared_leaves_no_trace_here():
     gc.collect()
     assert shared_objects() == set()

@@ -65,7 +65,9 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
             self._close_buffers()
             super().close()
 
-    def infer(self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any):
+    def infer(
+        self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
+    ) -> InferResult:
         """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects."""
         flight = self._flight(inputs, outputs)
         try:
