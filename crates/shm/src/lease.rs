@@ -13,8 +13,9 @@
 //! **Whose data is in a lease?** Memory lent to another session is always fresh (zeros), never cleared: a descriptor that was
 //! once sent cannot be taken back, so a client may keep its mapping for ever, and clearing would not keep it from reading
 //! what the next client writes. Memory that comes back is therefore only ever lent to the session that had it, with the
-//! bytes it left there. For the same reason it is punched out before it is dropped: the client's leftover mapping is
-//! then an empty file.
+//! bytes it left there. For the same reason a lease that came back is punched out before it is dropped: the mapping that
+//! the client keeps for its next loan is then an empty file. One that never came back is not: the client may still read
+//! its last results there when the session, or the server, is gone.
 //!
 //! ```
 //! use nerite_memory::{Extent, Reason};
@@ -72,6 +73,8 @@ pub struct Lease {
     mapping: PosixMapping,
     /// Whether a client has it now. What lies on the shelf is found by nobody.
     lent: AtomicBool,
+    /// Whether the client said that it uses it no more.
+    returned: AtomicBool,
     index: Weak<Index>,
     /// Last, because fields drop in order: the counts go down after the memory was unmapped.
     _tickets: [Ticket; 2],
@@ -141,7 +144,9 @@ impl Drop for Lease {
         if let Some(index) = self.index.upgrade() {
             index.remove(self.name);
         }
-        memfd::punch_out(&self.mapping);
+        if *self.returned.get_mut() {
+            memfd::punch_out(&self.mapping);
+        }
     }
 }
 

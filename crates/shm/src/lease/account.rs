@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::class::class_bytes;
@@ -56,6 +56,7 @@ impl Account {
         let mut state = self.lock();
         let lease = state.lent.remove(&name).ok_or(LeaseError::Unknown)?;
         lease.set_lent(false);
+        lease.returned.store(true, Ordering::Release);
         state.shelf.put(lease.byte_size(), lease);
         Ok(())
     }
@@ -66,6 +67,7 @@ impl Account {
         let Some(lease) = state.lent.remove(&loan.lease.name()) else { return };
         lease.set_lent(false);
         if loan.descriptor.is_none() {
+            lease.returned.store(true, Ordering::Release);
             state.shelf.put(lease.byte_size(), lease);
         }
         // What never reached the client must not be lent as if it had: it goes with `loan`.
@@ -142,6 +144,7 @@ impl Account {
         let taken = state.shelf.take(need, |lease| Arc::strong_count(lease) == 1);
         if let Some(lease) = &taken {
             lease.set_lent(true);
+            lease.returned.store(false, Ordering::Release);
             state.lent.insert(lease.name(), Arc::clone(lease));
         }
         Ok(taken)
@@ -155,7 +158,7 @@ impl Account {
         let (file, mapping) = memfd::make(size).map_err(refused)?;
         let name = LeaseName::random().map_err(refused)?;
         let index = Arc::downgrade(&self.pools.index);
-        let lease = Arc::new(Lease { name, mapping, lent: AtomicBool::new(true), index, _tickets: tickets });
+        let lease = Arc::new(Lease { name, mapping, lent: AtomicBool::new(true), returned: AtomicBool::new(false), index, _tickets: tickets });
         let mut state = self.lock();
         if state.closed {
             return Err(LeaseError::Closed);

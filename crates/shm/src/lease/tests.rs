@@ -125,17 +125,53 @@ fn a_closed_account_gives_everything_back_but_what_requests_hold() {
     assert_eq!(pools.counts(), LeaseCounts::default());
 }
 
-#[test]
-fn a_client_that_keeps_its_mapping_keeps_zeros() {
+#[track_caller]
+fn check_kept(returns: bool, left: &[u8; 4]) {
     let account = pools(1 << 20, 1 << 20).open();
     let mut loan = account.borrow(PAGE).unwrap();
     let kept = adopt(&mut loan);
     scribble(&kept, b"mine");
+    let name = loan.lease.name().to_string();
     drop(loan);
+    if returns {
+        account.give_back(&name).unwrap();
+    }
     account.close();
-    let mut left = [1; 4];
-    kept.buffer(Extent::new(0, 4, kept.byte_size()).unwrap()).copy_to(&mut left, Reason::Model);
-    assert_eq!(left, [0; 4]);
+    let mut found = [1; 4];
+    kept.buffer(Extent::new(0, 4, kept.byte_size()).unwrap()).copy_to(&mut found, Reason::Model);
+    assert_eq!(&found, left, "returned: {returns}");
+}
+
+#[test]
+fn a_mapping_kept_is_empty_after_a_return_and_the_clients_own_without() {
+    check_kept(true, &[0; 4]);
+    check_kept(false, b"mine");
+}
+
+#[test]
+fn a_loan_nobody_was_told_of_is_forgotten_or_idle() {
+    let pools = pools(1 << 20, 1 << 20);
+    let account = pools.open();
+    account.cancel(account.borrow(1).unwrap());
+    assert_eq!(pools.counts().leases, 0, "its descriptor never left");
+    let name = account.borrow(1).unwrap().lease.name().to_string();
+    account.give_back(&name).unwrap();
+    account.cancel(account.borrow(1).unwrap());
+    assert_eq!(pools.counts().idle, 1, "the client has this one mapped");
+}
+
+#[test]
+fn the_last_use_of_a_loan_is_told_once() {
+    let account = pools(1 << 20, 1 << 20).open();
+    let memory = adopt(&mut account.borrow(PAGE).unwrap());
+    let told = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    let loan = memory.for_one_loan(move || drop(count.fetch_add(1, Ordering::SeqCst)));
+    let buffer = loan.buffer(Extent::new(0, 4, loan.byte_size()).unwrap());
+    drop((memory, loan.clone(), loan));
+    assert_eq!(told.load(Ordering::SeqCst), 0);
+    drop(buffer);
+    assert_eq!(told.load(Ordering::SeqCst), 1);
 }
 
 #[track_caller]
