@@ -89,7 +89,7 @@ fn a_killed_client_leaves_nothing_behind() {
         // The request in flight still holds the client's lease, and only that one.
         let gone = || house.pools.counts() == LeaseCounts { leases: 1, bytes: 8 << 20, ..LeaseCounts::default() };
         longest = longest.max(House::until("the end of the session", || {
-            house.held.count() == house.held.cancelled() && (gone() || house.held.count() == 0)
+            house.held.count() == house.held.cancelled() && (gone() || house.held.count() == 0) && open().0 == before.0
         }));
         while house.held.count() > 0 {
             house.held.answer();

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nerite_api::{Placed, Scope};
@@ -19,6 +20,8 @@ use crate::socket::Packet;
 #[derive(Default)]
 pub(crate) struct InFlight {
     cancels: Mutex<HashMap<u64, Cancel>>,
+    /// Those whose id is still taken, and those whose last response is just being sent.
+    unsent: AtomicUsize,
     ended: Notify,
 }
 
@@ -35,11 +38,18 @@ impl InFlight {
         }
         let cancel = Cancel::new();
         cancels.insert(id, cancel.clone());
+        self.unsent.fetch_add(1, Ordering::AcqRel);
         Ok(cancel)
     }
 
-    fn end(&self, id: u64) {
+    /// The id may be used again: to be said before the last response goes, because its client may be quick.
+    fn release(&self, id: u64) {
         self.lock().remove(&id);
+    }
+
+    /// The last response has been sent.
+    fn end(&self) {
+        self.unsent.fetch_sub(1, Ordering::AcqRel);
         self.ended.notify_one();
     }
 
@@ -59,7 +69,7 @@ impl InFlight {
 
     /// Ready when none is left.
     pub(crate) async fn drained(&self) {
-        while self.count() > 0 {
+        while self.unsent.load(Ordering::Acquire) > 0 {
             self.ended.notified().await;
         }
     }
@@ -92,7 +102,10 @@ pub(crate) fn infer(
     let answers = Answers { id, in_flight: Arc::clone(in_flight), outbox: Arc::clone(outbox) };
     let told = scope.infer(ask, leased_outputs, cancel, move |response, placed| answers.send(response, placed));
     // At a refusal the sink was never called.
-    told.inspect_err(|_| in_flight.end(id))
+    told.inspect_err(|_| {
+        in_flight.release(id);
+        in_flight.end();
+    })
 }
 
 fn read(request: bytes::Bytes) -> Result<Ask, Status> {
@@ -112,8 +125,7 @@ impl Answers {
     fn send(&self, mut response: Response, placed: Vec<Placed>) {
         let last = response.last;
         if last {
-            // Before the answer goes: a client that has it may use the id again.
-            self.in_flight.end(self.id);
+            self.in_flight.release(self.id);
         }
         if response.empty && !last {
             return;
@@ -124,6 +136,9 @@ impl Answers {
             None => self.encode(response, placed),
         };
         self.outbox.send(packet.unwrap_or_else(|status| self.refusal(!last, status)));
+        if last {
+            self.in_flight.end();
+        }
     }
 
     fn encode(&self, response: Response, mut placed: Vec<Placed>) -> Result<Packet, Status> {

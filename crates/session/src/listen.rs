@@ -69,12 +69,7 @@ impl Listener {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(system(error)),
             _ => {}
         }
-        // In /tmp anybody could have made it before us, or a link in its place.
-        let found = fs::symlink_metadata(directory).map_err(system)?;
-        let mode = found.mode() & 0o7777;
-        if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 {
-            return Err(BindError::Directory { path, uid: found.uid(), mode });
-        }
+        check_own(&path, directory)?;
         Listener::bind(&path, false)
     }
 
@@ -118,6 +113,17 @@ impl Drop for Listener {
     }
 }
 
+/// In /tmp anybody could have made the directory before us, or put a link in its place.
+fn check_own(path: &Path, directory: &Path) -> Result<(), BindError> {
+    let found = fs::symlink_metadata(directory);
+    let found = found.map_err(|cause| BindError::System { path: path.to_owned(), cause })?;
+    let mode = found.mode() & 0o7777;
+    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 {
+        return Err(BindError::Directory { path: path.to_owned(), uid: found.uid(), mode });
+    }
+    Ok(())
+}
+
 fn seqpacket() -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -132,5 +138,67 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
         Err(Errno::CONNREFUSED) => fs::remove_file(path),
         // Full for the moment, or of another type: somebody is there.
         _ => Err(io::Error::from(io::ErrorKind::AddrInUse)),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[tokio::test]
+    async fn the_socket_is_the_users_own_and_goes_with_its_listener() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        for (others, expect) in [(false, 0o600), (true, 0o666)] {
+            let listener = Listener::bind(&path, others).unwrap();
+            assert_eq!(mode(listener.path()), expect);
+            drop(listener);
+            assert!(!path.exists());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_in_use_is_left_alone_and_a_stale_one_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let first = Listener::bind(&path, false).unwrap();
+        assert!(matches!(Listener::bind(&path, false), Err(BindError::InUse(_))));
+        // What a killed server leaves: the file without a listener.
+        let kept = directory.path().join("kept");
+        fs::rename(&path, &kept).unwrap();
+        drop(first);
+        fs::rename(&kept, &path).unwrap();
+        let second = Listener::bind(&path, false).unwrap();
+        // And what another one put in its place is not removed.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "other").unwrap();
+        drop(second);
+        assert_eq!(fs::read(&path).unwrap(), b"other");
+        assert!(matches!(Listener::bind(&path, false), Err(BindError::InUse(_))), "a file is no socket to replace");
+    }
+
+    #[track_caller]
+    fn check_directory(mode: u32, own: bool) {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(mode)).unwrap();
+        let checked = check_own(&directory.path().join("s"), directory.path());
+        assert_eq!(checked.is_ok(), own, "{mode:o}: {checked:?}");
+    }
+
+    #[test]
+    fn a_directory_open_to_others_or_a_link_is_no_place_for_the_default() {
+        check_directory(0o700, true);
+        check_directory(0o701, false);
+        check_directory(0o770, false);
+        check_directory(0o1777, false);
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(directory.path(), &link).unwrap();
+        assert!(check_own(&link.join("s"), &link).is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -12,19 +12,19 @@ use crate::socket::{Packet, Socket};
 /// A session's way out. Whoever has an answer sends it at once if nothing waits before it; else the session's task sends it
 /// when the client has read some.
 pub(crate) struct Outbox {
-    pub(crate) socket: Socket,
     queue: Mutex<Queue>,
     /// Something waits, or everything is over.
     news: Notify,
 }
 
-#[derive(Default)]
 struct Queue {
+    /// Gone with the session: requests that still run hold the outbox, and must not hold a descriptor.
+    socket: Option<Arc<Socket>>,
     packets: VecDeque<Packet>,
     bytes: usize,
     descriptors: usize,
-    /// Nothing can be sent any more, and why.
-    closed: Option<Closed>,
+    /// Why nothing can be sent any more, once there is no socket.
+    closed: Closed,
 }
 
 /// Why a session sends nothing any more.
@@ -37,26 +37,26 @@ pub(crate) enum Closed {
 }
 
 impl Outbox {
-    pub(crate) fn new(socket: Socket) -> Outbox {
-        Outbox { socket, queue: Mutex::default(), news: Notify::new() }
+    pub(crate) fn new(socket: Arc<Socket>) -> Outbox {
+        let (socket, packets) = (Some(socket), VecDeque::new());
+        let queue = Queue { socket, packets, bytes: 0, descriptors: 0, closed: Closed::Gone };
+        Outbox { queue: Mutex::new(queue), news: Notify::new() }
     }
 
     /// Sends a packet now or later; after the end it is dropped, and its descriptors closed.
     pub(crate) fn send(&self, packet: Packet) {
         let mut queue = self.lock();
-        if queue.closed.is_some() {
-            return;
-        }
+        let Some(socket) = &queue.socket else { return };
         if queue.packets.is_empty() {
-            match self.socket.send(&packet) {
+            match socket.send(&packet) {
                 Ok(()) => return,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => return self.close(queue, Closed::Gone),
+                Err(_) => return self.close_for(queue, Closed::Gone),
             }
         }
         queue.push(packet);
         if queue.is_too_long() {
-            return self.close(queue, Closed::Unread);
+            return self.close_for(queue, Closed::Unread);
         }
         drop(queue);
         self.news.notify_one();
@@ -65,19 +65,15 @@ impl Outbox {
     /// Sends what waits as the client reads it. Ends only when nothing can be sent any more. May be dropped at any time.
     pub(crate) async fn flush(&self) -> Closed {
         loop {
-            let waits = {
+            let socket = {
                 let queue = self.lock();
-                if let Some(closed) = queue.closed {
-                    return closed;
-                }
-                !queue.packets.is_empty()
+                let Some(socket) = &queue.socket else { return queue.closed };
+                (!queue.packets.is_empty()).then(|| Arc::clone(socket))
             };
-            if !waits {
-                self.news.notified().await;
-            } else if self.socket.writable().await.is_err() {
-                self.close(self.lock(), Closed::Gone);
-            } else {
-                self.send_waiting();
+            match socket {
+                None => self.news.notified().await,
+                Some(socket) if socket.writable().await.is_err() => self.close(),
+                Some(socket) => self.send_waiting(&socket),
             }
         }
     }
@@ -87,21 +83,29 @@ impl Outbox {
         self.lock().packets.is_empty()
     }
 
-    fn send_waiting(&self) {
+    /// Lets go of the socket; what waits is dropped.
+    pub(crate) fn close(&self) {
+        self.close_for(self.lock(), Closed::Gone);
+    }
+
+    fn send_waiting(&self, socket: &Socket) {
         let mut queue = self.lock();
         while let Some(packet) = queue.packets.front() {
-            match self.socket.send(packet) {
+            match socket.send(packet) {
                 Ok(()) => queue.pop(),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(_) => return self.close(queue, Closed::Gone),
+                Err(_) => return self.close_for(queue, Closed::Gone),
             }
         }
     }
 
-    fn close(&self, mut queue: MutexGuard<'_, Queue>, why: Closed) {
-        let waiting = std::mem::replace(&mut *queue, Queue { closed: Some(why), ..Queue::default() });
-        drop(queue);
-        drop(waiting);
+    fn close_for(&self, mut queue: MutexGuard<'_, Queue>, why: Closed) {
+        if let Some(socket) = queue.socket.take() {
+            queue.closed = why;
+            let waiting = std::mem::take(&mut queue.packets);
+            drop(queue);
+            drop((socket, waiting));
+        }
         self.news.notify_one();
     }
 

@@ -1,6 +1,7 @@
 //! How do sessions begin, and how do they end with the server?
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,7 +88,7 @@ async fn accept(api: Api, options: Options, listener: Listener, mut stopped: Sto
                 continue;
             }
         };
-        if let Err(why) = check_peer(&socket, own_uid, &options.allow_uids) {
+        if let Err(why) = check_peer(socket.peer_uid(), own_uid, &options.allow_uids) {
             log::warn!("session refused: {why}");
             turn_away(&socket, PERMISSION_DENIED, why);
             continue;
@@ -106,8 +107,8 @@ async fn accept(api: Api, options: Options, listener: Listener, mut stopped: Sto
     }
 }
 
-fn check_peer(socket: &Socket, own_uid: u32, allow_uids: &[u32]) -> Result<(), String> {
-    let uid = socket.peer_uid().as_ref().map_err(|error| format!("the peer's user is not known: {error}"))?;
+fn check_peer(uid: &io::Result<u32>, own_uid: u32, allow_uids: &[u32]) -> Result<(), String> {
+    let uid = uid.as_ref().map_err(|error| format!("the peer's user is not known: {error}"))?;
     if *uid == own_uid || allow_uids.contains(uid) {
         return Ok(());
     }
@@ -123,4 +124,24 @@ fn turn_away(socket: &Socket, code: u32, message: String) {
     let message = v1::ServerMessage { answer: Some(answer), ..v1::ServerMessage::default() };
     // The client may have gone already.
     let _ = socket.send(&Packet { bytes: encode_answer(&message), descriptors: Vec::new() });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(uid: io::Result<u32>, own_uid: u32, allow_uids: &[u32], refusal: Option<&str>) {
+        assert_eq!(check_peer(&uid, own_uid, allow_uids).err().as_deref(), refusal);
+    }
+
+    #[test]
+    fn the_servers_own_user_and_those_allowed_are_let_in() {
+        check(Ok(1000), 1000, &[], None);
+        check(Ok(1001), 1000, &[7, 1001], None);
+        let refusal = "user 0 may not open sessions with a server of user 1000; --session-allow-uid=0 would allow it";
+        check(Ok(0), 1000, &[7], Some(refusal));
+        let nobody = io::Error::from(io::ErrorKind::NotConnected);
+        check(Err(nobody), 1000, &[1000], Some("the peer's user is not known: not connected"));
+    }
 }

@@ -24,6 +24,7 @@ pub(crate) struct Session {
     pub(crate) scope: Scope,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) outbox: Arc<Outbox>,
+    socket: Arc<Socket>,
     pub(crate) server: ServerReport,
     /// Lower-case names, as brought by Hello.
     headers: HashMap<String, String>,
@@ -48,11 +49,13 @@ pub(crate) enum End {
 
 impl Session {
     pub(crate) fn new(api: Api, server: ServerReport, socket: Socket) -> Session {
+        let socket = Arc::new(socket);
         Session {
             scope: api.open_scope(),
             api,
             in_flight: Arc::default(),
-            outbox: Arc::new(Outbox::new(socket)),
+            outbox: Arc::new(Outbox::new(Arc::clone(&socket))),
+            socket,
             server,
             headers: HashMap::new(),
         }
@@ -61,16 +64,16 @@ impl Session {
     /// From the first packet to the last.
     pub(crate) async fn run(mut self, mut stopped: Stopped) -> End {
         let mut receiver = Receiver::new();
-        let outbox = Arc::clone(&self.outbox);
-        let end = match timeout(HELLO_WITHIN, self.greet(&outbox, &mut receiver)).await {
+        let (outbox, socket) = (Arc::clone(&self.outbox), Arc::clone(&self.socket));
+        let end = match timeout(HELLO_WITHIN, self.greet(&socket, &mut receiver)).await {
             Err(_) => Err(End::Silent),
             Ok(Err(end)) => Err(end),
             Ok(Ok(())) => loop {
                 let received = tokio::select! {
                     biased;
                     closed = outbox.flush() => break Err(End::from(closed)),
-                    received = outbox.socket.receive(&mut receiver) => received,
                     () = stopped.wait() => break Ok(()),
+                    received = socket.receive(&mut receiver) => received,
                 };
                 if let Err(end) = self.take(received) {
                     break Err(end);
@@ -85,8 +88,8 @@ impl Session {
     }
 
     /// The first packet, which says who speaks.
-    async fn greet(&mut self, outbox: &Outbox, receiver: &mut Receiver) -> Result<(), End> {
-        let bytes = self.expect_packet(outbox.socket.receive(receiver).await)?;
+    async fn greet(&mut self, socket: &Socket, receiver: &mut Receiver) -> Result<(), End> {
+        let bytes = self.expect_packet(socket.receive(receiver).await)?;
         let message = self.read(bytes)?;
         let Some(Call::Hello(hello)) = message.call else {
             return Err(self.refuse(message.id, Status::invalid("the first message of a session is Hello")));
@@ -186,6 +189,7 @@ impl Session {
     /// Everything of the session goes; requests in flight keep what they use until they see that nobody waits.
     fn close(self) {
         self.in_flight.cancel_all();
+        self.outbox.close();
         if self.scope.used().1 > QUICK_CLOSE_BYTES_MAX {
             // Unmapping takes a millisecond for every few MiB that were touched.
             tokio::task::spawn_blocking(move || drop(self));

@@ -200,6 +200,8 @@ async fn floods_of_requests_and_names_are_refused_one_by_one() {
     raw.send(&v1::ClientMessage { id: 301, returned, call: None }.encode_to_vec());
     assert_eq!(raw.refusal(), "2000 of 2000 names are no leases of this session");
     unhurt(&neighbour).await;
+    // Before that, all would be refused as cancelled and none be held.
+    tokio::task::block_in_place(|| House::until("the first", || house.held.count() > 0));
     drop(raw);
     tokio::task::block_in_place(|| House::until("the cancellation", || house.held.cancelled() > 0));
     // Jobs that wait for an instance are refused as cancelled when those before them end.

@@ -127,6 +127,27 @@ async fn one_sessions_quota_is_not_anothers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stops_answers_what_is_in_flight() {
+    let house = House::new();
+    let session = Session::connect(&house.socket).await.unwrap();
+    let held = Request::new("held").input(nerite_client::Tensor::from_slice("IN", &[1], &[6i32]).unwrap());
+    let waiting = tokio::spawn({
+        let session = session.clone();
+        async move { session.infer_leased(&held, &["OUT"]).await }
+    });
+    tokio::task::block_in_place(|| House::until("the request", || house.held.count() == 1));
+    let stopped = tokio::spawn(house.handle.stop());
+    tokio::task::block_in_place(|| House::until("the socket's end", || !house.socket.exists()));
+    assert!(!stopped.is_finished());
+    house.held.answer();
+    let response = waiting.await.unwrap().unwrap();
+    assert_eq!(response.outputs[0].as_slice::<i32>().unwrap(), [6]);
+    stopped.await.unwrap();
+    assert!(matches!(session.borrow(1).await, Err(nerite_client::Error::Broken { .. })));
+    assert_eq!(response.outputs[0].as_slice::<i32>().unwrap(), [6], "what the client has mapped, it keeps");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_restricted_elsewhere_is_restricted_here() {
     let rule = |protocol, category, header: &str| Restriction {
         protocol,
