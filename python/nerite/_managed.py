@@ -144,13 +144,13 @@ def _close_all() -> None:
         buffers.close()
 
 
-def chosen_ways(buffers: str) -> tuple[str, ...]:
+def chosen_ways(buffers: str, offered: tuple[str, ...]) -> tuple[str, ...]:
     """The ways to try for a client's ``buffers=`` argument."""
     if buffers == "auto":
-        return WAYS
-    if buffers in WAYS:
+        return offered
+    if buffers in offered:
         return (buffers,)
-    raise InferenceServerException(f"buffers must be 'auto' or one of {', '.join(WAYS)}, got '{buffers}'")
+    raise InferenceServerException(f"buffers must be 'auto' or one of {', '.join(offered)}, got '{buffers}'")
 
 
 class Flight:
@@ -256,6 +256,8 @@ class ManagedClient:
 
     _buffers: Optional[Buffers] = None
     _door: Door
+    # Those that the client has what it takes for.
+    _ways_offered: tuple[str, ...] = WAYS
 
     def register_input_tensor_with_shared_memory(
         self, shape: Sequence[int], datatype: str, byte_size: Optional[int] = None
@@ -290,14 +292,14 @@ class ManagedClient:
         """How managed buffers reach the server: ``lease``, ``region`` or ``inline``. Asks the server if need be."""
         return self._lender().way()
 
-    def _open_buffers(self, url: str, buffers: str, session_socket: Optional[str]) -> None:
+    def _open_buffers(self, url: str, ways: Sequence[str], session_socket: Optional[str]) -> None:
         self._door = Door(self)
         door = self._door
         makers: Makers = {
             "lease": lambda: _lease_transport(url, session_socket),
             "region": lambda: RegionTransport(url, door.register, door.unregister, door.server_is_away),
         }
-        self._buffers = Buffers(chosen_ways(buffers), makers)
+        self._buffers = Buffers(ways, makers)
 
     def _lender(self) -> Buffers:
         if self._buffers is None:

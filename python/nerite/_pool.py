@@ -135,7 +135,6 @@ class Pool:
 
     def _start_afresh(self) -> None:
         """The state of a pool that owns nothing; also that of a child process, whose parent owns all there was."""
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._slabs: set[Slab] = set()
         self._free: dict[int, list[tuple[Slab, int]]] = {}

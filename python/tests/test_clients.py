@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import importlib
 import os
 import pathlib
 import queue
@@ -18,6 +19,7 @@ from peers import module, shared_objects
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 import nerite.grpc
+import nerite.grpc.aio
 import nerite.http
 from nerite import _datatypes, _transports
 
@@ -287,10 +289,7 @@ def has_model(client, name):
 
 
 def test_a_handle_can_be_an_input_of_the_asyncio_clients(client, server, protocol, way):
-    import nerite.grpc.aio
-    import nerite.http.aio
-
-    aio = nerite.http.aio if protocol == "http" else nerite.grpc.aio
+    aio = importlib.import_module(f"nerite.{protocol}.aio")
     given, _ = managed(client, protocol, np.arange(10, dtype=np.float32), "FP32")
 
     async def ask():
@@ -298,6 +297,33 @@ def test_a_handle_can_be_an_input_of_the_asyncio_clients(client, server, protoco
             return (await asked.infer("identity_fp32", [given])).as_numpy("OUTPUT0")
 
     assert asyncio.run(ask()).tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("way", ["inline", "lease"])
+def test_asyncio_clients_have_buffers_of_their_own(server, protocol, way):
+    skip_unless_offered(server, way)
+    aio = importlib.import_module(f"nerite.{protocol}.aio")
+
+    async def ask():
+        arrays = []
+        async with aio.InferenceServerClient(
+            server.url(protocol), buffers=way, session_socket=server.session_socket
+        ) as client:
+            for value in range(3):
+                with client.register_input_tensor_with_shared_memory([100], "FP32") as handle:
+                    handle.as_numpy()[:] = value
+                    given = aio.InferInput("INPUT0", [100], "FP32").set_shared_memory_request(handle)
+                    output = aio.InferOutput("OUTPUT0", [100], "FP32")
+                    arrays.append((await client.infer("identity_fp32", [given], outputs=[output])).as_numpy("OUTPUT0"))
+            assert client.buffer_transport == way
+        return [set(one.tolist()) for one in arrays]
+
+    assert asyncio.run(ask()) == [{0.0}, {1.0}, {2.0}]
+
+
+def test_asyncio_clients_register_no_regions():
+    with pytest.raises(InferenceServerException, match="one of lease, inline, got 'region'"):
+        nerite.grpc.aio.InferenceServerClient("localhost:1", buffers="region")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any, Callable, Optional
 import tritonclient.grpc as origin
 from tritonclient.utils import InferenceServerException
 
+from nerite import _managed
 from nerite._managed import Flight, ManagedClient
 from nerite._transports import GOODBYE_S
 from nerite.grpc._tensors import InferResult
@@ -49,8 +50,9 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
         self, url: str, *args: Any, buffers: str = "auto", session_socket: Optional[str] = None, **kwargs: Any
     ):
         self._streamed: dict[str, list[Flight]] = {}
+        ways = _managed.chosen_ways(buffers, self._ways_offered)
         super().__init__(url, *args, **kwargs)
-        self._open_buffers(url, buffers, session_socket)
+        self._open_buffers(url, ways, session_socket)
 
     def close(self) -> None:
         """Closes the client and tells the server to forget its buffers. Arrays over them stay valid."""

@@ -8,6 +8,7 @@ import gevent
 import tritonclient.http as origin
 from tritonclient.utils import InferenceServerException
 
+from nerite import _managed
 from nerite._managed import Flight, ManagedClient
 from nerite._transports import GOODBYE_S
 from nerite.http._tensors import InferResult
@@ -55,8 +56,9 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
     def __init__(
         self, url: str, *args: Any, buffers: str = "auto", session_socket: Optional[str] = None, **kwargs: Any
     ):
+        ways = _managed.chosen_ways(buffers, self._ways_offered)
         super().__init__(url, *args, **kwargs)
-        self._open_buffers(url, buffers, session_socket)
+        self._open_buffers(url, ways, session_socket)
 
     def close(self) -> None:
         """Closes the client and tells the server to forget its buffers. Arrays over them stay valid."""
