@@ -1,0 +1,19 @@
+//! Can any packet make the readers of the session protocol panic, or read a message that is not written back as it was read?
+#![no_main]
+
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use nerite_wire::proto::session::{encode_answer, read_answer, read_call, v1};
+use nerite_wire::proto::{Chain, InferMessage};
+
+fuzz_target!(|packet: &[u8]| {
+    let packet = Bytes::copy_from_slice(packet);
+    if let Ok(answer) = read_answer(packet.clone()) {
+        assert_eq!(read_answer(encode_answer(&answer)), Ok(answer));
+    }
+    let Ok(call) = read_call(packet) else { return };
+    let Some(v1::client_message::Call::Infer(infer)) = call.call else { return };
+    if let Ok(message) = InferMessage::read(&Chain::from(infer.request)) {
+        let _ = message.into_ask(|_| Ok(()));
+    }
+});
