@@ -23,10 +23,7 @@ impl Reply {
     }
 
     /// Has the reply offer places for outputs whose size the client could not know. Called on the thread that computes.
-    pub fn offering(
-        mut self,
-        room: impl FnMut(&str, usize) -> Result<Option<Slot>, Status> + Send + 'static,
-    ) -> Reply {
+    pub fn offering(mut self, room: impl FnMut(&str, usize) -> Result<Option<Slot>, Status> + Send + 'static) -> Reply {
         self.room = Some(Box::new(room));
         self
     }

@@ -64,8 +64,8 @@ mod conformance;
 pub use cuda::{CUDA_HANDLE_BYTES, CudaHandle};
 pub use error::{ErrorKind, ShmError};
 pub use lease::{
-    Account, AdoptError, AdoptedLease, LEASE_BYTES_MIN, LEASES_MAX, LEASES_PER_SESSION_MAX, Lease, LeaseCounts, LeaseError,
-    LeaseErrorKind, LeaseLimits, LeaseName, Loan, Pools,
+    Account, AdoptError, AdoptedLease, LEASE_BYTES_MIN, LEASES_MAX, LEASES_PER_SESSION_MAX, Lease, LeaseCounts,
+    LeaseError, LeaseErrorKind, LeaseLimits, LeaseName, Loan, Pools,
 };
 pub use loss::Loss;
 pub use objects::Objects;

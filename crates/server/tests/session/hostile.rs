@@ -171,6 +171,74 @@ async fn who_does_not_read_its_answers_is_cut_off() {
     tokio::task::block_in_place(|| House::until("the end", || house.pools.counts() == LeaseCounts::default()));
 }
 
+/// A message of each kind, as a client might send it.
+fn messages() -> Vec<Vec<u8>> {
+    let infer = |request: Vec<u8>| {
+        let leased_outputs = vec!["OUT".to_owned()];
+        Call::Infer(v1::Infer { request: request.into(), leased_outputs })
+    };
+    let echo = nerite_wire::proto::messages::ModelInferRequest {
+        model_name: "echo".into(),
+        inputs: vec![nerite_wire::proto::messages::model_infer_request::InferInputTensor {
+            name: "IN".into(),
+            datatype: "INT32".into(),
+            shape: vec![2],
+            ..Default::default()
+        }],
+        raw_input_contents: vec![vec![1; 8].into()],
+        ..Default::default()
+    };
+    let (name, key) = ("r".to_owned(), "/nothing".to_owned());
+    let calls = [
+        Call::Hello(v1::Hello { version_min: 1, version_max: 1, ..v1::Hello::default() }),
+        Call::Borrow(v1::Borrow { byte_size: 5000 }),
+        Call::RegisterSystem(v1::RegisterSystem { name: name.clone(), key, offset: 0, byte_size: 4096 }),
+        Call::UnregisterSystem(v1::UnregisterSystem { name: name.clone() }),
+        Call::SystemStatus(v1::SystemStatus { name }),
+        infer(echo.encode_to_vec()),
+        Call::Cancel(v1::Cancel { id: 9 }),
+        Call::SessionStatus(v1::SessionStatus {}),
+    ];
+    let returned = || vec!["lease-00000000000000000000000000000000".to_owned()];
+    calls.map(|call| v1::ClientMessage { id: 9, returned: returned(), call: Some(call) }.encode_to_vec()).into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_with_changed_bytes_hurt_nobody() {
+    let house = House::new();
+    let neighbour = neighbour(&house).await;
+    let messages = messages();
+    // A sequence without pattern, the same in every run.
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut number = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    for round in 0..400 {
+        let raw = Raw::welcomed(&house.socket);
+        for _ in 0..8 {
+            let mut bytes = messages[number(messages.len())].clone();
+            for _ in 0..=number(4) {
+                let at = number(bytes.len());
+                match number(3) {
+                    0 => bytes[at] ^= 1 << number(8),
+                    1 => bytes.truncate(at.max(1)),
+                    _ => bytes.insert(at, number(256) as u8),
+                }
+            }
+            raw.send(&bytes);
+        }
+        if round % 40 == 0 {
+            unhurt(&neighbour).await;
+        }
+    }
+    unhurt(&neighbour).await;
+    drop(neighbour);
+    tokio::task::block_in_place(|| House::until("the end", || house.pools.counts() == LeaseCounts::default()));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn floods_of_requests_and_names_are_refused_one_by_one() {
     let house = House::new();

@@ -158,7 +158,14 @@ impl Account {
         let (file, mapping) = memfd::make(size).map_err(refused)?;
         let name = LeaseName::random().map_err(refused)?;
         let index = Arc::downgrade(&self.pools.index);
-        let lease = Arc::new(Lease { name, mapping, lent: AtomicBool::new(true), returned: AtomicBool::new(false), index, _tickets: tickets });
+        let lease = Arc::new(Lease {
+            name,
+            mapping,
+            lent: AtomicBool::new(true),
+            returned: AtomicBool::new(false),
+            index,
+            _tickets: tickets,
+        });
         let mut state = self.lock();
         if state.closed {
             return Err(LeaseError::Closed);

@@ -126,7 +126,7 @@ fn a_closed_account_gives_everything_back_but_what_requests_hold() {
 }
 
 #[track_caller]
-fn check_kept(returns: bool, left: &[u8; 4]) {
+fn check_kept(returns: bool, left: [u8; 4]) {
     let account = pools(1 << 20, 1 << 20).open();
     let mut loan = account.borrow(PAGE).unwrap();
     let kept = adopt(&mut loan);
@@ -139,13 +139,13 @@ fn check_kept(returns: bool, left: &[u8; 4]) {
     account.close();
     let mut found = [1; 4];
     kept.buffer(Extent::new(0, 4, kept.byte_size()).unwrap()).copy_to(&mut found, Reason::Model);
-    assert_eq!(&found, left, "returned: {returns}");
+    assert_eq!(found, left, "returned: {returns}");
 }
 
 #[test]
 fn a_mapping_kept_is_empty_after_a_return_and_the_clients_own_without() {
-    check_kept(true, &[0; 4]);
-    check_kept(false, b"mine");
+    check_kept(true, [0; 4]);
+    check_kept(false, *b"mine");
 }
 
 #[test]
@@ -166,7 +166,9 @@ fn the_last_use_of_a_loan_is_told_once() {
     let memory = adopt(&mut account.borrow(PAGE).unwrap());
     let told = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = Arc::clone(&told);
-    let loan = memory.for_one_loan(move || drop(count.fetch_add(1, Ordering::SeqCst)));
+    let loan = memory.for_one_loan(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+    });
     let buffer = loan.buffer(Extent::new(0, 4, loan.byte_size()).unwrap());
     drop((memory, loan.clone(), loan));
     assert_eq!(told.load(Ordering::SeqCst), 0);

@@ -50,12 +50,7 @@ pub fn encode_answer(message: &v1::ServerMessage) -> Bytes {
 }
 
 /// A response to an inference as a packet; Err if it is too long for one. `more` responses may follow it.
-pub fn encode_inference(
-    id: u64,
-    more: bool,
-    response: Response,
-    placed: &[v1::Placed],
-) -> Result<Bytes, Status> {
+pub fn encode_inference(id: u64, more: bool, response: Response, placed: &[v1::Placed]) -> Result<Bytes, Status> {
     let chunks = encode_unary(response)?;
     let response_len = chunks.iter().map(Bytes::len).sum::<usize>() - PREFIX_BYTES;
     let placed_len: usize = placed.iter().map(|one| field_len(PLACED, one.encoded_len())).sum();
