@@ -28,6 +28,10 @@ pub struct MetricsReport {
     pub shm_regions: Vec<(&'static str, u64)>,
     /// Bytes of other processes' memory that are mapped.
     pub shm_mapped_bytes: u64,
+    /// Sessions that are open.
+    pub sessions: u64,
+    /// Bytes of leases, by state.
+    pub lease_bytes: Vec<(&'static str, u64)>,
 }
 
 /// One model version.
@@ -183,6 +187,13 @@ fn write_own(page: &mut Page, report: &MetricsReport) {
         "Bytes of other processes' memory that are mapped",
         [(String::new(), Value::Whole(report.shm_mapped_bytes))],
     );
+    page.family("nerite_sessions", "gauge", "Open sessions", [(String::new(), Value::Whole(report.sessions))]);
+    page.family(
+        "nerite_lease_bytes",
+        "gauge",
+        "Bytes of memory lent to sessions, and of returned leases kept for them, by state",
+        report.lease_bytes.iter().map(|(state, bytes)| (format!("{{state=\"{state}\"}}"), Value::Whole(*bytes))),
+    );
 }
 
 impl ModelMetrics {
@@ -261,6 +272,8 @@ mod tests {
             host: Some(HostMetrics { cpu_utilization: 0.25, ..HostMetrics::default() }),
             copied_bytes: vec![("unaligned", 64)],
             shm_regions: vec![("system", 2)],
+            sessions: 3,
+            lease_bytes: vec![("lent", 4096), ("idle", 0)],
             ..MetricsReport::default()
         }
     }
@@ -284,6 +297,8 @@ mod tests {
         check(&report(), "nerite_copied_bytes_total{reason=\"unaligned\"} 64", true);
         check(&report(), "nerite_shm_regions{kind=\"system\"} 2", true);
         check(&report(), "nerite_shm_mapped_bytes 0", true);
+        check(&report(), "nerite_sessions 3", true);
+        check(&report(), "nerite_lease_bytes{state=\"lent\"} 4096", true);
     }
 
     #[test]

@@ -16,6 +16,7 @@ impl Api {
             ModelMetrics { statistics: served.statistics(), tags }
         };
         let regions = self.0.regions.counts();
+        let leases = self.0.pools.counts();
         MetricsReport {
             models: self.0.engine.all().iter().map(|served| model(served)).collect(),
             // Triton keeps the failures of models that are gone; nobody is known to need that leak.
@@ -27,6 +28,8 @@ impl Api {
             copied_bytes: Reason::ALL.iter().map(|&reason| (reason.name(), copied_bytes(reason))).collect(),
             shm_regions: vec![("system", regions.mapped), ("cuda", 0)],
             shm_mapped_bytes: regions.mapped_bytes,
+            sessions: leases.sessions,
+            lease_bytes: vec![("lent", leases.bytes.saturating_sub(leases.idle_bytes)), ("idle", leases.idle_bytes)],
         }
     }
 
