@@ -20,6 +20,7 @@ pub fn test() -> Vec<Errand> {
         errand("the server as users get it", "cargo build --release --locked"),
         errand("the Python environment of the tests", "python3 tests/setup_venv.py"),
         errand("the server against its clients", ".venv/bin/python -m pytest tests/"),
+        errand("the Python package", ".venv/bin/python -m pytest python/tests"),
     ]
 }
 
