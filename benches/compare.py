@@ -2,14 +2,17 @@
 """How does nerite compare with the real Triton, in the same run on the same machine?
 
     cargo build --release -p nerite-server -p nerite-bench
-    python benches/compare.py                        # about 25 minutes; --quick for 3
+    python benches/compare.py                        # about 13 minutes; --quick for 3
     python benches/compare.py --only load --bytes 64,4M --concurrency 1
 
 Both servers run side by side, and `nerite-bench` measures one cell on one, then the same cell on the other, then the
-next; the whole is repeated, and the table shows medians. What is not measured stands idle beside it. The peer comes
-from the PyPI wheel that tests/conformance/triton.py names (TRITON_ORACLE: the environment that holds it), whose only
-backend is the Python one; with --peer-backends DIR, a folder with `identity/libtriton_identity.so`, its C++ identity is
-measured instead. Prints Markdown.
+next; the whole is repeated, and the table shows medians. What is not measured stands idle beside it. Without --bytes
+and --concurrency the cells are those that a promise of docs/promises.md is about, and each says whether it was kept.
+
+The peer comes from the PyPI wheel that tests/conformance/triton.py names (TRITON_ORACLE: the environment that holds
+it), whose only backend is the Python one. So that a server is compared with a server, its identity is compiled here
+from peer/identity.c; with --peer-backends DIR, a folder with `identity/libtriton_identity.so`, that one is taken;
+without a C compiler it is a Python model. Prints Markdown.
 """
 
 import argparse
@@ -18,6 +21,7 @@ import dataclasses
 import http.client
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import re
@@ -34,12 +38,15 @@ sys.path.insert(0, str(ROOT / "tests" / "conformance"))
 import servers  # noqa: E402
 import triton  # noqa: E402
 
-SECTIONS = ("load", "copy", "growth", "network", "start", "memory", "size")
+SECTIONS = ("load", "trip", "growth", "network", "start", "memory", "size")
+SIZES = ("64", "4K", "256K", "4M", "64M")
+CONCURRENCY = ("1", "16")
 READY_LIMIT_S = 60
 SETTLE_S = 5
 STARTS = 5
 REGIONS = (1, 100, 10_000)
 
+PYTHON_IDENTITY = "identity in Python"
 ECHO_MODEL = '''\
 import triton_python_backend_utils as pb_utils
 
@@ -86,22 +93,41 @@ def write_digits(repository: pathlib.Path, backend: str) -> None:
         (folder / "1" / "model.py").write_text(triton.GENERIC_MODEL)
 
 
+def compile_identity(out: pathlib.Path) -> bool:
+    """The peer's identity backend, where the server looks for it in its backend folder `out`; whether there is one now.
+    No library is linked: its functions are found in the libtritonserver that the running server has loaded."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        return False
+    library = out / "identity" / "libtriton_identity.so"
+    library.parent.mkdir(parents=True)
+    source = ROOT / "benches" / "peer" / "identity.c"
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return True
+
+
+def put_peer_backend(backends: pathlib.Path, given: pathlib.Path | None) -> str:
+    """Brings the peer's identity into its backend folder, and says in a few words what it is."""
+    if given:
+        shutil.copytree(given / "identity", backends / "identity")
+        return f"identity of {given}"
+    if compile_identity(backends):
+        return "identity in C, benches/peer/identity.c"
+    note("no gcc or cc found: the peer's identity is a Python model, and slower than the server is")
+    return PYTHON_IDENTITY
+
+
 def make_sides(scratch: pathlib.Path, peer_backends: pathlib.Path | None) -> list[Side]:
     ours, theirs = scratch / "nerite", scratch / "peer"
     write_identity(ours, "identity")
-    peer_backend = "identity" if peer_backends else "python"
-    write_identity(theirs, peer_backend)
+    peer_model = put_peer_backend(scratch / "backends", peer_backends)
+    write_identity(theirs, "python" if peer_model == PYTHON_IDENTITY else "identity")
     if importlib.util.find_spec("onnxruntime"):
         write_digits(ours, "onnx")
         write_digits(theirs, "python")
-    command, environment = triton.command(theirs, scratch)
-    if peer_backends:
-        command = [flag for flag in command if not flag.startswith("--backend-directory")]
-        command.append(f"--backend-directory={peer_backends}")
-    kind = "C++" if peer_backends else "Python"
     return [
         Side("nerite", "identity, built in", *servers.nerite_command(ours)),
-        Side("Triton 2.51", f"identity, {kind}", command, environment),
+        Side("Triton 2.51", peer_model, *triton.command(theirs, scratch)),
     ]
 
 
@@ -113,12 +139,27 @@ def running(sides: list[Side], scratch: pathlib.Path):
             log = scratch / f"{side.command[0].rsplit('/', 1)[-1]}.log"
             side.server = servers.start(side.command, side.environment, [], log)
             wait_ready(side.server.http)
+            check_identity(side)
         yield
     finally:
         for side in sides:
             if side.server is not None:
                 servers.stop(side.server)
                 side.server = None
+
+
+def check_identity(side: Side) -> None:
+    """A server that answers fast but wrongly is not worth measuring."""
+    sent = os.urandom(4096)
+    given = {"name": "INPUT0", "datatype": "FP32", "shape": [1024], "parameters": {"binary_data_size": len(sent)}}
+    head = json.dumps({"inputs": [given], "parameters": {"binary_data_output": True}}).encode()
+    connection = http.client.HTTPConnection(side.server.http, timeout=READY_LIMIT_S)
+    with contextlib.closing(connection):
+        length = {"Inference-Header-Content-Length": str(len(head))}
+        connection.request("POST", "/v2/models/identity_fp32/infer", head + sent, length)
+        answer = connection.getresponse().read()
+    if not answer.endswith(sent):
+        raise RuntimeError(f"{side.name} answers {answer[:400]!r} and not the bytes it was sent")
 
 
 def is_ready(address: str) -> bool:
@@ -155,21 +196,61 @@ def note(text: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Load: T1, T2, T3
+# Load: T1 to T4
+
+# A cell is protocol, placement, bytes, concurrency.
+Cell = tuple[str, str, str, str]
 
 
-def cells(options) -> list[tuple[str, str, str, str]]:
-    """Protocol, placement, bytes, concurrency."""
-    return [
+@dataclasses.dataclass
+class Target:
+    """What is promised of a cell: at most so much of the peer's CPU and p50, at least so much of its infer/s."""
+
+    name: str
+    cpu_max: float | None = None
+    p50_max: float | None = None
+    rate_min: float | None = None
+    # p50 is held against 1.15 times a copy of as many bytes, and this much more, rather than against the peer.
+    over_copy_us: float | None = None
+
+
+def target_of(cell: Cell) -> Target | None:
+    _, placement, size, concurrency = cell
+    large = byte_count(size) >= 4 << 20
+    if placement == "shm" and byte_count(size) <= 256 << 10:
+        return Target(
+            "T1", cpu_max=1 / 3, p50_max=2 / 3 if concurrency == "1" else None,
+            rate_min=1.4 if concurrency == "16" else None,
+        )
+    if placement == "inline" and byte_count(size) <= 4 << 10:
+        return Target("T2", cpu_max=1 / 2)
+    if placement == "inline" and large and concurrency == "1":
+        return Target("T3", cpu_max=1 / 2)
+    if placement == "shm" and large and concurrency == "1":
+        return Target("T4", over_copy_us=100)
+    return None
+
+
+def byte_count(size: str) -> int:
+    return int(size.rstrip("KM")) << {"K": 10, "M": 20}.get(size[-1], 0)
+
+
+def cells(options) -> list[Cell]:
+    """Those with a target, by target; all combinations when sizes or concurrencies were asked for."""
+    every = [
         (protocol, placement, size, concurrency)
         for placement in ("shm", "inline")
-        for size in options.bytes.split(",")
-        for concurrency in options.concurrency.split(",")
+        for size in options.bytes or SIZES
+        for concurrency in options.concurrency or CONCURRENCY
         for protocol in ("grpc", "http")
     ]
+    if options.chosen:
+        return every
+    aimed = [(target.name, cell) for cell in every if (target := target_of(cell))]
+    return [cell for _, cell in sorted(aimed, key=lambda pair: pair[0])]
 
 
-def measure_cell(side: Side, cell: tuple[str, str, str, str], options, *more: str) -> dict:
+def measure_cell(side: Side, cell: Cell, options, *more: str) -> dict:
     protocol, placement, size, concurrency = cell
     address = side.server.http if protocol == "http" else side.server.grpc
     return bench(
@@ -187,53 +268,72 @@ def ratio(ours: float, theirs: float) -> str:
     return f"{ours / theirs:.2f}" if theirs else "–"
 
 
-def load_table(sides: list[Side], options) -> list[str]:
-    grid = cells(options)
+def judge(target: Target | None, ratios: dict[str, float], p50_us: float, copy_us: float | None) -> tuple[str, str]:
+    """What is promised, and whether it was kept: two columns of the table."""
+    if target is None:
+        return "–", "–"
+    rules = []
+    if target.cpu_max is not None:
+        rules.append((f"CPU ≤ {target.cpu_max:.2f}", ratios["server_cpu_us"] <= target.cpu_max))
+    if target.p50_max is not None:
+        rules.append((f"p50 ≤ {target.p50_max:.2f}", ratios["p50_us"] <= target.p50_max))
+    if target.rate_min is not None:
+        rules.append((f"infer/s ≥ {target.rate_min:.2f}", ratios["per_second"] >= target.rate_min))
+    if target.over_copy_us is not None and copy_us is not None:
+        limit_us = 1.15 * copy_us + target.over_copy_us
+        rules.append((f"p50 ≤ {limit_us:,.0f} µs, memcpy {copy_us:,.0f}", p50_us <= limit_us))
+    missed = [rule.split()[0] for rule, kept in rules if not kept]
+    promise = f"{target.name}: {', '.join(rule for rule, _ in rules)}"
+    return promise, f"**missed: {', '.join(missed)}**" if missed else "met"
+
+
+def measure_grid(sides: list[Side], grid: list[Cell], options) -> tuple[dict, dict]:
+    """Results by cell and side, and the time of a copy by cell, taken beside the cells that are held against it."""
     found: dict = {}
+    copies: dict = {}
     for run in range(options.runs):
         for at, cell in enumerate(grid):
             # Who goes first alternates, so that neither always meets the caches the other left.
             for side in sides if (run + at) % 2 == 0 else reversed(sides):
                 found.setdefault((cell, side.name), []).append(measure_cell(side, cell, options))
+            target = target_of(cell)
+            if target and target.over_copy_us is not None:
+                copies.setdefault(cell, []).extend(bench("memcpy", f"--bytes={cell[2]}"))
             note(f"  run {run + 1}/{options.runs}, cell {at + 1}/{len(grid)}: {' '.join(cell)}")
+    return found, copies
+
+
+def load_table(sides: list[Side], options) -> list[str]:
+    grid = cells(options)
+    found, copies = measure_grid(sides, grid, options)
     ours, theirs = (side.name for side in sides)
     lines = [
         f"| request | infer/s {ours} | {theirs} | ratio | p50 µs {ours} | {theirs} | ratio "
-        f"| server CPU µs {ours} | {theirs} | ratio |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        f"| server CPU µs {ours} | {theirs} | ratio | target | |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|---|",
     ]
     for cell in grid:
         protocol, placement, size, concurrency = cell
         columns = []
+        ratios = {}
         for key, digits in (("per_second", 0), ("p50_us", 0), ("server_cpu_us", 1)):
             pair = [median(found[cell, side.name], key) for side in sides]
+            ratios[key] = pair[0] / pair[1] if pair[1] else math.nan
             columns += [f"{value:,.{digits}f}" for value in pair] + [ratio(*pair)]
+        copy_us = median(copies[cell], "p50_us") if cell in copies else None
+        columns += judge(target_of(cell), ratios, median(found[cell, ours], "p50_us"), copy_us)
         name = f"{'gRPC' if protocol == 'grpc' else 'HTTP'} {placement}, {size} B, c{concurrency}"
         lines.append(f"| {name} | {' | '.join(columns)} |")
     return lines
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Copies: T4, and the round trip that T10 is held against
+# The round trip that T10 is held against
 
 
-def copy_table(sides: list[Side], options) -> list[str]:
-    """The time of one request beside the time of one copy, alternating, nerite only."""
-    ours = sides[0]
-    lines = ["| identity by shm, c1 | request p50 µs | memcpy p50 µs | request − 1.15 × memcpy µs (target ≤ 100) |",
-             "|---|--:|--:|--:|"]
-    for size in ("4M", "64M"):
-        for protocol in ("grpc", "http"):
-            pairs = []
-            for _ in range(options.runs):
-                copy = bench("memcpy", f"--bytes={size}")[0]["p50_us"]
-                pairs.append((measure_cell(ours, (protocol, "shm", size, "1"), options)["p50_us"], copy))
-            request, copy = (statistics.median(column) for column in zip(*pairs))
-            beyond = statistics.median(one - 1.15 * other for one, other in pairs)
-            lines.append(f"| {protocol}, {size} B | {request:,.0f} | {copy:,.0f} | {beyond:,.0f} |")
+def trip_lines(options) -> list[str]:
     trips = [bench("pingpong")[0]["p50_us"] for _ in range(options.runs)]
-    lines += ["", f"Round trip of 64 bytes over a Unix socket between two processes: p50 {statistics.median(trips):.1f} µs."]
-    return lines
+    return [f"64 bytes over a Unix socket between two processes and back: p50 {statistics.median(trips):.1f} µs."]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -248,7 +348,7 @@ def network_table(sides: list[Side], options) -> list[str]:
     ours, theirs = (side.name for side in sides)
     lines = [f"| digit net by shm | p50 µs {ours} | {theirs} (onnxruntime in Python) | ratio "
              f"| server CPU µs {ours} | {theirs} | ratio |", "|---|--:|--:|--:|--:|--:|--:|"]
-    for concurrency in options.concurrency.split(","):
+    for concurrency in options.concurrency or CONCURRENCY:
         for protocol in ("grpc", "http"):
             cell = (protocol, "shm", "256", concurrency)
             found = [[measure_cell(side, cell, options, *DIGITS) for side in sides] for _ in range(options.runs)]
@@ -277,7 +377,8 @@ def growth_table(sides: list[Side], options) -> list[str]:
         first = median(found[REGIONS[0]], "server_cpu_us")
         for count, cells_found in found.items():
             cpu = median(cells_found, "server_cpu_us")
-            lines.append(f"| {side.name} | {count:,} | {median(cells_found, 'p50_us'):.0f} | {cpu:.1f} | {ratio(cpu, first)} |")
+            p50 = median(cells_found, "p50_us")
+            lines.append(f"| {side.name} | {count:,} | {p50:.0f} | {cpu:.1f} | {ratio(cpu, first)} |")
     return lines
 
 
@@ -336,7 +437,7 @@ def memory_table(sides: list[Side], scratch: pathlib.Path, options) -> list[str]
         for side in sides:
             time.sleep(1)
             row = [resident_mib(side.server.pid)]
-            for size in options.bytes.split(","):
+            for size in options.bytes or SIZES:
                 for placement in ("inline", "shm"):
                     for protocol in ("grpc", "http"):
                         measure_cell(side, (protocol, placement, size, "4"), options)
@@ -360,16 +461,31 @@ def size_table(sides: list[Side]) -> list[str]:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help=f"sections, of {','.join(SECTIONS)}", default=",".join(SECTIONS))
-    parser.add_argument("--bytes", help="tensor sizes", default="64,4K,256K,4M,64M")
-    parser.add_argument("--concurrency", help="requests under way", default="1,16")
-    parser.add_argument("--seconds", type=float, help="length of one measurement", default=3)
+    parser.add_argument("--bytes", type=parts, help=f"tensor sizes (default: {','.join(SIZES)}, where promised)")
+    parser.add_argument("--concurrency", type=parts, help=f"requests under way (default: {','.join(CONCURRENCY)})")
+    parser.add_argument("--seconds", type=float, help="length of one measurement", default=2)
     parser.add_argument("--runs", type=int, help="repetitions, for medians", default=3)
-    parser.add_argument("--peer-backends", type=pathlib.Path, help="folder with the peer's compiled identity backend")
+    parser.add_argument("--peer-backends", type=pathlib.Path, help="folder with the peer's compiled identity")
     parser.add_argument("--quick", action="store_true", help="one short run over fewer sizes")
     options = parser.parse_args()
+    options.chosen = bool(options.bytes or options.concurrency)
     if options.quick:
-        options.bytes, options.seconds, options.runs = "64,256K,4M", 1, 1
+        options.seconds, options.runs = 1, 1
+        options.bytes = options.bytes or SIZES[:-1]
     return options
+
+
+def parts(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def machine_state() -> str:
+    """What else this machine does: figures of a busy one are noise, their ratios less so."""
+    cores = os.cpu_count() or 1
+    load = os.getloadavg()
+    averages = ", ".join(f"{value:.1f}" for value in load)
+    verdict = "**busy: read ratios only**" if load[0] > cores / 4 else "idle"
+    return f"{cores} cores, shared with the load generator; load average {averages} over 1, 5, 15 minutes: {verdict}"
 
 
 def main() -> None:
@@ -378,9 +494,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder)
         sides = make_sides(scratch, options.peer_backends)
-        print(f"nerite ({sides[0].model}) beside {sides[1].name} ({sides[1].model}); {os.cpu_count()} cores shared with "
-              f"the load generator, medians of {options.runs} run(s) of {options.seconds:g} s, load average "
-              f"{os.getloadavg()[0]:.1f} before.")
+        print(f"nerite ({sides[0].model}) beside {sides[1].name} ({sides[1].model}); medians of {options.runs} run(s) "
+              f"of {options.seconds:g} s.\n{machine_state()}.")
         print("Ratios are nerite / Triton: below 1 is better for times and CPU, above 1 for infer/s.\n")
 
         def show(title: str, make) -> None:
@@ -389,14 +504,14 @@ def main() -> None:
 
         if "size" in wanted:
             show("Size", lambda: size_table(sides))
+        if "trip" in wanted:
+            show("Round trip", lambda: trip_lines(options))
         if "start" in wanted:
             show("Start", lambda: start_table(sides, scratch))
-        if {"load", "copy", "growth", "network"} & set(wanted):
+        if {"load", "growth", "network"} & set(wanted):
             with running(sides, scratch):
                 if "load" in wanted:
                     show("Load", lambda: load_table(sides, options))
-                if "copy" in wanted:
-                    show("Copies", lambda: copy_table(sides, options))
                 if "network" in wanted:
                     show("A small network", lambda: network_table(sides, options))
                 if "growth" in wanted:
