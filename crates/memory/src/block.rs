@@ -167,8 +167,10 @@ mod tests {
             let block = Block::new(len);
             assert!(block.capacity() >= len);
             assert_eq!(block.as_ptr().as_ptr() as usize % BLOCK_ALIGN, 0);
-            // SAFETY: the last byte of the block's own memory.
-            unsafe { block.as_ptr().as_ptr().add(block.capacity() - 1).write(7) };
+            // SAFETY: the offset of the last byte is within the block.
+            let last = unsafe { block.as_ptr().add(block.capacity() - 1) };
+            // SAFETY: a byte of the block's own memory, which nobody else has.
+            unsafe { last.write(7) };
         }
     }
 
