@@ -140,7 +140,7 @@ mod tests {
     fn a_heading_shows_utc_in_both_formats() {
         check(0, true, "1970-01-01T00:00:00Z I 7 a.rs:1] ");
         check(951_827_696, true, "2000-02-29T12:34:56Z I 7 a.rs:1] ");
-        check(1_795_000_000, false, "I1118 07:06:40.000123 7 a.rs:1] ");
+        check(1_795_000_000, false, "I1118 11:06:40.000123 7 a.rs:1] ");
     }
 
     #[test]
