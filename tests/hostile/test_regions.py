@@ -471,10 +471,9 @@ def test_strings_in_a_region_that_shrank(door):
     with lent(door, 2 * PAGE, struct.pack("<I", 4) + b"abcd") as made:
         given = [Given("INPUT0", "BYTES", [1], region=(made.name, 8, 0))]
         os.truncate(made.path, 0)
-        with pytest.raises(Refused):
-            door.infer("identity_bytes", given)
-        with refuses("INVALID_ARG", lost(made, "has 0 now (touched at offset 0)")):
-            door.infer("identity_bytes", given)
+        for _ in range(2):
+            with refuses("INVALID_ARG", lost(made, "has 0 now (touched at offset 0)")):
+                door.infer("identity_bytes", given)
 
 
 # ---------------------------------------------------------------------------------------------- many
