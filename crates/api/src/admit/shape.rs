@@ -74,7 +74,12 @@ fn check_size(
     let overflow = |e: nerite_tensor::ShapeError| Status::invalid(format!("{request}input '{name}': {e}"));
     if input.datatype == DataType::Bytes {
         let expected = element_count(&input.shape).map_err(overflow)?;
-        return check_strings(input, expected, contract).map_err(|text| Status::invalid(format!("{request}{text}")));
+        let checked = check_strings(input, expected, contract);
+        // Memory that was lost under the walk explains whatever the walk found.
+        if let Some(fault) = input.data.fault() {
+            return Err(Status::invalid(fault));
+        }
+        return checked.map_err(|text| Status::invalid(format!("{request}{text}")));
     }
     let expected = byte_size(input.datatype, &input.shape).map_err(overflow)?.unwrap_or(0);
     // Triton expects one item where a batch is empty, so that an empty batch never reaches a model.
@@ -89,11 +94,7 @@ fn check_strings(input: &Tensor, expected: u64, contract: &Contract<'_>) -> Resu
         return Ok(());
     }
     let of = format!("for inference input '{}' for model '{}'", input.name, contract.model);
-    let found = strings::extents(&input.data, expected);
-    if let Some(fault) = input.data.fault() {
-        return Err(fault);
-    }
-    match found {
+    match strings::extents(&input.data, expected) {
         Ok(_) => Ok(()),
         Err(StringsError::IncompleteLength { left }) => Err(format!(
             "incomplete string length indicator {of}, expecting 4 bytes but only {left} bytes available. Please make sure \
