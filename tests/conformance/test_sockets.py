@@ -4,7 +4,9 @@ import contextlib
 import json
 import socket
 
+import numpy as np
 import pytest
+import tritonclient.grpc as grpcclient
 from doors import TIMEOUT_S, differs, fp32
 
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}).encode()
@@ -189,3 +191,27 @@ def test_a_hundred_connections(server):
             one.send(plain())
         for one in wires:
             good(one.answer())
+
+
+# ---------------------------------------------------------------------------------------------- Unix sockets
+
+
+def test_real_clients_talk_over_unix_sockets(launcher, tmp_path):
+    """gRPC's own clients name the socket's path as the host they want, which is none."""
+    if launcher.oracle:
+        pytest.skip("Triton has no Unix sockets")
+    sockets = {kind: tmp_path / kind for kind in ("http", "grpc")}
+    flags = [f"--{kind}-socket={path}" for kind, path in sockets.items()]
+    repository = launcher.copy_of("unix_repository", "identity_fp32")
+    with launcher.running("unix_sockets", *flags, repository=repository):
+        client = grpcclient.InferenceServerClient(f"unix:{sockets['grpc']}")
+        given = grpcclient.InferInput("INPUT0", [1 << 20], "FP32")
+        values = np.arange(1 << 20, dtype=np.float32)
+        given.set_data_from_numpy(values)
+        for _ in range(20):
+            assert (client.infer("identity_fp32", [given]).as_numpy("OUTPUT0") == values).all()
+        client.close()
+        with socket.socket(socket.AF_UNIX) as stream:
+            stream.connect(str(sockets["http"]))
+            stream.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert stream.recv(4096).startswith(b"HTTP/1.1 200 ")

@@ -1,6 +1,7 @@
 //! How do connections begin and end?
 
 mod connection;
+mod local;
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,6 +11,8 @@ use std::time::Duration;
 
 use nerite_api::Api;
 use tokio::sync::watch;
+
+use local::Local;
 
 use crate::listen::{Listener, Socket};
 use crate::options::Options;
@@ -111,7 +114,7 @@ async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>
                 tokio::spawn(connection::serve_secured(stream, tls, Arc::clone(&front), open.clone()));
             }
             Ok(Socket::Unix(stream)) => {
-                tokio::spawn(connection::serve(stream, Arc::clone(&front), open.clone()));
+                tokio::spawn(connection::serve(Local::new(stream), Arc::clone(&front), open.clone()));
             }
             Err(fault) => {
                 log::warn!("failed to accept a gRPC connection: {fault}");
