@@ -18,6 +18,9 @@ use crate::logger::{self, PLAIN};
 use crate::settings::Settings;
 use crate::tables::table;
 
+/// Threads of the front ends where nobody says how many; Triton's own default.
+const FRONT_THREADS_MAX: usize = 8;
+
 /// A failure that ends the start, in Triton's words.
 #[derive(Debug, thiserror::Error)]
 #[error("error: {0}")]
@@ -64,7 +67,7 @@ fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     let api = make_api(&engine, switches, &settings);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(settings.threads.min(cores))
+        .worker_threads(front_threads(settings.threads, cores))
         .thread_name("nerite-front")
         .enable_all()
         .build()
@@ -76,6 +79,13 @@ fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     // Tasks of clients that never finished must not hold the process.
     runtime.shutdown_background();
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Threads of the front ends. Left to itself the server takes half of the cores: on a small machine a second thread costs
+/// more in wake-ups between the two than it gives (one against two on two cores: 18 against 24 to 70 µs for a request of
+/// 64 bytes), and on a large one the models want the other half.
+fn front_threads(asked: Option<usize>, cores: usize) -> usize {
+    asked.unwrap_or(FRONT_THREADS_MAX.min(cores / 2)).clamp(1, cores)
 }
 
 fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Settings) -> Api {
@@ -145,4 +155,25 @@ fn options(settings: &Settings) -> Vec<Vec<String>> {
     rows.push(vec!["cache_enabled".to_owned(), "0".to_owned()]);
     rows.push(vec!["allow_client_shm".to_owned(), word(settings.allow_client_shm)]);
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(asked: Option<usize>, cores: usize, threads: usize) {
+        assert_eq!(front_threads(asked, cores), threads, "{asked:?} of {cores} cores");
+    }
+
+    #[test]
+    fn front_ends_take_half_the_cores_unless_told_otherwise() {
+        check(None, 1, 1);
+        check(None, 2, 1);
+        check(None, 8, 4);
+        check(None, 64, 8);
+        check(Some(2), 2, 2);
+        check(Some(0), 2, 1);
+        check(Some(99), 4, 4);
+    }
 }

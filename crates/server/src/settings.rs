@@ -37,8 +37,8 @@ pub struct Settings {
     pub restrictions: Vec<Restriction>,
     /// Largest HTTP input in bytes.
     pub http_input_bytes_max: u64,
-    /// Threads for the front ends.
-    pub threads: usize,
+    /// Threads for the front ends, if the operator said how many.
+    pub threads: Option<usize>,
     /// Whether clients may register shared memory.
     pub allow_client_shm: bool,
     /// The session socket and what it lends.
@@ -173,7 +173,7 @@ impl Settings {
             metrics: if values.bool("allow-metrics", true)? { Some(metrics(&values, metrics_address)?) } else { None },
             restrictions: access::restrictions(&values)?,
             http_input_bytes_max: http_input_bytes_max as u64,
-            threads: values.int("http-thread-count", 8usize)?.max(1),
+            threads: values.int_if_given("http-thread-count")?,
             allow_client_shm: values.bool("allow-client-shm", true)?,
             sessions: sessions::sessions(&values)?,
             exit_on_error: values.bool("exit-on-error", true)?,

@@ -88,7 +88,7 @@ flags! {
         "http-socket" Takes::Value("<path>"), Yes, "Unix socket that HTTP listens at as well.";
         "reuse-http-port" BOOL, Yes, "Let several servers share the HTTP port (SO_REUSEPORT). Default is false.";
         "http-header-forward-pattern" TEXT, Yes, "Regular expression for headers that become request parameters.";
-        "http-thread-count" INT, Yes, "Threads that serve the front ends, as far as there are cores for them. Default is 8.";
+        "http-thread-count" INT, Yes, "Threads that serve the front ends, at most one per core. Default is half of the cores, at most 8.";
         "http-max-input-size" INT, Yes, "Largest JSON, raw or decompressed input in bytes. Default is 67108864.";
         "http-restricted-api" Takes::Value("<string>:<string>=<string>"), Yes, "Calls that want a header: <apis>:<header>=<value>.";
     }
