@@ -43,8 +43,6 @@ pub struct Options {
     pub grpc_forward: Option<Regex>,
     /// Largest JSON part, JSON input, raw body and decompressed body over HTTP, in bytes.
     pub http_input_bytes_max: u64,
-    /// Whether clients may register regions.
-    pub allow_client_shm: bool,
     /// Whether every known model must be ready before the server is.
     pub strict_readiness: bool,
     /// Whether metrics show the sums of durations.

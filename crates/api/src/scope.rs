@@ -144,7 +144,7 @@ impl Scope {
 
     fn own_regions(&self) -> &Registry {
         let limits = || nerite_shm::Options {
-            allow_client_shm: self.api.0.options.allow_client_shm,
+            allow_client_shm: self.api.check_client_shm().is_ok(),
             regions_max: REGIONS_PER_SESSION_MAX,
             mapped_bytes_max: MAPPED_BYTES_MAX / SESSIONS_MAX as u64,
         };

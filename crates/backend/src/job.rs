@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_memory::{Buffer, Filled, Place, Reason, Slot};
+use nerite_memory::{Buffer, Filled, Place, Slot};
 use nerite_request::{Code, Output, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
@@ -132,14 +132,6 @@ impl Job {
     /// Adds an output that stays where the runtime made it and travels in the response: for outputs the client left no place for.
     pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
         self.made.push(Output { name: name.to_owned(), datatype, shape: shape.into(), data, placed: false });
-    }
-
-    /// Copies finished bytes into the output's place and adds it: for runtimes that cannot write where they are told.
-    pub fn put_copy(&mut self, name: &str, datatype: DataType, shape: &[i64], bytes: &[u8]) -> Result<(), Status> {
-        let mut slot = self.output_bytes(name, bytes.len())?;
-        slot.write(0, bytes, Reason::OutputPlacement).map_err(|e| Status::internal(e.to_string()))?;
-        self.put(name, datatype, Shape::from_slice(shape), slot.filled());
-        Ok(())
     }
 
     /// Ends the job: tells `meter`, then sends the outputs put so far as the last response, or the error.

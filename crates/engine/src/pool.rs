@@ -292,12 +292,17 @@ impl Shared {
         }
     }
 
-    fn run(&self, run: Run) -> (InstanceId, Box<dyn Instance>) {
-        let Run { at, mut instance, jobs } = run;
+    fn without_cancelled(&self, jobs: Vec<Job>) -> Vec<Job> {
         let (gone, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_cancelled);
         for job in gone {
             job.refuse(Status::new(Code::Cancelled, ""), &*self.meter);
         }
+        jobs
+    }
+
+    fn run(&self, run: Run) -> (InstanceId, Box<dyn Instance>) {
+        let Run { at, mut instance, jobs } = run;
+        let jobs = if jobs.iter().any(Job::is_cancelled) { self.without_cancelled(jobs) } else { jobs };
         if jobs.is_empty() {
             return (at, instance);
         }

@@ -3,7 +3,7 @@
 use nerite_memory::Buffer;
 use nerite_tensor::{DataType, Shape};
 
-use crate::{Parameter, Parameters};
+use crate::Parameters;
 
 /// An inference request as `wire` read it: syntax is settled, meaning is not.
 #[derive(Clone, Debug, Default)]
@@ -97,15 +97,4 @@ pub enum SequenceId {
     Number(u64),
     /// A text of 1 to 128 characters.
     Text(String),
-}
-
-impl SequenceId {
-    /// The parameter that ensembles answer with.
-    pub fn as_parameter(&self) -> Parameter {
-        match self {
-            SequenceId::None => Parameter::Int(0),
-            SequenceId::Number(n) => Parameter::Int(*n as i64),
-            SequenceId::Text(text) => Parameter::String(text.clone()),
-        }
-    }
 }

@@ -98,7 +98,6 @@ fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Setting
         http_forward: settings.http.as_ref().and_then(|front| front.forward.clone()),
         grpc_forward: settings.grpc.as_ref().and_then(|front| front.forward.clone()),
         http_input_bytes_max: settings.http_input_bytes_max,
-        allow_client_shm,
         strict_readiness: settings.strict_readiness,
         counter_latencies: settings.metrics.as_ref().is_some_and(|metrics| metrics.counter_latencies),
     };

@@ -190,7 +190,8 @@ impl Registry {
         }
     }
 
-    fn check_allowed(&self) -> Result<(), ShmError> {
+    /// Whether clients may register and unregister regions at all.
+    pub fn check_allowed(&self) -> Result<(), ShmError> {
         if self.options.allow_client_shm { Ok(()) } else { Err(ShmError::Disabled) }
     }
 

@@ -3,7 +3,7 @@
 use nerite_memory::{Buffer, Slot};
 use nerite_request::report::{CudaRegionReport, SystemRegionReport};
 use nerite_request::{RegionRef, Status};
-use nerite_shm::{Registry, ShmError};
+use nerite_shm::Registry;
 
 use crate::Api;
 use crate::admit::Regions;
@@ -12,13 +12,12 @@ use crate::errors::of_shm;
 impl Api {
     /// Whether clients may register regions at all; HTTP asks before it reads a body.
     pub fn check_client_shm(&self) -> Result<(), Status> {
-        if self.0.options.allow_client_shm { Ok(()) } else { Err(of_shm(ShmError::Disabled)) }
+        self.0.regions.check_allowed().map_err(of_shm)
     }
 
     /// Maps `byte_size` bytes from `offset` on of the POSIX object `key` and calls them `name`.
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), Status> {
         self.check_running()?;
-        self.check_client_shm()?;
         self.0.regions.register_system(name, key, offset, byte_size).map_err(of_shm)?;
         log::debug!("registered system shared memory region '{name}' over '{key}': {byte_size} bytes at {offset}");
         Ok(())
@@ -27,14 +26,12 @@ impl Api {
     /// Opens the device memory behind a 64-byte CUDA IPC handle and calls it `name`.
     pub fn register_cuda(&self, name: &str, raw_handle: &[u8], device_id: i64, byte_size: u64) -> Result<(), Status> {
         self.check_running()?;
-        self.check_client_shm()?;
         self.0.regions.register_cuda(name, raw_handle, device_id, byte_size).map_err(of_shm)
     }
 
     /// Unregisters one system region, or (empty name) all. Requests in flight keep their memory.
     pub fn unregister_system(&self, name: &str) -> Result<(), Status> {
         self.check_running()?;
-        self.check_client_shm()?;
         match name {
             "" => self.0.regions.unregister_all_system(),
             name => self.0.regions.unregister_system(name),
@@ -45,7 +42,6 @@ impl Api {
     /// Unregisters one CUDA region, or (empty name) all.
     pub fn unregister_cuda(&self, name: &str) -> Result<(), Status> {
         self.check_running()?;
-        self.check_client_shm()?;
         match name {
             "" => self.0.regions.unregister_all_cuda(),
             name => self.0.regions.unregister_cuda(name),

@@ -70,7 +70,7 @@ impl House {
         runtimes.add(Arc::new(held.clone()));
         let pools = Pools::new(limits);
         let regions = Arc::new(Registry::new(nerite_shm::Options::default()));
-        let options = nerite_api::Options { allow_client_shm: true, id: "house".into(), ..options };
+        let options = nerite_api::Options { id: "house".into(), ..options };
         let api = Api::with_pools(engine(&models, runtimes), regions, Arc::clone(&pools), log(), options);
         let socket = models.path().join("session.sock");
         let listener = Listener::bind(&socket, false).unwrap();
