@@ -123,6 +123,16 @@ def server(launcher: Launcher):
 
 
 @pytest.fixture(scope="session")
+def onnx_server(launcher: Launcher):
+    """A server with the ONNX models of every datatype, on the ONNX Runtime that the tests compare with."""
+    if launcher.oracle:
+        pytest.skip("2.51 here has no ONNX backend")
+    make_models.make(launcher.generated, ["onnx"])
+    with launcher.running("onnx", servers.onnxruntime_flag(), repository=launcher.generated / "onnx") as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
 def explicit(launcher: Launcher):
     """A server in explicit mode with one model loaded, over a repository that tests may add to."""
     repository = launcher.copy_of("explicit", "identity_fp32", "identity_int32", "versioned", "simple", "chain")

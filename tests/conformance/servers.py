@@ -10,6 +10,8 @@ import time
 import urllib.request
 from dataclasses import dataclass, field
 
+import onnxruntime
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 START_LIMIT_S = 240
 STOP_LIMIT_S = 40
@@ -64,6 +66,12 @@ def nerite_binary() -> pathlib.Path:
 def nerite_command(repository: pathlib.Path) -> tuple[list[str], dict[str, str]]:
     """The command line up to the repository, and the environment."""
     return [str(nerite_binary()), "serve", f"--model-repository={repository}"], dict(os.environ)
+
+
+def onnxruntime_flag() -> str:
+    """Serve ONNX models by the library inside the Python package that the tests compare with."""
+    capi = pathlib.Path(onnxruntime.__file__).parent / "capi"
+    return f"--onnxruntime-library={next(capi.glob('libonnxruntime.so.*'))}"
 
 
 def start(command: list[str], environment: dict[str, str], flags: list[str], log: pathlib.Path, **facts) -> Server:

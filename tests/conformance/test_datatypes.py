@@ -43,8 +43,15 @@ def same(datatype: str, found: np.ndarray, wanted: np.ndarray) -> None:
     assert raw_form(datatype, found) == raw_form(datatype, wanted)
 
 
+@pytest.fixture(scope="module", params=["identity", "onnx_identity"])
+def asked(request):
+    """The server and the first part of its models' names: the built-in backend, and ONNX graphs on ONNX Runtime."""
+    return request.getfixturevalue("server" if request.param == "identity" else "onnx_server"), request.param
+
+
 @pytest.fixture(scope="module")
-def clients(server):
+def clients(asked):
+    server, _ = asked
     with (
         httpclient.InferenceServerClient(server.http) as http,
         grpcclient.InferenceServerClient(server.grpc) as grpc,
@@ -52,9 +59,14 @@ def clients(server):
         yield {"http": (http, httpclient), "grpc": (grpc, grpcclient)}
 
 
+@pytest.fixture(scope="module")
+def model_of(asked):
+    return lambda datatype: f"{asked[1]}_{datatype.lower()}"
+
+
 @pytest.mark.parametrize("datatype", DATATYPES)
 @pytest.mark.parametrize("way", ["http json", "http binary", "grpc raw"])
-def test_inline(clients, datatype, way):
+def test_inline(clients, model_of, datatype, way):
     protocol, form = way.split()
     if form == "json" and datatype in ("FP16", "BF16"):
         pytest.skip("has no JSON form")
@@ -65,8 +77,8 @@ def test_inline(clients, datatype, way):
     given = library.InferInput("INPUT0", list(array.shape), datatype)
     binary = {"binary_data": form == "binary"} if protocol == "http" else {}
     given.set_data_from_numpy(array, **binary)
-    asked = library.InferRequestedOutput("OUTPUT0", **binary)
-    result = client.infer(f"identity_{datatype.lower()}", [given], outputs=[asked])
+    wanted = library.InferRequestedOutput("OUTPUT0", **binary)
+    result = client.infer(model_of(datatype), [given], outputs=[wanted])
     found = result.as_numpy("OUTPUT0")
     if form == "json" and datatype == "BYTES":
         found = np.array([one.encode() if isinstance(one, str) else one for one in found], dtype=object)
@@ -79,17 +91,17 @@ def test_inline(clients, datatype, way):
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_shared_memory(server, clients, datatype, protocol):
+def test_shared_memory(asked, clients, model_of, datatype, protocol):
     client, library = clients[protocol]
     array = sample(datatype)
     raw = raw_form(datatype, array)
-    door = HttpDoor(server.http)
+    door = HttpDoor(asked[0].http)
     with registered(door, len(raw), raw) as source, registered(door, len(raw) + 7) as target:
         given = library.InferInput("INPUT0", list(array.shape), datatype)
         given.set_shared_memory(source.name, len(raw))
-        asked = library.InferRequestedOutput("OUTPUT0")
-        asked.set_shared_memory(target.name, len(raw) + 7)
-        result = client.infer(f"identity_{datatype.lower()}", [given], outputs=[asked])
+        wanted = library.InferRequestedOutput("OUTPUT0")
+        wanted.set_shared_memory(target.name, len(raw) + 7)
+        result = client.infer(model_of(datatype), [given], outputs=[wanted])
         entry = result.get_output("OUTPUT0")
         shape = entry["shape"] if protocol == "http" else list(entry.shape)
         assert shape == list(array.shape)
@@ -98,9 +110,9 @@ def test_shared_memory(server, clients, datatype, protocol):
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("datatype", [one for one in DATATYPES if one != "BYTES"])
-def test_empty(clients, datatype, protocol):
+def test_empty(clients, model_of, datatype, protocol):
     client, library = clients[protocol]
     given = library.InferInput("INPUT0", [0], datatype)
     given.set_data_from_numpy(np.zeros(0, NUMPY[datatype]))
-    result = client.infer(f"identity_{datatype.lower()}", [given])
+    result = client.infer(model_of(datatype), [given])
     assert result.as_numpy("OUTPUT0").shape == (0,)

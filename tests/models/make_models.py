@@ -6,7 +6,8 @@
 It writes, anew each time,
 
 * conformance/  the models of catalogue.py (identity backend and ONNX)
-* onnx/         ONNX models of every datatype and shape of trouble; some with config.pbtxt, some without
+* onnx/         ONNX models of every datatype and shape of trouble, some with config.pbtxt, some without; nets that
+                PyTorch exported (export_torch.py)
 * broken/       models that must fail to load, each beside its reason in reasons.json
 * light/        the nets without weights that the `onnx` package ships for backend tests, without config
 """
@@ -24,6 +25,7 @@ import catalogue  # noqa: E402
 import graphs  # noqa: E402
 import onnx  # noqa: E402
 
+EXPORTED = HERE / "exported"
 EXAMPLES = HERE.parent.parent / "examples" / "models"
 ONNX_PLATFORM = 'platform: "onnxruntime_onnx"'
 
@@ -87,9 +89,8 @@ def make_onnx(repository: pathlib.Path) -> None:
     put(repository, "wrong_rank", graphs.wrong_rank(),
         onnx_config("wrong_rank", [("INPUT0", "FP32", (-1,)), ("SHAPE", "INT64", (-1,))],
                     [("OUTPUT0", "FP32", (-1, -1))]))
-    put(repository, "tiny_bert", graphs.tiny_bert())
-    put(repository, "tiny_lstm", graphs.recurrent("LSTM"))
-    put(repository, "tiny_gru", graphs.recurrent("GRU"))
+    for exported in sorted(EXPORTED.glob("*.onnx")):
+        put(repository, exported.stem, onnx.load(exported))
     shutil.copytree(EXAMPLES / "digits", repository / "digits")
 
 
