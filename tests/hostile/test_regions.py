@@ -1,7 +1,7 @@
 """Does a client that misuses its own shared memory harm anybody but itself?
 
-During each test two well-behaved clients, one per protocol, check every byte of every answer; after it the server has
-the descriptors and mappings it had before, and `/dev/shm` holds none of the test's objects.
+During each test three well-behaved clients, one per protocol, check every byte of every answer; after it the server has
+the descriptors, mappings and memory it had before, and `/dev/shm` holds none of the test's objects.
 """
 
 import concurrent.futures
@@ -20,68 +20,23 @@ import graphs
 import make_models
 import numpy as np
 import pytest
-from doors import Asked, Given, Refused, check_refusal, fp32, open_door, refuses
+from doors import Asked, Given, Refused, check_refusal, open_door, refuses
+from house import DELAY_MS
 from regions import SHM, Region, fresh_name
-from witness import MADE, SETTLE_S, comes_to, descriptors, lent, mapped_objects, mappings, settled, witnesses
+from witness import MADE, any_door, comes_to, lent, mapped_objects, mappings, witnesses
+
+pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
 PAGE = os.sysconf("SC_PAGESIZE")
 SIZE = 1 << 20
-DELAY_MS = 400
 REGISTRATIONS = 10_000
 LOST = 1000
-
-DELAYED = f"""\
-name: "delayed"
-backend: "identity"
-input [ {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }} ]
-output [ {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }} ]
-instance_group [ {{ count: 4 kind: KIND_CPU }} ]
-parameters {{ key: "execute_delay_ms" value {{ string_value: "{DELAY_MS}" }} }}
-"""
-
-# ---------------------------------------------------------------------------------------------- the server
+LOST_IN_A_SESSION = 60
 
 
-@pytest.fixture(scope="module")
-def victim(launcher):
-    """A server that only these tests may hurt. It must be the same process from the first test to the last."""
-    if launcher.oracle:
-        pytest.skip("a client that truncates its region kills 2.51 (SIGBUS)")
-    repository = launcher.copy_of("hostile", "identity_fp32", "identity_bytes", "simple")
-    (repository / "delayed" / "1").mkdir(parents=True)
-    (repository / "delayed" / "config.pbtxt").write_text(DELAYED)
-    with launcher.running("hostile", repository=repository) as found:
-        with witnesses(found):
-            time.sleep(1)
-        yield found
-
-
-@pytest.fixture(scope="module")
-def baseline(victim):
-    """What the server has open when nobody talks to it."""
-    return settled(lambda: descriptors(victim.pid))
-
-
-@pytest.fixture(autouse=True)
-def nobody_else_is_harmed(victim, baseline):
-    MADE.clear()
-    with witnesses(victim) as found:
-        yield
-        seen = [one.answers for one in found]
-        deadline = time.monotonic() + SETTLE_S
-        # At least one more answer each, after all that was done.
-        while any(one.is_alive() and one.answers <= before for one, before in zip(found, seen)):
-            assert time.monotonic() < deadline, "a witness gets no answer"
-            time.sleep(0.01)
-    assert victim.process.poll() is None, f"the server died:\n{victim.log_text()[-3000:]}"
-    comes_to(lambda: descriptors(victim.pid), baseline)
-    comes_to(lambda: mapped_objects(victim.pid), 0)
-    assert [path for path in MADE if path.exists()] == []
-
-
-@pytest.fixture(params=["http", "grpc"])
+@pytest.fixture(params=["http", "grpc", "session"])
 def door(request: pytest.FixtureRequest, victim):
-    with open_door(request.param, victim) as found:
+    with any_door(request.param, victim) as found:
         yield found
 
 
@@ -202,15 +157,16 @@ def test_a_region_that_grows_stays_what_it_was(door):
 
 def test_a_thousand_lost_regions_cost_no_more_than_whole_ones(victim, door):
     before = mappings(victim.pid)
+    count = LOST_IN_A_SESSION if door.protocol == "session" else LOST
     with contextlib.ExitStack() as held:
-        made = [held.enter_context(lent(door, 4 * PAGE)) for _ in range(LOST)]
+        made = [held.enter_context(lent(door, 4 * PAGE)) for _ in range(count)]
         for one in made:
             os.truncate(one.path, 0)
             with refuses("INVALID_ARG", lost(one, "has 0 now (touched at offset ")):
                 door.infer("identity_fp32", [Given("INPUT0", "FP32", [PAGE], region=(one.name, 4 * PAGE, 0))])
         # The two that remain are the witnesses'. Lost ones hold zeros of the server's own, not one mapping more than before.
         comes_to(lambda: mapped_objects(victim.pid), 2)
-        assert mappings(victim.pid) <= before + LOST + 50
+        assert mappings(victim.pid) <= before + count + 50
 
 
 # ---------------------------------------------------------------------------------------------- inside the engines
@@ -375,7 +331,7 @@ def test_a_key_that_names_no_shared_memory_object(door, species, make):
 
 def test_an_object_that_is_huge_on_paper(door):
     """32 TiB of address space without a page of memory; more than a server hands out is refused with the bound."""
-    huge = 1 << 45
+    huge = 1 << (37 if door.protocol == "session" else 45)
     with lent(door, PAGE) as made:
         name = fresh_name()
         os.truncate(made.path, huge)
@@ -480,9 +436,9 @@ def test_strings_in_a_region_that_shrank(door):
 
 
 def test_ten_thousand_registrations_leave_nothing_behind(victim, door):
-    """Half of them by each protocol."""
+    # A third of them by each protocol.
     with lent(door, 4 * PAGE, b"\x42" * 16) as made:
-        for number in range(REGISTRATIONS // 2):
+        for number in range(REGISTRATIONS // 3):
             name = fresh_name()
             door.register_system(name, made.key, PAGE, PAGE * (number % 4))
             if number % 100 == 0:
@@ -495,10 +451,10 @@ def test_ten_thousand_registrations_leave_nothing_behind(victim, door):
 
 def test_losing_regions_again_and_again_leaves_nothing_behind(victim, door):
     """What a request wrote in place of the client's memory goes back, too."""
-    megabytes = 16
-    whole = fp32("INPUT0", np.ones(megabytes << 18))
-    for _ in range(20):
-        with lent(door, megabytes << 20) as made:
-            os.truncate(made.path, 0)
-            with refuses("INVALID_ARG", lost(made, "has 0 now (touched at offset ")):
-                door.infer("identity_fp32", [whole], [Asked("OUTPUT0", (made.name, megabytes << 20, 0))])
+    size = 16 << 20
+    with lent(door, size, np.ones(size // 4, np.float32).tobytes()) as whole:
+        for _ in range(20):
+            with lent(door, size) as made:
+                os.truncate(made.path, 0)
+                with refuses("INVALID_ARG", lost(made, "has 0 now (touched at offset ")):
+                    through(door, whole, made, size)

@@ -7,16 +7,21 @@ import random
 import threading
 import time
 
+import grpc
 import numpy as np
-from doors import Asked, Given, int32, open_door
+from doors import Asked, Given, Refused, fp32, int32, open_door
+from packets import open_session
 from regions import Region, fresh_name
 
 SETTLE_S = 20
 ROOM = 1 << 20
 
+# Set while a test has borrowed all that the server lends: then nobody can be lent more, not even a witness.
+ALL_IS_LENT = threading.Event()
+
 
 class Witness(threading.Thread):
-    """A client that asks all the time, inline and through a region of its own, and compares every byte."""
+    """A client that asks all the time, inline and through shared memory of its own, and compares every byte."""
 
     def __init__(self, protocol: str, server):
         super().__init__(name=protocol)
@@ -25,16 +30,21 @@ class Witness(threading.Thread):
 
     def run(self) -> None:
         try:
-            with open_door(self.protocol, self.server) as door, lent(door, 2 * ROOM) as mine:
+            with contextlib.ExitStack() as held:
+                door = held.enter_context(any_door(self.protocol, self.server))
+                session = self.protocol == "session"
+                mine = door.borrow(2 * ROOM) if session else held.enter_context(lent(door, 2 * ROOM))
                 chance = random.Random(self.protocol)
                 while not self.ended.is_set():
-                    self.through_the_region(door, mine, chance)
+                    self.through_memory(door, mine, chance)
                     self.inline(door, chance)
+                    if session:
+                        self.to_a_lease(door, chance)
                     self.answers += 2
         except BaseException as failure:  # noqa: BLE001 - told by the main thread
             self.failure = failure
 
-    def through_the_region(self, door, mine, chance) -> None:
+    def through_memory(self, door, mine, chance) -> None:
         size = 4 * chance.randrange(1, 4096)
         sent = chance.randbytes(size)
         mine.write(sent)
@@ -48,12 +58,28 @@ class Witness(threading.Thread):
         assert reply.outputs["OUTPUT0"].raw == (left + right).tobytes()
         assert reply.outputs["OUTPUT1"].raw == (left - right).tobytes()
 
+    def to_a_lease(self, door, chance) -> None:
+        sent = fp32("INPUT0", np.frombuffer(chance.randbytes(4 * chance.randrange(1, 4096)), np.float32))
+        may_fail = ALL_IS_LENT.is_set()
+        try:
+            assert door.infer("identity_fp32", [sent], leased=["OUTPUT0"]).outputs["OUTPUT0"].raw == sent.raw
+        except Refused as refusal:
+            if not (may_fail or ALL_IS_LENT.is_set()) or refusal.status is not grpc.StatusCode.UNAVAILABLE:
+                raise
+
+
+def any_door(protocol: str, server):
+    """One of the three ways to ask: over HTTP, over gRPC, in a session."""
+    return open_session(server.session) if protocol == "session" else open_door(protocol, server)
+
 
 @contextlib.contextmanager
 def witnesses(server):
-    found = [Witness(protocol, server) for protocol in ("http", "grpc")]
-    for one in found:
+    """One of each protocol; the third where the server has a session socket."""
+    found = [Witness(protocol, server) for protocol in ("http", "grpc", "session")]
+    for one in found if hasattr(server, "session") else found[:2]:
         one.start()
+    found = [one for one in found if one.ident]
     try:
         yield found
     finally:
@@ -93,8 +119,24 @@ def descriptors(pid: int) -> int:
 
 
 def mapped_objects(pid: int) -> int:
+    """Mappings of clients' objects."""
+    return maps_with(pid, " /dev/shm/")
+
+
+def mapped_leases(pid: int) -> int:
+    return maps_with(pid, "/memfd:nerite-lease")
+
+
+def maps_with(pid: int, words: str) -> int:
     with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
-        return sum(" /dev/shm/" in line for line in maps)
+        return sum(words in line for line in maps)
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that the server has of its own or shares with clients; the program's own pages do not count."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+        found = dict(line.split(":") for line in status if line.startswith(("RssAnon", "RssShmem")))
+    return sum(int(one.split()[0]) for one in found.values()) * 1024
 
 
 def mappings(pid: int) -> int:
@@ -120,3 +162,12 @@ def comes_to(look, expected) -> None:
     while (found := look()) != expected and time.monotonic() < deadline:
         time.sleep(0.05)
     assert found == expected
+
+
+def falls_to(look, bound: int) -> int:
+    """Waits until `look` sees no more than `bound`, and fails if it never does."""
+    deadline = time.monotonic() + SETTLE_S
+    while (found := look()) > bound and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert found <= bound
+    return found

@@ -1,0 +1,24 @@
+"""What is the server like that the hostile tests hurt?"""
+
+DELAY_MS = 400
+LEASE_BYTES_MAX = 96 << 20
+SESSION_BYTES_MAX = 32 << 20
+
+# What the allocator may keep for itself beyond the baseline, whatever a client did and however often. A test that lets a
+# region's or a lease's memory leak once has more than that.
+RESIDENT_SLACK = 4 << 20
+
+DELAYED = f"""\
+name: "NAME"
+backend: "identity"
+input [ {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }} ]
+output [ {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }} ]
+instance_group [ {{ count: 4 kind: KIND_CPU }} ]
+parameters {{ key: "execute_delay_ms" value {{ string_value: "MS" }} }}
+"""
+
+
+def put_delayed(repository, name: str, delay_ms: int) -> None:
+    """A model that waits, and then copies its input."""
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(DELAYED.replace("NAME", name).replace("MS", str(delay_ms)))
