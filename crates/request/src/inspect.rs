@@ -1,0 +1,145 @@
+//! What may an operator be told about shared memory?
+
+/// A region as its server sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RegionView {
+    /// Its registered name.
+    pub name: String,
+    /// Where its bytes come from.
+    pub origin: RegionOrigin,
+    /// Bytes.
+    pub byte_size: u64,
+    /// The session that it belongs to; 0 for the names that HTTP and gRPC clients share.
+    pub session: u64,
+    /// Whether it is registered; if not, it waits for the last request that uses it.
+    pub registered: bool,
+    /// Tensors of requests that hold it now.
+    pub users: u64,
+    /// Offset of the byte that was touched and had no memory: the region takes no more requests.
+    pub lost_at: Option<u64>,
+    /// Bytes its object had when it was registered; 0 where that is not known.
+    pub object_bytes: u64,
+    /// What its object is now.
+    pub object_now: ObjectState,
+}
+
+/// Where a region's bytes come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegionOrigin {
+    /// A POSIX shared memory object.
+    System {
+        /// Its key, as the client wrote it.
+        key: String,
+        /// First byte of the object that the region covers.
+        offset: u64,
+    },
+    /// Memory of an accelerator.
+    Cuda {
+        /// The device's number on the server.
+        device_id: u64,
+    },
+}
+
+impl Default for RegionOrigin {
+    fn default() -> RegionOrigin {
+        RegionOrigin::System { key: String::new(), offset: 0 }
+    }
+}
+
+/// What a region's key leads to now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ObjectState {
+    /// Nobody can tell.
+    #[default]
+    Unknown,
+    /// The object that was registered, with so many bytes.
+    Same {
+        /// Bytes it has now.
+        byte_size: u64,
+    },
+    /// An object that is not the one which was registered.
+    Another,
+    /// No object: it was unlinked, which hurts nobody.
+    Gone,
+}
+
+/// What the server lends, as it is now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolsView {
+    /// Bytes that all sessions together may have.
+    pub bytes_max: u64,
+    /// Bytes that one session may have.
+    pub session_bytes_max: u64,
+    /// Leases there may be.
+    pub leases_max: u64,
+    /// Leases that one session may have.
+    pub session_leases_max: u64,
+    /// The most bytes there were at one time.
+    pub bytes_peak: u64,
+    /// Sizes that there are or were leases of, ascending.
+    pub classes: Vec<ClassView>,
+}
+
+/// The leases of one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassView {
+    /// Bytes of each.
+    pub byte_size: u64,
+    /// Those that clients have.
+    pub lent: u64,
+    /// Those that came back and wait for their session to want them again.
+    pub idle: u64,
+    /// Those that only requests hold, after their session ended or before it was told.
+    pub held: u64,
+    /// The most there were at one time.
+    pub peak: u64,
+}
+
+/// A session, as its server sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionView {
+    /// Its number: the first since the server's start is 1.
+    pub number: u64,
+    /// The process that connected, as the server's process namespace numbers it; 0 if it cannot be seen there.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// The program's name, as the system kept it when it connected; programs choose it themselves.
+    pub command: String,
+    /// What the client called itself in Hello; empty before that.
+    pub client: String,
+    /// Milliseconds since it connected.
+    pub age_ms: u64,
+    /// Regions that are registered, or still in use.
+    pub regions: u64,
+    /// Leases that count against it, lent and idle.
+    pub leases: u64,
+    /// Their bytes.
+    pub lease_bytes: u64,
+    /// Inferences whose last response has not been sent.
+    pub inferences: u64,
+    /// Whether it may only make the operator's calls, because all places were taken.
+    pub operator_only: bool,
+}
+
+/// A lease, as its server sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseView {
+    /// The beginning of its name. The whole name would be the right to use it, which even the operator is not given.
+    pub name: String,
+    /// Bytes.
+    pub byte_size: u64,
+    /// Whether the client has it; if not, it came back and is idle.
+    pub lent: bool,
+    /// Tensors of requests that hold it now.
+    pub users: u64,
+}
+
+/// What dropping came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Regions, or sessions, that were dropped.
+    pub count: u64,
+    /// Of the regions, those whose memory stays until the requests that use it end.
+    pub in_use: u64,
+}
