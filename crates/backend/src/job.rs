@@ -169,7 +169,7 @@ impl Job {
             outputs: if result.is_ok() { outputs } else { Vec::new() },
             error: result.err(),
             last: true,
-            empty: false,
+            ..Response::default()
         };
         let Request { inputs, wanted, mut reply, .. } = self.request;
         // Released before the answer goes out: a client may unregister its regions the moment it has the answer.

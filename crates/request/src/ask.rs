@@ -3,7 +3,7 @@
 use nerite_memory::Buffer;
 use nerite_tensor::{DataType, Shape};
 
-use crate::Parameters;
+use crate::{Parameters, SessionRef};
 
 /// An inference request as `wire` read it: syntax is settled, meaning is not.
 #[derive(Clone, Debug, Default)]
@@ -72,6 +72,8 @@ pub struct AskOutput {
     pub name: String,
     /// Where to put it; `None` to send it inline.
     pub region: Option<RegionRef>,
+    /// The session at whose expense the server is to choose a place; `region` is `None` then.
+    pub session: Option<SessionRef>,
     /// How many of the best classes to send in place of the tensor; 0 for the tensor itself.
     pub classes: u64,
 }

@@ -7,11 +7,13 @@
 //!
 //! An [`Ask`] still speaks in names (regions, models, versions as text). A [`Request`] holds Buffers and Slots, and the one
 //! edge back to the client: its [`Reply`]. Everything a client may be told about the server (metadata, statistics, index,
-//! settings) is a plain struct in [`report`], rendered by `wire`.
+//! settings) is a plain struct in [`report`], rendered by `wire`; what only its operator may is in [`inspect`].
 #![forbid(unsafe_code)]
 
 mod ask;
 mod cancel;
+pub mod inspect;
+mod lent;
 mod parameter;
 mod reply;
 pub mod report;
@@ -23,6 +25,7 @@ mod status;
 
 pub use ask::{Ask, AskInput, AskOutput, RegionRef, Sequence, SequenceId, Source};
 pub use cancel::Cancel;
+pub use lent::{Lent, SessionRef};
 pub use parameter::{Parameter, Parameters};
 pub use reply::Reply;
 pub use request::{Request, Wanted};

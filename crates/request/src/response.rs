@@ -3,7 +3,7 @@
 use nerite_memory::Buffer;
 use nerite_tensor::{DataType, Shape};
 
-use crate::{Parameters, Status};
+use crate::{Lent, Parameters, Status};
 
 /// One response to a request: tensors or an error. Decoupled models send many; the last one is marked.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +18,8 @@ pub struct Response {
     pub parameters: Parameters,
     /// Output tensors in the order the model made them.
     pub outputs: Vec<Output>,
+    /// Those outputs whose place the server chose, for the client to be told where they lie.
+    pub lent: Vec<Lent>,
     /// Why there is no result.
     pub error: Option<Status>,
     /// Whether no further response follows.
@@ -42,6 +44,11 @@ pub struct Output {
 }
 
 impl Response {
+    /// Where the server put this output, if it chose.
+    pub fn lent_for(&self, output: &str) -> Option<&Lent> {
+        self.lent.iter().find(|lent| lent.output == output)
+    }
+
     /// A last response that says why there is no result.
     pub fn failed(id: impl Into<String>, error: Status) -> Response {
         Response { id: id.into(), error: Some(error), last: true, ..Response::default() }

@@ -18,6 +18,7 @@ mod contents;
 mod encode;
 mod gather;
 mod infer;
+mod inspect;
 mod placement;
 mod read;
 mod report;

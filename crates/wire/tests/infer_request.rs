@@ -294,6 +294,28 @@ fn a_region_is_named_completely() {
 }
 
 #[test]
+fn an_output_may_leave_its_place_to_the_server() {
+    use ParameterChoice::{Int64Param, StringParam};
+    let key = "session-0000000000000000000000000000000a-7";
+    let place = |entries: &[(&str, ParameterChoice)]| {
+        let parameters = entries.iter().map(|(key, choice)| ((*key).to_owned(), parameter(choice.clone()))).collect();
+        let output = InferRequestedOutputTensor { name: "t".into(), parameters };
+        read(&ModelInferRequest { outputs: vec![output], ..plain() }, &[]).map(|ask| ask.outputs[0].clone())
+    };
+    let region = || ("shared_memory_region", StringParam(key.into()));
+    let size = |bytes| ("shared_memory_byte_size", Int64Param(bytes));
+    for entries in [vec![region()], vec![region(), size(0)], vec![region(), ("shared_memory_offset", Int64Param(0))]] {
+        let output = place(&entries).unwrap();
+        assert_eq!(output.session.map(|session| session.to_string()).as_deref(), Some(key));
+        assert_eq!(output.region, None);
+    }
+    let sized = place(&[region(), size(4)]).unwrap();
+    assert!(sized.session.is_none() && sized.region.is_some(), "who knows the size names a place");
+    let refused = place(&[region(), ("classification", Int64Param(2))]).unwrap_err();
+    assert_eq!(refused, "output can't set both 'shared_memory_region' and 'classification'");
+}
+
+#[test]
 fn a_shape_means_a_number_that_exists() {
     let shaped = |datatype: &'static str, shape: &'static [i64]| {
         move |r: &mut ModelInferRequest| {

@@ -1,7 +1,7 @@
 //! How does a response go out as JSON and binary tensors?
 
 use nerite_memory::{Buffer, Reason};
-use nerite_request::{Output, Parameter, Response, Status};
+use nerite_request::{Lent, Output, Parameter, Response, Status};
 use nerite_tensor::{DataType, element_count, strings};
 
 use super::infer::Rendering;
@@ -18,7 +18,7 @@ pub struct Answer {
 
 /// Renders a response that is no failure. Binary outputs are not copied.
 pub fn write_answer(response: Response, rendering: &Rendering) -> Result<Answer, Status> {
-    let Response { model, version, id, parameters, outputs, .. } = response;
+    let Response { model, version, id, parameters, outputs, lent, .. } = response;
     let mut writer = Writer::with_capacity(256);
     let mut tail = Vec::new();
     let mut failure = None;
@@ -36,7 +36,8 @@ pub fn write_answer(response: Response, rendering: &Rendering) -> Result<Answer,
         w.key("outputs").array(|w| {
             for output in outputs {
                 let binary = rendering.is_binary(&output.name);
-                if let Err(status) = write_output(w, output, binary, &mut tail) {
+                let place = lent.iter().find(|lent| lent.output == output.name);
+                if let Err(status) = write_output(w, output, place, binary, &mut tail) {
                     failure.get_or_insert(status);
                 }
             }
@@ -44,7 +45,10 @@ pub fn write_answer(response: Response, rendering: &Rendering) -> Result<Answer,
     });
     match failure {
         Some(status) => Err(status),
-        None => Ok(Answer { head: writer.into_bytes(), tail }),
+        None => {
+            lent.iter().for_each(Lent::told);
+            Ok(Answer { head: writer.into_bytes(), tail })
+        }
     }
 }
 
@@ -57,12 +61,21 @@ pub fn write_parameter(w: &mut Writer, value: &Parameter) {
     }
 }
 
-fn write_output(w: &mut Writer, output: Output, binary: bool, tail: &mut Vec<Buffer>) -> Result<(), Status> {
+fn write_output(
+    w: &mut Writer,
+    output: Output,
+    place: Option<&Lent>,
+    binary: bool,
+    tail: &mut Vec<Buffer>,
+) -> Result<(), Status> {
     let mut outcome = Ok(());
     w.object(|w| {
         w.key("name").string(output.name.as_bytes());
         w.key("datatype").string(output.datatype.name().as_bytes());
         w.key("shape").array(|w| output.shape.iter().for_each(|dim| w.signed(*dim)));
+        if let Some(place) = place {
+            w.key("parameters").object(|w| write_place(w, place));
+        }
         if output.placed {
             return;
         }
@@ -77,6 +90,13 @@ fn write_output(w: &mut Writer, output: Output, binary: bool, tail: &mut Vec<Buf
         }
     });
     outcome
+}
+
+/// In the words in which clients name places.
+fn write_place(w: &mut Writer, place: &Lent) {
+    w.key("shared_memory_region").string(place.region.name.as_bytes());
+    w.key("shared_memory_offset").unsigned(place.region.offset);
+    w.key("shared_memory_byte_size").unsigned(place.region.byte_size);
 }
 
 /// All elements in one flat array.

@@ -163,10 +163,11 @@ fn place_raw(run: Run, datatype: Option<DataType>) -> Buffer {
 
 fn take_output(output: OutputMessage) -> Result<AskOutput, Status> {
     let OutputMessage { name, mut placement } = output;
-    let region = placement.region(&name)?;
+    let session = placement.session();
+    let region = if session.is_some() { None } else { placement.region(&name)? };
     let classes = placement.classes()?;
-    if region.is_some() && classes > 0 {
+    if (region.is_some() || session.is_some()) && classes > 0 {
         return Err(Status::invalid("output can't set both 'shared_memory_region' and 'classification'"));
     }
-    Ok(AskOutput { name, region, classes })
+    Ok(AskOutput { name, region, session, classes })
 }

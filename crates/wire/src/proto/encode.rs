@@ -7,7 +7,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use nerite_memory::Reason;
-use nerite_request::{Output, Parameter, Response, Status};
+use nerite_request::{Lent, Output, Parameter, Response, Status};
 use smallvec::SmallVec;
 
 use super::MESSAGE_BYTES_MAX;
@@ -32,11 +32,19 @@ pub struct StreamNews<'a> {
 
 /// A ModelInferResponse, with the prefix of an uncompressed gRPC message before it.
 pub fn encode_unary(response: Response) -> Result<Chunks, Status> {
+    let (chunks, lent) = encode_untold(response)?;
+    lent.iter().for_each(Lent::told);
+    Ok(chunks)
+}
+
+/// As [`encode_unary`], for a message that may yet turn out too long: what it says of leases is not told yet.
+pub(super) fn encode_untold(mut response: Response) -> Result<(Chunks, Vec<Lent>), Status> {
     let plan = Plan::new(&response, None)?;
     check_size(plan.len)?;
+    let lent = std::mem::take(&mut response.lent);
     let mut writer = Writer::new(plan.len, plan.small_len);
     writer.response(&plan, response, None);
-    Ok(writer.finish())
+    Ok((writer.finish(), lent))
 }
 
 /// A ModelStreamInferResponse, with the prefix of an uncompressed gRPC message before it.
@@ -45,6 +53,7 @@ pub fn encode_stream(response: Response, news: StreamNews<'_>) -> Result<Chunks,
     let error_len = text_len(news.error);
     let len = error_len + field_len(plan.len);
     check_size(len)?;
+    response.lent.iter().for_each(Lent::told);
     let mut writer = Writer::new(len, plan.small_len + error_len + 8);
     writer.text(1, news.error);
     writer.head(2, plan.len);
@@ -72,6 +81,8 @@ struct Plan {
 
 struct OutputPlan {
     len: usize,
+    /// Where the server put the output, in the words in which clients name places.
+    place: SmallVec<[(&'static str, Parameter); 0]>,
     dims_len: usize,
     raw_len: usize,
 }
@@ -81,7 +92,8 @@ impl Plan {
         let mut len = text_len(&response.model) + text_len(&response.version) + text_len(&response.id);
         len += response.parameters.iter().map(|(key, value)| field_len(entry_len(key, value))).sum::<usize>();
         len += last.map_or(0, |last| field_len(entry_len(FINAL, &Parameter::Bool(last))));
-        let outputs: SmallVec<[OutputPlan; 4]> = response.outputs.iter().map(OutputPlan::new).collect();
+        let outputs: SmallVec<[OutputPlan; 4]> =
+            response.outputs.iter().map(|output| OutputPlan::new(output, response.lent_for(&output.name))).collect();
         let mut small_len = len;
         for output in &outputs {
             let heads = field_len(output.len) + 1 + varint_len(output.raw_len as u64);
@@ -94,13 +106,24 @@ impl Plan {
 }
 
 impl OutputPlan {
-    fn new(output: &Output) -> OutputPlan {
+    fn new(output: &Output, lent: Option<&Lent>) -> OutputPlan {
+        let place: SmallVec<[(&'static str, Parameter); 0]> = lent.into_iter().flat_map(place).collect();
         let dims_len = output.shape.iter().map(|dim| varint_len(*dim as u64)).sum();
         let len = text_len(&output.name)
             + text_len(output.datatype.name())
-            + if dims_len == 0 { 0 } else { field_len(dims_len) };
-        OutputPlan { len, dims_len, raw_len: if output.placed { 0 } else { output.data.len() } }
+            + if dims_len == 0 { 0 } else { field_len(dims_len) }
+            + place.iter().map(|(key, value)| field_len(entry_len(key, value))).sum::<usize>();
+        OutputPlan { len, place, dims_len, raw_len: if output.placed { 0 } else { output.data.len() } }
     }
+}
+
+fn place(lent: &Lent) -> [(&'static str, Parameter); 3] {
+    let region = &lent.region;
+    [
+        ("shared_memory_region", Parameter::String(region.name.clone())),
+        ("shared_memory_offset", Parameter::Int(region.offset as i64)),
+        ("shared_memory_byte_size", Parameter::Int(region.byte_size as i64)),
+    ]
 }
 
 struct Writer {
@@ -141,6 +164,7 @@ impl Writer {
             self.head(3, plan.dims_len);
             output.shape.iter().for_each(|dim| self.varint(*dim as u64));
         }
+        plan.place.iter().for_each(|(key, value)| self.entry(key, value));
     }
 
     fn raw(&mut self, output: Output, len: usize) {
@@ -295,6 +319,33 @@ mod tests {
         check(vec![output("a", 3, false), output("b", 0, false), output("c", 9, true)], 1);
         check(vec![output("a", CHUNK_BYTES_MIN, false)], 2);
         check(vec![output("a", 70_000, false), output("b", 1, false), output("c", 70_000, false)], 4);
+    }
+
+    fn lent(output: &str, byte_size: u64) -> Lent {
+        let region = nerite_request::RegionRef { name: "lease-1".into(), offset: 0, byte_size };
+        Lent::new(output.to_owned(), region, || panic!("it was told"))
+    }
+
+    #[test]
+    fn an_output_in_a_lease_is_told_with_its_place() {
+        let outputs = vec![output("a", 70_000, true), output("b", 3, false)];
+        let made = Response { lent: vec![lent("a", 70_000)], ..response(outputs) };
+        for stream in [false, true] {
+            let message = if stream {
+                let news = StreamNews { error: "", last: Some(true) };
+                let chunks = encode_stream(Response { lent: vec![lent("a", 70_000)], ..made.clone() }, news).unwrap();
+                ModelStreamInferResponse::decode(unframe(&chunks).as_slice()).unwrap().infer_response.unwrap()
+            } else {
+                ModelInferResponse::decode(unframe(&encode_unary(made.clone()).unwrap()).as_slice()).unwrap()
+            };
+            let parameters = &message.outputs[0].parameters;
+            let choice = |key: &str| parameters[key].parameter_choice.clone().unwrap();
+            assert_eq!(choice("shared_memory_region"), ParameterChoice::StringParam("lease-1".into()));
+            assert_eq!(choice("shared_memory_offset"), ParameterChoice::Int64Param(0));
+            assert_eq!(choice("shared_memory_byte_size"), ParameterChoice::Int64Param(70_000));
+            assert!(message.outputs[1].parameters.is_empty());
+            assert_eq!(message.raw_output_contents.iter().map(Bytes::len).collect::<Vec<_>>(), [0, 3]);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which of a tensor's parameters say where it lies?
 
-use nerite_request::{RegionRef, Status};
+use nerite_request::{RegionRef, SessionRef, Status};
 
 use super::choice::Choice;
 use super::read::Malformed;
@@ -57,6 +57,17 @@ impl Placement {
             )));
         };
         Ok(Some(RegionRef { name, offset, byte_size }))
+    }
+
+    /// The session at whose expense the server is to choose a place, if the output asks for that.
+    pub(super) fn session(&self) -> Option<SessionRef> {
+        let number = |choice: &Option<Choice>| match choice {
+            None => Some(0),
+            Some(Choice::Int(value)) => Some(*value as u64),
+            Some(_) => None,
+        };
+        let Some(Choice::String(name)) = &self.region else { return None };
+        SessionRef::wanted(name, number(&self.offset)?, number(&self.byte_size)?)
     }
 
     /// How many classes are asked for; 0 for the tensor itself.

@@ -5,11 +5,12 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use nerite_memory::{Reason, count_copied};
-use nerite_request::{Response, Status};
+use nerite_request::{Lent, Response, Status};
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
-use super::{PREFIX_BYTES, encode_unary};
+use super::PREFIX_BYTES;
+use super::encode::encode_untold;
 
 /// The messages of `proto/session.proto`, package `nerite.session.v1`.
 #[allow(clippy::pedantic, missing_docs)]
@@ -51,7 +52,7 @@ pub fn encode_answer(message: &v1::ServerMessage) -> Bytes {
 
 /// A response to an inference as a packet; Err if it is too long for one. `more` responses may follow it.
 pub fn encode_inference(id: u64, more: bool, response: Response, placed: &[v1::Placed]) -> Result<Bytes, Status> {
-    let chunks = encode_unary(response)?;
+    let (chunks, lent) = encode_untold(response)?;
     let response_len = chunks.iter().map(Bytes::len).sum::<usize>() - PREFIX_BYTES;
     let placed_len: usize = placed.iter().map(|one| field_len(PLACED, one.encoded_len())).sum();
     let inference_len = field_len(RESPONSE, response_len) + placed_len;
@@ -80,6 +81,7 @@ pub fn encode_inference(id: u64, more: bool, response: Response, placed: &[v1::P
         one.encode_raw(&mut packet);
     }
     debug_assert_eq!(packet.len(), len);
+    lent.iter().for_each(Lent::told);
     Ok(packet.freeze())
 }
 

@@ -1,6 +1,6 @@
 //! What does a request say of one output?
 
-use nerite_request::{AskOutput, RegionRef, Status};
+use nerite_request::{AskOutput, RegionRef, SessionRef, Status};
 
 use crate::json::fault::{Fault, Malformed, prefixed};
 use crate::json::lex::Reader;
@@ -67,7 +67,10 @@ fn judge(mut draft: Draft) -> Result<OutputAsk, Status> {
     // Looked at even without a region, as in Triton; without one they mean nothing.
     let offset = optional(draft.offset, "shared_memory_offset")?.unwrap_or_default();
     let byte_size = optional(draft.byte_size, "shared_memory_byte_size")?.unwrap_or_default();
-    let region = region_name.map(|name| RegionRef { name, offset, byte_size });
+    let session = region_name.as_deref().and_then(|name| SessionRef::wanted(name, offset, byte_size));
+    let region = region_name.filter(|_| session.is_none()).map(|name| RegionRef { name, offset, byte_size });
     let binary = optional(draft.binary_data, "binary_data")?.unwrap_or_default();
-    Ok(OutputAsk { ask: AskOutput { name, region, classes }, binary })
+    // What finds no room in a lease travels in the response, and there are datatypes that JSON cannot write.
+    let binary = binary || session.is_some();
+    Ok(OutputAsk { ask: AskOutput { name, region, session, classes }, binary })
 }

@@ -318,6 +318,28 @@ fn a_region_is_named_with_its_window() {
 }
 
 #[test]
+fn an_output_may_leave_its_place_to_the_server() {
+    let key = "session-0000000000000000000000000000000a-7";
+    let place = |more: &str| {
+        let text = format!(
+            r#"{{"inputs":[],"outputs":[{{"name":"O","parameters":{{"shared_memory_region":"{key}"{more}}}}}]}}"#
+        );
+        read(&text)
+    };
+    for more in ["", r#","shared_memory_byte_size":0,"binary_data":false"#, r#","shared_memory_offset":0"#] {
+        let (ask, rendering) = place(more).unwrap();
+        let session = ask.outputs[0].session.expect("a session");
+        assert_eq!((session.to_string().as_str(), session.key, session.tag), (key, 10, 7));
+        assert_eq!(ask.outputs[0].region, None);
+        assert!(rendering.is_binary("O"), "what finds no room travels in a form that every datatype has");
+    }
+    let (ask, rendering) = place(r#","shared_memory_byte_size":4"#).unwrap();
+    assert!(ask.outputs[0].session.is_none() && ask.outputs[0].region.is_some() && !rendering.is_binary("O"));
+    let both = "Output can't set both 'shared_memory_region' and 'classification'";
+    assert_eq!(place(r#","classification":2"#).unwrap_err().message, both);
+}
+
+#[test]
 fn an_outputs_fields_are_refused_by_name() {
     let refuse_output = |members: &str, code, text: &str| {
         refuse(&format!(r#"{{"inputs":[],"outputs":[{members}]}}"#), code, text);

@@ -1,0 +1,157 @@
+//! How does a client have the server choose an output's place, and how does it hear of it?
+//!
+//! ```text
+//!   output { shared_memory_region: "session-<32 hex digits>", no size }         what an Ask says: a SessionRef
+//!   output { shared_memory_region: "lease-…", shared_memory_offset, _byte_size } what the Response says: a Lent
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::RegionRef;
+
+const PREFIX: &str = "session-";
+const KEY_DIGITS: usize = 32;
+
+/// A session as requests of any protocol name it, to have outputs placed at its expense.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SessionRef {
+    /// The session's secret.
+    pub key: u128,
+    /// What the client calls this request, so that it can give up its outputs if no answer comes; 0 for nothing.
+    pub tag: u64,
+}
+
+impl SessionRef {
+    /// Reads `session-<32 hexadecimal digits>`, with `-<tag>` behind it or without; exactly one text stands for each.
+    pub fn parse(text: &str) -> Option<SessionRef> {
+        let rest = text.strip_prefix(PREFIX)?;
+        let (digits, tag) = rest.split_at_checked(KEY_DIGITS)?;
+        let tag = match tag.strip_prefix('-') {
+            Some(tag) => tag.parse().ok().filter(|tag| *tag > 0)?,
+            None => 0,
+        };
+        let found = SessionRef { key: u128::from_str_radix(digits, 16).ok()?, tag };
+        (found.to_string() == text).then_some(found)
+    }
+
+    /// What an output says of a region, if it means a session: no offset and no size (or 0, which some clients cannot leave
+    /// out), for who knows the size names a place.
+    pub fn wanted(region: &str, offset: u64, byte_size: u64) -> Option<SessionRef> {
+        SessionRef::parse(region).filter(|_| offset == 0 && byte_size == 0)
+    }
+}
+
+impl fmt::Display for SessionRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}{:032x}", self.key)?;
+        if self.tag == 0 { Ok(()) } else { write!(f, "-{}", self.tag) }
+    }
+}
+
+impl fmt::Debug for SessionRef {
+    /// Without the key: who knows it may spend the session's quota, and logs are read by many.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionRef(tag {})", self.tag)
+    }
+}
+
+/// An output in a lease that the server chose, for the response to name.
+#[derive(Clone, Debug)]
+pub struct Lent {
+    /// The model's name for it.
+    pub output: String,
+    /// Where it lies.
+    pub region: RegionRef,
+    unseen: Arc<Unseen>,
+}
+
+impl Lent {
+    /// `take_back` runs if every copy of this is dropped without one [`Lent::told`]: the response was lost before it was written.
+    pub fn new(output: String, region: RegionRef, take_back: impl FnOnce() + Send + Sync + 'static) -> Lent {
+        let unseen = Unseen { told: AtomicBool::new(false), take_back: Some(Box::new(take_back)) };
+        Lent { output, region, unseen: Arc::new(unseen) }
+    }
+
+    /// The response that names it is on its way: from here on it is the client's.
+    pub fn told(&self) {
+        self.unseen.told.store(true, Ordering::Release);
+    }
+}
+
+struct Unseen {
+    told: AtomicBool,
+    take_back: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
+
+impl Drop for Unseen {
+    fn drop(&mut self) {
+        if let Some(take_back) = self.take_back.take().filter(|_| !*self.told.get_mut()) {
+            take_back();
+        }
+    }
+}
+
+impl fmt::Debug for Unseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Unseen")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, found: Option<(u128, u64)>) {
+        assert_eq!(SessionRef::parse(text).map(|session| (session.key, session.tag)), found, "{text}");
+    }
+
+    #[test]
+    fn only_the_one_way_to_write_a_session_is_read() {
+        check("session-0000000000000000000000000000000a", Some((10, 0)));
+        check("session-ffffffffffffffffffffffffffffffff-18446744073709551615", Some((u128::MAX, u64::MAX)));
+        check("session-0000000000000000000000000000000a-7", Some((10, 7)));
+        check("session-0000000000000000000000000000000a-0", None);
+        check("session-0000000000000000000000000000000a-07", None);
+        check("session-0000000000000000000000000000000a-", None);
+        check("session-0000000000000000000000000000000a7", None);
+        check("session-0000000000000000000000000000000A", None);
+        check("session-+000000000000000000000000000000a", None);
+        check("session-0000000000000000000000000000000a-18446744073709551616", None);
+        check("session-00000000000000000000000000000é", None);
+        check("session-0a", None);
+        check("lease-0000000000000000000000000000000a", None);
+        check("", None);
+    }
+
+    #[test]
+    fn who_gives_a_size_or_an_offset_means_a_region() {
+        let text = "session-0000000000000000000000000000000a";
+        assert!(SessionRef::wanted(text, 0, 0).is_some());
+        assert!(SessionRef::wanted(text, 0, 1).is_none() && SessionRef::wanted(text, 1, 0).is_none());
+        assert_eq!(format!("{:?}", SessionRef::parse(text)), "Some(SessionRef(tag 0))");
+    }
+
+    #[track_caller]
+    fn check_taken_back(act: impl FnOnce(Lent), times: usize) {
+        let taken = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&taken);
+        let region = RegionRef { name: "lease".into(), offset: 0, byte_size: 1 };
+        act(Lent::new("O".into(), region, move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        }));
+        assert_eq!(taken.load(Ordering::Relaxed), times);
+    }
+
+    #[test]
+    fn what_nobody_was_told_of_is_taken_back_once() {
+        check_taken_back(drop, 1);
+        check_taken_back(|lent| drop((lent.clone(), lent)), 1);
+        check_taken_back(|lent| lent.told(), 0);
+        check_taken_back(|lent| lent.clone().told(), 0);
+    }
+}
