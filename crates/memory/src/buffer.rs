@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::copy::{Reason, copy_counted};
+use crate::copy::{End, Reason, copy_counted};
 use crate::{Access, Extent, Keep, Number, Place, Slot};
 
 /// Readable bytes: where they are, how many, and what keeps them alive. Cloning and slicing copy no bytes.
@@ -159,10 +159,19 @@ impl Buffer {
     }
 
     /// The same bytes in a fresh block of this process, aligned to 64 bytes.
+    ///
+    /// # Panics
+    /// If they lie on a device: copies that can fail go through [`Slot::fill_from`].
     pub fn to_private(&self, reason: Reason) -> Buffer {
+        assert!(self.place.is_host(), "bytes of {:?} where only this host's are met", self.place);
         let mut slot = Slot::heap(self.len);
         slot.fill_from(0, self, reason).expect("a slot of the buffer's own length");
         slot.filled().into_buffer()
+    }
+
+    pub(crate) fn end(&self) -> End<'_> {
+        let carrier = self.keep.as_ref().and_then(|keep| keep.carrier());
+        End { ptr: self.ptr.as_ptr(), place: self.place, carrier }
     }
 
     /// These bytes, at an address that is a multiple of `align`: themselves, or a counted copy.

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::{Block, Carrier, Place};
+
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
         /// Why tensor bytes were copied. Shown as the label `reason` of `nerite_copied_bytes_total`.
@@ -67,4 +69,48 @@ pub(crate) unsafe fn copy_counted(from: *const u8, to: *mut u8, len: usize, reas
     // the same region for input and output; it is a libc call, so no assumption about the peer's writes is compiled in.
     unsafe { std::ptr::copy(from, to, len) };
     count_copied(reason, len);
+}
+
+/// One end of a copy: an address, where it is, and who reaches it if this process does not.
+#[derive(Clone, Copy)]
+pub(crate) struct End<'c> {
+    pub ptr: *mut u8,
+    pub place: Place,
+    pub carrier: Option<&'c dyn Carrier>,
+}
+
+impl End<'_> {
+    fn carrier(&self) -> Result<&dyn Carrier, String> {
+        self.carrier.ok_or_else(|| format!("nobody carries bytes of {:?}", self.place))
+    }
+}
+
+/// Copies `len` bytes, on whichever side of a bus either end lies, and counts them once they are there.
+///
+/// # Safety
+/// As [`copy_counted`] for ends on this host; an end elsewhere has `len` bytes, alive, that its carrier reaches.
+pub(crate) unsafe fn copy_across(from: End<'_>, to: End<'_>, len: usize, reason: Reason) -> Result<(), String> {
+    match (from.place.is_host(), to.place.is_host()) {
+        (true, true) => {
+            // SAFETY: both ends are on this host, and the caller promised both ranges.
+            unsafe { copy_counted(from.ptr, to.ptr, len, reason) };
+            return Ok(());
+        }
+        // SAFETY: `from` is the carrier's and `to` is on this host; the caller promised both ranges.
+        (false, true) => unsafe { from.carrier()?.to_host(from.ptr, to.ptr, len) }?,
+        // SAFETY: `from` is on this host and `to` is the carrier's; the caller promised both ranges.
+        (true, false) => unsafe { to.carrier()?.to_device(from.ptr, to.ptr, len) }?,
+        // SAFETY: one device, so one carrier reaches both; the caller promised both ranges.
+        (false, false) if from.place == to.place => unsafe { to.carrier()?.within(from.ptr, to.ptr, len) }?,
+        (false, false) => {
+            let between = Block::new(len);
+            let host = between.as_ptr().as_ptr();
+            // SAFETY: `from` is the carrier's, as the caller promised, and the block has `len` bytes.
+            unsafe { from.carrier()?.to_host(from.ptr, host, len) }?;
+            // SAFETY: the block has `len` bytes, just written, and `to` is the carrier's, as the caller promised.
+            unsafe { to.carrier()?.to_device(host, to.ptr, len) }?;
+        }
+    }
+    count_copied(reason, len);
+    Ok(())
 }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A [`Buffer`] says where its bytes are ([`Place`]) and holds what keeps them alive ([`Keep`]). The last Buffer
-//! over a mapping is what unmaps it: there is no flag and no callback. Every copy of tensor bytes goes through
+//! over a mapping is what unmaps it: there is no flag and no callback. Bytes of a device are carried by whoever keeps them
+//! ([`Carrier`]). Every copy of tensor bytes goes through
 //! [`copy`] and names its [`Reason`], so that "zero copies" is a number and not a hope.
 //!
 //! ```
@@ -24,6 +25,7 @@
 
 mod block;
 mod buffer;
+mod carrier;
 mod copy;
 mod extent;
 mod keep;
@@ -33,6 +35,7 @@ mod slot;
 
 pub use block::{Block, POOLED_BYTES_MIN, pooled_bytes, trim_heap, trim_pool};
 pub use buffer::Buffer;
+pub use carrier::{Carrier, HeapStaging, PinnedBytes, Staging};
 pub use copy::{Reason, copied_bytes, count_copied};
 pub use extent::{Extent, ExtentError};
 pub use keep::{Access, Keep};

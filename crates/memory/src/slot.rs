@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::copy::{Reason, copy_counted};
+use crate::copy::{End, Reason, copy_across};
 use crate::{Access, Block, Buffer, Extent, Keep, Number, Place};
 
 /// A slot that still may be written.
@@ -29,18 +29,31 @@ unsafe impl<S> Send for Slot<S> {}
 // SAFETY: a shared Slot has no method that writes.
 unsafe impl<S> Sync for Slot<S> {}
 
-/// A result that does not fit its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotError {
-    /// Bytes the slot has.
-    pub have: usize,
-    /// Bytes the result reaches to.
-    pub need: usize,
+/// A result that did not come into its slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlotError {
+    /// It does not fit.
+    Small {
+        /// Bytes the slot has.
+        have: usize,
+        /// Bytes the result reaches to.
+        need: usize,
+    },
+    /// A device's driver failed.
+    Carry {
+        /// Why.
+        cause: String,
+    },
 }
 
 impl std::fmt::Display for SlotError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the place for the result has {} bytes, the result needs {}", self.have, self.need)
+        match self {
+            SlotError::Small { have, need } => {
+                write!(f, "the place for the result has {have} bytes, the result needs {need}")
+            }
+            SlotError::Carry { cause } => write!(f, "cannot copy between host and device: {cause}"),
+        }
     }
 }
 
@@ -84,22 +97,20 @@ impl Slot<Vacant> {
         self.len = self.len.min(len);
     }
 
-    /// Copies `from` to offset `at`, counted under `reason`.
+    /// Copies `from` to offset `at`, counted under `reason`, whichever side of a bus either is on.
     pub fn fill_from(&mut self, at: usize, from: &Buffer, reason: Reason) -> Result<(), SlotError> {
         let extent = self.reach(at, from.len())?;
-        let to = self.at(extent);
         // SAFETY: `from.len()` bytes are readable there; `extent` lies within our `len` writable bytes.
-        unsafe { copy_counted(from.as_ptr(), to, extent.len(), reason) };
-        Ok(())
+        unsafe { copy_across(from.end(), self.end(extent), extent.len(), reason) }
+            .map_err(|cause| SlotError::Carry { cause })
     }
 
     /// Copies `from` to offset `at`, counted under `reason`.
     pub fn write(&mut self, at: usize, from: &[u8], reason: Reason) -> Result<(), SlotError> {
         let extent = self.reach(at, from.len())?;
-        let to = self.at(extent);
+        let from = End { ptr: from.as_ptr().cast_mut(), place: Place::Host, carrier: None };
         // SAFETY: a slice is readable; `extent` lies within our `len` writable bytes.
-        unsafe { copy_counted(from.as_ptr(), to, extent.len(), reason) };
-        Ok(())
+        unsafe { copy_across(from, self.end(extent), extent.len(), reason) }.map_err(|cause| SlotError::Carry { cause })
     }
 
     /// The bytes, if nobody else can touch them.
@@ -127,13 +138,14 @@ impl Slot<Vacant> {
         Slot { ptr, len, place, access, keep, state: PhantomData }
     }
 
-    fn at(&self, extent: Extent) -> *mut u8 {
+    fn end(&self, extent: Extent) -> End<'_> {
         // SAFETY: every extent here comes from `reach`, so its offset is at most `len`.
-        unsafe { self.ptr.as_ptr().add(extent.offset()) }
+        let ptr = unsafe { self.ptr.as_ptr().add(extent.offset()) };
+        End { ptr, place: self.place, carrier: self.keep.carrier() }
     }
 
     fn reach(&self, at: usize, len: usize) -> Result<Extent, SlotError> {
-        Extent::new(at, len, self.len).map_err(|_| SlotError { have: self.len, need: at.saturating_add(len) })
+        Extent::new(at, len, self.len).map_err(|_| SlotError::Small { have: self.len, need: at.saturating_add(len) })
     }
 }
 

@@ -1,0 +1,151 @@
+//! Who carries bytes to and from memory that this process cannot touch?
+
+use crate::Slot;
+
+/// Moves bytes between this host and one device's memory. Whoever keeps such memory alive ([`crate::Keep`]) knows its
+/// carrier, so a Buffer needs no registry of devices to be read.
+pub trait Carrier: Send + Sync {
+    /// Copies `len` bytes from the device to this host. They are there when it returns; the error says why not.
+    ///
+    /// # Safety
+    /// `from` has `len` bytes of this carrier's device memory, alive; `to` is writable on this host for `len` bytes.
+    unsafe fn to_host(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String>;
+
+    /// Copies `len` bytes from this host to the device. They are there when it returns.
+    ///
+    /// # Safety
+    /// `from` is readable on this host for `len` bytes; `to` has `len` bytes of this carrier's device memory, alive.
+    unsafe fn to_device(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String>;
+
+    /// Copies `len` bytes inside the device. They are there when it returns.
+    ///
+    /// # Safety
+    /// Both have `len` bytes of this carrier's device memory, alive.
+    unsafe fn within(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String>;
+}
+
+/// Memory of this host that bytes from and for a device pass through, for runtimes that compute on the host.
+pub trait Staging: Send + Sync {
+    /// `len` bytes of this process alone; page-locked if that can be had.
+    fn slot(&self, len: usize) -> Slot;
+
+    /// How much page-locked memory there is for this, in use and in all.
+    fn pinned(&self) -> PinnedBytes {
+        PinnedBytes::default()
+    }
+}
+
+/// Page-locked memory for staging.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PinnedBytes {
+    /// At most so many bytes are locked.
+    pub total: u64,
+    /// Bytes that requests hold now.
+    pub used: u64,
+}
+
+/// Staging through the heap: for hosts without a device, and for tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HeapStaging;
+
+impl Staging for HeapStaging {
+    fn slot(&self, len: usize) -> Slot {
+        Slot::heap(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::NonNull;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Access, Buffer, Extent, Keep, Place, Reason, SlotError, copied_bytes};
+
+    /// A device of one block, which tells how often its carrier was asked, and may be broken.
+    struct Device {
+        block: crate::Block,
+        broken: bool,
+    }
+
+    impl Device {
+        fn carry(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String> {
+            if self.broken {
+                return Err("the device fell off the bus".into());
+            }
+            // SAFETY: all three callers pass on ranges that their own callers promised; here both are plain memory.
+            unsafe { std::ptr::copy(from, to, len) };
+            Ok(())
+        }
+    }
+
+    impl Carrier for Device {
+        unsafe fn to_host(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String> {
+            self.carry(from, to, len)
+        }
+
+        unsafe fn to_device(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String> {
+            self.carry(from, to, len)
+        }
+
+        unsafe fn within(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String> {
+            self.carry(from, to, len)
+        }
+    }
+
+    impl Keep for Device {
+        fn carrier(&self) -> Option<&dyn Carrier> {
+            Some(self)
+        }
+    }
+
+    fn device(broken: bool) -> Arc<Device> {
+        Arc::new(Device { block: crate::Block::new(8), broken })
+    }
+
+    fn slot(device: &Arc<Device>, ordinal: u32) -> Slot {
+        let ptr: NonNull<u8> = device.block.as_ptr();
+        // SAFETY: the block has 8 bytes, and the Arc handed over keeps it.
+        unsafe { Slot::from_raw(ptr, 8, Place::Device(ordinal), Access::Shared, Arc::clone(device) as _) }
+    }
+
+    #[test]
+    fn bytes_go_to_a_device_across_devices_and_back_and_are_counted() {
+        let (first, second) = (device(false), device(false));
+        let before = copied_bytes(Reason::CrossDevice);
+        let mut there = slot(&first, 0);
+        there.write(2, b"abc", Reason::CrossDevice).expect("five of eight bytes");
+        let there = there.filled().into_buffer();
+        let mut same = slot(&first, 0);
+        same.fill_from(0, &there, Reason::CrossDevice).expect("the same device");
+        let mut other = slot(&second, 1);
+        other.fill_from(0, &there, Reason::CrossDevice).expect("another device");
+        let mut home = Slot::heap(3);
+        let part = other.filled().into_buffer().slice(Extent::new(2, 3, 8).expect("within"));
+        home.fill_from(0, &part, Reason::CrossDevice).expect("three bytes");
+        assert_eq!(home.filled().into_buffer().private_bytes(), Some(&b"abc"[..]));
+        assert!(copied_bytes(Reason::CrossDevice) - before >= 3 + 8 + 8 + 3);
+    }
+
+    #[test]
+    fn a_driver_that_fails_is_an_error_and_no_copy_is_counted() {
+        let device = device(true);
+        let buffer = slot(&device, 0).filled().into_buffer();
+        let failed = Slot::heap(8).fill_from(0, &buffer, Reason::CrossDevice);
+        assert_eq!(failed, Err(SlotError::Carry { cause: "the device fell off the bus".into() }));
+        assert_eq!(buffer.private_bytes(), None);
+        assert_eq!(buffer.numbers::<u8>(), None);
+        assert_eq!(buffer.read_u32(0), None);
+    }
+
+    #[test]
+    fn memory_of_a_device_without_a_carrier_is_never_touched() {
+        struct Kept;
+        impl Keep for Kept {}
+        // SAFETY: nobody looks behind the address: there is no carrier, which is what is tested.
+        let buffer =
+            unsafe { Buffer::from_raw(NonNull::dangling(), 8, Place::Device(3), Access::Shared, Arc::new(Kept)) };
+        let failed = Slot::heap(8).fill_from(0, &buffer, Reason::CrossDevice);
+        assert_eq!(failed, Err(SlotError::Carry { cause: "nobody carries bytes of Device(3)".into() }));
+    }
+}
