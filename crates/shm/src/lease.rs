@@ -39,6 +39,7 @@
 
 mod account;
 mod adopted;
+mod census;
 mod class;
 mod error;
 mod limits;
@@ -49,8 +50,9 @@ mod shelf;
 #[cfg(test)]
 mod tests;
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nerite_memory::{Access, Buffer, Extent, ExtentError, Keep, Place, Slot, Vacant};
 
@@ -58,13 +60,14 @@ use crate::error::ShmError;
 use crate::posix::PosixMapping;
 use crate::tally::Ticket;
 
-pub use account::{Account, Loan};
+pub use account::{Account, LeaseState, Loan};
 pub use adopted::{AdoptError, AdoptedLease};
 pub use error::{LeaseError, LeaseErrorKind};
 pub use limits::{LEASE_BYTES_MIN, LEASES_MAX, LEASES_PER_SESSION_MAX};
-pub use name::LeaseName;
-pub use pools::{LeaseCounts, LeaseLimits, Pools};
+pub use name::{LeaseName, random_bits};
+pub use pools::{ClassCounts, LeaseCounts, LeaseLimits, Pools};
 
+use census::Counted;
 use pools::Index;
 
 /// Memory of the server that a client has, or had and may have again.
@@ -75,9 +78,11 @@ pub struct Lease {
     lent: AtomicBool,
     /// Whether the client said that it uses it no more.
     returned: AtomicBool,
+    /// The file, until it is sent to the client.
+    file: Mutex<Option<OwnedFd>>,
     index: Weak<Index>,
     /// Last, because fields drop in order: the counts go down after the memory was unmapped.
-    _tickets: [Ticket; 2],
+    _tickets: ([Ticket; 2], Counted),
 }
 
 impl Lease {
@@ -126,6 +131,16 @@ impl Lease {
     /// Whether `buffer` begins with this lease's first byte.
     pub fn starts(&self, buffer: &Buffer) -> bool {
         std::ptr::eq(buffer.as_ptr(), self.mapping.base().as_ptr())
+    }
+
+    /// The way for the client to map it, if it was not sent yet.
+    fn take_file(&self) -> Option<OwnedFd> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether the client has never had it.
+    fn is_unseen(&self) -> bool {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     fn is_lent(&self) -> bool {

@@ -43,6 +43,7 @@
 mod cuda;
 mod error;
 mod guard;
+mod inspect;
 mod lease;
 pub mod limits;
 mod loss;
@@ -63,11 +64,12 @@ mod conformance;
 
 pub use cuda::{CUDA_HANDLE_BYTES, CudaHandle};
 pub use error::{ErrorKind, ShmError};
+pub use inspect::RegionState;
 pub use lease::{
-    Account, AdoptError, AdoptedLease, LEASE_BYTES_MIN, LEASES_MAX, LEASES_PER_SESSION_MAX, Lease, LeaseCounts,
-    LeaseError, LeaseErrorKind, LeaseLimits, LeaseName, Loan, Pools,
+    Account, AdoptError, AdoptedLease, ClassCounts, LEASE_BYTES_MIN, LEASES_MAX, LEASES_PER_SESSION_MAX, Lease,
+    LeaseCounts, LeaseError, LeaseErrorKind, LeaseLimits, LeaseName, LeaseState, Loan, Pools, random_bits,
 };
-pub use loss::Loss;
+pub use loss::{Loss, ObjectNow};
 pub use objects::Objects;
 pub use own::{OwnError, OwnedRegion};
 pub use record::{CudaStatus, Kind, Origin, Record, SystemStatus};

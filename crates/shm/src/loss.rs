@@ -16,9 +16,12 @@ pub struct Loss {
 
 /// What the key of a region's object leads to now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ObjectNow {
+pub enum ObjectNow {
     /// The same object, with so many bytes.
-    Same { byte_size: u64 },
+    Same {
+        /// Bytes it has now.
+        byte_size: u64,
+    },
     /// An object that is not the one which was registered.
     Another,
     /// No object.

@@ -83,6 +83,30 @@ impl Names {
         records
     }
 
+    /// Up to `count` regions whose names follow `after`, by name, and whether each is registered. Unlike status this holds
+    /// them, until the caller lets go.
+    pub(crate) fn page(&self, after: Option<&str>, count: usize) -> Vec<(Arc<Region>, bool)> {
+        let registered = self.lock();
+        let shards: Vec<_> = self.shards.iter().map(ArcSwap::load_full).collect();
+        let all = shards.iter().flat_map(|shard| shard.iter());
+        let mut found: Vec<_> = all.filter(|(name, _)| after.is_none_or(|after| &***name > after)).collect();
+        found.sort_unstable_by_key(|(name, _)| *name);
+        let regions = found.into_iter().filter_map(|(name, named)| {
+            let region = named.region.upgrade()?;
+            let is_registered = registered.get(name).is_some_and(|held| Arc::ptr_eq(held, &region));
+            Some((region, is_registered))
+        });
+        regions.take(count).collect()
+    }
+
+    /// The region of that name, and whether it is registered.
+    pub(crate) fn held(&self, name: &str) -> Option<(Arc<Region>, bool)> {
+        let registered = self.lock();
+        let region = self.find(name)?;
+        let is_registered = registered.get(name).is_some_and(|held| Arc::ptr_eq(held, &region));
+        Some((region, is_registered))
+    }
+
     /// The record registered under that name; one that is only still in use, or lost, does not count.
     pub(crate) fn holder(&self, name: &str) -> Option<Arc<Record>> {
         self.lock().get(name).filter(|region| !region.is_lost()).map(|region| Arc::clone(region.record()))

@@ -39,6 +39,10 @@ impl Region {
         self.mapping.lost_at().is_some()
     }
 
+    pub(crate) fn mapping(&self) -> &dyn Mapping {
+        &*self.mapping
+    }
+
     fn loss(&self) -> Option<Loss> {
         let at = self.mapping.lost_at()?;
         // Whatever requests wrote in place of the client's memory would otherwise stay until the client lets go.

@@ -1,12 +1,12 @@
 //! What does one session have, and what may it still borrow?
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::class::class_bytes;
-use super::limits::LEASES_PER_SESSION_MAX;
+use super::limits::{ABANDONED_MAX, LEASES_PER_SESSION_MAX};
 use super::shelf::Shelf;
 use super::{Lease, LeaseError, LeaseName, Pools, memfd};
 use crate::error::reason;
@@ -15,16 +15,26 @@ use crate::tally::{Tally, Ticket};
 /// What one session was lent. Closed with its session; requests in flight keep what they use.
 pub struct Account {
     pools: Arc<Pools>,
+    /// By which requests over other protocols find the session; `None` if the system had no randomness to make one.
+    key: Option<u128>,
     tally: Arc<Tally>,
     state: Mutex<State>,
 }
 
 struct State {
-    lent: HashMap<LeaseName, Arc<Lease>>,
+    lent: HashMap<LeaseName, Lent>,
     shelf: Shelf<Arc<Lease>>,
     /// Idle leases that were given back to the system, until the client is told.
     forgotten: Vec<LeaseName>,
+    /// Tags of requests that the client gave up, the latest last.
+    abandoned: VecDeque<u64>,
     closed: bool,
+}
+
+struct Lent {
+    lease: Arc<Lease>,
+    /// What the client calls the request that the lease was placed for; 0 for none.
+    tag: u64,
 }
 
 /// A lease just lent.
@@ -36,48 +46,109 @@ pub struct Loan {
     pub descriptor: Option<OwnedFd>,
 }
 
+/// What is to be told of one lease: everything but the right to use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseState {
+    /// The beginning of its name.
+    pub name: String,
+    /// Bytes.
+    pub byte_size: usize,
+    /// Whether a client has it; if not, it is idle.
+    pub lent: bool,
+    /// Buffers and Slots over it.
+    pub users: usize,
+}
+
 impl Account {
-    pub(super) fn new(pools: Arc<Pools>) -> Account {
-        let state = State { lent: HashMap::new(), shelf: Shelf::new(), forgotten: Vec::new(), closed: false };
-        Account { pools, tally: Arc::default(), state: Mutex::new(state) }
+    pub(super) fn new(pools: Arc<Pools>, key: Option<u128>) -> Account {
+        let state = State {
+            lent: HashMap::new(),
+            shelf: Shelf::new(),
+            forgotten: Vec::new(),
+            abandoned: VecDeque::new(),
+            closed: false,
+        };
+        Account { pools, key, tally: Arc::default(), state: Mutex::new(state) }
+    }
+
+    /// What a request over any protocol calls this session; whoever knows it may have outputs placed at its expense.
+    pub fn key(&self) -> Option<u128> {
+        self.key
     }
 
     /// At least `bytes` bytes: a lease that this session returned, with the bytes it left there, or a fresh one of zeros.
     pub fn borrow(&self, bytes: u64) -> Result<Loan, LeaseError> {
-        if let Some(lease) = self.take_idle(bytes)? {
-            return Ok(Loan { lease, descriptor: None });
-        }
-        self.fresh(bytes)
+        Ok(Loan::of(self.lend(bytes, 0)?))
+    }
+
+    /// As [`Account::borrow`], for an output of a request that the client calls `tag` (0 for none). The descriptor stays here
+    /// until somebody fetches it.
+    pub fn place(&self, bytes: u64, tag: u64) -> Result<Arc<Lease>, LeaseError> {
+        self.lend(bytes, tag)
+    }
+
+    /// A lease that this session has, with its descriptor if that was not sent yet.
+    pub fn fetch(&self, name: &str) -> Result<Loan, LeaseError> {
+        self.find(name).map(Loan::of).ok_or(LeaseError::Unknown)
     }
 
     /// Takes a lease back. Requests that use it go on.
     pub fn give_back(&self, name: &str) -> Result<(), LeaseError> {
         let name = LeaseName::parse(name).ok_or(LeaseError::Unknown)?;
         let mut state = self.lock();
-        let lease = state.lent.remove(&name).ok_or(LeaseError::Unknown)?;
-        lease.set_lent(false);
-        lease.returned.store(true, Ordering::Release);
-        state.shelf.put(lease.byte_size(), lease);
+        let lent = state.lent.remove(&name).ok_or(LeaseError::Unknown)?;
+        state.lay_down(lent.lease);
         Ok(())
     }
 
     /// Takes back a loan that the client was never told of.
     pub fn cancel(&self, loan: Loan) {
-        let mut state = self.lock();
-        let Some(lease) = state.lent.remove(&loan.lease.name()) else { return };
-        lease.set_lent(false);
-        if loan.descriptor.is_none() {
-            lease.returned.store(true, Ordering::Release);
-            state.shelf.put(lease.byte_size(), lease);
-        }
         // What never reached the client must not be lent as if it had: it goes with `loan`.
+        self.take_back(loan.lease.name(), loan.descriptor.is_none());
+    }
+
+    /// As [`Account::cancel`], of a lease that [`Account::place`] gave.
+    pub fn recall(&self, name: &str) {
+        if let Some(name) = LeaseName::parse(name) {
+            self.take_back(name, true);
+        }
+    }
+
+    fn take_back(&self, name: LeaseName, keeps: bool) {
+        let mut state = self.lock();
+        let Some(Lent { lease, .. }) = state.lent.remove(&name) else { return };
+        if keeps && !lease.is_unseen() {
+            return state.lay_down(lease);
+        }
+        lease.set_lent(false);
+        // Unmapping it may take long.
         drop(state);
-        drop(loan);
+        drop(lease);
+    }
+
+    /// The client waits no more for the requests it called `tag`: what was placed for them comes back, and nothing more is.
+    pub fn abandon(&self, tag: u64) {
+        if tag == 0 {
+            return;
+        }
+        let mut state = self.lock();
+        if !state.abandoned.contains(&tag) {
+            state.abandoned.push_back(tag);
+        }
+        if state.abandoned.len() > ABANDONED_MAX {
+            state.abandoned.pop_front();
+        }
+        let mine: Vec<_> = state.lent.iter().filter(|(_, lent)| lent.tag == tag).map(|(name, _)| *name).collect();
+        for name in mine {
+            if let Some(lent) = state.lent.remove(&name) {
+                state.lay_down(lent.lease);
+            }
+        }
     }
 
     /// The lease of that name, if it is lent to this session.
     pub fn find(&self, name: &str) -> Option<Arc<Lease>> {
-        self.lock().lent.get(&LeaseName::parse(name)?).cloned()
+        self.lock().lent.get(&LeaseName::parse(name)?).map(|lent| Arc::clone(&lent.lease))
     }
 
     /// The names of idle leases that are no more, each told once.
@@ -91,6 +162,24 @@ impl Account {
         (counts.mapped, counts.mapped_bytes)
     }
 
+    /// All leases that count against it, by size.
+    pub fn leases(&self) -> Vec<LeaseState> {
+        let state = self.lock();
+        let lent = state.lent.values().map(|lent| (&lent.lease, true));
+        let all = lent.chain(state.shelf.iter().map(|lease| (lease, false)));
+        let told = |(lease, lent): (&Arc<Lease>, bool)| LeaseState {
+            name: lease.name().beginning(),
+            byte_size: lease.byte_size(),
+            lent,
+            // The account's own reference is no user.
+            users: Arc::strong_count(lease).saturating_sub(1),
+        };
+        let mut leases: Vec<_> = all.map(told).collect();
+        drop(state);
+        leases.sort_by(|a, b| (a.byte_size, &a.name).cmp(&(b.byte_size, &b.name)));
+        leases
+    }
+
     /// Bytes that may count against it.
     pub fn bytes_max(&self) -> u64 {
         self.pools.limits().session_bytes_max.min(self.pools.limits().bytes_max)
@@ -102,12 +191,13 @@ impl Account {
             let mut state = self.lock();
             state.closed = true;
             state.forgotten.clear();
-            let lent: Vec<_> = state.lent.drain().map(|(_, lease)| lease).collect();
+            let lent: Vec<_> = state.lent.drain().map(|(_, lent)| lent.lease).collect();
             for lease in &lent {
                 lease.set_lent(false);
             }
             (lent, state.shelf.clear())
         };
+        self.pools.strike(self.key);
         // Unmapping takes as long as there are pages, and others may look at the account meanwhile.
         drop(gone);
     }
@@ -123,6 +213,13 @@ impl Account {
         state.shelf.iter().fold((0, 0), |(count, bytes), lease| (count + 1, bytes + lease.byte_size() as u64))
     }
 
+    /// The size of each lease, and whether it is lent, to somebody who counts them.
+    pub(super) fn sizes(&self, mut each: impl FnMut(usize, bool)) {
+        let state = self.lock();
+        state.lent.values().for_each(|lent| each(lent.lease.byte_size(), true));
+        state.shelf.iter().for_each(|lease| each(lease.byte_size(), false));
+    }
+
     /// One round has passed: gives idle leases back that lay unused for more than `rounds_max` of them.
     pub(super) fn trim(&self, rounds_max: u32) -> u64 {
         let stale = {
@@ -134,25 +231,23 @@ impl Account {
         stale.iter().map(|lease| lease.byte_size() as u64).sum()
     }
 
-    fn take_idle(&self, bytes: u64) -> Result<Option<Arc<Lease>>, LeaseError> {
-        let need = self.class(bytes)?;
-        let mut state = self.lock();
-        if state.closed {
-            return Err(LeaseError::Closed);
+    fn lend(&self, bytes: u64, tag: u64) -> Result<Arc<Lease>, LeaseError> {
+        let size = self.class(bytes)?;
+        let idle = {
+            let mut state = self.lock();
+            state.check(tag)?;
+            // What a request still reads or writes must not be lent again.
+            let idle = state.shelf.take(size, |lease| Arc::strong_count(lease) == 1);
+            idle.inspect(|lease| state.hand_out(lease, tag))
+        };
+        match idle {
+            Some(lease) => Ok(lease),
+            None => self.lend_fresh(bytes, size, tag),
         }
-        // What a request still reads or writes must not be lent again.
-        let taken = state.shelf.take(need, |lease| Arc::strong_count(lease) == 1);
-        if let Some(lease) = &taken {
-            lease.set_lent(true);
-            lease.returned.store(false, Ordering::Release);
-            state.lent.insert(lease.name(), Arc::clone(lease));
-        }
-        Ok(taken)
     }
 
     /// No lock is held while the system is asked or other accounts are trimmed.
-    fn fresh(&self, bytes: u64) -> Result<Loan, LeaseError> {
-        let size = self.class(bytes)?;
+    fn lend_fresh(&self, bytes: u64, size: usize, tag: u64) -> Result<Arc<Lease>, LeaseError> {
         let tickets = self.admit(size as u64)?;
         let refused = |error: std::io::Error| LeaseError::System { bytes, cause: reason(&error) };
         let (file, mapping) = memfd::make(size).map_err(refused)?;
@@ -163,17 +258,15 @@ impl Account {
             mapping,
             lent: AtomicBool::new(true),
             returned: AtomicBool::new(false),
+            file: Mutex::new(Some(file.into())),
             index,
-            _tickets: tickets,
+            _tickets: (tickets, self.pools.census.count(size)),
         });
         let mut state = self.lock();
-        if state.closed {
-            return Err(LeaseError::Closed);
-        }
+        state.check(tag)?;
         self.pools.index.insert(&lease);
-        state.lent.insert(name, Arc::clone(&lease));
-        drop(state);
-        Ok(Loan { lease, descriptor: Some(file.into()) })
+        state.hand_out(&lease, tag);
+        Ok(lease)
     }
 
     /// The session's idle leases make room before it is refused.
@@ -206,6 +299,38 @@ impl Account {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Whether there is anybody to lend to.
+    fn check(&self, tag: u64) -> Result<(), LeaseError> {
+        if self.closed {
+            return Err(LeaseError::Closed);
+        }
+        if tag != 0 && self.abandoned.contains(&tag) {
+            return Err(LeaseError::Abandoned);
+        }
+        Ok(())
+    }
+
+    fn hand_out(&mut self, lease: &Arc<Lease>, tag: u64) {
+        lease.set_lent(true);
+        lease.returned.store(false, Ordering::Release);
+        self.lent.insert(lease.name(), Lent { lease: Arc::clone(lease), tag });
+    }
+
+    fn lay_down(&mut self, lease: Arc<Lease>) {
+        lease.set_lent(false);
+        lease.returned.store(true, Ordering::Release);
+        self.shelf.put(lease.byte_size(), lease);
+    }
+}
+
+impl Loan {
+    fn of(lease: Arc<Lease>) -> Loan {
+        let descriptor = lease.take_file();
+        Loan { lease, descriptor }
     }
 }
 

@@ -14,6 +14,8 @@ pub enum LeaseErrorKind {
     Full,
     /// The session has no such lease.
     Missing,
+    /// Nobody waits for what would lie in it.
+    Cancelled,
     /// The system gave none.
     Internal,
 }
@@ -68,6 +70,9 @@ pub enum LeaseError {
     /// The session has ended.
     #[error("the session has ended")]
     Closed,
+    /// The client has said that it waits for no output of this tag.
+    #[error("the session has abandoned this request's outputs")]
+    Abandoned,
     /// The system refused.
     #[error("no memory for a lease of {}: {cause}", Size(*.bytes))]
     System {
@@ -85,6 +90,7 @@ impl LeaseError {
             LeaseError::Empty | LeaseError::Large { .. } => LeaseErrorKind::Invalid,
             LeaseError::SessionFull { .. } | LeaseError::PoolsFull { .. } | LeaseError::Closed => LeaseErrorKind::Full,
             LeaseError::Unknown => LeaseErrorKind::Missing,
+            LeaseError::Abandoned => LeaseErrorKind::Cancelled,
             LeaseError::System { .. } => LeaseErrorKind::Internal,
         }
     }

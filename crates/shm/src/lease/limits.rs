@@ -11,6 +11,10 @@ pub const LEASES_MAX: usize = 8192;
 /// Leases that one session may have, idle ones included.
 pub const LEASES_PER_SESSION_MAX: usize = 1024;
 
+/// Tags that one session may have abandoned lately: a request that arrives later than so many others have been given up places
+/// its outputs after all, and the session gets them back at its end.
+pub(super) const ABANDONED_MAX: usize = 1024;
+
 /// The largest lease there can be: what the largest size class still fits in a machine's word.
 pub(super) const LEASE_BYTES_MAX: usize = 1 << 46;
 

@@ -12,19 +12,7 @@ pub struct LeaseName([u8; BYTES]);
 impl LeaseName {
     /// A name that nobody can guess.
     pub(super) fn random() -> io::Result<LeaseName> {
-        let mut bytes = [0u8; BYTES];
-        loop {
-            // SAFETY: `bytes` is writable for as many bytes as are asked for.
-            let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), BYTES, 0) };
-            if got == BYTES as isize {
-                return Ok(LeaseName(bytes));
-            }
-            let error = io::Error::last_os_error();
-            // Requests of up to 256 bytes are never cut short once the system has its first randomness.
-            if got >= 0 || error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
+        random_bits().map(|bits| LeaseName(bits.to_be_bytes()))
     }
 
     /// The name that `text` writes; exactly one text stands for each.
@@ -38,9 +26,32 @@ impl LeaseName {
         Some(LeaseName(bytes))
     }
 
+    /// Enough of the name to tell leases apart, with 104 bits left to guess.
+    pub(super) fn beginning(self) -> String {
+        let [a, b, c, ..] = self.0;
+        format!("{PREFIX}{a:02x}{b:02x}{c:02x}…")
+    }
+
     /// Which of `parts` parts of a table the name belongs to.
     pub(super) fn part(self, parts: usize) -> usize {
         usize::from(self.0[0]) % parts
+    }
+}
+
+/// 128 bits that nobody can guess.
+pub fn random_bits() -> io::Result<u128> {
+    let mut bytes = [0u8; BYTES];
+    loop {
+        // SAFETY: `bytes` is writable for as many bytes as are asked for.
+        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), BYTES, 0) };
+        if got == BYTES as isize {
+            return Ok(u128::from_be_bytes(bytes));
+        }
+        let error = io::Error::last_os_error();
+        // Requests of up to 256 bytes are never cut short once the system has its first randomness.
+        if got >= 0 || error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! How much is lent to everybody, and which lease does a name mean?
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use super::account::Account;
+use super::census::{Census, Size};
 use super::limits::{INDEX_SHARDS, LEASES_MAX};
-use super::{Lease, LeaseName};
+use super::{Lease, LeaseName, random_bits};
 use crate::tally::{Tally, Ticket};
 
 /// What the operator decided.
@@ -40,18 +41,37 @@ pub struct LeaseCounts {
     pub idle_bytes: u64,
 }
 
+/// The leases of one size at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassCounts {
+    /// Bytes of each.
+    pub byte_size: u64,
+    /// Those that clients have.
+    pub lent: u64,
+    /// Those that came back and wait for their session to want them again.
+    pub idle: u64,
+    /// Those there are, in whatever state.
+    pub leases: u64,
+    /// The most there were at one time.
+    pub peak: u64,
+}
+
 /// All memory that the server lends, whoever has it.
 pub struct Pools {
     limits: LeaseLimits,
     tally: Arc<Tally>,
+    pub(super) census: Arc<Census>,
     pub(super) index: Arc<Index>,
     accounts: Mutex<Vec<Weak<Account>>>,
+    /// Open sessions by their keys: requests over other protocols find the account that pays for their outputs.
+    keys: RwLock<HashMap<u128, Weak<Account>>>,
 }
 
 impl Pools {
     /// Pools with nothing in them.
     pub fn new(limits: LeaseLimits) -> Arc<Pools> {
-        Arc::new(Pools { limits, tally: Arc::default(), index: Arc::default(), accounts: Mutex::default() })
+        let (tally, census, index, accounts, keys) = Default::default();
+        Arc::new(Pools { limits, tally, census, index, accounts, keys })
     }
 
     /// What the operator decided.
@@ -61,11 +81,27 @@ impl Pools {
 
     /// An account for a new session.
     pub fn open(self: &Arc<Pools>) -> Arc<Account> {
-        let account = Arc::new(Account::new(Arc::clone(self)));
+        // Without randomness there would be no names for leases either: such a session is of little use, but does no harm.
+        let account = Arc::new(Account::new(Arc::clone(self), random_bits().ok()));
+        if let Some(key) = account.key() {
+            self.keys.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::downgrade(&account));
+        }
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         accounts.retain(|account| account.strong_count() > 0);
         accounts.push(Arc::downgrade(&account));
         account
+    }
+
+    /// The account of the open session of that key.
+    pub fn account(&self, key: u128) -> Option<Arc<Account>> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).get(&key).and_then(Weak::upgrade)
+    }
+
+    /// That session is over.
+    pub(super) fn strike(&self, key: Option<u128>) {
+        if let Some(key) = key {
+            self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        }
     }
 
     /// The lease of that name, if some session has it now.
@@ -92,6 +128,24 @@ impl Pools {
             counts.idle_bytes += idle_bytes;
         }
         counts
+    }
+
+    /// The leases by size, ascending, and the most bytes there were at one time.
+    pub fn classes(&self) -> (Vec<ClassCounts>, u64) {
+        let mut found: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
+        for account in self.open_accounts() {
+            account.sizes(|size, is_lent| {
+                let (lent, idle) = found.entry(size).or_default();
+                *(if is_lent { lent } else { idle }) += 1;
+            });
+        }
+        // After the accounts, so that a lease which is made meanwhile is not more lent than there are.
+        let (sizes, bytes_peak) = self.census.read();
+        let class = |(byte_size, size): (usize, Size)| {
+            let (lent, idle) = found.get(&byte_size).copied().unwrap_or_default();
+            ClassCounts { byte_size: byte_size as u64, lent, idle, leases: size.now, peak: size.peak }
+        };
+        (sizes.into_iter().map(class).collect(), bytes_peak)
     }
 
     /// The right to one more lease. Other sessions' idle leases make room before it is refused.

@@ -161,6 +161,55 @@ fn a_loan_nobody_was_told_of_is_forgotten_or_idle() {
 }
 
 #[test]
+fn a_placed_lease_keeps_its_descriptor_until_somebody_fetches_it() {
+    let pools = pools(1 << 20, 1 << 20);
+    let account = pools.open();
+    let name = account.place(PAGE, 0).unwrap().name().to_string();
+    assert!(pools.find(&name).is_some());
+    assert_eq!(pools.open().fetch(&name).unwrap_err(), LeaseError::Unknown, "only its own session may");
+    assert!(account.fetch(&name).unwrap().descriptor.is_some());
+    assert!(account.fetch(&name).unwrap().descriptor.is_none(), "the client has it");
+    account.give_back(&name).unwrap();
+    assert_eq!(account.fetch(&name).unwrap_err(), LeaseError::Unknown);
+    // One that came back unseen brings its descriptor when it is lent.
+    let unseen = account.place(3 * PAGE, 0).unwrap().name();
+    account.give_back(&unseen.to_string()).unwrap();
+    let loan = account.borrow(3 * PAGE).unwrap();
+    assert!(loan.lease.name() == unseen && loan.descriptor.is_some());
+}
+
+#[test]
+fn what_was_placed_for_an_abandoned_request_comes_back_and_nothing_more_is() {
+    let pools = pools(1 << 20, 1 << 20);
+    let account = pools.open();
+    let mine = account.place(PAGE, 7).unwrap().name().to_string();
+    let other = account.place(PAGE, 8).unwrap().name().to_string();
+    let plain = account.place(PAGE, 0).unwrap().name().to_string();
+    account.abandon(7);
+    account.abandon(0);
+    assert!(account.find(&mine).is_none() && account.find(&other).is_some() && account.find(&plain).is_some());
+    assert_eq!(account.place(PAGE, 7).unwrap_err(), LeaseError::Abandoned);
+    assert_eq!(account.place(PAGE, 8).unwrap().byte_size() as u64, PAGE);
+    for tag in 100..100 + limits::ABANDONED_MAX as u64 {
+        account.abandon(tag);
+    }
+    assert!(account.place(PAGE, 7).is_ok(), "only so many are remembered");
+}
+
+#[test]
+fn a_session_is_found_by_its_key_while_it_is_open() {
+    let pools = pools(1 << 20, 1 << 20);
+    let (first, second) = (pools.open(), pools.open());
+    let key = first.key().unwrap();
+    assert_ne!(Some(key), second.key());
+    assert!(Arc::ptr_eq(&pools.account(key).unwrap(), &first));
+    first.close();
+    assert!(pools.account(key).is_none());
+    drop(second);
+    assert!(pools.account(key ^ 1).is_none());
+}
+
+#[test]
 fn the_last_use_of_a_loan_is_told_once() {
     let account = pools(1 << 20, 1 << 20).open();
     let memory = adopt(&mut account.borrow(PAGE).unwrap());
