@@ -108,6 +108,12 @@ def narrow():
     write("sign", [node("Sign", "x", "y")], [value("x", FP32, "n")], [value("y", FP32, "n")])
     write("chosen", [node("If", "which", "y", then_branch=branch("wide", INT64), else_branch=branch("same", INT64))],
           [value("which", BOOL), value("x", INT64, "n")], [value("y", INT64, "n")])
+    write("first_of_equals", [node("ArgMax", "x", "top", axis=1, keepdims=0), node("ArgMin", "x", "y", axis=1)],
+          [value("x", FP32, "n", 4)], [value("top", INT64, "n"), value("y", INT64, "n", 1)])
+    write("last_of_equals", [node("ArgMax", "x", "y", axis=1, keepdims=0, select_last_index=1)],
+          [value("x", FP32, "n", 4)], [value("y", INT64, "n")])
+    write("times_vector", [node("MatMul", "x v", "y")], [value("x", FP32, "n", 2, 2)], [value("y", FP32, "n", 2)],
+          [constant("v", [1, 2], np.float32)])
     write("lacking", [node("Det", "x", "y")], [value("x", FP32, 2, 2)], [value("y", FP32)])
 
 

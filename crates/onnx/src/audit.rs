@@ -52,6 +52,16 @@ struct Scope<'a> {
     said: Declared<'a>,
 }
 
+impl Scope<'_> {
+    /// How many dimensions a value has, where the graph says so.
+    fn rank(&self, name: &str) -> Option<usize> {
+        let constant = || self.graph.initializer.iter().find(|constant| constant.name.as_deref() == Some(name));
+        let input = || self.graph.input.iter().find(|value| value.name.as_deref() == Some(name));
+        let declared = self.said.get(name).copied().or_else(input).and_then(rank);
+        declared.or_else(|| constant().map(|constant| constant.dims.len()))
+    }
+}
+
 /// What must be watched when this graph runs, or why it would be falsified: a clause that names the operator or constant.
 pub fn audit(written: &Written) -> Result<Reach, String> {
     let (mut facts, mut reach) = (Facts::new(), Reach::default());
@@ -97,7 +107,8 @@ fn visit(node: &NodeProto, scope: &Scope<'_>, facts: &Facts, reach: &mut Reach) 
     let known = Circumstances {
         opset: scope.opset,
         input: inputs.first().and_then(|fact| fact.onnx),
-        rank: node.output.first().and_then(|output| scope.said.get(output.as_str())).and_then(|value| rank(value)),
+        rank: node.output.first().and_then(|output| scope.rank(output)),
+        second_rank: node.input.get(1).and_then(|input| scope.rank(input)),
     };
     if let Some(fault) = faults::fault(node, op, known) {
         return Err(format!("{} {fault}", shown(node, op)));

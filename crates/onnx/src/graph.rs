@@ -13,17 +13,26 @@ pub struct Written {
     pub graph: GraphProto,
     /// The version; the newest where none is said, as the engine takes it.
     pub opset: i64,
+    /// What the file says beside the graph.
+    around: ModelProto,
+}
+
+impl Written {
+    /// The graph as it is now, as a file's bytes.
+    pub fn into_bytes(self) -> Result<Vec<u8>, String> {
+        ModelProto { graph: Some(self.graph), ..self.around }.write_buf().map_err(|e| e.to_string())
+    }
 }
 
 /// Reads a file.
 pub fn read(path: &Path) -> Result<Written, String> {
     let file = File::open(path).map_err(|e| e.to_string())?;
-    let model = ModelProto::parse_file(file).map_err(|e| e.to_string())?;
+    let mut model = ModelProto::parse_file(file).map_err(|e| e.to_string())?;
     let standard = |domain: &Option<String>| domain.as_deref().is_none_or(|name| name.is_empty() || name == "ai.onnx");
     let opset = model.opset_import.iter().find(|set| standard(&set.domain)).and_then(|set| set.version);
-    let graph = model.graph.filter(|graph| !graph.output.is_empty());
+    let graph = model.graph.take().filter(|graph| !graph.output.is_empty());
     let graph = graph.ok_or_else(|| "it has no graph with outputs".to_owned())?;
-    Ok(Written { graph, opset: opset.unwrap_or(i64::MAX) })
+    Ok(Written { graph, opset: opset.unwrap_or(i64::MAX), around: model })
 }
 
 /// How many dimensions a value is declared with.

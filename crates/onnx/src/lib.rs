@@ -12,6 +12,7 @@ mod audit;
 mod convert;
 mod graph;
 mod instance;
+mod mend;
 mod runtime;
 
 pub use runtime::Embedded;

@@ -13,7 +13,7 @@ use rten::{LoadError, LoadErrorKind, ModelOptions};
 use crate::convert::{CURE, is_spoken};
 use crate::graph::Written;
 use crate::instance::{EmbeddedInstance, Loaded};
-use crate::{audit, graph};
+use crate::{audit, graph, mend};
 
 /// The engine's version, as in Cargo.lock.
 const VERSION: &str = "0.27.0";
@@ -40,13 +40,13 @@ impl Runtime for Embedded {
 
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
         let path = onnx::model_file(context)?;
-        let written = read(context, &path)?;
+        let mut written = read(context, &path)?;
         let ports = graph::ports(&written.graph);
         onnx::check(context, &ports)?;
         check_datatypes(context, &ports)?;
         let reach = audit::audit(&written).map_err(|why| cannot(context, &why))?;
-        drop(written);
-        let model = load_graph(context, &path)?;
+        let mended = if mend::mend(&mut written.graph) { Some(bytes(context, written)?) } else { None };
+        let model = load_graph(context, &path, mended.as_deref())?;
         let threads = onnx::threads(context)?;
         let exposed = Exposed::read(&path).map_err(|e| unreadable(context, &path, &e.to_string()))?;
         let loaded = Arc::new(Loaded { model, ports, exposed, reach });
@@ -71,16 +71,30 @@ fn read(context: &LoadContext, path: &Path) -> Result<Written, Status> {
     graph::read(path).map_err(|why| unreadable(context, path, &why))
 }
 
-/// Loads the graph, optimised unless the configuration says no. The engine's optimiser trips over some graphs (it panics)
+/// The bytes of a graph that was mended.
+fn bytes(context: &LoadContext, written: Written) -> Result<Vec<u8>, Status> {
+    if let Some(constant) = mend::constant_outside(&written.graph) {
+        return Err(cannot(
+            context,
+            &format!(
+                "it has ArgMax or ArgMin, where the engine would choose the last of equal values, and cannot be \
+                 rewritten because the constant '{constant}' is kept in another file"
+            ),
+        ));
+    }
+    written.into_bytes().map_err(|why| cannot(context, &why))
+}
+
+/// Loads the graph, from its mended bytes where there are some, optimised unless the configuration says no. The engine's optimiser trips over some graphs (it panics)
 /// that it runs well as they are; these are loaded again without it.
-fn load_graph(context: &LoadContext, path: &Path) -> Result<rten::Model, Status> {
+fn load_graph(context: &LoadContext, path: &Path, mended: Option<&[u8]>) -> Result<rten::Model, Status> {
     let level = context.config.optimization.as_ref().and_then(|o| o.graph.as_ref()).map_or(0, |graph| graph.level);
     let mut first_error = None;
     for optimise in [true, false] {
         if optimise && level == NO_OPTIMIZATION {
             continue;
         }
-        match catch_unwind(|| load_once(path, optimise)) {
+        match catch_unwind(|| load_once(path, mended, optimise)) {
             Ok(Ok(model)) => return Ok(model),
             Ok(Err(error)) if error.kind() != LoadErrorKind::OptimizeError => {
                 return Err(refused(context, path, &error));
@@ -92,9 +106,12 @@ fn load_graph(context: &LoadContext, path: &Path) -> Result<rten::Model, Status>
     Err(first_error.unwrap_or_else(|| cannot(context, "it fails in the middle of loading the graph")))
 }
 
-fn load_once(path: &Path, optimise: bool) -> Result<rten::Model, LoadError> {
+fn load_once(path: &Path, mended: Option<&[u8]>, optimise: bool) -> Result<rten::Model, LoadError> {
     let mut options = ModelOptions::with_all_ops();
     options.enable_optimization(optimise);
+    if let Some(bytes) = mended {
+        return options.load(bytes.to_vec());
+    }
     // The engine tells its two formats apart by the file's name, and a model may be called anything.
     if path.extension().is_some_and(|extension| extension == "onnx") {
         return options.load_file(path);

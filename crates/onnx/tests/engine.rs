@@ -220,6 +220,16 @@ fn int64_arithmetic_is_served_as_far_as_32_bits_reach() {
 #[test]
 fn what_the_engine_gets_wrong_is_refused() {
     check_unloadable("sign", &["operator Sign ('sign_y') would be 1 for zero"]);
+    check_unloadable("times_vector", &["operator MatMul ('matmul_y') multiplies by a vector"]);
+}
+
+#[test]
+fn of_equal_values_the_first_is_chosen_unless_the_model_wants_the_last() {
+    let rows = [1.0f32, 3.0, 3.0, 1.0, 5.0, 5.0, 5.0, 5.0];
+    let x = || [tensor("x", DataType::Fp32, &[2, 4], &rows)];
+    check("first_of_equals", &x(), &longs("top", &[1, 0]));
+    check("first_of_equals", &x(), &tensor("y", DataType::Int64, &[2, 1], &[0i64, 0]));
+    check("last_of_equals", &x(), &longs("y", &[2, 3]));
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub struct Circumstances {
     pub input: Option<Onnx>,
     /// Dimensions of the first output, where the graph declares them.
     pub rank: Option<usize>,
+    /// Dimensions of the second input, where the graph declares them.
+    pub second_rank: Option<usize>,
 }
 
 /// What is wrong with this operator's results, if anything is.
@@ -32,6 +34,13 @@ pub fn fault(node: &NodeProto, op: &str, known: Circumstances) -> Option<&'stati
         "SequenceInsert" if node.input.len() > 2 => Some("would insert elsewhere in the engine"),
         "Softmax" | "LogSoftmax" if known.opset < SOFTMAX_ONE_AXIS && !is_last_axis(node, known.rank) => {
             Some("would work on another axis in the engine, which knows it only as it is since opset 13")
+        }
+        // Right for a matrix; for more dimensions than two, or where that is not known, wrong.
+        "MatMul" if known.second_rank == Some(1) && known.rank.is_none_or(|rank| rank > 1) => {
+            Some("multiplies by a vector, whose dimension the engine would keep")
+        }
+        "ReduceMax" | "ReduceMin" if known.input == Some(Onnx::BOOL) => {
+            Some("reduces truth values, which the engine would take for numbers")
         }
         "GRU" if number(node, "linear_before_reset") != Some(1) => {
             Some("has linear_before_reset = 0, which the engine does not support")
@@ -79,7 +88,7 @@ mod tests {
             })
             .collect();
         let node = NodeProto { op_type: Some(op.into()), attribute, ..NodeProto::default() };
-        let known = Circumstances { opset, input: Some(Onnx::FLOAT), rank };
+        let known = Circumstances { opset, input: Some(Onnx::FLOAT), rank, second_rank: None };
         assert_eq!(fault(&node, op, known).is_some(), wrong, "{op} {attributes:?} {opset} {rank:?}");
     }
 
@@ -93,6 +102,18 @@ mod tests {
         check("Softmax", &[("axis", 1)], 11, Some(4), true);
         check("Softmax", &[("axis", -1)], 11, None, false);
         check("LogSoftmax", &[], 9, None, true);
+    }
+
+    #[test]
+    fn a_product_with_a_vector_and_a_maximum_of_truths_are_refused() {
+        let known = Circumstances { opset: 17, input: Some(Onnx::FLOAT), rank: None, second_rank: Some(1) };
+        let node = NodeProto::default();
+        assert!(fault(&node, "MatMul", known).is_some());
+        assert!(fault(&node, "MatMul", Circumstances { second_rank: Some(2), ..known }).is_none());
+        assert!(fault(&node, "MatMul", Circumstances { rank: Some(1), ..known }).is_none());
+        assert!(fault(&node, "MatMul", Circumstances { rank: Some(3), ..known }).is_some());
+        assert!(fault(&node, "ReduceMax", known).is_none());
+        assert!(fault(&node, "ReduceMax", Circumstances { input: Some(Onnx::BOOL), ..known }).is_some());
     }
 
     #[test]
