@@ -5,6 +5,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use crate::keep::Keep;
@@ -38,6 +39,8 @@ struct Pooled {
     idle_rounds: u32,
 }
 
+/// Bytes of blocks that were too large for the pool and went back at once, since somebody last asked.
+static UNPOOLED: AtomicUsize = AtomicUsize::new(0);
 static POOL: Mutex<Vec<Pooled>> = Mutex::new(Vec::new());
 
 impl Block {
@@ -103,6 +106,7 @@ impl Drop for Block {
         let held: usize = pool.iter().map(|p| p.block.capacity).sum();
         if held + self.capacity > POOL_BYTES_MAX || pool.len() >= POOL_BLOCKS_MAX {
             drop(pool);
+            UNPOOLED.fetch_add(self.capacity, Relaxed);
             return self.release();
         }
         let block = Block { ptr: self.ptr, capacity: self.capacity };
@@ -123,7 +127,8 @@ pub fn pooled_bytes() -> usize {
     POOL.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|p| p.block.capacity).sum()
 }
 
-/// Gives blocks back to the system that lay unused through `rounds_max` calls of this function. Returns the bytes freed.
+/// Gives blocks back to the system that lay unused through `rounds_max` calls of this function. Returns the bytes of blocks that
+/// went back since the last call, those included that were too large to be pooled.
 pub fn trim_pool(rounds_max: u32) -> usize {
     let mut stale = Vec::new();
     {
@@ -138,7 +143,7 @@ pub fn trim_pool(rounds_max: u32) -> usize {
             }
         }
     }
-    let mut freed = 0;
+    let mut freed = UNPOOLED.swap(0, Relaxed);
     for mut pooled in stale {
         freed += pooled.block.capacity;
         pooled.block.release();
@@ -182,5 +187,12 @@ mod tests {
         assert!(pooled_bytes() >= len);
         trim_pool(0);
         assert!(pooled_bytes() < len);
+    }
+
+    #[test]
+    fn a_block_too_large_for_the_pool_counts_as_given_back() {
+        drop(Block::new(POOL_BYTES_MAX + PAGE));
+        assert!(pooled_bytes() <= POOL_BYTES_MAX);
+        assert!(trim_pool(u32::MAX) > POOL_BYTES_MAX);
     }
 }
