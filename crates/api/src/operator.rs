@@ -1,0 +1,174 @@
+//! Who may look at what belongs to others, and what may they do with it?
+//!
+//! The operator is the server's own user, and root: both could read the server's memory anyway. Whoever speaks a protocol
+//! says which user the system vouches for; the rule is here. Protocols that know no user (HTTP, gRPC) have no operator.
+//!
+//! Regions and numbers are shown as they are. Names of leases are the right to use them and are only ever shown by their
+//! beginning: an operator's terminal and its logs are read by others.
+
+use std::fmt;
+
+use nerite_request::inspect::{
+    ClassView, Dropped, LeaseView, ObjectState, PoolsView, RegionOrigin, RegionView, SessionView,
+};
+use nerite_request::Status;
+use nerite_shm::{LEASES_MAX, LEASES_PER_SESSION_MAX, Kind, ObjectNow, Origin, RegionState, Registry};
+
+use crate::errors::of_shm;
+use crate::{Api, Scope};
+
+/// Characters of a key that are shown.
+const KEY_CHARS_MAX: usize = 512;
+
+/// Somebody who is allowed.
+#[derive(Clone)]
+pub struct Operator(Api);
+
+/// Why somebody is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotOperator {
+    uid: u32,
+    own_uid: u32,
+}
+
+impl fmt::Display for NotOperator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NotOperator { uid, own_uid } = self;
+        write!(f, "this call is the operator's: user {own_uid}, who runs the server, and root may make it; ")?;
+        write!(f, "this session's user is {uid}")
+    }
+}
+
+/// Whether a user of a server run by `own_uid` is its operator.
+pub fn check_operator(uid: u32, own_uid: u32) -> Result<(), NotOperator> {
+    if uid == own_uid || uid == 0 { Ok(()) } else { Err(NotOperator { uid, own_uid }) }
+}
+
+impl Api {
+    /// The operator's calls, for the user `uid` of a server that `own_uid` runs.
+    pub fn operator(&self, uid: u32, own_uid: u32) -> Result<Operator, NotOperator> {
+        check_operator(uid, own_uid).map(|()| Operator(self.clone()))
+    }
+}
+
+impl Operator {
+    /// Up to `count` regions whose names follow `after`, by name: those of a session, or the common ones.
+    pub fn regions(&self, of: Option<&Scope>, after: Option<&str>, count: usize) -> Vec<RegionView> {
+        let Some(regions) = self.registry(of) else { return Vec::new() };
+        regions.inspect(after, count).into_iter().map(region_view).collect()
+    }
+
+    /// The region of that name: a session's own, or the common one.
+    pub fn region(&self, of: Option<&Scope>, name: &str) -> Option<RegionView> {
+        self.registry(of)?.inspect_one(name).map(region_view)
+    }
+
+    /// What is lent, by size.
+    pub fn pools(&self) -> PoolsView {
+        let pools = &self.0.0.pools;
+        let (limits, (classes, bytes_peak)) = (pools.limits(), pools.classes());
+        let class = |class: nerite_shm::ClassCounts| {
+            let nerite_shm::ClassCounts { byte_size, lent, idle, leases, peak } = class;
+            ClassView { byte_size, lent, idle, held: leases.saturating_sub(lent + idle), peak }
+        };
+        PoolsView {
+            bytes_max: limits.bytes_max,
+            session_bytes_max: limits.session_bytes_max,
+            leases_max: LEASES_MAX as u64,
+            session_leases_max: LEASES_PER_SESSION_MAX as u64,
+            bytes_peak,
+            classes: classes.into_iter().map(class).collect(),
+        }
+    }
+
+    /// The leases of a session, by size.
+    pub fn leases(&self, of: &Scope) -> Vec<LeaseView> {
+        let lease = |lease: nerite_shm::LeaseState| {
+            let nerite_shm::LeaseState { name, byte_size, lent, users } = lease;
+            LeaseView { name, byte_size: byte_size as u64, lent, users: users as u64 }
+        };
+        of.account().leases().into_iter().map(lease).collect()
+    }
+
+    /// What counts against a session, for `view` that says who it is.
+    pub fn session(&self, of: &Scope, view: SessionView) -> SessionView {
+        let (leases, lease_bytes) = of.used();
+        let regions = of.registry().map_or(0, |regions| regions.counts().mapped);
+        SessionView { regions, leases, lease_bytes, ..view }
+    }
+
+    /// Ends the registration of one region. Requests in flight keep its memory.
+    pub fn drop_region(&self, of: Option<&Scope>, name: &str) -> Result<Dropped, Status> {
+        let unknown = || Status::not_found(format!("no region '{name}' is registered"));
+        let regions = self.registry(of).ok_or_else(unknown)?;
+        let found = regions.inspect_one(name).filter(|found| found.registered).ok_or_else(unknown)?;
+        match found.record.kind() {
+            Kind::System => regions.unregister_system(name),
+            Kind::Cuda => regions.unregister_cuda(name),
+        }
+        .map_err(of_shm)?;
+        Ok(Dropped { count: 1, in_use: u64::from(found.users > 0) })
+    }
+
+    /// Ends the registrations of all common regions.
+    pub fn drop_all_regions(&self) -> Result<Dropped, Status> {
+        let (regions, before) = (&self.0.0.regions, self.0.0.regions.counts().registered);
+        regions.unregister_all_system().map_err(of_shm)?;
+        regions.unregister_all_cuda().map_err(of_shm)?;
+        let after = regions.counts();
+        let in_use = after.mapped.saturating_sub(after.registered);
+        Ok(Dropped { count: before.saturating_sub(after.registered), in_use })
+    }
+
+    fn registry<'a>(&'a self, of: Option<&'a Scope>) -> Option<&'a Registry> {
+        match of {
+            Some(scope) => scope.registry(),
+            None => Some(&self.0.0.regions),
+        }
+    }
+}
+
+fn region_view(state: RegionState) -> RegionView {
+    let RegionState { record, registered, users, lost_at, object_bytes, object_now } = state;
+    let origin = match &record.origin {
+        Origin::System { key, offset } => RegionOrigin::System { key: shown(key), offset: *offset },
+        Origin::Cuda { device_id } => RegionOrigin::Cuda { device_id: *device_id },
+    };
+    let object_now = match object_now {
+        ObjectNow::Same { byte_size } => ObjectState::Same { byte_size },
+        ObjectNow::Another => ObjectState::Another,
+        ObjectNow::Gone => ObjectState::Gone,
+        ObjectNow::Unknown => ObjectState::Unknown,
+    };
+    let (name, byte_size, lost_at) = (record.name.to_string(), record.byte_size, lost_at.map(|at| at as u64));
+    RegionView { name, origin, byte_size, session: 0, registered, users: users as u64, lost_at, object_bytes, object_now }
+}
+
+/// A key, unless its slashes make it longer than any that one would want to read. (Those at its beginning have no bound.)
+fn shown(key: &str) -> String {
+    match key.char_indices().nth(KEY_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &key[..end]),
+        None => key.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(uid: u32, own_uid: u32, refusal: Option<&str>) {
+        assert_eq!(check_operator(uid, own_uid).err().map(|why| why.to_string()).as_deref(), refusal);
+    }
+
+    #[test]
+    fn the_servers_own_user_and_root_are_operators_and_nobody_else() {
+        check(1000, 1000, None);
+        check(0, 1000, None);
+        check(0, 0, None);
+        let refusal = "this call is the operator's: user 1000, who runs the server, and root may make it; this session's \
+                       user is 1001";
+        check(1001, 1000, Some(refusal));
+        check(u32::MAX, 0, Some(&refusal.replace("1000,", "0,").replace("1001", "4294967295")));
+    }
+}

@@ -1,0 +1,85 @@
+//! What may the operator of a server ask through a session?
+
+use nerite_request::inspect::{Dropped, LeaseView, PoolsView, RegionView, SessionView};
+use nerite_wire::proto::session::v1;
+use v1::client_message::Call;
+use v1::server_message::Answer as Told;
+
+use super::Session;
+use super::calls::Answer;
+use crate::Error;
+
+/// The operator's calls. The server lets its own user and root make them, and refuses others.
+impl Session {
+    /// All regions that the server knows, the common ones and those of sessions, by session and name. With a name only those
+    /// of that name.
+    pub async fn inspect_regions(&self, name: Option<&str>) -> Result<Vec<RegionView>, Error> {
+        let (mut after, mut regions) = (None, Vec::new());
+        loop {
+            let call = Call::InspectRegions(v1::InspectRegions { after, name: name.map(str::to_owned) });
+            let Told::InspectedRegions(page) = self.told(call).await? else { return Err(unexpected()) };
+            regions.extend(page.regions.into_iter().map(RegionView::from));
+            after = page.next;
+            if after.is_none() {
+                return Ok(regions);
+            }
+        }
+    }
+
+    /// What the server lends, by size.
+    pub async fn inspect_pools(&self) -> Result<PoolsView, Error> {
+        match self.told(Call::InspectPools(v1::InspectPools {})).await? {
+            Told::InspectedPools(pools) => Ok(pools.into()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// All sessions but this one, by number.
+    pub async fn inspect_sessions(&self) -> Result<Vec<SessionView>, Error> {
+        match self.told(Call::InspectSessions(v1::InspectSessions {})).await? {
+            Told::InspectedSessions(all) => Ok(all.sessions.into_iter().map(SessionView::from).collect()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The leases of a session, by size. Their names are only told by their beginning.
+    pub async fn inspect_leases(&self, session: u64) -> Result<Vec<LeaseView>, Error> {
+        match self.told(Call::InspectLeases(v1::InspectLeases { session })).await? {
+            Told::InspectedLeases(all) => Ok(all.leases.into_iter().map(LeaseView::from).collect()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Ends the registration of a region: of a session's own, or (0) of a common one. Requests in flight keep its memory.
+    pub async fn drop_region(&self, session: u64, name: &str) -> Result<Dropped, Error> {
+        self.dropped(Call::DropRegion(v1::DropRegion { name: name.to_owned(), session })).await
+    }
+
+    /// Ends the registrations of all common regions.
+    pub async fn drop_all_regions(&self) -> Result<Dropped, Error> {
+        self.dropped(Call::DropAllRegions(v1::DropAllRegions {})).await
+    }
+
+    /// Ends another session, as if its client had gone.
+    pub async fn end_session(&self, session: u64) -> Result<Dropped, Error> {
+        self.dropped(Call::EndSession(v1::EndSession { session })).await
+    }
+
+    async fn dropped(&self, call: Call) -> Result<Dropped, Error> {
+        match self.told(call).await? {
+            Told::Dropped(dropped) => Ok(dropped.into()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn told(&self, call: Call) -> Result<Told, Error> {
+        match self.ask(call).await? {
+            Answer::Told(told) => Ok(told),
+            other => Err(other.unexpected()),
+        }
+    }
+}
+
+fn unexpected() -> Error {
+    Error::Answer("an answer to another question".to_owned())
+}

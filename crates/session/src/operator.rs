@@ -1,0 +1,199 @@
+//! How are the operator's calls answered?
+
+use nerite_api::{Operator, Scope};
+use nerite_request::inspect::{Dropped, RegionView};
+use nerite_request::Status;
+use nerite_wire::proto::session::v1;
+use prost::Message as _;
+use v1::client_message::Call;
+use v1::server_message::Answer;
+
+use crate::call::{Outcome, failure_packet};
+use crate::limits::{PAGE_BYTES, PAGE_REGIONS, SESSIONS_MAX};
+use crate::outbox::Closed;
+use crate::roster::{Place, Roster};
+use crate::serve::PERMISSION_DENIED;
+use crate::session::Session;
+
+/// Whether the call is one of the operator's.
+pub(crate) fn is_operators(call: &Call) -> bool {
+    match call {
+        Call::InspectRegions(_)
+        | Call::InspectPools(_)
+        | Call::InspectSessions(_)
+        | Call::InspectLeases(_)
+        | Call::DropRegion(_)
+        | Call::DropAllRegions(_)
+        | Call::EndSession(_) => true,
+        _ => false,
+    }
+}
+
+/// What somebody hears whose session is of the operator's reserve and who makes other calls.
+pub(crate) fn only_operators_calls() -> Status {
+    Status::unavailable(format!(
+        "all {SESSIONS_MAX} places are taken; this session has one of the operator's, for the operator's calls alone"
+    ))
+}
+
+impl Session {
+    /// Carries out one of the operator's calls, if that is who asks.
+    pub(crate) fn operate(&self, call: Call) -> Result<Outcome, Status> {
+        let roster = self.place.roster();
+        let operator = match self.api.operator(self.place.uid(), roster.own_uid()) {
+            Ok(operator) => operator,
+            Err(refusal) => {
+                let error = v1::Error { code: PERMISSION_DENIED, message: refusal.to_string() };
+                return Ok(Outcome::from(Answer::Error(error)));
+            }
+        };
+        let answer = match call {
+            Call::InspectRegions(asked) => Answer::InspectedRegions(regions(&operator, roster, asked)),
+            Call::InspectPools(_) => Answer::InspectedPools(operator.pools().into()),
+            Call::InspectSessions(_) => Answer::InspectedSessions(sessions(&operator, &self.place)),
+            Call::InspectLeases(of) => {
+                let leases = roster.one(of.session, |parts| operator.leases(&parts.scope));
+                let leases = leases.ok_or_else(|| no_session(of.session))?.into_iter().map(Into::into).collect();
+                Answer::InspectedLeases(v1::InspectedLeases { leases })
+            }
+            Call::DropRegion(region) => dropped(drop_region(&operator, roster, &region)?),
+            Call::DropAllRegions(_) => dropped(operator.drop_all_regions()?),
+            Call::EndSession(asked) => dropped(end(&self.place, asked.session)?),
+            _ => return Err(Status::unsupported("the server does not know this call")),
+        };
+        Ok(Outcome::from(answer))
+    }
+}
+
+fn dropped(dropped: Dropped) -> Answer {
+    log::info!("the operator dropped {} regions or sessions, {} of them in use", dropped.count, dropped.in_use);
+    Answer::Dropped(dropped.into())
+}
+
+fn no_session(number: u64) -> Status {
+    Status::not_found(format!("there is no session {number}"))
+}
+
+/// All but the one who asks.
+fn sessions(operator: &Operator, asker: &Place) -> v1::InspectedSessions {
+    let mut sessions = Vec::new();
+    asker.roster().each_from(0, |number, member, parts| {
+        if number != asker.number() {
+            let mut view = operator.session(&parts.scope, member.view(number));
+            view.inferences = parts.in_flight.count() as u64;
+            sessions.push(view.into());
+        }
+        true
+    });
+    v1::InspectedSessions { sessions }
+}
+
+fn drop_region(operator: &Operator, roster: &Roster, region: &v1::DropRegion) -> Result<Dropped, Status> {
+    match region.session {
+        0 => operator.drop_region(None, &region.name),
+        number => roster
+            .one(number, |parts| operator.drop_region(Some(&parts.scope), &region.name))
+            .unwrap_or_else(|| Err(no_session(number))),
+    }
+}
+
+/// Ends a session as if its client had gone, which hears why.
+fn end(asker: &Place, number: u64) -> Result<Dropped, Status> {
+    if number == asker.number() {
+        return Err(Status::invalid(format!("session {number} is this one")));
+    }
+    let ended = asker.roster().one(number, |parts| {
+        let in_use = u64::from(parts.in_flight.count() > 0);
+        parts.outbox.end(failure_packet(&Status::unavailable(Closed::Ended.to_string())));
+        Dropped { count: 1, in_use }
+    });
+    ended.ok_or_else(|| no_session(number))
+}
+
+/// One page of all regions, or of those of one name.
+fn regions(operator: &Operator, roster: &Roster, asked: v1::InspectRegions) -> v1::InspectedRegions {
+    let v1::InspectRegions { after: cursor, name } = asked;
+    let mut page = Page::default();
+    let mut fill = |session: u64, scope: Option<&Scope>| {
+        let after = cursor.as_ref().filter(|cursor| cursor.session == session).map(|cursor| cursor.name.as_str());
+        match &name {
+            Some(_) if after.is_some() => {}
+            Some(name) => operator.region(scope, name).into_iter().for_each(|region| page.add(session, region)),
+            None => page.fill(session, after, |after| operator.regions(scope, after, PAGE_REGIONS)),
+        }
+        !page.is_full()
+    };
+    let first = cursor.as_ref().map_or(0, |cursor| cursor.session);
+    if first > 0 || fill(0, None) {
+        roster.each_from(first, |number, _, parts| fill(number, Some(&parts.scope)));
+    }
+    page.close()
+}
+
+#[derive(Default)]
+struct Page {
+    regions: Vec<v1::InspectedRegion>,
+    bytes: usize,
+}
+
+impl Page {
+    fn add(&mut self, session: u64, region: RegionView) {
+        let region = v1::InspectedRegion::from(RegionView { session, ..region });
+        // Its own head in the list takes a few bytes more.
+        self.bytes += region.encoded_len() + 8;
+        self.regions.push(region);
+    }
+
+    fn fill(&mut self, session: u64, after: Option<&str>, fetch: impl Fn(Option<&str>) -> Vec<RegionView>) {
+        let mut after = after.map(str::to_owned);
+        loop {
+            let some = fetch(after.as_deref());
+            let Some(last) = some.last() else { return };
+            after = Some(last.name.clone());
+            for region in some {
+                if self.is_full() {
+                    return;
+                }
+                self.add(session, region);
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= PAGE_BYTES
+    }
+
+    fn close(self) -> v1::InspectedRegions {
+        let last = self.regions.last().filter(|_| self.is_full());
+        let next = last.map(|region| v1::RegionCursor { session: region.session, name: region.name.clone() });
+        v1::InspectedRegions { regions: self.regions, next }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(after: Option<&str>, count: u32) -> Vec<RegionView> {
+        let first = after.map_or(0, |after| after[1..].parse::<u32>().map_or(0, |number| number + 1));
+        let region = |number| RegionView { name: format!("r{number:04}"), ..RegionView::default() };
+        (first..count.min(first.saturating_add(PAGE_REGIONS as u32))).map(region).collect()
+    }
+
+    #[test]
+    fn pages_end_in_time_and_go_on_where_they_ended() {
+        let (mut after, mut told) = (None::<String>, Vec::new());
+        loop {
+            let mut page = Page::default();
+            page.fill(3, after.as_deref(), |after| some(after, 9000));
+            let page = page.close();
+            assert!(page.encoded_len() < PAGE_BYTES + 1024);
+            told.extend(page.regions.iter().map(|region| region.name.clone()));
+            match page.next {
+                Some(next) => after = Some(next.name),
+                None => break,
+            }
+        }
+        assert_eq!(told, (0..9000).map(|number| format!("r{number:04}")).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,246 @@
+//! Who has a session, and may there be one more?
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use nerite_api::{Scope, check_operator};
+use nerite_request::inspect::SessionView;
+
+use crate::inference::InFlight;
+use crate::limits::{CLIENT_CHARS_MAX, OPERATOR_SESSIONS_MAX, SESSIONS_MAX, SESSIONS_PER_USER_MAX};
+use crate::outbox::Outbox;
+
+/// Who connected, as the system vouches for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) uid: u32,
+    /// 0 if its process cannot be seen from here.
+    pub(crate) pid: u32,
+    /// What the system calls its program.
+    pub(crate) command: String,
+}
+
+/// All sessions, by number.
+pub(crate) struct Roster {
+    own_uid: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    last: u64,
+    members: BTreeMap<u64, Member>,
+}
+
+/// One session as others see it.
+pub(crate) struct Member {
+    peer: Peer,
+    since: Instant,
+    client: String,
+    operator_only: bool,
+    parts: Option<Parts>,
+}
+
+/// What a session is made of. Others look at it under the roster's lock only and keep nothing of it, so that the session's
+/// own task is the one that takes it down.
+pub(crate) struct Parts {
+    pub(crate) scope: Arc<Scope>,
+    pub(crate) in_flight: Arc<InFlight>,
+    pub(crate) outbox: Arc<Outbox>,
+}
+
+/// Why there is no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Full {
+    #[error("{SESSIONS_MAX} sessions are open; try again later")]
+    All,
+    #[error("user {0} has {SESSIONS_PER_USER_MAX} sessions open, which is all that one user may have; close some")]
+    User(u32),
+}
+
+/// A session's place; given back when dropped.
+pub(crate) struct Place {
+    roster: Arc<Roster>,
+    number: u64,
+    uid: u32,
+    operator_only: bool,
+}
+
+impl Peer {
+    /// Asked when it connects: later its number may be another process's.
+    pub(crate) fn of(credentials: &tokio::net::unix::UCred) -> Peer {
+        let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
+        // A file of /proc is made in memory: reading it does not block in any way that matters.
+        let command = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command).trim_end_matches('\n').to_owned();
+        Peer { uid: credentials.uid(), pid, command }
+    }
+}
+
+impl Roster {
+    /// For a server of this user.
+    pub(crate) fn new(own_uid: u32) -> Arc<Roster> {
+        Arc::new(Roster { own_uid, state: Mutex::default() })
+    }
+
+    /// A place for `peer`, if there is one.
+    pub(crate) fn reserve(self: &Arc<Roster>, peer: Peer) -> Result<Place, Full> {
+        let uid = peer.uid;
+        let mut state = self.lock();
+        let operator_only = !admit(&Taken::of(state.members.values(), uid), uid, self.own_uid)?;
+        state.last += 1;
+        let number = state.last;
+        let (since, client) = (Instant::now(), String::new());
+        state.members.insert(number, Member { peer, since, client, operator_only, parts: None });
+        drop(state);
+        Ok(Place { roster: Arc::clone(self), number, uid, operator_only })
+    }
+
+    /// The user who runs the server.
+    pub(crate) fn own_uid(&self) -> u32 {
+        self.own_uid
+    }
+
+    /// Shows each session from `first` on to `look`, by number, until it has seen enough (false).
+    pub(crate) fn each_from(&self, first: u64, mut look: impl FnMut(u64, &Member, &Parts) -> bool) {
+        let state = self.lock();
+        for (number, member) in state.members.range(first..) {
+            let Some(parts) = &member.parts else { continue };
+            if !look(*number, member, parts) {
+                return;
+            }
+        }
+    }
+
+    /// Shows the session of that number to `look`.
+    pub(crate) fn one<T>(&self, number: u64, look: impl FnOnce(&Parts) -> T) -> Option<T> {
+        self.lock().members.get(&number)?.parts.as_ref().map(look)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Member {
+    /// Who it is and since when; the rest is for others to fill in.
+    pub(crate) fn view(&self, number: u64) -> SessionView {
+        let Member { peer: Peer { uid, pid, command }, since, client, operator_only, .. } = self;
+        let age_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let (command, client) = (command.clone(), client.clone());
+        let operator_only = *operator_only;
+        SessionView { number, pid: *pid, uid: *uid, command, client, age_ms, operator_only, ..SessionView::default() }
+    }
+}
+
+impl Place {
+    /// The session is there.
+    pub(crate) fn seat(&self, parts: Parts) {
+        if let Some(member) = self.roster.lock().members.get_mut(&self.number) {
+            member.parts = Some(parts);
+        }
+    }
+
+    /// The client has said what it is.
+    pub(crate) fn introduce(&self, client: &str) {
+        if let Some(member) = self.roster.lock().members.get_mut(&self.number) {
+            member.client = client.chars().take(CLIENT_CHARS_MAX).collect();
+        }
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    pub(crate) fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// Whether it is one of the operator's reserve, for the operator's calls alone.
+    pub(crate) fn is_operator_only(&self) -> bool {
+        self.operator_only
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let gone = self.roster.lock().members.remove(&self.number);
+        drop(gone);
+    }
+}
+
+/// Places that are taken.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    all: usize,
+    of_user: usize,
+    of_reserve: usize,
+}
+
+impl Taken {
+    fn of<'a>(members: impl Iterator<Item = &'a Member>, uid: u32) -> Taken {
+        members.fold(Taken::default(), |taken, member| Taken {
+            all: taken.all + usize::from(!member.operator_only),
+            of_user: taken.of_user + usize::from(!member.operator_only && member.peer.uid == uid),
+            of_reserve: taken.of_reserve + usize::from(member.operator_only),
+        })
+    }
+}
+
+/// Whether there is a place for a session of `uid` (true), one of the reserve (false), or none.
+fn admit(taken: &Taken, uid: u32, own_uid: u32) -> Result<bool, Full> {
+    let full = if taken.all >= SESSIONS_MAX {
+        Full::All
+    } else if uid != own_uid && taken.of_user >= SESSIONS_PER_USER_MAX {
+        Full::User(uid)
+    } else {
+        return Ok(true);
+    };
+    let reserve = check_operator(uid, own_uid).is_ok() && taken.of_reserve < OPERATOR_SESSIONS_MAX;
+    if reserve { Ok(false) } else { Err(full) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(all: usize, of_user: usize, of_reserve: usize, uid: u32, expect: Result<bool, Full>) {
+        assert_eq!(admit(&Taken { all, of_user, of_reserve }, uid, 1000), expect, "{all} {of_user} {of_reserve} {uid}");
+    }
+
+    #[test]
+    fn one_user_cannot_take_all_places_unless_it_is_the_servers_own() {
+        check(0, 0, 0, 7, Ok(true));
+        check(255, 63, 4, 7, Ok(true));
+        check(64, 64, 0, 7, Err(Full::User(7)));
+        check(64, 64, 0, 1000, Ok(true));
+        check(255, 255, 0, 1000, Ok(true));
+    }
+
+    #[test]
+    fn an_operator_finds_a_place_in_the_reserve_when_all_are_taken() {
+        check(256, 0, 0, 7, Err(Full::All));
+        check(256, 256, 3, 1000, Ok(false));
+        check(256, 0, 3, 0, Ok(false));
+        check(256, 0, 4, 0, Err(Full::All));
+        check(64, 64, 0, 0, Ok(false));
+        check(64, 64, 4, 0, Err(Full::User(0)));
+    }
+
+    #[test]
+    fn a_place_is_given_back_and_its_number_is_not() {
+        let roster = Roster::new(1000);
+        let peer = || Peer { uid: 7, pid: 1, command: String::new() };
+        let places: Vec<_> = (0..SESSIONS_PER_USER_MAX).map(|_| roster.reserve(peer())).collect();
+        assert!(places.iter().all(Result::is_ok));
+        assert_eq!(roster.reserve(peer()).err(), Some(Full::User(7)));
+        drop(places);
+        assert_eq!(roster.reserve(peer()).map(|place| place.number()), Ok(SESSIONS_PER_USER_MAX as u64 + 1));
+    }
+}
