@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use nerite_engine::Engine;
 use nerite_request::Status;
-use nerite_shm::{LeaseLimits, Pools, Registry};
+use nerite_shm::{LeaseLimits, Pools, Registry, random_bits};
 use nerite_wire::prometheus::HostMetrics;
 use regex::Regex;
 
@@ -18,6 +18,8 @@ use crate::trace::Trace;
 pub struct Api(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
+    /// 32 hexadecimal digits that no other server process has.
+    pub server_id: String,
     pub engine: Arc<Engine>,
     pub regions: Arc<Registry>,
     pub pools: Arc<Pools>,
@@ -68,7 +70,14 @@ impl Api {
         options: Options,
     ) -> Api {
         let (trace, stopping, host) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
-        Api(Arc::new(Inner { engine, regions, pools, log, trace, options, stopping, host }))
+        // Without randomness the server has no identity, and says so by naming none.
+        let server_id = random_bits().map(|bits| format!("{bits:032x}")).unwrap_or_default();
+        Api(Arc::new(Inner { server_id, engine, regions, pools, log, trace, options, stopping, host }))
+    }
+
+    /// This server process, as its metadata and its sessions name it; empty if it could not be told apart from others.
+    pub fn server_id(&self) -> &str {
+        &self.0.server_id
     }
 
     /// Whether a call of `category` may go on; `header` looks one up by its lower-case name.

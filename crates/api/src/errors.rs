@@ -21,6 +21,7 @@ pub fn of_lease(error: LeaseError) -> Status {
         LeaseErrorKind::Invalid => Code::InvalidArg,
         LeaseErrorKind::Full => Code::Unavailable,
         LeaseErrorKind::Missing => Code::NotFound,
+        LeaseErrorKind::Cancelled => Code::Cancelled,
         LeaseErrorKind::Internal => Code::Internal,
     };
     Status::new(code, error.to_string())

@@ -7,23 +7,19 @@
 //!
 //! What a session registers is its own: nobody else can name it, list it or unregister it, and it goes with the session.
 
-mod places;
-
 use std::sync::{Arc, OnceLock};
 
 use nerite_memory::{Buffer, Slot};
 use nerite_request::report::SystemRegionReport;
-use nerite_request::{Ask, Cancel, RegionRef, Response, Status};
+use nerite_request::{Ask, Cancel, RegionRef, Response, SessionRef, Status};
 use nerite_shm::limits::{MAPPED_BYTES_MAX, REGIONS_MAX};
-use nerite_shm::{Account, LEASES_MAX, Lease, LeaseLimits, LeaseName, Loan, Pools, Registry, ShmError};
+use nerite_shm::{Account, LEASES_MAX, Lease, LeaseError, LeaseLimits, LeaseName, Loan, Pools, Registry, ShmError};
 
 use crate::access::Category;
 use crate::admit::Regions;
 use crate::errors::{of_lease, of_shm};
+use crate::places::Placed;
 use crate::{Api, access};
-
-pub use places::Placed;
-use places::Places;
 
 /// Regions one session may have registered.
 pub const REGIONS_PER_SESSION_MAX: usize = 64;
@@ -82,6 +78,27 @@ impl Scope {
         self.account.borrow(byte_size).map_err(of_lease)
     }
 
+    /// A lease that the session has, with its descriptor if that was not sent yet: for those that a response named.
+    pub fn fetch(&self, name: &str) -> Result<Loan, Status> {
+        self.account.fetch(name).map_err(of_lease)
+    }
+
+    /// Whether the session has all of these leases.
+    pub fn check_leases(&self, names: &[String]) -> Result<(), Status> {
+        let missing = names.iter().any(|name| self.account.find(name).is_none());
+        if missing { Err(of_lease(LeaseError::Unknown)) } else { Ok(()) }
+    }
+
+    /// What outputs of any protocol name to be placed in leases of this session; `None` if it has no key.
+    pub fn key(&self) -> Option<SessionRef> {
+        self.account.key().map(|key| SessionRef { key, tag: 0 })
+    }
+
+    /// Nobody waits for answers to requests of this tag: what was placed for them comes back, and nothing more is.
+    pub fn abandon(&self, tag: u64) {
+        self.account.abandon(tag);
+    }
+
     /// Takes a lease back. Requests that use it go on.
     pub fn give_back(&self, name: &str) -> Result<(), Status> {
         self.account.give_back(name).map_err(of_lease)
@@ -128,18 +145,18 @@ impl Scope {
         ask: Ask,
         leased: Vec<String>,
         cancel: Cancel,
-        mut sink: impl FnMut(Response, Vec<Placed>) + Send + 'static,
+        sink: impl FnMut(Response, Vec<Placed>) + Send + 'static,
     ) -> Result<(), Status> {
-        if leased.is_empty() {
-            return self.api.submit(ask, self, cancel, move |response| sink(response, Vec::new()), |reply| reply);
-        }
-        let places = Places::new(Arc::clone(&self.account), leased, &ask);
-        let room = places.clone();
-        let sink = move |response| {
-            let (response, placed) = places.settle(response);
-            sink(response, placed);
-        };
-        self.api.submit(ask, self, cancel, sink, |reply| reply.offering(move |output, bytes| room.place(output, bytes)))
+        self.api.submit(ask, self, Some((&self.account, leased)), cancel, sink)
+    }
+
+    pub(crate) fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// The session's regions, if it ever registered any.
+    pub(crate) fn registry(&self) -> Option<&Registry> {
+        self.regions.get()
     }
 
     fn own_regions(&self) -> &Registry {

@@ -6,7 +6,8 @@ use nerite_wire::proto::session::{VERSION, v1};
 use v1::client_message::Call;
 use v1::server_message::Answer;
 
-use crate::limits::{INFERENCES_MAX, PACKET_BYTES_MAX};
+use crate::limits::{DESCRIPTORS_MAX, INFERENCES_MAX, PACKET_BYTES_MAX};
+use crate::operator::{is_operators, only_operators_calls};
 use crate::session::Session;
 use crate::socket::Packet;
 
@@ -27,6 +28,12 @@ impl From<Answer> for Outcome {
 impl Session {
     /// Carries out one call of a client that has said Hello.
     pub(crate) fn carry_out(&mut self, id: u64, call: Call) -> Result<Outcome, Status> {
+        if is_operators(&call) {
+            return self.operate(call);
+        }
+        if self.place.is_operator_only() {
+            return Err(only_operators_calls());
+        }
         if let Some(category) = category(&call) {
             self.allow(category)?;
         }
@@ -42,6 +49,11 @@ impl Session {
                 Outcome::from(Answer::Done(v1::Done {}))
             }
             Call::Borrow(borrow) => lend(scope, borrow.byte_size)?,
+            Call::Fetch(fetch) => send_leases(scope, &fetch.names)?,
+            Call::Abandon(abandon) => {
+                scope.abandon(abandon.tag);
+                Outcome::from(Answer::Done(v1::Done {}))
+            }
             Call::RegisterSystem(region) => {
                 let v1::RegisterSystem { name, key, offset, byte_size } = region;
                 scope.register_system(&name, &key, offset, byte_size)?;
@@ -57,6 +69,7 @@ impl Session {
                 let (session_bytes_max, inferences) = (limits.session_bytes_max, self.in_flight.count() as u32);
                 Outcome::from(Answer::SessionReport(v1::SessionReport { leases, bytes, session_bytes_max, inferences }))
             }
+            _ => return Err(Status::unsupported("the server does not know this call")),
         })
     }
 
@@ -77,6 +90,8 @@ impl Session {
             session_bytes_max: limits.session_bytes_max,
             lease_bytes_max: limits.bytes_max,
             inferences_max: INFERENCES_MAX as u32,
+            server_id: self.api.server_id().to_owned(),
+            session_key: self.scope.key().map(|key| key.to_string()).unwrap_or_default(),
         })))
     }
 }
@@ -99,6 +114,11 @@ pub(crate) fn failure(id: u64, status: &Status) -> v1::ServerMessage {
     v1::ServerMessage { id, answer: Some(Answer::Error(error)), ..v1::ServerMessage::default() }
 }
 
+/// A failure of no call, as a packet.
+pub(crate) fn failure_packet(status: &Status) -> Packet {
+    Packet { bytes: nerite_wire::proto::session::encode_answer(&failure(0, status)), descriptors: Vec::new() }
+}
+
 /// What the client is told of a lease; `descriptor` as long as nobody has taken it out of the loan.
 pub(crate) fn lease_message(loan: &nerite_api::Loan) -> v1::Lease {
     let (name, byte_size) = (loan.lease.name().to_string(), loan.lease.byte_size() as u64);
@@ -109,6 +129,21 @@ fn lend(scope: &Scope, byte_size: u64) -> Result<Outcome, Status> {
     let loan = scope.borrow(byte_size)?;
     let message = lease_message(&loan);
     Ok(Outcome::Answer(Answer::Lease(message), loan.descriptor.into_iter().collect()))
+}
+
+/// All of them or an error, for a client that is told of half could not say which.
+fn send_leases(scope: &Scope, names: &[String]) -> Result<Outcome, Status> {
+    if names.len() > DESCRIPTORS_MAX {
+        return Err(Status::invalid(format!(
+            "{} leases are asked for, at most {DESCRIPTORS_MAX} descriptors fit in an answer",
+            names.len()
+        )));
+    }
+    scope.check_leases(names)?;
+    let mut loans = names.iter().map(|name| scope.fetch(name)).collect::<Result<Vec<_>, Status>>()?;
+    let leases = loans.iter().map(lease_message).collect();
+    let descriptors = loans.iter_mut().filter_map(|loan| loan.descriptor.take()).collect();
+    Ok(Outcome::Answer(Answer::Leases(v1::Leases { leases }), descriptors))
 }
 
 fn regions(scope: &Scope, name: &str) -> Result<v1::Regions, Status> {
@@ -125,9 +160,17 @@ fn regions(scope: &Scope, name: &str) -> Result<v1::Regions, Status> {
 fn category(call: &Call) -> Option<Category> {
     match call {
         Call::Infer(_) => Some(Category::Inference),
-        Call::Borrow(_) | Call::RegisterSystem(_) | Call::UnregisterSystem(_) | Call::SystemStatus(_) => {
+        Call::Borrow(_) | Call::Fetch(_) | Call::RegisterSystem(_) | Call::UnregisterSystem(_) | Call::SystemStatus(_) => {
             Some(Category::SharedMemory)
         }
-        Call::Hello(_) | Call::Cancel(_) | Call::SessionStatus(_) => None,
+        Call::Hello(_) | Call::Cancel(_) | Call::Abandon(_) | Call::SessionStatus(_) => None,
+        // The operator's calls have a rule of their own, which comes first.
+        Call::InspectRegions(_)
+        | Call::InspectPools(_)
+        | Call::InspectSessions(_)
+        | Call::InspectLeases(_)
+        | Call::DropRegion(_)
+        | Call::DropAllRegions(_)
+        | Call::EndSession(_) => None,
     }
 }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use nerite_engine::Served;
 use nerite_request::{Ask, Cancel, Reply, Request, Response, Status};
+use nerite_shm::Account;
 use tokio::sync::oneshot;
 
 use crate::access::Protocol;
 use crate::admit::{Contract, Regions, admit};
 use crate::classify::classify;
+use crate::places::{Placed, Places};
 use crate::{Api, admit};
 
 impl Api {
@@ -49,28 +51,41 @@ impl Api {
         &self,
         ask: Ask,
         cancel: Cancel,
-        sink: impl FnMut(Response) + Send + 'static,
+        mut sink: impl FnMut(Response) + Send + 'static,
     ) -> Result<(), Status> {
-        self.submit(ask, &self.global(), cancel, sink, |reply| reply)
+        self.submit(ask, &self.global(), None, cancel, move |response, _| sink(response))
     }
 
-    /// The steps of every inference, whoever asks: names are those of `regions`, and `equip` adds to the way back what the
-    /// front end has to offer.
+    /// The steps of every inference, whoever asks: names are those of `regions`; outputs of the list in `own` are placed in
+    /// leases of that session, and told beside the response.
     pub(crate) fn submit(
         &self,
         mut ask: Ask,
         regions: &dyn Regions,
+        own: Option<(&Arc<Account>, Vec<String>)>,
         cancel: Cancel,
-        mut sink: impl FnMut(Response) + Send + 'static,
-        equip: impl FnOnce(Reply) -> Reply,
+        mut sink: impl FnMut(Response, Vec<Placed>) + Send + 'static,
     ) -> Result<(), Status> {
         let served = self.served(&ask.model, &ask.version)?;
         let admitted = admit(&mut ask, &contract(&served), regions)?;
         let finish = Finish::of(&ask, &served);
-        let reply = equip(match finish {
-            None => Reply::new(ask.id.clone(), sink),
-            Some(finish) => Reply::new(ask.id.clone(), move |response| sink(finish.apply(response))),
-        });
+        let id = ask.id.clone();
+        let reply = match (finish, Places::of(&ask, own, &self.0.pools)?) {
+            (None, None) => Reply::new(id, move |response| sink(response, Vec::new())),
+            (Some(finish), None) => Reply::new(id, move |response| sink(finish.apply(response), Vec::new())),
+            (finish, Some(places)) => {
+                let room = places.clone();
+                let settled = move |response| {
+                    let finished = match &finish {
+                        Some(finish) => finish.apply(response),
+                        None => response,
+                    };
+                    let (response, placed) = places.settle(finished);
+                    sink(response, placed);
+                };
+                Reply::new(id, settled).offering(move |output, bytes| room.place(output, bytes))
+            }
+        };
         let admit::Admitted { inputs, wanted, rows } = admitted;
         let Ask { id, priority, timeout_us, sequence, parameters, .. } = ask;
         served.submit(Request { id, rows, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, reply });

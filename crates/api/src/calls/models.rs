@@ -50,10 +50,12 @@ impl Api {
     pub fn server_report(&self) -> Result<ServerReport, Status> {
         self.check_running()?;
         let options = &self.0.options;
+        // Clients look for words they know and pass over others. Ours look whether a session socket is this server's.
+        let own = Some(self.server_id()).filter(|id| !id.is_empty()).map(|id| format!("nerite_server({id})"));
         Ok(ServerReport {
             name: options.id.clone(),
             version: options.version.clone(),
-            extensions: EXTENSIONS.iter().map(|&extension| extension.to_owned()).collect(),
+            extensions: EXTENSIONS.iter().map(|&extension| extension.to_owned()).chain(own).collect(),
         })
     }
 
