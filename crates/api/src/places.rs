@@ -1,0 +1,198 @@
+//! Where do outputs go whose size the client could not know?
+//!
+//! Into leases of a session: that of the request itself, or one that an output names by its key, whatever protocol brought it.
+//! A runtime that asks for a place before it computes gets a lease of the right size and writes there; what another runtime
+//! leaves in memory of its own is copied, and counted, when its response passes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nerite_memory::{Reason, Slot};
+use nerite_request::{Ask, Lent, Output, RegionRef, Response, SessionRef, Status};
+use nerite_shm::{Account, LeaseError, LeaseErrorKind, Loan, Pools};
+
+use crate::errors::{of_lease, of_shm};
+
+/// An output that was written to a lease chosen by the server, from the lease's first byte on.
+#[derive(Debug)]
+pub struct Placed {
+    /// The model's name for it.
+    pub output: String,
+    /// The lease.
+    pub loan: Loan,
+    /// Bytes of the output.
+    pub byte_size: u64,
+    account: Arc<Account>,
+}
+
+impl Placed {
+    /// Takes the lease back, for a response that cannot be sent.
+    pub fn cancel(self) {
+        self.account.cancel(self.loan);
+    }
+
+    /// As the response itself tells of it. The lease comes back if nobody is told.
+    fn lent(self) -> Lent {
+        let Placed { output, loan, byte_size, account } = self;
+        let region = RegionRef { name: loan.lease.name().to_string(), offset: 0, byte_size };
+        // Only the name is kept: a lease that somebody holds would not be lent again.
+        let name = region.name.clone();
+        drop(loan);
+        Lent::new(output, region, move || account.recall(&name))
+    }
+}
+
+/// The places of one request, shared by the model that asks for them and the response that tells of them.
+#[derive(Clone)]
+pub(crate) struct Places(Arc<Shared>);
+
+struct Shared {
+    spots: Vec<Spot>,
+    /// Lent to the model, and in no response yet.
+    open: Mutex<Vec<Loan>>,
+}
+
+/// One output, and who pays for its lease.
+struct Spot {
+    output: String,
+    account: Arc<Account>,
+    way: Way,
+}
+
+/// How the client hears of a lease.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// With its descriptor, beside the response.
+    Packet,
+    /// By name, in the response. The client gave the request this tag.
+    Response { tag: u64 },
+}
+
+impl Places {
+    /// Places for the outputs of `ask` that name a session, and those of the list, which is its own session's. `None` if there
+    /// are none of either.
+    pub(crate) fn of(ask: &Ask, own: Option<(&Arc<Account>, Vec<String>)>, pools: &Pools) -> Result<Option<Places>, Status> {
+        let mut spots = Vec::new();
+        for output in &ask.outputs {
+            if let Some(session) = &output.session {
+                let (output, account) = (output.name.clone(), account(session, pools)?);
+                spots.push(Spot { output, account, way: Way::Response { tag: session.tag } });
+            }
+        }
+        let (own, named) = own.unzip();
+        for output in named.unwrap_or_default() {
+            // Classes are made here and not by the model: they travel in the response.
+            let asked = ask.outputs.iter().find(|one| one.name == output);
+            let elsewhere = asked.is_some_and(|one| one.classes > 0 || one.session.is_some());
+            if let Some(account) = own.filter(|_| !elsewhere) {
+                spots.push(Spot { output, account: Arc::clone(account), way: Way::Packet });
+            }
+        }
+        Ok((!spots.is_empty()).then(|| Places(Arc::new(Shared { spots, open: Mutex::default() }))))
+    }
+
+    /// A place for `bytes` bytes of `output`; `None` for an output that travels in the response.
+    pub(crate) fn place(&self, output: &str, bytes: usize) -> Result<Option<Slot>, Status> {
+        let Some(spot) = self.0.spot(output).filter(|_| bytes > 0) else { return Ok(None) };
+        let Some((loan, slot)) = spot.lend(bytes)? else { return Ok(None) };
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner).push(loan);
+        Ok(Some(slot))
+    }
+
+    /// The response, which tells of leases that outputs named a session for, and those that go with their descriptors.
+    pub(crate) fn settle(&self, mut response: Response) -> (Response, Vec<Placed>) {
+        let mut placed = Vec::new();
+        for output in &mut response.outputs {
+            match self.0.settle(output) {
+                Ok(None) => {}
+                Ok(Some((Way::Packet, one))) => placed.push(one),
+                Ok(Some((Way::Response { .. }, one))) => response.lent.push(one.lent()),
+                Err(status) => {
+                    response.error = Some(status);
+                    break;
+                }
+            }
+        }
+        if response.error.is_some() {
+            response.outputs = Vec::new();
+            response.lent = Vec::new();
+            placed.drain(..).for_each(Placed::cancel);
+        }
+        (response, placed)
+    }
+}
+
+impl Shared {
+    fn spot(&self, output: &str) -> Option<&Spot> {
+        self.spots.iter().find(|spot| spot.output == output)
+    }
+
+    fn settle(&self, output: &mut Output) -> Result<Option<(Way, Placed)>, Status> {
+        let Some(spot) = self.spot(&output.name).filter(|_| !output.data.is_empty()) else { return Ok(None) };
+        if output.placed {
+            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = open.iter().position(|loan| loan.lease.starts(&output.data));
+            return Ok(at.map(|at| spot.placed(output, open.swap_remove(at))));
+        }
+        let Some((loan, mut slot)) = spot.lend(output.data.len())? else { return Ok(None) };
+        if let Err(fault) = slot.fill_from(0, &output.data, Reason::OutputPlacement) {
+            spot.account.cancel(loan);
+            return Err(Status::internal(fault.to_string()));
+        }
+        output.data = slot.filled().into_buffer();
+        output.placed = true;
+        Ok(Some(spot.placed(output, loan)))
+    }
+}
+
+impl Spot {
+    /// A lease of at least so many bytes; `None` if there is no room for one and the output may travel in the response.
+    fn lend(&self, bytes: usize) -> Result<Option<(Loan, Slot)>, Status> {
+        let lent = match self.way {
+            Way::Packet => self.account.borrow(bytes as u64),
+            Way::Response { tag } => {
+                self.account.place(bytes as u64, tag).map(|lease| Loan { lease, descriptor: None })
+            }
+        };
+        let loan = match lent {
+            Ok(loan) => loan,
+            Err(error) if self.travels_instead(&error) => return Ok(None),
+            Err(error) => return Err(of_lease(error)),
+        };
+        let extent = loan.lease.locate(0, bytes as u64).map_err(of_shm)?;
+        let slot = loan.lease.slot(extent);
+        Ok(Some((loan, slot)))
+    }
+
+    /// A message of HTTP or gRPC has room for any output; a session's packet has not.
+    fn travels_instead(&self, error: &LeaseError) -> bool {
+        let lacks_room = match error.kind() {
+            LeaseErrorKind::Full | LeaseErrorKind::Invalid | LeaseErrorKind::Internal => *error != LeaseError::Closed,
+            LeaseErrorKind::Missing | LeaseErrorKind::Cancelled => false,
+        };
+        lacks_room && self.way != Way::Packet
+    }
+
+    fn placed(&self, output: &Output, loan: Loan) -> (Way, Placed) {
+        let (output, byte_size) = (output.name.clone(), output.data.len() as u64);
+        (self.way, Placed { output, loan, byte_size, account: Arc::clone(&self.account) })
+    }
+}
+
+impl Drop for Shared {
+    /// What the model asked for and no response told of. A session that did not pay for a lease does not know its name.
+    fn drop(&mut self) {
+        let open = std::mem::take(self.open.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for loan in open {
+            let name = loan.lease.name().to_string();
+            if let Some(spot) = self.spots.iter().find(|spot| spot.account.find(&name).is_some()) {
+                spot.account.cancel(loan);
+            }
+        }
+    }
+}
+
+fn account(session: &SessionRef, pools: &Pools) -> Result<Arc<Account>, Status> {
+    pools.account(session.key).ok_or_else(|| {
+        Status::not_found(format!("Unable to find shared memory region: '{session}': no session of that key is open"))
+    })
+}
