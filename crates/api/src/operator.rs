@@ -8,11 +8,11 @@
 
 use std::fmt;
 
+use nerite_request::Status;
 use nerite_request::inspect::{
     ClassView, Dropped, LeaseView, ObjectState, PoolsView, RegionOrigin, RegionView, SessionView,
 };
-use nerite_request::Status;
-use nerite_shm::{LEASES_MAX, LEASES_PER_SESSION_MAX, Kind, ObjectNow, Origin, RegionState, Registry};
+use nerite_shm::{Kind, LEASES_MAX, LEASES_PER_SESSION_MAX, ObjectNow, Origin, RegionState, Registry};
 
 use crate::errors::of_shm;
 use crate::{Api, Scope};
@@ -141,7 +141,17 @@ fn region_view(state: RegionState) -> RegionView {
         ObjectNow::Unknown => ObjectState::Unknown,
     };
     let (name, byte_size, lost_at) = (record.name.to_string(), record.byte_size, lost_at.map(|at| at as u64));
-    RegionView { name, origin, byte_size, session: 0, registered, users: users as u64, lost_at, object_bytes, object_now }
+    RegionView {
+        name,
+        origin,
+        byte_size,
+        session: 0,
+        registered,
+        users: users as u64,
+        lost_at,
+        object_bytes,
+        object_now,
+    }
 }
 
 /// A key, unless its slashes make it longer than any that one would want to read. (Those at its beginning have no bound.)

@@ -44,7 +44,7 @@ mod session;
 mod tensor;
 
 pub use error::{Code, Error};
-pub use nerite_request::{Parameter, Parameters, RegionRef};
+pub use nerite_request::{Parameter, Parameters, RegionRef, inspect};
 pub use nerite_tensor::{DataType, Shape};
 pub use region::{Region, RegisteredRegion, Registrar, View};
 pub use request::Request;

@@ -10,6 +10,7 @@ mod calls;
 mod lease;
 mod limits;
 mod mapped;
+mod operator;
 mod returns;
 mod socket;
 

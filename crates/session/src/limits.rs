@@ -2,8 +2,14 @@
 
 use std::time::Duration;
 
-pub use nerite_api::SESSIONS_MAX;
+pub use nerite_api::{LEASES_PER_SESSION_MAX, SESSIONS_MAX};
 pub use nerite_wire::proto::session::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
+
+/// Sessions that one user may have open, unless it is the server's own: no other user can take all places alone.
+pub const SESSIONS_PER_USER_MAX: usize = 64;
+
+/// Places beside those, for an operator who comes when all are taken. Such a session makes the operator's calls and no others.
+pub const OPERATOR_SESSIONS_MAX: usize = 4;
 
 /// Inferences of one session that may be in flight; the next is refused.
 pub const INFERENCES_MAX: usize = 256;
@@ -23,6 +29,15 @@ pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// Headers a client may bring.
 pub const HEADERS_MAX: usize = 64;
 
+/// Characters of what a client calls itself that are kept.
+pub(crate) const CLIENT_CHARS_MAX: usize = 64;
+
+/// Bytes from which on a list goes on in another packet.
+pub(crate) const PAGE_BYTES: usize = PACKET_BYTES_MAX / 2;
+
+/// Regions looked at at a time for a list.
+pub(crate) const PAGE_REGIONS: usize = 64;
+
 /// Packets up to this size are copied out of the session's receive buffer; a larger one takes the buffer along, so that its
 /// tensors are not copied.
 pub(crate) const COPIED_BYTES_MAX: usize = 4096;
@@ -35,3 +50,7 @@ pub(crate) const BACKLOG: i32 = 128;
 
 const _: () = assert!(DESCRIPTORS_MAX <= QUEUED_DESCRIPTORS_MAX, "one answer must be able to wait");
 const _: () = assert!(PACKET_BYTES_MAX < QUEUED_BYTES_MAX);
+const _: () = assert!(SESSIONS_PER_USER_MAX * 2 <= SESSIONS_MAX);
+const _: () = assert!(LEASES_PER_SESSION_MAX * 64 < PACKET_BYTES_MAX, "the leases of a session fit in one answer");
+const _: () = assert!(PAGE_BYTES + (16 << 10) < PACKET_BYTES_MAX, "the last region of a page, and its name again");
+const _: () = assert!((SESSIONS_MAX + OPERATOR_SESSIONS_MAX) * (4 * CLIENT_CHARS_MAX + 128) < PACKET_BYTES_MAX);

@@ -1,8 +1,8 @@
 //! How are the operator's calls answered?
 
 use nerite_api::{Operator, Scope};
-use nerite_request::inspect::{Dropped, RegionView};
 use nerite_request::Status;
+use nerite_request::inspect::{Dropped, RegionView};
 use nerite_wire::proto::session::v1;
 use prost::Message as _;
 use v1::client_message::Call;

@@ -34,6 +34,8 @@ pub(crate) enum Closed {
     Gone,
     #[error("the client does not read its answers")]
     Unread,
+    #[error("the operator has ended this session")]
+    Ended,
 }
 
 impl Outbox {
@@ -86,6 +88,12 @@ impl Outbox {
     /// Lets go of the socket; what waits is dropped.
     pub(crate) fn close(&self) {
         self.close_for(self.lock(), Closed::Gone);
+    }
+
+    /// Ends the session from outside: says why, as far as the socket takes it, and lets go of it.
+    pub(crate) fn end(&self, why: Packet) {
+        self.send(why);
+        self.close_for(self.lock(), Closed::Ended);
     }
 
     fn send_waiting(&self, socket: &Socket) {

@@ -2,23 +2,22 @@
 
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use nerite_api::Api;
+use nerite_api::{Api, check_operator};
 use nerite_request::report::ServerReport;
 use nerite_wire::proto::session::{encode_answer, v1};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
-use crate::limits::SESSIONS_MAX;
 use crate::listen::Listener;
+use crate::roster::{Peer, Roster};
 use crate::session::Session;
 use crate::socket::{Packet, Socket};
 
 /// After a failed accept (mostly: no descriptors left) so long nothing is accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// gRPC's number for a caller who may not.
-const PERMISSION_DENIED: u32 = 7;
+pub(crate) const PERMISSION_DENIED: u32 = 7;
 /// gRPC's number for too many of something.
 const RESOURCE_EXHAUSTED: u32 = 8;
 
@@ -72,8 +71,7 @@ async fn accept(api: Api, options: Options, listener: Listener, mut stopped: Sto
         version: String::new(),
         extensions: Vec::new(),
     });
-    let places = Arc::new(Semaphore::new(SESSIONS_MAX));
-    let own_uid = rustix::process::geteuid().as_raw();
+    let roster = Roster::new(rustix::process::geteuid().as_raw());
     loop {
         let accepted = tokio::select! {
             biased;
@@ -88,29 +86,37 @@ async fn accept(api: Api, options: Options, listener: Listener, mut stopped: Sto
                 continue;
             }
         };
-        if let Err(why) = check_peer(socket.peer_uid(), own_uid, &options.allow_uids) {
-            log::warn!("session refused: {why}");
-            turn_away(&socket, PERMISSION_DENIED, why);
-            continue;
-        }
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            turn_away(&socket, RESOURCE_EXHAUSTED, format!("{SESSIONS_MAX} sessions are open; try again later"));
-            continue;
+        let peer = match check_peer(socket.peer(), roster.own_uid(), &options.allow_uids) {
+            Ok(peer) => peer.clone(),
+            Err(why) => {
+                log::warn!("session refused: {why}");
+                turn_away(&socket, PERMISSION_DENIED, why);
+                continue;
+            }
         };
-        let session = Session::new(api.clone(), server.clone(), socket);
+        let place = match roster.reserve(peer) {
+            Ok(place) => place,
+            Err(full) => {
+                turn_away(&socket, RESOURCE_EXHAUSTED, full.to_string());
+                continue;
+            }
+        };
+        let session = Session::new(api.clone(), server.clone(), socket, place);
         let (stopped, open) = (stopped.clone(), open.clone());
         tokio::spawn(async move {
             let end = session.run(stopped).await;
             log::debug!("session ended: {end}");
-            drop((place, open));
+            drop(open);
         });
     }
 }
 
-fn check_peer(uid: &io::Result<u32>, own_uid: u32, allow_uids: &[u32]) -> Result<(), String> {
-    let uid = uid.as_ref().map_err(|error| format!("the peer's user is not known: {error}"))?;
-    if *uid == own_uid || allow_uids.contains(uid) {
-        return Ok(());
+/// The operator may always; others if they were named.
+fn check_peer<'a>(peer: &'a io::Result<Peer>, own_uid: u32, allow_uids: &[u32]) -> Result<&'a Peer, String> {
+    let peer = peer.as_ref().map_err(|error| format!("the peer's user is not known: {error}"))?;
+    let uid = peer.uid;
+    if check_operator(uid, own_uid).is_ok() || allow_uids.contains(&uid) {
+        return Ok(peer);
     }
     Err(format!(
         "user {uid} may not open sessions with a server of user {own_uid}; --session-allow-uid={uid} would allow it"
@@ -132,15 +138,17 @@ mod tests {
 
     #[track_caller]
     fn check(uid: io::Result<u32>, own_uid: u32, allow_uids: &[u32], refusal: Option<&str>) {
-        assert_eq!(check_peer(&uid, own_uid, allow_uids).err().as_deref(), refusal);
+        let peer = uid.map(|uid| Peer { uid, pid: 1, command: String::new() });
+        assert_eq!(check_peer(&peer, own_uid, allow_uids).err().as_deref(), refusal);
     }
 
     #[test]
-    fn the_servers_own_user_and_those_allowed_are_let_in() {
+    fn the_servers_own_user_root_and_those_allowed_are_let_in() {
         check(Ok(1000), 1000, &[], None);
+        check(Ok(0), 1000, &[], None);
         check(Ok(1001), 1000, &[7, 1001], None);
-        let refusal = "user 0 may not open sessions with a server of user 1000; --session-allow-uid=0 would allow it";
-        check(Ok(0), 1000, &[7], Some(refusal));
+        let refusal = "user 9 may not open sessions with a server of user 1000; --session-allow-uid=9 would allow it";
+        check(Ok(9), 1000, &[7], Some(refusal));
         let nobody = io::Error::from(io::ErrorKind::NotConnected);
         check(Err(nobody), 1000, &[1000], Some("the peer's user is not known: not connected"));
     }

@@ -15,13 +15,16 @@ use crate::call::packet;
 use crate::inference::InFlight;
 use crate::limits::{HEADERS_MAX, HELLO_WITHIN, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX};
 use crate::outbox::{Closed, Outbox};
+use crate::roster::{Parts, Place};
 use crate::serve::Stopped;
 use crate::socket::{Packet, Received, Receiver, Socket};
 
 /// One client: its names and memory, its requests, its way out.
 pub(crate) struct Session {
+    /// First, because fields drop in order: nobody may look at a session that is taken down.
+    pub(crate) place: Place,
     pub(crate) api: Api,
-    pub(crate) scope: Scope,
+    pub(crate) scope: Arc<Scope>,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) outbox: Arc<Outbox>,
     socket: Arc<Socket>,
@@ -48,24 +51,28 @@ pub(crate) enum End {
 }
 
 impl Session {
-    pub(crate) fn new(api: Api, server: ServerReport, socket: Socket) -> Session {
+    pub(crate) fn new(api: Api, server: ServerReport, socket: Socket, place: Place) -> Session {
         let socket = Arc::new(socket);
-        Session {
-            scope: api.open_scope(),
-            api,
-            in_flight: Arc::default(),
-            outbox: Arc::new(Outbox::new(Arc::clone(&socket))),
-            socket,
-            server,
-            headers: HashMap::new(),
-        }
+        let (scope, in_flight) = (Arc::new(api.open_scope()), Arc::<InFlight>::default());
+        let outbox = Arc::new(Outbox::new(Arc::clone(&socket)));
+        place.seat(Parts {
+            scope: Arc::clone(&scope),
+            in_flight: Arc::clone(&in_flight),
+            outbox: Arc::clone(&outbox),
+        });
+        Session { place, api, scope, in_flight, outbox, socket, server, headers: HashMap::new() }
     }
 
     /// From the first packet to the last.
     pub(crate) async fn run(mut self, mut stopped: Stopped) -> End {
         let mut receiver = Receiver::new();
         let (outbox, socket) = (Arc::clone(&self.outbox), Arc::clone(&self.socket));
-        let end = match timeout(HELLO_WITHIN, self.greet(&socket, &mut receiver)).await {
+        let greeted = tokio::select! {
+            biased;
+            closed = outbox.flush() => Ok(Err(End::from(closed))),
+            greeted = timeout(HELLO_WITHIN, self.greet(&socket, &mut receiver)) => greeted,
+        };
+        let end = match greeted {
             Err(_) => Err(End::Silent),
             Ok(Err(end)) => Err(end),
             Ok(Ok(())) => loop {
@@ -103,6 +110,7 @@ impl Session {
             answer => self.send(packet(message.id, answer)),
         }
         log::debug!("session opened by '{}'", hello.client.escape_debug());
+        self.place.introduce(&hello.client);
         self.headers = hello.headers.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
         Ok(())
     }

@@ -12,6 +12,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
 use crate::limits::{COPIED_BYTES_MAX, DESCRIPTORS_MAX, PACKET_BYTES_MAX};
+use crate::roster::Peer;
 
 /// One message on its way to the client.
 #[derive(Debug, Default)]
@@ -35,7 +36,7 @@ pub(crate) enum Received {
 /// the client takes would wake a thread here to learn that there is room, which there nearly always was.
 pub(crate) struct Socket {
     descriptor: AsyncFd<OwnedFd>,
-    peer_uid: io::Result<u32>,
+    peer: io::Result<Peer>,
 }
 
 /// Where packets arrive.
@@ -48,14 +49,14 @@ impl Socket {
     pub(crate) fn new(stream: UnixStream) -> io::Result<Socket> {
         // Best effort: the default takes a packet of the largest size, but an operator may have lowered it.
         let _ = sockopt::set_socket_send_buffer_size(&stream, 2 * PACKET_BYTES_MAX);
-        let peer_uid = stream.peer_cred().map(|peer| peer.uid());
+        let peer = stream.peer_cred().map(|peer| Peer::of(&peer));
         let descriptor = watch(OwnedFd::from(stream.into_std()?), Interest::READABLE)?;
-        Ok(Socket { descriptor, peer_uid })
+        Ok(Socket { descriptor, peer })
     }
 
-    /// Who connected: its user.
-    pub(crate) fn peer_uid(&self) -> &io::Result<u32> {
-        &self.peer_uid
+    /// Who connected.
+    pub(crate) fn peer(&self) -> &io::Result<Peer> {
+        &self.peer
     }
 
     /// The next packet. Descriptors that come with it are not taken: the kernel closes them.
