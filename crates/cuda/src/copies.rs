@@ -1,0 +1,61 @@
+//! How do bytes cross the bus, and when are they there?
+//!
+//! Every copy is put on a stream and waited for. The plain calls would return before a copy from pageable memory has reached
+//! the device, and would wait for whatever else runs on the default stream.
+
+use nerite_memory::Carrier;
+
+use crate::calls::{Address, Calls, Code, Handle, name};
+use crate::device::Device;
+use crate::error::CudaError;
+
+impl Device {
+    /// Puts one copy on a stream and waits for it.
+    fn copy(&self, call: &'static str, start: impl FnOnce(&Calls, Handle) -> Code) -> Result<(), CudaError> {
+        let current = self.enter()?;
+        let lane = current.lane()?;
+        current.calls().check(call, start(current.calls(), lane.handle()))?;
+        lane.wait()
+    }
+}
+
+/// For memory of this device, whoever allocated it. An error of the driver's may be a late one of somebody else's work; then
+/// every call of this process to the device fails from now on.
+impl Carrier for Device {
+    unsafe fn to_host(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String> {
+        if len == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller promised both ranges; the copy is done when `copy` returns, and the context is current.
+        let start = |calls: &Calls, stream| unsafe { (calls.to_host)(to.cast(), address(from), len, stream) };
+        self.copy(name::to_host, start).map_err(|error| error.to_string())
+    }
+
+    unsafe fn to_device(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String> {
+        if len == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller promised both ranges; the copy is done when `copy` returns, and the context is current.
+        let start = |calls: &Calls, stream| unsafe { (calls.to_device)(address(to), from.cast(), len, stream) };
+        self.copy(name::to_device, start).map_err(|error| error.to_string())
+    }
+
+    unsafe fn within(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String> {
+        if len == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller promised both ranges; the copy is done when `copy` returns, and the context is current.
+        let start = |calls: &Calls, stream| unsafe { (calls.within)(address(to), address(from), len, stream) };
+        self.copy(name::within, start).map_err(|error| error.to_string())
+    }
+}
+
+/// A device address travels as a pointer in Buffers and Slots: with unified addressing the two are one number.
+pub(crate) fn address(ptr: *const u8) -> Address {
+    ptr.expose_provenance() as Address
+}
+
+/// The same, the other way. Nobody looks behind such a pointer on this host.
+pub(crate) fn pointer(at: Address) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(at as usize)
+}

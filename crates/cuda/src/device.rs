@@ -1,0 +1,83 @@
+//! What is one device, and how full is it?
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use crate::calls::{Calls, name};
+use crate::driver::{DeviceState, Driver};
+use crate::error::CudaError;
+
+/// One device of the driver's. Cheap to clone.
+#[derive(Clone)]
+pub struct Device {
+    driver: Arc<Driver>,
+    index: usize,
+}
+
+/// What does not change about a device.
+pub(crate) struct Facts {
+    /// The driver's own number, which calls take.
+    pub(crate) raw: c_int,
+    pub(crate) ordinal: u32,
+    pub(crate) name: String,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) total_bytes: u64,
+}
+
+impl Device {
+    pub(crate) fn new(driver: Arc<Driver>, index: usize) -> Device {
+        Device { driver, index }
+    }
+
+    /// Its number among the devices that this process may see.
+    pub fn ordinal(&self) -> u32 {
+        self.slot().facts.ordinal
+    }
+
+    /// Its maker's name for it.
+    pub fn name(&self) -> &str {
+        &self.slot().facts.name
+    }
+
+    /// Its identity wherever it is seen, as `GPU-xxxxxxxx-…`.
+    pub fn uuid(&self) -> String {
+        let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+        let uuid = &self.slot().facts.uuid;
+        let parts = [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(hex);
+        format!("GPU-{}", parts.join("-"))
+    }
+
+    /// Bytes of memory it has.
+    pub fn total_bytes(&self) -> u64 {
+        self.slot().facts.total_bytes
+    }
+
+    /// Bytes of memory that nobody has now.
+    pub fn free_bytes(&self) -> Result<u64, CudaError> {
+        let current = self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are places for one number; the context is current.
+        let code = unsafe { (current.calls().memory_info)(&raw mut free, &raw mut total) };
+        current.calls().check(name::memory_info, code)?;
+        Ok(free as u64)
+    }
+
+    /// The driver it belongs to.
+    pub fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+
+    pub(crate) fn slot(&self) -> &DeviceState {
+        &self.driver.devices[self.index]
+    }
+
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.driver.calls
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({}: {})", self.ordinal(), self.name())
+    }
+}

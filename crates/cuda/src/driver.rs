@@ -1,0 +1,128 @@
+//! Is there a driver, and which devices has it?
+
+use std::ffi::{CStr, c_int};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::calls::{Calls, Handle, name};
+use crate::device::{Device, Facts};
+use crate::error::{Absent, CudaError};
+use crate::page_lock::Budget;
+
+/// The name under which NVIDIA installs its driver.
+pub const LIBRARY: &str = "libcuda.so.1";
+
+/// A driver that was loaded and has at least one device. Kept by everything made of it.
+pub struct Driver {
+    pub(crate) calls: Calls,
+    pub(crate) devices: Vec<DeviceState>,
+    pub(crate) budget: Arc<Budget>,
+}
+
+/// A device's facts, and what this process holds of it.
+pub(crate) struct DeviceState {
+    pub(crate) facts: Facts,
+    /// Its primary context, once somebody needed it: making one takes long and costs hundreds of MiB on the device.
+    pub(crate) context: Mutex<Option<Context>>,
+    /// Streams that wait for the next copy.
+    pub(crate) streams: Mutex<Vec<Stream>>,
+}
+
+/// `CUcontext`.
+#[derive(Clone, Copy)]
+pub(crate) struct Context(pub(crate) Handle);
+/// `CUstream`.
+pub(crate) struct Stream(pub(crate) Handle);
+
+// SAFETY: the driver lets any thread push a context; the handle itself is only a name.
+unsafe impl Send for Context {}
+// SAFETY: the driver lets any thread use a stream; ours are used by one thread at a time.
+unsafe impl Send for Stream {}
+
+impl Driver {
+    /// Loads the driver: the library at `asked`, else [`LIBRARY`]. Starts it and looks at its devices; makes no context.
+    pub fn open(asked: Option<&Path>) -> Result<Arc<Driver>, Absent> {
+        let calls = Calls::load(asked.unwrap_or(Path::new(LIBRARY)))?;
+        // SAFETY: takes its flags, which must be 0, and no pointer.
+        calls.check(name::init, unsafe { (calls.init)(0) })?;
+        let mut count: c_int = 0;
+        // SAFETY: `count` is a place for one number.
+        calls.check(name::device_count, unsafe { (calls.device_count)(&raw mut count) })?;
+        let devices = (0..count).map(|ordinal| DeviceState::look(&calls, ordinal)).collect::<Result<Vec<_>, _>>()?;
+        if devices.is_empty() {
+            return Err(Absent::NoDevice);
+        }
+        Ok(Arc::new(Driver { calls, devices, budget: Arc::default() }))
+    }
+
+    /// All devices, by ordinal.
+    pub fn devices(self: &Arc<Self>) -> Vec<Device> {
+        (0..self.devices.len()).map(|index| Device::new(Arc::clone(self), index)).collect()
+    }
+
+    /// The device of this ordinal.
+    pub fn device(self: &Arc<Self>, ordinal: u32) -> Option<Device> {
+        let index = self.devices.iter().position(|slot| slot.facts.ordinal == ordinal)?;
+        Some(Device::new(Arc::clone(self), index))
+    }
+
+    /// The device whose context serves calls about the host's memory, which all devices then share.
+    pub(crate) fn any(self: &Arc<Self>) -> Device {
+        Device::new(Arc::clone(self), 0)
+    }
+}
+
+impl DeviceState {
+    fn look(calls: &Calls, ordinal: c_int) -> Result<DeviceState, CudaError> {
+        let (mut raw, mut uuid, mut total_bytes) = (0, [0; 16], 0);
+        // SAFETY: `raw` is a place for one number.
+        calls.check(name::device, unsafe { (calls.device)(&raw mut raw, ordinal) })?;
+        // SAFETY: `uuid` is a place for 16 bytes, and `raw` a device that the driver named.
+        calls.check(name::device_uuid, unsafe { (calls.device_uuid)(&raw mut uuid, raw) })?;
+        // SAFETY: `total_bytes` is a place for one number, and `raw` a device that the driver named.
+        calls.check(name::device_bytes, unsafe { (calls.device_bytes)(&raw mut total_bytes, raw) })?;
+        let mut text = [0u8; 256];
+        let room = text.len() as c_int - 1;
+        // SAFETY: `text` has `room` bytes and one more, and `raw` is a device that the driver named.
+        calls.check(name::device_name, unsafe { (calls.device_name)(text.as_mut_ptr().cast(), room, raw) })?;
+        let title = CStr::from_bytes_until_nul(&text).map(|text| text.to_string_lossy().into_owned());
+        let facts = Facts {
+            raw,
+            ordinal: ordinal as u32,
+            name: title.unwrap_or_default(),
+            uuid,
+            total_bytes: total_bytes as u64,
+        };
+        Ok(DeviceState { facts, context: Mutex::new(None), streams: Mutex::default() })
+    }
+}
+
+impl Drop for Driver {
+    /// Everything made of the driver holds it, so nothing but the contexts and their idle streams is left.
+    fn drop(&mut self) {
+        for slot in &mut self.devices {
+            let context = slot.context.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            let streams = std::mem::take(slot.streams.get_mut().unwrap_or_else(PoisonError::into_inner));
+            let Some(Context(context)) = context else { continue };
+            let calls = &self.calls;
+            // SAFETY: the context is retained still; popped below.
+            if unsafe { (calls.context_push)(context) } == 0 {
+                for Stream(stream) in streams {
+                    // SAFETY: an idle stream of this context, which nobody else has.
+                    let _ = unsafe { (calls.stream_destroy)(stream) };
+                }
+                // SAFETY: pops what was pushed above; nobody wants to know which it was.
+                let _ = unsafe { (calls.context_pop)(std::ptr::null_mut()) };
+            }
+            // SAFETY: gives back the one retain of `Device::enter`. A failure has nobody to be told to.
+            let _ = unsafe { (calls.context_release)(slot.facts.raw) };
+        }
+    }
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.devices.iter().map(|slot| &*slot.facts.name).collect();
+        write!(f, "Driver({names:?})")
+    }
+}

@@ -1,0 +1,45 @@
+//! How is a GPU reached without linking to it?
+//!
+//! ```text
+//!   Driver ── libcuda.so.1, opened at run time; a table of the calls used here
+//!     └─ Device ── its primary context, retained when first needed; streams for copies
+//!          ├─ IpcMemory     another process's allocation, opened by its 64-byte handle     closed when dropped
+//!          ├─ DeviceMemory  an allocation of our own, with its handle                      freed when dropped
+//!     ├─ PinnedMemory       page-locked memory, pooled by PinnedPool                       freed when dropped
+//!     └─ PageLock           page-locks memory that is there already                        unlocked when dropped
+//! ```
+//!
+//! Nothing here links to CUDA and nothing needs its toolkit: on a host without the driver [`Driver::open`] says so and that
+//! is all. Each call pushes the device's context and pops it afterwards, so that other users of the same thread (a runtime
+//! that computes on the GPU) find theirs as they left it.
+//!
+//! ```
+//! use nerite_cuda::Driver;
+//!
+//! match Driver::open(None) {
+//!     Ok(driver) => println!("{} devices", driver.devices().len()),
+//!     Err(absent) => println!("{absent}"), // no CUDA driver: libcuda.so.1: cannot open shared object file …
+//! }
+//! ```
+
+mod calls;
+mod context;
+mod copies;
+mod device;
+mod driver;
+mod error;
+mod ipc;
+pub mod limits;
+mod owned;
+mod page_lock;
+mod pinned;
+mod pool;
+
+pub use device::Device;
+pub use driver::{Driver, LIBRARY};
+pub use error::{Absent, CudaError, OpenError};
+pub use ipc::{IPC_HANDLE_BYTES, IpcHandle, IpcMemory};
+pub use owned::DeviceMemory;
+pub use page_lock::{LockError, PageLock};
+pub use pinned::PinnedMemory;
+pub use pool::PinnedPool;

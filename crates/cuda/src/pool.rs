@@ -1,0 +1,134 @@
+//! Where do bytes wait on their way between host and device?
+//!
+//! Blocks are locked when first needed and kept; their sizes are powers of two, so that a block serves the next request of
+//! about the same size. What the pool cannot give comes from the heap: slower, never refused.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nerite_memory::{Access, Keep, PinnedBytes, Place, Slot, Staging};
+
+use crate::driver::Driver;
+use crate::limits::PINNED_BLOCK_BYTES_MIN;
+use crate::pinned::PinnedMemory;
+
+/// Page-locked memory that is reused: `--pinned-memory-pool-byte-size`.
+pub struct PinnedPool {
+    driver: Arc<Driver>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    bytes_max: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<PinnedMemory>,
+    /// Bytes of all blocks, idle or not.
+    locked: u64,
+    used: u64,
+    /// The driver refused once, which was logged.
+    told: bool,
+}
+
+/// A block in use.
+struct Held {
+    shared: Arc<Shared>,
+    /// Taken only by Drop.
+    block: Option<PinnedMemory>,
+}
+
+impl PinnedPool {
+    /// A pool of at most `bytes_max` bytes, of which none is locked yet.
+    pub fn new(driver: &Arc<Driver>, bytes_max: u64) -> PinnedPool {
+        let shared = Shared { bytes_max, state: Mutex::default() };
+        PinnedPool { driver: Arc::clone(driver), shared: Arc::new(shared) }
+    }
+
+    fn block(&self, len: usize) -> Option<PinnedMemory> {
+        let size = len.checked_next_power_of_two()?.max(PINNED_BLOCK_BYTES_MIN);
+        let mut given_up = Vec::new();
+        let admitted = {
+            let mut state = self.shared.lock();
+            if let Some(at) = state.idle.iter().position(|block| block.len() == size) {
+                state.used += size as u64;
+                return Some(state.idle.swap_remove(at));
+            }
+            state.make_room(size as u64, self.shared.bytes_max, &mut given_up)
+        };
+        // Outside the lock: the driver takes its time.
+        drop(given_up);
+        if !admitted {
+            return None;
+        }
+        match PinnedMemory::allocate(&self.driver, size) {
+            Ok(block) => Some(block),
+            Err(error) => {
+                let mut state = self.shared.lock();
+                state.locked -= size as u64;
+                state.used -= size as u64;
+                if !std::mem::replace(&mut state.told, true) {
+                    log::warn!("no page-locked memory for transfers, which are slower without it: {error}");
+                }
+                None
+            }
+        }
+    }
+}
+
+impl State {
+    /// Counts a new block of `size` bytes, if it fits once idle blocks of other sizes have gone.
+    fn make_room(&mut self, size: u64, bytes_max: u64, given_up: &mut Vec<PinnedMemory>) -> bool {
+        // Every held block is counted in `used`, so what is left over is idle.
+        if self.used + size > bytes_max {
+            return false;
+        }
+        while self.locked + size > bytes_max {
+            let Some(block) = self.idle.pop() else { return false };
+            self.locked -= block.len() as u64;
+            given_up.push(block);
+        }
+        self.locked += size;
+        self.used += size;
+        true
+    }
+}
+
+impl Staging for PinnedPool {
+    fn slot(&self, len: usize) -> Slot {
+        let Some(block) = self.block(len) else { return Slot::heap(len) };
+        let at = block.at();
+        let keep = Held { shared: Arc::clone(&self.shared), block: Some(block) };
+        // SAFETY: the block has at least `len` bytes, initialised by its maker, which `keep` holds; it was taken out of the
+        // pool, so nobody else has it.
+        unsafe { Slot::from_raw(at, len, Place::Pinned, Access::Private, Arc::new(keep)) }
+    }
+
+    fn pinned(&self) -> PinnedBytes {
+        PinnedBytes { total: self.shared.bytes_max, used: self.shared.lock().used }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Keep for Held {}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Some(block) = self.block.take() else { return };
+        let mut state = self.shared.lock();
+        state.used -= block.len() as u64;
+        state.idle.push(block);
+    }
+}
+
+impl std::fmt::Debug for PinnedPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PinnedPool({:?})", self.pinned())
+    }
+}
