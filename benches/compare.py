@@ -38,13 +38,15 @@ sys.path.insert(0, str(ROOT / "tests" / "conformance"))
 import servers  # noqa: E402
 import triton  # noqa: E402
 
-SECTIONS = ("load", "trip", "growth", "network", "start", "memory", "size")
+SECTIONS = ("load", "trip", "growth", "models", "network", "start", "memory", "size")
 SIZES = ("64", "4K", "256K", "4M", "64M")
 CONCURRENCY = ("1", "16")
 READY_LIMIT_S = 60
 SETTLE_S = 5
 STARTS = 5
 REGIONS = (1, 100, 10_000)
+MODELS = (1, 500)
+REQUESTS = 1_000_000
 
 PYTHON_IDENTITY = "identity in Python"
 ECHO_MODEL = '''\
@@ -66,6 +68,7 @@ class Side:
     model: str
     command: list[str]
     environment: dict[str, str]
+    repository: pathlib.Path
     server: servers.Server | None = None
 
 
@@ -126,8 +129,8 @@ def make_sides(scratch: pathlib.Path, peer_backends: pathlib.Path | None) -> lis
         write_digits(ours, "onnx")
         write_digits(theirs, "python")
     return [
-        Side("nerite", "identity, built in", *servers.nerite_command(ours)),
-        Side("Triton 2.51", peer_model, *triton.command(theirs, scratch)),
+        Side("nerite", "identity, built in", *servers.nerite_command(ours), ours),
+        Side("Triton 2.51", peer_model, *triton.command(theirs, scratch), theirs),
     ]
 
 
@@ -382,6 +385,41 @@ def growth_table(sides: list[Side], options) -> list[str]:
     return lines
 
 
+def models_table(sides: list[Side], scratch: pathlib.Path, options) -> list[str]:
+    """What a request costs among few and many loaded models."""
+    lines = ["| HTTP shm, 64 B, c1 | models | p50 µs | server CPU µs | CPU against 1 model (target 0.9–1.1) |",
+             "|---|--:|--:|--:|--:|"]
+    for side in sides:
+        first = None
+        for count in MODELS:
+            repository = scratch / f"{side.name}_{count}".replace(" ", "_")
+            for name in ["identity_fp32"] + [f"other_{number}" for number in range(1, count)]:
+                shutil.copytree(side.repository / "identity_fp32", repository / name)
+                config = repository / name / "config.pbtxt"
+                config.write_text(config.read_text().replace('"identity_fp32"', f'"{name}"'))
+            command = [part.replace(str(side.repository), str(repository)) for part in side.command]
+            crowded = dataclasses.replace(side, command=command)
+            with running([crowded], scratch):
+                found = [measure_cell(crowded, ("http", "shm", "64", "1"), options) for _ in range(options.runs)]
+            cpu, p50 = median(found, "server_cpu_us"), median(found, "p50_us")
+            first = first or cpu
+            lines.append(f"| {side.name} | {count} | {p50:.0f} | {cpu:.1f} | {ratio(cpu, first)} |")
+    return lines
+
+
+def requests_table(side: Side, options) -> list[str]:
+    """What the last of many requests cost against the first, and what they leave in memory."""
+    lines = [f"| HTTP shm, 64 B, c16, {side.name} | requests before | server CPU µs | resident MiB |", "|---|--:|--:|--:|"]
+    answered = 0
+    while True:
+        cell = measure_cell(side, ("http", "shm", "64", "16"), options)
+        if answered == 0 or answered >= REQUESTS:
+            lines.append(f"| | {answered:,} | {cell['server_cpu_us']:.1f} | {resident_mib(side.server.pid):.0f} |")
+        if answered >= REQUESTS:
+            return lines
+        answered += int(cell["infer_per_s"] * options.seconds)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Start, memory, size: T7, T8, T9
 
@@ -516,6 +554,9 @@ def main() -> None:
                     show("A small network", lambda: network_table(sides, options))
                 if "growth" in wanted:
                     show("Growth", lambda: growth_table(sides, options))
+                    show("Many requests", lambda: requests_table(sides[0], options))
+        if "models" in wanted:
+            show("Many models", lambda: models_table(sides, scratch, options))
         if "memory" in wanted:
             show("Memory", lambda: memory_table(sides, scratch, options))
 
