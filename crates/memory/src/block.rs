@@ -59,7 +59,9 @@ impl Block {
     }
 
     fn map(capacity: usize) -> Block {
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // Without reservation: a length that a client only declared must not be refused by the system, which would end us.
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
         let ptr = unsafe { libc::mmap(std::ptr::null_mut(), capacity, prot, flags, -1, 0) };
         let layout = Layout::from_size_align(capacity, PAGE).expect("a page-rounded size that mmap was asked for");
