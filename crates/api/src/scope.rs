@@ -165,7 +165,7 @@ impl Scope {
             regions_max: REGIONS_PER_SESSION_MAX,
             mapped_bytes_max: MAPPED_BYTES_MAX / SESSIONS_MAX as u64,
         };
-        self.regions.get_or_init(|| Registry::new(limits()))
+        self.regions.get_or_init(|| Registry::new(limits()).with_gpu(self.api.0.regions.gpu().cloned()))
     }
 
     /// The session's own memory of that name; `None` if it has none, whether or not others do.

@@ -119,6 +119,22 @@ pub enum ShmError {
         /// Bytes of the handle.
         bytes: usize,
     },
+    /// A CUDA IPC handle that does not open on the device named.
+    #[error("{}: region '{name}': {cause}", phrasebook::CUDA_OPEN)]
+    CudaOpen {
+        /// The region's name.
+        name: String,
+        /// Why, and the cure.
+        cause: String,
+    },
+    /// A CUDA region that was opened and cannot be had.
+    #[error("{} ({cause})", phrasebook::invalid_args(name))]
+    CudaBounds {
+        /// The region's name.
+        name: String,
+        /// Why, and the cure.
+        cause: String,
+    },
     /// Status of a name that is not there.
     #[error("{}: no region of that name is registered", phrasebook::status_unknown(name, *kind))]
     StatusUnknown {
@@ -197,6 +213,8 @@ impl ShmError {
             | ShmError::Map { .. }
             | ShmError::GpusNotSupported { .. }
             | ShmError::HandleLength { .. }
+            | ShmError::CudaOpen { .. }
+            | ShmError::CudaBounds { .. }
             | ShmError::OtherKind { .. }
             | ShmError::Lost(_)
             | ShmError::OffsetBeyond { .. }

@@ -54,6 +54,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use nerite_cuda::PageLock;
 use nerite_memory::{Access, Buffer, Extent, ExtentError, Keep, Place, Slot, Vacant};
 
 use crate::error::ShmError;
@@ -73,6 +74,8 @@ use pools::Index;
 /// Memory of the server that a client has, or had and may have again.
 pub struct Lease {
     name: LeaseName,
+    /// Before the mapping, because fields drop in order: what is locked must still be mapped.
+    lock: Option<PageLock>,
     mapping: PosixMapping,
     /// Whether a client has it now. What lies on the shelf is found by nobody.
     lent: AtomicBool,
@@ -117,7 +120,7 @@ impl Lease {
     /// # Panics
     /// If the extent was made for a longer thing.
     pub fn buffer(self: &Arc<Lease>, extent: Extent) -> Buffer {
-        buffer_of(&self.mapping, extent, Arc::clone(self) as _)
+        buffer_of(&self.mapping, extent, self.place(), Arc::clone(self) as _)
     }
 
     /// Part of the lease as the place for an output.
@@ -125,7 +128,12 @@ impl Lease {
     /// # Panics
     /// If the extent was made for a longer thing.
     pub fn slot(self: &Arc<Lease>, extent: Extent) -> Slot<Vacant> {
-        slot_of(&self.mapping, extent, Arc::clone(self) as _)
+        slot_of(&self.mapping, extent, self.place(), Arc::clone(self) as _)
+    }
+
+    /// Where its bytes are.
+    pub fn place(&self) -> Place {
+        if self.lock.is_some() { Place::Pinned } else { Place::Host }
     }
 
     /// Whether `buffer` begins with this lease's first byte.
@@ -173,20 +181,20 @@ impl std::fmt::Debug for Lease {
 }
 
 /// Bytes of a mapping that `keep` holds, readable.
-fn buffer_of(mapping: &PosixMapping, extent: Extent, keep: Arc<dyn Keep>) -> Buffer {
+fn buffer_of(mapping: &PosixMapping, extent: Extent, place: Place, keep: Arc<dyn Keep>) -> Buffer {
     assert!(extent.end() <= mapping.len(), "extent up to {} of {}", extent.end(), mapping.len());
     // SAFETY: the extent ends within the mapping, by the assertion.
     let ptr = unsafe { mapping.base().add(extent.offset()) };
     // SAFETY: a memory file's bytes are initialised by the kernel and, its size being sealed, stay there while `keep` holds
     // the mapping, which both callers pass as the owner of `mapping`; Shared claims nothing about other writers.
-    unsafe { Buffer::from_raw(ptr, extent.len(), Place::Host, Access::Shared, keep) }
+    unsafe { Buffer::from_raw(ptr, extent.len(), place, Access::Shared, keep) }
 }
 
 /// Bytes of a mapping that `keep` holds, writable.
-fn slot_of(mapping: &PosixMapping, extent: Extent, keep: Arc<dyn Keep>) -> Slot<Vacant> {
+fn slot_of(mapping: &PosixMapping, extent: Extent, place: Place, keep: Arc<dyn Keep>) -> Slot<Vacant> {
     assert!(extent.end() <= mapping.len(), "extent up to {} of {}", extent.end(), mapping.len());
     // SAFETY: the extent ends within the mapping, by the assertion.
     let ptr = unsafe { mapping.base().add(extent.offset()) };
     // SAFETY: as in `buffer_of`, and the mapping is writable.
-    unsafe { Slot::from_raw(ptr, extent.len(), Place::Host, Access::Shared, keep) }
+    unsafe { Slot::from_raw(ptr, extent.len(), place, Access::Shared, keep) }
 }

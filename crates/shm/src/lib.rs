@@ -39,9 +39,14 @@
 //! whoever used it is told by `fault()`, which every request asks before it is answered. A lost region takes no more
 //! requests; a new registration under its name replaces it. The handler is installed by the first registration and leaves
 //! every other fault to the handler before it.
+//!
+//! On a host with a GPU ([`Gpu`]) the same registry takes CUDA regions: another process's allocation, opened by its IPC handle,
+//! under the same names and with the same life. Their bytes are on a device, and whoever keeps them carries them
+//! ([`nerite_memory::Carrier`]).
 
 mod cuda;
 mod error;
+mod gpu;
 mod guard;
 mod inspect;
 mod lease;
@@ -64,6 +69,7 @@ mod conformance;
 
 pub use cuda::{CUDA_HANDLE_BYTES, CudaHandle};
 pub use error::{ErrorKind, ShmError};
+pub use gpu::Gpu;
 pub use inspect::RegionState;
 pub use lease::{
     Account, AdoptError, AdoptedLease, ClassCounts, LEASE_BYTES_MIN, LEASES_MAX, LEASES_PER_SESSION_MAX, Lease,

@@ -44,6 +44,9 @@ pub(crate) fn invalid_args(name: &str) -> String {
     format!("failed to register shared memory region '{name}': invalid args")
 }
 
+/// Without the region's name, as in Triton.
+pub(crate) const CUDA_OPEN: &str = "failed to register shared memory region: invalid args";
+
 /// Triton puts nothing between its words and the system's.
 pub(crate) fn address_space(name: &str, reason: &str) -> String {
     format!("failed to register shared memory region '{name}': unable to process address space{reason}")

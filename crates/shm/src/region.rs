@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use nerite_memory::{Access, Buffer, Extent, ExtentError, Keep, Slot, Vacant};
+use nerite_cuda::PageLock;
+use nerite_memory::{Access, Buffer, Carrier, Extent, ExtentError, Keep, Place, Slot, Vacant};
 
 use crate::error::ShmError;
+use crate::gpu::Gpu;
 use crate::loss::Loss;
 use crate::record::Record;
 use crate::source::Mapping;
@@ -13,6 +15,8 @@ use crate::tally::Ticket;
 /// A mapping of another process's memory. It goes when its last Arc goes: the registration's, a Buffer's or a Slot's.
 pub struct Region {
     record: Arc<Record>,
+    /// Before the mapping, because fields drop in order: what is locked must still be mapped.
+    lock: Option<PageLock>,
     mapping: Box<dyn Mapping>,
     /// Last, because fields drop in order: the count goes down after the memory was unmapped.
     _ticket: Ticket,
@@ -21,7 +25,15 @@ pub struct Region {
 impl Region {
     pub(crate) fn new(record: Arc<Record>, mapping: Box<dyn Mapping>, ticket: Ticket) -> Region {
         debug_assert_eq!(record.byte_size, mapping.len() as u64);
-        Region { record, mapping, _ticket: ticket }
+        Region { record, lock: None, mapping, _ticket: ticket }
+    }
+
+    /// The same region, its memory page-locked if the host has a GPU and the operator wants it.
+    pub(crate) fn locked(self, gpu: Option<&Gpu>) -> Region {
+        let what = format!("region '{}'", self.record.name);
+        // SAFETY: the mapping stays as it is until the Region drops it, which comes after the lock by the order of the fields.
+        let lock = unsafe { Gpu::lock(gpu, &what, self.mapping.base(), self.mapping.len()) };
+        Region { lock, ..self }
     }
 
     /// What the region is called and where it comes from.
@@ -32,6 +44,11 @@ impl Region {
     /// Number of bytes.
     pub fn byte_size(&self) -> usize {
         self.mapping.len()
+    }
+
+    /// Where its bytes are.
+    pub fn place(&self) -> Place {
+        if self.lock.is_some() { Place::Pinned } else { self.mapping.place() }
     }
 
     /// Whether its memory was missing when somebody touched it. That is for ever: only another registration heals it.
@@ -75,6 +92,10 @@ impl Keep for Region {
     fn fault(&self) -> Option<String> {
         self.loss().map(|loss| loss.to_string())
     }
+
+    fn carrier(&self) -> Option<&dyn Carrier> {
+        self.mapping.carrier()
+    }
 }
 
 impl std::fmt::Debug for Region {
@@ -106,7 +127,7 @@ impl Located {
         let Located { region, extent } = self;
         // SAFETY: `Region::locate` made the extent within `mapping.len()`, which `Mapping` promises lie behind `base()`.
         let ptr = unsafe { region.mapping.base().add(extent.offset()) };
-        let place = region.mapping.place();
+        let place = region.place();
         // SAFETY: `Mapping` promises initialised bytes that stay mapped while the mapping lives; it is never replaced in
         // its Region, and the Arc handed over as `keep` holds the Region. Shared claims nothing about other writers.
         unsafe { Buffer::from_raw(ptr, extent.len(), place, Access::Shared, region) }
@@ -117,7 +138,7 @@ impl Located {
         let Located { region, extent } = self;
         // SAFETY: `Region::locate` made the extent within `mapping.len()`, which `Mapping` promises lie behind `base()`.
         let ptr = unsafe { region.mapping.base().add(extent.offset()) };
-        let place = region.mapping.place();
+        let place = region.place();
         // SAFETY: as in `into_buffer`, and `Mapping` promises that the bytes are writable.
         unsafe { Slot::from_raw(ptr, extent.len(), place, Access::Shared, region) }
     }

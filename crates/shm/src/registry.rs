@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::cuda::{CudaHandle, CudaMapping};
 use crate::error::{ShmError, reason};
+use crate::gpu::Gpu;
 use crate::limits::{MAPPED_BYTES_MAX, NAME_BYTES_MAX, REGIONS_MAX};
 use crate::names::{Names, Taken};
 use crate::objects::Size;
@@ -37,6 +39,8 @@ pub struct Registry {
     source: Box<dyn Source>,
     pub(crate) names: Names,
     tally: Arc<Tally>,
+    cuda_tally: Arc<Tally>,
+    gpu: Option<Gpu>,
 }
 
 impl Registry {
@@ -46,7 +50,18 @@ impl Registry {
     }
 
     pub(crate) fn with_source(options: Options, source: Box<dyn Source>) -> Registry {
-        Registry { options, source, names: Names::new(), tally: Arc::default() }
+        let (tally, cuda_tally) = Default::default();
+        Registry { options, source, names: Names::new(), tally, cuda_tally, gpu: None }
+    }
+
+    /// The same registry on a host with a GPU: it takes CUDA regions, and may page-lock system regions.
+    pub fn with_gpu(self, gpu: Option<Gpu>) -> Registry {
+        Registry { gpu, ..self }
+    }
+
+    /// The GPU it was made with.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        self.gpu.as_ref()
     }
 
     /// Maps `byte_size` bytes from `offset` on of the POSIX object `key` and calls them `name`. The checks and their order
@@ -56,15 +71,11 @@ impl Registry {
         registered.inspect_err(|_| self.tally.count_refused())
     }
 
-    /// Would open an IPC handle on a device. Nothing here reaches a device yet, so after the rules that hold everywhere it
-    /// is refused with the text of a Triton built without GPUs, which comes before a look at the handle.
-    pub fn register_cuda(&self, name: &str, _raw: &[u8], _device_id: i64, _byte_size: u64) -> Result<(), ShmError> {
-        let refused = match self.check_name(name, Kind::Cuda) {
-            Err(error) => error,
-            Ok(()) => ShmError::GpusNotSupported { name: name.to_string() },
-        };
-        self.tally.count_refused();
-        Err(refused)
+    /// Opens the device memory behind an IPC handle, which must have 64 bytes and be of the device named, and calls its first
+    /// `byte_size` bytes `name`. Without a GPU it is refused with the text of a Triton built so, before a look at the handle.
+    pub fn register_cuda(&self, name: &str, raw: &[u8], device_id: i64, byte_size: u64) -> Result<(), ShmError> {
+        let registered = self.try_register_cuda(name, raw, device_id, byte_size);
+        registered.inspect_err(|_| self.tally.count_refused())
     }
 
     /// Ends a system region's registration. Requests in flight keep its memory; an unknown name, or one of the other kind,
@@ -109,7 +120,9 @@ impl Registry {
 
     /// The registry's numbers, for metrics.
     pub fn counts(&self) -> Counts {
-        self.tally.counts(self.names.registered() as u64)
+        let cuda = self.cuda_tally.counts(0);
+        let system = self.tally.counts(self.names.registered() as u64);
+        Counts { cuda_mapped: cuda.mapped, cuda_mapped_bytes: cuda.mapped_bytes, ..system }
     }
 
     fn try_register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), ShmError> {
@@ -126,7 +139,26 @@ impl Registry {
         drop(object);
         let origin = Origin::System { key: key.into(), offset };
         let record = Arc::new(Record { name: name.into(), byte_size, origin });
-        self.insert(Region::new(record, mapping, ticket))
+        self.insert(Region::new(record, mapping, ticket).locked(self.gpu.as_ref()))
+    }
+
+    fn try_register_cuda(&self, name: &str, raw: &[u8], device_id: i64, byte_size: u64) -> Result<(), ShmError> {
+        self.check_name(name, Kind::Cuda)?;
+        let gpu = self.gpu.as_ref().ok_or_else(|| ShmError::GpusNotSupported { name: name.to_string() })?;
+        let handle = CudaHandle::new(raw)?;
+        if let Some(holder) = self.names.holder(name) {
+            return Err(ShmError::NameTaken { holder });
+        }
+        let mapping = CudaMapping::open(gpu.driver(), name, handle, device_id, byte_size)?;
+        let (regions_max, bytes_max) = (self.options.regions_max as u64, self.options.mapped_bytes_max);
+        let ticket = self.cuda_tally.admit(byte_size, regions_max, bytes_max);
+        let ticket = ticket.ok_or_else(|| {
+            let cause = format!("{regions_max} CUDA regions are the most there may be; unregister some");
+            ShmError::CudaBounds { name: name.to_string(), cause }
+        })?;
+        let device_id = device_id.cast_unsigned();
+        let record = Record { name: name.into(), byte_size, origin: Origin::Cuda { device_id } };
+        self.insert(Region::new(Arc::new(record), Box::new(mapping), ticket))
     }
 
     /// Somebody may have taken the name while we asked the system; then the mapping just made goes again.

@@ -6,7 +6,7 @@
 use std::io;
 use std::ptr::NonNull;
 
-use nerite_memory::Place;
+use nerite_memory::{Carrier, Place};
 
 use crate::loss::ObjectNow;
 use crate::window::Window;
@@ -45,6 +45,11 @@ pub(crate) unsafe trait Mapping: Send + Sync {
     /// Where they are.
     fn place(&self) -> Place {
         Place::Host
+    }
+
+    /// Who reaches the bytes, if they are on no host.
+    fn carrier(&self) -> Option<&dyn Carrier> {
+        None
     }
 
     /// Offset of the first touched byte that had no memory under it; `None` while there was none. Only an atomic read.

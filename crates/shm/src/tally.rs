@@ -8,10 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counts {
     /// Regions registered.
     pub registered: u64,
-    /// Regions mapped: registered ones and those that requests still hold after they were unregistered.
+    /// System regions mapped: registered ones and those that requests still hold after they were unregistered.
     pub mapped: u64,
     /// Bytes of address space those cover.
     pub mapped_bytes: u64,
+    /// CUDA regions open, likewise.
+    pub cuda_mapped: u64,
+    /// Bytes of device memory those cover.
+    pub cuda_mapped_bytes: u64,
     /// Registrations refused since the start.
     pub refused: u64,
 }
@@ -49,6 +53,8 @@ impl Tally {
             registered,
             mapped: self.mapped.load(Ordering::Acquire),
             mapped_bytes: self.mapped_bytes.load(Ordering::Acquire),
+            cuda_mapped: 0,
+            cuda_mapped_bytes: 0,
             refused: self.refused.load(Ordering::Relaxed),
         }
     }

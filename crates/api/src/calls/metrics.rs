@@ -26,8 +26,8 @@ impl Api {
             pinned_total_bytes: 0,
             pinned_used_bytes: 0,
             copied_bytes: Reason::ALL.iter().map(|&reason| (reason.name(), copied_bytes(reason))).collect(),
-            shm_regions: vec![("system", regions.mapped), ("cuda", 0)],
-            shm_mapped_bytes: regions.mapped_bytes,
+            shm_regions: vec![("system", regions.mapped), ("cuda", regions.cuda_mapped)],
+            shm_mapped_bytes: regions.mapped_bytes + regions.cuda_mapped_bytes,
             sessions: leases.sessions,
             lease_bytes: vec![("lent", leases.bytes.saturating_sub(leases.idle_bytes)), ("idle", leases.idle_bytes)],
         }

@@ -10,6 +10,7 @@ use super::limits::{ABANDONED_MAX, LEASES_PER_SESSION_MAX};
 use super::shelf::Shelf;
 use super::{Lease, LeaseError, LeaseName, Pools, memfd};
 use crate::error::reason;
+use crate::gpu::Gpu;
 use crate::tally::{Tally, Ticket};
 
 /// What one session was lent. Closed with its session; requests in flight keep what they use.
@@ -256,8 +257,12 @@ impl Account {
         let lease = Arc::new(Lease {
             name,
             mapping,
+        let what = format!("a lease of {size} bytes");
+        // SAFETY: the mapping goes into the Lease, which drops it after the lock by the order of its fields.
+        let lock = unsafe { Gpu::lock(self.pools.gpu.as_ref(), &what, mapping.base(), mapping.len()) };
             lent: AtomicBool::new(true),
             returned: AtomicBool::new(false),
+            lock,
             file: Mutex::new(Some(file.into())),
             index,
             _tickets: (tickets, self.pools.census.count(size)),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use nerite_memory::{Buffer, Extent, Keep, Slot, Vacant};
+use nerite_memory::{Buffer, Extent, Keep, Place, Slot, Vacant};
 use thiserror::Error;
 
 use super::{buffer_of, memfd, slot_of};
@@ -79,7 +79,7 @@ impl AdoptedLease {
     /// # Panics
     /// If the extent was made for a longer thing.
     pub fn buffer(&self, extent: Extent) -> Buffer {
-        buffer_of(&self.0.mapping, extent, Arc::clone(&self.0) as _)
+        buffer_of(&self.0.mapping, extent, Place::Host, Arc::clone(&self.0) as _)
     }
 
     /// Part of the lease, writable in place.
@@ -87,7 +87,7 @@ impl AdoptedLease {
     /// # Panics
     /// If the extent was made for a longer thing.
     pub fn slot(&self, extent: Extent) -> Slot<Vacant> {
-        slot_of(&self.0.mapping, extent, Arc::clone(&self.0) as _)
+        slot_of(&self.0.mapping, extent, Place::Host, Arc::clone(&self.0) as _)
     }
 }
 

@@ -7,6 +7,7 @@ use super::account::Account;
 use super::census::{Census, Size};
 use super::limits::{INDEX_SHARDS, LEASES_MAX};
 use super::{Lease, LeaseName, random_bits};
+use crate::gpu::Gpu;
 use crate::tally::{Tally, Ticket};
 
 /// What the operator decided.
@@ -65,13 +66,19 @@ pub struct Pools {
     accounts: Mutex<Vec<Weak<Account>>>,
     /// Open sessions by their keys: requests over other protocols find the account that pays for their outputs.
     keys: RwLock<HashMap<u128, Weak<Account>>>,
+    pub(super) gpu: Option<Gpu>,
 }
 
 impl Pools {
     /// Pools with nothing in them.
     pub fn new(limits: LeaseLimits) -> Arc<Pools> {
+        Pools::with_gpu(limits, None)
+    }
+
+    /// As [`Pools::new`], on a host with a GPU: leases may be page-locked when they are made.
+    pub fn with_gpu(limits: LeaseLimits, gpu: Option<Gpu>) -> Arc<Pools> {
         let (tally, census, index, accounts, keys) = Default::default();
-        Arc::new(Pools { limits, tally, census, index, accounts, keys })
+        Arc::new(Pools { limits, tally, census, index, accounts, keys, gpu })
     }
 
     /// What the operator decided.

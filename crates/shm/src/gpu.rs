@@ -1,0 +1,48 @@
+//! What do regions and leases get from a host with a GPU?
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nerite_cuda::{Driver, PageLock};
+
+/// The driver, and whether clients' memory is page-locked for it.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    driver: Arc<Driver>,
+    lock_pages: bool,
+    /// Memory was not locked once, which was logged.
+    told: Arc<AtomicBool>,
+}
+
+impl Gpu {
+    /// A host's driver. `lock_pages` says whether system regions and leases are page-locked when they are made, so that
+    /// transfers run at full speed; it costs their pages at once, a context on the first device, and time.
+    pub fn new(driver: Arc<Driver>, lock_pages: bool) -> Gpu {
+        Gpu { driver, lock_pages, told: Arc::default() }
+    }
+
+    /// The driver, with at least one device.
+    pub fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+
+    /// Locks memory that was just mapped, if that is wanted. A failure is told to the log alone: such memory is slower to
+    /// transfer and otherwise as good.
+    ///
+    /// # Safety
+    /// The range is mapped, and stays so until the PageLock is dropped.
+    pub(crate) unsafe fn lock(gpu: Option<&Gpu>, what: &str, at: NonNull<u8>, len: usize) -> Option<PageLock> {
+        let gpu = gpu.filter(|gpu| gpu.lock_pages)?;
+        // SAFETY: the caller's promise, passed on.
+        match unsafe { PageLock::new(&gpu.driver, at, len) } {
+            Ok(lock) => Some(lock),
+            Err(error) => {
+                // Clients can make this happen as often as they like.
+                let level = if gpu.told.swap(true, Ordering::Relaxed) { log::Level::Debug } else { log::Level::Warn };
+                log::log!(level, "{what} is not page-locked, so that its transfers to devices are slower: {error}");
+                None
+            }
+        }
+    }
+}
