@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bytes::Bytes;
 use rustix::buffer::spare_capacity;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg, sockopt};
+use rustix::net::{
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, recv, sendmsg, shutdown, sockopt,
+};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -83,6 +85,17 @@ impl Socket {
     pub(crate) async fn writable(&self) -> io::Result<()> {
         let again = watch(self.descriptor.get_ref().try_clone()?, Interest::WRITABLE)?;
         again.writable().await.map(drop)
+    }
+}
+
+impl Drop for Socket {
+    /// What the client sent and nobody will read is taken out first. Were it there at the close, the kernel would tell the
+    /// client of a reset connection before the answer that says why.
+    fn drop(&mut self) {
+        let socket = self.descriptor.get_ref();
+        // Fails only if the client is gone already. From here on it cannot send, so the loop ends.
+        let _ = shutdown(socket, Shutdown::Read);
+        while recv(socket, &mut [0u8; 1], RecvFlags::DONTWAIT).is_ok_and(|(_, len)| len > 0) {}
     }
 }
 

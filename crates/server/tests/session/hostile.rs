@@ -96,6 +96,21 @@ async fn nonsense_is_answered_once_and_ends_the_session() {
     }
 }
 
+/// The kernel tells of a reset connection first if a socket is closed with packets unread.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_goes_on_talking_still_reads_why_it_was_cut_off() {
+    let house = House::new();
+    for _ in 0..50 {
+        let raw = Raw::welcomed(&house.socket);
+        raw.send(&[0xff; 40]);
+        for _ in 0..20 {
+            raw.call(2, Call::SessionStatus(v1::SessionStatus {}));
+        }
+        assert!(raw.refusal().starts_with("packet not understood"));
+        assert!(raw.answer().is_none());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_begins_with_a_hello_of_a_known_version() {
     let house = House::new();
