@@ -5,6 +5,7 @@ mod listen;
 mod models;
 mod sessions;
 mod stop;
+mod trim;
 
 use std::process::ExitCode;
 use std::sync::Arc;

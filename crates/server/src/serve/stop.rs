@@ -5,18 +5,12 @@ use std::time::{Duration, Instant};
 
 use nerite_api::Api;
 use nerite_engine::Engine;
-use nerite_shm::Pools;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval, timeout_at};
+use tokio::time::timeout_at;
 
 use super::listen::Fronts;
-use super::{StartError, host};
+use super::{StartError, host, trim};
 use crate::settings::Settings;
-
-/// Rounds of one second that unused tensor memory is kept for the next request.
-const POOL_ROUNDS: u32 = 2;
-/// Rounds that a returned lease is kept for its session's next request.
-const LEASE_ROUNDS: u32 = 3;
 
 /// Serves until SIGINT or SIGTERM, then lets requests in flight end. Gives whether all ended in time. A second signal ends
 /// the process at once.
@@ -29,7 +23,7 @@ pub async fn when_told(
     let no_signals = |error| StartError(format!("signals cannot be received: {error}"));
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
-    let keeping = tokio::spawn(keep_house(Arc::clone(api.pools())));
+    let keeping = tokio::spawn(trim::keep(Arc::clone(api.pools())));
     let watched = settings.metrics.as_ref().filter(|metrics| metrics.cpu);
     if let Some(metrics) = watched {
         tokio::spawn(host::watch(api.clone(), Duration::from_millis(metrics.interval_ms)));
@@ -65,18 +59,5 @@ async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> i32 {
     tokio::select! {
         _ = interrupt.recv() => 2,
         _ = terminate.recv() => 15,
-    }
-}
-
-/// Gives memory back to the system that no request used for a while.
-async fn keep_house(pools: Arc<Pools>) {
-    let mut ticks = interval(Duration::from_secs(1));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        pools.trim(LEASE_ROUNDS);
-        if nerite_memory::trim_pool(POOL_ROUNDS) > 0 {
-            nerite_memory::trim_heap();
-        }
     }
 }

@@ -1,0 +1,138 @@
+//! When does memory that nobody uses go back to the system?
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nerite_shm::Pools;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// How often it is looked at.
+const ROUND: Duration = Duration::from_secs(1);
+/// Rounds that unused tensor memory is kept for the next request.
+const POOL_ROUNDS: u32 = 2;
+/// Rounds that a returned lease is kept for its session's next request.
+const LEASE_ROUNDS: u32 = 3;
+/// Rounds with nothing to do after which the allocator gives back what it kept, and rounds after which it does anyway:
+/// requests wait while it does.
+const HEAP_ROUNDS: u32 = 3;
+const HEAP_ROUNDS_BUSY: u32 = 60;
+/// Bytes above the least it ever had that the process keeps.
+const HEAP_KEPT_BYTES: u64 = 2 << 20;
+/// Hundredths of a second of processor time in a round that are nothing.
+const IDLE_TICKS: u64 = 2;
+
+/// Gives memory back to the system that no request used for a while.
+pub(super) async fn keep(pools: Arc<Pools>) {
+    let mut ticks = interval(ROUND);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut heap = Heap::default();
+    loop {
+        ticks.tick().await;
+        pools.trim(LEASE_ROUNDS);
+        let freed = nerite_memory::trim_pool(POOL_ROUNDS) > 0;
+        let used = Usage::look().unwrap_or_default();
+        if heap.is_due(used) || freed {
+            nerite_memory::trim_heap();
+            heap.trimmed(Usage::look().unwrap_or_default());
+        }
+    }
+}
+
+/// What the process had used at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Usage {
+    /// Processor time so far, in hundredths of a second.
+    ticks: u64,
+    /// Memory of its own.
+    bytes: u64,
+}
+
+impl Usage {
+    /// `None` where the system has no such files.
+    fn look() -> Option<Usage> {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).ok();
+        Usage::parse(&read("stat")?, &read("status")?)
+    }
+
+    /// From what proc(5) calls `stat` and `status`.
+    fn parse(stat: &str, status: &str) -> Option<Usage> {
+        // The program's name, in parentheses, may contain anything.
+        let mut times = stat.get(stat.rfind(')')? + 1..)?.split_whitespace().skip(11);
+        let mut time = || times.next()?.parse::<u64>().ok();
+        let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"))?;
+        Some(Usage { ticks: time()?.saturating_add(time()?), bytes: own.parse::<u64>().ok()?.saturating_mul(1024) })
+    }
+}
+
+/// Decides when the allocator is asked to give back what was freed: it keeps the high water of every burst otherwise.
+#[derive(Debug, Default)]
+struct Heap {
+    before: Usage,
+    /// The least there was; 0 until the first look.
+    floor: u64,
+    idle_rounds: u32,
+    rounds: u32,
+}
+
+impl Heap {
+    /// One round has passed.
+    fn is_due(&mut self, now: Usage) -> bool {
+        let idle = now.ticks.saturating_sub(self.before.ticks) <= IDLE_TICKS;
+        self.idle_rounds = if idle { self.idle_rounds.saturating_add(1) } else { 0 };
+        self.rounds = self.rounds.saturating_add(1);
+        self.floor = if self.floor == 0 { now.bytes } else { self.floor.min(now.bytes) };
+        self.before = now;
+        let rests = self.idle_rounds >= HEAP_ROUNDS || self.rounds >= HEAP_ROUNDS_BUSY;
+        rests && now.bytes > self.floor + HEAP_KEPT_BYTES
+    }
+
+    /// What is left now is in use, so it is not asked for again.
+    fn trimmed(&mut self, now: Usage) {
+        *self = Heap { before: now, floor: now.bytes, ..Heap::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Looks at usages of so many ticks and mebibytes in turn; the rounds in which the heap was trimmed, each to 6 MiB.
+    #[track_caller]
+    fn check(rounds: &[(u64, u64)], due: &[usize]) {
+        let (mut heap, mut ticks, mut found) = (Heap::default(), 0, Vec::new());
+        for (round, (more, mib)) in rounds.iter().enumerate() {
+            ticks += more;
+            if heap.is_due(Usage { ticks, bytes: mib * MIB }) {
+                found.push(round);
+                heap.trimmed(Usage { ticks, bytes: 6 * MIB });
+            }
+        }
+        assert_eq!(found, due);
+    }
+
+    #[test]
+    fn the_heap_is_trimmed_once_after_a_burst_when_there_is_nothing_to_do() {
+        check(&[(50, 5), (50, 30), (0, 30), (0, 30), (0, 30), (0, 6), (0, 6), (0, 6), (0, 6), (0, 6)], &[4]);
+        check(&[(0, 5), (0, 7), (0, 7), (0, 7), (0, 7)], &[]);
+        check(&[(0, 5), (0, 5), (0, 5), (0, 30)], &[3]);
+    }
+
+    #[test]
+    fn who_is_busy_is_asked_once_a_minute() {
+        let mut rounds = vec![(50, 5)];
+        rounds.extend([(50, 30); 130]);
+        check(&rounds, &[59, 119]);
+    }
+
+    #[test]
+    fn usage_is_read_from_what_the_kernel_writes() {
+        let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 1 2 3 4 150 25 0 0 20 0 5 0 1 2 3";
+        let status = "Name:\ta\nVmRSS:\t    4000 kB\nRssAnon:\t     800 kB\nRssFile:\t 3000 kB\n";
+        assert_eq!(Usage::parse(stat, status), Some(Usage { ticks: 175, bytes: 800 * 1024 }));
+        assert_eq!(Usage::parse("", status), None);
+        assert_eq!(Usage::parse(stat, "VmRSS: 1 kB"), None);
+        assert!(Usage::look().is_some_and(|used| used.bytes > 0));
+    }
+}
