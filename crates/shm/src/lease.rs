@@ -51,14 +51,15 @@ mod shelf;
 mod tests;
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
 
 use nerite_cuda::PageLock;
 use nerite_memory::{Access, Buffer, Extent, ExtentError, Keep, Place, Slot, Vacant};
 
 use crate::error::ShmError;
 use crate::posix::PosixMapping;
+use crate::sync::{AtomicBool, Mutex};
 use crate::tally::Ticket;
 
 pub use account::{Account, LeaseState, Loan};

@@ -61,6 +61,7 @@ mod record;
 mod region;
 mod registry;
 mod source;
+mod sync;
 mod tally;
 mod window;
 

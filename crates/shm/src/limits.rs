@@ -16,7 +16,7 @@ pub const KEY_BYTES_MAX: usize = 255;
 
 /// Parts of the names table. A change copies one part: 10,000 regions make parts of 40, and a lookup never sees a table
 /// larger than its part.
-pub const SHARDS: usize = 256;
+pub const SHARDS: usize = if cfg!(shuttle) { 1 } else { 256 };
 
 /// Objects counted for the text of an error; past that it says "or more". A refused call must stay cheap.
 pub const OBJECTS_COUNTED_MAX: usize = 1000;

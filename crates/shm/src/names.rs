@@ -14,13 +14,12 @@
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-use arc_swap::ArcSwap;
+use std::sync::{Arc, PoisonError, Weak};
 
 use crate::limits::SHARDS;
 use crate::record::{Kind, Record};
 use crate::region::Region;
+use crate::sync::{Mutex, MutexGuard, Snapshot};
 
 type Shard = HashMap<Arc<str>, Named>;
 type Registered = HashMap<Arc<str>, Arc<Region>>;
@@ -39,7 +38,7 @@ impl Named {
 
 pub(crate) struct Names {
     hasher: RandomState,
-    shards: Box<[ArcSwap<Shard>]>,
+    shards: Box<[Snapshot<Shard>]>,
     registered: Mutex<Registered>,
 }
 
@@ -55,7 +54,7 @@ impl Names {
     pub(crate) fn new() -> Names {
         Names {
             hasher: RandomState::new(),
-            shards: (0..SHARDS).map(|_| ArcSwap::from_pointee(Shard::new())).collect(),
+            shards: (0..SHARDS).map(|_| Snapshot::new(Shard::new())).collect(),
             registered: Mutex::default(),
         }
     }
@@ -75,7 +74,7 @@ impl Names {
     pub(crate) fn records(&self) -> Vec<Arc<Record>> {
         let mut records: Vec<_> = {
             let _writers = self.lock();
-            let shards: Vec<_> = self.shards.iter().map(ArcSwap::load_full).collect();
+            let shards: Vec<_> = self.shards.iter().map(Snapshot::load_full).collect();
             let alive = shards.iter().flat_map(|shard| shard.values()).filter(|named| named.is_alive());
             alive.map(|named| Arc::clone(&named.record)).collect()
         };
@@ -87,7 +86,7 @@ impl Names {
     /// them, until the caller lets go.
     pub(crate) fn page(&self, after: Option<&str>, count: usize) -> Vec<(Arc<Region>, bool)> {
         let registered = self.lock();
-        let shards: Vec<_> = self.shards.iter().map(ArcSwap::load_full).collect();
+        let shards: Vec<_> = self.shards.iter().map(Snapshot::load_full).collect();
         let all = shards.iter().flat_map(|shard| shard.iter());
         let mut found: Vec<_> = all.filter(|(name, _)| after.is_none_or(|after| &***name > after)).collect();
         found.sort_unstable_by_key(|(name, _)| *name);
@@ -166,7 +165,7 @@ impl Names {
         self.shards.iter().map(|shard| shard.load().len()).max().unwrap_or(0)
     }
 
-    fn shard(&self, name: &str) -> &ArcSwap<Shard> {
+    fn shard(&self, name: &str) -> &Snapshot<Shard> {
         let at = self.hasher.hash_one(name) as usize % SHARDS;
         &self.shards[at]
     }
@@ -179,7 +178,7 @@ impl Names {
 
 /// Swaps a shard for one without its dead entries and with `added`. Who holds the lock is the only writer, so no change is
 /// lost between the look and the swap.
-fn rewrite(_writers: &MutexGuard<'_, Registered>, shard: &ArcSwap<Shard>, added: Option<(Arc<str>, Named)>) {
+fn rewrite(_writers: &MutexGuard<'_, Registered>, shard: &Snapshot<Shard>, added: Option<(Arc<str>, Named)>) {
     let old = shard.load();
     if added.is_none() && old.values().all(Named::is_alive) {
         return;

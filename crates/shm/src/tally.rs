@@ -1,7 +1,9 @@
 //! How many regions are mapped, how many bytes, how many were refused?
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+use crate::sync::AtomicU64;
 
 /// The registry's numbers at one moment, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,9 @@
 //! How many leases of each size are there, and how many were there at the most?
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// Leases by size. Asked only where one is made or ends, never where one is lent again.
 #[derive(Default)]

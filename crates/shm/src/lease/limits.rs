@@ -26,7 +26,7 @@ pub(super) const WASTE_MAX: usize = 4;
 pub(super) const HUGE_BYTES_MIN: usize = 4 << 20;
 
 /// Parts of the table from names to leases, each behind its own lock.
-pub(super) const INDEX_SHARDS: usize = 16;
+pub(super) const INDEX_SHARDS: usize = if cfg!(shuttle) { 1 } else { 16 };
 
 const _: () = assert!(REGIONS_MAX + LEASES_MAX < 65_530 - 8192, "the allocator needs mappings too");
 const _: () = assert!(LEASES_PER_SESSION_MAX < LEASES_MAX, "one session must not be able to take all");

@@ -1,13 +1,14 @@
 //! How much is lent to everybody, and which lease does a name mean?
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 use super::account::Account;
 use super::census::{Census, Size};
 use super::limits::{INDEX_SHARDS, LEASES_MAX};
 use super::{Lease, LeaseName, random_bits};
 use crate::gpu::Gpu;
+use crate::sync::{Mutex, RwLock};
 use crate::tally::{Tally, Ticket};
 
 /// What the operator decided.
