@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use nerite_memory::{Buffer, Filled, Place, Slot};
+use nerite_memory::{Buffer, Filled, Place, Slot, Staging};
 use nerite_request::{Code, Output, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
+use crate::away::Away;
 use crate::{Meter, Outcome, RequestTimes, Times};
 
 /// One request in a runtime's hands. Dropped unanswered, it answers itself with an error.
@@ -16,6 +17,8 @@ pub struct Job {
     version: Arc<str>,
     arrived: u64,
     made: Vec<Output>,
+    /// What lies on devices, for a runtime that computes on the host.
+    away: Option<Box<Away>>,
 }
 
 /// Where an output would go, asked before it exists.
@@ -30,7 +33,7 @@ pub struct OutputPlace {
 impl Job {
     /// A request of `model`, admitted at `arrived` (ns of [`crate::now_ns`]).
     pub fn new(request: Request, model: Arc<str>, version: Arc<str>, arrived: u64) -> Job {
-        Job { request, model, version, arrived, made: Vec::new() }
+        Job { request, model, version, arrived, made: Vec::new(), away: None }
     }
 
     /// The client's own name for the request; may be empty.
@@ -108,17 +111,42 @@ impl Job {
     pub fn output_bytes(&mut self, name: &str, size: usize) -> Result<Slot, Status> {
         let slot = self.request.wanted.iter_mut().find(|w| w.name == name).and_then(|w| w.slot.take());
         let Some(mut slot) = slot else {
-            return Ok(self.request.reply.place(name, size)?.unwrap_or_else(|| Slot::heap(size)));
+            if let Some(have) = self.away_capacity(name).filter(|have| *have < size) {
+                return Err(too_small(name, have, size));
+            }
+            let placed = self.request.reply.place(name, size)?;
+            return Ok(placed.unwrap_or_else(|| self.fresh(name, size)));
         };
         if slot.len() < size {
-            return Err(Status::internal(format!(
-                "shared memory size specified with the request for output '{name}' ({} bytes) should be at least {size} \
-                 bytes to hold the results",
-                slot.len()
-            )));
+            return Err(too_small(name, slot.len(), size));
         }
         slot.truncate(size);
         Ok(slot)
+    }
+
+    /// Memory of this process for an output.
+    pub(crate) fn fresh(&self, name: &str, size: usize) -> Slot {
+        match &self.away {
+            Some(away) if away.capacity(name).is_some() => away.slot(size),
+            _ => Slot::heap(size),
+        }
+    }
+
+    fn away_capacity(&self, name: &str) -> Option<usize> {
+        self.away.as_ref()?.capacity(name)
+    }
+
+    /// Whether any of its tensors lies on a device, or is wanted there.
+    pub(crate) fn is_away(&self) -> bool {
+        Away::is(&self.request)
+    }
+
+    /// Brings its tensors to this host, through `staging`. Its outputs go back to their devices when it is finished.
+    pub(crate) fn bring_home(&mut self, staging: &Arc<dyn Staging>) -> Result<(), Status> {
+        if self.is_away() {
+            self.away = Some(Box::new(Away::take(&mut self.request, staging)?));
+        }
+        Ok(())
     }
 
     /// Adds a filled output to the response that is being made. `slot` came from [`Job::output`] or [`Job::output_bytes`].
@@ -135,9 +163,16 @@ impl Job {
     }
 
     /// Ends the job: tells `meter`, then sends the outputs put so far as the last response, or the error.
-    pub fn finish(self, result: Result<(), Status>, times: Times, meter: &dyn Meter) {
+    pub fn finish(mut self, result: Result<(), Status>, mut times: Times, meter: &dyn Meter) {
         // A loss of memory explains whatever else went wrong.
-        let result = self.check_memory().and(result);
+        let mut result = self.check_memory().and(result);
+        if let (Ok(()), Some(away)) = (&result, &mut self.away) {
+            let delivered = away.deliver(&mut self.made);
+            if !matches!(delivered, Ok(false)) {
+                times.ends();
+            }
+            result = delivered.map(drop);
+        }
         let outcome = match &result {
             Ok(()) => Outcome::Success,
             Err(error) if error.code == Code::Cancelled => Outcome::Cancelled,
@@ -172,13 +207,17 @@ impl Job {
             ..Response::default()
         };
         let Request { inputs, wanted, mut reply, .. } = self.request;
+        drop(self.away);
         // Released before the answer goes out: a client may unregister its regions the moment it has the answer.
         drop((inputs, wanted));
         reply.send(response);
     }
 
     /// Separates what the model reads from the way back, for runtimes that release inputs early or answer later.
-    pub fn split(self) -> (Vec<Tensor>, Vec<Wanted>, Reply) {
+    pub fn split(mut self) -> (Vec<Tensor>, Vec<Wanted>, Reply) {
+        if let Some(away) = self.away.take() {
+            away.restore(&mut self.request);
+        }
         let Request { inputs, wanted, reply, .. } = self.request;
         (inputs, wanted, reply)
     }
@@ -191,4 +230,12 @@ impl Job {
             None => Ok(()),
         }
     }
+}
+
+/// The client's place for an output has `have` bytes of the `need` that the result has; in Triton's words.
+pub(crate) fn too_small(name: &str, have: usize, need: usize) -> Status {
+    Status::internal(format!(
+        "shared memory size specified with the request for output '{name}' ({have} bytes) should be at least {need} bytes \
+         to hold the results"
+    ))
 }

@@ -8,8 +8,10 @@
 //! [`Instance::run`] takes its jobs for good: it may answer them from any thread, with one response or many, and may return
 //! before they are answered. What most runtimes want (answer all, in order, before returning) is [`Compute`] behind
 //! [`InOrder`], or [`Execute`] behind [`Joined`] where the rows of several requests run as one. A job that is dropped unanswered answers itself with an error. [`conformance`] holds every runtime to this.
+//! Runtimes that compute on the host see memory of the host alone: [`Staged`] carries what lies on devices.
 #![forbid(unsafe_code)]
 
+mod away;
 mod compute;
 pub mod conformance;
 pub mod identity;
@@ -19,6 +21,7 @@ pub mod onnx;
 mod rows;
 mod runtime;
 
+pub use away::Staged;
 pub use compute::{Compute, InOrder};
 pub use job::{Job, OutputPlace};
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};

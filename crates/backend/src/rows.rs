@@ -154,7 +154,7 @@ impl<'a> Work<'a> {
         let Some(size) = size else { return Ok(None) };
         let [job] = &mut *self.jobs else { return Ok(Some(Slot::heap(size))) };
         let place = job.output_place(name);
-        let Some(capacity) = place.capacity else { return Ok(Some(Slot::heap(size))) };
+        let Some(capacity) = place.capacity else { return Ok(Some(job.fresh(name, size))) };
         // Too small for what is expected may still be large enough for what comes.
         if !place.place.is_host() || capacity < size {
             return Ok(None);

@@ -51,6 +51,12 @@ pub struct LoadContext {
 pub trait Model: Send + Sync {
     /// Makes one instance. Instances of one model run concurrently, each on one thread at a time.
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status>;
+
+    /// Whether instances take tensors where they are, on devices too, and write outputs there. For all others such tensors
+    /// are carried to the host and back.
+    fn takes_device_memory(&self) -> bool {
+        false
+    }
 }
 
 /// Which instance is to be made.

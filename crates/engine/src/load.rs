@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use nerite_backend::{InstanceSpec, LoadContext, Model, Runtime, now_ns};
+use nerite_backend::{Instance, InstanceSpec, LoadContext, Model, Runtime, Staged, now_ns};
 use nerite_config::{HostFacts, ModelConfig, normalise, normalise_groups, validate, validate_groups, validate_tensors};
+use nerite_memory::Staging;
 use nerite_repository::ModelSource;
 use nerite_request::Status;
 
@@ -31,7 +32,7 @@ impl Loader {
         let mut context = self.context(source, version);
         let config = self.settle(&*runtime, &mut context)?;
         let model = runtime.load(&context)?;
-        let instances = make_instances(&*model, &config)?;
+        let instances = make_instances(&*model, &config, self.runtimes.staging())?;
         let labels = Arc::new(source.labels(&config)?);
         Ok(Served::new(Parts {
             name: source.model.clone(),
@@ -88,9 +89,20 @@ fn check_scheduling(config: &ModelConfig) -> Result<(), Status> {
     )))
 }
 
-fn make_instances(model: &dyn Model, config: &ModelConfig) -> Result<Vec<Box<dyn nerite_backend::Instance>>, Status> {
-    let names = instance_names(config);
-    names.into_iter().enumerate().map(|(index, name)| model.instance(&InstanceSpec { name, index })).collect()
+fn make_instances(
+    model: &dyn Model,
+    config: &ModelConfig,
+    staging: Option<&Arc<dyn Staging>>,
+) -> Result<Vec<Box<dyn Instance>>, Status> {
+    let staging = staging.filter(|_| !model.takes_device_memory());
+    let make = |(index, name)| {
+        let instance = model.instance(&InstanceSpec { name, index })?;
+        Ok(match staging {
+            Some(staging) => Box::new(Staged::over(instance, Arc::clone(staging))),
+            None => instance,
+        })
+    };
+    instance_names(config).into_iter().enumerate().map(make).collect()
 }
 
 /// `{group}_{i}` for each instance of each group. Passive instances never run, so none is made.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nerite_backend::Runtime;
+use nerite_memory::Staging;
 use nerite_request::Status;
 
 /// The runtimes of this server by the name that `config.pbtxt` uses, and what the operator set for them.
@@ -12,6 +13,7 @@ pub struct Runtimes {
     all: BTreeMap<String, Arc<dyn Runtime>>,
     settings: BTreeMap<String, BTreeMap<String, String>>,
     for_all: BTreeMap<String, String>,
+    staging: Option<Arc<dyn Staging>>,
 }
 
 impl Runtimes {
@@ -27,6 +29,17 @@ impl Runtimes {
             backend => self.settings.entry(backend.to_owned()).or_default(),
         };
         settings.insert(key.to_owned(), value.to_owned());
+    }
+
+    /// Has memory of devices carried through `staging` to the runtimes that compute on the host. Without it no request may
+    /// bring such memory.
+    pub fn stage_through(&mut self, staging: Arc<dyn Staging>) {
+        self.staging = Some(staging);
+    }
+
+    /// What memory of devices is carried through, on hosts that have any.
+    pub fn staging(&self) -> Option<&Arc<dyn Staging>> {
+        self.staging.as_ref()
     }
 
     /// The runtime of this name.

@@ -5,6 +5,7 @@ use nerite_request::Status;
 use nerite_tensor::{DataType, Shape, element_count};
 
 use crate::Job;
+use crate::job::too_small;
 
 /// A whole output, rows of all jobs.
 pub(super) struct Made {
@@ -130,11 +131,4 @@ fn give(
     slot.fill_from(0, &data, reason).map_err(|e| Status::internal(e.to_string()))?;
     job.put(name, datatype, shape, slot.filled());
     Ok(())
-}
-
-fn too_small(name: &str, have: usize, need: usize) -> Status {
-    Status::internal(format!(
-        "shared memory size specified with the request for output '{name}' ({have} bytes) should be at least {need} bytes \
-         to hold the results"
-    ))
 }

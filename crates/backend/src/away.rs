@@ -1,0 +1,123 @@
+//! Which memory of a request can its runtime not reach, and how does it get its bytes?
+//!
+//! ```text
+//!   client's region on a device ──► staging (page-locked) ──► runtime on the host ──► staging ──► client's region on a device
+//!                                cross_device, counted                            cross_device, counted
+//! ```
+//! Here, once, for all runtimes that compute on the host. They see memory of this host alone.
+
+use std::sync::Arc;
+
+use nerite_memory::{Buffer, Reason, Slot, Staging};
+use nerite_request::{Output, Request, Status};
+
+use crate::job::too_small;
+use crate::{Batch, Instance, Job, Times};
+
+/// An [`Instance`] that computes on the host, and what carries the memory of devices to it and back.
+pub struct Staged {
+    instance: Box<dyn Instance>,
+    staging: Arc<dyn Staging>,
+}
+
+impl Staged {
+    /// `instance` sees tensors of devices in memory of `staging`.
+    pub fn over(instance: Box<dyn Instance>, staging: Arc<dyn Staging>) -> Staged {
+        Staged { instance, staging }
+    }
+}
+
+impl Instance for Staged {
+    fn run(&mut self, batch: Batch) {
+        if !batch.jobs.iter().any(Job::is_away) {
+            return self.instance.run(batch);
+        }
+        let Batch { jobs, meter } = batch;
+        let mut ready = Vec::with_capacity(jobs.len());
+        for mut job in jobs {
+            let times = Times::begin();
+            match job.bring_home(&self.staging) {
+                Ok(()) => ready.push(job),
+                Err(error) => job.finish(Err(error), times, &*meter),
+            }
+        }
+        if !ready.is_empty() {
+            self.instance.run(Batch { jobs: ready, meter });
+        }
+    }
+}
+
+/// What was put aside of a request while its runtime sees memory of the host.
+pub(crate) struct Away {
+    staging: Arc<dyn Staging>,
+    /// Not read again, but the client's regions count as used until its request has been answered.
+    _inputs: Vec<Buffer>,
+    outputs: Vec<(String, Slot)>,
+}
+
+impl Away {
+    /// Whether any of it lies on a device.
+    pub(crate) fn is(request: &Request) -> bool {
+        request.inputs.iter().any(|input| !input.data.place().is_host())
+            || request.wanted.iter().filter_map(|wanted| wanted.slot.as_ref()).any(|slot| !slot.place().is_host())
+    }
+
+    /// Copies inputs to the host and puts the places of outputs aside.
+    pub(crate) fn take(request: &mut Request, staging: &Arc<dyn Staging>) -> Result<Away, Status> {
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        for input in request.inputs.iter_mut().filter(|input| !input.data.place().is_host()) {
+            let mut slot = staging.slot(input.data.len());
+            slot.fill_from(0, &input.data, Reason::CrossDevice)
+                .map_err(|error| Status::internal(format!("input '{}': {error}", input.name)))?;
+            inputs.push(std::mem::replace(&mut input.data, slot.filled().into_buffer()));
+        }
+        for wanted in &mut request.wanted {
+            if let Some(slot) = wanted.slot.take_if(|slot| !slot.place().is_host()) {
+                outputs.push((wanted.name.clone(), slot));
+            }
+        }
+        Ok(Away { staging: Arc::clone(staging), _inputs: inputs, outputs })
+    }
+
+    /// Bytes that the client left for this output on a device.
+    pub(crate) fn capacity(&self, output: &str) -> Option<usize> {
+        self.outputs.iter().find(|(name, _)| name == output).map(|(_, slot)| slot.len())
+    }
+
+    /// Memory of the host for an output that will go to a device.
+    pub(crate) fn slot(&self, size: usize) -> Slot {
+        self.staging.slot(size)
+    }
+
+    /// Copies each output to where its client wants it. Whether there was any.
+    pub(crate) fn deliver(&mut self, made: &mut [Output]) -> Result<bool, Status> {
+        let any = !self.outputs.is_empty();
+        for (name, mut slot) in std::mem::take(&mut self.outputs) {
+            let Some(output) = made.iter_mut().find(|output| output.name == name) else { continue };
+            if slot.len() < output.data.len() {
+                return Err(too_small(&name, slot.len(), output.data.len()));
+            }
+            slot.truncate(output.data.len());
+            slot.fill_from(0, &output.data, Reason::CrossDevice)
+                .map_err(|error| Status::internal(format!("output '{name}': {error}")))?;
+            output.data = slot.filled().into_buffer();
+            output.placed = true;
+        }
+        Ok(any)
+    }
+
+    /// Undoes what [`Away::take`] did to the places of outputs.
+    pub(crate) fn restore(self, request: &mut Request) {
+        for (name, slot) in self.outputs {
+            if let Some(wanted) = request.wanted.iter_mut().find(|wanted| wanted.name == name) {
+                wanted.slot = Some(slot);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Away {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Away({} outputs)", self.outputs.len())
+    }
+}

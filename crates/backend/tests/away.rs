@@ -1,0 +1,206 @@
+//! Do runtimes on the host compute with memory of devices, each byte carried once each way?
+//!
+//! Against the stand-in driver, which is no CUDA, whose device addresses nobody can touch but the driver.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../cuda/tests/stand_in/compile.rs"]
+mod stand_in;
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nerite_backend::{
+    Batch, Compute, Execute, InOrder, Instance, Job, Joined, Meter, NoMeter, OutputPlace, Staged, Times, Work,
+};
+use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
+use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, Staging, copied_bytes};
+use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_tensor::{DataType, Shape, Tensor};
+
+/// Copies are counted for the process, so one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// X negated to Y, as a runtime that takes each job by itself.
+#[derive(Clone, Default)]
+struct Negate(Arc<Mutex<Vec<(Place, OutputPlace)>>>);
+
+impl Compute for Negate {
+    fn compute(&mut self, job: &mut Job, _: &mut Times) -> Result<(), Status> {
+        let input = job.input("X").unwrap().clone();
+        self.0.lock().unwrap().push((input.data.place(), job.output_place("Y")));
+        let negated = input.data.numbers::<i32>().unwrap().iter().map(|n| -n).collect::<Vec<_>>();
+        let mut slot = job.output("Y", DataType::Int32, &input.shape)?;
+        slot.numbers_mut::<i32>().unwrap().copy_from_slice(&negated);
+        job.put("Y", DataType::Int32, input.shape, slot.filled());
+        Ok(())
+    }
+}
+
+/// The same for the rows of a batch: into a slot that it asked for, or left where it was computed.
+struct NegateRows {
+    asks: bool,
+}
+
+impl Execute for NegateRows {
+    fn execute(&mut self, work: &mut Work<'_>, _: &mut Times) -> Result<(), Status> {
+        let input = work.input("X").unwrap().clone();
+        let negated: Vec<i32> = input.data.numbers::<i32>().unwrap().iter().map(|n| -n).collect();
+        let slot = if self.asks { work.slot("Y", DataType::Int32, &input.shape)? } else { None };
+        let Some(mut slot) = slot else {
+            work.put_buffer("Y", DataType::Int32, &input.shape, Buffer::from_numbers(negated));
+            return Ok(());
+        };
+        slot.numbers_mut::<i32>().unwrap()[..negated.len()].copy_from_slice(&negated);
+        work.put_slot("Y", DataType::Int32, &input.shape, slot)
+    }
+}
+
+fn device() -> nerite_cuda::Device {
+    Driver::open(Some(stand_in::library())).unwrap().device(0).unwrap()
+}
+
+fn on_device(numbers: &[i32]) -> Arc<DeviceMemory> {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+    let memory = DeviceMemory::allocate(&device(), bytes.len()).unwrap();
+    memory.slot(Extent::whole(bytes.len())).write(0, &bytes, Reason::Model).unwrap();
+    memory
+}
+
+fn numbers_of(memory: &Arc<DeviceMemory>) -> Vec<i32> {
+    let mut home = Slot::heap(memory.len());
+    home.fill_from(0, &memory.buffer(Extent::whole(memory.len())), Reason::Model).unwrap();
+    home.filled().into_buffer().numbers::<i32>().unwrap().to_vec()
+}
+
+fn whole(memory: &Arc<DeviceMemory>) -> Buffer {
+    memory.buffer(Extent::whole(memory.len()))
+}
+
+type Seen = Arc<Mutex<Vec<Response>>>;
+
+fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
+    let (seen, shape) = (Arc::clone(seen), Shape::from_slice(&[data.len() as i64 / 4, 1]));
+    let request = Request {
+        id: String::new(),
+        rows: shape[0] as u32,
+        inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],
+        wanted: vec![Wanted { name: "Y".into(), slot }],
+        priority: 0,
+        timeout_us: 0,
+        sequence: Sequence::default(),
+        parameters: Parameters::new(),
+        cancel: Cancel::new(),
+        reply: Reply::new("", move |response| seen.lock().unwrap().push(response)),
+    };
+    Job::new(request, "negate".into(), "1".into(), 0)
+}
+
+fn run(instance: impl Instance + 'static, staging: Arc<dyn Staging>, jobs: Vec<Job>) {
+    let meter: Arc<dyn Meter> = Arc::new(NoMeter);
+    Staged::over(Box::new(instance), staging).run(Batch { jobs, meter });
+}
+
+#[track_caller]
+fn check_success(seen: &Seen, count: usize) {
+    let seen = seen.lock().unwrap();
+    let errors: Vec<_> = seen.iter().filter_map(|response| response.error.as_ref()).collect();
+    assert!(errors.is_empty() && seen.len() == count, "{} answers, {errors:?}", seen.len());
+    assert!(seen.iter().all(|response| response.outputs[0].placed));
+}
+
+/// One job, everything on the device: the result is there, and the bytes were carried once each way, by pinned memory.
+#[track_caller]
+fn check_one(instance: impl Instance + 'static) {
+    let _alone = alone();
+    let (seen, input, output) = (Seen::default(), on_device(&[1, -2, 3]), on_device(&[0, 0, 0, 77]));
+    let driver = Driver::open(Some(stand_in::library())).unwrap();
+    let pool = Arc::new(PinnedPool::new(&driver, 1 << 20));
+    let before = Reason::ALL.iter().map(|reason| copied_bytes(*reason)).sum::<u64>();
+    let across = copied_bytes(Reason::CrossDevice);
+    let jobs = vec![job(&seen, whole(&input), Some(output.slot(Extent::whole(16))))];
+    run(instance, Arc::<PinnedPool>::clone(&pool), jobs);
+    check_success(&seen, 1);
+    assert_eq!(copied_bytes(Reason::CrossDevice) - across, 24);
+    assert_eq!(Reason::ALL.iter().map(|reason| copied_bytes(*reason)).sum::<u64>() - before, 24);
+    assert_eq!(numbers_of(&output), [-1, 2, -3, 77]);
+    assert_eq!(pool.pinned().used, 0);
+}
+
+#[test]
+fn every_adapter_computes_on_the_host_and_each_byte_goes_once_each_way() {
+    check_one(InOrder(Negate::default()));
+    check_one(Joined::new(NegateRows { asks: true }, true));
+    check_one(Joined::new(NegateRows { asks: false }, true));
+}
+
+#[test]
+fn a_runtime_on_the_host_sees_no_device() {
+    let _alone = alone();
+    let negate = Negate::default();
+    let (seen, input, output) = (Seen::default(), on_device(&[1]), on_device(&[0, 0]));
+    let jobs = vec![job(&seen, whole(&input), Some(output.slot(Extent::whole(8))))];
+    run(InOrder(negate.clone()), Arc::new(HeapStaging), jobs);
+    assert_eq!(*negate.0.lock().unwrap(), [(Place::Host, OutputPlace { place: Place::Host, capacity: None })]);
+}
+
+#[test]
+fn jobs_of_a_batch_lie_where_they_like() {
+    let _alone = alone();
+    for asks in [true, false] {
+        let (seen, input, output) = (Seen::default(), on_device(&[1, 2]), on_device(&[0, 0]));
+        let host = || Buffer::from_numbers(vec![5i32]);
+        let jobs = vec![
+            job(&seen, whole(&input), Some(output.slot(Extent::whole(8)))),
+            job(&seen, host(), Some(output.slot(Extent::new(4, 4, 8).unwrap()))),
+            job(&seen, host(), None),
+        ];
+        run(Joined::new(NegateRows { asks }, true), Arc::new(HeapStaging), jobs);
+        assert_eq!(numbers_of(&output), [-1, -5]);
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen[2].outputs[0].data.numbers::<i32>(), Some(&[-5][..]));
+        assert_eq!(seen.iter().map(|r| r.outputs[0].placed).collect::<Vec<_>>(), [true, true, false]);
+    }
+}
+
+#[test]
+fn a_place_that_is_too_small_is_told_in_tritons_words() {
+    let _alone = alone();
+    let text = "shared memory size specified with the request for output 'Y' (4 bytes) should be at least 8 bytes to hold \
+                the results";
+    let instances: [Box<dyn Instance>; 3] = [
+        Box::new(InOrder(Negate::default())),
+        Box::new(Joined::new(NegateRows { asks: true }, true)),
+        Box::new(Joined::new(NegateRows { asks: false }, true)),
+    ];
+    for instance in instances {
+        let (seen, input, output) = (Seen::default(), on_device(&[1, 2]), on_device(&[7]));
+        let jobs = vec![job(&seen, whole(&input), Some(output.slot(Extent::whole(4))))];
+        Staged::over(instance, Arc::new(HeapStaging)).run(Batch { jobs, meter: Arc::new(NoMeter) });
+        assert_eq!(seen.lock().unwrap()[0].error.as_ref().unwrap().message, text);
+        assert_eq!(numbers_of(&output), [7]);
+    }
+}
+
+/// In a process of its own, where the stand-in refuses to copy from the device.
+#[test]
+fn a_driver_that_fails_fails_the_request_alone() {
+    if std::env::var_os("STAND_IN_FAIL").is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "a_driver_that_fails_fails_the_request_alone"]);
+        assert!(child.env("STAND_IN_FAIL", "cuMemcpyDtoHAsync_v2").status().unwrap().success());
+        return;
+    }
+    let (seen, input) = (Seen::default(), on_device(&[1]));
+    let jobs = vec![job(&seen, whole(&input), None), job(&seen, Buffer::from_numbers(vec![3i32]), None)];
+    run(InOrder(Negate::default()), Arc::new(HeapStaging), jobs);
+    let seen = seen.lock().unwrap();
+    let error = &seen[0].error.as_ref().unwrap().message;
+    assert!(
+        error.starts_with("input 'X': cannot copy between host and device: cuMemcpyDtoHAsync_v2: out of"),
+        "{error}"
+    );
+    assert_eq!(seen[1].outputs[0].data.numbers::<i32>(), Some(&[-3][..]));
+}
