@@ -112,9 +112,15 @@ impl Session {
         let client = concat!("nerite-client ", env!("CARGO_PKG_VERSION")).to_owned();
         let hello = v1::Hello { version_min: VERSION, version_max: VERSION, client, headers };
         let call = v1::ClientMessage { id: 1, returned: Vec::new(), call: Some(Call::Hello(hello)) };
-        socket.send(&call.encode_to_vec()).await.map_err(refused)?;
+        let sent = socket.send(&call.encode_to_vec()).await;
         let mut receiver = calls::receiver();
-        let packet = socket.receive(&mut receiver).await.map_err(refused)?;
+        // A server that turned us away closed before it read this, and what it said of that can still be received.
+        let received = socket.receive(&mut receiver).await;
+        let packet = match (sent, received) {
+            (Ok(()), received) => received.map_err(refused)?,
+            (Err(_), Ok(packet)) if packet.bytes.is_some() => packet,
+            (Err(error), _) => return Err(refused(error)),
+        };
         let terms = read_welcome(packet)?;
         let (calls, mapped, returns) = (Calls::new(receiver), Mapped::default(), Returns::default());
         Ok(Session(Arc::new(Shared { socket, endpoint, terms, calls, mapped, returns })))
@@ -205,7 +211,11 @@ impl Session {
         }
         // A call that is dropped while it is sent is cancelled as well: the packet may be out.
         waiting.expects_answers();
-        self.0.socket.send(&bytes).await.map_err(|error| self.0.broken(&error.to_string()))?;
+        match self.0.socket.send(&bytes).await {
+            // The server has closed: what it said before is still to be received, and tells more.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+            sent => sent.map_err(|error| self.0.broken(&error.to_string()))?,
+        }
         match waiting.answer().await? {
             Answer::Told(Told::Error(error)) => Err(refusal(error)),
             answer => Ok(answer),

@@ -5,8 +5,10 @@
 mod demo;
 mod flags;
 mod logger;
+mod plain;
 mod serve;
 mod settings;
+mod shm;
 mod tables;
 
 use std::path::Path;
@@ -16,6 +18,7 @@ const HELP: &str = "\
 nerite serves models to programs on the same host through shared memory, and to everything that speaks to Triton.
 
   nerite serve --model-repository DIR [flags]   serve the models of a repository; `nerite serve --help` lists the flags
+  nerite shm list|show|drop|pools|sessions      look at a running server's shared memory; `nerite shm --help`
   nerite demo [--exit]                          see a model answer through shared memory, with latencies and copies
   nerite version                                print the version
 
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
     };
     match command.as_str() {
         "serve" => serve::main("nerite serve", rest),
+        "shm" => shm::main(rest),
         "demo" => demo::main(rest),
         "version" | "--version" | "-V" => {
             println!("nerite {}", env!("CARGO_PKG_VERSION"));

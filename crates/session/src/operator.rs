@@ -17,16 +17,16 @@ use crate::session::Session;
 
 /// Whether the call is one of the operator's.
 pub(crate) fn is_operators(call: &Call) -> bool {
-    match call {
+    matches!(
+        call,
         Call::InspectRegions(_)
-        | Call::InspectPools(_)
-        | Call::InspectSessions(_)
-        | Call::InspectLeases(_)
-        | Call::DropRegion(_)
-        | Call::DropAllRegions(_)
-        | Call::EndSession(_) => true,
-        _ => false,
-    }
+            | Call::InspectPools(_)
+            | Call::InspectSessions(_)
+            | Call::InspectLeases(_)
+            | Call::DropRegion(_)
+            | Call::DropAllRegions(_)
+            | Call::EndSession(_)
+    )
 }
 
 /// What somebody hears whose session is of the operator's reserve and who makes other calls.
@@ -56,18 +56,30 @@ impl Session {
                 let leases = leases.ok_or_else(|| no_session(of.session))?.into_iter().map(Into::into).collect();
                 Answer::InspectedLeases(v1::InspectedLeases { leases })
             }
-            Call::DropRegion(region) => dropped(drop_region(&operator, roster, &region)?),
-            Call::DropAllRegions(_) => dropped(operator.drop_all_regions()?),
-            Call::EndSession(asked) => dropped(end(&self.place, asked.session)?),
+            Call::DropRegion(region) => {
+                let dropped = drop_region(&operator, roster, &region)?;
+                self.note(&format!("unregistered region '{}' (of session {})", region.name, region.session));
+                Answer::Dropped(dropped.into())
+            }
+            Call::DropAllRegions(_) => {
+                let dropped = operator.drop_all_regions()?;
+                self.note(&format!("unregistered all {} common regions", dropped.count));
+                Answer::Dropped(dropped.into())
+            }
+            Call::EndSession(asked) => {
+                let dropped = end(&self.place, asked.session)?;
+                self.note(&format!("ended session {}", asked.session));
+                Answer::Dropped(dropped.into())
+            }
             _ => return Err(Status::unsupported("the server does not know this call")),
         };
         Ok(Outcome::from(answer))
     }
-}
 
-fn dropped(dropped: Dropped) -> Answer {
-    log::info!("the operator dropped {} regions or sessions, {} of them in use", dropped.count, dropped.in_use);
-    Answer::Dropped(dropped.into())
+    /// What an operator changes is worth a line in the log.
+    fn note(&self, deed: &str) {
+        log::info!("the operator (user {}, session {}) {deed}", self.place.uid(), self.place.number());
+    }
 }
 
 fn no_session(number: u64) -> Status {

@@ -55,11 +55,7 @@ impl Session {
         let socket = Arc::new(socket);
         let (scope, in_flight) = (Arc::new(api.open_scope()), Arc::<InFlight>::default());
         let outbox = Arc::new(Outbox::new(Arc::clone(&socket)));
-        place.seat(Parts {
-            scope: Arc::clone(&scope),
-            in_flight: Arc::clone(&in_flight),
-            outbox: Arc::clone(&outbox),
-        });
+        place.seat(Parts { scope: Arc::clone(&scope), in_flight: Arc::clone(&in_flight), outbox: Arc::clone(&outbox) });
         Session { place, api, scope, in_flight, outbox, socket, server, headers: HashMap::new() }
     }
 

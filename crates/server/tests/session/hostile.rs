@@ -213,6 +213,13 @@ fn messages() -> Vec<Vec<u8>> {
         infer(echo.encode_to_vec()),
         Call::Cancel(v1::Cancel { id: 9 }),
         Call::SessionStatus(v1::SessionStatus {}),
+        Call::InspectRegions(v1::InspectRegions {
+            after: Some(v1::RegionCursor { session: 1, name: "r".into() }),
+            name: Some("r".into()),
+        }),
+        Call::InspectPools(v1::InspectPools {}),
+        Call::InspectSessions(v1::InspectSessions {}),
+        Call::InspectLeases(v1::InspectLeases { session: 1 }),
     ];
     let returned = || vec!["lease-00000000000000000000000000000000".to_owned()];
     calls.map(|call| v1::ClientMessage { id: 9, returned: returned(), call: Some(call) }.encode_to_vec()).into()

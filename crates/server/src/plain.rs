@@ -1,0 +1,96 @@
+//! How is text that strangers chose shown on a terminal?
+
+/// Characters of a cell of a table.
+const CELL_CHARS_MAX: usize = 40;
+
+/// The text, with everything that could steer a terminal or pretend to be other text written as an escape.
+pub fn plain(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for next in text.chars() {
+        // Quotes and backslashes stay as they are except where they would be taken for an escape.
+        match next {
+            '\'' | '"' => shown.push(next),
+            _ => shown.extend(next.escape_debug()),
+        }
+    }
+    shown
+}
+
+/// The same, short enough for a table.
+pub fn cell(text: &str) -> String {
+    let shown = plain(text);
+    match shown.char_indices().nth(CELL_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &shown[..end]),
+        None => shown,
+    }
+}
+
+/// JSON, with everything beyond letters written as JSON's own escapes: programs read the same, and terminals are not steered.
+pub fn plain_json(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len());
+    for next in json.chars() {
+        if next.is_ascii() || next.is_alphanumeric() {
+            // JSON's writer has escaped what ASCII has of control characters, but for the last.
+            if next == '\u{7f}' { shown.push_str("\\u007f") } else { shown.push(next) }
+        } else {
+            let units = next.encode_utf16(&mut [0; 2]).to_vec();
+            shown.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    shown
+}
+
+/// Bytes for a reader: the largest unit of which there is at least one, with one decimal where it is not whole.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let Some((unit, shift)) = UNITS.iter().find(|(_, shift)| bytes >> shift > 0) else {
+        return format!("{bytes} bytes");
+    };
+    let tenths = (u128::from(bytes) * 10) >> shift;
+    match tenths % 10 {
+        0 => format!("{} {unit}", tenths / 10),
+        tenth => format!("{}.{tenth} {unit}", tenths / 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, shown: &str) {
+        assert_eq!(plain(text), shown);
+    }
+
+    #[test]
+    fn nothing_that_steers_a_terminal_gets_through() {
+        check("frames", "frames");
+        check("größe 'x' 日本", "größe 'x' 日本");
+        check("a\u{1b}[2J", "a\\u{1b}[2J");
+        check("a\r\n\tb\0", "a\\r\\n\\tb\\0");
+        check("a\u{202e}b\u{200b}", "a\\u{202e}b\\u{200b}");
+        check("\u{9b}2J", "\\u{9b}2J");
+        check("\\u{1b}", "\\\\u{1b}");
+        check("\u{301}a", "\\u{301}a");
+    }
+
+    #[test]
+    fn json_says_the_same_without_steering_a_terminal() {
+        let hostile = "a\u{9b}\u{7f}\u{202e}é\u{1f600}";
+        let shown = plain_json(&serde_json::json!([hostile]).to_string());
+        assert_eq!(shown, r#"["a\u009b\u007f\u202eé\ud83d\ude00"]"#);
+        assert_eq!(serde_json::from_str::<[String; 1]>(&shown).ok(), Some([hostile.to_owned()]));
+    }
+
+    #[test]
+    fn a_cell_ends_in_time() {
+        assert_eq!(cell("short"), "short");
+        assert_eq!(cell(&"é".repeat(41)), "é".repeat(40) + "…");
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        let shown = [0, 1023, 1024, 1536, 64 << 20, 1 << 40, u64::MAX].map(size);
+        assert_eq!(shown, ["0 bytes", "1023 bytes", "1 KiB", "1.5 KiB", "64 MiB", "1 TiB", "16777215.9 TiB"]);
+    }
+}

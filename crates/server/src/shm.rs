@@ -1,0 +1,132 @@
+//! What can an operator see of shared memory, and end?
+//!
+//! ```text
+//!   words ─ asked ─► Asked ─ reach ─► Session ─► Found ─ show ─► text | JSON
+//!                        └── over_http ──────────────┘
+//! ```
+
+mod asked;
+mod json;
+mod over_http;
+mod reach;
+mod show;
+mod told;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use nerite_client::Session;
+
+use crate::plain::plain;
+use asked::{Asked, Way, What};
+use told::Told;
+
+/// What `nerite shm --help` prints.
+pub const USAGE: &str = "\
+Usage: nerite shm <command> [options]
+
+  list                      all regions: the common ones and those of sessions
+  show NAME                 everything about the regions of that name
+  show --session N          everything about one session: its regions and its leases
+  drop NAME                 unregister a common region; requests that use it go on
+  drop NAME --session N     unregister a session's own region
+  drop --all                unregister all common regions
+  drop --session N          end a session, as if its client had gone
+  pools                     what is lent, by size
+  sessions                  who has a session
+
+      --session-socket P    the server's session socket, if it is not at the default place
+      --http URL            ask over HTTP instead: list, show and drop of common regions, also against a Triton
+      --json                for programs
+  -h, --help                print this
+
+The server answers its own user and root.
+";
+
+/// A server that does not answer within this is not waited for.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// `nerite shm`; `words` are those after the word `shm`.
+pub fn main(words: &[String]) -> ExitCode {
+    let asked = match Asked::read(words) {
+        Ok(Some(asked)) => asked,
+        Ok(None) => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(reason) => {
+            eprint!("nerite shm: {}\n\n{USAGE}", plain(&reason));
+            return ExitCode::from(2);
+        }
+    };
+    match answer(&asked) {
+        Ok(told) => {
+            print!("{}", if asked.json { json::line(&told) } else { show::text(&told) });
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("nerite shm: {}", plain(&reason));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn answer(asked: &Asked) -> Result<Told, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
+    runtime.block_on(async {
+        let told = tokio::time::timeout(ANSWER_WITHIN, ask(asked)).await;
+        told.unwrap_or_else(|_| Err(format!("the server does not answer within {ANSWER_WITHIN:?}")))
+    })
+}
+
+async fn ask(asked: &Asked) -> Result<Told, String> {
+    match &asked.way {
+        Way::Http(url) => over_http::ask(url, &asked.what).await,
+        Way::Socket(path) => {
+            let session = reach::connect(path).await?;
+            ask_session(&session, &asked.what).await.map_err(|error| error.to_string())
+        }
+    }
+}
+
+async fn ask_session(session: &Session, what: &What) -> Result<Told, nerite_client::Error> {
+    Ok(match what {
+        What::List => {
+            Told::Regions { regions: session.inspect_regions(None).await?, sessions: session.inspect_sessions().await? }
+        }
+        What::Show { name } => {
+            let regions = session.inspect_regions(Some(name)).await?;
+            if regions.is_empty() {
+                return Err(no_region(name));
+            }
+            Told::Region { regions, sessions: session.inspect_sessions().await? }
+        }
+        What::ShowSession { number } => {
+            let leases = session.inspect_leases(*number).await?;
+            let mut regions = session.inspect_regions(None).await?;
+            regions.retain(|region| region.session == *number);
+            let sessions = session.inspect_sessions().await?;
+            let found = sessions.into_iter().find(|session| session.number == *number);
+            let ended = || nerite_client::Error::Session(format!("session {number} has just ended"));
+            Told::Session { session: found.ok_or_else(ended)?, regions, leases }
+        }
+        What::Drop { name, session: of } => {
+            let dropped = session.drop_region(*of, name).await?;
+            Told::Dropped { what: format!("region '{name}'"), dropped }
+        }
+        What::DropAll => {
+            let dropped = session.drop_all_regions().await?;
+            Told::Dropped { what: format!("{} common regions", dropped.count), dropped }
+        }
+        What::EndSession { number } => {
+            Told::Dropped { what: format!("session {number}"), dropped: session.end_session(*number).await? }
+        }
+        What::Pools => Told::Pools(session.inspect_pools().await?),
+        What::Sessions => Told::Sessions(session.inspect_sessions().await?),
+    })
+}
+
+fn no_region(name: &str) -> nerite_client::Error {
+    nerite_client::Error::Session(format!("no region is called '{name}'; `nerite shm list` shows all"))
+}

@@ -1,0 +1,161 @@
+//! What did the operator ask, and which way?
+
+use std::path::PathBuf;
+
+use nerite_session::default_path;
+
+/// A command line, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) what: What,
+    pub(super) way: Way,
+    pub(super) json: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    List,
+    Show {
+        name: String,
+    },
+    ShowSession {
+        number: u64,
+    },
+    /// `session` is 0 for a common region.
+    Drop {
+        name: String,
+        session: u64,
+    },
+    DropAll,
+    EndSession {
+        number: u64,
+    },
+    Pools,
+    Sessions,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Socket(PathBuf),
+    Http(String),
+}
+
+#[derive(Default)]
+struct Options {
+    socket: Option<String>,
+    http: Option<String>,
+    session: Option<u64>,
+    all: bool,
+    json: bool,
+    words: Vec<String>,
+}
+
+impl Asked {
+    /// Reads the words after `shm`; `None` where help is asked for.
+    pub(super) fn read(words: &[String]) -> Result<Option<Asked>, String> {
+        let Some(options) = Options::read(words)? else { return Ok(None) };
+        let Options { socket, http, session, all, json, words } = options;
+        let mut words = words.into_iter();
+        let command = words.next().ok_or("a command is missing")?;
+        let name = words.next();
+        if let Some(stray) = words.next() {
+            return Err(format!("'{stray}' is one word too many"));
+        }
+        let what = match (command.as_str(), name, session, all) {
+            ("list", None, None, false) => What::List,
+            ("pools", None, None, false) => What::Pools,
+            ("sessions", None, None, false) => What::Sessions,
+            ("show", Some(name), None, false) => What::Show { name },
+            ("show", None, Some(number), false) => What::ShowSession { number },
+            ("show", ..) => return Err("show wants a region's name, or --session and its number".to_owned()),
+            ("drop", Some(name), session, false) => What::Drop { name, session: session.unwrap_or(0) },
+            ("drop", None, None, true) => What::DropAll,
+            ("drop", None, Some(number), false) => What::EndSession { number },
+            ("drop", ..) => return Err("drop wants a region's name, --all, or --session and its number".to_owned()),
+            ("list" | "pools" | "sessions", ..) => return Err(format!("{command} takes no name, --session or --all")),
+            _ => return Err(format!("there is no command '{command}'")),
+        };
+        let way = match (socket, http) {
+            (Some(_), Some(_)) => return Err("--session-socket and --http are two ways; give one".to_owned()),
+            (None, Some(url)) => Way::Http(url),
+            (socket, None) => Way::Socket(socket.map_or_else(default_path, PathBuf::from)),
+        };
+        Ok(Some(Asked { what, way, json }))
+    }
+}
+
+impl Options {
+    fn read(words: &[String]) -> Result<Option<Options>, String> {
+        let (mut options, mut words) = (Options::default(), words.iter());
+        while let Some(word) = words.next() {
+            let (flag, inline) = match word.split_once('=') {
+                Some((flag, value)) if flag.starts_with("--") => (flag, Some(value.to_owned())),
+                _ => (word.as_str(), None),
+            };
+            let mut value = || inline.clone().or_else(|| words.next().cloned()).ok_or(format!("{flag} wants a value"));
+            match flag {
+                "-h" | "--help" => return Ok(None),
+                "--session-socket" => options.socket = Some(value()?),
+                "--http" => options.http = Some(value()?),
+                "--session" => {
+                    let text = value()?;
+                    let number = text.parse().ok().filter(|number| *number > 0);
+                    options.session = Some(number.ok_or(format!("'{text}' is no session's number"))?);
+                }
+                "--all" if inline.is_none() => options.all = true,
+                "--json" if inline.is_none() => options.json = true,
+                // What follows is a name, whatever it begins with.
+                "--" => options.words.extend(words.by_ref().cloned()),
+                _ if flag.starts_with('-') && flag.len() > 1 => return Err(format!("there is no option '{word}'")),
+                _ => options.words.push(word.clone()),
+            }
+        }
+        Ok(Some(options))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(line: &[&str], expect: Result<What, &str>) {
+        let words: Vec<String> = line.iter().map(|&word| word.to_owned()).collect();
+        let found = Asked::read(&words).map(|asked| asked.expect("no help was asked for").what);
+        assert_eq!(found, expect.map_err(str::to_owned), "{line:?}");
+    }
+
+    #[test]
+    fn each_command_has_its_words() {
+        check(&["list"], Ok(What::List));
+        check(&["pools", "--json"], Ok(What::Pools));
+        check(&["sessions", "--session-socket=/s"], Ok(What::Sessions));
+        check(&["show", "a"], Ok(What::Show { name: "a".into() }));
+        check(&["show", "--session", "3"], Ok(What::ShowSession { number: 3 }));
+        check(&["drop", "a"], Ok(What::Drop { name: "a".into(), session: 0 }));
+        check(&["drop", "--session=3", "a"], Ok(What::Drop { name: "a".into(), session: 3 }));
+        check(&["drop", "--all"], Ok(What::DropAll));
+        check(&["drop", "--session", "3"], Ok(What::EndSession { number: 3 }));
+        check(&["drop", "--", "--all"], Ok(What::Drop { name: "--all".into(), session: 0 }));
+        check(&["drop", "a=b"], Ok(What::Drop { name: "a=b".into(), session: 0 }));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_not_done() {
+        check(&[], Err("a command is missing"));
+        check(&["lst"], Err("there is no command 'lst'"));
+        check(&["list", "a"], Err("list takes no name, --session or --all"));
+        check(&["drop"], Err("drop wants a region's name, --all, or --session and its number"));
+        check(&["drop", "a", "--all"], Err("drop wants a region's name, --all, or --session and its number"));
+        check(
+            &["drop", "--session", "3", "--all"],
+            Err("drop wants a region's name, --all, or --session and its number"),
+        );
+        check(&["drop", "a", "b"], Err("'b' is one word too many"));
+        check(&["drop", "--session", "0"], Err("'0' is no session's number"));
+        check(&["drop", "--session"], Err("--session wants a value"));
+        check(&["drop", "--all=yes"], Err("there is no option '--all=yes'"));
+        check(&["show", "-x"], Err("there is no option '-x'"));
+        check(&["list", "--http=u", "--session-socket=s"], Err("--session-socket and --http are two ways; give one"));
+    }
+}

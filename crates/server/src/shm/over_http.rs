@@ -1,0 +1,139 @@
+//! What can be asked of a server that only HTTP reaches?
+//!
+//! The calls are Triton's: they know names, keys and sizes of common regions, and no more.
+
+use nerite_client::{Error, http};
+use serde_json::Value;
+
+use super::asked::What;
+use super::told::{ListedRegion, Told};
+
+pub(super) async fn ask(url: &str, what: &What) -> Result<Told, String> {
+    let client = http::Client::new(url).map_err(|error| error.to_string())?;
+    let told = match what {
+        What::List => list(&client).await.map(Told::Listed),
+        What::Show { name } => {
+            let mut regions = list(&client).await.map_err(|error| error.to_string())?;
+            regions.retain(|region| region.name == *name);
+            if regions.is_empty() {
+                return Err(format!("no region is called '{name}'"));
+            }
+            Ok(Told::Listed(regions))
+        }
+        What::Drop { name, session: 0 } => return drop_one(&client, name).await,
+        What::DropAll => {
+            let what = "all common system regions".to_owned();
+            client.unregister_system_regions().await.map(|()| Told::DroppedSilently { what })
+        }
+        What::ShowSession { .. } | What::Drop { .. } | What::EndSession { .. } | What::Pools | What::Sessions => {
+            return Err(
+                "HTTP knows only the common regions (list, show NAME, drop NAME, drop --all); for sessions and \
+                        leases ask over the session socket"
+                    .to_owned(),
+            );
+        }
+    };
+    told.map_err(|error| error.to_string())
+}
+
+async fn list(client: &http::Client) -> Result<Vec<ListedRegion>, Error> {
+    let system = client.system_regions(None).await?.into_iter().map(|region| ListedRegion {
+        name: region.name,
+        kind: "system",
+        place: region.key,
+        offset: region.offset,
+        byte_size: region.byte_size,
+    });
+    let mut regions: Vec<_> = system.collect();
+    regions.extend(cuda_regions(&client.page("/v2/cudasharedmemory/status").await?));
+    regions.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(regions)
+}
+
+fn cuda_regions(json: &str) -> Vec<ListedRegion> {
+    let all: Value = serde_json::from_str(json).unwrap_or_default();
+    let region = |one: &Value| {
+        let name = one["name"].as_str()?.to_owned();
+        let place = format!("device {}", one["device_id"].as_u64()?);
+        Some(ListedRegion { name, kind: "cuda", place, offset: 0, byte_size: one["byte_size"].as_u64()? })
+    };
+    all.as_array().into_iter().flatten().filter_map(region).collect()
+}
+
+async fn drop_one(client: &http::Client, name: &str) -> Result<Told, String> {
+    let segment = unquoted(name).ok_or(format!(
+        "no HTTP request can name the region '{name}', which another protocol registered; drop it over the session socket"
+    ))?;
+    let found = list(client).await.map_err(|error| error.to_string())?.into_iter().find(|region| region.name == name);
+    match found {
+        None => return Err(format!("no region is called '{name}'")),
+        Some(region) if region.kind != "system" => {
+            return Err(format!("'{name}' is a CUDA region; drop it over the session socket"));
+        }
+        Some(_) => {}
+    }
+    client.unregister_system_region(&segment).await.map_err(|error| error.to_string())?;
+    Ok(Told::DroppedSilently { what: format!("region '{name}'") })
+}
+
+/// The text that clients write as `name` in a path, where it is the one way to write it. Servers of this protocol keep
+/// escapes as part of a name: what is listed as `a%20b` is reached by asking for `a b`, and `a b` is not reached at all.
+fn unquoted(name: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::new(), name.as_bytes());
+    while let [first, tail @ ..] = rest {
+        let plain = first.is_ascii_alphanumeric() || b"_.-~".contains(first);
+        match tail {
+            _ if plain => {
+                bytes.push(*first);
+                rest = tail;
+            }
+            [high, low, tail @ ..] if *first == b'%' => {
+                let digits = [*high, *low];
+                let canonical = digits.iter().all(|digit| digit.is_ascii_digit() || (b'A'..=b'F').contains(digit));
+                let digits = std::str::from_utf8(&digits).ok().filter(|_| canonical)?;
+                let byte = u8::from_str_radix(digits, 16).ok()?;
+                // One that needs no escape would not be escaped again.
+                if byte.is_ascii_alphanumeric() || b"_.-~".contains(&byte) {
+                    return None;
+                }
+                bytes.push(byte);
+                rest = tail;
+            }
+            _ => return None,
+        }
+    }
+    String::from_utf8(bytes).ok().filter(|segment| !segment.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(name: &str, segment: Option<&str>) {
+        assert_eq!(unquoted(name).as_deref(), segment, "{name}");
+    }
+
+    #[test]
+    fn only_names_that_http_wrote_are_named_by_it() {
+        check("frames_0", Some("frames_0"));
+        check("a%20b%2Fc", Some("a b/c"));
+        check("%C3%A4", Some("ä"));
+        check("a b", None);
+        check("a%2fc", None);
+        check("a%41", None);
+        check("100%", None);
+        check("%FF", None);
+        check("ä", None);
+        check("", None);
+    }
+
+    #[test]
+    fn cuda_regions_are_read_as_triton_writes_them() {
+        let json = r#"[{"name":"a","device_id":1,"byte_size":64},{"name":"b"}]"#;
+        let place = "device 1".to_owned();
+        let region = ListedRegion { name: "a".into(), kind: "cuda", place, offset: 0, byte_size: 64 };
+        assert_eq!(cuda_regions(json), [region]);
+        assert_eq!(cuda_regions("no JSON"), []);
+    }
+}

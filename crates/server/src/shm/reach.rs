@@ -1,0 +1,112 @@
+//! Where is the server, and if it is not there, why?
+
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use nerite_client::{Error, Session};
+use nerite_session::default_path;
+
+/// What stands at the path of a session socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stands {
+    Socket {
+        uid: u32,
+        mode: u32,
+    },
+    SomethingElse,
+    Nothing,
+    /// A directory on the way may not be entered.
+    Hidden,
+}
+
+/// Opens a session; the error says where it was looked for and what to do.
+pub(super) async fn connect(path: &Path) -> Result<Session, String> {
+    match Session::connect(path).await {
+        Ok(session) => Ok(session),
+        Err(Error::Connect { reason, .. }) => {
+            let uid = rustix::process::geteuid().as_raw();
+            Err(why(path, &reason, &look(path), uid, &elsewhere(path, uid)))
+        }
+        // The server speaks for itself.
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+fn why(path: &Path, reason: &str, stands: &Stands, uid: u32, elsewhere: &[PathBuf]) -> String {
+    let path = path.display();
+    let cure = match stands {
+        Stands::Nothing => {
+            let mut cure =
+                "is a server running, by this user and with sessions? Its log says `Started sessions at <path>`; \
+                            give that path with --session-socket"
+                    .to_owned();
+            if let Some(other) = elsewhere.first() {
+                cure += &format!(", such as {}, which is there", other.display());
+            }
+            cure
+        }
+        Stands::Socket { uid: owner, mode } if *owner != uid && uid != 0 => format!(
+            "the socket belongs to user {owner}, mode {mode:04o}, and this is user {uid}; run this as user {owner} or as root"
+        ),
+        Stands::Socket { .. } => {
+            "nobody listens there any more; the server ended without a goodbye, start it again".to_owned()
+        }
+        Stands::SomethingElse => "what is there is no socket; give the server's with --session-socket".to_owned(),
+        Stands::Hidden => format!("user {uid} may not look there; run this as the server's user or as root"),
+    };
+    format!("no server at session socket {path} ({reason}): {cure}")
+}
+
+fn look(path: &Path) -> Stands {
+    match std::fs::metadata(path) {
+        Ok(found) if found.file_type().is_socket() => Stands::Socket { uid: found.uid(), mode: found.mode() & 0o7777 },
+        Ok(_) => Stands::SomethingElse,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Stands::Hidden,
+        Err(_) => Stands::Nothing,
+    }
+}
+
+/// Sockets at other places that a server may have taken for its default: with a runtime directory or without one.
+fn elsewhere(path: &Path, uid: u32) -> Vec<PathBuf> {
+    let socket = "session.sock";
+    let mut places = vec![
+        default_path(),
+        PathBuf::from(format!("/run/user/{uid}/nerite/{socket}")),
+        PathBuf::from(format!("/tmp/nerite-{uid}/{socket}")),
+    ];
+    places.retain(|place| place != path && matches!(look(place), Stands::Socket { .. }));
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(stands: Stands, uid: u32, elsewhere: &[&str], expect: &str) {
+        let elsewhere: Vec<PathBuf> = elsewhere.iter().map(PathBuf::from).collect();
+        let text = why(Path::new("/s"), "reason", &stands, uid, &elsewhere);
+        let cure = text.strip_prefix("no server at session socket /s (reason): ");
+        assert_eq!(cure, Some(expect));
+    }
+
+    #[test]
+    fn the_path_and_the_cure_are_said() {
+        let start = "is a server running, by this user and with sessions? Its log says `Started sessions at <path>`; give \
+                     that path with --session-socket";
+        check(Stands::Nothing, 7, &[], start);
+        check(Stands::Nothing, 7, &["/tmp/a", "/b"], &format!("{start}, such as /tmp/a, which is there"));
+        let dead = "nobody listens there any more; the server ended without a goodbye, start it again";
+        check(Stands::Socket { uid: 7, mode: 0o600 }, 7, &[], dead);
+        check(Stands::Socket { uid: 7, mode: 0o600 }, 0, &[], dead);
+        check(
+            Stands::Socket { uid: 8, mode: 0o600 },
+            7,
+            &[],
+            "the socket belongs to user 8, mode 0600, and this is user 7; run this as user 8 or as root",
+        );
+        check(Stands::SomethingElse, 7, &[], "what is there is no socket; give the server's with --session-socket");
+        check(Stands::Hidden, 7, &[], "user 7 may not look there; run this as the server's user or as root");
+    }
+}

@@ -1,0 +1,43 @@
+//! What did the server tell?
+
+use nerite_client::inspect::{Dropped, LeaseView, PoolsView, RegionView, SessionView};
+
+/// The answer to one command.
+#[derive(Debug)]
+pub(super) enum Told {
+    Regions {
+        regions: Vec<RegionView>,
+        sessions: Vec<SessionView>,
+    },
+    Region {
+        regions: Vec<RegionView>,
+        sessions: Vec<SessionView>,
+    },
+    Session {
+        session: SessionView,
+        regions: Vec<RegionView>,
+        leases: Vec<LeaseView>,
+    },
+    Pools(PoolsView),
+    Sessions(Vec<SessionView>),
+    Dropped {
+        what: String,
+        dropped: Dropped,
+    },
+    /// What HTTP clients are told of the common regions: much less.
+    Listed(Vec<ListedRegion>),
+    /// HTTP does not say how much was dropped.
+    DroppedSilently {
+        what: String,
+    },
+}
+
+/// A region as HTTP clients are told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ListedRegion {
+    pub(super) name: String,
+    pub(super) kind: &'static str,
+    pub(super) place: String,
+    pub(super) offset: u64,
+    pub(super) byte_size: u64,
+}
