@@ -70,7 +70,11 @@ enum Way {
 impl Places {
     /// Places for the outputs of `ask` that name a session, and those of the list, which is its own session's. `None` if there
     /// are none of either.
-    pub(crate) fn of(ask: &Ask, own: Option<(&Arc<Account>, Vec<String>)>, pools: &Pools) -> Result<Option<Places>, Status> {
+    pub(crate) fn of(
+        ask: &Ask,
+        own: Option<(&Arc<Account>, Vec<String>)>,
+        pools: &Pools,
+    ) -> Result<Option<Places>, Status> {
         let mut spots = Vec::new();
         for output in &ask.outputs {
             if let Some(session) = &output.session {

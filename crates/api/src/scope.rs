@@ -94,9 +94,10 @@ impl Scope {
         self.account.key().map(|key| SessionRef { key, tag: 0 })
     }
 
-    /// Nobody waits for answers to requests of this tag: what was placed for them comes back, and nothing more is.
-    pub fn abandon(&self, tag: u64) {
-        self.account.abandon(tag);
+    /// Nobody waits for answers to requests of this tag: what was placed for them comes back but for the leases in `kept`, and
+    /// nothing more is placed.
+    pub fn abandon(&self, tag: u64, kept: &[String]) {
+        self.account.abandon(tag, kept);
     }
 
     /// Takes a lease back. Requests that use it go on.

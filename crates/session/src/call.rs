@@ -51,7 +51,7 @@ impl Session {
             Call::Borrow(borrow) => lend(scope, borrow.byte_size)?,
             Call::Fetch(fetch) => send_leases(scope, &fetch.names)?,
             Call::Abandon(abandon) => {
-                scope.abandon(abandon.tag);
+                scope.abandon(abandon.tag, &abandon.kept);
                 Outcome::from(Answer::Done(v1::Done {}))
             }
             Call::RegisterSystem(region) => {
@@ -160,9 +160,11 @@ fn regions(scope: &Scope, name: &str) -> Result<v1::Regions, Status> {
 fn category(call: &Call) -> Option<Category> {
     match call {
         Call::Infer(_) => Some(Category::Inference),
-        Call::Borrow(_) | Call::Fetch(_) | Call::RegisterSystem(_) | Call::UnregisterSystem(_) | Call::SystemStatus(_) => {
-            Some(Category::SharedMemory)
-        }
+        Call::Borrow(_)
+        | Call::Fetch(_)
+        | Call::RegisterSystem(_)
+        | Call::UnregisterSystem(_)
+        | Call::SystemStatus(_) => Some(Category::SharedMemory),
         Call::Hello(_) | Call::Cancel(_) | Call::Abandon(_) | Call::SessionStatus(_) => None,
         // The operator's calls have a rule of their own, which comes first.
         Call::InspectRegions(_)

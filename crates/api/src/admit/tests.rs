@@ -45,7 +45,10 @@ fn check(inputs: Vec<AskInput>, outputs: &[&str], expected: Result<u32, &str>) {
     let inputs_of_model = [spec("A", DataType::Fp32, &[4]), spec("B", DataType::Fp32, &[-1])];
     let outputs_of_model = [spec("O", DataType::Fp32, &[4]), spec("P", DataType::Fp32, &[4])];
     let contract = Contract { model: "m", batch_max: 8, inputs: &inputs_of_model, outputs: &outputs_of_model };
-    let outputs = outputs.iter().map(|name| AskOutput { name: (*name).into(), region: None, session: None, classes: 0 }).collect();
+    let outputs = outputs
+        .iter()
+        .map(|name| AskOutput { name: (*name).into(), region: None, session: None, classes: 0 })
+        .collect();
     let mut ask = Ask { inputs, outputs, ..Ask::default() };
     match (admit(&mut ask, &contract, &NoRegions), expected) {
         (Ok(admitted), Ok(rows)) => {

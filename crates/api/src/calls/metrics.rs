@@ -17,14 +17,15 @@ impl Api {
         };
         let regions = self.0.regions.counts();
         let leases = self.0.pools.counts();
+        let pinned = self.0.engine.runtimes().staging().map(|staging| staging.pinned()).unwrap_or_default();
         MetricsReport {
             models: self.0.engine.all().iter().map(|served| model(served)).collect(),
             // Triton keeps the failures of models that are gone; nobody is known to need that leak.
             gone: Vec::new(),
             counter_latencies: self.0.options.counter_latencies,
             host: *self.0.host.lock().unwrap_or_else(PoisonError::into_inner),
-            pinned_total_bytes: 0,
-            pinned_used_bytes: 0,
+            pinned_total_bytes: pinned.total,
+            pinned_used_bytes: pinned.used,
             copied_bytes: Reason::ALL.iter().map(|&reason| (reason.name(), copied_bytes(reason))).collect(),
             shm_regions: vec![("system", regions.mapped), ("cuda", regions.cuda_mapped)],
             shm_mapped_bytes: regions.mapped_bytes + regions.cuda_mapped_bytes,

@@ -15,6 +15,11 @@ impl Api {
         self.0.regions.check_allowed().map_err(of_shm)
     }
 
+    /// Whether a CUDA region could be had here at all; HTTP asks before it reads a body.
+    pub fn check_cuda(&self, name: &str) -> Result<(), Status> {
+        self.0.regions.check_gpu(name).map(drop).map_err(of_shm)
+    }
+
     /// Maps `byte_size` bytes from `offset` on of the POSIX object `key` and calls them `name`.
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), Status> {
         self.check_running()?;

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use super::class::class_bytes;
 use super::limits::{ABANDONED_MAX, LEASES_PER_SESSION_MAX};
@@ -11,6 +11,7 @@ use super::shelf::Shelf;
 use super::{Lease, LeaseError, LeaseName, Pools, memfd};
 use crate::error::reason;
 use crate::gpu::Gpu;
+use crate::sync::{AtomicBool, Mutex, MutexGuard};
 use crate::tally::{Tally, Ticket};
 
 /// What one session was lent. Closed with its session; requests in flight keep what they use.
@@ -127,8 +128,9 @@ impl Account {
         drop(lease);
     }
 
-    /// The client waits no more for the requests it called `tag`: what was placed for them comes back, and nothing more is.
-    pub fn abandon(&self, tag: u64) {
+    /// The client waits no more for the requests it called `tag`: what was placed for them comes back but for the leases it
+    /// keeps, and nothing more is placed.
+    pub fn abandon(&self, tag: u64, kept: &[String]) {
         if tag == 0 {
             return;
         }
@@ -139,7 +141,9 @@ impl Account {
         if state.abandoned.len() > ABANDONED_MAX {
             state.abandoned.pop_front();
         }
-        let mine: Vec<_> = state.lent.iter().filter(|(_, lent)| lent.tag == tag).map(|(name, _)| *name).collect();
+        let kept: Vec<_> = kept.iter().filter_map(|name| LeaseName::parse(name)).collect();
+        let unseen = |(name, lent): &(&LeaseName, &Lent)| lent.tag == tag && !kept.contains(name);
+        let mine: Vec<_> = state.lent.iter().filter(unseen).map(|(name, _)| *name).collect();
         for name in mine {
             if let Some(lent) = state.lent.remove(&name) {
                 state.lay_down(lent.lease);
@@ -254,15 +258,15 @@ impl Account {
         let (file, mapping) = memfd::make(size).map_err(refused)?;
         let name = LeaseName::random().map_err(refused)?;
         let index = Arc::downgrade(&self.pools.index);
-        let lease = Arc::new(Lease {
-            name,
-            mapping,
         let what = format!("a lease of {size} bytes");
         // SAFETY: the mapping goes into the Lease, which drops it after the lock by the order of its fields.
         let lock = unsafe { Gpu::lock(self.pools.gpu.as_ref(), &what, mapping.base(), mapping.len()) };
+        let lease = Arc::new(Lease {
+            name,
+            lock,
+            mapping,
             lent: AtomicBool::new(true),
             returned: AtomicBool::new(false),
-            lock,
             file: Mutex::new(Some(file.into())),
             index,
             _tickets: (tickets, self.pools.census.count(size)),

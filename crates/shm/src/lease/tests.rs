@@ -185,13 +185,15 @@ fn what_was_placed_for_an_abandoned_request_comes_back_and_nothing_more_is() {
     let mine = account.place(PAGE, 7).unwrap().name().to_string();
     let other = account.place(PAGE, 8).unwrap().name().to_string();
     let plain = account.place(PAGE, 0).unwrap().name().to_string();
-    account.abandon(7);
-    account.abandon(0);
+    let kept = account.place(PAGE, 7).unwrap().name().to_string();
+    account.abandon(7, std::slice::from_ref(&kept));
+    account.abandon(0, &[]);
+    assert!(account.find(&kept).is_some(), "the client has it");
     assert!(account.find(&mine).is_none() && account.find(&other).is_some() && account.find(&plain).is_some());
     assert_eq!(account.place(PAGE, 7).unwrap_err(), LeaseError::Abandoned);
     assert_eq!(account.place(PAGE, 8).unwrap().byte_size() as u64, PAGE);
     for tag in 100..100 + limits::ABANDONED_MAX as u64 {
-        account.abandon(tag);
+        account.abandon(tag, &[]);
     }
     assert!(account.place(PAGE, 7).is_ok(), "only so many are remembered");
 }
