@@ -253,3 +253,12 @@ class ManagedOutput:
     def _placed_in(self, block: Block) -> Any:
         """A requested output of tritonclient's kind for one request, to be written to ``block``."""
         raise NotImplementedError
+
+    def _placed_for(self, placing: Any) -> Any:
+        """As :meth:`_placed_in`, in a lease that the server chooses."""
+        placing.asked.add(self.name())  # type: ignore[attr-defined]
+        return self._placed_by_server(placing.key)
+
+    def _placed_by_server(self, key: str) -> Any:
+        """A requested output of tritonclient's kind, to be written to a lease of the session of that key."""
+        raise NotImplementedError

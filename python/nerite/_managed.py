@@ -15,7 +15,7 @@ from nerite import _buffers
 from nerite._buffers import ManagedInput, ManagedOutput, TensorBuffer
 from nerite._datatypes import BytesLike
 from nerite._pool import Block, Pool
-from nerite._session import LeaseTransport, default_path
+from nerite._session import ANSWER_S, LeaseTransport, Session, default_path, server_id_among
 from nerite._transports import WAYS, Refused, RegionTransport, Transport
 
 # How Triton's servers say that they know no region of a name.
@@ -58,14 +58,40 @@ class Way:
         if self.pool is not None:
             self.pool.retire_all()
 
+    def open(self) -> Transport:
+        """The way itself. Raises :class:`Refused`."""
+        if self.why_not is not None:
+            raise Refused(self.why_not, final=True)
+        try:
+            self._living()
+        except Refused as refusal:
+            if refusal.final:
+                self.why_not = str(refusal)
+            raise
+        assert self._transport is not None
+        return self._transport
+
+    def has_room(self, byte_size: int) -> bool:
+        """Whether a block can be had without asking the server."""
+        pool, transport = self.pool, self._transport
+        return pool is not None and transport is not None and transport.is_alive() and pool.has_free(byte_size)
+
+    def is_settled(self) -> bool:
+        """Whether the server need not be asked whether this way can be had."""
+        return self.why_not is not None or (self._transport is not None and self._transport.is_alive())
+
     def _living(self) -> Pool:
         pool, transport = self.pool, self._transport
         if pool is not None and transport is not None and transport.is_alive():
             return pool
+        # Not under the lock: it asks the server, and one thread's greenlets would wait there for each other.
+        made = self._make()
         with self._opening:
             if self._transport is transport:
-                self._transport = self._make()
-                self.pool = Pool(self._transport.make, self._transport.drop)
+                self._transport = made
+                self.pool = Pool(made.make, made.drop)
+            else:
+                made.close()
             assert self.pool is not None
             return self.pool
 
@@ -91,6 +117,26 @@ class Buffers:
     def lend_shared(self, byte_size: int) -> Optional[Block]:
         """A shared block; None where the tensor is to travel inline; an error where that is not allowed."""
         return self._lend(byte_size)[1]
+
+    def placing_session(self) -> Optional[Session]:
+        """The session whose leases the server may choose for outputs; None where they are to come with the response."""
+        self._check_open()
+        for way in self._ways:
+            try:
+                transport = way.open() if way.name == "lease" else None
+            except Refused:
+                continue
+            if isinstance(transport, LeaseTransport):
+                return transport.session()
+        return None
+
+    def is_at_hand(self, byte_sizes: Iterable[Optional[int]]) -> bool:
+        """Whether outputs of these sizes (None: not known) find their places without a word to the server."""
+        self._check_open()
+        first = self._ways[0] if self._ways else None
+        if first is None or first.why_not is not None:
+            return first is None or first.name == "lease"
+        return all(first.has_room(size) if size else first.is_settled() for size in byte_sizes)
 
     def way(self) -> str:
         """The way that a small buffer travels now."""
@@ -119,11 +165,14 @@ class Buffers:
             for way in self._ways:
                 way.close()
 
-    def _lend(self, byte_size: int) -> tuple[str, Optional[Block]]:
+    def _check_open(self) -> None:
         if self._closed:
             raise InferenceServerException("the client is closed")
         if os.getpid() != self._pid:
             self._start_afresh()
+
+    def _lend(self, byte_size: int) -> tuple[str, Optional[Block]]:
+        self._check_open()
         refusals = []
         for way in self._ways:
             try:
@@ -153,38 +202,113 @@ def chosen_ways(buffers: str, offered: tuple[str, ...]) -> tuple[str, ...]:
     raise InferenceServerException(f"buffers must be 'auto' or one of {', '.join(offered)}, got '{buffers}'")
 
 
-class Flight:
-    """What one request needs to stay alive until it has ended, and where its outputs land."""
+class Placing:
+    """Outputs that the server places: those of one request, or of all requests of a stream."""
 
-    __slots__ = ("outputs", "placed", "inputs", "_buffers")
+    def __init__(self, session: Session):
+        self.session = session
+        self.key, self._tag = session.new_key()
+        self.asked: set[str] = set()
+        self._held: set[str] = set()
+        self._ending = threading.Lock()
+        self._given_up = False
+
+    def is_missing(self, result: Any) -> bool:
+        """Whether leases that the response names must be fetched, which waits for the server."""
+        return not self.session.has([name for _, name, _, _ in self._leases(result)])
+
+    def settle(self, result: Any) -> dict[str, Block]:
+        """Where the outputs of one response lie. The leases are ours from here on."""
+        leases = self._leases(result)
+        try:
+            self.session.fetch([name for _, name, _, _ in leases])
+            with self._ending:
+                # What was given up may be lent for something else already.
+                if leases and self._given_up:
+                    raise InferenceServerException("the response came after its outputs were given up")
+                return {output: self.session.placed(*place, self._held) for output, *place in leases}
+        except Refused as refusal:
+            raise InferenceServerException(f"outputs lie in leases that cannot be had: {refusal}") from refusal
+
+    def give_up(self) -> None:
+        """No response will be looked at any more."""
+        with self._ending:
+            if not self._given_up:
+                self._given_up = True
+                self.session.abandon(self._tag, list(self._held))
+
+    def _leases(self, result: Any) -> list[tuple[str, str, int, int]]:
+        """Output, lease, offset and byte size of those outputs whose places the server chose."""
+        return [one for one in result._named_places() if one[0] in self.asked]
+
+
+class Flight:
+    """What one request needs to stay alive until it has ended, and where its outputs land.
+
+    An output of known size lands in a block of ours. For the others the server chooses leases of our session.
+    """
+
+    __slots__ = ("outputs", "placed", "inputs", "placing", "_buffers", "__weakref__")
 
     def __init__(self, inputs: Iterable[Any], outputs: Optional[Sequence[Any]], buffers: Buffers):
         self._buffers = buffers
         # Blocks, not handles: a handle may be released, or take a larger block, while the request is on its way.
         self.inputs = [one._managed_block() for one in inputs if isinstance(one, ManagedInput)]
         self.placed: dict[str, Block] = {}
+        self.placing: Optional[Placing] = None
         self.outputs = outputs
         if outputs is not None and any(isinstance(one, ManagedOutput) for one in outputs):
-            self.outputs = [self._place(one, buffers) for one in outputs]
+            self.outputs = [self._place(one) if isinstance(one, ManagedOutput) else one for one in outputs]
 
-    def _place(self, output: Any, buffers: Buffers) -> Any:
-        byte_size = output.byte_size() if isinstance(output, ManagedOutput) else None
-        # Nobody knows the size, or there is nothing to write: the output comes with the response.
-        if not byte_size:
+    def _place(self, output: Any) -> Any:
+        byte_size = output.byte_size()
+        if byte_size == 0:
+            # There is nothing to write.
             return output
-        block = buffers.lend_shared(byte_size)
+        if byte_size is None:
+            self.placing = placing_for(self._buffers, self.placing)
+            return output if self.placing is None else output._placed_for(self.placing)
+        block = self._buffers.lend_shared(byte_size)
         if block is None:
             return output
         self.placed[output.name()] = block
         return output._placed_in(block)
+
+    def is_missing(self, result: Any) -> bool:
+        """Whether the response names leases that must be fetched, which waits for the server."""
+        return self.placing is not None and self.placing.is_missing(result)
+
+    def settle(self, result: Any) -> dict[str, Block]:
+        """Where the outputs of the response lie."""
+        if self.placing is None:
+            return self.placed
+        try:
+            return {**self.placed, **self.placing.settle(result)}
+        except BaseException:
+            self.give_up()
+            raise
+
+    def give_up(self) -> None:
+        """The response will not be looked at."""
+        if self.placing is not None:
+            self.placing.give_up()
 
     def lost(self, error: BaseException, is_answer: Callable[[BaseException], bool]) -> None:
         """The request failed. Unless the server itself said so, it may yet write to the outputs: they are not lent again."""
         if REGION_LOST in str(error):
             self._buffers.retire_all()
         if not is_answer(error):
+            self.give_up()
             for block in self.placed.values():
                 block.slab.retired = True
+
+
+def placing_for(buffers: Buffers, before: Optional[Placing]) -> Optional[Placing]:
+    """The placing that further outputs go with; None where they come inside the response."""
+    if before is not None and before.session.is_alive():
+        return before
+    session = buffers.placing_session()
+    return None if session is None else Placing(session)
 
 
 class PlacedResult:
@@ -193,12 +317,22 @@ class PlacedResult:
     _placed: Mapping[str, Block] = {}
 
     @classmethod
-    def of(cls, result: Any, flight: Flight) -> Any:
-        """tritonclient's result as one that knows where its outputs were placed."""
+    def unsettled(cls, result: Any) -> Any:
+        """tritonclient's result as one of ours, which does not know yet where its outputs were placed."""
         made = cls.__new__(cls)
         made.__dict__.update(result.__dict__)
-        made._placed = flight.placed
         return made
+
+    @classmethod
+    def of(cls, result: Any, flight: Flight) -> Any:
+        """tritonclient's result as one that knows where its outputs were placed."""
+        made = cls.unsettled(result)
+        made._placed = flight.settle(made)
+        return made
+
+    def _named_places(self) -> list[tuple[str, str, int, int]]:
+        """Output, region, offset and byte size of the outputs for which the response says where they lie."""
+        raise NotImplementedError
 
     def as_numpy(self, name: str) -> Optional[np.ndarray]:
         """The output as an array; None if the response has none of that name.
@@ -232,6 +366,10 @@ class Door:
         """Lets the server forget a region, without waiting long."""
         self._client()._unregister_soon(name)
 
+    def server_id(self) -> Optional[str]:
+        """What the server calls itself in its metadata; None if it cannot be asked."""
+        return self._client()._ask_server_id()
+
     def server_is_away(self, error: BaseException) -> bool:
         """Whether a registration failed for want of a server."""
         return bool(self._client()._server_is_away(error))
@@ -258,6 +396,8 @@ class ManagedClient:
     _door: Door
     # Those that the client has what it takes for.
     _ways_offered: tuple[str, ...] = WAYS
+    # How long an answer from the session socket may take.
+    _answer_s = ANSWER_S
 
     def register_input_tensor_with_shared_memory(
         self, shape: Sequence[int], datatype: str, byte_size: Optional[int] = None
@@ -294,9 +434,11 @@ class ManagedClient:
 
     def _open_buffers(self, url: str, ways: Sequence[str], session_socket: Optional[str]) -> None:
         self._door = Door(self)
-        door = self._door
+        door, answer_s = self._door, self._answer_s
         makers: Makers = {
-            "lease": lambda: _lease_transport(url, session_socket),
+            "lease": lambda: LeaseTransport(
+                session_socket or default_path(), url, session_socket is not None, door.server_id, answer_s
+            ),
             "region": lambda: RegionTransport(url, door.register, door.unregister, door.server_is_away),
         }
         self._buffers = Buffers(ways, makers)
@@ -309,13 +451,17 @@ class ManagedClient:
     def _flight(self, inputs: Iterable[Any], outputs: Optional[Sequence[Any]]) -> Flight:
         return Flight(inputs, outputs, self._lender())
 
+    def _extensions(self) -> Sequence[str]:
+        """The extensions in the server's metadata."""
+        raise NotImplementedError
+
+    def _ask_server_id(self) -> Optional[str]:
+        try:
+            return server_id_among(self._extensions())
+        except Exception:  # noqa: BLE001 - restricted, or nobody there: other signs decide
+            return None
+
     def _close_buffers(self) -> None:
         # Not there if tritonclient's constructor failed.
         if self._buffers is not None:
             self._door.leave(self._buffers)
-
-
-def _lease_transport(url: str, session_socket: Optional[str]) -> Transport:
-    if session_socket is not None:
-        return LeaseTransport(session_socket, url, is_certain=True)
-    return LeaseTransport(default_path(), url, is_certain=False)

@@ -162,6 +162,13 @@ class Pool:
         weakref.finalize(block, self._returns.put, found).atexit = False
         return block
 
+    def has_free(self, byte_size: int) -> bool:
+        """Whether a block of that size is likely to be had without making a slab."""
+        wanted = size_class(byte_size)
+        with self._lock:
+            self._file_returns()
+            return any(not slab.retired for slab, _ in self._free.get(wanted, ()))
+
     def close(self) -> None:
         """Drops every slab; blocks still lent keep their memory, unknown to the server."""
         with self._lock:

@@ -7,7 +7,10 @@ back when the socket closes, however this process ends.
 
 from __future__ import annotations
 
+import collections
+import ctypes
 import fcntl
+import itertools
 import mmap
 import os
 import select
@@ -15,12 +18,12 @@ import socket
 import struct
 import threading
 import weakref
-from typing import Optional
+from typing import Callable, Iterable, Optional, Sequence
 
 import numpy as np
 
 from nerite import _protobuf
-from nerite._pool import Slab
+from nerite._pool import Block, Slab
 from nerite._transports import Refused
 from nerite._version import __version__
 
@@ -34,14 +37,24 @@ F_GET_SEALS = 1034
 F_SEAL_SHRINK = 2
 
 # Fields of session.proto that are used here.
-CLIENT_ID, CLIENT_RETURNED, CLIENT_HELLO, CLIENT_BORROW = 1, 2, 3, 4
+CLIENT_ID, CLIENT_RETURNED, CLIENT_HELLO, CLIENT_BORROW, CLIENT_FETCH, CLIENT_ABANDON = 1, 2, 3, 4, 11, 12
 HELLO_VERSION_MIN, HELLO_VERSION_MAX, HELLO_CLIENT = 1, 2, 3
-BORROW_BYTE_SIZE = 1
-SERVER_ID, SERVER_FORGOTTEN, SERVER_ERROR, SERVER_WELCOME, SERVER_LEASE = 1, 2, 4, 6, 7
+BORROW_BYTE_SIZE, FETCH_NAMES, ABANDON_TAG, ABANDON_KEPT = 1, 1, 1, 2
+SERVER_ID, SERVER_FORGOTTEN, SERVER_ERROR, SERVER_WELCOME, SERVER_LEASE, SERVER_LEASES = 1, 2, 4, 6, 7, 11
+WELCOME_SERVER_ID, WELCOME_SESSION_KEY, LEASES_LEASES = 8, 9, 1
 ERROR_CODE, ERROR_MESSAGE = 1, 2
 LEASE_NAME, LEASE_BYTE_SIZE, LEASE_DESCRIPTOR = 1, 2, 3
+# What a server's metadata lists among its extensions, with 32 hexadecimal digits and a bracket behind it.
+SERVER_EXTENSION = "nerite_server("
 # gRPC's numbers of failures that asking again does not change.
 FINAL_CODES = {7: "permission denied", 12: "unimplemented", 16: "unauthenticated"}
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class SessionLost(Refused):
@@ -54,33 +67,83 @@ class SessionLost(Refused):
 class Session:
     """One connection to a session socket. Thread-safe. Everything borrowed goes back when the object goes."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, answer_s: float = ANSWER_S):
         self._lock = threading.Lock()
         self._last_id = 0
+        self._tags = itertools.count(1)
         # Mappings by name: a lease that is lent a second time comes without its descriptor.
         self._mappings: dict[str, np.ndarray] = {}
+        # Leases that are to be returned and could not be at once.
+        self._returns: collections.deque[str] = collections.deque()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._socket.settimeout(ANSWER_S)
+            self._socket.settimeout(answer_s)
             self._socket.connect(path)
             client = f"nerite-python {__version__}"
             hello = [(HELLO_VERSION_MIN, VERSION), (HELLO_VERSION_MAX, VERSION)]
-            self._ask(CLIENT_HELLO, _protobuf.encode([*hello, (HELLO_CLIENT, client)]), SERVER_WELCOME)
+            welcome, _ = self._ask(CLIENT_HELLO, _protobuf.encode([*hello, (HELLO_CLIENT, client)]), SERVER_WELCOME)
         except OSError as error:
             self._socket.close()
             raise Refused(f"no session at '{path}': {error.strerror or error}", final=True) from error
         except BaseException:
             self._socket.close()
             raise
+        #: The server process, as its metadata names it; empty from servers that do not say.
+        self.server_id = _text(welcome, WELCOME_SERVER_ID)
+        #: What outputs name to be placed in leases of this session; empty from servers that cannot.
+        self.key = _text(welcome, WELCOME_SESSION_KEY)
         _sessions.add(self)
 
     def borrow(self, byte_size: int) -> tuple[str, np.ndarray]:
         """A lease of at least ``byte_size`` bytes: its name, and its memory as uint8."""
+        self._return_held()
         with self._lock:
             answer, descriptors = self._ask(
                 CLIENT_BORROW, _protobuf.encode([(BORROW_BYTE_SIZE, byte_size)]), SERVER_LEASE
             )
-            return self._map(answer, descriptors, byte_size)
+            try:
+                return self._map(answer, descriptors, byte_size)
+            finally:
+                _close_all(descriptors)
+
+    def has(self, names: Sequence[str]) -> bool:
+        """Whether all of these leases are mapped here, so that nobody need be asked for them."""
+        return all(name in self._mappings for name in names)
+
+    def fetch(self, names: Sequence[str]) -> None:
+        """Maps leases that responses over HTTP or gRPC named."""
+        missing = [name for name in names if name not in self._mappings]
+        for first in range(0, len(missing), DESCRIPTORS_MAX):
+            self._fetch(missing[first : first + DESCRIPTORS_MAX])
+
+    def placed(self, name: str, offset: int, byte_size: int, held: set[str]) -> Block:
+        """An output in a lease that was fetched. The lease goes back when nothing refers to the block any more; until then its
+        name is in ``held``."""
+        self._drain()
+        memory = self._mappings.get(name)
+        if memory is None or offset < 0 or byte_size < 0 or offset + byte_size > memory.nbytes:
+            raise SessionLost(f"an output of {byte_size} bytes was placed at {offset} of a lease that is not that large")
+        slab = Slab(name, memory[offset : offset + byte_size], keeper=self)
+        slab.lent = 1
+        block = Block(slab, 0, byte_size)
+        held.add(name)
+        weakref.finalize(block, self._let_go, name, held).atexit = False
+        return block
+
+    def new_key(self) -> tuple[str, int]:
+        """What the outputs of one request name to be placed here, and the request's tag, for :meth:`abandon`."""
+        tag = next(self._tags)
+        return f"{self.key}-{tag}", tag
+
+    def abandon(self, tag: int, held: Iterable[str] = ()) -> None:
+        """No further answer to requests of this tag will be looked at: what was or will be placed for them comes back, but for
+        the leases in ``held``. Waits for nobody."""
+        call = (CLIENT_ABANDON, _protobuf.encode([(ABANDON_TAG, tag), *((ABANDON_KEPT, name) for name in held)]))
+        try:
+            self._send_now(_protobuf.encode([call]))
+        except OSError:
+            # The session is over, and with it what it had; or nobody reads there, and the session's end will do it.
+            pass
 
     def give_back(self, name: str) -> None:
         """The lease is no longer used here. Wants no answer."""
@@ -104,6 +167,62 @@ class Session:
     def close(self) -> None:
         """Ends the session at once: the server takes back what it lent."""
         self._socket.close()
+
+    def _let_go(self, name: str, held: set[str]) -> None:
+        """A placed output is no longer used. A finalizer, which runs anywhere: it takes no lock and waits for nobody."""
+        held.discard(name)
+        self._returns.append(name)
+        self._return_held()
+
+    def _return_held(self) -> None:
+        """Returns what is to be returned, as far as the socket takes it now."""
+        names = []
+        while self._returns:
+            try:
+                names.append(self._returns.popleft())
+            except IndexError:
+                break
+        if not names:
+            return
+        try:
+            self._send_now(_protobuf.encode([(CLIENT_RETURNED, name) for name in names]))
+        except BlockingIOError:
+            self._returns.extend(names)
+        except OSError:
+            # The session is over: the server has them all.
+            pass
+
+    def _send_now(self, packet: bytes) -> None:
+        # Not the socket's own send, which waits for room first. A packet goes whole or not at all, so no lock is needed.
+        os.write(self._socket.fileno(), packet)
+
+    def _fetch(self, names: Sequence[str]) -> None:
+        with self._lock:
+            call = _protobuf.encode([(FETCH_NAMES, name) for name in names])
+            answer, descriptors = self._ask(CLIENT_FETCH, call, SERVER_LEASES)
+            try:
+                for number, lease in _protobuf.decode(answer):
+                    if number == LEASES_LEASES and isinstance(lease, bytes):
+                        self._map(lease, descriptors, 1)
+            finally:
+                _close_all(descriptors)
+
+    def _drain(self) -> None:
+        """Reads what came unasked, mostly news of leases that are no more, so that it does not pile up at the server."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            while self._socket.fileno() >= 0 and poll.poll(0):
+                packet, descriptors = self._receive()
+                _close_all(descriptors)
+                self._read(packet, -1, -1)
+        except Refused:
+            # The next call says so.
+            pass
+        finally:
+            self._lock.release()
 
     def _send(self, packet: bytes) -> None:
         try:
@@ -162,32 +281,46 @@ class Session:
         raise SessionLost("the answer is of another kind than the call")
 
     def _map(self, answer: bytes, descriptors: list[int], asked: int) -> tuple[str, np.ndarray]:
-        try:
-            lease = dict(_protobuf.decode(answer))
-            raw_name, byte_size = lease.get(LEASE_NAME, b""), lease.get(LEASE_BYTE_SIZE, 0)
-            if not isinstance(raw_name, bytes) or not isinstance(byte_size, int) or byte_size < asked or not raw_name:
-                raise SessionLost(f"{asked} bytes were asked for, the lease has {byte_size!r}")
-            name = raw_name.decode("utf-8")
-            if lease.get(LEASE_DESCRIPTOR):
-                if not descriptors:
-                    raise SessionLost(f"lease '{name}' came without its descriptor")
-                self._mappings[name] = _map_sealed(descriptors[0], byte_size)
-            memory = self._mappings.get(name)
-            if memory is None or memory.nbytes < byte_size:
-                raise SessionLost(f"lease '{name}' was never seen here")
-            return name, memory[:byte_size]
-        finally:
-            _close_all(descriptors)
+        """The lease of the answer; takes its descriptor out of the list, which the caller closes."""
+        lease = dict(_protobuf.decode(answer))
+        raw_name, byte_size = lease.get(LEASE_NAME, b""), lease.get(LEASE_BYTE_SIZE, 0)
+        if not isinstance(raw_name, bytes) or not isinstance(byte_size, int) or byte_size < asked or not raw_name:
+            raise SessionLost(f"{asked} bytes were asked for, the lease has {byte_size!r}")
+        name = raw_name.decode("utf-8")
+        if lease.get(LEASE_DESCRIPTOR):
+            if not descriptors:
+                raise SessionLost("a lease came without its descriptor")
+            descriptor = descriptors.pop(0)
+            try:
+                self._mappings[name] = _map_sealed(descriptor, byte_size)
+            finally:
+                os.close(descriptor)
+        memory = self._mappings.get(name)
+        if memory is None or memory.nbytes < byte_size:
+            raise SessionLost("a lease was lent that was never seen here")
+        return name, memory[:byte_size]
 
 
 class LeaseTransport:
     """Leases as slabs of the pool. A slab keeps its session, so memory outlives even a closed client while arrays need it."""
 
-    def __init__(self, path: str, url: str, is_certain: bool):
-        self._session: Optional[Session] = Session(path)
-        if not is_certain and not listens(self._session.peer_pid(), url):
+    def __init__(
+        self,
+        path: str,
+        url: str,
+        is_certain: bool,
+        server_id: Callable[[], Optional[str]] = lambda: None,
+        answer_s: float = ANSWER_S,
+    ):
+        """``server_id`` tells what the server behind the url calls itself, or None where it cannot be asked."""
+        self._session: Optional[Session] = Session(path, answer_s)
+        if not is_certain and not is_server_of(self._session, url, server_id()):
             self._session.close()
             raise Refused(f"the server at '{path}' is not seen to be that of '{url}'; name its socket to be sure", final=True)
+
+    def session(self) -> Optional[Session]:
+        """The session, for outputs that the server is to place; None from servers that cannot."""
+        return self._session if self._session is not None and self._session.key else None
 
     def make(self, byte_size: int) -> Slab:
         """Borrows."""
@@ -224,6 +357,21 @@ def default_path() -> str:
     return f"{directory}/session.sock"
 
 
+def is_server_of(session: Session, url: str, server_id: Optional[str]) -> bool:
+    """Whether the session is with the server of the url: they name the same process, or /proc shows it at the port."""
+    if server_id is not None and session.server_id:
+        return server_id == session.server_id
+    return listens(session.peer_pid(), url)
+
+
+def server_id_among(extensions: Sequence[str]) -> Optional[str]:
+    """What a server of this kind calls itself in its metadata; empty for other servers."""
+    for one in extensions:
+        if one.startswith(SERVER_EXTENSION) and one.endswith(")"):
+            return one[len(SERVER_EXTENSION) : -1]
+    return ""
+
+
 def listens(pid: int, url: str) -> bool:
     """Whether the process listens at the port of ``url``, as far as /proc lets us see."""
     port = url.split("/", 1)[0].rsplit(":", 1)[-1]
@@ -257,9 +405,23 @@ def _map_sealed(descriptor: int, byte_size: int) -> np.ndarray:
         actual = os.fstat(descriptor).st_size
         if not seals & F_SEAL_SHRINK or actual < byte_size:
             raise SessionLost(f"a lease of {byte_size} bytes has {actual} and seals {seals:#x}")
-        return np.frombuffer(mmap.mmap(descriptor, byte_size), dtype=np.uint8)
+        return _map(descriptor, byte_size)
     except OSError as error:
         raise Refused(f"unable to map a lease of {byte_size} bytes: {error.strerror}", final=False) from error
+
+
+def _map(descriptor: int, byte_size: int) -> np.ndarray:
+    """The memory, for as long as arrays over it live.
+
+    Not by the module mmap: its mappings each keep a descriptor open, of which a process has a thousand, as a session has leases.
+    """
+    address = _libc.mmap(None, byte_size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+    if address in (None, _MAP_FAILED):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    memory = (ctypes.c_ubyte * byte_size).from_address(address)
+    weakref.finalize(memory, _libc.munmap, address, byte_size).atexit = False
+    return np.frombuffer(memory, dtype=np.uint8)
 
 
 def _refusal(error: bytes) -> Refused:
@@ -267,6 +429,11 @@ def _refusal(error: bytes) -> Refused:
     code, message = fields.get(ERROR_CODE, 0), fields.get(ERROR_MESSAGE, b"")
     text = message.decode("utf-8", "replace") if isinstance(message, bytes) else ""
     return Refused(text or f"error {code!r}", final=code in FINAL_CODES)
+
+
+def _text(message: bytes, field: int) -> str:
+    value = dict(_protobuf.decode(message)).get(field, b"")
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
 
 
 def _close_all(descriptors: list[int]) -> None:

@@ -278,7 +278,7 @@ def test_streams_take_managed_inputs(client, server, protocol, way):
         assert [error for _, error in got] == [None] * 3
         assert [result.as_numpy("OUT")[0] for result, _ in got] == [4, 5, 6]
     client.stop_stream()
-    assert client._streamed == {}
+    assert client._streamed is None
 
 
 def has_model(client, name):

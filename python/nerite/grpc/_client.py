@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+import threading
+from typing import Any, Callable, Optional, Sequence
 
 import tritonclient.grpc as origin
 from tritonclient.utils import InferenceServerException
 
 from nerite import _managed
-from nerite._managed import Flight, ManagedClient
+from nerite._buffers import ManagedOutput
+from nerite._managed import Buffers, Flight, ManagedClient, Placing, placing_for
 from nerite._transports import GOODBYE_S
 from nerite.grpc._tensors import InferResult
 
@@ -30,6 +32,64 @@ def is_answer(error: BaseException) -> bool:
     return _code(error) in ANSWERS
 
 
+class Stream:
+    """What the requests of one stream need: their input buffers, and the leases that the server chooses for their outputs.
+
+    A request may have many responses, so that each of its outputs, of known size or not, is placed anew for each of them.
+    """
+
+    def __init__(self, buffers: Buffers):
+        self._buffers = buffers
+        self._lock = threading.Lock()
+        self._ended = False
+        self._flights: dict[str, list[Flight]] = {}
+        # More than one only after the session was lost and opened again.
+        self._placings: list[Placing] = []
+
+    def begin(self, inputs: Any, outputs: Any, request_id: str) -> Any:
+        """The outputs to ask for in a request."""
+        flight = Flight(inputs, None, self._buffers)
+        if any(block is not None for block in flight.inputs):
+            with self._lock:
+                self._flights.setdefault(request_id, []).append(flight)
+        if outputs is None or not any(isinstance(one, ManagedOutput) for one in outputs):
+            return outputs
+        placing = placing_for(self._buffers, self._placings[-1] if self._placings else None)
+        if placing is None:
+            return outputs
+        if placing not in self._placings:
+            self._placings.append(placing)
+        return [one._placed_for(placing) if isinstance(one, ManagedOutput) else one for one in outputs]
+
+    def is_missing(self, result: Any) -> bool:
+        """Whether the response names leases that must be fetched, which waits for the server."""
+        return any(placing.is_missing(result) for placing in self._placings[-1:])
+
+    def land(self, result: Any) -> InferResult:
+        """A response that came, as a result that knows where its outputs lie. Lets input buffers go with a final response."""
+        made: InferResult = InferResult.unsettled(result)
+        self._let_go(made.get_response())
+        if self._placings:
+            made._placed = self._placings[-1].settle(made)
+        return made
+
+    def end(self) -> None:
+        """No further response will be looked at."""
+        self._flights = {}
+        for placing in self._placings:
+            placing.give_up()
+
+    def _let_go(self, response: Any) -> None:
+        """A response that does not say whether it is the final one is."""
+        parameter = response.parameters.get("triton_final_response")
+        with self._lock:
+            flights = self._flights.get(response.id) if response.id else None
+            if flights and (parameter is None or parameter.bool_param):
+                flights.pop(0)
+                if not flights:
+                    del self._flights[response.id]
+
+
 class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
     """``tritonclient.grpc.InferenceServerClient`` with managed buffers.
 
@@ -42,14 +102,15 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
         The path of the server's session socket, for leases. By default ``NERITE_SESSION_SOCKET`` or where a server of this
         user puts it.
 
-    Over a stream, ``InferOutput`` objects come inside the responses, for one request may have many. A request with an id
-    keeps its input buffers until its final response, one without until the stream is stopped.
+    Over a stream, where one request may have many responses, the server chooses a lease for each ``InferOutput`` of each
+    response; without leases they come inside the responses. A request with an id keeps its input buffers until its final
+    response, one without until the stream is stopped.
     """
 
     def __init__(
         self, url: str, *args: Any, buffers: str = "auto", session_socket: Optional[str] = None, **kwargs: Any
     ):
-        self._streamed: dict[str, list[Flight]] = {}
+        self._streamed: Optional[Stream] = None
         ways = _managed.chosen_ways(buffers, self._ways_offered)
         super().__init__(url, *args, **kwargs)
         self._open_buffers(url, ways, session_socket)
@@ -90,25 +151,36 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
         def placed(result: Any, error: Any) -> None:
             if error is not None:
                 flight.lost(error, is_answer)
-            callback(result=None if result is None else InferResult.of(result, flight), error=error)
+            else:
+                try:
+                    result = InferResult.of(result, flight)
+                except InferenceServerException as failure:
+                    result, error = None, failure
+            callback(result=result, error=error)
 
         return super().async_infer(model_name, inputs, placed, model_version, flight.outputs, *args, **kwargs)
 
     def start_stream(self, callback: Callback, *args: Any, **kwargs: Any) -> None:
         """As tritonclient's."""
-        streamed = self._streamed = {}
+        streamed = Stream(self._lender())
 
         def landed(result: Any, error: Any) -> None:
             if result is not None:
-                _land(streamed, result.get_response())
+                try:
+                    result = streamed.land(result)
+                except InferenceServerException as failure:
+                    result, error = None, failure
             callback(result=result, error=error)
 
         super().start_stream(landed, *args, **kwargs)
+        self._streamed = streamed
 
     def stop_stream(self, cancel_requests: bool = False) -> None:
         """As tritonclient's."""
         super().stop_stream(cancel_requests)
-        self._streamed = {}
+        if self._streamed is not None:
+            self._streamed.end()
+            self._streamed = None
 
     def async_stream_infer(
         self,
@@ -120,11 +192,13 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """As tritonclient's."""
-        flight = Flight(inputs, None, self._lender())
-        if any(block is not None for block in flight.inputs):
-            self._streamed.setdefault(request_id, []).append(flight)
+        """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects."""
+        if self._streamed is not None:
+            outputs = self._streamed.begin(inputs, outputs, request_id)
         super().async_stream_infer(model_name, inputs, model_version, outputs, request_id, *args, **kwargs)
+
+    def _extensions(self) -> Sequence[str]:
+        return list(self.get_server_metadata().extensions)
 
     def _unregister_soon(self, name: str) -> None:
         self.unregister_system_shared_memory(name, client_timeout=GOODBYE_S)
@@ -132,13 +206,3 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
     def _server_is_away(self, error: BaseException) -> bool:
         # A restricted call is UNAVAILABLE as well, but for good.
         return _code(error) in (*AWAY, "None") and "restricted" not in str(error)
-
-
-def _land(streamed: dict[str, list[Flight]], response: Any) -> None:
-    """Lets the buffers of a request go with its final response; one that does not say whether it is final is."""
-    flights = streamed.get(response.id) if response.id else None
-    parameter = response.parameters.get("triton_final_response")
-    if flights and (parameter is None or parameter.bool_param):
-        flights.pop(0)
-        if not flights:
-            del streamed[response.id]

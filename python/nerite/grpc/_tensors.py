@@ -63,7 +63,8 @@ class InferOutput(ManagedOutput, origin.InferRequestedOutput):
     byte_size : int
         The bytes to hold ready, where shape and datatype do not tell: for BYTES, 4 per element and its content.
 
-    Where the size is not known, or memory cannot be shared with the server, the output comes inside the response.
+    Where the size is not known beforehand, the server chooses a lease that fits, if it lends memory to this client. Where memory
+    cannot be shared, the output comes inside the response.
     """
 
     def __init__(
@@ -81,6 +82,12 @@ class InferOutput(ManagedOutput, origin.InferRequestedOutput):
         placed.set_shared_memory(block.slab.name, self.byte_size(), block.offset)
         return placed
 
+    def _placed_by_server(self, key: str) -> origin.InferRequestedOutput:
+        placed = origin.InferRequestedOutput(self.name())
+        # No size: the server chooses the place.
+        placed.set_shared_memory(key, 0)
+        return placed
+
 
 class InferResult(PlacedResult, origin.InferResult):
     """``tritonclient.grpc.InferResult``, some of whose outputs may lie in managed buffers."""
@@ -90,3 +97,12 @@ class InferResult(PlacedResult, origin.InferResult):
             if output.name == name:
                 return tuple(output.shape), output.datatype
         return None
+
+    def _named_places(self) -> list[tuple[str, str, int, int]]:
+        found = []
+        for output in self._result.outputs:
+            said = output.parameters
+            if "shared_memory_region" in said:
+                offset, byte_size = (said[f"shared_memory_{key}"].int64_param for key in ("offset", "byte_size"))
+                found.append((output.name, said["shared_memory_region"].string_param, offset, byte_size))
+        return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+import weakref
+from typing import Any, Optional, Sequence
 
 import gevent
 import tritonclient.http as origin
@@ -26,18 +27,25 @@ class InferAsyncRequest(origin.InferAsyncRequest):
     def __init__(self, request: origin.InferAsyncRequest, flight: Flight):
         super().__init__(request._greenlet, request._verbose)
         self._flight = flight
+        self._result: Optional[InferResult] = None
+        # What the server places for a result that nobody asks for comes back.
+        self._unasked = weakref.finalize(self, flight.give_up)
+        self._unasked.atexit = False
         # The greenlet keeps the buffers of a request whose caller has lost interest.
         self._greenlet.rawlink(lambda _, held=flight: None)
 
     def get_result(self, block: bool = True, timeout: Optional[float] = None) -> InferResult:
         """As tritonclient's."""
-        try:
-            result = super().get_result(block, timeout)
-        except Exception as error:
-            if self._greenlet.ready():
-                self._flight.lost(error, is_answer)
-            raise
-        return InferResult.of(result, self._flight)
+        if self._result is None:
+            try:
+                result = super().get_result(block, timeout)
+            except Exception as error:
+                if self._greenlet.ready():
+                    self._flight.lost(error, is_answer)
+                raise
+            self._unasked.detach()
+            self._result = InferResult.of(result, self._flight)
+        return self._result
 
 
 class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
@@ -98,3 +106,6 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
     def _server_is_away(self, error: BaseException) -> bool:
         """A failure without a status is one of the connection."""
         return not isinstance(error, InferenceServerException) or error.status() is None
+
+    def _extensions(self) -> Sequence[str]:
+        return list(self.get_server_metadata()["extensions"])

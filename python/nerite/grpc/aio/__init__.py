@@ -1,28 +1,31 @@
 """What has ``tritonclient.grpc.aio``, and managed buffers besides?
 
-The calls are those of ``nerite.grpc``; ``infer`` is awaited, those about buffers are not: borrowing memory from the server takes
-microseconds. Registering a region would take a request of its own, so buffers travel as leases or inline here. A request of a
-stream needs its handles kept until it is answered.
+The calls are those of ``nerite.grpc``; ``infer`` is awaited, those about buffers are not: borrowing memory from the server
+takes microseconds. Whatever may wait for the server within ``infer`` waits in a thread. Registering a region would take a request
+of its own, so buffers travel as leases or inline here. Handles that go into a stream
+are kept until its final response, or its end for requests without an id.
 """
 
+from functools import partial
 from typing import Any, Optional
 
 import tritonclient.grpc.aio as _origin
 from tritonclient.grpc.aio import *  # noqa: F403
 
 from nerite import _managed, _names
-from nerite._managed import ManagedClient
-from nerite.grpc._client import is_answer
+from nerite._aside import LOOP_ANSWER_S, AsideClient, aside
+from nerite.grpc._client import Stream, is_answer
 from nerite.grpc._tensors import InferInput, InferOutput, InferResult
 
 
-class InferenceServerClient(ManagedClient, _origin.InferenceServerClient):
+class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
     """``tritonclient.grpc.aio.InferenceServerClient`` with managed buffers.
 
     ``buffers`` and ``session_socket`` are those of ``nerite.grpc.InferenceServerClient``; ``buffers="region"`` is refused.
     """
 
     _ways_offered = ("lease", "inline")
+    _answer_s = LOOP_ANSWER_S
 
     def __init__(
         self, url: str, *args: Any, buffers: str = "auto", session_socket: Optional[str] = None, **kwargs: Any
@@ -30,6 +33,13 @@ class InferenceServerClient(ManagedClient, _origin.InferenceServerClient):
         ways = _managed.chosen_ways(buffers, self._ways_offered)
         super().__init__(url, *args, **kwargs)
         self._open_buffers(url, ways, session_socket)
+
+    async def __aenter__(self) -> Any:
+        await self._find_session()
+        return await super().__aenter__()
+
+    async def _await_extensions(self) -> Any:
+        return list((await self.get_server_metadata()).extensions)
 
     async def close(self) -> None:
         """Closes the client and returns its buffers. Arrays over them stay valid."""
@@ -40,13 +50,56 @@ class InferenceServerClient(ManagedClient, _origin.InferenceServerClient):
         self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
     ) -> InferResult:
         """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects."""
-        flight = self._flight(inputs, outputs)
+        flight = await self._flight_aside(inputs, outputs)
         try:
             result = await super().infer(model_name, inputs, model_version, flight.outputs, *args, **kwargs)
         except BaseException as error:
             flight.lost(error, is_answer)
             raise
-        return InferResult.of(result, flight)
+        return await self._land_aside(InferResult, result, flight)
+
+    def stream_infer(self, inputs_iterator: Any, *args: Any, **kwargs: Any) -> Any:
+        """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects, for each of which the server chooses a lease."""
+        stream = Stream(self._lender())
+        asks = self._equipped(stream, inputs_iterator)
+        return Responses(super().stream_infer(asks, *args, **kwargs), stream)
+
+    async def _equipped(self, stream: Stream, asks: Any) -> Any:
+        async for ask in asks:
+            if isinstance(ask, dict) and "inputs" in ask:
+                outputs, request_id = ask.get("outputs"), ask.get("request_id", "")
+                begin = partial(stream.begin, ask["inputs"], outputs, request_id)
+                ask = {**ask, "outputs": await aside(begin, self._at_hand(outputs))}
+            yield ask
+
+class Responses:
+    """The responses of a stream as they come: pairs of a result and an error, one of them None."""
+
+    def __init__(self, origin: Any, stream: Stream):
+        self._origin = origin
+        self._stream = stream
+
+    def __aiter__(self) -> "Responses":
+        return self
+
+    async def __anext__(self) -> tuple[Optional[InferResult], Optional[Exception]]:
+        try:
+            result, error = await self._origin.__anext__()
+        except BaseException:
+            self._stream.end()
+            raise
+        if result is None:
+            return result, error
+        land = partial(self._stream.land, result)
+        try:
+            return await aside(land, not self._stream.is_missing(InferResult.unsettled(result))), error
+        except _origin.InferenceServerException as failure:
+            return None, failure
+
+    def cancel(self) -> Any:
+        """As tritonclient's."""
+        self._stream.end()
+        return self._origin.cancel()
 
 
 _names.adopt(globals(), _origin)

@@ -1,8 +1,8 @@
 """What has ``tritonclient.http.aio``, and managed buffers besides?
 
-The calls are those of ``nerite.http``; ``infer`` is awaited, those about buffers are not: borrowing memory from the server takes
-microseconds. Registering a region would take a request of its own, so buffers travel as leases or inline here. A request of a
-stream needs its handles kept until it is answered.
+The calls are those of ``nerite.http``; ``infer`` is awaited, those about buffers are not: borrowing memory from the server
+takes microseconds. Whatever may wait for the server within ``infer`` waits in a thread. Registering a region would take a request
+of its own, so buffers travel as leases or inline here.
 """
 
 from typing import Any, Optional
@@ -11,18 +11,19 @@ import tritonclient.http.aio as _origin
 from tritonclient.http.aio import *  # noqa: F403
 
 from nerite import _managed, _names
-from nerite._managed import ManagedClient
+from nerite._aside import LOOP_ANSWER_S, AsideClient
 from nerite.http._client import is_answer
 from nerite.http._tensors import InferInput, InferOutput, InferResult
 
 
-class InferenceServerClient(ManagedClient, _origin.InferenceServerClient):
+class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
     """``tritonclient.http.aio.InferenceServerClient`` with managed buffers.
 
     ``buffers`` and ``session_socket`` are those of ``nerite.http.InferenceServerClient``; ``buffers="region"`` is refused.
     """
 
     _ways_offered = ("lease", "inline")
+    _answer_s = LOOP_ANSWER_S
 
     def __init__(
         self, url: str, *args: Any, buffers: str = "auto", session_socket: Optional[str] = None, **kwargs: Any
@@ -30,6 +31,13 @@ class InferenceServerClient(ManagedClient, _origin.InferenceServerClient):
         ways = _managed.chosen_ways(buffers, self._ways_offered)
         super().__init__(url, *args, **kwargs)
         self._open_buffers(url, ways, session_socket)
+
+    async def __aenter__(self) -> Any:
+        await self._find_session()
+        return await super().__aenter__()
+
+    async def _await_extensions(self) -> Any:
+        return list((await self.get_server_metadata())["extensions"])
 
     async def close(self) -> None:
         """Closes the client and returns its buffers. Arrays over them stay valid."""
@@ -40,14 +48,13 @@ class InferenceServerClient(ManagedClient, _origin.InferenceServerClient):
         self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
     ) -> InferResult:
         """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects."""
-        flight = self._flight(inputs, outputs)
+        flight = await self._flight_aside(inputs, outputs)
         try:
             result = await super().infer(model_name, inputs, model_version, flight.outputs, *args, **kwargs)
         except BaseException as error:
             flight.lost(error, is_answer)
             raise
-        return InferResult.of(result, flight)
-
+        return await self._land_aside(InferResult, result, flight)
 
 _names.adopt(globals(), _origin)
 __getattr__ = _names.fallback(__name__, _origin)
