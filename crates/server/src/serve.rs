@@ -1,5 +1,6 @@
 //! How is the server wired together, and how does it end?
 
+mod gpu;
 mod host;
 mod listen;
 mod models;
@@ -63,9 +64,10 @@ fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     for note in &settings.notes {
         log::warn!("{note}");
     }
-    let engine = models::start(&settings)?;
+    let gpu = gpu::open(&settings.gpu)?;
+    let engine = models::start(&settings, gpu.as_ref())?;
     print_tables(&engine, &settings);
-    let api = make_api(&engine, switches, &settings);
+    let api = make_api(&engine, switches, &settings, gpu.as_ref());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(front_threads(settings.threads, cores))
@@ -89,9 +91,11 @@ fn front_threads(asked: Option<usize>, cores: usize) -> usize {
     asked.unwrap_or(FRONT_THREADS_MAX.min(cores / 2)).clamp(1, cores)
 }
 
-fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Settings) -> Api {
+fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Settings, gpu: Option<&gpu::GpuHost>) -> Api {
+    let gpu = gpu.map(|host| host.gpu.clone());
     let allow_client_shm = settings.allow_client_shm;
-    let regions = Registry::new(nerite_shm::Options { allow_client_shm, ..nerite_shm::Options::default() });
+    let regions =
+        Registry::new(nerite_shm::Options { allow_client_shm, ..nerite_shm::Options::default() }).with_gpu(gpu.clone());
     let options = nerite_api::Options {
         id: settings.id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -102,7 +106,13 @@ fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Setting
         strict_readiness: settings.strict_readiness,
         counter_latencies: settings.metrics.as_ref().is_some_and(|metrics| metrics.counter_latencies),
     };
-    Api::with_pools(Arc::clone(engine), Arc::new(regions), Pools::new(settings.sessions.limits), switches, options)
+    Api::with_pools(
+        Arc::clone(engine),
+        Arc::new(regions),
+        Pools::with_gpu(settings.sessions.limits, gpu),
+        switches,
+        options,
+    )
 }
 
 /// The tables that Triton prints once its models are loaded; scripts look for them.
@@ -150,6 +160,7 @@ fn options(settings: &Settings) -> Vec<Vec<String>> {
     rows.push(vec!["strict_model_config".to_owned(), word(!settings.models.auto_complete)]);
     rows.push(vec!["model_config_name".to_owned(), settings.models.config_name.clone()]);
     rows.push(vec!["rate_limit".to_owned(), "OFF".to_owned()]);
+    rows.push(vec!["pinned_memory_pool_byte_size".to_owned(), settings.gpu.pinned_pool_bytes.to_string()]);
     rows.push(vec!["strict_readiness".to_owned(), word(settings.strict_readiness)]);
     rows.push(vec!["exit_timeout".to_owned(), settings.exit_timeout_secs.to_string()]);
     rows.push(vec!["cache_enabled".to_owned(), "0".to_owned()]);

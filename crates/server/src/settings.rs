@@ -1,6 +1,7 @@
 //! What did the operator decide?
 
 mod access;
+mod gpu;
 mod sessions;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use regex::{Regex, RegexBuilder};
 
 use crate::flags::{BadValue, Given, Honour, Values};
 
+pub use gpu::{CudaLibrary, GpuSettings};
 pub use sessions::{SessionSocket, Sessions};
 
 /// Everything `nerite serve` was told, checked.
@@ -43,6 +45,8 @@ pub struct Settings {
     pub allow_client_shm: bool,
     /// The session socket and what it lends.
     pub sessions: Sessions,
+    /// GPUs and the memory that is locked for them.
+    pub gpu: GpuSettings,
     /// Whether a failing model ends the start.
     pub exit_on_error: bool,
     /// Whether ready means that all models are.
@@ -176,6 +180,7 @@ impl Settings {
             threads: values.int_if_given("http-thread-count")?,
             allow_client_shm: values.bool("allow-client-shm", true)?,
             sessions: sessions::sessions(&values)?,
+            gpu: gpu::gpu(&values)?,
             exit_on_error: values.bool("exit-on-error", true)?,
             strict_readiness: values.bool("strict-readiness", true)?,
             backend_config: backend_config(&values)?,

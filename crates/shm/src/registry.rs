@@ -144,7 +144,7 @@ impl Registry {
 
     fn try_register_cuda(&self, name: &str, raw: &[u8], device_id: i64, byte_size: u64) -> Result<(), ShmError> {
         self.check_name(name, Kind::Cuda)?;
-        let gpu = self.gpu.as_ref().ok_or_else(|| ShmError::GpusNotSupported { name: name.to_string() })?;
+        let gpu = self.check_gpu(name)?;
         let handle = CudaHandle::new(raw)?;
         if let Some(holder) = self.names.holder(name) {
             return Err(ShmError::NameTaken { holder });
@@ -225,6 +225,11 @@ impl Registry {
     /// Whether clients may register and unregister regions at all.
     pub fn check_allowed(&self) -> Result<(), ShmError> {
         if self.options.allow_client_shm { Ok(()) } else { Err(ShmError::Disabled) }
+    }
+
+    /// Whether a CUDA region of that name could be had here at all.
+    pub fn check_gpu(&self, name: &str) -> Result<&Gpu, ShmError> {
+        self.gpu.as_ref().ok_or_else(|| ShmError::GpusNotSupported { name: name.to_string() })
     }
 
     fn unregister(&self, name: &str, kind: Kind) -> Result<(), ShmError> {

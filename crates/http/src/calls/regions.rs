@@ -24,6 +24,7 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
         }
         (RegionKind::Cuda, RegionCall::Register) => {
             check_register(api, name, "cuda")?;
+            api.check_cuda(name)?;
             let body = read_body(body, api.http_input_bytes_max()).await?;
             let region = read_cuda_register(body.bytes())?;
             // A number beyond any device is refused as one.

@@ -134,6 +134,11 @@ flags! {
         "lease-max-bytes" INT, Yes, "Bytes lent to all sessions together. Default is half of the host's memory.";
         "session-max-bytes" INT, Yes, "Bytes lent to one session. Default is half of --lease-max-bytes.";
     }
+    "GPU": {
+        "cuda-library" Takes::Value("<path>"), Yes, "Library of the CUDA driver; 'none' for no GPU. Default is $NERITE_CUDA_LIBRARY, else the system's.";
+        "pinned-memory-pool-byte-size" INT, Yes, "Bytes of page-locked memory that tensors pass through between host and device; locked when first needed. Default is 268435456.";
+        "page-lock-client-memory" BOOL, Yes, "Whether system regions and leases are page-locked on a host with a GPU. Default is true.";
+    }
     "Backend": {
         "backend-directory" TEXT, Yes, "Directory of compiled backends.";
         "backend-config" Takes::Value("<string>,<string>=<string>"), Yes, "A setting of a backend: <backend>,<setting>=<value>.";
@@ -153,11 +158,10 @@ flags! {
         "rate-limit-resource" TEXT, NotYet, "A resource for the rate limiter.";
         "host-policy" TEXT, NotYet, "Cores or NUMA node for instances.";
         "enable-peer-access" BOOL, Accepted, "Direct access between GPUs.";
-        "pinned-memory-pool-byte-size" INT, Accepted, "Bytes of pinned memory; no GPU is used yet.";
-        "cuda-memory-pool-byte-size" TEXT, Accepted, "Bytes of device memory per GPU; no GPU is used yet.";
-        "cuda-virtual-address-size" TEXT, Accepted, "Address space per GPU; no GPU is used yet.";
-        "min-supported-compute-capability" Takes::Value("<float>"), Accepted, "Oldest GPU that is used; no GPU is used yet.";
-        "model-load-gpu-limit" TEXT, Accepted, "Share of a GPU's memory for models; no GPU is used yet.";
+        "cuda-memory-pool-byte-size" TEXT, Accepted, "Bytes of device memory per GPU in Triton; nerite allocates none.";
+        "cuda-virtual-address-size" TEXT, Accepted, "Address space per GPU in Triton.";
+        "min-supported-compute-capability" Takes::Value("<float>"), Accepted, "Oldest GPU that models run on; they run on the host.";
+        "model-load-gpu-limit" TEXT, Accepted, "Share of a GPU's memory for models; they run on the host.";
         "buffer-manager-thread-count" INT, Accepted, "Threads that copy tensors in Triton.";
         "repoagent-directory" TEXT, Accepted, "Directory of Triton's repository agents.";
     }

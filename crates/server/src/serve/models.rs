@@ -10,10 +10,11 @@ use nerite_repository::{Store, StoreOptions};
 use nerite_request::Status;
 
 use super::StartError;
+use super::gpu::GpuHost;
 use crate::settings::Settings;
 
 /// The engine with everything loaded that is to be up at start.
-pub fn start(settings: &Settings) -> Result<Arc<Engine>, StartError> {
+pub fn start(settings: &Settings, gpu: Option<&GpuHost>) -> Result<Arc<Engine>, StartError> {
     let models = &settings.models;
     let store = Store::open(StoreOptions {
         repositories: models.repositories.clone(),
@@ -22,7 +23,7 @@ pub fn start(settings: &Settings) -> Result<Arc<Engine>, StartError> {
     })
     .map_err(|error| creating(&error.status()))?;
     let loader = Loader {
-        runtimes: runtimes(settings)?,
+        runtimes: runtimes(settings, gpu)?,
         host: HostFacts::cpu_only(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         auto_complete: models.auto_complete,
@@ -45,8 +46,11 @@ fn creating(status: &Status) -> StartError {
     StartError(format!("creating server: {} - {}", status.code.name(), status.message))
 }
 
-fn runtimes(settings: &Settings) -> Result<Runtimes, StartError> {
+fn runtimes(settings: &Settings, gpu: Option<&GpuHost>) -> Result<Runtimes, StartError> {
     let mut runtimes = Runtimes::default();
+    if let Some(gpu) = gpu {
+        runtimes.stage_through(Arc::<nerite_cuda::PinnedPool>::clone(&gpu.pool));
+    }
     runtimes.set("", "default-max-batch-size", "4");
     for (backend, key, value) in &settings.backend_config {
         runtimes.set(backend, key, value);

@@ -1,0 +1,63 @@
+//! Is a GPU to be used, and how much memory is locked for it?
+
+use std::path::PathBuf;
+
+use nerite_cuda::limits::PINNED_POOL_BYTES;
+
+use crate::flags::{BadValue, Values};
+
+/// What the operator says of GPUs.
+#[derive(Debug, PartialEq, Eq)]
+pub struct GpuSettings {
+    /// Which driver.
+    pub library: CudaLibrary,
+    /// Bytes of the pool that transfers go through.
+    pub pinned_pool_bytes: u64,
+    /// Whether clients' regions and leases are page-locked.
+    pub lock_client_memory: bool,
+}
+
+/// Which CUDA driver is opened.
+#[derive(Debug, PartialEq, Eq)]
+pub enum CudaLibrary {
+    /// The system's, if it has one.
+    Default,
+    /// This one, or the server does not start.
+    At(PathBuf),
+    /// None.
+    Off,
+}
+
+pub(super) fn gpu(values: &Values<'_>) -> Result<GpuSettings, BadValue> {
+    let library = match values.text("cuda-library") {
+        None | Some("") => CudaLibrary::Default,
+        Some("none") => CudaLibrary::Off,
+        Some(path) => CudaLibrary::At(PathBuf::from(path)),
+    };
+    Ok(GpuSettings {
+        library,
+        pinned_pool_bytes: values.int("pinned-memory-pool-byte-size", PINNED_POOL_BYTES)?,
+        lock_client_memory: values.bool("page-lock-client-memory", true)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags;
+
+    #[track_caller]
+    fn check(line: &[&str], library: CudaLibrary, pinned_pool_bytes: u64, lock_client_memory: bool) {
+        let words: Vec<String> = line.iter().map(|&word| word.to_owned()).collect();
+        let given = flags::parse(&words).expect("known flags");
+        assert_eq!(gpu(&Values(&given)), Ok(GpuSettings { library, pinned_pool_bytes, lock_client_memory }));
+    }
+
+    #[test]
+    fn the_systems_driver_is_used_with_tritons_pool_unless_it_is_said() {
+        check(&[], CudaLibrary::Default, 268_435_456, true);
+        check(&["--cuda-library=none", "--pinned-memory-pool-byte-size=0"], CudaLibrary::Off, 0, true);
+        let library = CudaLibrary::At("/opt/libcuda.so".into());
+        check(&["--cuda-library", "/opt/libcuda.so", "--page-lock-client-memory=0"], library, 268_435_456, false);
+    }
+}
