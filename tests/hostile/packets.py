@@ -30,40 +30,44 @@ SEAL_SEAL, SEAL_SHRINK, SEAL_GROW, SEAL_WRITE, SEAL_FUTURE_WRITE = 1, 2, 4, 8, 1
 
 # ---------------------------------------------------------------------------------------------- messages
 
-SCALARS = {"string": 9, "bytes": 12, "uint64": 4, "uint32": 13, "bool": 8}
+SCALARS = {"string": 9, "bytes": 12, "uint64": 4, "uint32": 13, "bool": 8, "int64": 3, "int32": 5, "double": 1, "float": 2}
 
 
 def read_schema(text: str) -> descriptor_pb2.FileDescriptorProto:
-    """As much of proto3 as session.proto uses: messages, one oneof in each, repeated fields, maps of strings."""
+    """As much of proto3 as session.proto uses: messages with at most one oneof, enums, repeated fields, maps of strings.
+    Whether an optional field was there is not kept."""
     made = descriptor_pb2.FileDescriptorProto(name="session.proto", syntax="proto3")
-    message = choice = None
+    enums = set(re.findall(r"^enum (\w+) \{", text, re.MULTILINE))
+    block = choice = None
     for line in (line.split("//")[0].strip() for line in text.splitlines()):
         if found := re.fullmatch(r"package (\S+);", line):
             made.package = found[1]
-        elif found := re.fullmatch(r"message (\w+) \{(\})?", line):
-            message = made.message_type.add(name=found[1])
+        elif found := re.fullmatch(r"(message|enum) (\w+) \{\}?", line):
+            block = (made.message_type if found[1] == "message" else made.enum_type).add(name=found[2])
         elif found := re.fullmatch(r"oneof (\w+) \{", line):
-            choice = len(message.oneof_decl)
-            message.oneof_decl.add(name=found[1])
+            choice = len(block.oneof_decl)
+            block.oneof_decl.add(name=found[1])
         elif line == "}":
             choice = None
         elif found := re.fullmatch(r"map<string, string> (\w+) = (\d+);", line):
-            add_map(made.package, message, found[1], int(found[2]))
-        elif found := re.fullmatch(r"(repeated )?(\w+) (\w+) = (\d+);", line):
-            field = message.field.add(name=found[3], number=int(found[4]), label=3 if found[1] else 1)
-            set_type(made.package, field, found[2])
+            add_map(made.package, block, found[1], int(found[2]))
+        elif found := re.fullmatch(r"(repeated |optional )?(\w+) (\w+) = (\d+);", line):
+            field = block.field.add(name=found[3], number=int(found[4]), label=3 if found[1] == "repeated " else 1)
+            set_type(made.package, enums, field, found[2])
             if choice is not None:
                 field.oneof_index = choice
+        elif found := re.fullmatch(r"(\w+) = (\d+);", line):
+            block.value.add(name=found[1], number=int(found[2]))
         else:
             assert line in ("", 'syntax = "proto3";'), line
     return made
 
 
-def set_type(package: str, field, name: str) -> None:
+def set_type(package: str, enums: set[str], field, name: str) -> None:
     if name in SCALARS:
         field.type = SCALARS[name]
     else:
-        field.type, field.type_name = 11, f".{package}.{name}"
+        field.type, field.type_name = 14 if name in enums else 11, f".{package}.{name}"
 
 
 def add_map(package: str, message, name: str, number: int) -> None:
@@ -96,8 +100,9 @@ class Raw:
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(TIMEOUT_S)
+        # With a time limit the call would not wait where many others connect as well.
         self.socket.connect(str(path))
+        self.socket.settimeout(TIMEOUT_S)
 
     def send(self, packet: bytes, descriptors=()) -> None:
         control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []

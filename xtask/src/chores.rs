@@ -17,6 +17,10 @@ fn errand(about: &'static str, words: &'static str) -> Errand {
 pub fn test() -> Vec<Errand> {
     vec![
         errand("Rust tests", "cargo test --workspace --locked"),
+        errand(
+            "shared memory in many orders of threads",
+            "cargo test --locked --manifest-path tests/interleavings/Cargo.toml --target-dir target/interleavings",
+        ),
         errand("the server as users get it", "cargo build --release --locked"),
         errand("the Python environment of the tests", "python3 tests/setup_venv.py"),
         errand("the server against its clients", ".venv/bin/python -m pytest tests/"),

@@ -25,7 +25,11 @@ pub fn run(root: &Path, seconds: &str) -> Result<(), String> {
         std::fs::create_dir_all(&corpus).map_err(|cause| format!("{}: {cause}", corpus.display()))?;
         println!("-- {name}");
         let mut command = Command::new(target.join(TRIPLE).join("release").join(&name));
-        command.arg(format!("-max_total_time={seconds}")).args(["-rss_limit_mb=2048", "-verbosity=0"]);
+        command.arg(format!("-max_total_time={seconds}")).args([
+            "-rss_limit_mb=2048",
+            "-verbosity=0",
+            "-print_final_stats=1",
+        ]);
         command.arg(format!("-artifact_prefix={}/", corpus.display()));
         succeed(command.arg(&corpus).arg(fuzz.join("seeds").join(&name)), &name)?;
     }

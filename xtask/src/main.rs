@@ -5,18 +5,20 @@
 //! cargo xtask test    all tests: Rust, then the server against its clients
 //! cargo xtask ci      formatting, lints, tidy, all tests and a little fuzzing
 //! cargo xtask fuzz N  each fuzz target for N seconds, from its seeds
+//! cargo xtask miri    what an interpreter of unsafe code can follow (needs a nightly toolchain)
 //! ```
 #![forbid(unsafe_code)]
 
 mod chores;
 mod fuzz;
+mod miri;
 mod run;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask <tidy | test | ci | fuzz SECONDS>";
+const USAGE: &str = "usage: cargo xtask <tidy | test | ci | fuzz SECONDS | miri>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         ["test"] => run::all(root, &chores::test()),
         ["ci"] => run::all(root, &chores::ci()),
         ["fuzz", seconds] => fuzz::run(root, seconds),
+        ["miri"] => miri::run(root),
         _ => Err(USAGE.to_owned()),
     };
     match done {
