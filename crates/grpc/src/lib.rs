@@ -22,14 +22,12 @@ mod failure;
 mod frame;
 mod infer;
 pub mod limits;
-mod listen;
 mod options;
 mod serve;
 mod stream;
 mod tls;
 mod unary;
 
-pub use listen::Listener;
 pub use options::{CompressionLevel, Options};
 pub use serve::{Handle, serve};
 pub use tls::{Tls, TlsError};

@@ -16,8 +16,6 @@ pub const METADATA_BYTES_MAX: u32 = 64 << 10;
 pub const REQUESTS_PER_STREAM_MAX: usize = 1024;
 /// How long a client may take to agree on a key.
 pub const HANDSHAKE_MS_MAX: u64 = 20_000;
-/// Connections that wait to be accepted.
-pub const BACKLOG: u32 = 1024;
 
 const _: () = assert!(STREAM_WINDOW_BYTES <= CONNECTION_WINDOW_BYTES);
 const _: () =

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use crate::tls::Tls;
+
 /// How the gRPC port behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// What TCP connections are secured with, if anything. Unix sockets stay plain: who may connect there is the file system's affair.
+    pub tls: Option<Tls>,
     /// How hard inference responses are compressed for clients that accept it.
     pub response_compression: CompressionLevel,
     /// Responses of one request of a stream that may wait to be sent; the model waits then.
@@ -22,6 +26,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
+            tls: None,
             response_compression: CompressionLevel::None,
             response_pool_max: i32::MAX as usize,
             keepalive_time: Duration::from_hours(2),

@@ -7,18 +7,14 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use nerite_api::Api;
+use nerite_listen::{ACCEPT_PAUSE, Connection, Listener};
 use tokio::sync::watch;
 
 use local::Local;
 
-use crate::listen::{Listener, Socket};
 use crate::options::Options;
-
-/// After a failed accept (mostly: no descriptors left) so long nothing is accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What all connections share.
 pub(crate) struct Front {
@@ -101,22 +97,21 @@ pub fn serve(api: Api, options: Options, listeners: Vec<Listener>) -> Handle {
 async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>) {
     let mut stop = pin!(front.stopped());
     loop {
-        let socket = tokio::select! {
+        let connection = tokio::select! {
             biased;
             () = &mut stop => return,
-            socket = listener.accept() => socket,
+            connection = listener.accept() => connection,
         };
-        match socket {
-            Ok(Socket::Tcp(stream)) => {
-                tokio::spawn(connection::serve(stream, Arc::clone(&front), open.clone()));
+        let (front, open) = (Arc::clone(&front), open.clone());
+        match (connection, front.options.tls.clone()) {
+            (Ok(Connection::Tcp(stream)), None) => drop(tokio::spawn(connection::serve(stream, front, open))),
+            (Ok(Connection::Tcp(stream)), Some(tls)) => {
+                tokio::spawn(connection::serve_secured(stream, tls, front, open));
             }
-            Ok(Socket::Secured(stream, tls)) => {
-                tokio::spawn(connection::serve_secured(stream, tls, Arc::clone(&front), open.clone()));
+            (Ok(Connection::Unix(stream)), _) => {
+                tokio::spawn(connection::serve(Local::new(stream), front, open));
             }
-            Ok(Socket::Unix(stream)) => {
-                tokio::spawn(connection::serve(Local::new(stream), Arc::clone(&front), open.clone()));
-            }
-            Err(fault) => {
+            (Err(fault), _) => {
                 log::warn!("failed to accept a gRPC connection: {fault}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }

@@ -14,11 +14,9 @@ mod calls;
 mod dispatch;
 mod encoding;
 pub mod limits;
-mod listen;
 mod receive;
 mod reply;
 mod route;
 mod serve;
 
-pub use listen::{BindError, Endpoint, Listener, bind};
 pub use serve::{Handle, serve};

@@ -1,7 +1,5 @@
 //! How much may a connection make us do?
 
-/// Connections that may wait to be accepted, as in Triton.
-pub const BACKLOG: u32 = 1024;
 /// Non-empty chunks a chunked body may have, as in Triton.
 pub const CHUNKS_MAX: usize = 65536;
 /// Pieces of at least this size are not counted as chunks: one large chunk arrives in many pieces, and what the limit is
@@ -22,8 +20,6 @@ pub const TAIL_ALIGN: usize = 64;
 pub const TAIL_KEPT_BYTES_MAX: usize = 4 << 10;
 /// JSON texts and compressed bodies larger than this are worked on outside the threads that serve connections.
 pub const INLINE_WORK_BYTES_MAX: usize = 1 << 20;
-/// Pause after the system refused a connection for want of descriptors, in ms.
-pub const ACCEPT_PAUSE_MS: u64 = 50;
 
 const _: () = assert!(FIRST_BLOCK_BYTES_MIN <= FIRST_BLOCK_BYTES_MAX);
 const _: () = assert!(TAIL_ALIGN.is_power_of_two());

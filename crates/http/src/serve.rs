@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
-use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -14,12 +13,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nerite_api::Api;
+use nerite_listen::{ACCEPT_PAUSE, Connection, Listener};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 
 use crate::dispatch::dispatch;
-use crate::limits::ACCEPT_PAUSE_MS;
-use crate::listen::{Listener, Socket};
 use crate::reply::Outgoing;
 
 /// The HTTP service while it runs.
@@ -58,8 +56,8 @@ pub fn serve(api: Api, listeners: Vec<Listener>) -> Handle {
 
 pub(crate) fn serve_by(answers: &Arc<impl Answers>, listeners: Vec<Listener>) -> Handle {
     let house = Arc::new(House::default());
-    for Listener(socket) in listeners {
-        tokio::spawn(accept(socket, Arc::clone(answers), Open::new(&house, 0)));
+    for listener in listeners {
+        tokio::spawn(accept(listener, Arc::clone(answers), Open::new(&house, 0)));
     }
     Handle(house)
 }
@@ -114,36 +112,25 @@ impl Drop for Open {
     }
 }
 
-async fn accept(socket: Socket, answers: Arc<impl Answers>, open: Open) {
+async fn accept(listener: Listener, answers: Arc<impl Answers>, open: Open) {
     let mut stop = open.house.stop.subscribe();
     loop {
-        let outcome = tokio::select! {
+        let connection = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => return,
-            outcome = next(&socket, &answers, &open.house) => outcome,
+            connection = listener.accept() => connection,
         };
-        if let Err(error) = outcome {
-            log::warn!("cannot accept an HTTP connection: {error}");
-            tokio::time::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
+        let (answers, share) = (Arc::clone(&answers), Open::new(&open.house, 1));
+        match connection {
+            Ok(Connection::Tcp(stream)) => drop(tokio::spawn(converse(stream, answers, share))),
+            Ok(Connection::Unix(stream)) => drop(tokio::spawn(converse(stream, answers, share))),
+            Err(error) => {
+                drop(share);
+                log::warn!("cannot accept an HTTP connection: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
-}
-
-/// Waits for a connection and lets it run.
-async fn next(socket: &Socket, answers: &Arc<impl Answers>, house: &Arc<House>) -> std::io::Result<()> {
-    match socket {
-        Socket::Tcp(listener) => {
-            let (stream, _) = listener.accept().await?;
-            // Without it a small answer may wait for an acknowledgement of the one before.
-            stream.set_nodelay(true)?;
-            tokio::spawn(converse(stream, Arc::clone(answers), Open::new(house, 1)));
-        }
-        Socket::Unix(listener, _) => {
-            let (stream, _) = listener.accept().await?;
-            tokio::spawn(converse(stream, Arc::clone(answers), Open::new(house, 1)));
-        }
-    }
-    Ok(())
 }
 
 async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, answers: Arc<impl Answers>, open: Open) {

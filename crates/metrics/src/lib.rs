@@ -7,4 +7,4 @@
 mod answer;
 mod serve;
 
-pub use serve::{Handle, bind, serve};
+pub use serve::{Handle, serve};

@@ -7,7 +7,8 @@ use nerite_api::{Api, LogSwitches};
 use nerite_backend::identity::Identity;
 use nerite_config::HostFacts;
 use nerite_engine::{Engine, Loader, Runtimes};
-use nerite_grpc::{Handle, Listener, Options, serve};
+use nerite_grpc::{Handle, Options, serve};
+use nerite_listen::{Endpoint, Listener, bind};
 use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::setting::LogSettings;
 use nerite_shm::Registry;
@@ -37,7 +38,8 @@ impl House {
     }
 
     pub fn with(options: Options, rules: nerite_api::Options) -> House {
-        House::behind(Listener::tcp("127.0.0.1:0".parse().unwrap(), false).unwrap(), options, rules)
+        let port = Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false };
+        House::behind(bind(&port).unwrap(), options, rules)
     }
 
     pub fn behind(listener: Listener, options: Options, rules: nerite_api::Options) -> House {

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nerite_grpc::{Listener, Options, Tls};
+use nerite_grpc::{Options, Tls};
+use nerite_listen::{Endpoint, bind};
 use nerite_wire::proto::messages::{ServerLiveRequest, ServerLiveResponse};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
@@ -47,8 +48,7 @@ impl Papers {
         let roots = self.path("root.pem");
         let roots = mutual.then_some(roots.as_path());
         let tls = Tls::from_files(&self.path("server.pem"), &self.path("server.key"), roots).unwrap();
-        let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), false).unwrap().secured(tls);
-        House::behind(listener, Options::default(), nerite_api::Options::default())
+        House::with(Options { tls: Some(tls), ..Options::default() }, nerite_api::Options::default())
     }
 
     async fn connect(&self, house: &House, with_paper: bool) -> std::io::Result<TlsStream<TcpStream>> {
@@ -136,7 +136,7 @@ async fn calls_go_through_a_unix_socket_and_its_file_goes_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("grpc.sock");
     for _ in 0..2 {
-        let listener = Listener::unix(&path).unwrap();
+        let listener = bind(&Endpoint::Unix(path.clone())).unwrap();
         let house = House::behind(listener, Options::default(), nerite_api::Options::default());
         let peer = Peer::over(UnixStream::connect(&path).await.unwrap()).await;
         assert!(is_live(&peer).await);

@@ -14,9 +14,9 @@ use http::StatusCode;
 use hyper::body::Body;
 
 use super::*;
-use crate::listen::{BindError, Endpoint, bind};
 use crate::receive::{Expected, receive};
 use crate::reply::{bare, json};
+use nerite_listen::{BindError, Endpoint, bind};
 
 /// Answers with the body it got, except below `/slow`, where it waits to be let go, and `/early`, where it does not look.
 struct Echo {
@@ -86,7 +86,7 @@ fn house() -> House {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
             let tcp = bind(&Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false }).unwrap();
-            let address = tcp.tcp_address().unwrap();
+            let address = tcp.address().unwrap();
             let unix = bind(&Endpoint::Unix(path)).unwrap();
             let handle = serve_by(&echo, vec![tcp, unix]);
             ready.send((address, handle.clone())).unwrap();

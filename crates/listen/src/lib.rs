@@ -1,0 +1,190 @@
+//! Where do connections come from?
+//!
+//! TCP ports and Unix sockets, bound alike for every front end. What is spoken over them is the front end's affair.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
+
+/// Connections that may wait to be accepted, as in Triton.
+pub const BACKLOG: u32 = 1024;
+/// After a failed accept (mostly: no descriptors left) so long nothing should be accepted.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A TCP port.
+    Tcp {
+        /// The address, as the operator wrote it.
+        address: String,
+        /// The port; 0 for any that is free.
+        port: u16,
+        /// Whether other processes may listen there as well (SO_REUSEPORT).
+        reuse_port: bool,
+    },
+    /// A Unix socket. A socket file there that nobody listens at any more is replaced.
+    Unix(PathBuf),
+}
+
+/// Why nobody can be heard there.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Somebody else listens there. The text, trailing space included, is Triton's.
+    #[error("Socket '{0}' already in use ")]
+    InUse(String),
+    /// Anything else.
+    #[error("Socket '{place}' cannot be opened: {cause}")]
+    Refused {
+        /// The address and port, or the path.
+        place: String,
+        /// What the system says.
+        cause: io::Error,
+    },
+}
+
+/// A socket that hears connections. A Unix socket takes its file with it.
+#[derive(Debug)]
+pub struct Listener(Socket);
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+/// What a listener hears.
+#[derive(Debug)]
+pub enum Connection {
+    /// Over TCP; small answers do not wait for the acknowledgement of the ones before.
+    Tcp(TcpStream),
+    /// Over a Unix socket.
+    Unix(UnixStream),
+}
+
+impl Listener {
+    /// The address that a TCP listener really got; `None` for a Unix socket.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match &self.0 {
+            Socket::Tcp(listener) => listener.local_addr().ok(),
+            Socket::Unix(..) => None,
+        }
+    }
+
+    /// Waits for the next connection. Dropping the future loses none.
+    pub async fn accept(&self) -> io::Result<Connection> {
+        match &self.0 {
+            Socket::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Refused only for a connection that is gone already, which shows soon enough.
+                let _ = stream.set_nodelay(true);
+                Ok(Connection::Tcp(stream))
+            }
+            Socket::Unix(listener, _) => Ok(Connection::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Socket::Unix(_, path) = self {
+            // Already gone is as good.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Listens at `endpoint`. To be called inside the async runtime.
+pub fn bind(endpoint: &Endpoint) -> Result<Listener, BindError> {
+    let (place, outcome) = match endpoint {
+        Endpoint::Tcp { address, port, reuse_port } => {
+            (format!("{address}:{port}"), bind_tcp(address, *port, *reuse_port).map(Socket::Tcp))
+        }
+        Endpoint::Unix(path) => {
+            let socket = bind_unix(path).map(|listener| Socket::Unix(listener, path.clone()));
+            (path.display().to_string(), socket)
+        }
+    };
+    outcome.map(Listener).map_err(|cause| match cause.kind() {
+        io::ErrorKind::AddrInUse => BindError::InUse(place),
+        _ => BindError::Refused { place, cause },
+    })
+}
+
+fn bind_tcp(address: &str, port: u16, reuse_port: bool) -> io::Result<TcpListener> {
+    let bare = address.trim_start_matches('[').trim_end_matches(']');
+    let at = (bare, port).to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let socket = if at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Without it a restart within minutes finds the port taken by connections that are long closed.
+    socket.set_reuseaddr(true)?;
+    if reuse_port {
+        socket.set_reuseport(true)?;
+    }
+    socket.bind(at)?;
+    socket.listen(BACKLOG)
+}
+
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if is_socket && net::UnixStream::connect(path).is_err() {
+        std::fs::remove_file(path)?;
+    }
+    let socket = UnixSocket::new_stream()?;
+    socket.bind(path)?;
+    socket.listen(BACKLOG)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn local(port: u16) -> Endpoint {
+        Endpoint::Tcp { address: "127.0.0.1".into(), port, reuse_port: false }
+    }
+
+    #[tokio::test]
+    async fn a_port_is_heard_once_and_a_taken_one_is_named() {
+        let first = bind(&local(0)).unwrap();
+        let address = first.address().unwrap();
+        let error = bind(&local(address.port())).unwrap_err();
+        assert_eq!(error.to_string(), format!("Socket '{address}' already in use "));
+        let (heard, _client) = tokio::join!(first.accept(), TcpStream::connect(address));
+        assert!(matches!(heard.unwrap(), Connection::Tcp(stream) if stream.nodelay().unwrap()));
+    }
+
+    #[tokio::test]
+    async fn a_socket_nobody_listens_at_is_replaced_and_goes_with_its_listener() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        drop(net::UnixListener::bind(&path).unwrap());
+        let listener = bind(&Endpoint::Unix(path.clone())).unwrap();
+        assert!(matches!(bind(&Endpoint::Unix(path.clone())), Err(BindError::InUse(_))));
+        let (heard, _client) = tokio::join!(listener.accept(), UnixStream::connect(&path));
+        assert!(matches!(heard.unwrap(), Connection::Unix(_)));
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("letter");
+        std::fs::write(&path, "dear").unwrap();
+        assert!(bind(&Endpoint::Unix(path.clone())).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "dear");
+    }
+
+    #[tokio::test]
+    async fn an_address_of_nobody_is_refused_with_its_reason() {
+        let nowhere = Endpoint::Tcp { address: "203.0.113.7".into(), port: 0, reuse_port: false };
+        let text = bind(&nowhere).unwrap_err().to_string();
+        assert!(text.starts_with("Socket '203.0.113.7:0' cannot be opened: "), "{text}");
+    }
+}
