@@ -65,7 +65,7 @@ impl Block {
         if ptr == libc::MAP_FAILED {
             handle_alloc_error(layout);
         }
-        if capacity >= 4 << 20 {
+        if capacity >= 4 << 20 && !cfg!(miri) {
             // A hint only: fewer faults on first touch where the system allows huge pages.
             // SAFETY: the range is the mapping just made.
             unsafe { libc::madvise(ptr, capacity, libc::MADV_HUGEPAGE) };
@@ -152,7 +152,7 @@ pub fn trim_pool(rounds_max: u32) -> usize {
 
 /// Gives heap memory that `free` kept for later back to the system. Takes a moment; for when a server has nothing to do.
 pub fn trim_heap() {
-    #[cfg(target_env = "gnu")]
+    #[cfg(all(target_env = "gnu", not(miri)))]
     // SAFETY: malloc_trim only walks the allocator's own free lists, under the allocator's own locks.
     unsafe {
         libc::malloc_trim(0);
