@@ -6,11 +6,13 @@
 //! cargo xtask ci      formatting, lints, tidy, all tests and a little fuzzing
 //! cargo xtask fuzz N  each fuzz target for N seconds, from its seeds
 //! cargo xtask miri    what an interpreter of unsafe code can follow (needs a nightly toolchain)
+//! cargo xtask gpu-check  does the server work with the GPU of this machine?
 //! ```
 #![forbid(unsafe_code)]
 
 mod chores;
 mod fuzz;
+mod gpu_check;
 mod miri;
 mod run;
 mod tidy;
@@ -18,7 +20,7 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask <tidy | test | ci | fuzz SECONDS | miri>";
+const USAGE: &str = "usage: cargo xtask <tidy | test | ci | fuzz SECONDS | miri | gpu-check>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -30,6 +32,10 @@ fn main() -> ExitCode {
         ["ci"] => run::all(root, &chores::ci()),
         ["fuzz", seconds] => fuzz::run(root, seconds),
         ["miri"] => miri::run(root),
+        ["gpu-check"] => match gpu_check::run(root) {
+            Ok(code) => return code,
+            Err(reason) => Err(reason),
+        },
         _ => Err(USAGE.to_owned()),
     };
     match done {

@@ -1,6 +1,7 @@
 //! How is a server asked over gRPC?
 
 mod call;
+mod cuda;
 pub(crate) mod message;
 mod stream;
 

@@ -2,6 +2,7 @@
 
 mod body;
 mod connection;
+mod cuda;
 mod read;
 mod render;
 

@@ -1,7 +1,8 @@
 //! What does a server tell about itself, and how does its JSON say it?
 
 pub use nerite_request::report::{
-    BatchReport, Duration, ModelReport, ServerReport, StatisticsReport, SystemRegionReport, TensorReport,
+    BatchReport, CudaRegionReport, Duration, ModelReport, ServerReport, StatisticsReport, SystemRegionReport,
+    TensorReport,
 };
 use nerite_tensor::DataType;
 use serde_json::Value;
@@ -64,6 +65,15 @@ pub(crate) fn system_regions(value: &Value) -> Vec<SystemRegionReport> {
         name: text(one, "name"),
         key: text(one, "key"),
         offset: number(one, "offset"),
+        byte_size: number(one, "byte_size"),
+    };
+    list(value).map(region).collect()
+}
+
+pub(crate) fn cuda_regions(value: &Value) -> Vec<CudaRegionReport> {
+    let region = |one: &Value| CudaRegionReport {
+        name: text(one, "name"),
+        device_id: number(one, "device_id"),
         byte_size: number(one, "byte_size"),
     };
     list(value).map(region).collect()

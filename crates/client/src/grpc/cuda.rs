@@ -1,0 +1,59 @@
+//! How is a server told over gRPC of memory on a device?
+
+use super::{Client, proto};
+use crate::Error;
+use crate::report::CudaRegionReport;
+
+impl Client {
+    /// The CUDA shared memory regions the server knows: all, or the one of this name.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// for region in client.cuda_regions(None).await? {
+    ///     println!("{} is {} bytes on device {}", region.name, region.byte_size, region.device_id);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn cuda_regions(&self, name: Option<&str>) -> Result<Vec<CudaRegionReport>, Error> {
+        let ask = proto::CudaSharedMemoryStatusRequest { name: name.unwrap_or_default().to_owned() };
+        let answer: proto::CudaSharedMemoryStatusResponse = self.call("CudaSharedMemoryStatus", ask).await?;
+        let told = |region: proto::cuda_shared_memory_status_response::RegionStatus| CudaRegionReport {
+            name: region.name,
+            device_id: region.device_id,
+            byte_size: region.byte_size,
+        };
+        Ok(answer.regions.into_values().map(told).collect())
+    }
+
+    /// Makes the first `byte_size` bytes of an allocation known as `name`: the one whose `cudaIpcMemHandle_t` is these 64
+    /// bytes, on the device of this number.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client, handle: [u8; 64]) -> Result<(), nerite_client::Error> {
+    /// client.register_cuda_region("frames", &handle, 0, 1 << 20).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn register_cuda_region(
+        &self,
+        name: &str,
+        raw_handle: &[u8],
+        device_id: u32,
+        byte_size: u64,
+    ) -> Result<(), Error> {
+        let (name, raw_handle, device_id) = (name.to_owned(), raw_handle.to_owned().into(), i64::from(device_id));
+        let ask = proto::CudaSharedMemoryRegisterRequest { name, raw_handle, device_id, byte_size };
+        self.call("CudaSharedMemoryRegister", ask).await.map(|_: proto::CudaSharedMemoryRegisterResponse| ())
+    }
+
+    /// Has the server forget a CUDA region, or (without a name) all of them, those of other clients included.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
+    /// client.unregister_cuda_region(Some("frames")).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn unregister_cuda_region(&self, name: Option<&str>) -> Result<(), Error> {
+        let ask = proto::CudaSharedMemoryUnregisterRequest { name: name.unwrap_or_default().to_owned() };
+        self.call("CudaSharedMemoryUnregister", ask).await.map(|_: proto::CudaSharedMemoryUnregisterResponse| ())
+    }
+}

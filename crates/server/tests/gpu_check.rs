@@ -1,0 +1,45 @@
+//! Does the check of a GPU machine pass where the driver is the stand-in, and say so where there is none?
+#![allow(clippy::unwrap_used)]
+
+#[path = "../examples/gpu_check/bandwidth.rs"]
+mod bandwidth;
+#[path = "../examples/gpu_check/checks.rs"]
+mod checks;
+#[path = "../examples/gpu_check/server.rs"]
+mod server;
+#[path = "../../cuda/tests/stand_in/compile.rs"]
+mod stand_in;
+
+use checks::Plan;
+use nerite_cuda::Driver;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_check_passes_over_the_stand_in() {
+    let library = stand_in::library();
+    let plan = Plan {
+        driver: Driver::open(Some(library)).unwrap(),
+        library: Some(library.to_owned()),
+        nerite: env!("CARGO_BIN_EXE_nerite").into(),
+        registrations: 50,
+        copy_bytes: 1 << 20,
+    };
+    let rows = checks::run(&plan).await;
+    assert_eq!(rows.len(), 12);
+    for row in rows {
+        assert!(row.seen.is_ok(), "{}: {:?}", row.name, row.seen);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_start_is_told() {
+    let library = stand_in::library();
+    let plan = Plan {
+        driver: Driver::open(Some(library)).unwrap(),
+        library: Some("/nowhere/libcuda.so.1".into()),
+        nerite: env!("CARGO_BIN_EXE_nerite").into(),
+        registrations: 0,
+        copy_bytes: 0,
+    };
+    let rows = checks::run(&plan).await;
+    assert!(rows.len() == 1 && rows[0].seen.as_ref().is_err_and(|why| why.starts_with("the server ended")), "{rows:?}");
+}
