@@ -13,7 +13,8 @@ pub use nerite_wire::proto::messages as proto;
 use self::call::Caller;
 pub use self::stream::{InferStream, StreamReply};
 use crate::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
-use crate::{Error, Request, Response};
+use crate::session::{self, Placing};
+use crate::{Error, Request, Response, Session};
 
 /// A client of the gRPC protocol. Cloning it is cheap and shares its connection; it connects at the first call.
 ///
@@ -134,7 +135,20 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn infer(&self, request: &Request) -> Result<Response, Error> {
-        message::response(self.call("ModelInfer", message::request(request)).await?)
+        let placing = Placing::of(request);
+        let asked = message::request(request, placing.as_ref().map(Placing::key));
+        let mut response = message::response(self.call("ModelInfer", asked).await?)?;
+        if let Some(placing) = placing {
+            placing.settle(&mut response).await?;
+            placing.end();
+        }
+        Ok(response)
+    }
+
+    /// A session with this very server, for leases and for outputs of unknown size, if its socket is at
+    /// [`default_path`](crate::default_path); `None` with a server on another host, or of another kind.
+    pub async fn session(&self) -> Result<Option<Session>, Error> {
+        Ok(session::beside(&self.server_metadata().await?).await)
     }
 
     /// Opens a stream of requests and responses, for models that answer many times, and for order. Call it inside a

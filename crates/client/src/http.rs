@@ -16,7 +16,8 @@ use self::connection::{Answer, Connections, JSON_LENGTH};
 use self::render::Object;
 use crate::endpoint::Endpoint;
 use crate::report::{self, IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
-use crate::{Error, Request, Response};
+use crate::session::{self, Placing};
+use crate::{Error, Request, Response, Session};
 
 /// A client of the HTTP protocol. Cloning it is cheap and shares its connections; it connects at the first call.
 ///
@@ -139,7 +140,8 @@ impl Client {
     /// # region.unregister().await }
     /// ```
     pub async fn infer(&self, request: &Request) -> Result<Response, Error> {
-        let (json, tensors) = render::infer(request);
+        let placing = Placing::of(request);
+        let (json, tensors) = render::infer(request, placing.as_ref().map(Placing::key));
         let mut headers = self.headers.clone();
         if !tensors.is_empty() {
             headers.insert(HeaderName::from_static(JSON_LENGTH), HeaderValue::from(json.len()));
@@ -150,7 +152,18 @@ impl Client {
         }
         let pieces = std::iter::once(Bytes::from(json)).chain(tensors).collect();
         let answer = self.connections.exchange(Method::POST, &format!("{path}/infer"), &headers, pieces).await?;
-        read::infer(&read::accepted(answer)?)
+        let mut response = read::infer(&read::accepted(answer)?)?;
+        if let Some(placing) = placing {
+            placing.settle(&mut response).await?;
+            placing.end();
+        }
+        Ok(response)
+    }
+
+    /// A session with this very server, for leases and for outputs of unknown size, if its socket is at
+    /// [`default_path`](crate::default_path); `None` with a server on another host, or of another kind.
+    pub async fn session(&self) -> Result<Option<Session>, Error> {
+        Ok(session::beside(&self.server_metadata().await?).await)
     }
 
     /// The models of the repositories; with `ready`, only those that take requests.

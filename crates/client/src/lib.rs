@@ -49,5 +49,5 @@ pub use nerite_tensor::{DataType, Shape};
 pub use region::{Region, RegisteredRegion, Registrar, View};
 pub use request::Request;
 pub use response::{Output, Response};
-pub use session::{Lease, PreparedRequest, Session, SessionTerms, SessionUse};
+pub use session::{Lease, PreparedRequest, Session, SessionStream, SessionTerms, SessionUse, default_path};
 pub use tensor::{Element, Tensor};

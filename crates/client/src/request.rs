@@ -3,7 +3,7 @@
 use nerite_request::{Parameter, Parameters, RegionRef};
 use nerite_tensor::{DataType, Shape, byte_size};
 
-use crate::{Error, RegisteredRegion, Tensor};
+use crate::{Error, RegisteredRegion, Session, Tensor};
 
 /// An inference request, built up call by call.
 ///
@@ -23,6 +23,8 @@ pub struct Request {
     pub(crate) parameters: Parameters,
     pub(crate) inputs: Vec<Input>,
     pub(crate) outputs: Vec<Wanted>,
+    /// Whose leases the server chooses from for outputs that are to be leased.
+    pub(crate) session: Option<Session>,
 }
 
 #[derive(Clone, Debug)]
@@ -36,13 +38,16 @@ pub(crate) struct Wanted {
     pub(crate) name: String,
     pub(crate) window: Option<RegionRef>,
     pub(crate) classes: u64,
+    /// Whether the server is to choose a lease for it.
+    pub(crate) leased: bool,
 }
 
 impl Request {
     /// A request to the highest ready version of `model`, for all of its outputs.
     pub fn new(model: &str) -> Request {
         let (model, parameters) = (model.to_owned(), Parameters::new());
-        Request { model, version: String::new(), id: String::new(), parameters, inputs: vec![], outputs: vec![] }
+        let (version, id, inputs, outputs) = Default::default();
+        Request { model, version, id, parameters, inputs, outputs, session: None }
     }
 
     /// Asks one version.
@@ -95,26 +100,48 @@ impl Request {
 
     /// Asks for an output in the answer. Without any, all outputs are sent.
     pub fn output(self, name: &str) -> Request {
-        self.want(name, None, 0)
+        self.want(name, None, 0, false)
+    }
+
+    /// Asks for an output, however large it turns out, in a lease of this session that the server chooses; without a session,
+    /// or without room, in the answer. Over any protocol. The last session given is that of all such outputs.
+    ///
+    /// ```no_run
+    /// # async fn call(image: nerite_client::Tensor) -> Result<(), nerite_client::Error> {
+    /// use nerite_client::{Request, grpc};
+    ///
+    /// let client = grpc::Client::new("http://localhost:8001")?;
+    /// let session = client.session().await?; // None with a server on another host, or of another kind
+    /// let request = Request::new("detector").input(image).output_leased("boxes", session.as_ref());
+    /// println!("{:?}", client.infer(&request).await?.output("boxes")?.as_slice::<f32>()?);
+    /// # Ok(()) }
+    /// ```
+    pub fn output_leased<'s>(mut self, name: &str, session: impl Into<Option<&'s Session>>) -> Request {
+        let session = session.into().filter(|session| session.places());
+        let leased = session.is_some();
+        if let Some(session) = session {
+            self.session = Some(session.clone());
+        }
+        self.want(name, None, 0, leased)
     }
 
     /// Asks for an output in `region`, at most `byte_size` bytes from `offset` on.
     pub fn output_in_region(self, name: &str, region: &RegisteredRegion, offset: usize, byte_size: usize) -> Request {
-        self.want(name, Some(window(region.name(), offset, byte_size)), 0)
+        self.want(name, Some(window(region.name(), offset, byte_size)), 0, false)
     }
 
     /// Asks for an output in a window of any region the server knows.
     pub fn output_in_window(self, name: &str, window: RegionRef) -> Request {
-        self.want(name, Some(window), 0)
+        self.want(name, Some(window), 0, false)
     }
 
     /// Asks for the `classes` best classes of an output, as `value:index:label` strings.
     pub fn classification(self, name: &str, classes: u64) -> Request {
-        self.want(name, None, classes)
+        self.want(name, None, classes, false)
     }
 
-    fn want(mut self, name: &str, window: Option<RegionRef>, classes: u64) -> Request {
-        self.outputs.push(Wanted { name: name.to_owned(), window, classes });
+    fn want(mut self, name: &str, window: Option<RegionRef>, classes: u64, leased: bool) -> Request {
+        self.outputs.push(Wanted { name: name.to_owned(), window, classes, leased });
         self
     }
 }

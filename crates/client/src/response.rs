@@ -1,7 +1,7 @@
 //! What does a model answer?
 
 use nerite_memory::Buffer;
-use nerite_request::Parameters;
+use nerite_request::{Parameters, RegionRef};
 use nerite_tensor::{DataType, Shape, element_count, strings};
 
 use crate::{Element, Error};
@@ -32,6 +32,8 @@ pub struct Output {
     pub shape: Shape,
     /// Its bytes; `None` when it was placed in a region.
     pub(crate) data: Option<Buffer>,
+    /// Where the server says that it put the bytes, until somebody has looked there.
+    pub(crate) told: Option<RegionRef>,
 }
 
 impl Response {
@@ -72,7 +74,8 @@ impl Output {
 
     /// The raw bytes: little-endian, row-major.
     pub fn bytes(&self) -> Result<&[u8], Error> {
-        Ok(self.here()?.private_bytes().unwrap_or_default())
+        // Bytes are numbers as well: those in a lease are not this process's alone.
+        Ok(self.here()?.numbers::<u8>().unwrap_or_default())
     }
 
     /// The elements of a BYTES tensor.
@@ -99,7 +102,7 @@ mod tests {
 
     fn output(datatype: DataType, shape: &[i64], data: &[u8]) -> Output {
         let data = Some(Buffer::from(data.to_vec()).aligned(8));
-        Output { name: "OUT".into(), datatype, shape: Shape::from_slice(shape), data }
+        Output { name: "OUT".into(), datatype, shape: Shape::from_slice(shape), data, told: None }
     }
 
     #[test]

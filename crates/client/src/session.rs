@@ -3,7 +3,8 @@
 //! ```text
 //!   Session ── borrow ──► Lease: memory of the server, mapped here
 //!      │                    fill it in place, name it in a request, over any protocol
-//!      └────── infer ────► Response: outputs in the lease you named, or in one the server chose
+//!      ├────── infer ────► Response: outputs in the lease you named, or in one the server chose
+//!      └── Request::output_leased ── over HTTP or gRPC ──► the same
 //! ```
 
 mod calls;
@@ -11,8 +12,11 @@ mod lease;
 mod limits;
 mod mapped;
 mod operator;
+mod place;
+mod placing;
 mod returns;
 mod socket;
+mod stream;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,12 +33,17 @@ use v1::server_message::Answer as Told;
 use crate::grpc::message;
 use crate::report::SystemRegionReport;
 use crate::{Error, Request, Response};
-use calls::{Answer, Calls, Placed};
+use calls::{Answer, Calls, Placed, Waiter};
 use mapped::Mapped;
+use placing::Tags;
 use returns::Returns;
 use socket::{Packet, Socket};
 
 pub use lease::Lease;
+pub(crate) use place::beside;
+pub use place::default_path;
+pub(crate) use placing::Placing;
+pub use stream::SessionStream;
 
 /// A connection to a server on this host, over its session socket. Cheap to clone; what was borrowed and registered through
 /// it goes back when the last clone and the last lease have gone, or the process dies.
@@ -73,6 +82,8 @@ pub struct SessionTerms {
     pub server_name: String,
     /// The server's version.
     pub server_version: String,
+    /// The server process, as its metadata names it; empty from servers that do not say.
+    pub server_id: String,
     /// The largest packet; inline tensors must fit with the rest of the message.
     pub packet_bytes_max: u64,
     /// What this session may borrow.
@@ -92,9 +103,12 @@ struct Shared {
     socket: Socket,
     endpoint: String,
     terms: SessionTerms,
+    /// What outputs name to be placed in leases of this session.
+    key: String,
     calls: Calls,
     mapped: Mapped,
     returns: Returns,
+    tags: Tags,
 }
 
 impl Session {
@@ -121,14 +135,20 @@ impl Session {
             (Err(_), Ok(packet)) if packet.bytes.is_some() => packet,
             (Err(error), _) => return Err(refused(error)),
         };
-        let terms = read_welcome(packet)?;
-        let (calls, mapped, returns) = (Calls::new(receiver), Mapped::default(), Returns::default());
-        Ok(Session(Arc::new(Shared { socket, endpoint, terms, calls, mapped, returns })))
+        let (terms, key) = read_welcome(packet)?;
+        let (calls, mapped, returns, tags) =
+            (Calls::new(receiver), Mapped::default(), Returns::default(), Tags::default());
+        Ok(Session(Arc::new(Shared { socket, endpoint, terms, key, calls, mapped, returns, tags })))
     }
 
     /// What the server said at the start.
     pub fn terms(&self) -> &SessionTerms {
         &self.0.terms
+    }
+
+    /// Whether the server can place outputs of other protocols in leases of this session.
+    pub(crate) fn places(&self) -> bool {
+        !self.0.key.is_empty()
     }
 
     /// At least `byte_size` bytes of memory that the server sees too: zeros, or what this session left in them before.
@@ -143,6 +163,13 @@ impl Session {
     /// One inference over the session.
     pub async fn infer(&self, request: &Request) -> Result<Response, Error> {
         self.infer_leased(request, &[]).await
+    }
+
+    /// One inference of a model that may give any number of responses. Outputs asked for with [`Request::output_leased`] are
+    /// placed anew for each.
+    pub async fn infer_stream(&self, request: &Request) -> Result<SessionStream, Error> {
+        let call = Call::Infer(PreparedRequest::new(request, &[]).0);
+        Ok(SessionStream::new(self.send(call).await?))
     }
 
     /// One inference whose named outputs the server writes to leases of its choice. They go back when the response, and what
@@ -197,6 +224,13 @@ impl Session {
     }
 
     async fn ask(&self, call: Call) -> Result<Answer, Error> {
+        match self.send(call).await?.answer().await? {
+            Answer::Told(Told::Error(error)) => Err(refusal(error)),
+            answer => Ok(answer),
+        }
+    }
+
+    async fn send(&self, call: Call) -> Result<Waiter, Error> {
         let mut waiting = calls::begin(&self.0);
         let returned = self.0.returns.take();
         let message = v1::ClientMessage { id: waiting.id(), returned, call: Some(call) };
@@ -216,18 +250,17 @@ impl Session {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
             sent => sent.map_err(|error| self.0.broken(&error.to_string()))?,
         }
-        match waiting.answer().await? {
-            Answer::Told(Told::Error(error)) => Err(refusal(error)),
-            answer => Ok(answer),
-        }
+        self.0.tags.returned(&message.returned);
+        Ok(waiting)
     }
 }
 
 impl PreparedRequest {
-    /// `request`, with these outputs in leases of the server's choice.
+    /// `request`, with these outputs and those of [`Request::output_leased`] in leases of the server's choice.
     pub fn new(request: &Request, leased_outputs: &[&str]) -> PreparedRequest {
-        let request = message::request(request).encode_to_vec().into();
-        let leased_outputs = leased_outputs.iter().map(|&name| name.to_owned()).collect();
+        let asked = request.outputs.iter().filter(|wanted| wanted.leased).map(|wanted| &*wanted.name);
+        let leased_outputs = asked.chain(leased_outputs.iter().copied()).map(str::to_owned).collect();
+        let request = message::request(request, None).encode_to_vec().into();
         PreparedRequest(v1::Infer { request, leased_outputs })
     }
 }
@@ -244,15 +277,20 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-fn read_welcome(packet: Packet) -> Result<SessionTerms, Error> {
+/// What the server said, and the session's key.
+fn read_welcome(packet: Packet) -> Result<(SessionTerms, String), Error> {
     let bytes = packet.bytes.ok_or_else(|| Error::Answer("the server closed the session at once".to_owned()))?;
     match read_answer(bytes).map_err(|status| Error::Answer(status.message))?.answer {
-        Some(Told::Welcome(welcome)) => Ok(SessionTerms {
-            server_name: welcome.server_name,
-            server_version: welcome.server_version,
-            packet_bytes_max: welcome.packet_bytes_max,
-            session_bytes_max: welcome.session_bytes_max,
-        }),
+        Some(Told::Welcome(welcome)) => {
+            let terms = SessionTerms {
+                server_name: welcome.server_name,
+                server_version: welcome.server_version,
+                server_id: welcome.server_id,
+                packet_bytes_max: welcome.packet_bytes_max,
+                session_bytes_max: welcome.session_bytes_max,
+            };
+            Ok((terms, welcome.session_key))
+        }
         Some(Told::Error(error)) => Err(refusal(error)),
         _ => Err(Error::Answer("no welcome".to_owned())),
     }

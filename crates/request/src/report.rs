@@ -13,6 +13,20 @@ pub struct ServerReport {
     pub extensions: Vec<String>,
 }
 
+impl ServerReport {
+    const ID: &str = "nerite_server(";
+
+    /// What the server process calls itself among its extensions, if it does; its session socket says the same.
+    pub fn server_id(&self) -> Option<&str> {
+        self.extensions.iter().find_map(|one| one.strip_prefix(Self::ID)?.strip_suffix(')'))
+    }
+
+    /// How a server says what it calls itself.
+    pub fn id_extension(id: &str) -> String {
+        format!("{}{id})", Self::ID)
+    }
+}
+
 /// A model's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelReport {

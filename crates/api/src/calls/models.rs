@@ -51,7 +51,7 @@ impl Api {
         self.check_running()?;
         let options = &self.0.options;
         // Clients look for words they know and pass over others. Ours look whether a session socket is this server's.
-        let own = Some(self.server_id()).filter(|id| !id.is_empty()).map(|id| format!("nerite_server({id})"));
+        let own = Some(self.server_id()).filter(|id| !id.is_empty()).map(ServerReport::id_extension);
         Ok(ServerReport {
             name: options.id.clone(),
             version: options.version.clone(),

@@ -18,16 +18,23 @@ use crate::report::{
 use crate::request::{Input, Request};
 use crate::{Error, Output, Response};
 
+const REGION: &str = "shared_memory_region";
+const OFFSET: &str = "shared_memory_offset";
+const BYTE_SIZE: &str = "shared_memory_byte_size";
+
 type Choices = BTreeMap<String, proto::InferParameter>;
 
-/// The message of an inference request; its tensors are shared, not copied.
-pub(crate) fn request(request: &Request) -> proto::ModelInferRequest {
+/// The message of an inference request; its tensors are shared, not copied. Outputs to be leased name `key`.
+pub(crate) fn request(request: &Request, key: Option<&str>) -> proto::ModelInferRequest {
     let inline = request.inputs.iter().filter_map(|input| match input {
         Input::Inline(tensor) => Some(tensor.data.clone()),
         Input::Region { .. } => None,
     });
     let outputs = request.outputs.iter().map(|wanted| {
         let mut parameters = wanted.window.as_ref().map(window).unwrap_or_default();
+        if let Some(key) = key.filter(|_| wanted.leased) {
+            parameters.insert(REGION.to_owned(), string(key));
+        }
         if wanted.classes > 0 {
             parameters.insert("classification".to_owned(), int(wanted.classes));
         }
@@ -54,15 +61,26 @@ fn input(input: &Input) -> InferInputTensor {
 }
 
 fn window(at: &RegionRef) -> Choices {
-    let region = ParameterChoice::StringParam(at.name.clone());
-    let mut parameters = BTreeMap::from([
-        ("shared_memory_region".to_owned(), proto::InferParameter { parameter_choice: Some(region) }),
-        ("shared_memory_byte_size".to_owned(), int(at.byte_size)),
-    ]);
+    let mut parameters =
+        BTreeMap::from([(REGION.to_owned(), string(&at.name)), (BYTE_SIZE.to_owned(), int(at.byte_size))]);
     if at.offset > 0 {
-        parameters.insert("shared_memory_offset".to_owned(), int(at.offset));
+        parameters.insert(OFFSET.to_owned(), int(at.offset));
     }
     parameters
+}
+
+/// Where an output of a response lies, if its parameters say so.
+fn place(parameters: &Choices) -> Option<RegionRef> {
+    let number = |key| match parameters.get(key)?.parameter_choice {
+        Some(ParameterChoice::Int64Param(value)) => u64::try_from(value).ok(),
+        _ => None,
+    };
+    let Some(ParameterChoice::StringParam(name)) = &parameters.get(REGION)?.parameter_choice else { return None };
+    Some(RegionRef { name: name.clone(), offset: number(OFFSET)?, byte_size: number(BYTE_SIZE)? })
+}
+
+fn string(value: &str) -> proto::InferParameter {
+    proto::InferParameter { parameter_choice: Some(ParameterChoice::StringParam(value.to_owned())) }
 }
 
 fn int(value: u64) -> proto::InferParameter {
@@ -97,7 +115,8 @@ fn output(message: InferOutputTensor, bytes: bytes::Bytes) -> Result<Output, Err
     let datatype = datatype(&message.datatype)?;
     let placed = bytes.is_empty() && element_count(&message.shape).is_ok_and(|elements| elements > 0);
     let data = (!placed).then(|| Buffer::from(bytes).aligned(datatype.align()));
-    Ok(Output { name: message.name, datatype, shape: Shape::from_vec(message.shape), data })
+    let told = if placed { place(&message.parameters) } else { None };
+    Ok(Output { name: message.name, datatype, shape: Shape::from_vec(message.shape), data, told })
 }
 
 fn parameters(choices: Choices) -> Parameters {
@@ -196,7 +215,7 @@ mod tests {
             .version(2)
             .input_in_window("A", DataType::Int32, &[1, 2], window)
             .input(Tensor::from_slice("B", &[1, 2], &[7i32, 8]).expect("two of two"));
-        let message = request(&asked);
+        let message = request(&asked, None);
         assert_eq!((message.model_version.as_str(), message.raw_input_contents.len()), ("2", 1));
         let keys: Vec<&str> = message.inputs[0].parameters.keys().map(String::as_str).collect();
         assert_eq!(keys, ["shared_memory_byte_size", "shared_memory_offset", "shared_memory_region"]);

@@ -11,6 +11,7 @@ use tonic::Streaming;
 
 use super::call::Caller;
 use super::message;
+use crate::session::Placing;
 use crate::{Error, Request, Response};
 
 /// Requests that wait for the connection; beyond them `send` waits too.
@@ -23,6 +24,8 @@ pub struct InferStream {
     asks: Option<mpsc::Sender<ModelInferRequest>>,
     answers: Answers,
     caller: Caller,
+    /// Outputs that the server places, of all requests.
+    placing: Option<Placing>,
 }
 
 /// One message of the stream.
@@ -49,14 +52,23 @@ impl InferStream {
         let (asks, waiting) = mpsc::channel(WAITING_MAX);
         let opener = caller.clone();
         let opening = tokio::spawn(async move { opener.streaming("ModelStreamInfer", Asks(waiting)).await });
-        InferStream { asks: Some(asks), answers: Answers::Opening(opening), caller: caller.clone() }
+        InferStream { asks: Some(asks), answers: Answers::Opening(opening), caller: caller.clone(), placing: None }
     }
 
     /// Sends one request; does not wait for its answer.
     pub async fn send(&mut self, request: &Request) -> Result<(), Error> {
         let ended = || Error::Answer("the stream has ended".to_owned());
         let asks = self.asks.as_ref().ok_or_else(ended)?;
-        asks.send(message::request(request)).await.map_err(|_| ended())
+        if let Some(session) = &request.session {
+            let placing = self.placing.get_or_insert_with(|| Placing::new(session));
+            if !placing.is_with(session) {
+                return Err(Error::Session(
+                    "all outputs of a stream that are to be leased need the same one".to_owned(),
+                ));
+            }
+        }
+        let placing = self.placing.as_ref().filter(|_| request.session.is_some());
+        asks.send(message::request(request, placing.map(Placing::key))).await.map_err(|_| ended())
     }
 
     /// Says that no further request comes. Answers still do.
@@ -76,7 +88,17 @@ impl InferStream {
         if next.is_none() {
             self.answers = Answers::Ended;
         }
-        next.map(reply).transpose()
+        let Some(mut reply) = next.map(reply).transpose()? else { return Ok(None) };
+        if let Ok(response) = &mut reply.outcome {
+            let settled = match &self.placing {
+                Some(placing) => placing.settle(response).await,
+                None => Ok(()),
+            };
+            if let Err(error) = settled {
+                reply.outcome = Err(error);
+            }
+        }
+        Ok(Some(reply))
     }
 }
 

@@ -1,7 +1,7 @@
 //! How is an inference answer read from JSON with binary tensors?
 
 use nerite_memory::{Buffer, Extent};
-use nerite_request::{Code, Parameter, Parameters, Status};
+use nerite_request::{Code, Parameter, Parameters, RegionRef, Status};
 use nerite_tensor::{DataType, Shape, strings};
 use serde_json::Value;
 
@@ -58,7 +58,14 @@ fn output(json: &Value, tensors: &Buffer, at: &mut usize) -> Result<Output, Erro
     } else {
         None
     };
-    Ok(Output { name, datatype, shape, data })
+    let told = data.is_none().then(|| place(&json["parameters"])).flatten();
+    Ok(Output { name, datatype, shape, data, told })
+}
+
+fn place(json: &Value) -> Option<RegionRef> {
+    let name = json["shared_memory_region"].as_str()?.to_owned();
+    let (offset, byte_size) = (json["shared_memory_offset"].as_u64()?, json["shared_memory_byte_size"].as_u64()?);
+    Some(RegionRef { name, offset, byte_size })
 }
 
 /// Elements that came as JSON: classifications, or what a caller asked for with `binary_data_output` off.

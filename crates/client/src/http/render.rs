@@ -5,8 +5,8 @@ use nerite_request::{Parameter, RegionRef};
 
 use crate::request::{Input, Request, Wanted};
 
-/// The JSON, and the tensors that follow it in the body.
-pub(super) fn infer(request: &Request) -> (String, Vec<Bytes>) {
+/// The JSON, and the tensors that follow it in the body. Outputs to be leased name `key`.
+pub(super) fn infer(request: &Request, key: Option<&str>) -> (String, Vec<Bytes>) {
     let mut json = Object::new();
     if !request.id.is_empty() {
         json.key("id").text(&request.id);
@@ -15,7 +15,7 @@ pub(super) fn infer(request: &Request) -> (String, Vec<Bytes>) {
     let mut tensors = Vec::new();
     json.key("inputs").list(&request.inputs, |out, one| input(out, one, &mut tensors));
     if !request.outputs.is_empty() {
-        json.key("outputs").list(&request.outputs, output);
+        json.key("outputs").list(&request.outputs, |out, wanted| output(out, wanted, key));
     }
     (json.close(), tensors)
 }
@@ -71,12 +71,13 @@ fn input(out: &mut Object, input: &Input, tensors: &mut Vec<Bytes>) {
     out.key("parameters").raw(&inner.close());
 }
 
-fn output(out: &mut Object, wanted: &Wanted) {
+fn output(out: &mut Object, wanted: &Wanted, key: Option<&str>) {
     out.key("name").text(&wanted.name);
     let mut inner = Object::new();
-    match &wanted.window {
-        Some(window) => region(&mut inner, window),
-        None => inner.key("binary_data").raw("true"),
+    match (&wanted.window, key.filter(|_| wanted.leased)) {
+        (Some(window), _) => region(&mut inner, window),
+        (None, Some(key)) => inner.key("shared_memory_region").text(key),
+        (None, None) => inner.key("binary_data").raw("true"),
     }
     if wanted.classes > 0 {
         inner.key("classification").raw(&wanted.classes.to_string());
@@ -160,7 +161,7 @@ mod tests {
 
     #[track_caller]
     fn check(request: &Request, json: &str, tensor_bytes: usize) {
-        let (text, tensors) = infer(request);
+        let (text, tensors) = infer(request, Some("session-1"));
         assert_eq!(text, json);
         assert_eq!(tensors.iter().map(Bytes::len).sum::<usize>(), tensor_bytes);
         serde_json::from_str::<serde_json::Value>(&text).expect("JSON");

@@ -108,22 +108,29 @@ impl Calls {
 }
 
 /// One call that was or will be sent.
-pub(super) struct Waiter<'a> {
-    shared: &'a Arc<Shared>,
+pub(super) struct Waiter {
+    shared: Arc<Shared>,
     id: u64,
     /// Whether answers may still come.
     open: bool,
 }
 
-pub(super) fn begin(shared: &Arc<Shared>) -> Waiter<'_> {
+pub(super) fn begin(shared: &Arc<Shared>) -> Waiter {
     let mut state = shared.calls.lock();
     state.last += 1;
     let id = state.last;
     state.waiting.insert(id, Waiting::default());
-    Waiter { shared, id, open: false }
+    drop(state);
+    Waiter { shared: Arc::clone(shared), id, open: false }
 }
 
-impl Waiter<'_> {
+impl std::fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "call {} of {:?}", self.id, self.shared)
+    }
+}
+
+impl Waiter {
     pub(super) fn id(&self) -> u64 {
         self.id
     }
@@ -137,9 +144,19 @@ impl Waiter<'_> {
         let (answer, more) = self.next().await?;
         self.open = more;
         if more {
-            return Err(Error::Session("the model gives several responses; ask it over a gRPC stream".to_owned()));
+            return Err(Error::Session("the model gives several responses; ask it by infer_stream".to_owned()));
         }
         Ok(answer)
+    }
+
+    /// The next answer of a call that has any number; `None` after the last.
+    pub(super) async fn next_answer(&mut self) -> Result<Option<Answer>, Error> {
+        if !self.open {
+            return Ok(None);
+        }
+        let (answer, more) = self.next().await.inspect_err(|_| self.open = false)?;
+        self.open = more;
+        Ok(Some(answer))
     }
 
     async fn next(&self) -> Result<(Answer, bool), Error> {
@@ -196,7 +213,7 @@ impl Waiter<'_> {
     }
 }
 
-impl Drop for Waiter<'_> {
+impl Drop for Waiter {
     fn drop(&mut self) {
         let gone = self.shared.calls.lock().waiting.remove(&self.id);
         // Leases in answers that nobody took go back here.
@@ -222,6 +239,9 @@ impl Shared {
             None => return,
             // Of no call: why the session ends.
             Some(Told::Error(error)) if id == 0 => return self.calls.fail(&error.message),
+            Some(Told::Leases(leases)) => {
+                self.map_all(&leases, &mut descriptors).map(|()| Answer::Told(Told::Leases(leases)))
+            }
             Some(Told::Lease(lease)) => self.adopt(lease, &mut descriptors).map(Answer::Lease),
             Some(Told::Inference(inference)) => {
                 let place = |placed: v1::Placed| {

@@ -104,7 +104,8 @@ impl Lease {
 fn give_back(session: &Shared, name: &str, byte_size: usize) {
     let Some(returned) = session.returns.add(name.to_owned(), byte_size) else { return };
     let message = v1::ClientMessage { id: 0, returned, call: None };
-    if session.socket.send_now(&message.encode_to_vec()).is_err() {
-        session.returns.put_back(message.returned);
+    match session.socket.send_now(&message.encode_to_vec()) {
+        Ok(()) => session.tags.returned(&message.returned),
+        Err(_) => session.returns.put_back(message.returned),
     }
 }

@@ -22,6 +22,11 @@ impl Mapped {
         Ok(memory)
     }
 
+    /// Whether the lease is mapped here.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+
     /// Unmaps returned leases that will not come again.
     pub(super) fn forget(&self, names: &[String]) {
         let mut mapped = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,18 +11,20 @@ use nerite_backend::identity::Identity;
 use nerite_backend::{
     Batch, Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, NoMeter, Runtime, Times,
 };
-use nerite_client::DataType;
+use nerite_client::{DataType, grpc, http};
 use nerite_config::HostFacts;
 use nerite_engine::{Engine, Loader, Runtimes};
+use nerite_listen::{Endpoint, bind};
 use nerite_repository::{ControlMode, Store, StoreOptions};
-use nerite_request::Status;
 use nerite_request::setting::LogSettings;
+use nerite_request::{Output, Reply, Response, Status};
 use nerite_session::{Handle, Listener, Options, serve};
 use nerite_shm::{LeaseLimits, Pools, Registry};
 use tempfile::TempDir;
 
 /// A server in this process with the models `simple` (sum and difference of INT32[16]), `echo` (IN to OUT, any INT32 vector),
-/// `apart` (the same, its output in memory of its own) and `held` (the same, answered when a test says so).
+/// `apart` (the same, its output in memory of its own), `held` (the same, answered when a test says so), `words` (BYTES) and
+/// `several` (decoupled: a response for each number of IN, with that many times that number; a negative one is an error).
 pub struct House {
     pub api: Api,
     pub handle: Handle,
@@ -42,6 +44,10 @@ const VECTOR: &str = r#"
     output [{ name: "OUT" data_type: TYPE_INT32 dims: [-1] }]
     instance_group [{ count: 4 kind: KIND_CPU }]
 "#;
+const WORDS: &str = r#"
+    backend: "identity"
+    input [{ name: "IN" data_type: TYPE_STRING dims: [-1] }] output [{ name: "OUT" data_type: TYPE_STRING dims: [-1] }]
+"#;
 
 impl House {
     /// Lends up to 64 MiB, 16 MiB to each session.
@@ -57,6 +63,8 @@ impl House {
             ("echo", vector("identity")),
             ("apart", vector("apart")),
             ("held", vector("held")),
+            ("words", WORDS.to_owned()),
+            ("several", vector("several") + "model_transaction_policy { decoupled: true }"),
         ];
         for (name, config) in configs {
             fs::create_dir_all(models.path().join(name).join("1")).unwrap();
@@ -68,14 +76,25 @@ impl House {
         runtimes.add(Arc::new(Each("add_sub", AddSub)));
         runtimes.add(Arc::new(Each("apart", Apart)));
         runtimes.add(Arc::new(held.clone()));
+        runtimes.add(Arc::new(Several));
         let pools = Pools::new(limits);
         let regions = Arc::new(Registry::new(nerite_shm::Options::default()));
-        let options = nerite_api::Options { id: "house".into(), ..options };
+        let options = nerite_api::Options { id: "house".into(), http_input_bytes_max: 1 << 20, ..options };
         let api = Api::with_pools(engine(&models, runtimes), regions, Arc::clone(&pools), log(), options);
         let socket = models.path().join("session.sock");
         let listener = Listener::bind(&socket, false).unwrap();
         let handle = serve(api.clone(), Options::default(), listener);
         House { api, handle, pools, held, socket, _models: models }
+    }
+
+    /// Clients of the ordinary protocols, whose front ends it opens.
+    pub fn clients(&self) -> (http::Client, grpc::Client) {
+        let place = |name: &str| self.socket.with_file_name(name);
+        let open = |name: &str| vec![bind(&Endpoint::Unix(place(name))).unwrap()];
+        nerite_http::serve(self.api.clone(), open("http.sock"));
+        nerite_grpc::serve(self.api.clone(), nerite_grpc::Options::default(), open("grpc.sock"));
+        let at = |name: &str| format!("unix:{}", place(name).display());
+        (http::Client::new(&at("http.sock")).unwrap(), grpc::Client::new(&at("grpc.sock")).unwrap())
     }
 
     /// Waits until `done` holds. How long that may take is no matter of these tests, only that it comes.
@@ -218,5 +237,58 @@ impl Instance for Held {
     fn run(&mut self, batch: Batch) {
         self.0.0.lock().unwrap().extend(batch.jobs);
         self.0.1.notify_all();
+    }
+}
+
+/// A response for each number.
+struct Several;
+
+impl Runtime for Several {
+    fn name(&self) -> &'static str {
+        "several"
+    }
+
+    fn engine(&self) -> String {
+        "a test".into()
+    }
+
+    fn load(&self, _: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        Ok(Arc::new(Several))
+    }
+}
+
+impl Model for Several {
+    fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
+        Ok(Box::new(Several))
+    }
+}
+
+impl Instance for Several {
+    fn run(&mut self, batch: Batch) {
+        for job in batch.jobs {
+            let id = job.id().to_owned();
+            let (inputs, _, mut reply) = job.split();
+            // What came in a message lies where it happens to.
+            for number in inputs[0].data.clone().aligned(4).numbers::<i32>().unwrap() {
+                let response = Several::response(*number, &mut reply);
+                reply.send(Response { id: id.clone(), ..response });
+            }
+            reply.send(Response { id, last: true, empty: true, ..Response::default() });
+        }
+    }
+}
+
+impl Several {
+    fn response(number: i32, reply: &mut Reply) -> Response {
+        let Ok(count) = usize::try_from(number) else {
+            return Response { error: Some(Status::invalid("a negative number")), ..Response::default() };
+        };
+        let place = reply.place("OUT", 4 * count).unwrap();
+        let placed = place.is_some();
+        let mut slot = place.unwrap_or_else(|| nerite_memory::Slot::heap(4 * count));
+        slot.numbers_mut::<i32>().unwrap().fill(number);
+        let (name, shape, data) = ("OUT".to_owned(), [count as i64].into_iter().collect(), slot.filled().into_buffer());
+        let output = Output { name, datatype: DataType::Int32, shape, data, placed };
+        Response { model: "several".into(), version: "1".into(), outputs: vec![output], ..Response::default() }
     }
 }

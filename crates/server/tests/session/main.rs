@@ -5,3 +5,4 @@ mod hostile;
 mod house;
 mod inference;
 mod names;
+mod placed;
