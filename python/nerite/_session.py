@@ -73,8 +73,8 @@ class Session:
         self._tags = itertools.count(1)
         # Mappings by name: a lease that is lent a second time comes without its descriptor.
         self._mappings: dict[str, np.ndarray] = {}
-        # Leases that are to be returned and could not be at once.
-        self._returns: collections.deque[str] = collections.deque()
+        # Leases that are to be returned, each with the set of those that its request holds.
+        self._returns: collections.deque[tuple[str, set[str]]] = collections.deque()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.settimeout(answer_s)
@@ -170,27 +170,30 @@ class Session:
 
     def _let_go(self, name: str, held: set[str]) -> None:
         """A placed output is no longer used. A finalizer, which runs anywhere: it takes no lock and waits for nobody."""
-        held.discard(name)
-        self._returns.append(name)
+        self._returns.append((name, held))
         self._return_held()
 
     def _return_held(self) -> None:
         """Returns what is to be returned, as far as the socket takes it now."""
-        names = []
+        going = []
         while self._returns:
             try:
-                names.append(self._returns.popleft())
+                going.append(self._returns.popleft())
             except IndexError:
                 break
-        if not names:
+        if not going:
             return
         try:
-            self._send_now(_protobuf.encode([(CLIENT_RETURNED, name) for name in names]))
+            self._send_now(_protobuf.encode([(CLIENT_RETURNED, name) for name, _ in going]))
         except BlockingIOError:
-            self._returns.extend(names)
+            self._returns.extend(going)
+            return
         except OSError:
             # The session is over: the server has them all.
             pass
+        # Only now: what is abandoned before this went out must not come back twice, for it may be lent again in between.
+        for name, held in going:
+            held.discard(name)
 
     def _send_now(self, packet: bytes) -> None:
         # Not the socket's own send, which waits for room first. A packet goes whole or not at all, so no lock is needed.
