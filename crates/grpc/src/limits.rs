@@ -14,6 +14,10 @@ pub const CANCELLED_UNSEEN_MAX: usize = 4096;
 pub const METADATA_BYTES_MAX: u32 = 64 << 10;
 /// Requests of one ModelStreamInfer that wait for their answers; beyond that the stream is not read on.
 pub const REQUESTS_PER_STREAM_MAX: usize = 1024;
+/// Bytes that wait to go out together; larger writes go by themselves.
+pub const HELD_BYTES_MAX: usize = 16 << 10;
+/// Pieces of one write.
+pub const SLICES_MAX: usize = 64;
 /// How long a client may take to agree on a key.
 pub const HANDSHAKE_MS_MAX: u64 = 20_000;
 

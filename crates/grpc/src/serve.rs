@@ -1,6 +1,7 @@
 //! How do connections begin and end?
 
 mod connection;
+mod cork;
 mod local;
 
 use std::future::Future;

@@ -1,7 +1,9 @@
 //! How is one connection served?
 
-use std::pin::pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::server::conn::http2;
@@ -12,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::Front;
+use super::cork::{Held, cork};
 use crate::dispatch::dispatch;
 use crate::execute::FirstPollInPlace;
 use crate::limits;
@@ -41,26 +44,52 @@ where
     let (age_max, age_grace) = (front.options.connection_age_max, front.options.connection_age_grace);
     let protocol = protocol(&front.options);
     let calls = service_fn(move |request| dispatch(Arc::clone(&front), request));
+    let (socket, held) = cork(socket);
     let mut connection = pin!(protocol.serve_connection(TokioIo::new(socket), calls));
-    let outcome = tokio::select! {
+    tokio::select! {
         biased;
-        outcome = connection.as_mut() => outcome,
+        () = converse(connection.as_mut(), &held) => {}
         () = stop => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            converse(connection, &held).await;
         }
         () = sleep_or_never(age_max) => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
-                outcome = connection => outcome,
-                () = sleep_or_never(age_grace) => Ok(()),
+                () = converse(connection, &held) => {}
+                () = sleep_or_never(age_grace) => {}
             }
         }
-    };
-    if let Err(fault) = outcome {
-        log::debug!("a gRPC connection ended: {fault}");
     }
     drop(open);
+}
+
+/// Lets the connection work, and out what it wrote, until it has ended.
+async fn converse<C, S>(mut connection: Pin<&mut C>, held: &Held<S>)
+where
+    C: Future<Output = hyper::Result<()>>,
+    S: AsyncWrite + Unpin,
+{
+    let mut ended = None;
+    let sent = poll_fn(|cx| {
+        if ended.is_none()
+            && let Poll::Ready(outcome) = connection.as_mut().poll(cx)
+        {
+            ended = Some(outcome);
+        }
+        match held.poll_drain(cx) {
+            // Out is what was written so far; there is more to come.
+            Poll::Ready(Ok(())) if ended.is_none() => Poll::Pending,
+            drained => drained,
+        }
+    })
+    .await;
+    if let Some(Err(fault)) = ended {
+        log::debug!("a gRPC connection ended: {fault}");
+    }
+    if let Err(fault) = sent {
+        log::debug!("a gRPC connection ended with answers unsent: {fault}");
+    }
 }
 
 async fn sleep_or_never(time: Option<Duration>) {
