@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod demo;
+mod doctor;
 mod flags;
 mod logger;
 mod plain;
@@ -19,6 +20,7 @@ nerite serves models to programs on the same host through shared memory, and to 
 
   nerite serve --model-repository DIR [flags]   serve the models of a repository; `nerite serve --help` lists the flags
   nerite shm list|show|drop|pools|sessions      look at a running server's shared memory; `nerite shm --help`
+  nerite doctor [shm] [--client-pid N]          say what stands in the way of shared memory, and how to mend it
   nerite demo [--exit]                          see a model answer through shared memory, with latencies and copies
   nerite version                                print the version
 
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
     match command.as_str() {
         "serve" => serve::main("nerite serve", rest),
         "shm" => shm::main(rest),
+        "doctor" => doctor::main(rest),
         "demo" => demo::main(rest),
         "version" | "--version" | "-V" => {
             println!("nerite {}", env!("CARGO_PKG_VERSION"));

@@ -1,71 +1,21 @@
 //! Does `nerite shm` show an operator what there is, end what is named, and nothing to anybody else?
-#![allow(clippy::unwrap_used)]
 
-#[path = "session/house.rs"]
-mod house;
-
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
-use house::House;
 use nerite_client::{DataType, Request, Session, Tensor};
 use nerite_session::limits::{OPERATOR_SESSIONS_MAX, SESSIONS_MAX};
 use nerite_session::{Listener, Options, serve};
 use nerite_shm::OwnedRegion;
 use serde_json::Value;
-use tokio::runtime::Runtime;
 
-const NOBODY: u32 = 65_534;
+use crate::house::House;
+use crate::run::{NOBODY, Server, json, key, nerite, program_for_all, refusal, row, runtime, shm, text};
+
 /// A name that would clear the screen, turn the line around and end it, if it were shown as it is.
 const ODD: &str = "odd \u{1b}[2J\u{202e}\n'name'";
-
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
-fn key(name: &str) -> String {
-    format!("/nerite-operator-{}-{name}", std::process::id())
-}
-
-fn nerite(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_nerite")).args(words).output().unwrap()
-}
-
-fn shm(socket: &Path, words: &[&str]) -> Output {
-    nerite(&[&["shm", "--session-socket", socket.to_str().unwrap()], words].concat())
-}
-
-#[track_caller]
-fn text(output: Output) -> String {
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?} steers the terminal");
-    text
-}
-
-#[track_caller]
-fn refusal(output: Output, status: i32) -> String {
-    assert_eq!((output.status.code(), output.stdout.len()), (Some(status), 0), "{output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
-
-#[track_caller]
-fn json(socket: &Path, words: &[&str]) -> Value {
-    serde_json::from_str(&text(shm(socket, &[words, &["--json"]].concat()))).unwrap()
-}
-
-/// The line that says this of the region, cell by cell.
-#[track_caller]
-fn row(table: &str, name: &str) -> Vec<String> {
-    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
-    let mut rows = table.lines().map(cells).filter(|cells| cells.get(1).is_some_and(|first| first == name));
-    rows.next().unwrap_or_else(|| panic!("no {name} in\n{table}"))[1..].to_vec()
-}
 
 #[test]
 fn regions_are_shown_with_their_owner_and_what_became_of_them() {
@@ -239,11 +189,7 @@ fn other_users_are_refused_even_if_they_may_open_sessions() {
     let runtime = runtime();
     let _context = runtime.enter();
     let house = House::new();
-    let directory = tempfile::tempdir().unwrap();
-    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
-    // Wherever the program was built, others may not be able to reach it.
-    let program = directory.path().join("nerite");
-    fs::copy(env!("CARGO_BIN_EXE_nerite"), &program).unwrap();
+    let (directory, program) = program_for_all();
     let open = |name: &str, allow_uids: Vec<u32>| {
         let socket = directory.path().join(name);
         let handle = serve(house.api.clone(), Options { allow_uids }, Listener::bind(&socket, true).unwrap());
@@ -278,44 +224,6 @@ fn other_users_are_refused_even_if_they_may_open_sessions() {
     assert!(refused.contains("user 65534 may not open sessions with a server of user 0"), "{refused}");
     let mode = as_nobody(&house.socket, &["list"]);
     assert!(mode.contains("the socket belongs to user 0, mode 0600, and this is user 65534"), "{mode}");
-}
-
-/// A server of its own process, with the model `echo`.
-struct Server {
-    child: std::process::Child,
-    directory: tempfile::TempDir,
-    port: u16,
-}
-
-impl Server {
-    fn start() -> Server {
-        let directory = tempfile::tempdir().unwrap();
-        let model = directory.path().join("models/echo");
-        fs::create_dir_all(model.join("1")).unwrap();
-        let config = "backend: \"identity\" input [{ name: \"IN\" data_type: TYPE_INT32 dims: [-1] }]
-                      output [{ name: \"OUT\" data_type: TYPE_INT32 dims: [-1] }]";
-        fs::write(model.join("config.pbtxt"), config).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_nerite"))
-            .args(["serve", "--allow-grpc=false", "--allow-metrics=false", "--http-address=127.0.0.1"])
-            .arg(format!("--http-port={port}"))
-            .arg(format!("--session-socket={}", directory.path().join("s").display()))
-            .arg(format!("--model-repository={}", directory.path().join("models").display()))
-            .stdout(Stdio::piped())
-            .stderr(File::create(directory.path().join("errors")).unwrap())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().contains("Started sessions at")));
-        Server { child, directory, port }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 #[test]

@@ -1,0 +1,103 @@
+//! How is a verdict told?
+
+use serde_json::json;
+
+use crate::plain::{plain, plain_json};
+
+/// What was found about one precondition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) level: Level,
+    /// The precondition.
+    pub(super) check: &'static str,
+    /// What was found; where it fails, both values.
+    pub(super) found: String,
+    /// What to do; empty where nothing is to be done.
+    pub(super) cure: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Holds,
+    /// It does not stand in everybody's way, or cannot be told from here.
+    Note,
+    Fails,
+}
+
+pub(super) fn holds(check: &'static str, found: impl Into<String>) -> Verdict {
+    Verdict { level: Level::Holds, check, found: found.into(), cure: String::new() }
+}
+
+pub(super) fn note(check: &'static str, found: impl Into<String>, cure: impl Into<String>) -> Verdict {
+    Verdict { level: Level::Note, check, found: found.into(), cure: cure.into() }
+}
+
+pub(super) fn fails(check: &'static str, found: impl Into<String>, cure: impl Into<String>) -> Verdict {
+    Verdict { level: Level::Fails, check, found: found.into(), cure: cure.into() }
+}
+
+/// For people.
+pub(super) fn text(about: &str, verdicts: &[Verdict]) -> String {
+    let mut text = format!("{about}\n");
+    for Verdict { level, check, found, cure } in verdicts {
+        let mark = match level {
+            Level::Holds => "good",
+            Level::Note => "note",
+            Level::Fails => "FAIL",
+        };
+        text += &format!("  {mark}  {check:17} {}\n", plain(found));
+        if !cure.is_empty() {
+            text += &format!("{:26}=> {}\n", "", plain(cure));
+        }
+    }
+    let failed = verdicts.iter().filter(|verdict| verdict.level == Level::Fails).count();
+    text + &match failed {
+        0 => "Nothing stands in the way.\n".to_owned(),
+        1 => "1 check fails.\n".to_owned(),
+        many => format!("{many} checks fail.\n"),
+    }
+}
+
+/// For programs: one line of JSON.
+pub(super) fn json(topic: &str, verdicts: &[Verdict]) -> String {
+    let verdict = |Verdict { level, check, found, cure }: &Verdict| {
+        let level = match level {
+            Level::Holds => "good",
+            Level::Note => "note",
+            Level::Fails => "fail",
+        };
+        json!({ "topic": topic, "check": check, "verdict": level, "found": found, "cure": cure })
+    };
+    let checks: Vec<_> = verdicts.iter().map(verdict).collect();
+    let failed = verdicts.iter().filter(|verdict| verdict.level == Level::Fails).count();
+    plain_json(&format!("{}\n", json!({ "checks": checks, "failed": failed })))
+}
+
+/// For the tables of tests: verdicts as `mark check: found => cure`, without those that hold.
+#[cfg(test)]
+pub(super) fn troubles(verdicts: &[Verdict]) -> Vec<String> {
+    let bad = verdicts.iter().filter(|verdict| verdict.level != Level::Holds);
+    let mark = |level| if level == Level::Fails { "FAIL" } else { "note" };
+    bad.map(|v| format!("{} {}: {} => {}", mark(v.level), v.check, v.found, v.cure)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_is_seen_at_once_and_comes_with_its_cure() {
+        let verdicts = [holds("a", "fine"), fails("b", "1, not 2\u{1b}", "make it 2"), note("c", "odd", "")];
+        let expect = "\
+What:
+  good  a                 fine
+  FAIL  b                 1, not 2\\u{1b}
+                          => make it 2
+  note  c                 odd
+1 check fails.
+";
+        assert_eq!(text("What:", &verdicts), expect);
+        let told: serde_json::Value = serde_json::from_str(&json("t", &verdicts)).expect("JSON");
+        assert_eq!((&told["failed"], &told["checks"][1]["verdict"]), (&1.into(), &"fail".into()));
+    }
+}

@@ -1,0 +1,152 @@
+//! Does `nerite doctor` find what is wrong, and nothing else?
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use nerite_shm::OwnedRegion;
+use serde_json::Value;
+
+use crate::run::{NOBODY, Server, key, nerite, program_for_all, refusal};
+
+/// A process that waits until a test lets it go.
+struct Waiting(Child);
+
+impl Waiting {
+    /// Runs `script`, which says `ready` when it is.
+    fn start(command: &mut Command) -> Option<Waiting> {
+        let mut child = Waiting(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?);
+        let lines = BufReader::new(child.0.stdout.take()?).lines();
+        lines.map_while(Result::ok).any(|line| line == "ready").then_some(child)
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The checks by name, and the exit code.
+fn doctor(command: &mut Command) -> (Value, Option<i32>) {
+    let output = command.output().unwrap();
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    (told, output.status.code())
+}
+
+fn asked(words: &[&str]) -> (Value, Option<i32>) {
+    doctor(Command::new(env!("CARGO_BIN_EXE_nerite")).args(["doctor", "shm", "--json"]).args(words))
+}
+
+/// That some check of this name says so.
+#[track_caller]
+fn check(told: &Value, check: &str, verdict: &str, found: &[&str]) {
+    let all = told["checks"].as_array().unwrap();
+    let says = |one: &&Value| found.iter().all(|part| one["found"].as_str().unwrap().contains(part));
+    let one = all.iter().filter(|one| one["check"] == check).find(says);
+    let one = one.unwrap_or_else(|| panic!("no {check} says {found:?} in {told:#}"));
+    assert_eq!(one["verdict"], verdict, "{one:#}");
+    assert!(verdict != "fail" || !one["cure"].as_str().unwrap().is_empty(), "a failure comes with its cure");
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn a_client_beside_its_server_is_found_well() {
+    let server = Server::start();
+    let socket = server.directory.path().join("s");
+    let (key, me) = (key("doctor-well"), std::process::id().to_string());
+    let mut object = OwnedRegion::create(&key, 4096).unwrap();
+    let words = ["--session-socket", socket.to_str().unwrap(), "--client-pid", &me];
+    let (told, _) = asked(&words);
+    check(&told, "session socket", "good", &[&format!("process {} listens at", server.child.id())]);
+    check(&told, "client", "good", &[&format!("process {me} (")]);
+    check(&told, "client /dev/shm", "good", &["is the server's"]);
+    check(&told, "client keys", "good", &["the server may read and write"]);
+    check(&told, "leases", "good", &[]);
+    check(&told, "keys", "good", &[]);
+    object.unlink().unwrap();
+    check(&asked(&words).0, "client key", "note", &[&key, "is unlinked"]);
+}
+
+#[test]
+fn a_server_of_another_user_may_not_open_the_clients_key() {
+    if !is_root() {
+        return;
+    }
+    let mut sleeper = Command::new("sh");
+    sleeper.args(["-c", "echo ready; read line"]).uid(NOBODY).gid(NOBODY);
+    let server = Waiting::start(&mut sleeper).unwrap();
+    let (key, me) = (key("doctor-uids"), std::process::id().to_string());
+    let _object = OwnedRegion::create(&key, 4096).unwrap();
+    let (told, code) = asked(&["--server-pid", &server.pid(), "--client-pid", &me]);
+    let uids =
+        "is user 0's, group 0's, mode 0600; the server is user 65534, group 65534, and may not read and write it";
+    check(&told, "client key", "fail", &[&key, uids]);
+    assert_eq!(code, Some(1));
+    check(&told, "who looks", "note", &["tried as user 0", "the server is user 65534"]);
+}
+
+/// `script` where /dev/shm is a tmpfs of its own; `None` if this system does not let us.
+fn apart(script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &format!("mount -t tmpfs -o size=64m tmpfs /dev/shm && {script}")]);
+    command
+}
+
+#[test]
+fn a_shared_memory_of_its_own_is_told_with_both_devices() {
+    let Some(client) = Waiting::start(&mut apart("echo ready && read line")) else { return };
+    let (told, code) = asked(&["--client-pid", &client.pid()]);
+    check(&told, "client /dev/shm", "fail", &["is device ", "the server's is device "]);
+    check(&told, "client keys", "note", &["it maps no shared memory object"]);
+    assert_eq!(code, Some(1));
+}
+
+#[test]
+fn a_small_or_full_shared_memory_is_found() {
+    if Waiting::start(&mut apart("echo ready && read line")).is_none() {
+        return;
+    }
+    let program = format!("exec {} doctor --json", env!("CARGO_BIN_EXE_nerite"));
+    let (told, _) = doctor(&mut apart(&program));
+    check(&told, "/dev/shm", "note", &["tmpfs of 64 MiB", "Docker's default"]);
+    let full = format!("head -c 64M /dev/zero > /dev/shm/full; {program}");
+    let (told, code) = doctor(&mut apart(&full));
+    check(&told, "/dev/shm", "fail", &["0 bytes free; clients need at least 4 MiB"]);
+    check(&told, "keys", "fail", &["No space left on device"]);
+    check(&told, "leases", "good", &[]);
+    assert_eq!(code, Some(1));
+}
+
+#[test]
+fn few_descriptors_are_found() {
+    let (_directory, program) = program_for_all();
+    let limited = format!("ulimit -n 256 && exec '{}' doctor --json", program.display());
+    let mut command = Command::new("sh");
+    command.args(["-c", &limited]);
+    if is_root() {
+        // Who may raise the limit again does not mind it.
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let (told, code) = doctor(&mut command);
+    check(&told, "open files", "fail", &["is 256, and it needs 1024"]);
+    assert_eq!(code, Some(1));
+}
+
+#[test]
+fn who_is_not_there_and_what_is_not_understood_is_said() {
+    let (told, code) = asked(&["--client-pid", "4194305", "--server-pid", "4194306"]);
+    check(&told, "client", "fail", &["no process 4194305 is seen here"]);
+    check(&told, "server", "fail", &["no process 4194306 is seen here"]);
+    assert_eq!(code, Some(1));
+    let refused = refusal(nerite(&["doctor", "gpu"]), 2);
+    assert!(refused.starts_with("nerite doctor: there is no topic 'gpu'; shm is one\n\nUsage:"), "{refused}");
+}
