@@ -12,7 +12,7 @@ use nerite_memory::{Buffer, Reason, Slot, Staging};
 use nerite_request::{Output, Request, Status};
 
 use crate::job::too_small;
-use crate::{Batch, Instance, Job, Times};
+use crate::{Batch, Instance, Job, Times, now_ns};
 
 /// An [`Instance`] that computes on the host, and what carries the memory of devices to it and back.
 pub struct Staged {
@@ -49,6 +49,8 @@ impl Instance for Staged {
 
 /// What was put aside of a request while its runtime sees memory of the host.
 pub(crate) struct Away {
+    /// When carrying began, in ns of [`now_ns`]: it is part of making the inputs ready, not of the queue.
+    since: u64,
     staging: Arc<dyn Staging>,
     /// Not read again, but the client's regions count as used until its request has been answered.
     _inputs: Vec<Buffer>,
@@ -64,9 +66,9 @@ impl Away {
 
     /// Copies inputs to the host and puts the places of outputs aside.
     pub(crate) fn take(request: &mut Request, staging: &Arc<dyn Staging>) -> Result<Away, Status> {
-        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        let (since, mut inputs, mut outputs) = (now_ns(), Vec::new(), Vec::new());
         for input in request.inputs.iter_mut().filter(|input| !input.data.place().is_host()) {
-            let mut slot = staging.slot(input.data.len());
+            let mut slot = staging.slot(input.data.len()).map_err(|full| Status::unavailable(full.to_string()))?;
             slot.fill_from(0, &input.data, Reason::CrossDevice)
                 .map_err(|error| Status::internal(format!("input '{}': {error}", input.name)))?;
             inputs.push(std::mem::replace(&mut input.data, slot.filled().into_buffer()));
@@ -76,7 +78,12 @@ impl Away {
                 outputs.push((wanted.name.clone(), slot));
             }
         }
-        Ok(Away { staging: Arc::clone(staging), _inputs: inputs, outputs })
+        Ok(Away { since, staging: Arc::clone(staging), _inputs: inputs, outputs })
+    }
+
+    /// When carrying began.
+    pub(crate) fn since(&self) -> u64 {
+        self.since
     }
 
     /// Bytes that the client left for this output on a device.
@@ -85,8 +92,8 @@ impl Away {
     }
 
     /// Memory of the host for an output that will go to a device.
-    pub(crate) fn slot(&self, size: usize) -> Slot {
-        self.staging.slot(size)
+    pub(crate) fn slot(&self, size: usize) -> Result<Slot, Status> {
+        self.staging.slot(size).map_err(|full| Status::unavailable(full.to_string()))
     }
 
     /// Copies each output to where its client wants it. Whether there was any.

@@ -21,7 +21,7 @@ impl<C: Compute> Instance for InOrder<C> {
                 job.refuse(Status::new(Code::Cancelled, ""), &*meter);
                 continue;
             }
-            let mut times = Times::begin();
+            let mut times = job.begin();
             let result = self.0.compute(&mut job, &mut times);
             times.ends();
             meter.batch(u64::from(job.rows().max(1)), &times);

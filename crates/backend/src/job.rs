@@ -115,7 +115,7 @@ impl Job {
                 return Err(too_small(name, have, size));
             }
             let placed = self.request.reply.place(name, size)?;
-            return Ok(placed.unwrap_or_else(|| self.fresh(name, size)));
+            return placed.map_or_else(|| self.fresh(name, size), Ok);
         };
         if slot.len() < size {
             return Err(too_small(name, slot.len(), size));
@@ -125,10 +125,10 @@ impl Job {
     }
 
     /// Memory of this process for an output.
-    pub(crate) fn fresh(&self, name: &str, size: usize) -> Slot {
+    pub(crate) fn fresh(&self, name: &str, size: usize) -> Result<Slot, Status> {
         match &self.away {
             Some(away) if away.capacity(name).is_some() => away.slot(size),
-            _ => Slot::heap(size),
+            _ => Ok(Slot::heap(size)),
         }
     }
 
@@ -160,6 +160,13 @@ impl Job {
     /// Adds an output that stays where the runtime made it and travels in the response: for outputs the client left no place for.
     pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
         self.made.push(Output { name: name.to_owned(), datatype, shape: shape.into(), data, placed: false });
+    }
+
+    /// The times of an execution of this job, or of it and others, that begins now; bringing its tensors here was the
+    /// beginning of it.
+    pub(crate) fn begin(&self) -> Times {
+        let now = Times::begin();
+        Times { start: self.away.as_ref().map_or(now.start, |away| away.since()), ..now }
     }
 
     /// Ends the job: tells `meter`, then sends the outputs put so far as the last response, or the error.

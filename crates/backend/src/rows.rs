@@ -36,7 +36,7 @@ impl<E: Execute> Joined<E> {
     }
 
     fn run_together(&mut self, mut jobs: Vec<Job>, meter: &dyn Meter) {
-        let mut times = Times::begin();
+        let mut times = jobs.iter().map(Job::begin).min_by_key(|times| times.start).unwrap_or_else(Times::begin);
         let results = self.execute(&mut jobs, &mut times);
         let Ok(results) = results else {
             return self.blame(jobs, results.err(), times, meter);
@@ -154,7 +154,7 @@ impl<'a> Work<'a> {
         let Some(size) = size else { return Ok(None) };
         let [job] = &mut *self.jobs else { return Ok(Some(Slot::heap(size))) };
         let place = job.output_place(name);
-        let Some(capacity) = place.capacity else { return Ok(Some(job.fresh(name, size))) };
+        let Some(capacity) = place.capacity else { return job.fresh(name, size).map(Some) };
         // Too small for what is expected may still be large enough for what comes.
         if !place.place.is_host() || capacity < size {
             return Ok(None);

@@ -13,4 +13,8 @@ pub const STREAMS_IDLE_MAX: usize = 16;
 /// object its pages: without a bound one registration could take all memory there is.
 pub const LOCKED_SHARE: u64 = 4;
 
+/// Heap memory for transfers that the pinned pool has no room for is at most this share of the host's, one part in so many.
+/// A client names the size, and a device may have more memory than the host.
+pub const HEAP_SHARE: u64 = 4;
+
 const _: () = assert!(PINNED_BLOCK_BYTES_MIN.is_power_of_two());

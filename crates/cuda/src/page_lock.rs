@@ -114,7 +114,7 @@ impl std::fmt::Debug for PageLock {
 }
 
 /// Bytes of memory that the host has.
-fn host_bytes() -> u64 {
+pub(crate) fn host_bytes() -> u64 {
     let ask = |what| {
         // SAFETY: sysconf reads a number of the system.
         u64::try_from(unsafe { libc::sysconf(what) }).unwrap_or(0)

@@ -1,14 +1,17 @@
 //! Where do bytes wait on their way between host and device?
 //!
 //! Blocks are locked when first needed and kept; their sizes are powers of two, so that a block serves the next request of
-//! about the same size. What the pool cannot give comes from the heap: slower, never refused.
+//! about the same size. What the pool cannot give comes from the heap: slower, and refused only where requests hold a good
+//! part of the host's memory already.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nerite_memory::{Access, Keep, PinnedBytes, Place, Slot, Staging};
+use nerite_memory::{Access, Block, Keep, PinnedBytes, Place, Slot, Staging, StagingFull};
 
 use crate::driver::Driver;
-use crate::limits::PINNED_BLOCK_BYTES_MIN;
+use crate::limits::{HEAP_SHARE, PINNED_BLOCK_BYTES_MIN};
+use crate::page_lock::host_bytes;
 use crate::pinned::PinnedMemory;
 
 /// Page-locked memory that is reused: `--pinned-memory-pool-byte-size`.
@@ -19,6 +22,8 @@ pub struct PinnedPool {
 
 struct Shared {
     bytes_max: u64,
+    heap_max: u64,
+    heap_used: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -32,6 +37,13 @@ struct State {
     told: bool,
 }
 
+/// Heap memory in use.
+struct Heap {
+    shared: Arc<Shared>,
+    block: Block,
+    len: u64,
+}
+
 /// A block in use.
 struct Held {
     shared: Arc<Shared>,
@@ -42,7 +54,8 @@ struct Held {
 impl PinnedPool {
     /// A pool of at most `bytes_max` bytes, of which none is locked yet.
     pub fn new(driver: &Arc<Driver>, bytes_max: u64) -> PinnedPool {
-        let shared = Shared { bytes_max, state: Mutex::default() };
+        let heap_max = host_bytes() / HEAP_SHARE;
+        let shared = Shared { bytes_max, heap_max, heap_used: AtomicU64::new(0), state: Mutex::default() };
         PinnedPool { driver: Arc::clone(driver), shared: Arc::new(shared) }
     }
 
@@ -96,13 +109,13 @@ impl State {
 }
 
 impl Staging for PinnedPool {
-    fn slot(&self, len: usize) -> Slot {
-        let Some(block) = self.block(len) else { return Slot::heap(len) };
+    fn slot(&self, len: usize) -> Result<Slot, StagingFull> {
+        let Some(block) = self.block(len) else { return Heap::slot(&self.shared, len) };
         let at = block.at();
         let keep = Held { shared: Arc::clone(&self.shared), block: Some(block) };
         // SAFETY: the block has at least `len` bytes, initialised by its maker, which `keep` holds; it was taken out of the
         // pool, so nobody else has it.
-        unsafe { Slot::from_raw(at, len, Place::Pinned, Access::Private, Arc::new(keep)) }
+        Ok(unsafe { Slot::from_raw(at, len, Place::Pinned, Access::Private, Arc::new(keep)) })
     }
 
     fn pinned(&self) -> PinnedBytes {
@@ -113,6 +126,27 @@ impl Staging for PinnedPool {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Heap {
+    fn slot(shared: &Arc<Shared>, len: usize) -> Result<Slot, StagingFull> {
+        let more = |used: u64| used.checked_add(len as u64).filter(|sum| *sum <= shared.heap_max);
+        let taken = shared.heap_used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        taken.map_err(|used| StagingFull { asked: len, used, max: shared.heap_max })?;
+        let heap = Heap { shared: Arc::clone(shared), block: Block::new(len), len: len as u64 };
+        let at = heap.block.as_ptr();
+        // SAFETY: a fresh block has at least `len` bytes, always initialised, which the Arc handed over holds; nobody else
+        // has it.
+        Ok(unsafe { Slot::from_raw(at, len, Place::Host, Access::Private, Arc::new(heap)) })
+    }
+}
+
+impl Keep for Heap {}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        self.shared.heap_used.fetch_sub(self.len, Ordering::AcqRel);
     }
 }
 

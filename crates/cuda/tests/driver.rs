@@ -157,7 +157,7 @@ fn the_child() {
         "pool" => pool(&driver),
         "pool fails" => {
             let pool = PinnedPool::new(&driver, 1 << 20);
-            assert_eq!((pool.slot(10).place(), pool.pinned().used), (Place::Host, 0));
+            assert_eq!((pool.slot(10).unwrap().place(), pool.pinned().used), (Place::Host, 0));
         }
         "lock" => lock(&driver),
         "lock fails" => {
@@ -204,21 +204,25 @@ fn pool(driver: &Arc<Driver>) {
     let counted = || counts(Path::new(&std::env::var_os("STAND_IN_COUNTS").unwrap()));
     let pool = PinnedPool::new(driver, 64 << 10);
     assert_eq!((pool.pinned().total, counted().pinned), (64 << 10, 0));
-    let mut first = pool.slot(5000);
+    let mut first = pool.slot(5000).unwrap();
     assert_eq!((first.place(), first.len(), pool.pinned().used, counted().pinned), (Place::Pinned, 5000, 8192, 1));
     let at = first.as_mut_ptr();
     drop(first);
     assert_eq!((pool.pinned().used, counted().pinned), (0, 1));
-    assert_eq!(pool.slot(8000).as_mut_ptr(), at);
+    assert_eq!(pool.slot(8000).unwrap().as_mut_ptr(), at);
     // An idle block of another size makes room; one in use does not.
-    let large = pool.slot(64 << 10);
+    let large = pool.slot(64 << 10).unwrap();
     assert_eq!((large.place(), counted().pinned), (Place::Pinned, 1));
-    assert_eq!(pool.slot(1).place(), Place::Host);
+    assert_eq!(pool.slot(1).unwrap().place(), Place::Host);
     drop(large);
-    assert_eq!(pool.slot(65 << 10).place(), Place::Host);
-    assert_eq!(pool.slot(0).len(), 0);
+    assert_eq!(pool.slot(65 << 10).unwrap().place(), Place::Host);
+    // A device may have more than the host.
+    let huge = pool.slot(usize::MAX).unwrap_err();
+    assert!(huge.to_string().contains("no memory to carry 18446744073709551615 bytes"), "{huge}");
+    assert!(pool.slot(huge.max as usize + 1).is_err());
+    assert_eq!(pool.slot(0).unwrap().len(), 0);
     let memory = filled(0, &[0; 16]);
-    let mut through = pool.slot(16);
+    let mut through = pool.slot(16).unwrap();
     through.fill_from(0, &memory.buffer(Extent::whole(16)), Reason::CrossDevice).unwrap();
     memory.slot(Extent::whole(16)).fill_from(0, &through.filled().into_buffer(), Reason::CrossDevice).unwrap();
     assert_eq!((counted().pinned_to_host, counted().pinned_to_device), (16, 16));

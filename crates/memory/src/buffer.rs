@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::copy::{End, Reason, copy_counted};
-use crate::{Access, Extent, Keep, Number, Place, Slot};
+use crate::{Access, Extent, IpcWindow, Keep, Number, Place, Slot};
 
 /// Readable bytes: where they are, how many, and what keeps them alive. Cloning and slicing copy no bytes.
 #[derive(Clone)]
@@ -95,6 +95,11 @@ impl Buffer {
     /// Why the bytes can no longer be believed, if something happened to the memory under them.
     pub fn fault(&self) -> Option<String> {
         self.keep.as_ref().and_then(|keep| keep.fault())
+    }
+
+    /// How a runtime in another process can open the bytes, if a device has them and a client lent them so.
+    pub fn ipc(&self) -> Option<IpcWindow> {
+        self.keep.as_ref().and_then(|keep| keep.ipc()).map(|source| source.window(self.ptr))
     }
 
     /// The part of this Buffer that `extent` names.

@@ -26,14 +26,38 @@ pub trait Carrier: Send + Sync {
 
 /// Memory of this host that bytes from and for a device pass through, for runtimes that compute on the host.
 pub trait Staging: Send + Sync {
-    /// `len` bytes of this process alone; page-locked if that can be had.
-    fn slot(&self, len: usize) -> Slot;
+    /// `len` bytes of this process alone; page-locked if that can be had. Refused where requests hold too much already: the
+    /// size is a client's word, and devices may have more memory than the host.
+    fn slot(&self, len: usize) -> Result<Slot, StagingFull>;
 
     /// How much page-locked memory there is for this, in use and in all.
     fn pinned(&self) -> PinnedBytes {
         PinnedBytes::default()
     }
 }
+
+/// No more memory for staging now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagingFull {
+    /// Bytes asked for.
+    pub asked: usize,
+    /// Bytes that requests hold.
+    pub used: u64,
+    /// Bytes they may hold.
+    pub max: u64,
+}
+
+impl std::fmt::Display for StagingFull {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let StagingFull { asked, used, max } = self;
+        write!(
+            f,
+            "no memory to carry {asked} bytes between host and device: requests hold {used} of {max} bytes for that"
+        )
+    }
+}
+
+impl std::error::Error for StagingFull {}
 
 /// Page-locked memory for staging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,8 +73,8 @@ pub struct PinnedBytes {
 pub struct HeapStaging;
 
 impl Staging for HeapStaging {
-    fn slot(&self, len: usize) -> Slot {
-        Slot::heap(len)
+    fn slot(&self, len: usize) -> Result<Slot, StagingFull> {
+        Ok(Slot::heap(len))
     }
 }
 

@@ -35,10 +35,10 @@ mod slot;
 
 pub use block::{Block, POOLED_BYTES_MIN, pooled_bytes, trim_heap, trim_pool};
 pub use buffer::Buffer;
-pub use carrier::{Carrier, HeapStaging, PinnedBytes, Staging};
+pub use carrier::{Carrier, HeapStaging, PinnedBytes, Staging, StagingFull};
 pub use copy::{Reason, copied_bytes, count_copied};
 pub use extent::{Extent, ExtentError};
-pub use keep::{Access, Keep};
+pub use keep::{Access, IpcSource, IpcWindow, Keep};
 pub use number::Number;
 pub use place::Place;
 pub use slot::{Filled, Slot, SlotError, Vacant};

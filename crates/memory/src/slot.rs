@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::copy::{End, Reason, copy_across};
-use crate::{Access, Block, Buffer, Extent, Keep, Number, Place};
+use crate::{Access, Block, Buffer, Extent, IpcWindow, Keep, Number, Place};
 
 /// A slot that still may be written.
 #[derive(Debug)]
@@ -172,6 +172,11 @@ impl<S> Slot<S> {
     /// Where the bytes are.
     pub fn place(&self) -> Place {
         self.place
+    }
+
+    /// How a runtime in another process can open the place, if a device has it and a client lent it so.
+    pub fn ipc(&self) -> Option<IpcWindow> {
+        self.keep.ipc().map(|source| source.window(self.ptr))
     }
 
     /// Why the bytes can no longer be believed, if something happened to the memory under them.

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use nerite_cuda::{Device, Driver, IpcHandle, IpcMemory, OpenError};
-use nerite_memory::{Carrier, Keep, Place};
+use nerite_memory::{Carrier, IpcSource, Keep, Place};
 
 use crate::error::ShmError;
 use crate::loss::ObjectNow;
@@ -41,6 +41,7 @@ impl std::fmt::Debug for CudaHandle {
 pub(crate) struct CudaMapping {
     memory: IpcMemory,
     len: usize,
+    handle: CudaHandle,
 }
 
 impl CudaMapping {
@@ -69,7 +70,7 @@ impl CudaMapping {
             return Err(ShmError::CudaBounds { name: name.to_string(), cause });
         }
         // No more than `have`, which is a usize.
-        Ok(CudaMapping { memory, len: byte_size as usize })
+        Ok(CudaMapping { memory, len: byte_size as usize, handle })
     }
 }
 
@@ -86,6 +87,10 @@ unsafe impl Mapping for CudaMapping {
 
     fn place(&self) -> Place {
         Place::Device(self.memory.device().ordinal())
+    }
+
+    fn ipc(&self) -> Option<IpcSource> {
+        Some(IpcSource { handle: *self.handle.as_bytes(), base: self.memory.at() })
     }
 
     fn carrier(&self) -> Option<&dyn Carrier> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nerite_cuda::PageLock;
-use nerite_memory::{Access, Buffer, Carrier, Extent, ExtentError, Keep, Place, Slot, Vacant};
+use nerite_memory::{Access, Buffer, Carrier, Extent, ExtentError, IpcSource, Keep, Place, Slot, Vacant};
 
 use crate::error::ShmError;
 use crate::gpu::Gpu;
@@ -91,6 +91,10 @@ impl Region {
 impl Keep for Region {
     fn fault(&self) -> Option<String> {
         self.loss().map(|loss| loss.to_string())
+    }
+
+    fn ipc(&self) -> Option<IpcSource> {
+        self.mapping.ipc()
     }
 
     fn carrier(&self) -> Option<&dyn Carrier> {

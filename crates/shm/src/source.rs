@@ -6,7 +6,7 @@
 use std::io;
 use std::ptr::NonNull;
 
-use nerite_memory::{Carrier, Place};
+use nerite_memory::{Carrier, IpcSource, Place};
 
 use crate::loss::ObjectNow;
 use crate::window::Window;
@@ -49,6 +49,11 @@ pub(crate) unsafe trait Mapping: Send + Sync {
 
     /// Who reaches the bytes, if they are on no host.
     fn carrier(&self) -> Option<&dyn Carrier> {
+        None
+    }
+
+    /// How another process would open the same memory, if it is a device's.
+    fn ipc(&self) -> Option<IpcSource> {
         None
     }
 

@@ -178,6 +178,10 @@ fn bytes() {
     registry.register_cuda("a", &handle, 1, 1000).unwrap();
     let located = registry.locate("a", 10, 100).unwrap();
     assert_eq!((located.region().place(), located.region().byte_size()), (Place::Device(1), 1000));
+    // A runtime in a process of its own would open it by the same handle.
+    let window = located.clone().into_buffer().ipc().unwrap();
+    assert_eq!((&window.handle[..], window.offset), (&handle[..], 10));
+    assert_eq!(located.clone().into_slot().ipc(), Some(window));
     let mut home = Slot::heap(100);
     home.fill_from(0, &located.into_buffer(), Reason::CrossDevice).unwrap();
     assert_eq!(home.filled().into_buffer().private_bytes(), Some(&[7; 100][..]));

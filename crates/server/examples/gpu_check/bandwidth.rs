@@ -15,7 +15,7 @@ pub fn measure(device: &Device, bytes: usize) -> Result<String, String> {
     let memory = DeviceMemory::allocate(device, bytes).map_err(|error| error.to_string())?;
     let pageable = both_ways(&memory, || Ok(Slot::heap(bytes)))?;
     let pool = PinnedPool::new(device.driver(), (bytes as u64).next_power_of_two());
-    let pinned = both_ways(&memory, || Ok(pool.slot(bytes)))?;
+    let pinned = both_ways(&memory, || pool.slot(bytes).map_err(|full| full.to_string()))?;
     let region = Region::new(device, bytes)?;
     let locked = both_ways(&memory, || region.slot())?;
     let show = |(to, from): (f64, f64)| format!("{to:.1} to, {from:.1} from");
