@@ -130,7 +130,7 @@ flags! {
     "Shared Memory": {
         "allow-client-shm" BOOL, Yes, "Whether clients may register shared memory. Default is true.";
         "session-socket" Takes::Value("<path>"), Yes, "Unix socket where programs of this host borrow shared memory; 'off' for none. Default is $XDG_RUNTIME_DIR/nerite/session.sock, else /tmp/nerite-<uid>/session.sock.";
-        "session-allow-uid" INT, Yes, "Number of a user besides the server's own who may open sessions. May be repeated.";
+        "session-allow-uid" INT, Yes, "Number of a user besides the server's own and root who may open sessions. May be repeated.";
         "lease-max-bytes" INT, Yes, "Bytes lent to all sessions together. Default is half of the host's memory.";
         "session-max-bytes" INT, Yes, "Bytes lent to one session. Default is half of --lease-max-bytes.";
     }

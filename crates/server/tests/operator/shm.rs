@@ -1,6 +1,7 @@
 //! Does `nerite shm` show an operator what there is, end what is named, and nothing to anybody else?
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -179,6 +180,44 @@ fn an_operator_finds_a_place_when_all_are_taken() {
     assert_eq!(connect().unwrap_err().to_string(), "256 sessions are open; try again later");
     drop((sessions, mine, others));
     House::until("a place", || connect().is_ok_and(|session| runtime.block_on(session.borrow(4096)).is_ok()));
+}
+
+const CROWD: &str = "NERITE_TEST_CROWD";
+
+/// A user who opens sessions until it is refused. Without the variable, this is a test that tests nothing.
+#[test]
+fn crowd() {
+    let Some(socket) = std::env::var_os(CROWD) else { return };
+    let runtime = runtime();
+    let mut sessions = Vec::new();
+    let refused = loop {
+        match runtime.block_on(Session::connect(&socket)) {
+            Ok(session) => sessions.push(session),
+            Err(refused) => break refused,
+        }
+    };
+    println!("after {}: {refused}", sessions.len());
+}
+
+#[test]
+fn one_user_takes_no_more_than_its_share_of_the_places() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let house = House::new();
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let (socket, program) = (directory.path().join("s"), directory.path().join("crowd"));
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let options = Options { allow_uids: vec![NOBODY] };
+    let _served = serve(house.api.clone(), options, Listener::bind(&socket, true).unwrap());
+    let mut command = Command::new(&program);
+    command.args(["--exact", "shm::crowd", "--nocapture"]).env(CROWD, &socket).uid(NOBODY).gid(NOBODY);
+    let told = text(command.output().unwrap());
+    let expect = "after 64: user 65534 has 64 sessions open, which is all that one user may have; close some";
+    assert!(told.contains(expect), "{told}");
 }
 
 #[test]
