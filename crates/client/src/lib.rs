@@ -36,6 +36,7 @@ mod endpoint;
 mod error;
 pub mod grpc;
 pub mod http;
+mod loan;
 mod region;
 pub mod report;
 mod request;
@@ -44,6 +45,7 @@ mod session;
 mod tensor;
 
 pub use error::{Code, Error};
+pub use loan::Loan;
 pub use nerite_request::{Parameter, Parameters, RegionRef, inspect};
 pub use nerite_tensor::{DataType, Shape};
 pub use region::{Region, RegisteredRegion, Registrar, View};

@@ -3,7 +3,7 @@
 use nerite_request::{Parameter, Parameters, RegionRef};
 use nerite_tensor::{DataType, Shape, byte_size};
 
-use crate::{Error, RegisteredRegion, Session, Tensor};
+use crate::{Error, Lease, Loan, RegisteredRegion, Session, Tensor};
 
 /// An inference request, built up call by call.
 ///
@@ -25,6 +25,8 @@ pub struct Request {
     pub(crate) outputs: Vec<Wanted>,
     /// Whose leases the server chooses from for outputs that are to be leased.
     pub(crate) session: Option<Session>,
+    /// What its inputs lie in, so that it is not lent for something else.
+    leases: Vec<Lease>,
 }
 
 #[derive(Clone, Debug)]
@@ -47,7 +49,7 @@ impl Request {
     pub fn new(model: &str) -> Request {
         let (model, parameters) = (model.to_owned(), Parameters::new());
         let (version, id, inputs, outputs) = Default::default();
-        Request { model, version, id, parameters, inputs, outputs, session: None }
+        Request { model, version, id, parameters, inputs, outputs, session: None, leases: Vec::new() }
     }
 
     /// Asks one version.
@@ -96,6 +98,16 @@ impl Request {
         let (name, shape) = (name.to_owned(), Shape::from_slice(shape));
         self.inputs.push(Input::Region { name, datatype, shape, window });
         self
+    }
+
+    /// Adds an input that lies in a loan; the request keeps the memory until it is dropped.
+    pub fn input_loan(mut self, name: &str, loan: &Loan) -> Request {
+        let (datatype, shape) = (loan.datatype(), Shape::from_slice(loan.shape()));
+        if let Some(lease) = loan.lease() {
+            self.leases.push(lease.clone());
+            return self.input_in_window(name, datatype, &shape, lease.window(0, loan.byte_size()));
+        }
+        self.input(Tensor { name: name.to_owned(), datatype, shape, data: loan.bytes() })
     }
 
     /// Asks for an output in the answer. Without any, all outputs are sent.

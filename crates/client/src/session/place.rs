@@ -1,6 +1,6 @@
 //! Where is the session socket of the server that a client talks to?
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::Session;
 use crate::report::ServerReport;
@@ -20,9 +20,9 @@ pub fn default_path() -> PathBuf {
     directory.join("session.sock")
 }
 
-/// A session with the very server that this metadata is of, if its socket is at [`default_path`].
-pub(crate) async fn beside(server: &ServerReport) -> Option<Session> {
+/// A session with the very server that this metadata is of, if the socket at `path` is its own.
+pub(crate) async fn beside(server: &ServerReport, path: &Path) -> Option<Session> {
     let id = server.server_id()?;
-    let session = Session::connect(default_path()).await.ok()?;
+    let session = Session::connect(path).await.ok()?;
     (session.terms().server_id == id).then_some(session)
 }

@@ -1,6 +1,6 @@
 //! Do outputs whose places the server chooses reach the client over every protocol, and their leases the session again?
 
-use nerite_client::{Code, Error, Request, Response, Session, Tensor, grpc, http};
+use nerite_client::{Code, DataType, Error, Loan, Request, Response, Session, Tensor, grpc, http};
 
 use crate::house::House;
 
@@ -132,6 +132,36 @@ async fn a_client_knows_the_session_of_its_own_server() {
         assert_eq!(told.server_id(), Some(&*id));
     }
     assert_ne!(Session::connect(&other.socket).await.unwrap().terms().server_id, id);
+    for (socket, is_its_own) in [(&house.socket, true), (&other.socket, false), (&house.socket.join("none"), false)] {
+        assert_eq!(http.session_at(socket).await.unwrap().is_some(), is_its_own);
+        assert_eq!(grpc.session_at(socket).await.unwrap().is_some(), is_its_own);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loan_is_a_lease_where_there_is_room_and_travels_elsewhere() {
+    let house = House::new();
+    let clients = house.clients();
+    let session = Session::connect(&house.socket).await.unwrap();
+    // The largest does not fit the 16 MiB of a session, nor a packet of it.
+    for (with, count, shared) in [(Some(&session), 1000, true), (None, 1000, false), (Some(&session), 5 << 20, false)] {
+        let mut loan = Loan::new(with, DataType::Int32, &[count]).await.unwrap();
+        loan.fill(|numbers: &mut [i32]| numbers.fill(count as i32)).unwrap();
+        assert_eq!(loan.is_shared(), shared);
+        let request = Request::new("echo").input_loan("IN", &loan).output_leased("OUT", with);
+        // The request keeps what its input lies in.
+        drop(loan);
+        for response in [clients.0.infer(&request).await, clients.1.infer(&request).await] {
+            let response = response.unwrap();
+            let found = response.output("OUT").unwrap().as_slice::<i32>().unwrap();
+            assert!(found.len() == count as usize && found.iter().all(|number| i64::from(*number) == count));
+        }
+    }
+    let words = Loan::of_strings(&session, &[2], &["one", ""]).await.unwrap();
+    let request = Request::new("words").input_loan("IN", &words).output_leased("OUT", &session);
+    for response in by_all(&clients, &session, &request).await {
+        assert_eq!(response.unwrap().output("OUT").unwrap().strings().unwrap(), [&b"one"[..], b""]);
+    }
 }
 
 async fn streamed(session: &Session, request: &Request) -> Vec<Result<Vec<i32>, String>> {

@@ -43,13 +43,11 @@ pub fn write_answer(response: Response, rendering: &Rendering) -> Result<Answer,
             }
         });
     });
-    match failure {
-        Some(status) => Err(status),
-        None => {
-            lent.iter().for_each(Lent::told);
-            Ok(Answer { head: writer.into_bytes(), tail })
-        }
+    if let Some(status) = failure {
+        return Err(status);
     }
+    lent.iter().for_each(Lent::told);
+    Ok(Answer { head: writer.into_bytes(), tail })
 }
 
 pub fn write_parameter(w: &mut Writer, value: &Parameter) {

@@ -1,0 +1,196 @@
+//! Where does a tensor lie that the model is to read in place, if the server lends memory at all?
+
+use bytes::Bytes;
+use nerite_memory::{Buffer, Reason, Slot};
+use nerite_request::Code;
+use nerite_tensor::{DataType, Shape, byte_size, element_count, strings};
+
+use crate::{Element, Error, Lease, Session, View};
+
+/// Memory for one input tensor: a lease of a session, or, without a session or without room in it, memory of this process,
+/// whose bytes then travel in the request. The calls are the same: loan, fill, send.
+///
+/// ```no_run
+/// use nerite_client::{DataType, Loan, Request, http};
+///
+/// # async fn call() -> Result<(), nerite_client::Error> {
+/// let client = http::Client::new("http://localhost:8000")?;
+/// let session = client.session().await?; // None with a server on another host, or of another kind
+/// let mut image = Loan::new(session.as_ref(), DataType::Fp32, &[1, 64]).await?;
+/// image.fill(|pixels: &mut [f32]| pixels.fill(0.5))?;
+/// let request = Request::new("digits").input_loan("image", &image).output_leased("probabilities", session.as_ref());
+/// let response = client.infer(&request).await?;
+/// println!("{:?}", response.output("probabilities")?.as_slice::<f32>()?);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Loan {
+    datatype: DataType,
+    shape: Shape,
+    byte_size: usize,
+    memory: Memory,
+}
+
+#[derive(Clone, Debug)]
+enum Memory {
+    Lease(Lease),
+    Heap(Buffer),
+}
+
+impl Loan {
+    /// Memory for a tensor of a datatype of fixed size. What is in it at first is undefined.
+    pub async fn new<'s>(
+        session: impl Into<Option<&'s Session>>,
+        datatype: DataType,
+        shape: &[i64],
+    ) -> Result<Loan, Error> {
+        let size = byte_size(datatype, shape).map_err(|source| Error::Shape { name: String::new(), source })?;
+        let size = size.ok_or_else(|| Error::Strings {
+            name: String::new(),
+            reason: "only its elements tell the size of a BYTES tensor: use Loan::of_strings".to_owned(),
+        })?;
+        Loan::of(session.into(), datatype, shape, size).await
+    }
+
+    /// A BYTES tensor of these elements, serialised in place.
+    pub async fn of_strings<'s, S: AsRef<[u8]>>(
+        session: impl Into<Option<&'s Session>>,
+        shape: &[i64],
+        elements: &[S],
+    ) -> Result<Loan, Error> {
+        let fault = |reason: String| Error::Strings { name: String::new(), reason };
+        let expected = element_count(shape).map_err(|reason| fault(reason.to_string()))?;
+        if expected != elements.len() as u64 {
+            return Err(fault(format!("its shape has {expected} elements, {} are given", elements.len())));
+        }
+        let mut bytes = Vec::with_capacity(elements.iter().map(|element| 4 + element.as_ref().len()).sum());
+        for element in elements {
+            strings::push(&mut bytes, element.as_ref())
+                .ok_or_else(|| fault("an element of 4 GiB or more".to_owned()))?;
+        }
+        let mut loan = Loan::of(session.into(), DataType::Bytes, shape, bytes.len()).await?;
+        match &mut loan.memory {
+            Memory::Lease(lease) => lease.write_bytes(0, &bytes)?,
+            Memory::Heap(heap) => *heap = Buffer::from(bytes),
+        }
+        Ok(loan)
+    }
+
+    /// Lets `write` work on the tensor's numbers in place. Requests that were made of the loan before, and are not sent yet, see
+    /// it if the memory is shared.
+    pub fn fill<T: Element>(&mut self, write: impl FnOnce(&mut [T])) -> Result<(), Error> {
+        self.check::<T>()?;
+        let count = self.byte_size / size_of::<T>();
+        match &mut self.memory {
+            Memory::Lease(lease) => lease.edit(0, count, write),
+            Memory::Heap(heap) => {
+                // A request may hold the bytes that were there: they stay as they are.
+                let mut slot = Slot::heap(self.byte_size);
+                // Both have the tensor's size.
+                let _ = slot.fill_from(0, heap, Reason::InlineRequest);
+                write(slot.numbers_mut::<T>().unwrap_or_default());
+                *heap = slot.filled().into_buffer();
+                Ok(())
+            }
+        }
+    }
+
+    /// The tensor's numbers, in place.
+    pub fn view<T: Element>(&self) -> Result<View<T>, Error> {
+        self.check::<T>()?;
+        match &self.memory {
+            Memory::Lease(lease) => lease.view(0, self.byte_size / size_of::<T>()),
+            Memory::Heap(heap) => View::new(heap.clone().aligned(align_of::<T>()))
+                .ok_or_else(|| Error::Answer("a tensor whose size is no multiple of its elements".to_owned())),
+        }
+    }
+
+    /// Whether the model reads it in place; otherwise its bytes travel in the request.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.memory, Memory::Lease(_))
+    }
+
+    /// The tensor's datatype.
+    pub fn datatype(&self) -> DataType {
+        self.datatype
+    }
+
+    /// Its dimensions.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    /// Its bytes.
+    pub fn byte_size(&self) -> usize {
+        self.byte_size
+    }
+
+    /// The lease it lies in.
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        match &self.memory {
+            Memory::Lease(lease) => Some(lease),
+            Memory::Heap(_) => None,
+        }
+    }
+
+    /// The bytes to send, if it lies in none.
+    pub(crate) fn bytes(&self) -> Bytes {
+        match &self.memory {
+            Memory::Lease(_) => Bytes::new(),
+            Memory::Heap(heap) => heap.clone().into_bytes(),
+        }
+    }
+
+    async fn of(session: Option<&Session>, datatype: DataType, shape: &[i64], byte_size: usize) -> Result<Loan, Error> {
+        let memory = match lend(session, byte_size).await? {
+            Some(lease) => Memory::Lease(lease),
+            None => Memory::Heap(Slot::heap(byte_size).filled().into_buffer()),
+        };
+        Ok(Loan { datatype, shape: Shape::from_slice(shape), byte_size, memory })
+    }
+
+    fn check<T: Element>(&self) -> Result<(), Error> {
+        if T::reads(self.datatype) {
+            return Ok(());
+        }
+        Err(Error::Datatype { name: String::new(), held: self.datatype, asked: T::DATATYPE })
+    }
+}
+
+/// A lease, if there is a session and it has room. An empty tensor needs none.
+async fn lend(session: Option<&Session>, byte_size: usize) -> Result<Option<Lease>, Error> {
+    let Some(session) = session.filter(|_| byte_size > 0) else { return Ok(None) };
+    match session.borrow(byte_size).await {
+        Ok(lease) => Ok(Some(lease)),
+        // Too much for now, or for any session: the tensor can travel.
+        Err(Error::Refused(status)) if matches!(status.code, Code::Unavailable | Code::InvalidArg) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn without_a_session_a_loan_is_memory_of_our_own() {
+        let mut loan = Loan::new(None, DataType::Int32, &[2, 2]).await.unwrap();
+        loan.fill(|numbers: &mut [i32]| numbers.copy_from_slice(&[1, 2, 3, 4])).unwrap();
+        let before = loan.bytes();
+        loan.fill(|numbers: &mut [i32]| numbers[0] += 8).unwrap();
+        assert_eq!(*loan.view::<i32>().unwrap(), [9, 2, 3, 4]);
+        assert_eq!((loan.is_shared(), before[0], loan.bytes()[0]), (false, 1, 9));
+        assert!(matches!(loan.fill(|_: &mut [f32]| {}), Err(Error::Datatype { .. })));
+        assert!(matches!(Loan::new(None, DataType::Bytes, &[1]).await, Err(Error::Strings { .. })));
+        assert!(matches!(Loan::new(None, DataType::Int8, &[-1]).await, Err(Error::Shape { .. })));
+        assert_eq!(Loan::new(None, DataType::Int8, &[0]).await.unwrap().byte_size(), 0);
+    }
+
+    #[tokio::test]
+    async fn strings_are_as_many_as_the_shape_says() {
+        let loan = Loan::of_strings(None, &[2], &["ab", ""]).await.unwrap();
+        assert_eq!(&loan.bytes()[..], b"\x02\0\0\0ab\0\0\0\0");
+        assert!(matches!(Loan::of_strings(None, &[3], &["ab"]).await, Err(Error::Strings { .. })));
+    }
+}
