@@ -69,7 +69,9 @@ impl<S: AsyncWrite + Unpin> State<S> {
         let len: usize = slices.iter().map(|slice| slice.len()).sum();
         self.unflushed = true;
         if self.held.len() + len <= HELD_BYTES_MAX {
-            slices.iter().for_each(|slice| self.held.extend_from_slice(slice));
+            for slice in slices {
+                self.held.extend_from_slice(slice);
+            }
             return Poll::Ready(Ok(len));
         }
         loop {
