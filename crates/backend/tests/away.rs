@@ -6,7 +6,7 @@
 #[path = "../../cuda/tests/stand_in/compile.rs"]
 mod stand_in;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use nerite_backend::{
     Batch, Compute, Execute, InOrder, Instance, Job, Joined, Meter, NoMeter, OutputPlace, Staged, Times, Work,
@@ -82,8 +82,14 @@ fn whole(memory: &Arc<DeviceMemory>) -> Buffer {
 type Seen = Arc<Mutex<Vec<Response>>>;
 
 fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
-    let (seen, shape) = (Arc::clone(seen), Shape::from_slice(&[data.len() as i64 / 4, 1]));
-    let request = Request {
+    let seen = Arc::clone(seen);
+    let reply = Reply::new("", move |response| seen.lock().unwrap().push(response));
+    Job::new(Request { reply, ..request(data, slot) }, "negate".into(), "1".into(), 0)
+}
+
+fn request(data: Buffer, slot: Option<Slot>) -> Request {
+    let shape = Shape::from_slice(&[data.len() as i64 / 4, 1]);
+    Request {
         id: String::new(),
         rows: shape[0] as u32,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],
@@ -93,9 +99,8 @@ fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
         sequence: Sequence::default(),
         parameters: Parameters::new(),
         cancel: Cancel::new(),
-        reply: Reply::new("", move |response| seen.lock().unwrap().push(response)),
-    };
-    Job::new(request, "negate".into(), "1".into(), 0)
+        reply: Reply::new("", drop),
+    }
 }
 
 fn run(instance: impl Instance + 'static, staging: Arc<dyn Staging>, jobs: Vec<Job>) {
@@ -144,6 +149,67 @@ fn a_runtime_on_the_host_sees_no_device() {
     let jobs = vec![job(&seen, whole(&input), Some(output.slot(Extent::whole(8))))];
     run(InOrder(negate.clone()), Arc::new(HeapStaging), jobs);
     assert_eq!(*negate.0.lock().unwrap(), [(Place::Host, OutputPlace { place: Place::Host, capacity: None })]);
+}
+
+/// Negates, and tells whether the client's memory was held meanwhile.
+struct Watching(Weak<DeviceMemory>);
+
+impl Compute for Watching {
+    fn compute(&mut self, job: &mut Job, times: &mut Times) -> Result<(), Status> {
+        assert!(self.0.strong_count() > 0, "released while the model runs");
+        Negate::default().compute(job, times)
+    }
+}
+
+#[test]
+fn memory_of_devices_is_held_until_the_answer_and_not_longer() {
+    let _alone = alone();
+    let input = on_device(&[1]);
+    let (held, watching) = (Arc::downgrade(&input), Arc::downgrade(&input));
+    let request = Request {
+        reply: Reply::new("", move |response: Response| {
+            assert!(response.error.is_none());
+            // The client may unregister its region the moment it has the answer.
+            assert_eq!(held.strong_count(), 0);
+        }),
+        ..request(whole(&input), None)
+    };
+    drop(input);
+    let job = Job::new(request, "negate".into(), "1".into(), 0);
+    run(InOrder(Watching(watching)), Arc::new(HeapStaging), vec![job]);
+}
+
+#[test]
+fn carrying_counts_as_making_the_inputs_ready() {
+    /// Keeps the times it is told.
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<Times>>);
+    impl Meter for Kept {
+        fn request(&self, told: &nerite_backend::RequestTimes, _: nerite_backend::Outcome) {
+            self.0.lock().unwrap().push(told.times);
+        }
+        fn batch(&self, _: u64, _: &Times) {}
+    }
+    /// Says when it was asked for memory.
+    #[derive(Default)]
+    struct Asked(Mutex<u64>);
+    impl Staging for Asked {
+        fn slot(&self, len: usize) -> Result<Slot, nerite_memory::StagingFull> {
+            *self.0.lock().unwrap() = nerite_backend::now_ns();
+            Ok(Slot::heap(len))
+        }
+    }
+    let _alone = alone();
+    let instances: [Box<dyn Instance>; 2] =
+        [Box::new(InOrder(Negate::default())), Box::new(Joined::new(NegateRows { asks: true }, true))];
+    for instance in instances {
+        let (seen, input, kept, asked) =
+            (Seen::default(), on_device(&[1]), Arc::new(Kept::default()), Arc::new(Asked::default()));
+        let jobs = vec![job(&seen, whole(&input), None)];
+        Staged::over(instance, Arc::<Asked>::clone(&asked)).run(Batch { jobs, meter: Arc::<Kept>::clone(&kept) });
+        let (times, asked) = (kept.0.lock().unwrap()[0], *asked.0.lock().unwrap());
+        assert!(times.start <= asked && asked <= times.input_end, "{times:?}, asked at {asked}");
+    }
 }
 
 #[test]
