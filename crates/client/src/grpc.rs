@@ -6,7 +6,6 @@ pub(crate) mod message;
 mod stream;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use nerite_request::Code;
 pub use nerite_wire::proto::messages as proto;
@@ -14,8 +13,8 @@ pub use nerite_wire::proto::messages as proto;
 use self::call::Caller;
 pub use self::stream::{InferStream, StreamReply};
 use crate::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
-use crate::session::{self, Placing, default_path};
-use crate::{Error, Request, Response, Session};
+use crate::session::Placing;
+use crate::{Error, Request, Response};
 
 /// A client of the gRPC protocol. Cloning it is cheap and shares its connection; it connects at the first call.
 ///
@@ -144,17 +143,6 @@ impl Client {
             placing.end();
         }
         Ok(response)
-    }
-
-    /// A session with this very server, for leases and for outputs of unknown size, if its socket is at
-    /// [`default_path`](crate::default_path); `None` with a server on another host, or of another kind.
-    pub async fn session(&self) -> Result<Option<Session>, Error> {
-        self.session_at(default_path()).await
-    }
-
-    /// As `session`, with a socket at `path`.
-    pub async fn session_at(&self, path: impl AsRef<Path>) -> Result<Option<Session>, Error> {
-        Ok(session::beside(&self.server_metadata().await?, path.as_ref()).await)
     }
 
     /// Opens a stream of requests and responses, for models that answer many times, and for order. Call it inside a

@@ -6,7 +6,6 @@ mod cuda;
 mod read;
 mod render;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,8 +16,8 @@ use self::connection::{Answer, Connections, JSON_LENGTH};
 use self::render::Object;
 use crate::endpoint::Endpoint;
 use crate::report::{self, IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
-use crate::session::{self, Placing, default_path};
-use crate::{Error, Request, Response, Session};
+use crate::session::Placing;
+use crate::{Error, Request, Response};
 
 /// A client of the HTTP protocol. Cloning it is cheap and shares its connections; it connects at the first call.
 ///
@@ -159,17 +158,6 @@ impl Client {
             placing.end();
         }
         Ok(response)
-    }
-
-    /// A session with this very server, for leases and for outputs of unknown size, if its socket is at
-    /// [`default_path`](crate::default_path); `None` with a server on another host, or of another kind.
-    pub async fn session(&self) -> Result<Option<Session>, Error> {
-        self.session_at(default_path()).await
-    }
-
-    /// As `session`, with a socket at `path`.
-    pub async fn session_at(&self, path: impl AsRef<Path>) -> Result<Option<Session>, Error> {
-        Ok(session::beside(&self.server_metadata().await?, path.as_ref()).await)
     }
 
     /// The models of the repositories; with `ready`, only those that take requests.

@@ -40,7 +40,6 @@ use returns::Returns;
 use socket::{Packet, Socket};
 
 pub use lease::Lease;
-pub(crate) use place::beside;
 pub use place::default_path;
 pub(crate) use placing::Placing;
 pub use stream::SessionStream;
