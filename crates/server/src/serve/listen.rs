@@ -63,7 +63,9 @@ fn start_metrics(api: &Api, metrics: &Metrics) -> Result<nerite_metrics::Handle,
 }
 
 fn start_grpc(api: &Api, front: &Front, tuning: &GrpcTuning) -> Result<nerite_grpc::Handle, StartError> {
-    let secure = |files: &crate::settings::Tls| nerite_grpc::Tls::from_files(&files.cert, &files.key, files.client_roots.as_deref());
+    let secure = |files: &crate::settings::Tls| {
+        nerite_grpc::Tls::from_files(&files.cert, &files.key, files.client_roots.as_deref())
+    };
     let tls = tuning.tls.as_ref().map(secure).transpose().map_err(|error| not_started("GRPC", &error))?;
     let options = nerite_grpc::Options { tls, ..grpc_options(tuning) };
     let handle = nerite_grpc::serve(api.clone(), options, bind_front("GRPC", front)?);
