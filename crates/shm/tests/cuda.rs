@@ -145,6 +145,11 @@ fn a_thousand_registrations_leave_nothing_open() {
 }
 
 #[test]
+fn registrations_and_requests_of_many_threads_leave_nothing_open() {
+    run("storm", None);
+}
+
+#[test]
 fn system_regions_and_leases_are_page_locked_while_they_are_mapped() {
     run("locked", None);
     run("lock fails", Some("cuMemHostRegister_v2"));
@@ -166,6 +171,7 @@ fn the_child() {
         }
         Ok("in flight") => in_flight(),
         Ok("many") => many(),
+        Ok("storm") => storm(),
         Ok("locked") => locked(1),
         Ok("lock fails") => locked(0),
         Ok(case) => panic!("no case '{case}'"),
@@ -273,6 +279,37 @@ fn many() {
         registry.unregister_cuda("a").unwrap();
     }
     assert_eq!((counts().imports, registry.counts().cuda_mapped, descriptors()), (0, 0, before));
+}
+
+/// Two names, of memory filled with 1 and with 2: whoever finds a region reads one of them whole, also while others register
+/// and unregister under the name.
+fn storm() {
+    let (mut client, registry) = (Client::new(), registry(Options::default()));
+    let handles = [client.lend(0, 4096, 1), client.lend(1, 4096, 2)];
+    let (registry, handles) = (&registry, &handles);
+    let read = |name: &str| {
+        let Ok(located) = registry.locate(name, 0, 4096) else { return };
+        let mut home = Slot::heap(4096);
+        home.fill_from(0, &located.into_buffer(), Reason::CrossDevice).unwrap();
+        let home = home.filled().into_buffer();
+        let bytes = home.private_bytes().unwrap();
+        assert!((1..=2).contains(&bytes[0]) && bytes.iter().all(|byte| *byte == bytes[0]), "{:?}", &bytes[..8]);
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            scope.spawn(move || {
+                for turn in 0..500 {
+                    let (name, device) = (["a", "b"][turn % 2], (thread + turn) % 2);
+                    // Another thread may have the name.
+                    let _ = registry.register_cuda(name, &handles[device], device as i64, 4096);
+                    read(["a", "b"][thread % 2]);
+                    registry.unregister_cuda(name).unwrap();
+                }
+            });
+        }
+    });
+    registry.unregister_all_cuda().unwrap();
+    assert_eq!((counts().imports, registry.counts().cuda_mapped), (0, 0));
 }
 
 fn locked(each: i64) {

@@ -224,7 +224,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t bytes) {
 CUresult cuMemFree_v2(CUdeviceptr at) {
     ENTER(1);
     pthread_mutex_lock(&lock);
-    Memory *m = find(at, 0);
+    Memory *m = find(at, 1);
     CUresult result = m && m->base == at && !m->imported ? SUCCESS : INVALID_VALUE;
     if (result == SUCCESS) {
         leave_memory(m);
@@ -317,7 +317,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *at, CUipcMemHandle handle, unsigned 
 CUresult cuIpcCloseMemHandle(CUdeviceptr at) {
     ENTER(1);
     pthread_mutex_lock(&lock);
-    Memory *m = find(at, 0);
+    Memory *m = find(at, 1);
     CUresult result = m && m->base == at && m->imported ? SUCCESS : INVALID_VALUE;
     if (result == SUCCESS) {
         if (--m->refs == 0) leave_memory(m);
