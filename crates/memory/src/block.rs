@@ -57,7 +57,8 @@ impl Block {
 
     fn map(capacity: usize) -> Block {
         // Without reservation: a length that a client only declared must not be refused by the system, which would end us.
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let unreserved = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | unreserved;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
         let ptr = unsafe { libc::mmap(std::ptr::null_mut(), capacity, prot, flags, -1, 0) };

@@ -81,6 +81,8 @@ impl Extent {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[track_caller]
@@ -98,5 +100,49 @@ mod tests {
         check(9, 0, 8, false);
         check(usize::MAX, 1, usize::MAX, false);
         check(usize::MAX, 0, usize::MAX, true);
+    }
+
+    /// Numbers near zero, near each other, near powers of two and near the end of the range.
+    fn edge() -> impl Strategy<Value = usize> {
+        prop_oneof![
+            0usize..300,
+            (0u32..usize::BITS, 0usize..3)
+                .prop_map(|(power, more)| (1usize << power).wrapping_add(more).wrapping_sub(1)),
+            (0usize..300).prop_map(|less| usize::MAX - less),
+            any::<usize>(),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn an_extent_agrees_with_integers_that_cannot_overflow(offset in edge(), len in edge(), limit in edge()) {
+            let end = offset as u128 + len as u128;
+            match Extent::new(offset, len, limit) {
+                Ok(extent) => {
+                    prop_assert!(end <= limit as u128);
+                    prop_assert_eq!((extent.offset(), extent.len(), extent.end() as u128), (offset, len, end));
+                    prop_assert_eq!(extent.is_empty(), len == 0);
+                }
+                Err(ExtentError::Overflow { .. }) => prop_assert!(end > usize::MAX as u128),
+                Err(error @ ExtentError::Beyond { .. }) => {
+                    prop_assert!(end > limit as u128 && end <= usize::MAX as u128);
+                    prop_assert_eq!(error, ExtentError::Beyond { offset, len, limit });
+                }
+            }
+        }
+
+        /// A part of a part lies where the sum of the offsets says, or does not exist.
+        #[test]
+        fn a_slice_of_a_buffer_agrees_too(whole in 0usize..200, offset in edge(), len in edge(), at in 0usize..200) {
+            let bytes: Vec<u8> = (0..whole).map(|n| n as u8).collect();
+            let buffer = crate::Buffer::from(bytes::Bytes::from(bytes.clone()));
+            let Ok(outer) = Extent::new(offset, len, whole) else { return Ok(()) };
+            let part = buffer.slice(outer);
+            prop_assert_eq!(part.private_bytes(), Some(&bytes[outer.offset()..outer.end()]));
+            if let Ok(inner) = Extent::new(at, 1, part.len()) {
+                let byte = part.slice(inner);
+                prop_assert_eq!(byte.private_bytes(), Some(&bytes[offset + at..=offset + at]));
+            }
+        }
     }
 }
