@@ -114,14 +114,21 @@ impl Job {
             if let Some(have) = self.away_capacity(name).filter(|have| *have < size) {
                 return Err(too_small(name, have, size));
             }
-            let placed = self.request.reply.place(name, size)?;
-            return placed.map_or_else(|| self.fresh(name, size), Ok);
+            return self.measured(name, size);
         };
         if slot.len() < size {
             return Err(too_small(name, slot.len(), size));
         }
         slot.truncate(size);
         Ok(slot)
+    }
+
+    /// Memory for an output that the client named no place for: one that the reply offers, else of this process.
+    pub(crate) fn measured(&mut self, name: &str, size: usize) -> Result<Slot, Status> {
+        match self.request.reply.place(name, size)? {
+            Some(slot) => Ok(slot),
+            None => self.fresh(name, size),
+        }
     }
 
     /// Memory of this process for an output.

@@ -114,6 +114,8 @@ pub struct Work<'a> {
     wanted: Vec<String>,
     made: Vec<Made>,
     spare: Vec<(String, Slot)>,
+    /// Outputs whose slots were made to measure: for another size there will be another.
+    measured: Vec<String>,
 }
 
 impl<'a> Work<'a> {
@@ -128,7 +130,7 @@ impl<'a> Work<'a> {
                 wanted.push(name.to_owned());
             }
         }
-        Ok(Work { jobs, inputs, wanted, made: Vec::new(), spare: Vec::new() })
+        Ok(Work { jobs, inputs, wanted, made: Vec::new(), spare: Vec::new(), measured: Vec::new() })
     }
 
     /// The inputs, rows of all jobs one after the other.
@@ -154,7 +156,10 @@ impl<'a> Work<'a> {
         let Some(size) = size else { return Ok(None) };
         let [job] = &mut *self.jobs else { return Ok(Some(Slot::heap(size))) };
         let place = job.output_place(name);
-        let Some(capacity) = place.capacity else { return job.fresh(name, size).map(Some) };
+        let Some(capacity) = place.capacity else {
+            self.measured.push(name.to_owned());
+            return job.measured(name, size).map(Some);
+        };
         // Too small for what is expected may still be large enough for what comes.
         if !place.place.is_host() || capacity < size {
             return Ok(None);
@@ -170,7 +175,9 @@ impl<'a> Work<'a> {
 
     /// Takes back a slot that was not computed into after all.
     pub fn give_back(&mut self, name: &str, slot: Slot) {
-        self.spare.push((name.to_owned(), slot));
+        if !self.measured.iter().any(|measured| measured == name) {
+            self.spare.push((name.to_owned(), slot));
+        }
     }
 
     /// Adds an output that was computed into `slot`.

@@ -41,8 +41,13 @@ impl Execute for Doubling {
 type Seen = Arc<Mutex<Vec<Response>>>;
 
 fn job(seen: &Seen, id: &str, data: Buffer, row: i64, wanted: Vec<Wanted>) -> Job {
-    let rows = (data.len() / 4) as i64 / row;
     let seen = Arc::clone(seen);
+    let reply = Reply::new(id, move |response| seen.lock().unwrap().push(response));
+    job_of(reply, id, data, row, wanted)
+}
+
+fn job_of(reply: Reply, id: &str, data: Buffer, row: i64, wanted: Vec<Wanted>) -> Job {
+    let rows = (data.len() / 4) as i64 / row;
     let shape = Shape::from_slice(&[rows, row]);
     let request = Request {
         id: id.into(),
@@ -54,7 +59,7 @@ fn job(seen: &Seen, id: &str, data: Buffer, row: i64, wanted: Vec<Wanted>) -> Jo
         sequence: Sequence::default(),
         parameters: Parameters::new(),
         cancel: Cancel::new(),
-        reply: Reply::new(id, move |response| seen.lock().unwrap().push(response)),
+        reply,
     };
     Job::new(request, "doubling".into(), "1".into(), 0)
 }
@@ -173,4 +178,45 @@ fn rows_that_lie_end_to_end_are_not_gathered() {
     let work = Work::new(&mut jobs).unwrap();
     assert_eq!(work.inputs()[0].data.as_ptr(), whole.as_ptr());
     assert_eq!(work.inputs()[0].shape[..], [2, 2]);
+}
+
+/// Takes a place for Y, gives it back, and leaves Y in memory of its own.
+struct Undecided;
+
+impl Execute for Undecided {
+    fn execute(&mut self, work: &mut Work<'_>, _: &mut Times) -> Result<(), Status> {
+        let input = work.input("X").unwrap().clone();
+        let slot = work.slot("Y", DataType::Int32, &[1, 1])?.unwrap();
+        work.give_back("Y", slot);
+        work.put_buffer("Y", DataType::Int32, &input.shape, input.data);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_place_that_the_reply_offers_is_computed_into() {
+    for given_back in [false, true] {
+        let (seen, offered) = (Seen::default(), Arc::new(Mutex::new(Vec::new())));
+        let (into, offers) = (Arc::clone(&seen), Arc::clone(&offered));
+        let reply = Reply::new("a", move |response| into.lock().unwrap().push(response));
+        let reply = reply.offering(move |output, bytes| {
+            let mut slot = Slot::heap(bytes);
+            offers.lock().unwrap().push((output.to_owned(), bytes, slot.as_mut_ptr() as usize));
+            Ok(Some(slot))
+        });
+        let job = job_of(reply, "a", Buffer::from_numbers(vec![1, 2, 3, 4]), 2, inline("Y"));
+        let batch = Batch { jobs: vec![job], meter: Arc::new(NoMeter) };
+        if given_back {
+            Joined::new(Undecided, true).run(batch);
+        } else {
+            Joined::new(Doubling { runs: Arc::default() }, true).run(batch);
+        }
+        let (seen, offered) = (seen.lock().unwrap(), offered.lock().unwrap());
+        let output = &seen[0].outputs[0];
+        let expected: (&[i32], usize) = if given_back { (&[1, 2, 3, 4], 4) } else { (&[2, 4, 6, 8], 16) };
+        assert_eq!(output.data.numbers::<i32>().unwrap(), expected.0);
+        assert_eq!(offered.len(), 1);
+        assert_eq!((offered[0].0.as_str(), offered[0].1), ("Y", expected.1));
+        assert_eq!(output.data.as_ptr() as usize == offered[0].2, !given_back);
+    }
 }
