@@ -191,11 +191,7 @@ def test_the_model_writes_to_the_lease_itself(launcher, protocol):
         before = copied_bytes(server)
         result = client.infer("simple", inputs, outputs=[m.InferOutput("OUTPUT0"), m.InferOutput("OUTPUT1")])
         assert set(result._placed) == {"OUTPUT0", "OUTPUT1"}
-        after = copied_bytes(server)
-        # An engine that is asked before it knows a size leaves the output in memory of its own: one named copy of 64 bytes each.
-        changed = {reason: after[reason] - before.get(reason, 0) for reason in after if after[reason] != before.get(reason, 0)}
-        assert set(changed) <= {"output_placement"}
-        assert sum(changed.values()) in (0, 128)
+        assert copied_bytes(server) == before
 
 
 def test_an_empty_output_needs_no_lease(client, protocol):
