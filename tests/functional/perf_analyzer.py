@@ -12,8 +12,8 @@ import setup_perf
 from doors import HttpDoor
 
 LIMIT_S = 100
-# Short windows and a wide margin: a stable figure is not what is asked for.
-MEASURE = ["--measurement-interval=300", "--stability-percentage=99", "--max-trials=10"]
+# Short windows and a margin that nothing leaves: a stable figure is not what is asked for, and the machine may be busy.
+MEASURE = ["--measurement-interval=300", "--stability-percentage=100000", "--max-trials=10"]
 
 pytestmark = pytest.mark.skipif(setup_perf.tool() is None, reason="perf_analyzer is not installed: setup_perf.py")
 
