@@ -1,6 +1,6 @@
 //! Which of the driver's functions are used, and with what signatures?
 //!
-//! Names and types are those of CUDA's `cuda.h`, the versions that drivers have had since CUDA 11.
+//! Names and types are those of CUDA's `cuda.h`, the versions that drivers have had since CUDA 11.4.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;

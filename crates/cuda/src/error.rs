@@ -29,7 +29,7 @@ pub enum Absent {
         /// The loader's words.
         cause: String,
     },
-    /// The library is no CUDA driver, or one older than CUDA 11.
+    /// The library is no CUDA driver, or one older than CUDA 11.4.
     #[error("{path} is no CUDA driver that can be used: it has no {symbol}", path = path.display())]
     NoSymbol {
         /// The library.

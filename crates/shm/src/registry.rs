@@ -143,8 +143,9 @@ impl Registry {
     }
 
     fn try_register_cuda(&self, name: &str, raw: &[u8], device_id: i64, byte_size: u64) -> Result<(), ShmError> {
-        self.check_name(name, Kind::Cuda)?;
+        // First, as in a Triton built without GPUs, where gRPC looks at nothing else; HTTP has looked at the flag by now.
         let gpu = self.check_gpu(name)?;
+        self.check_name(name, Kind::Cuda)?;
         let handle = CudaHandle::new(raw)?;
         if let Some(holder) = self.names.holder(name) {
             return Err(ShmError::NameTaken { holder });

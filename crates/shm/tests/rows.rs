@@ -44,7 +44,6 @@ fn check_register(key: &str, offset: u64, byte_size: u64, kind: ErrorKind, trito
 fn the_flag_comes_before_everything_but_status_and_use() {
     let registry = disabled();
     check(registry.register_system("", "", u64::MAX, 0), ErrorKind::Disabled, OFF, &[]);
-    check(registry.register_cuda("", &[], -1, 0), ErrorKind::Disabled, OFF, &[]);
     check(registry.unregister_system("a"), ErrorKind::Disabled, OFF, &[]);
     check(registry.unregister_all_system(), ErrorKind::Disabled, OFF, &[]);
     check(registry.unregister_cuda("a"), ErrorKind::Disabled, OFF, &[]);
@@ -61,8 +60,6 @@ fn a_region_needs_a_name_of_reasonable_length() {
     let registry = Registry::new(Options::default());
     let text = "'region name' is necessary to register system shared memory region";
     check(registry.register_system("", "/x", 0, 64), ErrorKind::Invalid, text, &["all regions"]);
-    let text = "'region name' is necessary to register cuda shared memory region";
-    check(registry.register_cuda("", &[0; 64], 0, 64), ErrorKind::Invalid, text, &["all regions"]);
     let text = "the region's name has 4097 bytes, at most 4096 are allowed";
     check(registry.register_system(&"n".repeat(4097), "/x", 0, 64), ErrorKind::Invalid, text, &[]);
 }
@@ -227,6 +224,8 @@ fn without_a_gpu_cuda_is_refused_before_its_handle_is_looked_at() {
     let text = "failed to register CUDA shared memory region: 'a', GPUs not supported";
     check(registry.register_cuda("a", &[0; 64], 0, 64), ErrorKind::Invalid, text, &["no GPU"]);
     check(registry.register_cuda("a", &[], 0, 64), ErrorKind::Invalid, text, &["no GPU"]);
+    let closed = Registry::new(Options { allow_client_shm: false, ..Options::default() });
+    check(closed.register_cuda("a", &[0; 64], 0, 64), ErrorKind::Invalid, text, &["no GPU"]);
     assert_eq!(registry.cuda_status(None), Ok(vec![]));
     let text = "Unable to find cuda shared memory region: 'a'";
     check(registry.cuda_status(Some("a")).map(drop), ErrorKind::Missing, text, &["no region of that name"]);
