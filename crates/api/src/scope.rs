@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use nerite_memory::{Buffer, Slot};
 use nerite_request::report::SystemRegionReport;
 use nerite_request::{Ask, Cancel, RegionRef, Response, SessionRef, Status};
-use nerite_shm::limits::{MAPPED_BYTES_MAX, REGIONS_MAX};
+use nerite_shm::limits::{MAPPED_BYTES_MAX, REGIONS_MAX, WATCHED_MAX};
 use nerite_shm::{Account, LEASES_MAX, Lease, LeaseError, LeaseLimits, LeaseName, Loan, Pools, Registry, ShmError};
 
 use crate::access::Category;
@@ -30,6 +30,7 @@ const _: () = assert!(
     REGIONS_MAX + LEASES_MAX + SESSIONS_MAX * REGIONS_PER_SESSION_MAX < 65_530 - 4096,
     "Linux gives a process 65,530 mappings, and the allocator needs some"
 );
+const _: () = assert!(REGIONS_MAX + LEASES_MAX + SESSIONS_MAX * REGIONS_PER_SESSION_MAX <= WATCHED_MAX);
 
 /// One session's names and memory. Dropping it ends them; requests in flight keep what they use.
 pub struct Scope {

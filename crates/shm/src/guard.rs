@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A peer can shrink its object, or leave it without memory in a full `/dev/shm`, at any moment, so no check before an
-//! access can replace this. Note that `lost_at` is set before the pages appear: whoever read a zero that the peer did
+//! access can replace this. Leases cannot shrink, but have no memory either where the system refuses more (strict overcommit). Note that `lost_at` is set before the pages appear: whoever read a zero that the peer did
 //! not write finds the region lost when it asks afterwards.
 
 mod signal;
@@ -16,10 +16,10 @@ mod table;
 
 use std::io;
 
-use crate::limits::REGIONS_MAX;
+use crate::limits::WATCHED_MAX;
 use table::{Entry, Table};
 
-static TABLE: Table<REGIONS_MAX> = Table::new();
+static TABLE: Table<WATCHED_MAX> = Table::new();
 
 /// A range of addresses in which a fault ends no process. It must be dropped before the range is unmapped: afterwards the
 /// kernel may give the addresses to somebody else.
@@ -29,7 +29,7 @@ pub(crate) struct Watch {
 }
 
 /// Watches `len` bytes, whole pages, from `start` on. The first call installs the handler, so that a process without
-/// regions keeps the signal as it was.
+/// regions and leases keeps the signal as it was.
 ///
 /// # Safety
 /// The range is a mapping of the caller's that holds nothing but a peer's memory, and stays one until the Watch is dropped:

@@ -10,6 +10,8 @@
 //! by descriptor. It has a name of 128 random bits: who knows it may use it, from any protocol. Its memory goes back to the
 //! system when its last user drops it, be that the account, a request in flight or an output on its way.
 //!
+//! A lease cannot shrink, and where the system has no memory for a page of it, the guard of regions meets the fault here, too.
+//!
 //! **Whose data is in a lease?** Memory lent to another session is always fresh (zeros), never cleared: a descriptor that was
 //! once sent cannot be taken back, so a client may keep its mapping for ever, and clearing would not keep it from reading
 //! what the next client writes. Memory that comes back is therefore only ever lent to the session that had it, with the
@@ -51,13 +53,14 @@ mod shelf;
 mod tests;
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError, Weak};
 
 use nerite_cuda::PageLock;
 use nerite_memory::{Access, Buffer, Extent, ExtentError, Keep, Place, Slot, Vacant};
 
 use crate::error::ShmError;
+use crate::guard::Watch;
 use crate::posix::PosixMapping;
 use crate::sync::{AtomicBool, Mutex};
 use crate::tally::Ticket;
@@ -77,6 +80,8 @@ pub struct Lease {
     name: LeaseName,
     /// Before the mapping, because fields drop in order: what is locked must still be mapped.
     lock: Option<PageLock>,
+    /// Before the mapping as well: nobody may find the range in the guard's table once it is unmapped.
+    watch: Watch,
     mapping: PosixMapping,
     /// Whether a client has it now. What lies on the shelf is found by nobody.
     lent: AtomicBool,
@@ -152,6 +157,16 @@ impl Lease {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
+    /// Whether nobody but the account has it, and its memory is all there.
+    fn is_idle(self: &Arc<Lease>) -> bool {
+        if Arc::strong_count(self) != 1 || self.watch.lost_at().is_some() {
+            return false;
+        }
+        // What its last user wrote there comes before what its next one does.
+        fence(Ordering::Acquire);
+        true
+    }
+
     fn is_lent(&self) -> bool {
         self.lent.load(Ordering::Acquire)
     }
@@ -161,7 +176,15 @@ impl Lease {
     }
 }
 
-impl Keep for Lease {}
+impl Keep for Lease {
+    fn fault(&self) -> Option<String> {
+        let (name, at) = (self.name, self.watch.lost_at()?);
+        Some(format!(
+            "lease '{name}' can no longer be used: the system had no memory for it when it was touched at offset {at}; return \
+             it and borrow another"
+        ))
+    }
+}
 
 impl Drop for Lease {
     fn drop(&mut self) {

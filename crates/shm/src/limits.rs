@@ -4,6 +4,10 @@
 /// allocator needs some of them: a client that registers without end is refused long before the server cannot allocate.
 pub const REGIONS_MAX: usize = 32_768;
 
+/// Mappings that the guard watches at one time: regions of all clients and of sessions, and leases. Nobody's flood takes the
+/// places of others, because each of them has a bound of its own, and this is more than their sum.
+pub const WATCHED_MAX: usize = 57_344;
+
 /// Bytes of address space that regions may cover together: half of the 128 TiB a process has. Objects may be sparse, so
 /// this is not bounded by the host's memory.
 pub const MAPPED_BYTES_MAX: u64 = 1 << 46;
@@ -23,5 +27,5 @@ pub const OBJECTS_COUNTED_MAX: usize = 1000;
 
 const _: () = assert!(usize::BITS == 64, "offsets and sizes are u64 on the wire and usize here");
 const _: () = assert!(SHARDS.is_power_of_two());
-const _: () = assert!(REGIONS_MAX < 65_530);
+const _: () = assert!(REGIONS_MAX < WATCHED_MAX && WATCHED_MAX < 65_530);
 const _: () = assert!(MAPPED_BYTES_MAX <= i64::MAX as u64);

@@ -11,6 +11,7 @@ use super::shelf::Shelf;
 use super::{Lease, LeaseError, LeaseName, Pools, memfd};
 use crate::error::reason;
 use crate::gpu::Gpu;
+use crate::guard::watch;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 use crate::tally::{Tally, Ticket};
 
@@ -242,7 +243,7 @@ impl Account {
             let mut state = self.lock();
             state.check(tag)?;
             // What a request still reads or writes must not be lent again.
-            let idle = state.shelf.take(size, |lease| Arc::strong_count(lease) == 1);
+            let idle = state.shelf.take(size, Lease::is_idle);
             idle.inspect(|lease| state.hand_out(lease, tag))
         };
         match idle {
@@ -261,9 +262,13 @@ impl Account {
         let what = format!("a lease of {size} bytes");
         // SAFETY: the mapping goes into the Lease, which drops it after the lock by the order of its fields.
         let lock = unsafe { Gpu::lock(self.pools.gpu.as_ref(), &what, mapping.base(), mapping.len()) };
+        // SAFETY: the range is what mmap has just made, in its whole pages, and holds nothing but the lease; the Lease unmaps it
+        // after `watch` is gone, by the order of its fields.
+        let watch = unsafe { watch(mapping.base().as_ptr().expose_provenance(), mapping.len()) }.map_err(refused)?;
         let lease = Arc::new(Lease {
             name,
             lock,
+            watch,
             mapping,
             lent: AtomicBool::new(true),
             returned: AtomicBool::new(false),

@@ -1,6 +1,6 @@
 //! How much may clients borrow?
 
-use crate::limits::REGIONS_MAX;
+use crate::limits::{REGIONS_MAX, WATCHED_MAX};
 
 /// The smallest lease: a page.
 pub const LEASE_BYTES_MIN: usize = 4096;
@@ -29,5 +29,6 @@ pub(super) const HUGE_BYTES_MIN: usize = 4 << 20;
 pub(super) const INDEX_SHARDS: usize = if cfg!(shuttle) { 1 } else { 16 };
 
 const _: () = assert!(REGIONS_MAX + LEASES_MAX < 65_530 - 8192, "the allocator needs mappings too");
+const _: () = assert!(REGIONS_MAX + LEASES_MAX <= WATCHED_MAX);
 const _: () = assert!(LEASES_PER_SESSION_MAX < LEASES_MAX, "one session must not be able to take all");
 const _: () = assert!(INDEX_SHARDS.is_power_of_two() && INDEX_SHARDS <= 256);

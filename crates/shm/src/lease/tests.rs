@@ -327,3 +327,35 @@ fn bounds_are_told_in_the_words_that_hold_for_regions() {
         ),
     );
 }
+
+/// Puts an empty file under the lease's memory: what the system does when it has no page to give.
+fn take_memory_away(lease: &Lease) {
+    // SAFETY: the name is a C string for ever.
+    let empty = unsafe { libc::memfd_create(c"nerite-empty".as_ptr(), libc::MFD_CLOEXEC) };
+    assert!(empty >= 0);
+    let (at, prot) = (lease.mapping.base().as_ptr().cast(), libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: the range is the lease's mapping, which the lease unmaps at its end, whatever lies there then.
+    let mapped = unsafe { libc::mmap(at, lease.byte_size(), prot, libc::MAP_SHARED | libc::MAP_FIXED, empty, 0) };
+    assert_eq!(mapped, at);
+    // SAFETY: memfd_create has returned this descriptor, and nobody else has it.
+    drop(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(empty) });
+}
+
+#[test]
+fn a_lease_without_memory_is_told_of_and_not_lent_again() {
+    let account = pools(1 << 20, 1 << 20).open();
+    let lease = account.borrow(2 * PAGE).unwrap().lease;
+    let name = lease.name().to_string();
+    let input = lease.buffer(lease.locate(PAGE, 4).unwrap());
+    assert_eq!(lease.fault(), None);
+    take_memory_away(&lease);
+    assert_eq!(input.read_u32(0), Some(0));
+    let text = format!(
+        "lease '{name}' can no longer be used: the system had no memory for it when it was touched at offset 4096; return it \
+         and borrow another"
+    );
+    assert_eq!(input.fault(), Some(text));
+    drop((input, lease));
+    account.give_back(&name).unwrap();
+    assert!(account.borrow(2 * PAGE).unwrap().lease.name().to_string() != name);
+}
