@@ -1,0 +1,176 @@
+"""Do Triton's clients reach device memory through nerite?
+
+The server's driver, and the client's, is the stand-in of crates/cuda/tests/stand_in: CUDA's symbols over host memory, no
+CUDA. It proves who asks the driver what, and that everything is given back.
+"""
+
+import base64
+import contextlib
+import ctypes
+import pathlib
+import shutil
+import struct
+import subprocess
+import time
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from doors import Refused, http_call, open_door
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2] / "crates/cuda/tests/stand_in/stand_in_driver.c"
+DELAY_MS = 1500
+DELAYED = f"""\
+backend: "identity"
+input [ {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }} ]
+output [ {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }} ]
+parameters {{ key: "execute_delay_ms" value {{ string_value: "{DELAY_MS}" }} }}
+"""
+
+
+class Device:
+    """The driver as a client uses it: allocations on device 0, their handles, copies."""
+
+    def __init__(self, library: pathlib.Path):
+        self.cuda = ctypes.CDLL(str(library))
+        self.call("cuInit", 0)
+        context, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.call("cuCtxPushCurrent_v2", context)
+        self.call("cuStreamCreate", ctypes.byref(self.stream), 1)
+
+    def call(self, name: str, *words) -> None:
+        code = getattr(self.cuda, name)(*words)
+        assert code == 0, f"{name}: {code}"
+
+    @contextlib.contextmanager
+    def memory(self, byte_size: int):
+        """An address and its handle, as `cuda_shared_memory.get_raw_handle` gives it."""
+        address, handle = ctypes.c_uint64(), (ctypes.c_char * 64)()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(byte_size))
+        self.call("cuIpcGetMemHandle", handle, address)
+        yield address.value, base64.b64encode(bytes(handle))
+        self.call("cuMemFree_v2", address)
+
+    def write(self, address: int, content: bytes) -> None:
+        size = ctypes.c_size_t(len(content))
+        self.call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(address), content, size, self.stream)
+
+    def read(self, address: int, byte_size: int) -> bytes:
+        into = ctypes.create_string_buffer(byte_size)
+        size = ctypes.c_size_t(byte_size)
+        self.call("cuMemcpyDtoHAsync_v2", into, ctypes.c_uint64(address), size, self.stream)
+        return into.raw
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> pathlib.Path:
+    compiler = shutil.which("cc") or pytest.skip("there is no C compiler")
+    library = tmp_path_factory.mktemp("stand_in") / "libstand_in_driver.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-pthread", "-o", library, SOURCE], check=True)
+    return library
+
+
+@pytest.fixture(scope="module")
+def device(library) -> Device:
+    return Device(library)
+
+
+@pytest.fixture(scope="module")
+def cuda_server(launcher, library, device, tmp_path_factory):
+    """A server over the stand-in, and where it counts what it has open."""
+    if launcher.oracle:
+        pytest.skip("2.51 here is built without GPUs")
+    counts = tmp_path_factory.mktemp("counts") / "counts"
+    repository = launcher.copy_of("cuda", "identity_fp32", "identity_bytes")
+    (repository / "delayed" / "1").mkdir(parents=True)
+    (repository / "delayed" / "config.pbtxt").write_text(DELAYED)
+    with pytest.MonkeyPatch.context() as patch:
+        # This process has opened its own driver by now, and counts apart.
+        patch.setenv("NERITE_CUDA_LIBRARY", str(library))
+        patch.setenv("STAND_IN_COUNTS", str(counts))
+        with launcher.running("cuda", repository=repository) as found:
+            found.counts = counts
+            yield found
+
+
+def imports(server) -> int:
+    """IPC handles that the server has open: the third of the stand-in's counts."""
+    return struct.unpack_from("<3q", server.counts.read_bytes())[2]
+
+
+def carried(server) -> int:
+    """Bytes that went between host and device."""
+    name = 'nerite_copied_bytes_total{reason="cross_device"} '
+    page = http_call(server.metrics, "GET", "/metrics").body.decode()
+    return next(int(line.removeprefix(name)) for line in page.splitlines() if line.startswith(name))
+
+
+def client_of(kind, server):
+    return kind.InferenceServerClient(server.http if kind is tritonclient.http else server.grpc)
+
+
+def tensors(kind, datatype: str, count: int, byte_size: int):
+    """INPUT0 at the start of the region `gpu`, OUTPUT0 behind it."""
+    given = kind.InferInput("INPUT0", [count], datatype)
+    given.set_shared_memory("gpu", byte_size)
+    wanted = kind.InferRequestedOutput("OUTPUT0")
+    wanted.set_shared_memory("gpu", byte_size, offset=byte_size)
+    return [given], [wanted]
+
+
+@pytest.mark.parametrize("kind", [tritonclient.http, tritonclient.grpc])
+def test_tritons_clients_infer_through_device_memory(cuda_server, device, kind):
+    with device.memory(4096) as (address, handle), contextlib.closing(client_of(kind, cuda_server)) as client:
+        client.unregister_cuda_shared_memory()
+        client.register_cuda_shared_memory("gpu", handle, 0, 4096)
+        numbers = np.arange(100, dtype=np.float32).tobytes()
+        device.write(address, numbers)
+        before = carried(cuda_server)
+        given, wanted = tensors(kind, "FP32", 100, 400)
+        client.infer("identity_fp32", given, outputs=wanted)
+        assert device.read(address + 400, 400) == numbers
+        assert carried(cuda_server) - before == 800
+        texts = b"".join(struct.pack("<I", len(text)) + text for text in [b"a", b"", b"ccc"])
+        device.write(address, texts)
+        given, wanted = tensors(kind, "BYTES", 3, len(texts))
+        client.infer("identity_bytes", given, outputs=wanted)
+        assert device.read(address + len(texts), len(texts)) == texts
+        client.unregister_cuda_shared_memory("gpu")
+        assert imports(cuda_server) == 0
+
+
+@pytest.mark.parametrize("kind", [tritonclient.http, tritonclient.grpc])
+def test_a_region_that_a_request_uses_stays_until_it_is_answered(cuda_server, device, kind):
+    with device.memory(4096) as (address, handle), contextlib.closing(client_of(kind, cuda_server)) as client:
+        client.register_cuda_shared_memory("gpu", handle, 0, 4096)
+        device.write(address, b"abcd")
+        given, wanted = tensors(kind, "FP32", 1, 4)
+        before = carried(cuda_server)
+        with contextlib.closing(client_of(kind, cuda_server)) as other:
+            if kind is tritonclient.http:
+                waiting = other.async_infer("delayed", given, outputs=wanted).get_result
+            else:
+                answers = []
+                other.async_infer("delayed", given, lambda result, error: answers.append((result, error)), outputs=wanted)
+                waiting = lambda: comes(lambda: answers)  # noqa: E731
+            # Its input has been carried, so the model runs, and waits.
+            comes(lambda: carried(cuda_server) > before)
+            client.unregister_cuda_shared_memory()
+            assert "gpu" in str(client.get_cuda_shared_memory_status())
+            assert imports(cuda_server) == 1
+            waiting()
+        assert device.read(address + 4, 4) == b"abcd"
+        assert imports(cuda_server) == 0
+        with open_door("http", cuda_server) as door, pytest.raises(Refused, match="Unable to find cuda shared memory"):
+            door.status("cuda", "gpu")
+
+
+def comes(happens) -> None:
+    """Waits for something. How long it takes is no matter of these tests, only that it comes."""
+    for _ in range(2000):
+        if happens():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never came")
