@@ -8,11 +8,12 @@
 
 use std::sync::Arc;
 
-use nerite_memory::{Buffer, Reason, Slot, Staging};
+use nerite_memory::{Buffer, Extent, Reason, Slot, Staging};
 use nerite_request::{Output, Request, Status};
+use nerite_tensor::Tensor;
 
 use crate::job::too_small;
-use crate::{Batch, Instance, Job, Times, now_ns};
+use crate::{Batch, Instance, Job, Times};
 
 /// An [`Instance`] that computes on the host, and what carries the memory of devices to it and back.
 pub struct Staged {
@@ -33,10 +34,12 @@ impl Instance for Staged {
             return self.instance.run(batch);
         }
         let Batch { jobs, meter } = batch;
+        let times = Times::begin();
         let mut ready = Vec::with_capacity(jobs.len());
-        for mut job in jobs {
-            let times = Times::begin();
-            match job.bring_home(&self.staging) {
+        let brought = side_by_side(&jobs, &*self.staging);
+        for (index, mut job) in jobs.into_iter().enumerate() {
+            let own = brought.iter().filter_map(|(name, parts)| Some((name.as_str(), parts.get(index)?)));
+            match job.bring_home(times.start, &self.staging, own.collect()) {
                 Ok(()) => ready.push(job),
                 Err(error) => job.finish(Err(error), times, &*meter),
             }
@@ -47,9 +50,41 @@ impl Instance for Staged {
     }
 }
 
+/// Inputs of jobs that run together, carried into one piece of memory in the order of the jobs: a runtime that joins their rows
+/// finds them joined. An input that not all of them have on a device is left out, and so is one that cannot be carried: alone,
+/// each job will tell whose fault that is.
+fn side_by_side(jobs: &[Job], staging: &dyn Staging) -> Vec<(String, Vec<Buffer>)> {
+    let [first, _, ..] = jobs else { return Vec::new() };
+    let parts_of = |name: &str| {
+        let part = |job: &Job| Some(job.input(name)?.data.clone()).filter(|data| !data.place().is_host());
+        jobs.iter().map(part).collect::<Option<Vec<Buffer>>>()
+    };
+    let names = first.inputs().iter().map(|input| input.name.clone());
+    names.filter_map(|name| parts_of(&name).and_then(|parts| carry(&parts, staging)).map(|home| (name, home))).collect()
+}
+
+fn carry(parts: &[Buffer], staging: &dyn Staging) -> Option<Vec<Buffer>> {
+    let mut slot = staging.slot(parts.iter().map(Buffer::len).sum()).ok()?;
+    // What lies end to end on the device crosses the bus at once.
+    let joined = Buffer::joined(&parts.iter().collect::<Vec<_>>()).map(|whole| vec![whole]);
+    let mut at = 0;
+    for part in joined.as_deref().unwrap_or(parts) {
+        slot.fill_from(at, part, Reason::CrossDevice).ok()?;
+        at += part.len();
+    }
+    let whole = slot.filled().into_buffer();
+    let mut at = 0;
+    let slice = |part: &Buffer| {
+        let extent = Extent::new(at, part.len(), whole.len()).ok()?;
+        at = extent.end();
+        Some(whole.slice(extent))
+    };
+    parts.iter().map(slice).collect()
+}
+
 /// What was put aside of a request while its runtime sees memory of the host.
 pub(crate) struct Away {
-    /// When carrying began, in ns of [`now_ns`]: it is part of making the inputs ready, not of the queue.
+    /// When carrying began, in ns of [`crate::now_ns`]: it is part of making the inputs ready, not of the queue.
     since: u64,
     staging: Arc<dyn Staging>,
     /// Not read again, but the client's regions count as used until its request has been answered.
@@ -64,14 +99,20 @@ impl Away {
             || request.wanted.iter().filter_map(|wanted| wanted.slot.as_ref()).any(|slot| !slot.place().is_host())
     }
 
-    /// Copies inputs to the host and puts the places of outputs aside.
-    pub(crate) fn take(request: &mut Request, staging: &Arc<dyn Staging>) -> Result<Away, Status> {
-        let (since, mut inputs, mut outputs) = (now_ns(), Vec::new(), Vec::new());
+    /// Copies inputs to the host, those apart that are in `brought` already, and puts the places of outputs aside.
+    pub(crate) fn take(
+        request: &mut Request,
+        since: u64,
+        staging: &Arc<dyn Staging>,
+        brought: Vec<(&str, &Buffer)>,
+    ) -> Result<Away, Status> {
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for input in request.inputs.iter_mut().filter(|input| !input.data.place().is_host()) {
-            let mut slot = staging.slot(input.data.len()).map_err(|full| Status::unavailable(full.to_string()))?;
-            slot.fill_from(0, &input.data, Reason::CrossDevice)
-                .map_err(|error| Status::internal(format!("input '{}': {error}", input.name)))?;
-            inputs.push(std::mem::replace(&mut input.data, slot.filled().into_buffer()));
+            let home = match brought.iter().find(|(name, _)| *name == input.name) {
+                Some((_, home)) => (*home).clone(),
+                None => carried(input, &**staging)?,
+            };
+            inputs.push(std::mem::replace(&mut input.data, home));
         }
         for wanted in &mut request.wanted {
             if let Some(slot) = wanted.slot.take_if(|slot| !slot.place().is_host()) {
@@ -121,6 +162,13 @@ impl Away {
             }
         }
     }
+}
+
+fn carried(input: &Tensor, staging: &dyn Staging) -> Result<Buffer, Status> {
+    let mut slot = staging.slot(input.data.len()).map_err(|full| Status::unavailable(full.to_string()))?;
+    slot.fill_from(0, &input.data, Reason::CrossDevice)
+        .map_err(|error| Status::internal(format!("input '{}': {error}", input.name)))?;
+    Ok(slot.filled().into_buffer())
 }
 
 impl std::fmt::Debug for Away {

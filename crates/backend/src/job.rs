@@ -148,10 +148,16 @@ impl Job {
         Away::is(&self.request)
     }
 
-    /// Brings its tensors to this host, through `staging`. Its outputs go back to their devices when it is finished.
-    pub(crate) fn bring_home(&mut self, staging: &Arc<dyn Staging>) -> Result<(), Status> {
+    /// Brings its tensors to this host, through `staging`, where that began at `since` and is done for those `brought`. Its
+    /// outputs go back to their devices when it is finished.
+    pub(crate) fn bring_home(
+        &mut self,
+        since: u64,
+        staging: &Arc<dyn Staging>,
+        brought: Vec<(&str, &Buffer)>,
+    ) -> Result<(), Status> {
         if self.is_away() {
-            self.away = Some(Box::new(Away::take(&mut self.request, staging)?));
+            self.away = Some(Box::new(Away::take(&mut self.request, since, staging, brought)?));
         }
         Ok(())
     }

@@ -232,6 +232,24 @@ fn jobs_of_a_batch_lie_where_they_like() {
 }
 
 #[test]
+fn jobs_of_a_batch_are_carried_side_by_side_and_not_gathered_again() {
+    let _alone = alone();
+    let (seen, one, other) = (Seen::default(), on_device(&[1, 2, 3]), on_device(&[4]));
+    let part = |at, len| one.buffer(Extent::new(at, len, 12).unwrap());
+    let before = (copied_bytes(Reason::CrossDevice), copied_bytes(Reason::BatchGather));
+    let jobs = vec![
+        job(&seen, part(0, 4), None),
+        job(&seen, part(4, 8), Some(one.slot(Extent::new(0, 8, 12).unwrap()))),
+        job(&seen, whole(&other), Some(other.slot(Extent::whole(4)))),
+    ];
+    run(Joined::new(NegateRows { asks: false }, true), Arc::new(HeapStaging), jobs);
+    let after = (copied_bytes(Reason::CrossDevice), copied_bytes(Reason::BatchGather));
+    assert_eq!((after.0 - before.0, after.1 - before.1), (16 + 12, 0));
+    assert_eq!((numbers_of(&one), numbers_of(&other)), (vec![-2, -3, 3], vec![-4]));
+    assert_eq!(seen.lock().unwrap()[0].outputs[0].data.numbers::<i32>(), Some(&[-1][..]));
+}
+
+#[test]
 fn a_place_that_is_too_small_is_told_in_tritons_words() {
     let _alone = alone();
     let text = "shared memory size specified with the request for output 'Y' (4 bytes) should be at least 8 bytes to hold \
