@@ -15,7 +15,7 @@ from nerite import _buffers
 from nerite._buffers import ManagedInput, ManagedOutput, TensorBuffer
 from nerite._datatypes import BytesLike
 from nerite._pool import Block, Pool
-from nerite._session import ANSWER_S, LeaseTransport, Session, default_path, server_id_among
+from nerite._session import ANSWER_S, Holding, LeaseTransport, Session, default_path, server_id_among
 from nerite._transports import WAYS, Refused, RegionTransport, Transport
 
 # How Triton's servers say that they know no region of a name.
@@ -209,7 +209,7 @@ class Placing:
         self.session = session
         self.key, self._tag = session.new_key()
         self.asked: set[str] = set()
-        self._held: set[str] = set()
+        self._held: set[Holding] = set()
         self._ending = threading.Lock()
         self._given_up = False
 
@@ -226,7 +226,10 @@ class Placing:
                 # What was given up may be lent for something else already.
                 if leases and self._given_up:
                     raise InferenceServerException("the response came after its outputs were given up")
-                return {output: self.session.placed(*place, self._held) for output, *place in leases}
+                return {
+                    output: self.session.placed(name, offset, byte_size, self._held)
+                    for output, name, offset, byte_size in leases
+                }
         except Refused as refusal:
             raise InferenceServerException(f"outputs lie in leases that cannot be had: {refusal}") from refusal
 

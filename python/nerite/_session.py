@@ -18,7 +18,7 @@ import socket
 import struct
 import threading
 import weakref
-from typing import Callable, Iterable, Optional, Sequence
+from typing import Callable, Iterable, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -46,6 +46,8 @@ ERROR_CODE, ERROR_MESSAGE = 1, 2
 LEASE_NAME, LEASE_BYTE_SIZE, LEASE_DESCRIPTOR = 1, 2, 3
 # What a server's metadata lists among its extensions, with 32 hexadecimal digits and a bracket behind it.
 SERVER_EXTENSION = "nerite_server("
+# A lease that a request holds: its name and the number of the holding, for it may be lent to the same request again.
+Holding = Tuple[str, int]
 # gRPC's numbers of failures that asking again does not change.
 FINAL_CODES = {7: "permission denied", 12: "unimplemented", 16: "unauthenticated"}
 
@@ -71,10 +73,11 @@ class Session:
         self._lock = threading.Lock()
         self._last_id = 0
         self._tags = itertools.count(1)
+        self._holdings = itertools.count()
         # Mappings by name: a lease that is lent a second time comes without its descriptor.
         self._mappings: dict[str, np.ndarray] = {}
         # Leases that are to be returned, each with the set of those that its request holds.
-        self._returns: collections.deque[tuple[str, set[str]]] = collections.deque()
+        self._returns: collections.deque[tuple[Holding, set[Holding]]] = collections.deque()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.settimeout(answer_s)
@@ -116,9 +119,9 @@ class Session:
         for first in range(0, len(missing), DESCRIPTORS_MAX):
             self._fetch(missing[first : first + DESCRIPTORS_MAX])
 
-    def placed(self, name: str, offset: int, byte_size: int, held: set[str]) -> Block:
-        """An output in a lease that was fetched. The lease goes back when nothing refers to the block any more; until then its
-        name is in ``held``."""
+    def placed(self, name: str, offset: int, byte_size: int, held: set[Holding]) -> Block:
+        """An output in a lease that was fetched. The lease goes back when nothing refers to the block any more; until then it is
+        in ``held``."""
         self._drain()
         memory = self._mappings.get(name)
         if memory is None or offset < 0 or byte_size < 0 or offset + byte_size > memory.nbytes:
@@ -126,8 +129,9 @@ class Session:
         slab = Slab(name, memory[offset : offset + byte_size], keeper=self)
         slab.lent = 1
         block = Block(slab, 0, byte_size)
-        held.add(name)
-        weakref.finalize(block, self._let_go, name, held).atexit = False
+        holding = name, next(self._holdings)
+        held.add(holding)
+        weakref.finalize(block, self._let_go, holding, held).atexit = False
         return block
 
     def new_key(self) -> tuple[str, int]:
@@ -135,10 +139,10 @@ class Session:
         tag = next(self._tags)
         return f"{self.key}-{tag}", tag
 
-    def abandon(self, tag: int, held: Iterable[str] = ()) -> None:
+    def abandon(self, tag: int, held: Iterable[Holding] = ()) -> None:
         """No further answer to requests of this tag will be looked at: what was or will be placed for them comes back, but for
         the leases in ``held``. Waits for nobody."""
-        call = (CLIENT_ABANDON, _protobuf.encode([(ABANDON_TAG, tag), *((ABANDON_KEPT, name) for name in held)]))
+        call = (CLIENT_ABANDON, _protobuf.encode([(ABANDON_TAG, tag), *((ABANDON_KEPT, name) for name, _ in held)]))
         try:
             self._send_now(_protobuf.encode([call]))
         except OSError:
@@ -168,9 +172,9 @@ class Session:
         """Ends the session at once: the server takes back what it lent."""
         self._socket.close()
 
-    def _let_go(self, name: str, held: set[str]) -> None:
+    def _let_go(self, holding: Holding, held: set[Holding]) -> None:
         """A placed output is no longer used. A finalizer, which runs anywhere: it takes no lock and waits for nobody."""
-        self._returns.append((name, held))
+        self._returns.append((holding, held))
         self._return_held()
 
     def _return_held(self) -> None:
@@ -184,7 +188,7 @@ class Session:
         if not going:
             return
         try:
-            self._send_now(_protobuf.encode([(CLIENT_RETURNED, name) for name, _ in going]))
+            self._send_now(_protobuf.encode([(CLIENT_RETURNED, name) for (name, _), _ in going]))
         except BlockingIOError:
             self._returns.extend(going)
             return
@@ -192,8 +196,8 @@ class Session:
             # The session is over: the server has them all.
             pass
         # Only now: what is abandoned before this went out must not come back twice, for it may be lent again in between.
-        for name, held in going:
-            held.discard(name)
+        for holding, held in going:
+            held.discard(holding)
 
     def _send_now(self, packet: bytes) -> None:
         # Not the socket's own send, which waits for room first. A packet goes whole or not at all, so no lock is needed.
@@ -424,7 +428,7 @@ def _map(descriptor: int, byte_size: int) -> np.ndarray:
         raise OSError(number, os.strerror(number))
     memory = (ctypes.c_ubyte * byte_size).from_address(address)
     weakref.finalize(memory, _libc.munmap, address, byte_size).atexit = False
-    return np.frombuffer(memory, dtype=np.uint8)
+    return np.frombuffer(memoryview(memory), dtype=np.uint8)
 
 
 def _refusal(error: bytes) -> Refused:

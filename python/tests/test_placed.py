@@ -342,7 +342,7 @@ def test_an_abandoned_request_places_nothing_more(server):
     key, tag = session.new_key()
     with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
         kept, lost = (told(ask_plainly(client, "grpc", key), "grpc")["shared_memory_region"] for _ in range(2))
-        session.abandon(tag, [kept])
+        session.abandon(tag, [(kept, 0)])
         session.fetch([kept])
         with pytest.raises(Refused, match="no lease of that name"):
             session.fetch([lost])

@@ -140,6 +140,7 @@ def test_a_lease_with_fewer_bytes_than_it_says_is_refused(server):
 def test_refused_leases_leave_no_descriptor(server):
     session = Session(server.path)
     server.seals = 0
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         with pytest.raises(Refused):

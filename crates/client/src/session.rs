@@ -18,6 +18,7 @@ mod returns;
 mod socket;
 mod stream;
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -232,7 +233,7 @@ impl Session {
     async fn send(&self, call: Call) -> Result<Waiter, Error> {
         let mut waiting = calls::begin(&self.0);
         let returned = self.0.returns.take();
-        let message = v1::ClientMessage { id: waiting.id(), returned, call: Some(call) };
+        let mut message = v1::ClientMessage { id: waiting.id(), returned, call: Some(call) };
         let bytes = message.encode_to_vec();
         let max = self.0.terms.packet_bytes_max;
         if bytes.len() as u64 > max {
@@ -244,12 +245,19 @@ impl Session {
         }
         // A call that is dropped while it is sent is cancelled as well: the packet may be out.
         waiting.expects_answers();
-        match self.0.socket.send(&bytes).await {
+        let sent = match self.0.send_now(&message, &bytes) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                // What is returned goes with another packet: those that wait for room pass each other.
+                self.0.returns.put_back(std::mem::take(&mut message.returned));
+                self.0.socket.send(&message.encode_to_vec()).await
+            }
+            sent => sent,
+        };
+        match sent {
             // The server has closed: what it said before is still to be received, and tells more.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             sent => sent.map_err(|error| self.0.broken(&error.to_string()))?,
         }
-        self.0.tags.returned(&message.returned);
         Ok(waiting)
     }
 }

@@ -104,8 +104,7 @@ impl Lease {
 fn give_back(session: &Shared, name: &str, byte_size: usize) {
     let Some(returned) = session.returns.add(name.to_owned(), byte_size) else { return };
     let message = v1::ClientMessage { id: 0, returned, call: None };
-    match session.socket.send_now(&message.encode_to_vec()) {
-        Ok(()) => session.tags.returned(&message.returned),
-        Err(_) => session.returns.put_back(message.returned),
+    if session.send_now(&message, &message.encode_to_vec()).is_err() {
+        session.returns.put_back(message.returned);
     }
 }

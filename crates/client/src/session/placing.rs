@@ -6,6 +6,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,8 +22,9 @@ use super::limits::DESCRIPTORS_MAX;
 use super::{Lease, Session, Shared};
 use crate::{Error, Request, Response};
 
-/// Leases that responses named, each with the tag of its request, until their return has been sent: what is abandoned before
-/// that must not come back twice, for it may be lent again in between.
+/// Leases that responses named, each with the tag of its request, until they are returned. The lock is held while packets about
+/// leases are sent: what is abandoned must not come back a second time, for it may be lent again in between, and what was
+/// returned may be named again at once.
 #[derive(Default)]
 pub(super) struct Tags {
     last: AtomicU64,
@@ -36,18 +38,6 @@ impl Tags {
 
     fn hold(&self, name: &str, tag: u64) {
         self.lock().insert(name.to_owned(), tag);
-    }
-
-    /// The server knows that these are returned.
-    pub(super) fn returned(&self, names: &[String]) {
-        let mut held = self.lock();
-        for name in names {
-            held.remove(name);
-        }
-    }
-
-    fn held_for(&self, tag: u64) -> Vec<String> {
-        self.lock().iter().filter(|(_, of)| **of == tag).map(|(name, _)| name.clone()).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, u64>> {
@@ -125,7 +115,9 @@ impl Drop for Placing {
             return;
         }
         let shared = &self.session.0;
-        let abandon = v1::Abandon { tag: self.tag, kept: shared.tags.held_for(self.tag) };
+        let held = shared.tags.lock();
+        let kept = held.iter().filter(|(_, tag)| **tag == self.tag).map(|(name, _)| name.clone()).collect();
+        let abandon = v1::Abandon { tag: self.tag, kept };
         let message = v1::ClientMessage { id: 0, returned: Vec::new(), call: Some(Call::Abandon(abandon)) };
         // Best effort: what cannot be said now, the session's end says.
         let _ = shared.socket.send_now(&message.encode_to_vec());
@@ -144,6 +136,16 @@ impl Session {
 }
 
 impl Shared {
+    /// Sends a packet if there is room, and with it what it returns.
+    pub(super) fn send_now(&self, message: &v1::ClientMessage, encoded: &[u8]) -> io::Result<()> {
+        let mut held = self.tags.lock();
+        self.socket.send_now(encoded)?;
+        for name in &message.returned {
+            held.remove(name);
+        }
+        Ok(())
+    }
+
     /// Maps leases without taking them: they are taken by whoever has the response that named them.
     pub(super) fn map_all(
         self: &Arc<Shared>,
