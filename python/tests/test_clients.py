@@ -272,8 +272,9 @@ def test_streams_take_managed_inputs(client, server, protocol, way):
     client.start_stream(lambda result, error: answers.put((result, error)))
     values, _ = managed(client, protocol, np.array([4, 5, 6], np.int32), "INT32", "IN")
     delays, _ = managed(client, protocol, np.array([0, 0, 0], np.uint32), "UINT32", "DELAY")
-    for request_id in ("one", ""):
-        client.async_stream_infer("repeat_int32", [values, delays], request_id=request_id)
+    outputs = [None, [nerite.grpc.InferOutput("OUT")], [nerite.grpc.InferOutput("OUT", [1], "INT32")]]
+    for request_id, asked in zip(("one", "two", ""), outputs):
+        client.async_stream_infer("repeat_int32", [values, delays], request_id=request_id, outputs=asked)
         got = [answers.get(timeout=20) for _ in range(3)]
         assert [error for _, error in got] == [None] * 3
         assert [result.as_numpy("OUT")[0] for result, _ in got] == [4, 5, 6]

@@ -377,6 +377,27 @@ def test_a_socket_is_used_only_with_its_own_server(launcher, protocol, monkeypat
         assert "is not seen to be that of" in client._buffers.refusals()["lease"]
 
 
+def test_another_kind_of_server_is_not_that_of_a_socket_found_by_default(launcher, protocol, monkeypatch):
+    nerite_server, triton = launcher.get("nerite"), launcher.get("triton")
+    monkeypatch.setenv("NERITE_SESSION_SOCKET", nerite_server.session_socket)
+    m = module(protocol)
+    with m.InferenceServerClient(triton.url(protocol)) as client:
+        result = client.infer("identity_fp32", [m_input(protocol)], outputs=[m.InferOutput("OUTPUT0")])
+        assert not result._placed
+        assert result.as_numpy("OUTPUT0").tolist() == list(range(COUNT))
+        assert client.buffer_transport == "region"
+        assert "is not seen to be that of" in client._buffers.refusals()["lease"]
+
+
+def test_a_server_behind_a_unix_socket_is_known_by_its_name(launcher, tmp_path, monkeypatch):
+    server = launcher.get("nerite", f"--grpc-socket={tmp_path}/grpc.sock")
+    monkeypatch.setenv("NERITE_SESSION_SOCKET", server.session_socket)
+    with nerite.grpc.InferenceServerClient(f"unix:{tmp_path}/grpc.sock") as client:
+        assert client.buffer_transport == "lease"
+        result = client.infer("identity_fp32", [m_input("grpc")], outputs=[nerite.grpc.InferOutput("OUTPUT0")])
+        assert result._placed
+
+
 def streamed(server, count, **options):
     """What an identity model answers to ``count`` requests of one stream."""
     answers = queue.Queue()

@@ -9,7 +9,8 @@
 //!
 //! Both clients speak to nerite and to every other server of Triton's protocols, over TCP and Unix sockets. A
 //! [`Region`] is shared memory of this process; registered, it takes inputs to the model and results back without
-//! a copy by either client or protocol.
+//! a copy by either client or protocol. Where the server is nerite's, a [`Session`] borrows memory of the server instead, and
+//! takes outputs of any size; a [`Loan`] falls back to bytes in the message elsewhere.
 //!
 //! ```no_run
 //! use nerite_client::{DataType, Region, Request, http};

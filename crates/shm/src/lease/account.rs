@@ -1,6 +1,6 @@
 //! What does one session have, and what may it still borrow?
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -142,7 +142,7 @@ impl Account {
         if state.abandoned.len() > ABANDONED_MAX {
             state.abandoned.pop_front();
         }
-        let kept: Vec<_> = kept.iter().filter_map(|name| LeaseName::parse(name)).collect();
+        let kept: HashSet<_> = kept.iter().filter_map(|name| LeaseName::parse(name)).collect();
         let unseen = |(name, lent): &(&LeaseName, &Lent)| lent.tag == tag && !kept.contains(name);
         let mine: Vec<_> = state.lent.iter().filter(unseen).map(|(name, _)| *name).collect();
         for name in mine {
