@@ -213,6 +213,8 @@ fn messages() -> Vec<Vec<u8>> {
         infer(echo.encode_to_vec()),
         Call::Cancel(v1::Cancel { id: 9 }),
         Call::SessionStatus(v1::SessionStatus {}),
+        Call::Fetch(v1::Fetch { names: vec!["lease-00000000000000000000000000000000".to_owned()] }),
+        Call::Abandon(v1::Abandon { tag: 1, kept: vec!["lease-00000000000000000000000000000000".to_owned()] }),
         Call::InspectRegions(v1::InspectRegions {
             after: Some(v1::RegionCursor { session: 1, name: "r".into() }),
             name: Some("r".into()),
@@ -289,6 +291,14 @@ async fn floods_of_requests_and_names_are_refused_one_by_one() {
     let returned = vec!["lease-00000000000000000000000000000000".to_owned(); 2000];
     raw.send(&v1::ClientMessage { id: 301, returned, call: None }.encode_to_vec());
     assert_eq!(raw.refusal(), "2000 of 2000 names are no leases of this session");
+    raw.call(302, Call::Fetch(v1::Fetch { names: vec!["lease".into(); 129] }));
+    assert!(raw.refusal().starts_with("129 leases are asked for, at most 128"));
+    for tag in 0..3000 {
+        raw.call(
+            0,
+            Call::Abandon(v1::Abandon { tag, kept: vec!["lease-00000000000000000000000000000000".into(); 100] }),
+        );
+    }
     unhurt(&neighbour).await;
     // Before that, all would be refused as cancelled and none be held.
     tokio::task::block_in_place(|| House::until("the first", || house.held.count() > 0));
