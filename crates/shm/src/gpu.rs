@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_cuda::{Driver, PageLock};
 
+use crate::limits::LOCKED_EMPTY_BYTES_MAX;
+
 /// The driver, and whether clients' memory is page-locked for it.
 #[derive(Clone, Debug)]
 pub struct Gpu {
@@ -27,13 +29,23 @@ impl Gpu {
         &self.driver
     }
 
-    /// Locks memory that was just mapped, if that is wanted. A failure is told to the log alone: such memory is slower to
-    /// transfer and otherwise as good.
+    /// Locks memory that was just mapped, if that is wanted; `present` says that it has its pages. A failure is told to the log
+    /// alone: such memory is slower to transfer and otherwise as good.
     ///
     /// # Safety
     /// The range is mapped, and stays so until the PageLock is dropped.
-    pub(crate) unsafe fn lock(gpu: Option<&Gpu>, what: &str, at: NonNull<u8>, len: usize) -> Option<PageLock> {
+    pub(crate) unsafe fn lock(
+        gpu: Option<&Gpu>,
+        what: &str,
+        at: NonNull<u8>,
+        len: usize,
+        present: bool,
+    ) -> Option<PageLock> {
         let gpu = gpu.filter(|gpu| gpu.lock_pages)?;
+        if !present && len > LOCKED_EMPTY_BYTES_MAX {
+            log::debug!("{what} has no pages yet and is too large to be page-locked with them");
+            return None;
+        }
         // SAFETY: the caller's promise, passed on.
         match unsafe { PageLock::new(&gpu.driver, at, len) } {
             Ok(lock) => Some(lock),

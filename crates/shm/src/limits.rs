@@ -25,6 +25,10 @@ pub const SHARDS: usize = if cfg!(shuttle) { 1 } else { 256 };
 /// Objects counted for the text of an error; past that it says "or more". A refused call must stay cheap.
 pub const OBJECTS_COUNTED_MAX: usize = 1000;
 
+/// Memory without pages of its own that is page-locked at the most: a sparse object, a fresh lease. Locking gives it all its
+/// pages, so what is larger would hold its registration up, and the thread that serves it, for as long as a client likes.
+pub const LOCKED_EMPTY_BYTES_MAX: usize = 64 << 20;
+
 const _: () = assert!(usize::BITS == 64, "offsets and sizes are u64 on the wire and usize here");
 const _: () = assert!(SHARDS.is_power_of_two());
 const _: () = assert!(REGIONS_MAX < WATCHED_MAX && WATCHED_MAX < 65_530);

@@ -38,6 +38,7 @@ pub(crate) struct PosixObject {
     key: Box<str>,
     file: File,
     byte_size: u64,
+    present: bool,
     identity: Identity,
 }
 
@@ -56,7 +57,9 @@ impl PosixObject {
         if i64::try_from(byte_size).is_err() {
             return Err(format!("its size, {}, is negative", byte_size as i64));
         }
-        Ok(PosixObject { key: key.into(), file, byte_size, identity: Identity::of(&found) })
+        // Blocks are of 512 bytes, whatever the file system says of its own.
+        let present = found.blocks().saturating_mul(512) >= byte_size;
+        Ok(PosixObject { key: key.into(), file, byte_size, present, identity: Identity::of(&found) })
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -67,6 +70,10 @@ impl PosixObject {
 impl Object for PosixObject {
     fn byte_size(&self) -> u64 {
         self.byte_size
+    }
+
+    fn is_present(&self) -> bool {
+        self.present
     }
 
     fn map(&self, window: Window) -> io::Result<Box<dyn Mapping>> {

@@ -28,11 +28,12 @@ impl Region {
         Region { record, lock: None, mapping, _ticket: ticket }
     }
 
-    /// The same region, its memory page-locked if the host has a GPU and the operator wants it.
-    pub(crate) fn locked(self, gpu: Option<&Gpu>) -> Region {
+    /// The same region, its memory page-locked if the host has a GPU and the operator wants it. `present` says
+    /// that its object has its pages.
+    pub(crate) fn locked(self, gpu: Option<&Gpu>, present: bool) -> Region {
         let what = format!("region '{}'", self.record.name);
         // SAFETY: the mapping stays as it is until the Region drops it, which comes after the lock by the order of the fields.
-        let lock = unsafe { Gpu::lock(gpu, &what, self.mapping.base(), self.mapping.len()) };
+        let lock = unsafe { Gpu::lock(gpu, &what, self.mapping.base(), self.mapping.len(), present) };
         Region { lock, ..self }
     }
 

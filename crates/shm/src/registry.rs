@@ -136,10 +136,11 @@ impl Registry {
             ObjectError::Invalid { cause } => ShmError::Object { key: key.to_string(), cause },
         })?;
         let (mapping, ticket) = self.map(&*object, name, key, offset, byte_size)?;
+        let present = object.is_present();
         drop(object);
         let origin = Origin::System { key: key.into(), offset };
         let record = Arc::new(Record { name: name.into(), byte_size, origin });
-        self.insert(Region::new(record, mapping, ticket).locked(self.gpu.as_ref()))
+        self.insert(Region::new(record, mapping, ticket).locked(self.gpu.as_ref(), present))
     }
 
     fn try_register_cuda(&self, name: &str, raw: &[u8], device_id: i64, byte_size: u64) -> Result<(), ShmError> {

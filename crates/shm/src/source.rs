@@ -25,6 +25,11 @@ pub(crate) trait Object {
     /// Bytes it had when it was opened.
     fn byte_size(&self) -> u64;
 
+    /// Whether all of it has memory already, so that touching it takes none.
+    fn is_present(&self) -> bool {
+        true
+    }
+
     /// Maps a part of it.
     fn map(&self, window: Window) -> io::Result<Box<dyn Mapping>>;
 }

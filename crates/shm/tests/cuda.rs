@@ -328,6 +328,19 @@ fn locked(each: i64) {
     drop(loan);
     account.close();
     assert_eq!(counts().locked, 0);
+    // What has no pages yet is not given any by the gigabyte.
+    let sparse = format!("/nerite-cuda-sparse-{}", std::process::id());
+    let path = format!("/dev/shm{sparse}");
+    std::fs::File::create(&path).unwrap().set_len(1 << 30).unwrap();
+    for (bytes, locked) in [(1 << 30, 0), (32 << 20, each)] {
+        registry.register_system("sparse", &sparse, 0, bytes).unwrap();
+        assert_eq!(counts().locked, locked, "{bytes} bytes");
+        registry.unregister_system("sparse").unwrap();
+    }
+    std::fs::remove_file(&path).unwrap();
+    let large = pools.open().borrow(1 << 30).unwrap();
+    assert_eq!((large.lease.place(), counts().locked), (Place::Host, 0));
+    drop(large);
     // An operator may not want it.
     let unlocked = Registry::new(Options::default()).with_gpu(Some(Gpu::new(driver(), false)));
     unlocked.register_system("a", &key, 0, 8192).unwrap();

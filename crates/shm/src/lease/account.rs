@@ -261,7 +261,7 @@ impl Account {
         let index = Arc::downgrade(&self.pools.index);
         let what = format!("a lease of {size} bytes");
         // SAFETY: the mapping goes into the Lease, which drops it after the lock by the order of its fields.
-        let lock = unsafe { Gpu::lock(self.pools.gpu.as_ref(), &what, mapping.base(), mapping.len()) };
+        let lock = unsafe { Gpu::lock(self.pools.gpu.as_ref(), &what, mapping.base(), mapping.len(), false) };
         // SAFETY: the range is what mmap has just made, in its whole pages, and holds nothing but the lease; the Lease unmaps it
         // after `watch` is gone, by the order of its fields.
         let watch = unsafe { watch(mapping.base().as_ptr().expose_provenance(), mapping.len()) }.map_err(refused)?;
