@@ -201,8 +201,12 @@ fn bytes() {
     assert_eq!((registry.counts().cuda_mapped, registry.counts().cuda_mapped_bytes), (1, 1000));
     assert!(matches!(registry.locate("a", 1000, 0), Err(ShmError::OffsetBeyond { .. })));
     assert!(matches!(registry.locate("a", 999, 2), Err(ShmError::EndBeyond { .. })));
-    // The client may free its memory at any moment; what is open here stays so.
+    // The client may free its memory, or die, at any moment; what is open here stays so, and nothing ends the server.
     client.ask("free");
+    drop(client);
+    let mut home = Slot::heap(1000);
+    let read = home.fill_from(0, &registry.locate("a", 0, 1000).unwrap().into_buffer(), Reason::CrossDevice);
+    assert_eq!(read, Ok(()));
     registry.unregister_system("a").unwrap();
     assert_eq!(counts().imports, 1);
     registry.unregister_all_cuda().unwrap();
