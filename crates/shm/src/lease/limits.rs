@@ -22,8 +22,8 @@ pub(super) const LEASE_BYTES_MAX: usize = 1 << 46;
 /// would be missing, and made anew, when the gigabyte is needed again.
 pub(super) const WASTE_MAX: usize = 4;
 
-/// Leases this large ask for huge pages.
-pub(super) const HUGE_BYTES_MIN: usize = 4 << 20;
+/// A huge page.
+pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Parts of the table from names to leases, each behind its own lock.
 pub(super) const INDEX_SHARDS: usize = if cfg!(shuttle) { 1 } else { 16 };
