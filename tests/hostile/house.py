@@ -1,5 +1,10 @@
 """What is the server like that the hostile tests hurt?"""
 
+import importlib.util
+import pathlib
+
+import pytest
+
 DELAY_MS = 400
 LEASE_BYTES_MAX = 96 << 20
 SESSION_BYTES_MAX = 32 << 20
@@ -22,3 +27,10 @@ def put_delayed(repository, name: str, delay_ms: int) -> None:
     """A model that waits, and then copies its input."""
     (repository / name / "1").mkdir(parents=True)
     (repository / name / "config.pbtxt").write_text(DELAYED.replace("NAME", name).replace("MS", str(delay_ms)))
+
+
+def onnxruntime_library() -> str:
+    """The library that the installed Python package brings."""
+    spec = importlib.util.find_spec("onnxruntime")
+    found = sorted(pathlib.Path(spec.origin).parent.glob("capi/libonnxruntime.so*")) if spec else []
+    return str(found[0]) if found else pytest.skip("there is no ONNX Runtime")

@@ -166,6 +166,7 @@ def welcomed(path) -> Raw:
     raw.call(1, hello=HELLO)
     answer = raw.answer()
     assert answer.WhichOneof("answer") == "welcome", answer
+    raw.welcome = answer.welcome
     return raw
 
 
@@ -211,6 +212,7 @@ class SessionDoor:
 
     def __init__(self, path):
         self.raw = welcomed(path)
+        self.welcome = self.raw.welcome
         self.raw.socket.settimeout(None)
         self.ids, self.lock = itertools.count(2), threading.Lock()
         self.waiting: dict[int, queue.SimpleQueue] = {}

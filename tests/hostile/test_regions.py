@@ -7,9 +7,7 @@ the descriptors, mappings and memory it had before, and `/dev/shm` holds none of
 import concurrent.futures
 import contextlib
 import ctypes
-import importlib.util
 import os
-import pathlib
 import random
 import socket
 import struct
@@ -21,7 +19,7 @@ import make_models
 import numpy as np
 import pytest
 from doors import Asked, Given, Refused, check_refusal, open_door, refuses
-from house import DELAY_MS
+from house import DELAY_MS, onnxruntime_library
 from regions import SHM, Region, fresh_name
 from witness import MADE, any_door, comes_to, lent, mapped_objects, mappings, witnesses
 
@@ -172,12 +170,6 @@ def test_a_thousand_lost_regions_cost_no_more_than_whole_ones(victim, door):
 # ---------------------------------------------------------------------------------------------- inside the engines
 
 BIG = 16 << 20
-
-
-def onnxruntime_library() -> str:
-    spec = importlib.util.find_spec("onnxruntime")
-    found = sorted(pathlib.Path(spec.origin).parent.glob("capi/libonnxruntime.so*")) if spec else []
-    return str(found[0]) if found else pytest.skip("there is no ONNX Runtime")
 
 
 @pytest.fixture(scope="module", params=["embedded", "onnxruntime"])

@@ -1,0 +1,176 @@
+"""Is anything copied between a client's memory and a model?
+
+Twice asked: by the server's own count, and by a canary that is written after the request was sent. A model that waits before
+it reads finds the canary only if there is no copy, counted or not, on the way.
+"""
+
+import concurrent.futures
+import contextlib
+import time
+
+import graphs
+import make_models
+import numpy as np
+import pytest
+from doors import Asked, Given, http_call
+from house import DELAY_MS, onnxruntime_library, put_delayed
+from onnx import helper
+from witness import any_door, lent
+
+SIZE = 1 << 20
+COUNT = SIZE // 4
+REQUESTS = 20
+SIDE = 1024
+# Enough multiplications that the last input is read long after the request was sent.
+STEPS = 24
+
+PROTOCOLS = ["http", "grpc", "session"]
+
+
+def late() -> "graphs.onnx.ModelProto":
+    """LATE goes to OUTPUT0 once a long chain of products over EARLY is done, whose result (0) is added."""
+    nodes = [helper.make_node("MatMul", ["EARLY", "EARLY"], ["h0"])]
+    nodes += [helper.make_node("MatMul", [f"h{n}", "EARLY"], [f"h{n + 1}"]) for n in range(STEPS)]
+    nodes += [
+        helper.make_node("ReduceMax", [f"h{STEPS}"], ["most"], keepdims=0),
+        helper.make_node("Add", ["LATE", "most"], ["OUTPUT0"]),
+    ]
+    given = [graphs.value("EARLY", "FP32", [SIDE, SIDE]), graphs.value("LATE", "FP32", ["n"])]
+    return graphs.finish("late", nodes, given, [graphs.value("OUTPUT0", "FP32", ["n"])])
+
+
+@pytest.fixture(scope="module", params=["embedded", "onnxruntime"])
+def engine(request: pytest.FixtureRequest, launcher, tmp_path_factory):
+    """A server whose ONNX models run on one of the two engines."""
+    if launcher.oracle:
+        pytest.skip("counts its own copies only here")
+    library = "none" if request.param == "embedded" else onnxruntime_library()
+    name = f"copies_{request.param}"
+    repository = launcher.copy_of(name, "identity_fp32")
+    make_models.put(repository, "sums", graphs.add_sub("FP32", ["batch", "n"]))
+    make_models.put(repository, "late", late())
+    put_delayed(repository, "delayed", DELAY_MS)
+    socket = tmp_path_factory.mktemp(name) / "socket"
+    flags = [f"--onnxruntime-library={library}", f"--session-socket={socket}"]
+    with launcher.running(name, *flags, repository=repository) as found:
+        found.session = socket
+        found.places_outputs = request.param == "onnxruntime"
+        yield found
+
+
+@pytest.fixture(params=PROTOCOLS)
+def door(request: pytest.FixtureRequest, engine):
+    with any_door(request.param, engine) as found:
+        yield found
+
+
+@pytest.fixture(params=["region", "lease"])
+def memory(request: pytest.FixtureRequest, engine, door):
+    """Makes memory of so many bytes that the door's requests can name: a POSIX region, or a lease of a session."""
+    with contextlib.ExitStack() as held:
+        if request.param == "region":
+            yield lambda byte_size: held.enter_context(lent(door, byte_size))
+        else:
+            session = door if door.protocol == "session" else held.enter_context(any_door("session", engine))
+            yield session.borrow
+
+
+def copied(server) -> dict[str, int]:
+    """Bytes by reason."""
+    lines = http_call(server.metrics, "GET", "/metrics").body.decode().splitlines()
+    lines = [line for line in lines if line.startswith("nerite_copied_bytes_total{")]
+    assert lines
+    return {line.split('"')[1]: int(line.split()[-1]) for line in lines}
+
+
+@contextlib.contextmanager
+def copying(server, **expected: int):
+    """The block must copy these bytes, by reason, and no others."""
+    before = copied(server)
+    yield
+    after = copied(server)
+    more = {reason: after[reason] - before.get(reason, 0) for reason in after}
+    assert {reason: bytes_ for reason, bytes_ in more.items() if bytes_} == expected
+
+
+def placing(server, byte_size: int) -> dict[str, int]:
+    """What an engine copies to put outputs of so many bytes in their places: the embedded one has memory of its own."""
+    return {} if server.places_outputs else {"output_placement": byte_size}
+
+
+def test_nothing_is_copied_from_shared_memory_to_an_onnx_model_and_back(engine, door, memory):
+    made = {name: memory(SIZE) for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")}
+    left, right = (np.arange(COUNT, dtype=np.float32) % modulus for modulus in (251, 509))
+    made["INPUT0"].write(left.tobytes())
+    made["INPUT1"].write(right.tobytes())
+    given = [Given(name, "FP32", [1, COUNT], region=(made[name].name, SIZE, 0)) for name in ("INPUT0", "INPUT1")]
+    asked = [Asked(name, (made[name].name, SIZE, 0)) for name in ("OUTPUT0", "OUTPUT1")]
+    with copying(engine, **placing(engine, 2 * REQUESTS * SIZE)):
+        for _ in range(REQUESTS):
+            door.infer("sums", given, asked)
+    assert made["OUTPUT0"].read(SIZE) == (left + right).tobytes()
+    assert made["OUTPUT1"].read(SIZE) == (left - right).tobytes()
+
+
+def test_nothing_is_copied_on_the_way_to_a_lease_of_the_servers_choice(engine):
+    with any_door("session", engine) as door:
+        lease = door.borrow(2 * SIZE, np.ones(2 * COUNT, np.float32).tobytes())
+        given = [Given(f"INPUT{n}", "FP32", [1, COUNT], region=(lease.name, SIZE, n * SIZE)) for n in range(2)]
+        with copying(engine, **placing(engine, 2 * REQUESTS * SIZE)):
+            for _ in range(REQUESTS):
+                reply = door.infer("sums", given, leased=["OUTPUT0", "OUTPUT1"])
+        assert reply.outputs["OUTPUT0"].raw == np.full(COUNT, 2, np.float32).tobytes()
+        assert reply.outputs["OUTPUT1"].raw == bytes(SIZE)
+
+
+def test_the_one_copy_of_the_identity_model_is_its_own(engine, door, memory):
+    source, target = memory(SIZE), memory(SIZE)
+    given = [Given("INPUT0", "FP32", [COUNT], region=(source.name, SIZE, 0))]
+    with copying(engine, model=REQUESTS * SIZE):
+        for _ in range(REQUESTS):
+            door.infer("identity_fp32", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
+
+
+def written_meanwhile(door, memory, canary: bytes, model: str, given, asked) -> None:
+    """Asks, and writes the canary a moment later."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(door.infer, model, given, asked)
+        time.sleep(DELAY_MS / 8000)
+        assert not running.done(), "the model was too quick for this test to mean anything"
+        memory.write(canary)
+        running.result()
+
+
+def test_a_model_that_waits_reads_what_was_written_meanwhile(door, memory):
+    source, target = memory(SIZE), memory(SIZE)
+    source.write(b"\x66" * SIZE)
+    given = [Given("INPUT0", "FP32", [COUNT], region=(source.name, SIZE, 0))]
+    written_meanwhile(door, source, b"\x77" * SIZE, "delayed", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
+    assert target.read(SIZE) == b"\x77" * SIZE
+
+
+def test_an_engine_reads_what_was_written_while_it_ran(engine, door, memory):
+    """The engine itself, in the midst of a graph."""
+    early, source, target = memory(4 * SIDE * SIDE), memory(SIZE), memory(SIZE)
+    source.write(np.full(COUNT, 1, np.float32).tobytes())
+    given = [
+        Given("EARLY", "FP32", [SIDE, SIDE], region=(early.name, 4 * SIDE * SIDE, 0)),
+        Given("LATE", "FP32", [COUNT], region=(source.name, SIZE, 0)),
+    ]
+    asked = [Asked("OUTPUT0", (target.name, SIZE, 0))]
+    canary = np.full(COUNT, 2, np.float32).tobytes()
+    with copying(engine, **placing(engine, SIZE)):
+        written_meanwhile(door, source, canary, "late", given, asked)
+    assert target.read(SIZE) == canary
+
+
+def test_unregistering_all_regions_leaves_leases_alone(engine):
+    with any_door("session", engine) as mine:
+        lease = mine.borrow(4096, b"\x01\x02\x03\x04")
+        given = [Given("INPUT0", "FP32", [1], region=(lease.name, 4, 0))]
+        for protocol in PROTOCOLS:
+            with any_door(protocol, engine) as door:
+                door.unregister("system")
+                door.unregister("system", lease.name)
+                assert lease.name not in str(door.status("system"))
+                assert door.infer("identity_fp32", given).outputs["OUTPUT0"].raw == b"\x01\x02\x03\x04"

@@ -1,0 +1,153 @@
+"""What if /dev/shm is too small for what clients promise, or holds what is no shared memory?
+
+The server gets a mount namespace of its own, with a /dev/shm of 8 MiB; that needs root.
+"""
+
+import contextlib
+import mmap
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+
+import pytest
+import servers
+from doors import Asked, Given, Refused, open_door, refuses
+from house import RESIDENT_SLACK
+from regions import fresh_name
+from witness import comes_to, descriptors, falls_to, mapped_objects, resident, settled
+
+PAGE = os.sysconf("SC_PAGESIZE")
+ROOM_MIB = 8
+SIZE = 1 << 20
+
+FURNISH = f"""
+set -e
+mount -t tmpfs -o size={ROOM_MIB}m tmpfs /dev/shm
+mkdir /dev/shm/.huge
+if mount -t hugetlbfs none /dev/shm/.huge; then
+    truncate -s 2M /dev/shm/.huge/file
+    : > /dev/shm/huge
+    mount --bind /dev/shm/.huge/file /dev/shm/huge
+fi
+: > /dev/shm/disk
+mount --bind "$1" /dev/shm/disk
+shift
+exec "$@"
+"""
+
+
+def can_unshare() -> bool:
+    if not shutil.which("unshare"):
+        return False
+    return subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def room(launcher, tmp_path_factory):
+    """A server with a small /dev/shm; `server.shm` is where others find it."""
+    if launcher.oracle:
+        pytest.skip("a /dev/shm without room kills 2.51 (SIGBUS)")
+    if not can_unshare():
+        pytest.skip("no mount namespace to be had: not root")
+    scratch = tmp_path_factory.mktemp("room")
+    (scratch / "disk").write_bytes(bytes(4 * PAGE))
+    repository = launcher.copy_of("room", "identity_fp32")
+    command, environment = servers.nerite_command(repository)
+    furnished = ["unshare", "-m", "--propagation", "private", "sh", "-c", FURNISH, "sh", str(scratch / "disk"), *command]
+    server = servers.start(
+        furnished, environment, ["--session-socket=off"], scratch / "log", oracle=False, repository=repository
+    )
+    server.shm = pathlib.Path(f"/proc/{server.pid}/root/dev/shm")
+    try:
+        yield server
+    finally:
+        servers.stop(server)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def door(request: pytest.FixtureRequest, room):
+    with open_door(request.param, room) as found:
+        yield found
+
+
+class Object:
+    """A registered object of the small /dev/shm."""
+
+    def __init__(self, room, door, byte_size: int):
+        self.name, self.byte_size, self.door = fresh_name(), byte_size, door
+        self.path = room.shm / f"nerite_test_{self.name}"
+        descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        os.ftruncate(descriptor, byte_size)
+        self.map = mmap.mmap(descriptor, byte_size)
+        os.close(descriptor)
+        self.register()
+
+    def register(self) -> None:
+        self.door.register_system(self.name, f"/{self.path.name}", self.byte_size)
+
+    def close(self) -> None:
+        self.door.unregister("system", self.name)
+        self.map.close()
+        self.path.unlink()
+
+
+@contextlib.contextmanager
+def lent(room, door, byte_size: int):
+    with contextlib.closing(Object(room, door, byte_size)) as made:
+        yield made
+
+
+def through(door, source, target, byte_size: int) -> None:
+    given = Given("INPUT0", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
+    door.infer("identity_fp32", [given], [Asked("OUTPUT0", (target.name, byte_size, 0))])
+
+
+def test_more_promised_than_there_is_room_for(room, door):
+    """Requests over pages that do not exist fail, by the region's name; all others are answered to the byte."""
+    with lent(room, door, SIZE):
+        door.infer("identity_fp32", [Given("INPUT0", "FP32", [1], raw=bytes(4))])
+    open_, held = settled(lambda: descriptors(room.pid)), settled(lambda: resident(room.pid))
+    content = random.Random(1).randbytes(SIZE)
+    with lent(room, door, SIZE) as good, lent(room, door, SIZE) as apart:
+        good.map[:], apart.map[:] = content, bytes(SIZE)
+        for _ in range(5):
+            with lent(room, door, 64 << 20) as vain:
+                for source, target in ((good, vain), (vain, apart)):
+                    says = f"shared memory region '{vain.name}' can no longer be used: its object '/{vain.path.name}' was 67108864"
+                    with refuses("INVALID_ARG", says):
+                        fill(door, good, vain)
+                    through(door, good, apart, SIZE)
+                    assert apart.map[:] == content
+                    with refuses("INVALID_ARG", says):
+                        through(door, source, target, SIZE)
+                # With room again, and registered again, it is as good as any.
+                os.truncate(vain.path, 0)
+                os.truncate(vain.path, 64 << 20)
+                vain.register()
+                through(door, good, vain, SIZE)
+                assert vain.map[:SIZE] == content
+    assert room.process.poll() is None, room.log_text()[-3000:]
+    comes_to(lambda: descriptors(room.pid), open_)
+    comes_to(lambda: mapped_objects(room.pid), 0)
+    falls_to(lambda: resident(room.pid), held + RESIDENT_SLACK)
+
+
+def fill(door, source, target) -> None:
+    """Writes to the target, megabyte after megabyte, until there is no room."""
+    for offset in range(0, target.byte_size, SIZE):
+        given = Given("INPUT0", "FP32", [SIZE // 4], region=(source.name, SIZE, 0))
+        door.infer("identity_fp32", [given], [Asked("OUTPUT0", (target.name, SIZE, offset))])
+
+
+@pytest.mark.parametrize("key", ["huge", "disk"])
+def test_files_of_other_file_systems(room, door, key):
+    """Of huge pages, of which there may be none when they are touched, and of a disk."""
+    if not (room.shm / key).exists():
+        pytest.skip("hugetlbfs cannot be mounted here")
+    for _ in range(20):
+        with pytest.raises(Refused) as caught:
+            door.register_system(fresh_name(), f"/{key}", PAGE)
+        assert "it is not on a tmpfs; shared memory objects live in memory" in caught.value.text
+    assert mapped_objects(room.pid) == 0
