@@ -16,6 +16,8 @@ from nerite._session import server_id_among
 
 # A call about buffers that is not awaited may hold up the loop so long, if the server is stuck.
 LOOP_ANSWER_S = 1.0
+# How long it may take at the beginning to learn who the server is.
+WHO_S = 2.0
 
 Result = TypeVar("Result")
 
@@ -32,8 +34,10 @@ class AsideClient(ManagedClient):
 
     async def _find_session(self) -> None:
         """Learns who the server is and opens the session, so that later calls need not; a server may well come up later."""
+        if not self._may_have_session:
+            return
         try:
-            self._server_id = server_id_among(await self._await_extensions())
+            self._server_id = server_id_among(await asyncio.wait_for(self._await_extensions(), WHO_S))
         except Exception:  # noqa: BLE001 - restricted, or nobody there yet
             return
         await asyncio.to_thread(self._lender().placing_session)

@@ -397,6 +397,8 @@ class ManagedClient:
 
     _buffers: Optional[Buffers] = None
     _door: Door
+    # Whether there is a socket to look at, as far as the client was made after its server.
+    _may_have_session = False
     # Those that the client has what it takes for.
     _ways_offered: tuple[str, ...] = WAYS
     # How long an answer from the session socket may take.
@@ -436,6 +438,7 @@ class ManagedClient:
         return self._lender().way()
 
     def _open_buffers(self, url: str, ways: Sequence[str], session_socket: Optional[str]) -> None:
+        self._may_have_session = "lease" in ways and os.path.exists(session_socket or default_path())
         self._door = Door(self)
         door, answer_s = self._door, self._answer_s
         makers: Makers = {

@@ -24,7 +24,7 @@ import numpy as np
 
 from nerite import _protobuf
 from nerite._pool import Block, Slab
-from nerite._transports import Refused
+from nerite._transports import Refused, is_this_host
 from nerite._version import __version__
 
 VERSION = 1
@@ -368,7 +368,7 @@ def is_server_of(session: Session, url: str, server_id: Optional[str]) -> bool:
     """Whether the session is with the server of the url: they name the same process, or /proc shows it at the port."""
     if server_id is not None and session.server_id:
         return server_id == session.server_id
-    return listens(session.peer_pid(), url)
+    return is_this_host(url) and listens(session.peer_pid(), url)
 
 
 def server_id_among(extensions: Sequence[str]) -> Optional[str]:
