@@ -1,6 +1,8 @@
 """Does a registered region do all that clients expect of it?"""
 
 import concurrent.futures
+import contextlib
+import http.client
 import mmap
 import time
 
@@ -260,3 +262,16 @@ def wait_gone(door, name: str) -> None:
     while time.monotonic() < deadline:
         door.status("system", name)
         time.sleep(0.01)
+
+
+def test_a_body_that_a_call_has_no_use_for_costs_no_connection(server):
+    """Sent after the headers, as many clients do, and so perhaps after the server knows its answer."""
+    with contextlib.closing(http.client.HTTPConnection(server.http)) as connection:
+        connection.connect()
+        kept = connection.sock
+        for verb in ["region/nobody/unregister"] * 100 + ["unregister"] * 3:
+            connection.request("POST", f"/v2/systemsharedmemory/{verb}", b"{}")
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            answer.read()
+        assert connection.sock is kept

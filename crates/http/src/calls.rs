@@ -13,11 +13,19 @@ use hyper::body::{Body, Incoming};
 use nerite_request::Status;
 use nerite_wire::json::check_json_size;
 
-use crate::receive::{Expected, Received, receive};
+use crate::limits::UNUSED_BODY_BYTES_MAX;
+use crate::receive::{Expected, Received, discard, receive};
 use crate::reply::{Failure, Outgoing};
 
 /// What a call comes to.
 pub type Outcome = Result<Response<Outgoing>, Failure>;
+
+/// Takes in a body that the call has no use for, unless it is long.
+async fn pass_over(body: Incoming) {
+    if body.size_hint().upper().is_some_and(|bytes| bytes <= UNUSED_BODY_BYTES_MAX) {
+        discard(body).await;
+    }
+}
 
 /// Reads a body that is JSON from end to end.
 async fn read_body(body: Incoming, bytes_max: u64) -> Result<Received, Failure> {

@@ -5,24 +5,24 @@ use nerite_api::Api;
 use nerite_request::Status;
 use nerite_wire::json::{read_cuda_register, read_system_register, write_cuda_status, write_system_status};
 
-use super::{Outcome, read_body};
+use super::{Outcome, pass_over, read_body};
 use crate::reply::{done, json};
 use crate::route::{RegionCall, RegionKind};
 
 /// Status, registration and unregistration of both kinds.
 pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, call: RegionCall) -> Outcome {
-    match (kind, call) {
-        (RegionKind::System, RegionCall::Status) => Ok(json(write_system_status(&api.system_status(name)?))),
-        (RegionKind::Cuda, RegionCall::Status) => Ok(json(write_cuda_status(&api.cuda_status(name)?))),
-        (RegionKind::System, RegionCall::Unregister) => Ok(api.unregister_system(name).map(|()| done())?),
-        (RegionKind::Cuda, RegionCall::Unregister) => Ok(api.unregister_cuda(name).map(|()| done())?),
-        (RegionKind::System, RegionCall::Register) => {
+    if call != RegionCall::Register {
+        pass_over(body).await;
+        return without_body(api, kind, name, call);
+    }
+    match kind {
+        RegionKind::System => {
             check_register(api, name, "system")?;
             let body = read_body(body, api.http_input_bytes_max()).await?;
             let region = read_system_register(body.bytes())?;
             Ok(api.register_system(name, &region.key, region.offset, region.byte_size).map(|()| done())?)
         }
-        (RegionKind::Cuda, RegionCall::Register) => {
+        RegionKind::Cuda => {
             check_register(api, name, "cuda")?;
             api.check_cuda(name)?;
             let body = read_body(body, api.http_input_bytes_max()).await?;
@@ -32,6 +32,15 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
             Ok(api.register_cuda(name, &region.raw_handle, device_id, region.byte_size).map(|()| done())?)
         }
     }
+}
+
+fn without_body(api: &Api, kind: RegionKind, name: &str, call: RegionCall) -> Outcome {
+    Ok(match (kind, call) {
+        (RegionKind::System, RegionCall::Status) => json(write_system_status(&api.system_status(name)?)),
+        (RegionKind::Cuda, RegionCall::Status) => json(write_cuda_status(&api.cuda_status(name)?)),
+        (RegionKind::System, _) => api.unregister_system(name).map(|()| done())?,
+        (RegionKind::Cuda, _) => api.unregister_cuda(name).map(|()| done())?,
+    })
 }
 
 /// What is refused before the body is looked at.
