@@ -4,42 +4,50 @@
 //!   client's region on a device ──► staging (page-locked) ──► runtime on the host ──► staging ──► client's region on a device
 //!                                cross_device, counted                            cross_device, counted
 //! ```
-//! Here, once, for all runtimes that compute on the host. They see memory of this host alone.
+//! Here, once, for all runtimes. Those that compute on the host see memory of this host alone; one that computes on a device is
+//! given that device's memory as it is ([`Reach`]), and the rest of it the same way as the others.
 
 use std::sync::Arc;
 
 use nerite_memory::{Buffer, Extent, Reason, Slot, Staging};
-use nerite_request::{Output, Request, Status};
+use nerite_request::{Output, Request, Status, Wanted};
 use nerite_tensor::Tensor;
 
 use crate::job::too_small;
-use crate::{Batch, Instance, Job, Times};
+use crate::{Batch, Instance, Job, Reach, Times};
 
-/// An [`Instance`] that computes on the host, and what carries the memory of devices to it and back.
+/// An [`Instance`], and what carries memory of devices to it and back that it does not take.
 pub struct Staged {
     instance: Box<dyn Instance>,
-    staging: Arc<dyn Staging>,
+    carry: Carry,
+}
+
+/// What is carried, and through what.
+#[derive(Clone)]
+pub(crate) struct Carry {
+    pub staging: Arc<dyn Staging>,
+    pub reach: Reach,
 }
 
 impl Staged {
-    /// `instance` sees tensors of devices in memory of `staging`.
-    pub fn over(instance: Box<dyn Instance>, staging: Arc<dyn Staging>) -> Staged {
-        Staged { instance, staging }
+    /// `instance` sees tensors of devices in memory of `staging`, those within its `reach` apart.
+    pub fn over(instance: Box<dyn Instance>, staging: Arc<dyn Staging>, reach: Reach) -> Staged {
+        Staged { instance, carry: Carry { staging, reach } }
     }
 }
 
 impl Instance for Staged {
     fn run(&mut self, batch: Batch) {
-        if !batch.jobs.iter().any(Job::is_away) {
+        if !batch.jobs.iter().any(|job| job.is_away(&self.carry.reach)) {
             return self.instance.run(batch);
         }
         let Batch { jobs, meter } = batch;
         let times = Times::begin();
         let mut ready = Vec::with_capacity(jobs.len());
-        let brought = side_by_side(&jobs, &*self.staging);
+        let brought = side_by_side(&jobs, &self.carry);
         for (index, mut job) in jobs.into_iter().enumerate() {
             let own = brought.iter().filter_map(|(name, parts)| Some((name.as_str(), parts.get(index)?)));
-            match job.bring_home(times.start, &self.staging, own.collect()) {
+            match job.bring_home(times.start, &self.carry, own.collect()) {
                 Ok(()) => ready.push(job),
                 Err(error) => job.finish(Err(error), times, &*meter),
             }
@@ -51,16 +59,18 @@ impl Instance for Staged {
 }
 
 /// Inputs of jobs that run together, carried into one piece of memory in the order of the jobs: a runtime that joins their rows
-/// finds them joined. An input that not all of them have on a device is left out, and so is one that cannot be carried: alone,
+/// finds them joined. An input that not all of them have out of reach is left out, and so is one that cannot be carried: alone,
 /// each job will tell whose fault that is.
-fn side_by_side(jobs: &[Job], staging: &dyn Staging) -> Vec<(String, Vec<Buffer>)> {
+fn side_by_side(jobs: &[Job], Carry { staging, reach }: &Carry) -> Vec<(String, Vec<Buffer>)> {
     let [first, _, ..] = jobs else { return Vec::new() };
     let parts_of = |name: &str| {
-        let part = |job: &Job| Some(job.input(name)?.data.clone()).filter(|data| !data.place().is_host());
+        let part = |job: &Job| job.input(name).filter(|input| !reach.takes(input)).map(|input| input.data.clone());
         jobs.iter().map(part).collect::<Option<Vec<Buffer>>>()
     };
     let names = first.inputs().iter().map(|input| input.name.clone());
-    names.filter_map(|name| parts_of(&name).and_then(|parts| carry(&parts, staging)).map(|home| (name, home))).collect()
+    names
+        .filter_map(|name| parts_of(&name).and_then(|parts| carry(&parts, &**staging)).map(|home| (name, home)))
+        .collect()
 }
 
 fn carry(parts: &[Buffer], staging: &dyn Staging) -> Option<Vec<Buffer>> {
@@ -93,21 +103,21 @@ pub(crate) struct Away {
 }
 
 impl Away {
-    /// Whether any of it lies on a device.
-    pub(crate) fn is(request: &Request) -> bool {
-        request.inputs.iter().any(|input| !input.data.place().is_host())
-            || request.wanted.iter().filter_map(|wanted| wanted.slot.as_ref()).any(|slot| !slot.place().is_host())
+    /// Whether any of it lies on a device, out of reach.
+    pub(crate) fn is(request: &Request, reach: &Reach) -> bool {
+        let beyond = |wanted: &Wanted| wanted.slot.as_ref().is_some_and(|slot| !reach.writes(&wanted.name, slot));
+        request.inputs.iter().any(|input| !reach.takes(input)) || request.wanted.iter().any(beyond)
     }
 
     /// Copies inputs to the host, those apart that are in `brought` already, and puts the places of outputs aside.
     pub(crate) fn take(
         request: &mut Request,
         since: u64,
-        staging: &Arc<dyn Staging>,
+        Carry { staging, reach }: &Carry,
         brought: Vec<(&str, &Buffer)>,
     ) -> Result<Away, Status> {
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
-        for input in request.inputs.iter_mut().filter(|input| !input.data.place().is_host()) {
+        for input in request.inputs.iter_mut().filter(|input| !reach.takes(input)) {
             let home = match brought.iter().find(|(name, _)| *name == input.name) {
                 Some((_, home)) => (*home).clone(),
                 None => carried(input, &**staging)?,
@@ -115,7 +125,7 @@ impl Away {
             inputs.push(std::mem::replace(&mut input.data, home));
         }
         for wanted in &mut request.wanted {
-            if let Some(slot) = wanted.slot.take_if(|slot| !slot.place().is_host()) {
+            if let Some(slot) = wanted.slot.take_if(|slot| !reach.writes(&wanted.name, slot)) {
                 outputs.push((wanted.name.clone(), slot));
             }
         }

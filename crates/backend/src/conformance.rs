@@ -46,7 +46,7 @@ pub fn check_runtime(runtime: &dyn Runtime, fixture: &Fixture) {
     assert!(fixture.cases.len() > 1, "a suite needs two cases at least");
     let model = runtime.load(&fixture.context).unwrap_or_else(|e| panic!("the model loads: {e}"));
     let make = |index| {
-        let spec = InstanceSpec { name: format!("{}_0_{index}", fixture.context.model), index };
+        let spec = InstanceSpec { name: format!("{}_0_{index}", fixture.context.model), index, device: None };
         model.instance(&spec).unwrap_or_else(|e| panic!("instance {index} is made: {e}"))
     };
     let (mut first, mut second) = (make(0), make(1));

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use nerite_memory::{Buffer, Filled, Place, Slot, Staging};
+use nerite_memory::{Buffer, Filled, Place, Slot};
 use nerite_request::{Code, Output, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
-use crate::away::Away;
-use crate::{Meter, Outcome, RequestTimes, Times};
+use crate::away::{Away, Carry};
+use crate::{Meter, Outcome, Reach, RequestTimes, Times};
 
 /// One request in a runtime's hands. Dropped unanswered, it answers itself with an error.
 #[derive(Debug)]
@@ -143,21 +143,21 @@ impl Job {
         self.away.as_ref()?.capacity(name)
     }
 
-    /// Whether any of its tensors lies on a device, or is wanted there.
-    pub(crate) fn is_away(&self) -> bool {
-        Away::is(&self.request)
+    /// Whether any of its tensors lies on a device that is out of `reach`, or is wanted there.
+    pub(crate) fn is_away(&self, reach: &Reach) -> bool {
+        Away::is(&self.request, reach)
     }
 
-    /// Brings its tensors to this host, through `staging`, where that began at `since` and is done for those `brought`. Its
+    /// Brings its tensors to this host as `carry` says, where that began at `since` and is done for those `brought`. Its
     /// outputs go back to their devices when it is finished.
     pub(crate) fn bring_home(
         &mut self,
         since: u64,
-        staging: &Arc<dyn Staging>,
+        carry: &Carry,
         brought: Vec<(&str, &Buffer)>,
     ) -> Result<(), Status> {
-        if self.is_away() {
-            self.away = Some(Box::new(Away::take(&mut self.request, since, staging, brought)?));
+        if self.is_away(&carry.reach) {
+            self.away = Some(Box::new(Away::take(&mut self.request, since, carry, brought)?));
         }
         Ok(())
     }

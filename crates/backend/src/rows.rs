@@ -10,7 +10,7 @@
 
 mod apart;
 
-use nerite_memory::{Buffer, Reason, Slot};
+use nerite_memory::{Buffer, Place, Reason, Slot};
 use nerite_request::{Code, Status};
 use nerite_tensor::{DataType, Shape, Tensor, byte_size, strings};
 
@@ -103,6 +103,8 @@ fn fit(a: &Job, b: &Job) -> bool {
                     && !x.shape.is_empty()
                     && x.shape[1..] == y.shape[1..]
                     && x.data.place() == y.data.place()
+                    // Rows on a device are not gathered, so only what lies end to end runs together.
+                    && (x.data.place().is_host() || Buffer::joined(&[&x.data, &y.data]).is_some())
             })
         })
 }
@@ -152,6 +154,17 @@ impl<'a> Work<'a> {
     /// runtime should rather make its own, because the client's memory is too small, is not aligned for the datatype, is not
     /// on this host, or is also one of the inputs.
     pub fn slot(&mut self, name: &str, datatype: DataType, shape: &[i64]) -> Result<Option<Slot>, Status> {
+        self.slot_on(None, name, datatype, shape)
+    }
+
+    /// As [`Work::slot`], for a runtime that also writes memory of this device.
+    pub fn slot_on(
+        &mut self,
+        device: Option<u32>,
+        name: &str,
+        datatype: DataType,
+        shape: &[i64],
+    ) -> Result<Option<Slot>, Status> {
         let size = byte_size(datatype, shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
         let Some(size) = size else { return Ok(None) };
         let [job] = &mut *self.jobs else { return Ok(Some(Slot::heap(size))) };
@@ -161,7 +174,8 @@ impl<'a> Work<'a> {
             return job.measured(name, size).map(Some);
         };
         // Too small for what is expected may still be large enough for what comes.
-        if !place.place.is_host() || capacity < size {
+        let writable = place.place.is_host() || device.is_some_and(|device| place.place == Place::Device(device));
+        if !writable || capacity < size {
             return Ok(None);
         }
         // All of it, so that an output which turns out larger than thought still finds its room.

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nerite_config::ModelConfig;
+use nerite_config::proto::model_instance_group::Kind;
 use nerite_request::Status;
 
-use crate::{Job, Meter};
+use crate::{Job, Meter, Reach};
 
 /// A way to run models: ONNX Runtime, the embedded engine, identity. Named in `config.pbtxt` as `backend`.
 pub trait Runtime: Send + Sync {
@@ -20,6 +21,11 @@ pub trait Runtime: Send + Sync {
     /// Completes a configuration from the model's own files, as Triton's auto-complete does. The default completes nothing.
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         Ok((*context.config).clone())
+    }
+
+    /// Whether it makes instances on GPUs, or what is missing for that and the cure: `…, but {this}, or use KIND_CPU`.
+    fn offers_gpus(&self) -> Result<(), String> {
+        Err(format!("backend '{}' ({}) computes on the host", self.name(), self.engine()))
     }
 
     /// Reads one version of a model, checks it against its configuration and makes it ready for instances.
@@ -52,10 +58,10 @@ pub trait Model: Send + Sync {
     /// Makes one instance. Instances of one model run concurrently, each on one thread at a time.
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status>;
 
-    /// Whether instances take tensors where they are, on devices too, and write outputs there. For all others such tensors
-    /// are carried to the host and back.
-    fn takes_device_memory(&self) -> bool {
-        false
+    /// Which tensors this instance takes where they are, on devices too, and which outputs it writes there. All others are
+    /// carried to the host and back.
+    fn takes_device_memory(&self, _: &InstanceSpec) -> Reach {
+        Reach::Host
     }
 }
 
@@ -66,6 +72,29 @@ pub struct InstanceSpec {
     pub name: String,
     /// Position among all instances of the model, from 0.
     pub index: usize,
+    /// The device it computes on; `None` for the host.
+    pub device: Option<u32>,
+}
+
+impl InstanceSpec {
+    /// The instances that a normalised configuration asks for: `{group}_{i}` for each of each group, on each of the group's
+    /// GPUs, in Triton's order. Passive instances never run, so none is made.
+    pub fn all(config: &ModelConfig) -> Vec<InstanceSpec> {
+        let mut specs: Vec<InstanceSpec> = Vec::new();
+        for group in config.instance_group.iter().filter(|group| !group.passive) {
+            let gpus: Vec<Option<u32>> = match group.kind() {
+                Kind::Gpu => group.gpus.iter().map(|gpu| u32::try_from(*gpu).ok()).collect(),
+                Kind::Auto | Kind::Cpu | Kind::Model => vec![None],
+            };
+            for i in 0..group.count.max(1) {
+                let name = format!("{}_{i}", group.name);
+                let on = |(at, device)| InstanceSpec { name: name.clone(), index: specs.len() + at, device };
+                let made: Vec<_> = gpus.iter().copied().enumerate().map(on).collect();
+                specs.extend(made);
+            }
+        }
+        specs
+    }
 }
 
 /// One concurrent execution of a model. Called by one thread at a time, not always the same.
@@ -86,5 +115,31 @@ impl Batch {
     /// Rows of all jobs.
     pub fn rows(&self) -> u64 {
         self.jobs.iter().map(|job| u64::from(job.rows())).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(groups: &str, expected: &[(&str, Option<u32>)]) {
+        let config = nerite_config::parse_text("config.pbtxt", groups.as_bytes()).expect("a configuration");
+        let specs = InstanceSpec::all(&config);
+        let found: Vec<_> = specs.iter().map(|spec| (spec.name.as_str(), spec.device)).collect();
+        assert_eq!(found, expected, "{groups}");
+        assert!(specs.iter().enumerate().all(|(at, spec)| spec.index == at), "{specs:?}");
+    }
+
+    #[test]
+    fn each_group_gives_its_number_on_each_of_its_gpus() {
+        check("", &[]);
+        check("instance_group { name: 'm' kind: KIND_CPU count: 2 }", &[("m_0", None), ("m_1", None)]);
+        check("instance_group { name: 'm' kind: KIND_MODEL }", &[("m_0", None)]);
+        check("instance_group { name: 'm' kind: KIND_CPU passive: true }", &[]);
+        check(
+            "instance_group { name: 'g' kind: KIND_GPU count: 2 gpus: [0, 3] } instance_group { name: 'c' kind: KIND_CPU count: 1 }",
+            &[("g_0", Some(0)), ("g_0", Some(3)), ("g_1", Some(0)), ("g_1", Some(3)), ("c_0", None)],
+        );
     }
 }

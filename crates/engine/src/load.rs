@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use nerite_backend::{Instance, InstanceSpec, LoadContext, Model, Runtime, Staged, now_ns};
+use nerite_backend::{Instance, InstanceSpec, LoadContext, Model, Reach, Runtime, Staged, now_ns};
+use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{HostFacts, ModelConfig, normalise, normalise_groups, validate, validate_groups, validate_tensors};
 use nerite_memory::Staging;
 use nerite_repository::ModelSource;
@@ -68,7 +69,8 @@ impl Loader {
         validate(&config).map_err(invalid)?;
         validate_tensors(&config).map_err(invalid)?;
         validate_groups(&config, &self.host).map_err(invalid)?;
-        context.instances = instance_names(&config).len();
+        check_gpus(runtime, &config)?;
+        context.instances = InstanceSpec::all(&config).len();
         context.config = Arc::new(config);
         Ok(Arc::clone(&context.config))
     }
@@ -94,19 +96,23 @@ fn make_instances(
     config: &ModelConfig,
     staging: Option<&Arc<dyn Staging>>,
 ) -> Result<Vec<Box<dyn Instance>>, Status> {
-    let staging = staging.filter(|_| !model.takes_device_memory());
-    let make = |(index, name)| {
-        let instance = model.instance(&InstanceSpec { name, index })?;
-        Ok(match staging {
-            Some(staging) => Box::new(Staged::over(instance, Arc::clone(staging))),
-            None => instance,
+    let make = |spec: InstanceSpec| {
+        let instance = model.instance(&spec)?;
+        Ok(match (staging, model.takes_device_memory(&spec)) {
+            (None, _) | (_, Reach::Everywhere) => instance,
+            (Some(staging), reach) => Box::new(Staged::over(instance, Arc::clone(staging), reach)),
         })
     };
-    instance_names(config).into_iter().enumerate().map(make).collect()
+    InstanceSpec::all(config).into_iter().map(make).collect()
 }
 
-/// `{group}_{i}` for each instance of each group. Passive instances never run, so none is made.
-fn instance_names(config: &ModelConfig) -> Vec<String> {
-    let active = config.instance_group.iter().filter(|group| !group.passive);
-    active.flat_map(|group| (0..group.count.max(1)).map(move |i| format!("{}_{i}", group.name))).collect()
+/// A group on GPUs of a runtime that has none would compute elsewhere than its author asked.
+fn check_gpus(runtime: &dyn Runtime, config: &ModelConfig) -> Result<(), Status> {
+    let Some(group) = config.instance_group.iter().find(|group| group.kind() == Kind::Gpu) else { return Ok(()) };
+    runtime.offers_gpus().map_err(|why| {
+        Status::unsupported(format!(
+            "instance group {} of model {} has kind KIND_GPU, but {why}, or use KIND_CPU",
+            group.name, config.name
+        ))
+    })
 }

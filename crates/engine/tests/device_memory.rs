@@ -8,7 +8,9 @@ mod stand_in;
 
 use std::sync::{Arc, Mutex, mpsc};
 
-use nerite_backend::{Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, OutputPlace, Runtime, Times};
+use nerite_backend::{
+    Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, OutputPlace, Reach, Runtime, Times,
+};
 use nerite_config::HostFacts;
 use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
 use nerite_engine::{Engine, Loader, Options, Runtimes};
@@ -23,7 +25,7 @@ type Seen = Arc<Mutex<Vec<(Place, OutputPlace)>>>;
 #[derive(Clone)]
 struct Noting {
     name: &'static str,
-    takes: bool,
+    reach: Reach,
     seen: Seen,
 }
 
@@ -46,8 +48,8 @@ impl Model for Noting {
         Ok(Box::new(InOrder(self.clone())))
     }
 
-    fn takes_device_memory(&self) -> bool {
-        self.takes
+    fn takes_device_memory(&self, _: &InstanceSpec) -> Reach {
+        self.reach.clone()
     }
 }
 
@@ -62,8 +64,8 @@ impl Compute for Noting {
     }
 }
 
-/// Serves one model of a runtime that takes device memory or not, asks it with everything on a device, and tells what it saw.
-fn ask(takes: bool) -> (Place, OutputPlace, Vec<u8>) {
+/// Serves one model of a runtime with this reach, asks it with everything on a device, and tells what it saw.
+fn ask(reach: Reach) -> (Place, OutputPlace, Vec<u8>) {
     let models = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(models.path().join("m/1")).unwrap();
     let config = "backend: \"noting\" input [{ name: \"IN\" data_type: TYPE_UINT8 dims: [-1] }] \
@@ -72,7 +74,7 @@ fn ask(takes: bool) -> (Place, OutputPlace, Vec<u8>) {
     let driver = Driver::open(Some(stand_in::library())).unwrap();
     let seen = Seen::default();
     let mut runtimes = Runtimes::default();
-    runtimes.add(Arc::new(Noting { name: "noting", takes, seen: Arc::clone(&seen) }));
+    runtimes.add(Arc::new(Noting { name: "noting", reach, seen: Arc::clone(&seen) }));
     runtimes.stage_through(Arc::new(PinnedPool::new(&driver, 1 << 20)));
     let repositories = vec![models.path().to_owned()];
     let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
@@ -110,11 +112,22 @@ fn ask(takes: bool) -> (Place, OutputPlace, Vec<u8>) {
 #[test]
 fn a_model_on_the_host_gets_the_hosts_memory() {
     let place = OutputPlace { place: Place::Host, capacity: None };
-    assert_eq!(ask(false), (Place::Pinned, place, b"here".to_vec()));
+    assert_eq!(ask(Reach::Host), (Place::Pinned, place, b"here".to_vec()));
 }
 
 #[test]
 fn a_model_that_takes_device_memory_gets_it_as_it_is() {
     let place = OutputPlace { place: Place::Device(1), capacity: Some(4) };
-    assert_eq!(ask(true), (Place::Device(1), place, b"here".to_vec()));
+    assert_eq!(ask(Reach::Everywhere), (Place::Device(1), place, b"here".to_vec()));
+}
+
+#[test]
+fn a_model_on_a_device_gets_the_memory_of_that_one_alone() {
+    let on = |ordinal, align| Reach::Device { ordinal, align, at_home: Arc::default() };
+    let there = OutputPlace { place: Place::Device(1), capacity: Some(4) };
+    let home = OutputPlace { place: Place::Host, capacity: None };
+    assert_eq!(ask(on(1, 1)), (Place::Device(1), there, b"here".to_vec()));
+    assert_eq!(ask(on(0, 1)), (Place::Pinned, home, b"here".to_vec()));
+    // The output begins in the middle of the memory.
+    assert_eq!(ask(on(1, 8)), (Place::Device(1), home, b"here".to_vec()));
 }

@@ -121,12 +121,8 @@ fn give(
         Some(slot) => slot,
         None => job.output_bytes(name, data.len())?,
     };
-    if !slot.place().is_host() {
-        return Err(Status::unsupported(format!(
-            "output '{name}' is wanted in {:?}, which this runtime cannot write",
-            slot.place()
-        )));
-    }
+    // Of a runtime that writes to a device itself, such an output is one that it could not place there.
+    let reason = if slot.place() == data.place() || slot.place().is_host() { reason } else { Reason::CrossDevice };
     slot.truncate(data.len());
     slot.fill_from(0, &data, reason).map_err(|e| Status::internal(e.to_string()))?;
     job.put(name, datatype, shape, slot.filled());

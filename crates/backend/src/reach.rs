@@ -1,0 +1,75 @@
+//! Which memory of devices does an instance take as it is?
+
+use std::sync::Arc;
+
+use nerite_memory::{Place, Slot};
+use nerite_tensor::Tensor;
+
+/// What an instance can be given besides memory of this host. What it does not take is carried: see [`crate::Staged`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// Nothing: it computes on the host.
+    #[default]
+    Host,
+    /// Memory of the device it computes on.
+    Device {
+        /// Its number.
+        ordinal: u32,
+        /// What addresses must be a multiple of. A kernel that meets another one may take the whole context down with it.
+        align: usize,
+        /// Tensors that the instance wants on the host all the same.
+        at_home: Arc<[String]>,
+    },
+    /// Memory of any device.
+    Everywhere,
+}
+
+impl Reach {
+    /// Whether the instance takes this input where it lies.
+    pub fn takes(&self, input: &Tensor) -> bool {
+        let Tensor { name, data, .. } = input;
+        self.reaches(name, data.place(), |align| data.is_aligned(align))
+    }
+
+    /// Whether the instance writes the output of this name where its client wants it.
+    pub fn writes(&self, output: &str, slot: &Slot) -> bool {
+        self.reaches(output, slot.place(), |align| slot.is_aligned(align))
+    }
+
+    fn reaches(&self, name: &str, place: Place, is_aligned: impl FnOnce(usize) -> bool) -> bool {
+        let Place::Device(device) = place else { return true };
+        match self {
+            Reach::Host => false,
+            Reach::Everywhere => true,
+            Reach::Device { ordinal, align, at_home } => {
+                device == *ordinal && is_aligned(*align) && !at_home.iter().any(|other| other == name)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(reach: &Reach, name: &str, place: Place, address: usize, taken: bool) {
+        let found = reach.reaches(name, place, |align| address.is_multiple_of(align));
+        assert_eq!(found, taken, "{name} at {address} in {place:?} for {reach:?}");
+    }
+
+    #[test]
+    fn everybody_takes_the_hosts_memory_and_some_that_of_devices() {
+        let one = Reach::Device { ordinal: 1, align: 256, at_home: Arc::new(["shape".to_owned()]) };
+        for reach in [&Reach::Host, &one, &Reach::Everywhere] {
+            check(reach, "shape", Place::Host, 3, true);
+            check(reach, "x", Place::Pinned, 3, true);
+        }
+        check(&Reach::Host, "x", Place::Device(0), 512, false);
+        check(&Reach::Everywhere, "x", Place::Device(7), 3, true);
+        check(&one, "x", Place::Device(1), 512, true);
+        check(&one, "x", Place::Device(0), 512, false);
+        check(&one, "x", Place::Device(1), 520, false);
+        check(&one, "shape", Place::Device(1), 512, false);
+    }
+}
