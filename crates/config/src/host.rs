@@ -14,16 +14,29 @@ pub struct Gpu {
 pub struct HostFacts {
     /// A CUDA driver was found, so that GPUs could be used if there are any.
     pub gpu_support: bool,
+    /// Why there is no such support, and the cure: told after Triton's words. Empty where nobody asked.
+    pub no_support: String,
     /// The GPUs CUDA shows, usable or not.
     pub gpus: Vec<Gpu>,
     /// GPUs below it are left alone; `--min-supported-compute-capability`.
     pub min_compute_capability: f64,
+    /// Whether groups of `KIND_AUTO` go to GPUs, as Triton's do, and not to the CPU.
+    pub auto_on_gpus: bool,
 }
+
+/// Triton's oldest GPU.
+pub const MIN_COMPUTE_CAPABILITY: f64 = 6.0;
 
 impl HostFacts {
     /// A host without GPUs.
     pub fn cpu_only() -> Self {
-        Self { gpu_support: false, gpus: Vec::new(), min_compute_capability: 6.0 }
+        Self {
+            gpu_support: false,
+            no_support: String::new(),
+            gpus: Vec::new(),
+            min_compute_capability: MIN_COMPUTE_CAPABILITY,
+            auto_on_gpus: true,
+        }
     }
 
     /// The numbers of the GPUs that may be used, ascending.

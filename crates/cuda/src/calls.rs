@@ -60,6 +60,7 @@ calls! {
     device: "cuDeviceGet"(*mut c_int, c_int);
     device_name: "cuDeviceGetName"(*mut c_char, c_int, c_int);
     device_uuid: "cuDeviceGetUuid_v2"(*mut [u8; 16], c_int);
+    device_attribute: "cuDeviceGetAttribute"(*mut c_int, c_int, c_int);
     device_bytes: "cuDeviceTotalMem_v2"(*mut usize, c_int);
     context_retain: "cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
     context_release: "cuDevicePrimaryCtxRelease_v2"(c_int);

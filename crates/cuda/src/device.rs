@@ -22,6 +22,7 @@ pub(crate) struct Facts {
     pub(crate) name: String,
     pub(crate) uuid: [u8; 16],
     pub(crate) total_bytes: u64,
+    pub(crate) compute_capability: (u32, u32),
 }
 
 impl Device {
@@ -50,6 +51,11 @@ impl Device {
     /// Bytes of memory it has.
     pub fn total_bytes(&self) -> u64 {
         self.slot().facts.total_bytes
+    }
+
+    /// What its processors can do, as NVIDIA numbers it: major and minor.
+    pub fn compute_capability(&self) -> (u32, u32) {
+        self.slot().facts.compute_capability
     }
 
     /// Bytes of memory that nobody has now.

@@ -12,6 +12,10 @@ use crate::page_lock::Budget;
 /// The name under which NVIDIA installs its driver.
 pub const LIBRARY: &str = "libcuda.so.1";
 
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `…_MINOR`.
+const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
+const COMPUTE_CAPABILITY_MINOR: c_int = 76;
+
 /// A driver that was loaded and has at least one device. Kept by everything made of it.
 pub struct Driver {
     pub(crate) calls: Calls,
@@ -81,6 +85,13 @@ impl DeviceState {
         calls.check(name::device_uuid, unsafe { (calls.device_uuid)(&raw mut uuid, raw) })?;
         // SAFETY: `total_bytes` is a place for one number, and `raw` a device that the driver named.
         calls.check(name::device_bytes, unsafe { (calls.device_bytes)(&raw mut total_bytes, raw) })?;
+        let capability = |attribute| {
+            let mut number: c_int = 0;
+            // SAFETY: `number` is a place for one number, and `raw` a device that the driver named.
+            let code = unsafe { (calls.device_attribute)(&raw mut number, attribute, raw) };
+            calls.check(name::device_attribute, code).map(|()| u32::try_from(number).unwrap_or(0))
+        };
+        let compute_capability = (capability(COMPUTE_CAPABILITY_MAJOR)?, capability(COMPUTE_CAPABILITY_MINOR)?);
         let mut text = [0u8; 256];
         let room = text.len() as c_int - 1;
         // SAFETY: `text` has `room` bytes and one more, and `raw` is a device that the driver named.
@@ -92,6 +103,7 @@ impl DeviceState {
             name: title.unwrap_or_default(),
             uuid,
             total_bytes: total_bytes as u64,
+            compute_capability,
         };
         Ok(DeviceState { facts, context: Mutex::new(None), streams: Mutex::default() })
     }

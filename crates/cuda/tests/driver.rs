@@ -76,6 +76,7 @@ fn devices_have_a_number_a_name_and_an_identity() {
     assert_eq!(devices[1].name(), "Stand-in device 1 (host memory, not CUDA)");
     assert_eq!(devices[1].uuid(), "GPU-00000000-0000-0000-0000-000000000002");
     assert_eq!((devices[0].total_bytes(), devices[0].free_bytes().unwrap() > 0), (8 << 30, true));
+    assert_eq!(devices[1].compute_capability(), (9, 0));
     assert!(driver.device(2).is_none());
     assert!(
         DeviceMemory::allocate(&devices[0], 1 << 40).unwrap_err().to_string().contains("cuMemAlloc_v2: out of memory")

@@ -23,7 +23,7 @@ pub fn normalise_groups(mut config: ModelConfig, preferred: &[ModelInstanceGroup
             group.name = format!("{}_{index}", config.name);
         }
         if group.kind() == Kind::Auto {
-            group.set_kind(resolved(group, &usable));
+            group.set_kind(if host.auto_on_gpus { resolved(group, &usable) } else { Kind::Cpu });
         }
         follow(group, preferred, &usable);
         if group.count < 1 {

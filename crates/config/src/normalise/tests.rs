@@ -66,7 +66,8 @@ fn an_ensemble_gets_no_optimization_but_a_transaction_policy() {
 
 fn two_gpus() -> HostFacts {
     let gpu = |id, compute_capability| Gpu { id, compute_capability };
-    HostFacts { gpu_support: true, gpus: vec![gpu(1, 8.6), gpu(0, 9.0), gpu(2, 5.2)], min_compute_capability: 6.0 }
+    let gpus = vec![gpu(1, 8.6), gpu(0, 9.0), gpu(2, 5.2)];
+    HostFacts { gpu_support: true, gpus, ..HostFacts::cpu_only() }
 }
 
 fn preferred(kind: Kind, count: i32, gpus: &[i32]) -> ModelInstanceGroup {
@@ -111,6 +112,18 @@ fn with_gpus_everything_automatic_runs_on_all_that_are_usable() {
         "instance_group { gpus: 1 } instance_group { gpus: [0, 2] }",
         "instance_group { name: 'm_0' count: 1 kind: KIND_GPU gpus: 1 } \
          instance_group { name: 'm_1' count: 2 kind: KIND_CPU gpus: [0, 2] }",
+    );
+}
+
+#[test]
+fn where_gpus_are_only_for_those_who_name_them_everything_automatic_stays_on_the_cpu() {
+    let host = HostFacts { auto_on_gpus: false, ..two_gpus() };
+    let check = |given, expect| check_groups(given, "onnxruntime", &[], &host, expect);
+    check("", "instance_group { name: 'm' count: 2 kind: KIND_CPU }");
+    check(
+        "instance_group { kind: KIND_GPU } instance_group { count: 1 }",
+        "instance_group { name: 'm_0' count: 1 kind: KIND_GPU gpus: [0, 1] } \
+         instance_group { name: 'm_1' count: 1 kind: KIND_CPU }",
     );
 }
 

@@ -37,7 +37,8 @@ fn check_place(
         }
         Kind::Model | Kind::Cpu => Ok(()),
         Kind::Gpu if !host.gpu_support => {
-            refuse!("{who} has kind KIND_GPU but server does not support GPUs")
+            let (gap, why) = (if host.no_support.is_empty() { "" } else { ": " }, &host.no_support);
+            refuse!("{who} has kind KIND_GPU but server does not support GPUs{gap}{why}")
         }
         Kind::Gpu if group.gpus.is_empty() && usable.is_empty() => {
             refuse!("{who} has kind KIND_GPU but no GPUs are available")

@@ -150,6 +150,15 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
     return SUCCESS;
 }
 
+CUresult cuDeviceGetAttribute(int *number, int attribute, CUdevice device) {
+    ENTER(0);
+    if (device < 0 || device >= devices) return INVALID_DEVICE;
+    /* Compute capability, major and minor: 9.0, of a GPU that models may run on. */
+    if (attribute != 75 && attribute != 76) return INVALID_VALUE;
+    *number = attribute == 75 ? 9 : 0;
+    return SUCCESS;
+}
+
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) { ENTER(0); (void)device; *bytes = DEVICE_BYTES; return SUCCESS; }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {

@@ -34,6 +34,12 @@ fn instance_groups_must_fit_the_host() {
         &none,
         Err("instance group g of model m has kind KIND_GPU but server does not support GPUs"),
     );
+    let told = HostFacts { no_support: "no CUDA driver; use KIND_CPU".to_owned(), ..none.clone() };
+    check_groups(
+        &on("GPU", "0"),
+        &told,
+        Err("instance group g of model m has kind KIND_GPU but server does not support GPUs: no CUDA driver; use KIND_CPU"),
+    );
     check_groups(&on("GPU", "[]"), &two, Err("instance group g of model m has kind KIND_GPU but specifies no GPUs"));
     for kind in ["CPU", "MODEL"] {
         let refused = format!("instance group g of model m has kind KIND_{kind} but specifies one or more GPUs");
