@@ -21,6 +21,9 @@ use crate::record::{Kind, Record};
 use crate::region::Region;
 use crate::sync::{Mutex, MutexGuard, Snapshot};
 
+/// Places for regions that the table of writers keeps in any case.
+const ROOM_KEPT: usize = 1024;
+
 type Shard = HashMap<Arc<str>, Named>;
 type Registered = HashMap<Arc<str>, Arc<Region>>;
 
@@ -135,7 +138,11 @@ impl Names {
         let removed = {
             let mut registered = self.lock();
             match registered.get(name) {
-                Some(region) if region.record().kind() == kind => registered.remove(name),
+                Some(region) if region.record().kind() == kind => {
+                    let removed = registered.remove(name);
+                    shrink(&mut registered);
+                    removed
+                }
                 _ => return,
             }
         };
@@ -148,7 +155,8 @@ impl Names {
     pub(crate) fn remove_all(&self, kind: Kind) {
         let removed: Vec<_> = self.lock().extract_if(|_, region| region.record().kind() == kind).collect();
         drop(removed);
-        let writers = self.lock();
+        let mut writers = self.lock();
+        shrink(&mut writers);
         for shard in &self.shards {
             rewrite(&writers, shard, None);
         }
@@ -173,6 +181,13 @@ impl Names {
     fn lock(&self) -> MutexGuard<'_, Registered> {
         // A panic while the lock is held leaves both tables valid: each change is one insert, one remove or one swap.
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gives room back that a burst of registrations took. As seldom as the table grew, so that it costs nothing on average.
+fn shrink(registered: &mut Registered) {
+    if registered.capacity() > ROOM_KEPT && registered.len() < registered.capacity() / 8 {
+        registered.shrink_to(2 * registered.len());
     }
 }
 
