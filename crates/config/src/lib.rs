@@ -50,7 +50,7 @@ pub use compose::compose_ensemble;
 pub use datatype::{config_data_type, tensor_data_type};
 pub use deduce::{Entry, deduce_backend};
 pub use error::{ConfigError, TextFault};
-pub use host::{Gpu, HostFacts};
+pub use host::{Gpu, HostFacts, MIN_COMPUTE_CAPABILITY};
 pub use json::{from_json, to_json};
 pub use normalise::{normalise, normalise_groups};
 pub use onnx::{

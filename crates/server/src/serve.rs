@@ -67,7 +67,7 @@ fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     let gpu = gpu::open(&settings.gpu)?;
     let engine = models::start(&settings, gpu.as_ref())?;
     print_tables(&engine, &settings);
-    let api = make_api(&engine, switches, &settings, gpu.as_ref());
+    let api = make_api(&engine, switches, &settings, gpu.as_ref().ok());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(front_threads(settings.threads, cores))

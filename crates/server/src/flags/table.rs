@@ -160,8 +160,8 @@ flags! {
         "enable-peer-access" BOOL, Accepted, "Direct access between GPUs.";
         "cuda-memory-pool-byte-size" TEXT, Accepted, "Bytes of device memory per GPU in Triton; nerite allocates none.";
         "cuda-virtual-address-size" TEXT, Accepted, "Address space per GPU in Triton.";
-        "min-supported-compute-capability" Takes::Value("<float>"), Accepted, "Oldest GPU that models run on; they run on the host.";
-        "model-load-gpu-limit" TEXT, Accepted, "Share of a GPU's memory for models; they run on the host.";
+        "min-supported-compute-capability" Takes::Value("<float>"), Yes, "Oldest GPU that models run on. Default is 6.0.";
+        "model-load-gpu-limit" TEXT, Accepted, "Share of a GPU's memory for models; a model's own limit is its parameter gpu_mem_limit.";
         "buffer-manager-thread-count" INT, Accepted, "Threads that copy tensors in Triton.";
         "repoagent-directory" TEXT, Accepted, "Directory of Triton's repository agents.";
     }

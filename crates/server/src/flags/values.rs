@@ -58,6 +58,13 @@ impl<'g> Values<'g> {
         Ok(Some(number))
     }
 
+    /// A number that may have a fraction.
+    pub fn float(&self, name: &'static str, default: f64) -> Result<f64, BadValue> {
+        let Some(value) = self.text(name) else { return Ok(default) };
+        let number = value.trim().parse().ok().filter(|number: &f64| number.is_finite());
+        number.ok_or_else(|| bad(name, format!("Invalid option value. Got {value}")))
+    }
+
     /// `{key}{separator}{rest}` for each value of a flag.
     pub fn pairs(
         &self,

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nerite_cuda::{Absent, Driver, PinnedPool};
+use nerite_config::HostFacts;
+use nerite_cuda::{Absent, Device, Driver, PinnedPool};
 use nerite_shm::Gpu;
 
 use super::StartError;
@@ -18,34 +19,58 @@ pub struct GpuHost {
     pub gpu: Gpu,
     /// For the runtimes.
     pub pool: Arc<PinnedPool>,
+    /// For the models that ask for GPUs.
+    devices: Vec<Device>,
 }
 
+/// Why no GPU is used.
+pub struct NoGpu(String);
+
 /// Opens the driver. A host without one is served all the same, unless the operator named it.
-pub fn open(settings: &GpuSettings) -> Result<Option<GpuHost>, StartError> {
+pub fn open(settings: &GpuSettings) -> Result<Result<GpuHost, NoGpu>, StartError> {
     let named = match &settings.library {
-        CudaLibrary::Off => return Ok(None),
+        CudaLibrary::Off => return Ok(Err(NoGpu("GPUs are switched off by --cuda-library".into()))),
         CudaLibrary::At(path) => Some(path.clone()),
         CudaLibrary::Default => None,
     };
     let from_variable = || std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     let path = named.clone().or_else(from_variable);
     match Driver::open(path.as_deref()) {
-        Ok(driver) => Ok(Some(set_up(driver, settings))),
+        Ok(driver) => Ok(Ok(set_up(driver, settings))),
         Err(absent) if named.is_some() => Err(StartError(format!("creating server: Invalid argument - {absent}"))),
         Err(absent) => {
             tell(&absent, path.as_deref());
-            Ok(None)
+            Ok(Err(NoGpu(absent.to_string())))
         }
     }
 }
 
 fn set_up(driver: Arc<Driver>, settings: &GpuSettings) -> GpuHost {
-    for device in driver.devices() {
+    let devices = driver.devices();
+    for device in &devices {
         let mib = device.total_bytes() >> 20;
         log::info!("device {}: {}, {mib} MiB, {}", device.ordinal(), device.name(), device.uuid());
     }
     let pool = Arc::new(PinnedPool::new(&driver, settings.pinned_pool_bytes));
-    GpuHost { gpu: Gpu::new(driver, settings.lock_client_memory), pool }
+    GpuHost { gpu: Gpu::new(driver, settings.lock_client_memory), pool, devices }
+}
+
+/// What models may be placed on. They run on GPUs only where they name them: a host that has one would otherwise compute
+/// elsewhere, with other numbers, from one version of nerite to the next.
+pub fn host_facts(gpu: Result<&GpuHost, &NoGpu>, settings: &GpuSettings) -> HostFacts {
+    let min_compute_capability = settings.min_compute_capability;
+    let facts = HostFacts { auto_on_gpus: false, min_compute_capability, ..HostFacts::cpu_only() };
+    match gpu {
+        Err(NoGpu(why)) => HostFacts { no_support: format!("{why}; use KIND_CPU"), ..facts },
+        Ok(host) => HostFacts { gpu_support: true, gpus: host.devices.iter().filter_map(as_configured).collect(), ..facts },
+    }
+}
+
+/// A device as configurations know it; `None` for one whose number they cannot name.
+fn as_configured(device: &Device) -> Option<nerite_config::Gpu> {
+    let (major, minor) = device.compute_capability();
+    let id = i32::try_from(device.ordinal()).ok()?;
+    Some(nerite_config::Gpu { id, compute_capability: f64::from(major) + f64::from(minor) / 10.0 })
 }
 
 /// Most hosts simply have no driver; one that is there and does not work is worth a line.

@@ -4,17 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nerite_backend::identity::Identity;
-use nerite_config::HostFacts;
 use nerite_engine::{Engine, Loader, Runtimes};
 use nerite_repository::{Store, StoreOptions};
 use nerite_request::Status;
 
 use super::StartError;
-use super::gpu::GpuHost;
+use super::gpu::{self, GpuHost, NoGpu};
 use crate::settings::Settings;
 
 /// The engine with everything loaded that is to be up at start.
-pub fn start(settings: &Settings, gpu: Option<&GpuHost>) -> Result<Arc<Engine>, StartError> {
+pub fn start(settings: &Settings, gpu: Result<&GpuHost, &NoGpu>) -> Result<Arc<Engine>, StartError> {
     let models = &settings.models;
     let store = Store::open(StoreOptions {
         repositories: models.repositories.clone(),
@@ -23,8 +22,8 @@ pub fn start(settings: &Settings, gpu: Option<&GpuHost>) -> Result<Arc<Engine>, 
     })
     .map_err(|error| creating(&error.status()))?;
     let loader = Loader {
-        runtimes: runtimes(settings, gpu)?,
-        host: HostFacts::cpu_only(),
+        runtimes: runtimes(settings, gpu.ok())?,
+        host: gpu::host_facts(gpu, &settings.gpu),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         auto_complete: models.auto_complete,
     };

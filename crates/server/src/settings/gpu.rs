@@ -1,13 +1,14 @@
-//! Is a GPU to be used, and how much memory is locked for it?
+//! Is a GPU to be used, by which models, and how much memory is locked for it?
 
 use std::path::PathBuf;
 
+use nerite_config::MIN_COMPUTE_CAPABILITY;
 use nerite_cuda::limits::PINNED_POOL_BYTES;
 
 use crate::flags::{BadValue, Values};
 
 /// What the operator says of GPUs.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub struct GpuSettings {
     /// Which driver.
     pub library: CudaLibrary,
@@ -15,6 +16,8 @@ pub struct GpuSettings {
     pub pinned_pool_bytes: u64,
     /// Whether clients' regions and leases are page-locked.
     pub lock_client_memory: bool,
+    /// Models run on no GPU below it.
+    pub min_compute_capability: f64,
 }
 
 /// Which CUDA driver is opened.
@@ -38,6 +41,7 @@ pub(super) fn gpu(values: &Values<'_>) -> Result<GpuSettings, BadValue> {
         library,
         pinned_pool_bytes: values.int("pinned-memory-pool-byte-size", PINNED_POOL_BYTES)?,
         lock_client_memory: values.bool("page-lock-client-memory", true)?,
+        min_compute_capability: values.float("min-supported-compute-capability", MIN_COMPUTE_CAPABILITY)?,
     })
 }
 
@@ -50,7 +54,18 @@ mod tests {
     fn check(line: &[&str], library: CudaLibrary, pinned_pool_bytes: u64, lock_client_memory: bool) {
         let words: Vec<String> = line.iter().map(|&word| word.to_owned()).collect();
         let given = flags::parse(&words).expect("known flags");
-        assert_eq!(gpu(&Values(&given)), Ok(GpuSettings { library, pinned_pool_bytes, lock_client_memory }));
+        let min_compute_capability = MIN_COMPUTE_CAPABILITY;
+        let expected = GpuSettings { library, pinned_pool_bytes, lock_client_memory, min_compute_capability };
+        assert_eq!(gpu(&Values(&given)), Ok(expected));
+    }
+
+    #[test]
+    fn models_run_on_gpus_of_the_age_that_is_said() {
+        let oldest = |value: &str| {
+            let given = flags::parse(&[format!("--min-supported-compute-capability={value}")]).expect("a known flag");
+            gpu(&Values(&given)).map(|settings| settings.min_compute_capability).ok()
+        };
+        assert_eq!([oldest("7.5"), oldest("8"), oldest("new"), oldest("nan")], [Some(7.5), Some(8.0), None, None]);
     }
 
     #[test]
