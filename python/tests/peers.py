@@ -63,8 +63,8 @@ class Launcher:
 
     def get(self, kind: str, *flags: str) -> Found:
         if (kind, *flags) not in self.running:
-            self.running[kind, *flags] = self.fresh(kind, *flags)
-        return self.running[kind, *flags]
+            self.running[(kind, *flags)] = self.fresh(kind, *flags)
+        return self.running[(kind, *flags)]
 
     def fresh(self, kind: str, *flags: str) -> Found:
         scratch = self.scratch / f"{kind}-{len(list(self.scratch.iterdir()))}"
