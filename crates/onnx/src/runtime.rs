@@ -34,6 +34,12 @@ impl Runtime for Embedded {
         format!("rten {VERSION} (embedded)")
     }
 
+    fn offers_gpus(&self) -> Result<(), String> {
+        Err("the embedded engine computes on the host: install ONNX Runtime with its CUDA provider (pip install \
+             onnxruntime-gpu) or name its library with --onnxruntime-library"
+            .into())
+    }
+
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         onnx::complete(context, |context| Ok(graph::ports(&read(context, &onnx::model_file(context)?)?.graph)))
     }

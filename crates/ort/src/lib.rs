@@ -7,10 +7,13 @@
 //! ```
 //! Nothing of ONNX Runtime is linked or shipped: the library is opened when it is there, and the embedded engine serves
 //! models when it is not. Inputs are handed over by address and outputs are computed into the memory of their destination
-//! where the model declares shapes that tell their size beforehand.
+//! where the model declares shapes that tell their size beforehand. An instance on a GPU takes tensors of that device the same way.
 
+mod binding;
+mod cuda;
 mod library;
 mod options;
+mod provider;
 mod runtime;
 mod session;
 mod signature;

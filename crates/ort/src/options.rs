@@ -7,6 +7,9 @@ use ort::AsPointer;
 use ort::environment::Environment;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
+use crate::cuda::{self, CudaOptions};
+use crate::provider::append_cuda;
+
 /// What is said to ONNX Runtime when a session is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -25,11 +28,12 @@ pub struct Options {
     pub arena_shrinkage: Option<String>,
     device_initializers: Option<String>,
     operator_libraries: Vec<std::path::PathBuf>,
+    cuda: CudaOptions,
 }
 
 impl Options {
-    /// Reads the model's parameters and the backend's settings.
-    pub fn of(context: &LoadContext) -> Result<Options, Status> {
+    /// Reads the model's parameters and the backend's settings; those of the CUDA provider if some instance runs on a GPU.
+    pub fn of(context: &LoadContext, on_gpus: bool) -> Result<Options, Status> {
         let config = &context.config;
         let flag = |key| Ok::<_, Status>(number(context, key)?.is_none_or(|value| value != 0));
         let optimization = config.optimization.as_ref();
@@ -53,6 +57,8 @@ impl Options {
             arena_shrinkage: knob(context, "memory.enable_memory_arena_shrinkage").map(str::to_owned),
             device_initializers: knob(context, "session.use_device_allocator_for_initializers").map(str::to_owned),
             operator_libraries: libraries.iter().map(|file| context.model_dir.join(file)).collect(),
+            // Said to nobody where no instance is on a GPU, so it may be wrong there.
+            cuda: if on_gpus { cuda::options(context)? } else { CudaOptions::new() },
         })
     }
 
@@ -69,11 +75,12 @@ impl Options {
             arena_shrinkage: None,
             device_initializers: None,
             operator_libraries: Vec::new(),
+            cuda: CudaOptions::new(),
         }
     }
 
-    /// A builder with these options.
-    pub fn builder(&self, environment: &Environment) -> Result<SessionBuilder, ort::Error> {
+    /// A builder with these options, of sessions on `device` or on the host.
+    pub fn builder(&self, environment: &Environment, device: Option<u32>) -> Result<SessionBuilder, ort::Error> {
         let spinning = if self.spinning { "1" } else { "0" };
         let mut builder = SessionBuilder::new(environment)?
             .with_log_level(ort::logging::LogLevel::Fatal)?
@@ -95,6 +102,9 @@ impl Options {
             let status = unsafe { (ort::api().DisableCpuMemArena)(builder.ptr_mut()) };
             // SAFETY: a status that the library has just returned, handed on once.
             unsafe { ort::Error::result_from_status(status) }?;
+        }
+        if let Some(device) = device {
+            append_cuda(&mut builder, &self.cuda, device)?;
         }
         Ok(builder)
     }

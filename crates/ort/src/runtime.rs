@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nerite_backend::onnx::{self, BACKEND, Exposed, Ports};
-use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
+use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Reach, Runtime};
 use nerite_config::ModelConfig;
 use nerite_request::Status;
 use ort::environment::{Environment, GlobalThreadPoolOptions};
 use ort::session::Session;
 
+use crate::cuda::{self, Failure};
 use crate::options::Options;
-use crate::session::{OrtInstance, Traits};
+use crate::provider::has_cuda;
+use crate::session::{OrtInstance, Seat, Traits};
 use crate::signature::ports;
 
 /// The library of this process: it cannot be closed or exchanged once it is open.
@@ -26,6 +28,7 @@ static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
 pub struct OnnxRuntime {
     path: PathBuf,
     version: String,
+    binds: bool,
 }
 
 /// Why a library cannot be used.
@@ -60,7 +63,14 @@ impl OnnxRuntime {
         ort::init_from(path).map(drop).map_err(|e| OpenError::Unusable { reason: reason(&e) })?;
         *opened = Some(path.to_path_buf());
         let version = version_of(path).unwrap_or_else(|| "of unknown version".into());
-        Ok(OnnxRuntime { path: path.to_path_buf(), version })
+        Ok(OnnxRuntime { path: path.to_path_buf(), version, binds: false })
+    }
+
+    /// The same, with every instance run as those on GPUs are: tensors are bound before the run. For tests on hosts without one.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn binding(self) -> OnnxRuntime {
+        OnnxRuntime { binds: true, ..self }
     }
 }
 
@@ -86,14 +96,24 @@ impl Runtime for OnnxRuntime {
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         onnx::complete(context, |context| {
             let path = onnx::model_file(context)?;
-            Ok(ports(&open_session(&path, context, &Options::to_look())?))
+            Ok(ports(&open_session(&path, context, &Options::to_look(), None)?))
         })
+    }
+
+    fn offers_gpus(&self) -> Result<(), String> {
+        match has_cuda() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(cuda::missing(&self.path)),
+            Err(error) => Err(format!("ONNX Runtime does not tell its providers: {}", error.message())),
+        }
     }
 
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
         let path = onnx::model_file(context)?;
-        let options = Options::of(context)?;
-        let session = open_session(&path, context, &options)?;
+        let specs = InstanceSpec::all(&context.config);
+        let options = Options::of(context, specs.iter().any(|spec| spec.device.is_some()))?;
+        let device = specs.first().and_then(|spec| spec.device);
+        let session = open_session(&path, context, &options, device)?;
         let ports = ports(&session);
         onnx::check(context, &ports)?;
         let exposed = Exposed::read(&path).map_err(|e| {
@@ -105,7 +125,8 @@ impl Runtime for OnnxRuntime {
             path,
             options,
             context: context.clone(),
-            first: Mutex::new(Some(session)),
+            binds: self.binds,
+            first: Mutex::new(Some((device, session))),
         }))
     }
 }
@@ -116,26 +137,38 @@ struct OrtModel {
     context: LoadContext,
     ports: Arc<Ports>,
     traits: Arc<Traits>,
-    /// The session that the load made to look at the graph: the first instance's.
-    first: Mutex<Option<Session>>,
+    binds: bool,
+    /// The session that the load made to look at the graph, and its device: the first instance's.
+    first: Mutex<Option<(Option<u32>, Session)>>,
 }
 
 impl Model for OrtModel {
-    fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let session = match first {
-            Some(session) => session,
-            None => open_session(&self.path, &self.context, &self.options)?,
+    fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = match first.take_if(|(device, _)| *device == spec.device) {
+            Some((_, session)) => session,
+            None => open_session(&self.path, &self.context, &self.options, spec.device)?,
         };
+        drop(first);
         let batching = self.context.config.batches();
-        let instance = OrtInstance::new(session, &self.options, &self.ports, &self.traits, batching)?;
+        let seat = Seat { device: spec.device, binds: self.binds };
+        let instance = OrtInstance::new(session, &self.options, &self.ports, &self.traits, (batching, seat))?;
         Ok(Box::new(Joined::new(instance, batching)))
+    }
+
+    fn takes_device_memory(&self, spec: &InstanceSpec) -> Reach {
+        cuda::reach(spec.device, &self.ports, &self.traits.exposed)
     }
 }
 
-fn open_session(path: &Path, context: &LoadContext, options: &Options) -> Result<Session, Status> {
+fn open_session(path: &Path, context: &LoadContext, options: &Options, device: Option<u32>) -> Result<Session, Status> {
     let environment = environment(context)?;
-    options.builder(environment).and_then(|mut builder| builder.commit_from_file(path)).map_err(|e| library_status(&e))
+    let told = |error: &ort::Error, failure: fn(String) -> Failure| match device {
+        None => library_status(error),
+        Some(device) => failure(library_status(error).message).status(&context.model, device),
+    };
+    let mut builder = options.builder(environment, device).map_err(|error| told(&error, Failure::Provider))?;
+    builder.commit_from_file(path).map_err(|error| told(&error, Failure::Session))
 }
 
 /// An error of the library's, with its number, as Triton words it.

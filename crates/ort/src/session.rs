@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_backend::onnx::{Exposed, Port, Ports, steady};
 use nerite_backend::{Execute, Times, Work};
-use nerite_memory::{Buffer, Reason, Slot};
+use nerite_memory::{Buffer, Place, Reason, Slot};
 use nerite_request::Status;
 use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count};
-use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
 use ort::session::{NoSelectedOutputs, RunOptions, Session};
 use ort::{AsPointer, sys};
 
+use crate::binding::Binding;
 use crate::options::Options;
 use crate::runtime::library_status;
 use crate::strings::{self, StringsFault};
-use crate::value::{Value, done};
+use crate::value::{Memory, Value, done};
 
 /// What all instances of a model know of its graph beyond its ports.
 pub struct Traits {
     outputs: Vec<Output>,
-    exposed: Exposed,
+    pub exposed: Exposed,
 }
 
 struct Output {
@@ -49,7 +49,9 @@ pub struct OrtInstance {
     traits: Arc<Traits>,
     inputs: Vec<CString>,
     batching: bool,
-    host: MemoryInfo<'static>,
+    memory: Memory,
+    /// How it runs if not all of its tensors are on the host.
+    binding: Option<Binding>,
     run_options: Option<RunOptions<NoSelectedOutputs>>,
 }
 
@@ -60,16 +62,26 @@ struct Bound {
     datatype: DataType,
 }
 
+/// Where an instance computes, and how it runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Seat {
+    /// The device; `None` for the host.
+    pub device: Option<u32>,
+    /// Whether it runs through a binding, as those on a device must.
+    pub binds: bool,
+}
+
 impl OrtInstance {
-    /// An instance on `session`.
+    /// An instance on `session`, which was made for the seat's device.
     pub fn new(
-        session: Session,
+        mut session: Session,
         options: &Options,
         ports: &Arc<Ports>,
         traits: &Arc<Traits>,
-        batching: bool,
+        (batching, seat): (bool, Seat),
     ) -> Result<OrtInstance, Status> {
-        let host = MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Device, MemoryType::Default);
+        let failed = |e: ort::Error| library_status(&e);
+        let binding = (seat.binds || seat.device.is_some()).then(|| Binding::new(&mut session));
         let run_options = options.arena_shrinkage.as_ref().map(|devices| {
             let mut run = RunOptions::new()?;
             run.set("memory.enable_memory_arena_shrinkage", devices)?;
@@ -81,8 +93,9 @@ impl OrtInstance {
             traits: Arc::clone(traits),
             inputs: ports.inputs.iter().map(|port| c_name(&port.name)).collect::<Result<_, _>>()?,
             batching,
-            host: host.map_err(|e| library_status(&e))?,
-            run_options: run_options.transpose().map_err(|e: ort::Error| library_status(&e))?,
+            memory: Memory::new(seat.device).map_err(failed)?,
+            binding: binding.transpose().map_err(failed)?,
+            run_options: run_options.transpose().map_err(failed)?,
         })
     }
 
@@ -105,7 +118,7 @@ impl OrtInstance {
             return Ok(None);
         }
         let Some(shape) = self.ports.output_shape(port, work.inputs(), self.batching) else { return Ok(None) };
-        let slot = work.slot(&port.name, datatype, &shape)?;
+        let slot = work.slot_on(self.memory.device(), &port.name, datatype, &shape)?;
         Ok(slot.map(|slot| Bound { slot, shape, datatype }))
     }
 
@@ -115,7 +128,11 @@ impl OrtInstance {
             let index = self.ports.inputs.iter().position(|port| port.name == tensor.name);
             let index = index.ok_or_else(|| Status::invalid(format!("the model has no input '{}'", tensor.name)))?;
             let shape = self.ports.inputs[index].graph_shape(&tensor.shape);
-            let data = steady(tensor, &self.traits.exposed)?;
+            let data = match tensor.data.place() {
+                // Nothing on a device is exposed: see `cuda::reach`.
+                Place::Device(at) if Some(at) == self.memory.device() => tensor.data.clone(),
+                _ => steady(tensor, &self.traits.exposed)?,
+            };
             Ok(Feed { index, tensor: Tensor { data, shape, ..tensor.clone() } })
         };
         work.inputs().iter().map(feed).collect()
@@ -129,15 +146,21 @@ impl OrtInstance {
         wanted: &[usize],
         bound: &mut [Option<Bound>],
     ) -> Result<Vec<Option<Value<'static>>>, ort::Error> {
+        let memory = &self.memory;
+        let places = bound.iter_mut().map(|bound| bound.as_mut().map(|bound| bound.value(memory)).transpose());
+        let places: Vec<Option<Value<'_>>> = places.collect::<Result<_, _>>()?;
+        let options = self.run_options.as_ref().map_or(std::ptr::null(), AsPointer::ptr);
+        if let Some(binding) = &mut self.binding {
+            let inputs: Vec<_> = indices.iter().map(|at| self.inputs[*at].as_c_str()).zip(feeds).collect();
+            let names = wanted.iter().map(|index| self.traits.outputs[*index].name.as_c_str());
+            let outputs: Vec<_> = names.zip(places.iter().map(Option::as_ref)).collect();
+            return binding.run(&mut self.session, options, &inputs, &outputs, &self.memory.host);
+        }
         let input_names: Vec<_> = indices.iter().map(|index| self.inputs[*index].as_ptr()).collect();
         let inputs: Vec<*const sys::OrtValue> = feeds.iter().map(|value| value.as_ptr().cast_const()).collect();
         let output_names: Vec<_> = wanted.iter().map(|index| self.traits.outputs[*index].name.as_ptr()).collect();
-        let host = &self.host;
-        let places = bound.iter_mut().map(|bound| bound.as_mut().map(|bound| bound.value(host)).transpose());
-        let places: Vec<Option<Value<'_>>> = places.collect::<Result<_, _>>()?;
         let mut outputs: Vec<*mut sys::OrtValue> =
             places.iter().map(|place| place.as_ref().map_or(std::ptr::null_mut(), Value::as_ptr)).collect();
-        let options = self.run_options.as_ref().map_or(std::ptr::null(), AsPointer::ptr);
         let run = ort::api().Run;
         // SAFETY: the session and the options are alive, and `&mut self` makes this the only run of the session; names and
         // values are arrays of the lengths given, alive until the end of this function; a null output is the library's to
@@ -224,7 +247,7 @@ impl Execute for OrtInstance {
         let wanted = self.wanted(work)?;
         let feeds = self.feeds(work)?;
         let indices: Vec<usize> = feeds.iter().map(|feed| feed.index).collect();
-        let values = feeds.iter().map(|feed| feed.value(&self.host)).collect::<Result<Vec<_>, _>>()?;
+        let values = feeds.iter().map(|feed| feed.value(&self.memory)).collect::<Result<Vec<_>, _>>()?;
         let mut bound = self.bind(work, &wanted)?;
         times.input_ends();
         let mut result = self.run(&values, &indices, &wanted, &mut bound);
@@ -255,10 +278,10 @@ struct Feed {
 }
 
 impl Feed {
-    fn value(&self, host: &MemoryInfo<'_>) -> Result<Value<'_>, Status> {
+    fn value(&self, memory: &Memory) -> Result<Value<'_>, Status> {
         let Tensor { data, datatype, shape, .. } = &self.tensor;
         if *datatype != DataType::Bytes {
-            return Value::over(host, data, *datatype, shape).map_err(|e| library_status(&e));
+            return Value::over(memory, data, *datatype, shape).map_err(|e| library_status(&e));
         }
         strings::to_value(&self.tensor, shape).map_err(|fault| match fault {
             StringsFault::Client(text) => Status::invalid(text),
@@ -268,9 +291,9 @@ impl Feed {
 }
 
 impl Bound {
-    fn value(&mut self, host: &MemoryInfo<'_>) -> Result<Value<'_>, ort::Error> {
+    fn value(&mut self, memory: &Memory) -> Result<Value<'_>, ort::Error> {
         let size = byte_size(self.datatype, &self.shape).ok().flatten().unwrap_or_default();
-        Value::into_slot(host, &mut self.slot, size, self.datatype, &self.shape)
+        Value::into_slot(memory, &mut self.slot, size, self.datatype, &self.shape)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use nerite_memory::{Access, Buffer, Keep, Place, Slot};
 use nerite_tensor::{DataType, Shape};
-use ort::memory::MemoryInfo;
+use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
 use ort::session::SharedSessionInner;
 use ort::{AsPointer, sys};
 
@@ -28,35 +28,67 @@ unsafe impl Send for Value<'_> {}
 // SAFETY: through a shared Value the tensor is only read.
 unsafe impl Sync for Value<'_> {}
 
+/// The memory that tensors of one instance may lie in, as the library names it.
+pub struct Memory {
+    /// This host's.
+    pub host: MemoryInfo<'static>,
+    device: Option<(u32, MemoryInfo<'static>)>,
+}
+
+impl Memory {
+    /// This host's, and that of the device that the instance computes on.
+    pub fn new(device: Option<u32>) -> Result<Memory, ort::Error> {
+        let info = |on, number| MemoryInfo::new(on, number, AllocatorType::Device, MemoryType::Default);
+        let on_device = |ordinal: u32| {
+            let number =
+                i32::try_from(ordinal).map_err(|_| ort::Error::new("a device of that number cannot be named"))?;
+            Ok::<_, ort::Error>((ordinal, info(AllocationDevice::CUDA, number)?))
+        };
+        Ok(Memory { host: info(AllocationDevice::CPU, 0)?, device: device.map(on_device).transpose()? })
+    }
+
+    /// The device it has besides the host.
+    pub fn device(&self) -> Option<u32> {
+        self.device.as_ref().map(|(ordinal, _)| *ordinal)
+    }
+
+    fn of(&self, place: Place) -> Result<&MemoryInfo<'static>, ort::Error> {
+        match (place, &self.device) {
+            (Place::Host | Place::Pinned, _) => Ok(&self.host),
+            (Place::Device(at), Some((ordinal, info))) if at == *ordinal => Ok(info),
+            (Place::Device(_), _) => Err(ort::Error::new(format!("a tensor in {place:?} is out of reach"))),
+        }
+    }
+}
+
 impl<'a> Value<'a> {
-    /// A tensor over the bytes of `buffer`, which is on this host. The library only reads what it is fed: it counts a
+    /// A tensor over the bytes of `buffer`, wherever they lie. The library only reads what it is fed: it counts a
     /// reference of the caller's on every graph input, so that no operator computes in place there.
-    pub fn over(
-        info: &MemoryInfo<'_>,
-        buffer: &'a Buffer,
-        datatype: DataType,
-        shape: &[i64],
-    ) -> Result<Self, ort::Error> {
-        debug_assert!(buffer.place().is_host());
-        // SAFETY: `len` readable bytes that `buffer` keeps mapped for 'a, and that are only read, as said above.
+    pub fn over(memory: &Memory, buffer: &'a Buffer, datatype: DataType, shape: &[i64]) -> Result<Self, ort::Error> {
+        let info = memory.of(buffer.place())?;
+        // SAFETY: `len` readable bytes that `buffer` keeps mapped for 'a, in the memory that `info` names (`of`), and that are
+        // only read, as said above.
         unsafe { Value::with_data(info, buffer.as_ptr().cast_mut(), buffer.len(), datatype, shape) }
     }
 
     /// A tensor over the first `size` bytes of `slot`, for the library to compute into.
     pub fn into_slot(
-        info: &MemoryInfo<'_>,
+        memory: &Memory,
         slot: &'a mut Slot,
         size: usize,
         datatype: DataType,
         shape: &[i64],
     ) -> Result<Self, ort::Error> {
-        assert!(size <= slot.len() && slot.place().is_host(), "{size} bytes into {slot:?}");
-        // SAFETY: `size` writable bytes of this host (asserted), ours alone for 'a by the mutable borrow.
+        assert!(size <= slot.len(), "{size} bytes into {slot:?}");
+        let info = memory.of(slot.place())?;
+        // SAFETY: `size` writable bytes (asserted), in the memory that `info` names (`of`), ours alone for 'a by the mutable
+        // borrow.
         unsafe { Value::with_data(info, slot.as_mut_ptr(), size, datatype, shape) }
     }
 
     /// # Safety
-    /// `len` bytes at `data` are readable for 'a, and writable if the value is used as an output.
+    /// `len` bytes at `data`, an address of the memory that `info` names, are readable for 'a, and writable if the value is
+    /// used as an output.
     unsafe fn with_data(
         info: &MemoryInfo<'_>,
         data: *mut u8,
@@ -73,6 +105,18 @@ impl<'a> Value<'a> {
         };
         done(status)?;
         Value::from_made(out)
+    }
+
+    /// Whether the tensor lies on this host.
+    fn is_on_host(&self) -> Result<bool, ort::Error> {
+        let mut info = std::ptr::null();
+        // SAFETY: the value is alive; the library answers an error if it is no tensor. What it answers lives as long as the value.
+        done(unsafe { (ort::api().GetTensorMemoryInfo)(self.ptr.as_ptr(), &raw mut info) })?;
+        // A number, not the enum: a library newer than the bindings may answer one that the enum does not have.
+        let mut number = -1i32;
+        // SAFETY: `info` lives as long as the value; the enum is `repr(i32)`, so its place is one of an i32.
+        unsafe { (ort::api().MemoryInfoGetDeviceType)(info, (&raw mut number).cast()) };
+        Ok(number == sys::OrtMemoryInfoDeviceType::OrtMemoryInfoDeviceType_CPU as i32)
     }
 
     /// The handle, for the library to read.
@@ -110,15 +154,18 @@ impl Value<'static> {
         Ok((datatype, shape))
     }
 
-    /// The `len` bytes of a tensor of numbers, where the library left them. They live as long as the Buffer, and `session`
-    /// with them.
+    /// The `len` bytes of a tensor of numbers, where the library left them on this host. They live as long as the Buffer, and
+    /// `session` with them.
     pub fn into_buffer(self, len: usize, session: Arc<SharedSessionInner>) -> Result<Buffer, ort::Error> {
+        if !self.is_on_host()? {
+            return Err(ort::Error::new("the library left a tensor on a device that was asked for on the host"));
+        }
         let mut data = std::ptr::null_mut();
         // SAFETY: the value is alive; the library answers an error if it is no tensor of numbers.
         done(unsafe { (ort::api().GetTensorMutableData)(self.ptr.as_ptr(), &raw mut data) })?;
         let Some(data) = NonNull::new(data.cast::<u8>()).filter(|_| len > 0) else { return Ok(Buffer::empty()) };
         let keep: Arc<dyn Keep> = Arc::new(Made { _value: self, _session: session });
-        // SAFETY: the tensor has `len` bytes (the caller computed them from its own shape and datatype), all computed by
+        // SAFETY: the tensor is on this host (asked above) and has `len` bytes (the caller computed them from its own shape and datatype), all computed by
         // the run that made it; `keep` owns the tensor; nobody else has the handle, so nobody writes.
         Ok(unsafe { Buffer::from_raw(data, len, Place::Host, Access::Private, keep) })
     }
@@ -152,4 +199,35 @@ impl Drop for TypeAndShape {
 pub fn done(status: sys::OrtStatusPtr) -> Result<(), ort::Error> {
     // SAFETY: every caller hands over the status that a call of the library has just returned.
     unsafe { ort::Error::result_from_status(status) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::{OnnxRuntime, find_library};
+
+    struct Nothing;
+    impl Keep for Nothing {}
+
+    #[test]
+    fn the_library_is_told_where_a_tensor_lies() {
+        let Some(library) = find_library(None) else { return };
+        OnnxRuntime::open(&library).unwrap();
+        let memory = Memory::new(Some(1)).unwrap();
+        for (place, expected) in [
+            (Place::Host, Some(true)),
+            (Place::Pinned, Some(true)),
+            (Place::Device(1), Some(false)),
+            (Place::Device(0), None),
+        ] {
+            let (mut bytes, keep) = ([0u8; 8], Arc::new(Nothing));
+            let at = NonNull::new(bytes.as_mut_ptr()).unwrap();
+            // SAFETY: eight bytes that outlive the buffer, which nobody reads where it says they are elsewhere.
+            let buffer = unsafe { Buffer::from_raw(at, 8, place, Access::Shared, keep) };
+            let value = Value::over(&memory, &buffer, DataType::Int64, &[1]);
+            let found = value.ok().map(|value| value.is_on_host().unwrap());
+            assert_eq!(found, expected, "{place:?}");
+        }
+    }
 }

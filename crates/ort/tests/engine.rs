@@ -20,6 +20,12 @@ fn runtime() -> Option<OnnxRuntime> {
     Some(OnnxRuntime::open(&path).unwrap_or_else(|e| panic!("{e}")))
 }
 
+/// Both ways to run a session: by a plain call, and by a binding, which those on GPUs need.
+fn runtimes() -> Vec<OnnxRuntime> {
+    let bound = runtime().map(OnnxRuntime::binding);
+    runtime().into_iter().chain(bound).collect()
+}
+
 /// A graph of crates/onnx/tests/models, its configuration completed from itself.
 fn loading(runtime: &OnnxRuntime, graph: &str, rows_max: i32) -> LoadContext {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
@@ -53,10 +59,9 @@ fn texts(name: &str, shape: &[i64], elements: &[&[u8]]) -> Tensor {
     tensor(name, DataType::Bytes, shape, bytes)
 }
 
-/// Loads a graph and asks it once.
-fn ask(graph: &str, inputs: Vec<Tensor>, wanted: Vec<(&str, Option<Slot>)>) -> Option<Response> {
-    let runtime = runtime()?;
-    let model = runtime.load(&loading(&runtime, graph, 0)).unwrap();
+/// Loads a graph and asks it once. Of the outputs wanted, some have a place of so many bytes.
+fn ask(runtime: &OnnxRuntime, graph: &str, inputs: Vec<Tensor>, wanted: &[(&str, Option<usize>)]) -> Response {
+    let model = runtime.load(&loading(runtime, graph, 0)).unwrap();
     let mut instance = model.instance(&InstanceSpec::default()).unwrap();
     let seen = Arc::new(Mutex::new(None));
     let into = Arc::clone(&seen);
@@ -64,7 +69,7 @@ fn ask(graph: &str, inputs: Vec<Tensor>, wanted: Vec<(&str, Option<Slot>)>) -> O
         id: String::new(),
         rows: 1,
         inputs,
-        wanted: wanted.into_iter().map(|(name, slot)| Wanted { name: name.into(), slot }).collect(),
+        wanted: wanted.iter().map(|(name, len)| Wanted { name: (*name).into(), slot: len.map(Slot::heap) }).collect(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),
@@ -76,17 +81,19 @@ fn ask(graph: &str, inputs: Vec<Tensor>, wanted: Vec<(&str, Option<Slot>)>) -> O
     instance.run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
     // The session goes first: what it made must outlive it.
     drop((instance, model));
-    seen.lock().unwrap().take()
+    seen.lock().unwrap().take().unwrap()
 }
 
 #[track_caller]
-fn check(graph: &str, inputs: Vec<Tensor>, wanted: Vec<(&str, Option<Slot>)>, outputs: &[Tensor]) {
-    let Some(response) = ask(graph, inputs, wanted) else { return };
-    assert_eq!(response.error, None);
-    assert_eq!(response.outputs.len(), outputs.len());
-    for (output, expected) in response.outputs.iter().zip(outputs) {
-        assert_eq!((&output.name, &output.shape), (&expected.name, &expected.shape));
-        assert_eq!(output.data.private_bytes(), expected.data.private_bytes(), "{}", output.name);
+fn check(graph: &str, inputs: Vec<Tensor>, wanted: &[(&str, Option<usize>)], outputs: &[Tensor]) {
+    for runtime in runtimes() {
+        let response = ask(&runtime, graph, inputs.clone(), wanted);
+        assert_eq!(response.error, None);
+        assert_eq!(response.outputs.len(), outputs.len());
+        for (output, expected) in response.outputs.iter().zip(outputs) {
+            assert_eq!((&output.name, &output.shape), (&expected.name, &expected.shape));
+            assert_eq!(output.data.private_bytes(), expected.data.private_bytes(), "{}", output.name);
+        }
     }
 }
 
@@ -104,7 +111,6 @@ fn simple_case(rows: i64, seed: i32) -> Case {
 
 #[test]
 fn simple_keeps_the_contract() {
-    let Some(runtime) = runtime() else { return };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models/simple");
     let text = std::fs::read(folder.join("config.pbtxt")).unwrap();
     let config = nerite_config::parse_text("simple/config.pbtxt", &text).unwrap();
@@ -113,7 +119,9 @@ fn simple_keeps_the_contract() {
         cases: vec![simple_case(1, 3), simple_case(4, 5), simple_case(1, 7)],
         faulty: None,
     };
-    check_runtime(&runtime, &fixture);
+    for runtime in runtimes() {
+        check_runtime(&runtime, &fixture);
+    }
 }
 
 #[test]
@@ -131,7 +139,9 @@ fn a_graph_that_refuses_some_rows_keeps_the_contract() {
         cases: vec![case(&[3], &[7., 8.]), case(&[0, 2], &[1., 2., 5., 6.])],
         faulty: Some(rows(&[4])),
     };
-    check_runtime(&runtime, &fixture);
+    for runtime in runtimes() {
+        check_runtime(&runtime, &fixture);
+    }
 }
 
 #[test]
@@ -149,7 +159,9 @@ fn strings_keep_the_contract_and_their_zero_bytes() {
         ],
         faulty: Some(vec![tensor("x", DataType::Bytes, &[1, 2], b"\x01\0\0\0a\x09\0\0\0b".to_vec())]),
     };
-    check_runtime(&runtime, &fixture);
+    for runtime in runtimes() {
+        check_runtime(&runtime, &fixture);
+    }
 }
 
 #[test]
@@ -159,7 +171,7 @@ fn every_datatype_comes_back_as_it_went() {
         let bytes: Vec<u8> = (0..size as u8 * 3).map(|i| if datatype == DataType::Bool { i & 1 } else { i }).collect();
         let graph = format!("echo_{}", datatype.name().to_lowercase());
         let of = |name: &str| tensor(name, datatype, &[3], bytes.clone());
-        check(&graph, vec![of("x")], vec![("y", None)], &[of("y")]);
+        check(&graph, vec![of("x")], &[("y", None)], &[of("y")]);
     }
 }
 
@@ -167,11 +179,12 @@ fn every_datatype_comes_back_as_it_went() {
 fn an_output_of_unknown_size_is_made_by_the_library_and_found_in_its_place() {
     let input = || vec![floats("x", &[4], &[0., 5., 0., 6.])];
     let found = [tensor("found", DataType::Int64, &[1, 2], Buffer::from_numbers(vec![1i64, 3]))];
-    check("find", input(), vec![("found", None)], &found);
-    check("find", input(), vec![("found", Some(Slot::heap(100)))], &found);
-    let Some(response) = ask("find", input(), vec![("found", Some(Slot::heap(15)))]) else { return };
-    let error = response.error.unwrap().message;
-    assert!(error.contains("(15 bytes) should be at least 16 bytes"), "{error}");
+    check("find", input(), &[("found", None)], &found);
+    check("find", input(), &[("found", Some(100))], &found);
+    for runtime in runtimes() {
+        let error = ask(&runtime, "find", input(), &[("found", Some(15))]).error.unwrap().message;
+        assert!(error.contains("(15 bytes) should be at least 16 bytes"), "{error}");
+    }
 }
 
 #[test]
@@ -183,9 +196,9 @@ fn a_wrongly_declared_shape_still_gives_the_right_result() {
     // Declared as [n, 2]: four rows of two.
     for shape in [&[2i64, 2][..], &[4], &[1, 2, 2]] {
         let expected = [floats("y", shape, &[1., 2., 3., 4.])];
-        check("misdeclared", input(shape), vec![("y", None)], &expected);
+        check("misdeclared", input(shape), &[("y", None)], &expected);
         for bytes in [16, 31, 32, 100] {
-            check("misdeclared", input(shape), vec![("y", Some(Slot::heap(bytes)))], &expected);
+            check("misdeclared", input(shape), &[("y", Some(bytes))], &expected);
         }
     }
 }
@@ -194,22 +207,22 @@ fn a_wrongly_declared_shape_still_gives_the_right_result() {
 fn what_passes_through_the_graph_outlives_the_request() {
     let outputs = [floats("x", &[2], &[1., 2.]), floats("y", &[2], &[-1., -2.])];
     let input = || vec![floats("x", &[2], &[1., 2.])];
-    check("passed_through", input(), vec![("x", None), ("y", None)], &outputs);
-    check("passed_through", input(), vec![("x", Some(Slot::heap(8))), ("y", Some(Slot::heap(8)))], &outputs);
+    check("passed_through", input(), &[("x", None), ("y", None)], &outputs);
+    check("passed_through", input(), &[("x", Some(8)), ("y", Some(8))], &outputs);
     let outputs = [floats("c", &[3], &[1., 2., 3.]), floats("y", &[2], &[-1., -2.])];
-    check("constant", input(), vec![("c", None), ("y", None)], &outputs);
-    check("constant", input(), vec![("c", Some(Slot::heap(12))), ("y", None)], &outputs);
+    check("constant", input(), &[("c", None), ("y", None)], &outputs);
+    check("constant", input(), &[("c", Some(12)), ("y", None)], &outputs);
 }
 
 #[test]
 fn one_element_is_a_scalar_to_the_graph() {
-    check("scalar", vec![floats("x", &[1], &[2.5])], vec![("y", None)], &[floats("y", &[1], &[-2.5])]);
+    check("scalar", vec![floats("x", &[1], &[2.5])], &[("y", None)], &[floats("y", &[1], &[-2.5])]);
 }
 
 #[test]
 fn an_empty_tensor_is_a_tensor() {
-    check("echo_fp32", vec![floats("x", &[0], &[])], vec![("y", None)], &[floats("y", &[0], &[])]);
-    check("echo_bytes", vec![texts("x", &[0], &[])], vec![("y", None)], &[texts("y", &[0], &[])]);
+    check("echo_fp32", vec![floats("x", &[0], &[])], &[("y", None)], &[floats("y", &[0], &[])]);
+    check("echo_bytes", vec![texts("x", &[0], &[])], &[("y", None)], &[texts("y", &[0], &[])]);
 }
 
 #[test]
@@ -218,12 +231,7 @@ fn an_unaligned_input_is_copied_and_right() {
     bytes.extend([1.0f32, 2.0].iter().flat_map(|f| f.to_le_bytes()));
     let whole = Buffer::from(bytes);
     let input = whole.slice(nerite_memory::Extent::new(1, 8, 9).unwrap());
-    check(
-        "echo_fp32",
-        vec![tensor("x", DataType::Fp32, &[2], input)],
-        vec![("y", None)],
-        &[floats("y", &[2], &[1., 2.])],
-    );
+    check("echo_fp32", vec![tensor("x", DataType::Fp32, &[2], input)], &[("y", None)], &[floats("y", &[2], &[1., 2.])]);
 }
 
 #[test]
@@ -245,4 +253,24 @@ fn what_cannot_be_opened_or_loaded_says_why() {
     let error = runtime.load(&context).err().unwrap().message;
     assert!(error.starts_with("onnx runtime error 7: "), "{error}");
     std::fs::remove_dir_all(&garbage).unwrap();
+}
+
+#[test]
+fn a_library_without_the_cuda_provider_offers_no_gpus() {
+    let Some(runtime) = runtime() else { return };
+    let Err(why) = runtime.offers_gpus() else {
+        println!("skipped: this host's ONNX Runtime has the provider");
+        return;
+    };
+    let told = "' has no CUDA provider: install the one that has (pip install onnxruntime-gpu) or name its library with \
+                --onnxruntime-library";
+    assert!(why.starts_with("ONNX Runtime at '/") && why.ends_with(told), "{why}");
+    // Whoever makes an instance there all the same is told by the library.
+    let context = loading(&runtime, "pick", 8);
+    let spec = InstanceSpec { device: Some(0), ..InstanceSpec::default() };
+    let error = runtime.load(&context).unwrap().instance(&spec).err().unwrap().message;
+    assert!(
+        error.starts_with("unable to load model 'pick' on device 0, ONNX Runtime's CUDA provider does not start: "),
+        "{error}"
+    );
 }

@@ -62,7 +62,9 @@ pub fn host_facts(gpu: Result<&GpuHost, &NoGpu>, settings: &GpuSettings) -> Host
     let facts = HostFacts { auto_on_gpus: false, min_compute_capability, ..HostFacts::cpu_only() };
     match gpu {
         Err(NoGpu(why)) => HostFacts { no_support: format!("{why}; use KIND_CPU"), ..facts },
-        Ok(host) => HostFacts { gpu_support: true, gpus: host.devices.iter().filter_map(as_configured).collect(), ..facts },
+        Ok(host) => {
+            HostFacts { gpu_support: true, gpus: host.devices.iter().filter_map(as_configured).collect(), ..facts }
+        }
     }
 }
 

@@ -38,7 +38,9 @@ fn instance_groups_must_fit_the_host() {
     check_groups(
         &on("GPU", "0"),
         &told,
-        Err("instance group g of model m has kind KIND_GPU but server does not support GPUs: no CUDA driver; use KIND_CPU"),
+        Err(
+            "instance group g of model m has kind KIND_GPU but server does not support GPUs: no CUDA driver; use KIND_CPU",
+        ),
     );
     check_groups(&on("GPU", "[]"), &two, Err("instance group g of model m has kind KIND_GPU but specifies no GPUs"));
     for kind in ["CPU", "MODEL"] {
