@@ -111,12 +111,15 @@ impl Failure {
     /// For whoever asked for the model.
     pub fn status(&self, model: &str, device: u32) -> Status {
         let begin = format!("unable to load model '{model}' on device {device}");
+        let (Failure::Provider(reason) | Failure::Session(reason)) = self;
+        // Some of the library's sentences end with a new line.
+        let reason = reason.trim_end();
         Status::internal(match self {
-            Failure::Provider(reason) => format!(
+            Failure::Provider(_) => format!(
                 "{begin}, ONNX Runtime's CUDA provider does not start: {reason}; see that the CUDA and cuDNN libraries it was \
                  built for are where the loader looks (LD_LIBRARY_PATH), or use KIND_CPU"
             ),
-            Failure::Session(reason) => format!("{begin}: {reason}; KIND_CPU loads it on the host"),
+            Failure::Session(_) => format!("{begin}: {reason}; KIND_CPU loads it on the host"),
         })
     }
 }
@@ -208,7 +211,7 @@ mod tests {
     fn failures_name_the_device_the_reason_and_the_cure() {
         let of = |failure: &Failure| failure.status("m", 1).message;
         assert_eq!(
-            of(&Failure::Provider("libcublas.so is not there".into())),
+            of(&Failure::Provider("libcublas.so is not there\n".into())),
             "unable to load model 'm' on device 1, ONNX Runtime's CUDA provider does not start: libcublas.so is not there; see \
              that the CUDA and cuDNN libraries it was built for are where the loader looks (LD_LIBRARY_PATH), or use KIND_CPU"
         );
