@@ -286,15 +286,19 @@ class Flight:
         if self.placing is None:
             return self.placed
         try:
-            return {**self.placed, **self.placing.settle(result)}
+            placed = {**self.placed, **self.placing.settle(result)}
         except BaseException:
             self.give_up()
             raise
+        # From here on the arrays alone keep the session.
+        self.placing = None
+        return placed
 
     def give_up(self) -> None:
         """The response will not be looked at."""
-        if self.placing is not None:
-            self.placing.give_up()
+        placing, self.placing = self.placing, None
+        if placing is not None:
+            placing.give_up()
 
     def lost(self, error: BaseException, is_answer: Callable[[BaseException], bool]) -> None:
         """The request failed. Unless the server itself said so, it may yet write to the outputs: they are not lent again."""

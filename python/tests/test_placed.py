@@ -449,6 +449,31 @@ def test_a_stream_that_is_stopped_keeps_what_was_seen_and_returns_the_rest(serve
         assert set(array.tolist()) == {5.0}
 
 
+def test_a_closed_client_keeps_no_session_until_the_garbage_is_collected(server):
+    gc.collect()
+    before = len(_session._sessions)
+    gc.disable()
+    try:
+        for _ in range(3):
+            answers = queue.Queue()
+            with server.client("grpc", buffers="lease") as client:
+                given, output = m_input("grpc"), nerite.grpc.InferOutput("OUTPUT0")
+                client.start_stream(lambda result, error, answers=answers: answers.put((result, error)))
+                client.async_stream_infer("identity_fp32", [given], outputs=[output])
+                client.async_infer("identity_fp32", [given], lambda result, error: None, outputs=[output])
+                client.infer("identity_fp32", [given], outputs=[output])
+                assert answers.get(timeout=20)[1] is None
+            del client
+            with server.client("http", buffers="lease") as client:
+                given, output = m_input("http"), nerite.http.InferOutput("OUTPUT0")
+                assert client.async_infer("identity_fp32", [given], outputs=[output]).get_result()._placed
+                client.async_infer("identity_fp32", [given], outputs=[output])
+            del client
+        wait_until(lambda: len(_session._sessions) <= before)
+    finally:
+        gc.enable()
+
+
 @contextlib.contextmanager
 def threads_of(monkeypatch, *names):
     """The names of the threads in which a session was asked."""

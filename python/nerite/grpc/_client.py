@@ -38,10 +38,11 @@ class Stream:
     A request may have many responses, so that each of its outputs, of known size or not, is placed anew for each of them.
     """
 
-    def __init__(self, buffers: Buffers):
+    def __init__(self, buffers: Buffers, callback: Optional[Callback] = None):
         self._buffers = buffers
+        # Let go of at the end, with whatever it refers to: the library's own objects for a stream refer to each other.
+        self._callback = callback
         self._lock = threading.Lock()
-        self._ended = False
         self._flights: dict[str, list[Flight]] = {}
         # More than one only after the session was lost and opened again.
         self._placings: list[Placing] = []
@@ -65,18 +66,32 @@ class Stream:
         """Whether the response names leases that must be fetched, which waits for the server."""
         return any(placing.is_missing(result) for placing in self._placings[-1:])
 
+    def landed(self, result: Any, error: Any) -> None:
+        """The library's callback for a response or an error."""
+        if result is not None:
+            try:
+                result = self.land(result)
+            except InferenceServerException as failure:
+                result, error = None, failure
+        if self._callback is not None:
+            self._callback(result=result, error=error)
+
     def land(self, result: Any) -> InferResult:
         """A response that came, as a result that knows where its outputs lie. Lets input buffers go with a final response."""
         made: InferResult = InferResult.unsettled(result)
         self._let_go(made.get_response())
         if self._placings:
             made._placed = self._placings[-1].settle(made)
+        elif made._named_places():
+            raise InferenceServerException("the response came after the stream was stopped")
         return made
 
     def end(self) -> None:
         """No further response will be looked at."""
+        self._callback = None
         self._flights = {}
-        for placing in self._placings:
+        placings, self._placings = self._placings, []
+        for placing in placings:
             placing.give_up()
 
     def _let_go(self, response: Any) -> None:
@@ -162,17 +177,8 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
 
     def start_stream(self, callback: Callback, *args: Any, **kwargs: Any) -> None:
         """As tritonclient's."""
-        streamed = Stream(self._lender())
-
-        def landed(result: Any, error: Any) -> None:
-            if result is not None:
-                try:
-                    result = streamed.land(result)
-                except InferenceServerException as failure:
-                    result, error = None, failure
-            callback(result=result, error=error)
-
-        super().start_stream(landed, *args, **kwargs)
+        streamed = Stream(self._lender(), callback)
+        super().start_stream(streamed.landed, *args, **kwargs)
         self._streamed = streamed
 
     def stop_stream(self, cancel_requests: bool = False) -> None:
