@@ -1,5 +1,8 @@
 //! Do outputs whose places the server chooses reach the client over every protocol, and their leases the session again?
 
+use std::future::Future;
+use std::task::Poll;
+
 use nerite_client::{Code, DataType, Error, Loan, Request, Response, Session, Tensor, grpc, http};
 
 use crate::house::House;
@@ -260,4 +263,53 @@ async fn requests_of_many_tasks_do_not_mix_their_leases() {
     for task in tasks.collect::<Vec<_>>() {
         task.await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_given_up_at_any_moment_take_no_memory_that_is_in_use() {
+    let house = House::new();
+    let session = Session::connect(&house.socket).await.unwrap();
+    let (http, grpc) = house.clients();
+    let task = |number: i32, http: http::Client, grpc: grpc::Client, session: Session| async move {
+        let mut kept = Vec::new();
+        for round in 0..150 {
+            let value = number * 1000 + round;
+            let request = numbers("echo", &vec![value; 700]).output_leased("OUT", &session);
+            // Polled so many times and no more: given up before, while or after it is answered.
+            let polls = (value * 7919 % 23) as usize;
+            let asked = async { if round % 2 == 0 { http.infer(&request).await } else { grpc.infer(&request).await } };
+            if let Some(response) = polled(asked, polls).await {
+                kept.push((value, response.unwrap().outputs.remove(0)));
+            }
+            if kept.len() > 5 {
+                kept.swap_remove(value as usize % 5);
+            }
+            for (value, output) in &kept {
+                assert_eq!(output.as_slice::<i32>().unwrap(), vec![*value; 700]);
+            }
+        }
+        kept.len()
+    };
+    let tasks = (0..6).map(|number| tokio::spawn(task(number, http.clone(), grpc.clone(), session.clone())));
+    let mut kept = 0;
+    for task in tasks.collect::<Vec<_>>() {
+        kept += task.await.unwrap();
+    }
+    assert!(kept > 0, "some were answered");
+    session.in_use().await.unwrap();
+    House::until("the leases", || house.pools.counts().leases - house.pools.counts().idle <= 8);
+}
+
+/// What the future gives, if it is done after so many polls; otherwise it is dropped.
+async fn polled<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
+    let (mut future, mut left) = (std::pin::pin!(future), polls);
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if left == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            left -= 1;
+            Poll::Pending
+        }
+    })
+    .await
 }
