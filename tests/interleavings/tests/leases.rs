@@ -168,3 +168,69 @@ fn a_lease_is_forgotten_once_and_never_lent_afterwards() {
         assert_eq!(fresh, forgotten.len() as u64 + account.used().0, "each lease is there or was told of");
     });
 }
+
+#[test]
+fn nothing_stays_lent_for_a_request_that_was_abandoned_but_what_the_client_keeps() {
+    in_many_orders(|| {
+        let pools = pools(8, 8);
+        let account = pools.open();
+        // What a response named before: the client has it.
+        let kept = account.place(PAGE, 1).expect("there is room").name().to_string();
+        let model = {
+            let account = Arc::clone(&account);
+            // Two outputs of the request: one that a response names, one whose response is lost before it was written.
+            thread::spawn(move || {
+                let named = account.place(PAGE, 1).map(|lease| lease.name().to_string());
+                if let Ok(lost) = account.place(PAGE, 1) {
+                    account.recall(&lost.name().to_string());
+                }
+                named
+            })
+        };
+        let other = {
+            let account = Arc::clone(&account);
+            thread::spawn(move || account.place(PAGE, 2).expect("nobody gave it up").name().to_string())
+        };
+        account.abandon(1, std::slice::from_ref(&kept));
+        let (named, other) = (model.join().expect("no panic"), other.join().expect("no panic"));
+        assert!(account.find(&kept).is_some() && account.find(&other).is_some());
+        assert!(account.place(PAGE, 1).is_err());
+        if let Ok(named) = named {
+            // It came back, and may be lent for the other request by now.
+            assert!(named == other || account.find(&named).is_none());
+            assert_eq!(account.give_back(&named).is_ok(), named == other);
+        }
+        drop(account);
+        assert_eq!(pools.counts(), LeaseCounts::default());
+    });
+}
+
+#[test]
+fn the_client_gets_each_descriptor_once() {
+    in_many_orders(|| {
+        let pools = pools(8, 8);
+        let account = pools.open();
+        let names: Vec<_> = (0..2).map(|_| account.place(PAGE, 0).expect("there is room").name().to_string()).collect();
+        let got = Arc::new(AtomicU64::new(0));
+        let model = {
+            let (account, got, name) = (Arc::clone(&account), Arc::clone(&got), names[0].clone());
+            // The other response was lost: what it named comes back unseen, or as something the client has.
+            thread::spawn(move || {
+                account.recall(&name);
+                got.fetch_add(
+                    u64::from(account.borrow(PAGE).is_ok_and(|loan| loan.descriptor.is_some())),
+                    Ordering::SeqCst,
+                );
+            })
+        };
+        let mut had = 0;
+        for name in names.iter().chain(&names) {
+            had += u64::from(account.fetch(name).is_ok_and(|loan| loan.descriptor.is_some()));
+        }
+        model.join().expect("no panic");
+        let sent = had + got.load(Ordering::SeqCst);
+        assert!((2..=3).contains(&sent), "{sent}: one for each lease the client can use, and none twice");
+        drop(account);
+        assert_eq!(pools.counts(), LeaseCounts::default());
+    });
+}
