@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 import weakref
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union
 
@@ -18,6 +19,8 @@ from nerite._pool import Block, Pool
 from nerite._session import ANSWER_S, Holding, LeaseTransport, Session, default_path, server_id_among
 from nerite._transports import WAYS, Refused, RegionTransport, Transport
 
+# A way that could not be opened, perhaps after a long wait, is not tried again for so long.
+AGAIN_S = 5.0
 # How Triton's servers say that they know no region of a name.
 REGION_LOST = "Unable to find shared memory region"
 
@@ -30,6 +33,8 @@ class Way:
     def __init__(self, name: str, make: Callable[[], Transport]):
         self.name = name
         self.why_not: Optional[str] = None
+        # Why it could not be opened the last time, and when to try again.
+        self._refusal, self._again_at = "", 0.0
         self._make = make
         self._opening = threading.Lock()
         self._transport: Optional[Transport] = None
@@ -84,8 +89,14 @@ class Way:
         pool, transport = self.pool, self._transport
         if pool is not None and transport is not None and transport.is_alive():
             return pool
+        if time.monotonic() < self._again_at:
+            raise Refused(self._refusal, final=False)
         # Not under the lock: it asks the server, and one thread's greenlets would wait there for each other.
-        made = self._make()
+        try:
+            made = self._make()
+        except Refused as refusal:
+            self._refusal, self._again_at = str(refusal), time.monotonic() + AGAIN_S
+            raise
         with self._opening:
             if self._transport is transport:
                 self._transport = made

@@ -149,6 +149,17 @@ def test_refused_leases_leave_no_descriptor(server):
     assert len(os.listdir("/proc/self/fd")) == before + 20
 
 
+def test_a_server_that_has_no_place_is_not_asked_again_at_once(server, buffers, monkeypatch):
+    server.refuse = (8, "256 sessions are open")
+    for _ in range(5):
+        with pytest.raises(Exception, match="256 sessions are open"):
+            buffers.lend_shared(100)
+    assert len(server.sockets) == 1
+    server.refuse = None
+    monkeypatch.setattr(buffers._ways[0], "_again_at", 0.0)
+    assert buffers.lend_shared(100) is not None
+
+
 def test_no_socket_is_a_final_refusal(tmp_path):
     with pytest.raises(Refused, match="no session at") as caught:
         Session(str(tmp_path / "none"))
