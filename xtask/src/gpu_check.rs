@@ -4,14 +4,14 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// Builds the server and runs its check, which prints a table. Ends as the check does: 0, 1 if something failed, 2 without a
-/// GPU. `NERITE_CUDA_LIBRARY` names another driver.
-pub fn run(root: &Path) -> Result<ExitCode, String> {
+/// GPU. `NERITE_CUDA_LIBRARY` names another driver; `more` is said to the check.
+pub fn run(root: &Path, more: &[&str]) -> Result<ExitCode, String> {
     let build = cargo(root, &["build", "--release", "--locked", "-p", "nerite-server", "--bin", "nerite"])?;
     if build != Some(0) {
         return Err("the server does not build".into());
     }
-    let words = ["run", "--release", "--locked", "--quiet", "-p", "nerite-server", "--example", "gpu_check"];
-    let ended = cargo(root, &words)?;
+    let words = ["run", "--release", "--locked", "--quiet", "-p", "nerite-server", "--example", "gpu_check", "--"];
+    let ended = cargo(root, &[&words, more].concat())?;
     // Without a code it was ended by a signal, which no check passes.
     Ok(ended.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }

@@ -20,7 +20,8 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask <tidy | test | ci | fuzz SECONDS | miri | gpu-check>";
+const USAGE: &str =
+    "usage: cargo xtask <tidy | test | ci | fuzz SECONDS | miri | gpu-check [--onnxruntime-library PATH]>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -32,7 +33,7 @@ fn main() -> ExitCode {
         ["ci"] => run::all(root, &chores::ci()),
         ["fuzz", seconds] => fuzz::run(root, seconds),
         ["miri"] => miri::run(root),
-        ["gpu-check"] => match gpu_check::run(root) {
+        ["gpu-check", ref more @ ..] => match gpu_check::run(root, more) {
             Ok(code) => return code,
             Err(reason) => Err(reason),
         },

@@ -5,6 +5,8 @@
 mod bandwidth;
 #[path = "../examples/gpu_check/checks.rs"]
 mod checks;
+#[path = "../examples/gpu_check/onnx.rs"]
+mod onnx;
 #[path = "../examples/gpu_check/server.rs"]
 mod server;
 #[path = "../../cuda/tests/stand_in/compile.rs"]
@@ -19,15 +21,34 @@ async fn every_check_passes_over_the_stand_in() {
     let plan = Plan {
         driver: Driver::open(Some(library)).unwrap(),
         library: Some(library.to_owned()),
+        onnxruntime: None,
         nerite: env!("CARGO_BIN_EXE_nerite").into(),
         registrations: 50,
         copy_bytes: 1 << 20,
     };
     let rows = checks::run(&plan).await;
-    assert_eq!(rows.len(), 12);
+    // No provider runs over the stand-in, so models on the GPU are not checked here.
+    assert_eq!(rows.iter().map(|row| row.skipped).collect::<Vec<_>>(), [&[false; 12][..], &[true]].concat());
     for row in rows {
         assert!(row.seen.is_ok(), "{}: {:?}", row.name, row.seen);
     }
+}
+
+#[tokio::test]
+async fn an_onnx_runtime_that_runs_nothing_on_the_device_is_told() {
+    let library = stand_in::library();
+    let plan = Plan {
+        driver: Driver::open(Some(library)).unwrap(),
+        library: Some(library.to_owned()),
+        // The embedded engine.
+        onnxruntime: Some("none".into()),
+        nerite: env!("CARGO_BIN_EXE_nerite").into(),
+        registrations: 0,
+        copy_bytes: 0,
+    };
+    let rows = onnx::run(&plan, &plan.driver.device(0).unwrap()).await;
+    let told = rows[0].seen.as_ref().unwrap_err();
+    assert!(rows.len() == 1 && told.contains("the embedded engine computes on the host"), "{rows:?}");
 }
 
 #[tokio::test]
@@ -36,6 +57,7 @@ async fn a_server_that_does_not_start_is_told() {
     let plan = Plan {
         driver: Driver::open(Some(library)).unwrap(),
         library: Some("/nowhere/libcuda.so.1".into()),
+        onnxruntime: None,
         nerite: env!("CARGO_BIN_EXE_nerite").into(),
         registrations: 0,
         copy_bytes: 0,

@@ -8,8 +8,8 @@ use nerite_cuda::{Device, DeviceMemory, Driver, IpcMemory};
 use nerite_memory::{Extent, Reason, Slot};
 use nerite_shm::OwnedRegion;
 
-use crate::bandwidth;
 use crate::server::Server;
+use crate::{bandwidth, onnx};
 
 /// What is to be checked, and how long.
 pub struct Plan {
@@ -17,6 +17,8 @@ pub struct Plan {
     pub driver: Arc<Driver>,
     /// The driver of the server; the system's if it is not said.
     pub library: Option<PathBuf>,
+    /// The library of an ONNX Runtime that has the CUDA provider.
+    pub onnxruntime: Option<PathBuf>,
     /// The server's binary.
     pub nerite: PathBuf,
     /// Registrations and unregistrations in a row.
@@ -31,10 +33,13 @@ pub struct Row {
     /// What was checked.
     pub name: &'static str,
     /// What was seen: Err if it should not be so.
-    pub seen: Result<String, String>,
+    pub seen: Seen,
+    /// Whether nothing was checked, for the reason that was seen.
+    pub skipped: bool,
 }
 
-type Seen = Result<String, String>;
+/// What was seen, or why it should not be so.
+pub type Seen = Result<String, String>;
 
 /// Bytes of the tensors that are sent through the model.
 const TENSOR_BYTES: usize = 1 << 20;
@@ -51,13 +56,13 @@ struct Bench<'p> {
 /// Runs all checks.
 pub async fn run(plan: &Plan) -> Vec<Row> {
     let device = plan.driver.devices().swap_remove(0);
-    let server = match Server::start(&plan.nerite, plan.library.as_deref()).await {
+    let server = match Server::start(&plan.nerite, plan.library.as_deref(), None).await {
         Ok(server) => server,
-        Err(why) => return vec![Row { name: "a server starts", seen: Err(why) }],
+        Err(why) => return vec![Row { name: "a server starts", seen: Err(why), skipped: false }],
     };
     let mut bench = Bench { plan, device, server };
     let mut rows = Vec::new();
-    let mut row = |name, seen| rows.push(Row { name, seen });
+    let mut row = |name, seen| rows.push(Row { name, seen, skipped: false });
     row("infer in and out over HTTP, by IPC from a second process", bench.infer(true).await);
     row("infer in and out over gRPC, by IPC from a second process", bench.infer(false).await);
     row("device memory in, page-locked region out", bench.across().await);
@@ -70,6 +75,7 @@ pub async fn run(plan: &Plan) -> Vec<Row> {
     row("registrations leave nothing behind", bench.many().await);
     row("bandwidth", bandwidth::measure(&bench.device, plan.copy_bytes));
     row("the server is alive at the end", bench.alive());
+    rows.extend(onnx::run(plan, &bench.device).await);
     rows
 }
 
@@ -243,19 +249,22 @@ fn window(name: &str, offset: usize) -> RegionRef {
     RegionRef { name: name.into(), offset: offset as u64, byte_size: TENSOR_BYTES as u64 }
 }
 
-fn write(memory: &Arc<DeviceMemory>, bytes: &[u8]) -> Result<(), String> {
+/// Fills the memory's beginning.
+pub fn write(memory: &Arc<DeviceMemory>, bytes: &[u8]) -> Result<(), String> {
     let mut slot = memory.slot(Extent::whole(memory.len()));
     slot.write(0, bytes, Reason::CrossDevice).map_err(|error| error.to_string())
 }
 
-fn read(memory: &Arc<DeviceMemory>) -> Result<Vec<u8>, String> {
+/// All of the memory.
+pub fn read(memory: &Arc<DeviceMemory>) -> Result<Vec<u8>, String> {
     let mut home = Slot::heap(memory.len());
     let all = memory.buffer(Extent::whole(memory.len()));
     home.fill_from(0, &all, Reason::CrossDevice).map_err(|error| error.to_string())?;
     Ok(home.filled().into_buffer().private_bytes().map(<[u8]>::to_vec).unwrap_or_default())
 }
 
-fn expect(holds: bool, text: impl FnOnce() -> String) -> Result<(), String> {
+/// Err with the text if it does not hold.
+pub fn expect(holds: bool, text: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(text()) }
 }
 

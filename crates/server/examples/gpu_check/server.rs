@@ -8,13 +8,22 @@ use std::time::Duration;
 use nerite_client::{grpc, http};
 use tempfile::TempDir;
 
-const MODEL: &str = r#"
+const ECHO: &str = r#"
 backend: "identity"
 input [{ name: "IN" data_type: TYPE_UINT8 dims: [-1] }]
 output [{ name: "OUT" data_type: TYPE_UINT8 dims: [-1] }]
 "#;
 
-/// A server in a process of its own, with one model that computes on the host: `echo`, IN to OUT.
+/// Adds and subtracts two rows of sixteen numbers, on the first GPU: where the client's memory is.
+const ADD: &str = r#"
+backend: "onnxruntime"
+max_batch_size: 8
+instance_group [{ kind: KIND_GPU count: 2 gpus: [0] }]
+"#;
+const ADD_GRAPH: &[u8] = include_bytes!("../../../../examples/models/simple/1/model.onnx");
+
+/// A server in a process of its own. Loaded is a model that computes on the host: `echo`, IN to OUT. `add` is there to be loaded
+/// on the GPU: INPUT0 and INPUT1, INT32, to OUTPUT0, their sum, and OUTPUT1, their difference.
 pub struct Server {
     /// HTTP.
     pub http: http::Client,
@@ -26,16 +35,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `nerite`, with `library` as its CUDA driver, and waits until it is ready.
-    pub async fn start(nerite: &Path, library: Option<&Path>) -> Result<Server, String> {
-        let models = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let folder = models.path().join("echo");
-        std::fs::create_dir_all(folder.join("1")).map_err(|error| error.to_string())?;
-        std::fs::write(folder.join("config.pbtxt"), MODEL).map_err(|error| error.to_string())?;
+    /// Starts `nerite`, with `library` as its CUDA driver and `onnxruntime` for ONNX models, and waits until it is ready.
+    pub async fn start(nerite: &Path, library: Option<&Path>, onnxruntime: Option<&Path>) -> Result<Server, String> {
+        let models = write_models().map_err(|error| error.to_string())?;
         let [http, grpc, metrics] = [free_port()?, free_port()?, free_port()?].map(|port| port.to_string());
         let mut command = Command::new(nerite);
-        command.args(["serve", "--session-socket", "off", "--onnxruntime-library", "none", "--model-repository"]);
-        command.arg(models.path()).args(["--http-port", &http, "--grpc-port", &grpc, "--metrics-port", &metrics]);
+        command.args(["serve", "--session-socket", "off", "--model-control-mode", "explicit", "--load-model", "echo"]);
+        command.arg("--onnxruntime-library").arg(onnxruntime.unwrap_or(Path::new("none")));
+        command.arg("--model-repository").arg(models.path());
+        command.args(["--http-port", &http, "--grpc-port", &grpc, "--metrics-port", &metrics]);
         if let Some(library) = library {
             command.arg("--cuda-library").arg(library);
         }
@@ -90,6 +98,16 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn write_models() -> std::io::Result<TempDir> {
+    let models = tempfile::tempdir()?;
+    for (name, config) in [("echo", ECHO), ("add", ADD)] {
+        std::fs::create_dir_all(models.path().join(name).join("1"))?;
+        std::fs::write(models.path().join(name).join("config.pbtxt"), config)?;
+    }
+    std::fs::write(models.path().join("add/1/model.onnx"), ADD_GRAPH)?;
+    Ok(models)
 }
 
 fn free_port() -> Result<u16, String> {

@@ -1,0 +1,137 @@
+//! Is a model that asks for a GPU told what is missing, and does nobody get one who did not ask?
+//!
+//! The server is the binary. Its driver is the stand-in (no CUDA), or none.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../cuda/tests/stand_in/compile.rs"]
+mod stand_in;
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nerite_client::http;
+
+struct Server {
+    child: Child,
+    http: http::Client,
+}
+
+impl Server {
+    /// With nothing loaded, and this driver.
+    async fn start(driver: &Path, onnxruntime: &Path, more: &[&str]) -> Server {
+        let ports = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [http, grpc, metrics] = ports.map(|port| port.local_addr().unwrap().port().to_string());
+        let child = Command::new(env!("CARGO_BIN_EXE_nerite"))
+            .args(["serve", "--model-control-mode", "explicit", "--session-socket", "off", "--log-error", "false"])
+            .args(["--http-port", &http, "--grpc-port", &grpc, "--metrics-port", &metrics])
+            .arg("--model-repository")
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models"))
+            .arg("--onnxruntime-library")
+            .arg(onnxruntime)
+            .arg("--cuda-library")
+            .arg(driver)
+            .args(more)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let client = http::Client::new(&format!("http://127.0.0.1:{http}")).unwrap();
+        for _ in 0..6000 {
+            if matches!(client.is_ready().await, Ok(true)) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Server { child, http: client }
+    }
+
+    /// Loads a model of the examples with these instance groups: the group that it then has, or why it is not loaded.
+    async fn load(&self, model: &str, backend: &str, groups: &str) -> Result<String, String> {
+        let tensors = if backend == "identity" {
+            r#", "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
+                "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [-1]}]"#
+        } else {
+            ""
+        };
+        let config = format!(r#"{{"backend": "{backend}", "instance_group": {groups}{tensors}}}"#);
+        self.http.load_model(model, Some(&config)).await.map_err(|error| error.to_string())?;
+        let config = self.http.model_config(model, None).await.unwrap();
+        let group = config.split_once("\"instance_group\":").unwrap().1;
+        Ok(group.split_inclusive(']').next().unwrap().to_owned())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const EMBEDDED: &str = "none";
+
+/// What a server with this driver and engine says of `simple` with these groups.
+#[track_caller]
+fn check_refused(found: &Result<String, String>, says: &str) {
+    let error = found.as_ref().unwrap_err();
+    assert!(error.contains(says), "{says:?} is not in {error:?}");
+}
+
+#[tokio::test]
+async fn without_a_driver_the_loader_says_so() {
+    let server = Server::start(Path::new("none"), Path::new(EMBEDDED), &[]).await;
+    let found = server.load("simple", "onnxruntime", r#"[{"kind": "KIND_GPU"}]"#).await;
+    let says = "instance group simple_0 of model simple has kind KIND_GPU but server does not support GPUs: GPUs are switched \
+                off by --cuda-library; use KIND_CPU";
+    check_refused(&found, says);
+}
+
+#[tokio::test]
+async fn with_a_driver_the_runtime_says_what_it_lacks() {
+    let server = Server::start(stand_in::library(), Path::new(EMBEDDED), &[]).await;
+    let found = server.load("simple", "onnxruntime", r#"[{"kind": "KIND_GPU"}]"#).await;
+    let says = "instance group simple_0 of model simple has kind KIND_GPU, but the embedded engine computes on the host: \
+                install ONNX Runtime with its CUDA provider (pip install onnxruntime-gpu) or name its library with \
+                --onnxruntime-library, or use KIND_CPU";
+    check_refused(&found, says);
+    let found = server.load("identity_fp32", "identity", r#"[{"kind": "KIND_GPU"}]"#).await;
+    check_refused(&found, "but backend 'identity' (built in) computes on the host, or use KIND_CPU");
+    let found = server.load("simple", "onnxruntime", r#"[{"kind": "KIND_GPU", "gpus": [7]}]"#).await;
+    check_refused(&found, "specifies invalid or unsupported gpu id 7.");
+    check_refused(&found, "compute compatibility of 6.000000 are: 0, 1");
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_too_old_is_none() {
+    let old = ["--min-supported-compute-capability", "9.5"];
+    let server = Server::start(stand_in::library(), Path::new(EMBEDDED), &old).await;
+    let found = server.load("simple", "onnxruntime", r#"[{"kind": "KIND_GPU"}]"#).await;
+    check_refused(&found, "instance group simple_0 of model simple has kind KIND_GPU but no GPUs are available");
+}
+
+#[tokio::test]
+async fn who_does_not_ask_for_a_gpu_stays_on_the_host() {
+    let server = Server::start(stand_in::library(), Path::new(EMBEDDED), &[]).await;
+    for groups in ["[]", "[{}]", r#"[{"kind": "KIND_AUTO", "count": 1}]"#, r#"[{"kind": "KIND_CPU"}]"#] {
+        let group = server.load("simple", "onnxruntime", groups).await.unwrap();
+        assert!(group.contains("\"KIND_CPU\""), "{groups} became {group}");
+    }
+}
+
+#[tokio::test]
+async fn onnx_runtime_says_whether_its_provider_is_missing_or_does_not_start() {
+    let Some(library) = nerite_ort::find_library(None) else {
+        println!("skipped: no ONNX Runtime on this host (pip install onnxruntime, or set ORT_DYLIB_PATH)");
+        return;
+    };
+    let server = Server::start(stand_in::library(), &library, &[]).await;
+    let found = server.load("simple", "onnxruntime", r#"[{"kind": "KIND_GPU", "count": 2, "gpus": [0, 1]}]"#).await;
+    let error = found.unwrap_err();
+    // Which of them depends on the library that this host has; over the stand-in none starts.
+    let missing = format!("ONNX Runtime at '{}' has no CUDA provider: install", library.display());
+    let stopped = "unable to load model 'simple' on device 0, ONNX Runtime's CUDA provider does not start: ";
+    assert!(error.contains(&missing) || error.contains(stopped), "{error}");
+    assert!(error.contains("or use KIND_CPU"), "{error}");
+    server.load("simple", "onnxruntime", r#"[{"kind": "KIND_CPU"}]"#).await.unwrap();
+}
