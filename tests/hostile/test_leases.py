@@ -17,7 +17,7 @@ import time
 import numpy as np
 import pytest
 from doors import Asked, Given, Refused, http_call, refuses
-from house import DELAY_MS, SESSION_BYTES_MAX
+from house import DELAY_MS, RESIDENT_SLACK, SESSION_BYTES_MAX
 from packets import F_ADD_SEALS, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK, SEAL_WRITE, open_session, welcomed
 from witness import any_door, comes_to, falls_to, mapped_leases, resident
 
@@ -162,7 +162,7 @@ def test_scribbling_on_leases_changes_only_the_scribblers_result(door, owner):
         for _ in range(50):
             through(door, lease, lease)
             inputs = [Given(f"INPUT{n}", "INT32", [1, 16], region=(lease.name, 64, n * 64)) for n in range(2)]
-            door.infer("simple", inputs, [Asked("OUTPUT0", (lease.name, 64, 64)), Asked("OUTPUT1")])
+            door.infer("simple", inputs, [Asked("OUTPUT0", (lease.name, 64, 128)), Asked("OUTPUT1")])
         through(door, lease, lease, model="delayed")
 
 
@@ -262,7 +262,7 @@ def test_idle_leases_go_back_to_the_system(victim, baseline, owner):
         owner.give_back(lease)
     assert owner.used().leases == len(leases)
     comes_to(lambda: owner.used().leases, 0)
-    falls_to(lambda: resident(victim.pid), baseline.resident + (8 << 20))
+    falls_to(lambda: resident(victim.pid), baseline.resident + 2 * RESIDENT_SLACK)
     assert names <= set(owner.forgotten)
     for lease in leases:
         assert os.fstat(lease.descriptor).st_blocks == 0, "the pages are gone, although they are mapped here"

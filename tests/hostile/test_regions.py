@@ -7,6 +7,8 @@ the descriptors, mappings and memory it had before, and `/dev/shm` holds none of
 import concurrent.futures
 import contextlib
 import ctypes
+import http.client
+import json
 import os
 import random
 import socket
@@ -29,6 +31,7 @@ PAGE = os.sysconf("SC_PAGESIZE")
 SIZE = 1 << 20
 REGISTRATIONS = 10_000
 LOST = 1000
+REGIONS_MAX = 32_768
 LOST_IN_A_SESSION = 60
 
 
@@ -356,7 +359,7 @@ def test_scribbling_during_inference_changes_only_the_scribblers_result(door):
             for _ in range(50):
                 through(door, made, made)
                 inputs = [Given(f"INPUT{n}", "INT32", [1, 16], region=(made.name, 64, n * 64)) for n in range(2)]
-                door.infer("simple", inputs, [Asked("OUTPUT0", (made.name, 64, 64)), Asked("OUTPUT1")])
+                door.infer("simple", inputs, [Asked("OUTPUT0", (made.name, 64, 128)), Asked("OUTPUT1")])
             through(door, made, made, model="delayed")
         finally:
             ended.set()
@@ -439,6 +442,40 @@ def test_ten_thousand_registrations_leave_nothing_behind(victim, door):
                 assert raw == made.read(16, PAGE * (number % 4))
             door.unregister("system", name)
         comes_to(lambda: mapped_objects(victim.pid), 3)
+
+
+def test_as_many_regions_as_there_may_be(victim):
+    """Somebody who registers all that a server maps keeps nobody from being lent memory, nor from using what is there."""
+    calls = http.client.HTTPConnection(victim.http)
+
+    def call(name: str, verb: str, document=None) -> tuple[int, str]:
+        calls.request("POST", f"/v2/systemsharedmemory/region/{name}/{verb}", json.dumps(document or {}))
+        answer = calls.getresponse()
+        return answer.status, answer.read().decode()
+
+    made, name, count = Region(PAGE), fresh_name(), 0
+    MADE.add(made.path)
+    try:
+        while (answer := call(f"{name}_{count}", "register", {"key": made.key, "byte_size": PAGE}))[0] == 200:
+            count += 1
+        assert REGIONS_MAX - 10 <= count <= REGIONS_MAX
+        assert "unable to process address space" in answer[1] and f"at most {REGIONS_MAX}" in answer[1]
+        with any_door("session", victim) as door, lent(door, PAGE, b"\x01\x02\x03\x04") as own:
+            for memory in (own, door.borrow(PAGE, b"\x01\x02\x03\x04")):
+                given = Given("INPUT0", "FP32", [1], region=(memory.name, 4, 0))
+                assert door.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw == b"\x01\x02\x03\x04"
+        # All of them lost at once: what the guard puts in their place makes no more mappings of them.
+        os.truncate(made.path, 0)
+        with open_door("grpc", victim) as door:
+            for number in range(0, count, 100):
+                with pytest.raises(Refused) as caught:
+                    door.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(f"{name}_{number}", 4, 0))])
+                assert "can no longer be used" in caught.value.text
+    finally:
+        for number in range(count):
+            call(f"{name}_{number}", "unregister")
+        made.close()
+        calls.close()
 
 
 def test_losing_regions_again_and_again_leaves_nothing_behind(victim, door):
