@@ -9,8 +9,8 @@
 //! models when it is not. Inputs are handed over by address and outputs are computed into the memory of their destination
 //! where the model declares shapes that tell their size beforehand. An instance on a GPU takes tensors of that device the same way.
 
-mod binding;
 mod cuda;
+mod fence;
 mod library;
 mod options;
 mod provider;

@@ -28,7 +28,7 @@ static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
 pub struct OnnxRuntime {
     path: PathBuf,
     version: String,
-    binds: bool,
+    fenced: bool,
 }
 
 /// Why a library cannot be used.
@@ -63,14 +63,14 @@ impl OnnxRuntime {
         ort::init_from(path).map(drop).map_err(|e| OpenError::Unusable { reason: reason(&e) })?;
         *opened = Some(path.to_path_buf());
         let version = version_of(path).unwrap_or_else(|| "of unknown version".into());
-        Ok(OnnxRuntime { path: path.to_path_buf(), version, binds: false })
+        Ok(OnnxRuntime { path: path.to_path_buf(), version, fenced: false })
     }
 
-    /// The same, with every instance run as those on GPUs are: tensors are bound before the run. For tests on hosts without one.
+    /// The same, with every instance waiting for its device after a run, as those on GPUs do. For tests on hosts without one.
     #[doc(hidden)]
     #[must_use]
-    pub fn binding(self) -> OnnxRuntime {
-        OnnxRuntime { binds: true, ..self }
+    pub fn fenced(self) -> OnnxRuntime {
+        OnnxRuntime { fenced: true, ..self }
     }
 }
 
@@ -125,7 +125,7 @@ impl Runtime for OnnxRuntime {
             path,
             options,
             context: context.clone(),
-            binds: self.binds,
+            fenced: self.fenced,
             first: Mutex::new(Some((device, session))),
         }))
     }
@@ -137,7 +137,7 @@ struct OrtModel {
     context: LoadContext,
     ports: Arc<Ports>,
     traits: Arc<Traits>,
-    binds: bool,
+    fenced: bool,
     /// The session that the load made to look at the graph, and its device: the first instance's.
     first: Mutex<Option<(Option<u32>, Session)>>,
 }
@@ -151,7 +151,7 @@ impl Model for OrtModel {
         };
         drop(first);
         let batching = self.context.config.batches();
-        let seat = Seat { device: spec.device, binds: self.binds };
+        let seat = Seat { device: spec.device, fenced: self.fenced };
         let instance = OrtInstance::new(session, &self.options, &self.ports, &self.traits, (batching, seat))?;
         Ok(Box::new(Joined::new(instance, batching)))
     }

@@ -12,7 +12,7 @@ use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count};
 use ort::session::{NoSelectedOutputs, RunOptions, Session};
 use ort::{AsPointer, sys};
 
-use crate::binding::Binding;
+use crate::fence::Fence;
 use crate::options::Options;
 use crate::runtime::library_status;
 use crate::strings::{self, StringsFault};
@@ -50,8 +50,10 @@ pub struct OrtInstance {
     inputs: Vec<CString>,
     batching: bool,
     memory: Memory,
-    /// How it runs if not all of its tensors are on the host.
-    binding: Option<Binding>,
+    /// For runs whose tensors are not all on the host.
+    fence: Option<Fence>,
+    /// Whether it waits even if all of them are.
+    fenced: bool,
     run_options: Option<RunOptions<NoSelectedOutputs>>,
 }
 
@@ -62,13 +64,13 @@ struct Bound {
     datatype: DataType,
 }
 
-/// Where an instance computes, and how it runs.
+/// Where an instance computes.
 #[derive(Clone, Copy, Debug)]
 pub struct Seat {
     /// The device; `None` for the host.
     pub device: Option<u32>,
-    /// Whether it runs through a binding, as those on a device must.
-    pub binds: bool,
+    /// Whether it waits for its device after every run, on the host too.
+    pub fenced: bool,
 }
 
 impl OrtInstance {
@@ -81,7 +83,7 @@ impl OrtInstance {
         (batching, seat): (bool, Seat),
     ) -> Result<OrtInstance, Status> {
         let failed = |e: ort::Error| library_status(&e);
-        let binding = (seat.binds || seat.device.is_some()).then(|| Binding::new(&mut session));
+        let fence = (seat.fenced || seat.device.is_some()).then(|| Fence::new(&mut session));
         let run_options = options.arena_shrinkage.as_ref().map(|devices| {
             let mut run = RunOptions::new()?;
             run.set("memory.enable_memory_arena_shrinkage", devices)?;
@@ -94,7 +96,8 @@ impl OrtInstance {
             inputs: ports.inputs.iter().map(|port| c_name(&port.name)).collect::<Result<_, _>>()?,
             batching,
             memory: Memory::new(seat.device).map_err(failed)?,
-            binding: binding.transpose().map_err(failed)?,
+            fence: fence.transpose().map_err(failed)?,
+            fenced: seat.fenced,
             run_options: run_options.transpose().map_err(failed)?,
         })
     }
@@ -150,12 +153,6 @@ impl OrtInstance {
         let places = bound.iter_mut().map(|bound| bound.as_mut().map(|bound| bound.value(memory)).transpose());
         let places: Vec<Option<Value<'_>>> = places.collect::<Result<_, _>>()?;
         let options = self.run_options.as_ref().map_or(std::ptr::null(), AsPointer::ptr);
-        if let Some(binding) = &mut self.binding {
-            let inputs: Vec<_> = indices.iter().map(|at| self.inputs[*at].as_c_str()).zip(feeds).collect();
-            let names = wanted.iter().map(|index| self.traits.outputs[*index].name.as_c_str());
-            let outputs: Vec<_> = names.zip(places.iter().map(Option::as_ref)).collect();
-            return binding.run(&mut self.session, options, &inputs, &outputs, &self.memory.host);
-        }
         let input_names: Vec<_> = indices.iter().map(|index| self.inputs[*index].as_ptr()).collect();
         let inputs: Vec<*const sys::OrtValue> = feeds.iter().map(|value| value.as_ptr().cast_const()).collect();
         let output_names: Vec<_> = wanted.iter().map(|index| self.traits.outputs[*index].name.as_ptr()).collect();
@@ -177,12 +174,22 @@ impl OrtInstance {
                 outputs.as_mut_ptr(),
             )
         };
-        done(status)?;
-        let made = outputs.into_iter().zip(&places).map(|(output, place)| match place {
-            None => Value::from_made(output).map(Some),
-            Some(_) => Ok(None),
+        let made = done(status).and_then(|()| {
+            let made = outputs.into_iter().zip(&places).map(|(output, place)| match place {
+                None => Value::from_made(output).map(Some),
+                Some(_) => Ok(None),
+            });
+            made.collect()
         });
-        made.collect()
+        let away = feeds.iter().chain(places.iter().flatten()).any(Value::is_on_device);
+        if let Some(fence) = self.fence.as_mut().filter(|_| away || self.fenced) {
+            let names = wanted.iter().map(|index| self.traits.outputs[*index].name.as_c_str());
+            let placed = names.zip(&places).filter_map(|(name, place)| Some((name, place.as_ref()?)));
+            // After a run that failed, too: some of it may still touch the client's memory.
+            let waited = fence.wait(placed);
+            return made.and_then(|made| waited.map(|()| made));
+        }
+        made
     }
 
     /// Puts what a run gave.

@@ -19,6 +19,7 @@ use crate::signature::to_sys;
 /// A tensor in the library's hands.
 pub struct Value<'a> {
     ptr: NonNull<sys::OrtValue>,
+    on_device: bool,
     memory: PhantomData<&'a ()>,
 }
 
@@ -68,7 +69,9 @@ impl<'a> Value<'a> {
         let info = memory.of(buffer.place())?;
         // SAFETY: `len` readable bytes that `buffer` keeps mapped for 'a, in the memory that `info` names (`of`), and that are
         // only read, as said above.
-        unsafe { Value::with_data(info, buffer.as_ptr().cast_mut(), buffer.len(), datatype, shape) }
+        let mut value = unsafe { Value::with_data(info, buffer.as_ptr().cast_mut(), buffer.len(), datatype, shape) }?;
+        value.on_device = !buffer.place().is_host();
+        Ok(value)
     }
 
     /// A tensor over the first `size` bytes of `slot`, for the library to compute into.
@@ -83,7 +86,9 @@ impl<'a> Value<'a> {
         let info = memory.of(slot.place())?;
         // SAFETY: `size` writable bytes (asserted), in the memory that `info` names (`of`), ours alone for 'a by the mutable
         // borrow.
-        unsafe { Value::with_data(info, slot.as_mut_ptr(), size, datatype, shape) }
+        let mut value = unsafe { Value::with_data(info, slot.as_mut_ptr(), size, datatype, shape) }?;
+        value.on_device = !slot.place().is_host();
+        Ok(value)
     }
 
     /// # Safety
@@ -119,6 +124,11 @@ impl<'a> Value<'a> {
         Ok(number == sys::OrtMemoryInfoDeviceType::OrtMemoryInfoDeviceType_CPU as i32)
     }
 
+    /// Whether it is a tensor over memory of a device.
+    pub fn is_on_device(&self) -> bool {
+        self.on_device
+    }
+
     /// The handle, for the library to read.
     pub fn as_ptr(&self) -> *mut sys::OrtValue {
         self.ptr.as_ptr()
@@ -131,7 +141,7 @@ impl Value<'static> {
     /// Null becomes an error; anything else must be an owned handle, as every `out` of the library's calls is.
     pub(crate) fn from_made(ptr: *mut sys::OrtValue) -> Result<Value<'static>, ort::Error> {
         let ptr = NonNull::new(ptr).ok_or_else(|| ort::Error::new("the library made no tensor"))?;
-        Ok(Value { ptr, memory: PhantomData })
+        Ok(Value { ptr, on_device: false, memory: PhantomData })
     }
 
     /// Datatype and shape; `None` for the datatype if no response can carry it, an error for what is no tensor.

@@ -20,10 +20,10 @@ fn runtime() -> Option<OnnxRuntime> {
     Some(OnnxRuntime::open(&path).unwrap_or_else(|e| panic!("{e}")))
 }
 
-/// Both ways to run a session: by a plain call, and by a binding, which those on GPUs need.
+/// Both ways to run a session: by a plain call, and with a wait for the device after each run, as on GPUs.
 fn runtimes() -> Vec<OnnxRuntime> {
-    let bound = runtime().map(OnnxRuntime::binding);
-    runtime().into_iter().chain(bound).collect()
+    let fenced = runtime().map(OnnxRuntime::fenced);
+    runtime().into_iter().chain(fenced).collect()
 }
 
 /// A graph of crates/onnx/tests/models, its configuration completed from itself.
