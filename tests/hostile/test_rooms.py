@@ -1,6 +1,6 @@
-"""What if /dev/shm is too small for what clients promise, or holds what is no shared memory?
+"""What if there is too little of what clients ask for: a small /dev/shm, few descriptors?
 
-The server gets a mount namespace of its own, with a /dev/shm of 8 MiB; that needs root.
+For the first the server gets a mount namespace of its own, with a /dev/shm of 8 MiB; that needs root.
 """
 
 import contextlib
@@ -9,12 +9,14 @@ import os
 import pathlib
 import random
 import shutil
+import socket
 import subprocess
 
 import pytest
 import servers
-from doors import Asked, Given, Refused, open_door, refuses
+from doors import Asked, Given, Refused, fp32, open_door, refuses
 from house import RESIDENT_SLACK
+from packets import open_session
 from regions import fresh_name
 from witness import comes_to, descriptors, falls_to, mapped_objects, resident, settled
 
@@ -151,3 +153,56 @@ def test_files_of_other_file_systems(room, door, key):
             door.register_system(fresh_name(), f"/{key}", PAGE)
         assert "it is not on a tmpfs; shared memory objects live in memory" in caught.value.text
     assert mapped_objects(room.pid) == 0
+
+
+# ---------------------------------------------------------------------------------------------- descriptors
+
+FEW = 160
+
+
+@pytest.fixture
+def poor(launcher, tmp_path_factory):
+    """A server that may have few descriptors."""
+    if launcher.oracle or not shutil.which("prlimit"):
+        pytest.skip("a server of its own, and prlimit")
+    scratch = tmp_path_factory.mktemp("poor")
+    command, environment = servers.nerite_command(launcher.copy_of(scratch.name, "identity_fp32"))
+    flags = [f"--session-socket={scratch / 'socket'}"]
+    server = servers.start(["prlimit", f"--nofile={FEW}:{FEW}", *command], environment, flags, scratch / "log", oracle=False)
+    server.session = scratch / "socket"
+    try:
+        yield server
+    finally:
+        servers.stop(server)
+
+
+def test_clients_that_take_all_descriptors(poor):
+    """Nobody else can be served while they do; but the server lives, and serves again when they are gone."""
+    with open_session(poor.session), open_door("grpc", poor) as door:
+        door.infer("identity_fp32", [fp32("INPUT0", [1])])
+    before = settled(lambda: descriptors(poor.pid))
+    for _ in range(3):
+        with contextlib.ExitStack() as held:
+            owner = held.enter_context(open_session(poor.session))
+            door = held.enter_context(open_door("grpc", poor))
+            asked = [Asked("OUTPUT0", (owner.welcome.session_key, 0, 0))]
+            # Leases whose descriptors nobody fetches; when there are no more of them, outputs travel inline.
+            for _ in range(2 * FEW):
+                door.call("ModelInfer", door.request("identity_fp32", [fp32("INPUT0", [1])], asked))
+            with refuses("INTERNAL", ""):
+                owner.borrow(PAGE)
+            # Connections that nobody can accept; they stay in the listener's queue.
+            for _ in range(FEW // 2):
+                held.enter_context(contextlib.closing(waiting(poor.session)))
+            assert descriptors(poor.pid) <= FEW
+        comes_to(lambda: descriptors(poor.pid), before)
+        with open_session(poor.session) as again:
+            lease = again.borrow(PAGE, bytes(4))
+            again.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(lease.name, 4, 0))])
+        comes_to(lambda: descriptors(poor.pid), before)
+
+
+def waiting(path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.connect(str(path))
+    return made
