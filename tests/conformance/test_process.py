@@ -1,5 +1,7 @@
 """Does the process start, refuse to start, and end as operators expect?"""
 
+import contextlib
+import http.client
 import json
 import shutil
 import subprocess
@@ -10,7 +12,9 @@ import urllib.request
 import pytest
 import servers
 import triton
+import tritonclient.grpc as tritongrpc
 from doors import differs, fp32, http_call, http_infer, open_door, refuses
+from tritonclient.utils import InferenceServerException
 
 START_S = 60
 
@@ -171,6 +175,77 @@ def test_a_polite_end_lets_requests_finish(launcher):
         asking.join()
         assert found[0].status == 200
         assert server.process.wait(START_S) == 0
+
+
+SLOW = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
+
+
+@contextlib.contextmanager
+def asked_for_something_slow(server):
+    """A request in flight, and where its answer will be found."""
+    found = []
+    asking = threading.Thread(target=lambda: found.append(http_infer(server.http, "slow_fp32", SLOW)))
+    asking.start()
+    time.sleep(0.3)
+    yield found
+    asking.join()
+
+
+@differs("2.51 closes its ports at once; what it answers while it exits is seen on open connections only")
+def test_while_requests_are_in_flight_everybody_sees_that_the_server_exits(launcher):
+    repository = launcher.copy_of("exiting", "slow_fp32")
+    with launcher.running("exiting", repository=repository) as server, tritongrpc.InferenceServerClient(
+        server.grpc
+    ) as grpc:
+        assert grpc.is_server_ready()
+        with asked_for_something_slow(server) as found:
+            server.process.terminate()
+            while http_call(server.http, "GET", "/v2/health/ready").status == 200:
+                time.sleep(0.01)
+            for probe in ("ready", "live"):
+                answer = http_call(server.http, "GET", f"/v2/health/{probe}")
+                assert (answer.status, b"Server exiting" in answer.body) == (503, True)
+            assert not grpc.is_server_ready() and not grpc.is_server_live()
+            refused = http_infer(server.http, "slow_fp32", SLOW)
+            assert (refused.status, "Server is stopping" in refused.json["error"]) == (503, True)
+            with pytest.raises(InferenceServerException, match="GRPC server is shutting down") as refusal:
+                grpc.infer("slow_fp32", [tritongrpc.InferInput("INPUT0", [1], "FP32")])
+            assert refusal.value.status() == "StatusCode.UNAVAILABLE"
+            assert http_call(server.http, "GET", "/v2").status == 503
+            assert http_call(server.metrics, "GET", "/metrics").status == 200
+        assert found[0].status == 200
+        # The connections that are open and idle do not keep it.
+        assert server.process.wait(START_S) == 0
+
+
+@differs("2.51 ignores every signal but the first")
+def test_two_signals_at_once_are_one(launcher):
+    repository = launcher.copy_of("twice", "slow_fp32")
+    with launcher.running("twice", repository=repository) as server:
+        with asked_for_something_slow(server) as found:
+            server.process.terminate()
+            time.sleep(0.05)
+            server.process.terminate()
+        assert found[0].status == 200
+        assert server.process.wait(START_S) == 0
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@differs("2.51 waits a second at least")
+def test_no_time_to_exit_is_enough_if_nothing_is_in_flight(launcher, busy):
+    repository = launcher.copy_of(f"hasty_{busy}", "slow_fp32")
+    with launcher.running(f"hasty_{busy}", "--exit-timeout-secs=0", repository=repository) as server:
+        if busy:
+            threading.Thread(target=lambda: lost(server)).start()
+            time.sleep(0.3)
+        server.process.terminate()
+        assert server.process.wait(START_S) == (1 if busy else 0)
+        assert ("Exit timeout expired" in server.log_text()) == busy
+
+
+def lost(server) -> None:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        http_infer(server.http, "slow_fp32", SLOW)
 
 
 def test_services_can_be_switched_off(launcher):

@@ -1,6 +1,6 @@
 //! What does every call need?
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nerite_engine::Engine;
@@ -27,6 +27,7 @@ pub(crate) struct Inner {
     pub trace: Mutex<Trace>,
     pub options: Options,
     pub stopping: AtomicBool,
+    pub under_way: Arc<AtomicUsize>,
     pub host: Mutex<Option<HostMetrics>>,
 }
 
@@ -72,7 +73,8 @@ impl Api {
         let (trace, stopping, host) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
         // Without randomness the server has no identity, and says so by naming none.
         let server_id = random_bits().map(|bits| format!("{bits:032x}")).unwrap_or_default();
-        Api(Arc::new(Inner { server_id, engine, regions, pools, log, trace, options, stopping, host }))
+        let under_way = Arc::default();
+        Api(Arc::new(Inner { server_id, engine, regions, pools, log, trace, options, stopping, under_way, host }))
     }
 
     /// This server process, as its metadata and its sessions name it; empty if it could not be told apart from others.
@@ -124,12 +126,12 @@ impl Api {
         }
     }
 
-    /// From now on only inferences are taken, so that running sequences can end.
+    /// From now on nothing new is taken: readiness falls, and only what is under way goes on.
     pub fn begin_stopping(&self) {
         self.0.stopping.store(true, Ordering::Release);
     }
 
-    /// The server takes no new work except inference.
+    /// The server takes no new work.
     pub fn stopping(&self) -> bool {
         self.0.stopping.load(Ordering::Acquire)
     }

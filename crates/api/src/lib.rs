@@ -22,6 +22,7 @@ mod operator;
 mod places;
 mod scope;
 mod trace;
+mod under_way;
 mod version;
 
 pub use access::{Category, Protocol, Restriction};
@@ -33,3 +34,4 @@ pub use nerite_wire::prometheus::HostMetrics;
 pub use operator::{NotOperator, Operator, check_operator};
 pub use places::Placed;
 pub use scope::{REGIONS_PER_SESSION_MAX, SESSIONS_MAX, Scope};
+pub use under_way::UnderWay;

@@ -149,6 +149,7 @@ impl Scope {
         cancel: Cancel,
         sink: impl FnMut(Response, Vec<Placed>) + Send + 'static,
     ) -> Result<(), Status> {
+        let _until_it_is_counted = self.api.take_on()?;
         self.api.submit(ask, self, Some((&self.account, leased)), cancel, sink)
     }
 

@@ -34,18 +34,19 @@ pub(crate) async fn dispatch(front: Arc<Front>, request: Request<Incoming>) -> R
 async fn call(front: Arc<Front>, request: Request<Incoming>, guard: CallGuard) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
     let call = Call::from_path(head.uri.path()).ok_or(Failure::UNKNOWN_CALL)?;
-    if front.is_stopping() {
-        return Err(Failure::STOPPING);
-    }
     front.api.allow(Protocol::Grpc, call.category(), |name| head.headers.get(name).map(HeaderValue::as_bytes))?;
     let is_infer = matches!(call, Call::ModelInfer | Call::ModelStreamInfer);
+    // Counted from its head on. A stream holds none of its own: each of its requests is counted by itself.
+    let under_way = is_infer.then(|| front.api.take_on()).transpose().map_err(|_| Failure::STOPPING)?;
     let messages = Messages::new(body, Deframer::new(Encoding::of_request(&head.headers)?, is_infer));
     let deadline = Deadline::from_headers(&head.headers);
     let encoding = Encoding::of_response(&head.headers, front.options.response_compression).filter(|_| is_infer);
     if call == Call::ModelStreamInfer {
+        drop(under_way);
         let stream = StreamBody::new(front, head.headers, messages, deadline, encoding);
         return Ok(answer::stream(stream, encoding, guard));
     }
+    let _until_it_is_answered = under_way;
     let chunks = deadline.bound(unary(&front, call, head.headers, messages, encoding)).await?;
     Ok(answer::message(chunks, encoding, guard))
 }

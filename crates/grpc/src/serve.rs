@@ -26,10 +26,6 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    pub(crate) fn is_stopping(&self) -> bool {
-        *self.stop.borrow()
-    }
-
     /// Ready when the server is asked to stop.
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut stop = self.stop.clone();

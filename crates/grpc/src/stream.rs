@@ -141,6 +141,7 @@ impl StreamBody {
         let number = self.order.admit(Arc::clone(&item));
         let ask = to_ask(api, &self.headers, message);
         let begun = ask.and_then(|ask| {
+            let _until_it_is_counted = api.take_on()?;
             let sink = self.mailbox.sink(number, ask.empty_final);
             api.infer_stream(ask, cancel, sink)
         });

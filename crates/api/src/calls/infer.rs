@@ -11,6 +11,7 @@ use crate::access::Protocol;
 use crate::admit::{Contract, Regions, admit};
 use crate::classify::classify;
 use crate::places::{Placed, Places};
+use crate::under_way::UnderWay;
 use crate::{Api, admit};
 
 impl Api {
@@ -66,6 +67,11 @@ impl Api {
         cancel: Cancel,
         mut sink: impl FnMut(Response, Vec<Placed>) + Send + 'static,
     ) -> Result<(), Status> {
+        let under_way = UnderWay::count(&self.0.under_way);
+        let mut sink = move |response, placed| {
+            let _until_the_last_response = &under_way;
+            sink(response, placed);
+        };
         let served = self.served(&ask.model, &ask.version)?;
         let admitted = admit(&mut ask, &contract(&served), regions)?;
         let finish = Finish::of(&ask, &served);

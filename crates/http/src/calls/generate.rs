@@ -25,6 +25,7 @@ const NOT_ONE: &str = "generate expects model to produce exactly 1 response, use
 
 /// Reads flat JSON, asks, writes flat JSON: one answer, or (`stream`) as many events as the model makes.
 pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, version: &str, stream: bool) -> Outcome {
+    let _under_way = api.take_on()?;
     let inputs = api.model_report(model, version)?.inputs;
     let encoding = parts.headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes);
     if !matches!(Encoding::of_request(encoding), Ok(None)) {

@@ -9,7 +9,7 @@ use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response};
 use hyper::body::{Body, Incoming};
-use nerite_api::{Api, Protocol};
+use nerite_api::{Api, Protocol, UnderWay};
 use nerite_request::{Ask, Parameter, Status};
 use nerite_wire::json::{Answer, InferText, Rendering, read_infer, read_raw_infer, write_answer};
 
@@ -25,7 +25,7 @@ pub const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-co
 
 /// Reads, asks, writes.
 pub async fn infer(api: &Api, parts: &Parts, body: Incoming, model: &str, version: &str) -> Outcome {
-    let (ask, rendering) = read(api, parts, body, model, version).await?;
+    let (_under_way, ask, rendering) = read(api, parts, body, model, version).await?;
     let mut response = api.infer(ask).await;
     if let Some(status) = response.error.take() {
         return Err(status.into());
@@ -40,12 +40,13 @@ async fn read(
     body: Incoming,
     model: &str,
     version: &str,
-) -> Result<(Ask, Rendering), Failure> {
-    let early = api.check_infer(Protocol::Http, model, version).map_err(Failure::plain);
-    let framing =
-        early.and_then(|()| Framing::of(&parts.headers, body.size_hint().exact(), api.http_input_bytes_max()));
-    let framing = match framing {
-        Ok(framing) => framing,
+) -> Result<(UnderWay, Ask, Rendering), Failure> {
+    let early = api.check_infer(Protocol::Http, model, version).and_then(|()| api.take_on()).map_err(Failure::plain);
+    let framing = early.and_then(|under_way| {
+        Ok((under_way, Framing::of(&parts.headers, body.size_hint().exact(), api.http_input_bytes_max())?))
+    });
+    let (under_way, framing) = match framing {
+        Ok(taken) => taken,
         Err(failure) => {
             // A client that asks first whether to send is told no by the answer.
             if !failure.close && !parts.headers.contains_key(EXPECT) {
@@ -67,7 +68,7 @@ async fn read(
         read_text(&received, json_len, model, version, bytes_max)?
     };
     forward_headers(api, parts, &mut ask)?;
-    Ok((ask, rendering))
+    Ok((under_way, ask, rendering))
 }
 
 fn read_text(

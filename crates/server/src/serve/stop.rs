@@ -1,4 +1,9 @@
 //! How does a server end without losing a request?
+//!
+//! ```text
+//!   signal ─► readiness falls, new inferences are refused ─► what is under way ends ─► listeners close ─► models go ─► exit
+//!             └──────── everybody can still ask, and see it ────────┘
+//! ```
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,11 +11,18 @@ use std::time::{Duration, Instant};
 use nerite_api::Api;
 use nerite_engine::Engine;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::timeout_at;
+use tokio::time::{sleep, timeout_at};
 
 use super::listen::Fronts;
 use super::{StartError, host, trim};
 use crate::settings::Settings;
+
+/// Signals this soon after the first are the same one: `timeout` and terminals signal the process and then its group.
+const SAME_SIGNAL_MS_MAX: u64 = 1000;
+/// How often the server asks whether the last inference has ended. Only a server that stops asks.
+const UNDER_WAY_POLL_MS: u64 = 5;
+/// With nothing under way closing takes a moment only, which it gets even of an exit timeout of 0.
+const CLOSING_MS_MIN: u64 = 1000;
 
 /// Serves until SIGINT or SIGTERM, then lets requests in flight end. Gives whether all ended in time. A second signal ends
 /// the process at once.
@@ -30,34 +42,82 @@ pub async fn when_told(
     }
     let number = either(&mut interrupt, &mut terminate).await;
     log::info!("Signal ({number}) received.");
+    let told = Instant::now();
     keeping.abort();
-    let deadline = Instant::now() + Duration::from_secs(settings.exit_timeout_secs);
-    let ending = end(fronts, api, engine, deadline);
+    let deadline = told + Duration::from_secs(settings.exit_timeout_secs);
+    let again = async {
+        loop {
+            let number = either(&mut interrupt, &mut terminate).await;
+            if is_another(told.elapsed()) {
+                return number;
+            }
+        }
+    };
     tokio::select! {
-        clean = ending => {
+        clean = end(fronts, api, engine, deadline) => {
             if !clean {
                 log::error!("Exit timeout expired. Exiting immediately.");
             }
             Ok(clean)
         }
-        number = either(&mut interrupt, &mut terminate) => {
+        number = again => {
             log::warn!("Signal ({number}) received again. Exiting immediately.");
             Ok(false)
         }
     }
 }
 
+/// Whether a signal that comes so long after the first is another one, of somebody who will not wait.
+fn is_another(since_first: Duration) -> bool {
+    since_first > Duration::from_millis(SAME_SIGNAL_MS_MAX)
+}
+
 async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant) -> bool {
     api.begin_stopping();
+    // Who balances load sees that readiness fell as long as there is anything to wait for.
+    if !idle(api, deadline).await {
+        return false;
+    }
+    let deadline = deadline.max(Instant::now() + Duration::from_millis(CLOSING_MS_MIN));
     let closed = timeout_at(deadline.into(), fronts.stop()).await.is_ok();
     let engine = Arc::clone(engine);
     let drained = tokio::task::spawn_blocking(move || engine.stop(deadline)).await.unwrap_or(false);
     closed && drained
 }
 
+/// Waits, at most until `deadline`, for the end of the last inference. Gives whether it came.
+async fn idle(api: &Api, deadline: Instant) -> bool {
+    while api.under_way() > 0 {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        sleep(Duration::from_millis(UNDER_WAY_POLL_MS)).await;
+    }
+    true
+}
+
 async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> i32 {
     tokio::select! {
         _ = interrupt.recv() => 2,
         _ = terminate.recv() => 15,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(since_first_ms: u64, another: bool) {
+        assert_eq!(is_another(Duration::from_millis(since_first_ms)), another, "{since_first_ms} ms");
+    }
+
+    #[test]
+    fn signals_within_a_second_of_the_first_are_the_same_one() {
+        check(0, false);
+        check(1, false);
+        check(1000, false);
+        check(1001, true);
+        check(60_000, true);
     }
 }

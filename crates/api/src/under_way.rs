@@ -1,0 +1,42 @@
+//! Which inferences are under way, and is one more taken?
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nerite_request::Status;
+
+use crate::Api;
+
+/// What Triton's schedulers say once the server was told to stop; clients know it.
+const STOPPING: &str = "Server is stopping, scheduler for model has stopped accepting new inference requests";
+
+/// An inference that the server has taken on, counted while this lives.
+#[derive(Debug)]
+pub struct UnderWay(Arc<AtomicUsize>);
+
+impl UnderWay {
+    pub(crate) fn count(all: &Arc<AtomicUsize>) -> UnderWay {
+        all.fetch_add(1, Ordering::AcqRel);
+        UnderWay(Arc::clone(all))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Api {
+    /// Takes on one more inference, to be asked when it begins to arrive: what was taken on is answered, however long its
+    /// bytes take and whatever the server is told meanwhile. Err when the server stops.
+    pub fn take_on(&self) -> Result<UnderWay, Status> {
+        let under_way = UnderWay::count(&self.0.under_way);
+        if self.stopping() { Err(Status::unavailable(STOPPING)) } else { Ok(under_way) }
+    }
+
+    /// Inferences whose last response has not been made.
+    pub fn under_way(&self) -> usize {
+        self.0.under_way.load(Ordering::Acquire)
+    }
+}
