@@ -6,12 +6,17 @@ use http::{HeaderMap, HeaderValue};
 use nerite_api::{Status, codes};
 use nerite_wire::proto::Malformed;
 
+use crate::limits::MESSAGE_BYTES_MAX;
+
 /// Why a call did not succeed: a gRPC status other than OK.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     code: u32,
     message: Cow<'static, str>,
 }
+
+/// Where a message was cut.
+const ELLIPSIS: &[u8] = b"...";
 
 const CANCELLED: u32 = 1;
 const DEADLINE_EXCEEDED: u32 = 4;
@@ -90,15 +95,28 @@ pub(crate) fn ok_trailers() -> HeaderMap {
     trailers
 }
 
-/// A message as it may stand in a header: printable ASCII as it is, other bytes and `%` as `%XX`.
+/// A message as it may stand in a header: printable ASCII as it is, other bytes and `%` as `%XX`; its beginning, if it is
+/// longer than clients accept.
 fn percent_encoded(text: &str) -> HeaderValue {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let mut out = Vec::with_capacity(text.len());
-    for byte in text.bytes() {
-        if (b' '..=b'~').contains(&byte) && byte != b'%' {
-            out.push(byte);
-        } else {
-            out.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+    let mut out = Vec::with_capacity(text.len().min(MESSAGE_BYTES_MAX));
+    // Where to cut, should the rest turn out too long: the last end of a character that leaves room for the ellipsis.
+    let mut cut = 0;
+    for character in text.chars() {
+        for &byte in character.encode_utf8(&mut [0; 4]).as_bytes() {
+            if (b' '..=b'~').contains(&byte) && byte != b'%' {
+                out.push(byte);
+            } else {
+                out.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+            }
+        }
+        if out.len() > MESSAGE_BYTES_MAX {
+            out.truncate(cut);
+            out.extend(ELLIPSIS);
+            break;
+        }
+        if out.len() + ELLIPSIS.len() <= MESSAGE_BYTES_MAX {
+            cut = out.len();
         }
     }
     HeaderValue::from_maybe_shared(bytes::Bytes::from(out)).expect("printable ASCII only")
@@ -120,6 +138,17 @@ mod tests {
         check("100%\n", "100%25%0A");
         check("grün", "gr%C3%BCn");
         check("\u{7f}", "%7F");
+    }
+
+    #[test]
+    fn a_message_longer_than_clients_accept_is_cut_at_a_character() {
+        let max = MESSAGE_BYTES_MAX;
+        check(&"a".repeat(max), &"a".repeat(max));
+        check(&"a".repeat(max + 1), &format!("{}...", "a".repeat(max - 3)));
+        // An escaped ü has six bytes, and is whole or not there.
+        check(&"ü".repeat(max), &format!("{}...", "%C3%BC".repeat((max - 3) / 6)));
+        check(&format!("{}ü", "a".repeat(max - 6)), &format!("{}%C3%BC", "a".repeat(max - 6)));
+        check(&format!("{}ü", "a".repeat(max - 5)), &format!("{}...", "a".repeat(max - 5)));
     }
 
     #[test]

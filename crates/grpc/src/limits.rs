@@ -20,6 +20,9 @@ pub const HELD_BYTES_MAX: usize = 16 << 10;
 pub const SLICES_MAX: usize = 64;
 /// How long a client may take to agree on a key.
 pub const HANDSHAKE_MS_MAX: u64 = 20_000;
+/// Longest text of a failure, as it stands in the header. Clients take 8 KiB of metadata by default, and lose the whole status
+/// if there is more.
+pub const MESSAGE_BYTES_MAX: usize = 4096;
 
 const _: () = assert!(STREAM_WINDOW_BYTES <= CONNECTION_WINDOW_BYTES);
 const _: () =
