@@ -39,6 +39,9 @@ pub enum BindError {
     /// Somebody else listens there. The text, trailing space included, is Triton's.
     #[error("Socket '{0}' already in use ")]
     InUse(String),
+    /// The path of a Unix socket is a file's.
+    #[error("Socket '{0}' cannot be opened: there is a file that is no socket; remove it or name another path")]
+    NoSocket(String),
     /// Anything else.
     #[error("Socket '{place}' cannot be opened: {cause}")]
     Refused {
@@ -112,6 +115,9 @@ pub fn bind(endpoint: &Endpoint) -> Result<Listener, BindError> {
         }
     };
     outcome.map(Listener).map_err(|cause| match cause.kind() {
+        io::ErrorKind::AddrInUse if matches!(endpoint, Endpoint::Unix(path) if !may_be_socket(path)) => {
+            BindError::NoSocket(place)
+        }
         io::ErrorKind::AddrInUse => BindError::InUse(place),
         _ => BindError::Refused { place, cause },
     })
@@ -131,13 +137,18 @@ fn bind_tcp(address: &str, port: u16, reuse_port: bool) -> io::Result<TcpListene
 }
 
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    if is_socket && net::UnixStream::connect(path).is_err() {
+    let found = std::fs::symlink_metadata(path);
+    if found.is_ok_and(|found| found.file_type().is_socket()) && net::UnixStream::connect(path).is_err() {
         std::fs::remove_file(path)?;
     }
     let socket = UnixSocket::new_stream()?;
     socket.bind(path)?;
     socket.listen(BACKLOG)
+}
+
+/// False for what is there and no socket.
+fn may_be_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).map_or(true, |found| found.file_type().is_socket())
 }
 
 #[cfg(test)]
@@ -177,7 +188,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("letter");
         std::fs::write(&path, "dear").unwrap();
-        assert!(bind(&Endpoint::Unix(path.clone())).is_err());
+        let error = bind(&Endpoint::Unix(path.clone())).unwrap_err().to_string();
+        assert!(error.ends_with("there is a file that is no socket; remove it or name another path"), "{error}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "dear");
     }
 

@@ -20,6 +20,9 @@ pub enum BindError {
     /// Another server listens there.
     #[error("session socket '{}' is in use by another server", .0.display())]
     InUse(PathBuf),
+    /// Something that is no socket is there.
+    #[error("session socket '{}': there is a file that is no socket; remove it or name another path", .0.display())]
+    NoSocket(PathBuf),
     /// The directory is open to others, who could put their own socket there.
     #[error("session socket '{}': its directory belongs to user {uid}, mode {mode:04o}; it must be this user's alone, mode 0700", .path.display())]
     Directory {
@@ -77,6 +80,7 @@ impl Listener {
     /// listens at any more is replaced. Needs the runtime's context.
     pub fn bind(path: &Path, others: bool) -> Result<Listener, BindError> {
         let system = |cause: io::Error| match cause.kind() {
+            io::ErrorKind::AddrInUse if is_no_socket(path) => BindError::NoSocket(path.to_owned()),
             io::ErrorKind::AddrInUse => BindError::InUse(path.to_owned()),
             _ => BindError::System { path: path.to_owned(), cause },
         };
@@ -129,6 +133,10 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
+fn is_no_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket())
+}
+
 /// Removes a socket that its server left behind. Err if one listens there.
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     if !fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
@@ -179,7 +187,7 @@ mod tests {
         fs::write(&path, "other").unwrap();
         drop(second);
         assert_eq!(fs::read(&path).unwrap(), b"other");
-        assert!(matches!(Listener::bind(&path, false), Err(BindError::InUse(_))), "a file is no socket to replace");
+        assert!(matches!(Listener::bind(&path, false), Err(BindError::NoSocket(_))), "a file is no socket to replace");
     }
 
     #[track_caller]
