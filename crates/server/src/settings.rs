@@ -302,6 +302,15 @@ fn grpc_tuning(values: &Values<'_>) -> Result<GrpcTuning, SettingsError> {
     }
     let mutual = values.bool("grpc-use-ssl-mutual", false)?;
     let tls = values.bool("grpc-use-ssl", false)? || mutual;
+    let wanted: &[&str] = if mutual {
+        &["grpc-server-cert", "grpc-server-key", "grpc-root-cert"]
+    } else {
+        &["grpc-server-cert", "grpc-server-key"]
+    };
+    if let Some(absent) = wanted.iter().find(|name| tls && values.text(name).is_none_or(str::is_empty)) {
+        let flag = if mutual { "grpc-use-ssl-mutual" } else { "grpc-use-ssl" };
+        return Err(SettingsError::Contradiction(format!("--{flag} needs --{absent}=<file>, in PEM format")));
+    }
     let file = |name| PathBuf::from(values.text(name).unwrap_or(""));
     Ok(GrpcTuning {
         responses_max: values.int("grpc-max-response-pool-size", i32::MAX as usize)?.max(1),
