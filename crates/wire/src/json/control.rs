@@ -147,8 +147,17 @@ pub fn read_log_change(text: &[u8]) -> Result<LogChange, Status> {
         info: info.transpose()?.flatten(),
         warning: warning.transpose()?.flatten(),
         error: error.transpose()?.flatten(),
-        verbose_level: verbose.transpose()?.flatten().map(|level| level as u32),
+        verbose_level: verbose.transpose()?.flatten().map(verbose_level).transpose()?,
         format: format.transpose()?.flatten(),
+    })
+}
+
+/// Triton takes the low bits of what is too large, which nobody meant.
+fn verbose_level(level: u64) -> Result<u32, Status> {
+    u32::try_from(level).map_err(|_| {
+        let text =
+            format!("Unable to parse 'log_verbose_level', value is out of range [ 0, {} ], got: {level}", u32::MAX);
+        Status::invalid(text)
     })
 }
 

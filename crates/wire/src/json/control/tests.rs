@@ -125,6 +125,13 @@ fn log_settings_are_read_by_their_types() {
     let change =
         LogChange { info: Some(false), verbose_level: Some(2), format: Some("ISO8601".into()), ..LogChange::default() };
     check(read(r#"{"log_info":false,"log_verbose_level":2,"log_format":"ISO8601"}"#), Ok(change));
+    check(
+        read(r#"{"log_verbose_level":99999999999}"#),
+        Err((
+            Code::InvalidArg,
+            "Unable to parse 'log_verbose_level', value is out of range [ 0, 4294967295 ], got: 99999999999",
+        )),
+    );
     check(read(r#"{"log_info":1}"#), Err((INTERNAL, "attempt to access JSON non-boolean as boolean")));
     check(
         read(r#"{"log_verbose_level":-1}"#),
