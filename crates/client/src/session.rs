@@ -119,12 +119,22 @@ impl Session {
 
     /// As [`Session::connect`], with headers for calls that the operator restricted.
     pub async fn connect_with(path: impl AsRef<Path>, headers: &[(&str, &str)]) -> Result<Session, Error> {
-        let endpoint = path.as_ref().display().to_string();
-        let refused = |error: std::io::Error| Error::Connect { endpoint: endpoint.clone(), reason: error.to_string() };
-        let socket = Socket::connect(path.as_ref()).map_err(refused)?;
         let headers = headers.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Session::open(path.as_ref(), v1::Hello { headers, ..v1::Hello::default() }).await
+    }
+
+    /// As [`Session::connect`], for an operator: when all sessions are taken, the server has places left for those. A session
+    /// that got such a place makes the operator's calls and no others.
+    pub async fn connect_as_operator(path: impl AsRef<Path>) -> Result<Session, Error> {
+        Session::open(path.as_ref(), v1::Hello { operator: true, ..v1::Hello::default() }).await
+    }
+
+    async fn open(path: &Path, hello: v1::Hello) -> Result<Session, Error> {
+        let endpoint = path.display().to_string();
+        let refused = |error: std::io::Error| Error::Connect { endpoint: endpoint.clone(), reason: error.to_string() };
+        let socket = Socket::connect(path).map_err(refused)?;
         let client = concat!("nerite-client ", env!("CARGO_PKG_VERSION")).to_owned();
-        let hello = v1::Hello { version_min: VERSION, version_max: VERSION, client, headers };
+        let hello = v1::Hello { version_min: VERSION, version_max: VERSION, client, ..hello };
         let call = v1::ClientMessage { id: 1, returned: Vec::new(), call: Some(Call::Hello(hello)) };
         let sent = socket.send(&call.encode_to_vec()).await;
         let mut receiver = calls::receiver();

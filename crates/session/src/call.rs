@@ -31,7 +31,7 @@ impl Session {
         if is_operators(&call) {
             return self.operate(call);
         }
-        if self.place.is_operator_only() {
+        if self.place.reserve().is_some() {
             return Err(only_operators_calls());
         }
         if let Some(category) = category(&call) {
@@ -94,6 +94,13 @@ impl Session {
             session_key: self.scope.key().map(|key| key.to_string()).unwrap_or_default(),
         })))
     }
+}
+
+/// A refusal with a number of its own, which no [`Status`] has.
+pub(crate) fn error_packet(id: u64, code: u32, message: String) -> Option<Packet> {
+    let answer = Some(Answer::Error(v1::Error { code, message }));
+    let message = v1::ServerMessage { id, answer, ..v1::ServerMessage::default() };
+    Some(Packet { bytes: nerite_wire::proto::session::encode_answer(&message), descriptors: Vec::new() })
 }
 
 /// An answer as a packet.

@@ -8,7 +8,8 @@ pub use nerite_wire::proto::session::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 /// Sessions that one user may have open, unless it is the server's own: no other user can take all places alone.
 pub const SESSIONS_PER_USER_MAX: usize = 64;
 
-/// Places beside those, for an operator who comes when all are taken. Such a session makes the operator's calls and no others.
+/// Places beside those, for an operator who comes when all are taken. Such a session says in Hello that it is the operator's,
+/// and makes the operator's calls and no others.
 pub const OPERATOR_SESSIONS_MAX: usize = 4;
 
 /// Inferences of one session that may be in flight; the next is refused.
@@ -25,6 +26,9 @@ pub const QUEUED_DESCRIPTORS_MAX: usize = 128;
 
 /// A connection that has not said Hello by then is closed: it takes one of [`SESSIONS_MAX`] places.
 pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
+
+/// The same for one that has one of the operator's places, of which there are few.
+pub const RESERVE_HELLO_WITHIN: Duration = Duration::from_secs(1);
 
 /// Headers a client may bring.
 pub const HEADERS_MAX: usize = 64;

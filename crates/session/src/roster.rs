@@ -64,7 +64,8 @@ pub(crate) struct Place {
     roster: Arc<Roster>,
     number: u64,
     uid: u32,
-    operator_only: bool,
+    /// Why it is one of the operator's reserve, if it is.
+    reserve: Option<Full>,
 }
 
 impl Peer {
@@ -88,13 +89,14 @@ impl Roster {
     pub(crate) fn reserve(self: &Arc<Roster>, peer: Peer) -> Result<Place, Full> {
         let uid = peer.uid;
         let mut state = self.lock();
-        let operator_only = !admit(&Taken::of(state.members.values(), uid), uid, self.own_uid)?;
+        let reserve = admit(&Taken::of(state.members.values(), uid), uid, self.own_uid)?;
+        let operator_only = reserve.is_some();
         state.last += 1;
         let number = state.last;
         let (since, client) = (Instant::now(), String::new());
         state.members.insert(number, Member { peer, since, client, operator_only, parts: None });
         drop(state);
-        Ok(Place { roster: Arc::clone(self), number, uid, operator_only })
+        Ok(Place { roster: Arc::clone(self), number, uid, reserve })
     }
 
     /// The user who runs the server.
@@ -161,9 +163,10 @@ impl Place {
         &self.roster
     }
 
-    /// Whether it is one of the operator's reserve, for the operator's calls alone.
-    pub(crate) fn is_operator_only(&self) -> bool {
-        self.operator_only
+    /// Whether it is one of the operator's reserve, for sessions that say so and for the operator's calls alone; if so, why
+    /// there was no other.
+    pub(crate) fn reserve(&self) -> Option<Full> {
+        self.reserve
     }
 }
 
@@ -192,17 +195,17 @@ impl Taken {
     }
 }
 
-/// Whether there is a place for a session of `uid` (true), one of the reserve (false), or none.
-fn admit(taken: &Taken, uid: u32, own_uid: u32) -> Result<bool, Full> {
+/// Whether there is a place for a session of `uid` (`None`), only one of the reserve (and why), or none.
+fn admit(taken: &Taken, uid: u32, own_uid: u32) -> Result<Option<Full>, Full> {
     let full = if taken.all >= SESSIONS_MAX {
         Full::All
     } else if uid != own_uid && taken.of_user >= SESSIONS_PER_USER_MAX {
         Full::User(uid)
     } else {
-        return Ok(true);
+        return Ok(None);
     };
     let reserve = check_operator(uid, own_uid).is_ok() && taken.of_reserve < OPERATOR_SESSIONS_MAX;
-    if reserve { Ok(false) } else { Err(full) }
+    if reserve { Ok(Some(full)) } else { Err(full) }
 }
 
 #[cfg(test)]
@@ -210,26 +213,26 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(all: usize, of_user: usize, of_reserve: usize, uid: u32, expect: Result<bool, Full>) {
+    fn check(all: usize, of_user: usize, of_reserve: usize, uid: u32, expect: Result<Option<Full>, Full>) {
         assert_eq!(admit(&Taken { all, of_user, of_reserve }, uid, 1000), expect, "{all} {of_user} {of_reserve} {uid}");
     }
 
     #[test]
     fn one_user_cannot_take_all_places_unless_it_is_the_servers_own() {
-        check(0, 0, 0, 7, Ok(true));
-        check(255, 63, 4, 7, Ok(true));
+        check(0, 0, 0, 7, Ok(None));
+        check(255, 63, 4, 7, Ok(None));
         check(64, 64, 0, 7, Err(Full::User(7)));
-        check(64, 64, 0, 1000, Ok(true));
-        check(255, 255, 0, 1000, Ok(true));
+        check(64, 64, 0, 1000, Ok(None));
+        check(255, 255, 0, 1000, Ok(None));
     }
 
     #[test]
     fn an_operator_finds_a_place_in_the_reserve_when_all_are_taken() {
         check(256, 0, 0, 7, Err(Full::All));
-        check(256, 256, 3, 1000, Ok(false));
-        check(256, 0, 3, 0, Ok(false));
+        check(256, 256, 3, 1000, Ok(Some(Full::All)));
+        check(256, 0, 3, 0, Ok(Some(Full::All)));
         check(256, 0, 4, 0, Err(Full::All));
-        check(64, 64, 0, 0, Ok(false));
+        check(64, 64, 0, 0, Ok(Some(Full::User(0))));
         check(64, 64, 4, 0, Err(Full::User(0)));
     }
 

@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use nerite_api::{Api, check_operator};
 use nerite_request::report::ServerReport;
-use nerite_wire::proto::session::{encode_answer, v1};
 use tokio::sync::watch;
 
+use crate::call::error_packet;
 use crate::listen::Listener;
 use crate::roster::{Peer, Roster};
 use crate::session::Session;
-use crate::socket::{Packet, Socket};
+use crate::socket::Socket;
 
 /// After a failed accept (mostly: no descriptors left) so long nothing is accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// gRPC's number for a caller who may not.
 pub(crate) const PERMISSION_DENIED: u32 = 7;
 /// gRPC's number for too many of something.
-const RESOURCE_EXHAUSTED: u32 = 8;
+pub(crate) const RESOURCE_EXHAUSTED: u32 = 8;
 
 /// What the operator decided.
 #[derive(Clone, Debug, Default)]
@@ -125,11 +125,8 @@ fn check_peer<'a>(peer: &'a io::Result<Peer>, own_uid: u32, allow_uids: &[u32]) 
 
 /// Says why, as far as the socket takes it, and closes.
 fn turn_away(socket: &Socket, code: u32, message: String) {
-    let error = v1::Error { code, message };
-    let answer = v1::server_message::Answer::Error(error);
-    let message = v1::ServerMessage { answer: Some(answer), ..v1::ServerMessage::default() };
     // The client may have gone already.
-    let _ = socket.send(&Packet { bytes: encode_answer(&message), descriptors: Vec::new() });
+    let _ = error_packet(0, code, message).map(|packet| socket.send(&packet));
 }
 
 #[cfg(test)]

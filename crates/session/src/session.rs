@@ -11,12 +11,12 @@ use nerite_wire::proto::session::{encode_answer, read_call, v1};
 use tokio::time::timeout;
 use v1::client_message::Call;
 
-use crate::call::packet;
+use crate::call::{error_packet, packet};
 use crate::inference::InFlight;
-use crate::limits::{HEADERS_MAX, HELLO_WITHIN, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX};
+use crate::limits::{HEADERS_MAX, HELLO_WITHIN, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX, RESERVE_HELLO_WITHIN};
 use crate::outbox::{Closed, Outbox};
-use crate::roster::{Parts, Place};
-use crate::serve::Stopped;
+use crate::roster::{Full, Parts, Place};
+use crate::serve::{RESOURCE_EXHAUSTED, Stopped};
 use crate::socket::{Packet, Received, Receiver, Socket};
 
 /// One client: its names and memory, its requests, its way out.
@@ -44,8 +44,10 @@ pub(crate) enum End {
     Unsendable(#[from] Closed),
     #[error("the client did not keep to the protocol: {0}")]
     Unruly(String),
-    #[error("no Hello came within {HELLO_WITHIN:?}")]
+    #[error("no Hello came in time")]
     Silent,
+    #[error("{0}")]
+    Full(Full),
     #[error("the server stops")]
     Stopped,
 }
@@ -63,10 +65,11 @@ impl Session {
     pub(crate) async fn run(mut self, mut stopped: Stopped) -> End {
         let mut receiver = Receiver::new();
         let (outbox, socket) = (Arc::clone(&self.outbox), Arc::clone(&self.socket));
+        let within = if self.place.reserve().is_some() { RESERVE_HELLO_WITHIN } else { HELLO_WITHIN };
         let greeted = tokio::select! {
             biased;
             closed = outbox.flush() => Ok(Err(End::from(closed))),
-            greeted = timeout(HELLO_WITHIN, self.greet(&socket, &mut receiver)) => greeted,
+            greeted = timeout(within, self.greet(&socket, &mut receiver)) => greeted,
         };
         let end = match greeted {
             Err(_) => Err(End::Silent),
@@ -100,6 +103,10 @@ impl Session {
         if hello.headers.len() > HEADERS_MAX {
             let text = format!("Hello brings {} headers, at most {HEADERS_MAX} are allowed", hello.headers.len());
             return Err(self.refuse(message.id, Status::invalid(text)));
+        }
+        if let Some(full) = self.place.reserve().filter(|_| !hello.operator) {
+            self.send(error_packet(message.id, RESOURCE_EXHAUSTED, full.to_string()));
+            return Err(End::Full(full));
         }
         match self.welcome(&hello) {
             Err(status) => return Err(self.refuse(message.id, status)),

@@ -22,7 +22,7 @@ enum Stands {
 
 /// Opens a session; the error says where it was looked for and what to do.
 pub(super) async fn connect(path: &Path) -> Result<Session, String> {
-    match Session::connect(path).await {
+    match Session::connect_as_operator(path).await {
         Ok(session) => Ok(session),
         Err(Error::Connect { reason, .. }) => {
             let uid = rustix::process::geteuid().as_raw();
