@@ -151,6 +151,11 @@ impl Session {
         Ok(Session(Arc::new(Shared { socket, endpoint, terms, key, calls, mapped, returns, tags })))
     }
 
+    /// The server's process; `None` if it cannot be seen from here. Needs the runtime's context.
+    pub fn server_pid(&self) -> Option<u32> {
+        self.0.socket.peer_pid()
+    }
+
     /// What the server said at the start.
     pub fn terms(&self) -> &SessionTerms {
         &self.0.terms

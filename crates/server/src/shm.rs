@@ -15,11 +15,11 @@ mod told;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use nerite_client::Session;
+use nerite_client::{Error, Session};
 
 use crate::plain::plain;
 use asked::{Asked, Way, What};
-use told::Told;
+use told::{Server, Told};
 
 /// What `nerite shm --help` prints.
 pub const USAGE: &str = "\
@@ -55,13 +55,13 @@ pub fn main(words: &[String]) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(reason) => {
-            eprint!("nerite shm: {}\n\n{USAGE}", plain(&reason));
+            eprintln!("nerite shm: {}\n`nerite shm --help` lists the commands", plain(&reason));
             return ExitCode::from(2);
         }
     };
     match answer(&asked) {
-        Ok(told) => {
-            print!("{}", if asked.json { json::line(&told) } else { show::text(&told) });
+        Ok((server, told)) => {
+            print!("{}", if asked.json { json::line(&server, &told) } else { show::text(&told) });
             ExitCode::SUCCESS
         }
         Err(reason) => {
@@ -71,7 +71,7 @@ pub fn main(words: &[String]) -> ExitCode {
     }
 }
 
-fn answer(asked: &Asked) -> Result<Told, String> {
+fn answer(asked: &Asked) -> Result<(Server, Told), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
     runtime.block_on(async {
@@ -80,17 +80,35 @@ fn answer(asked: &Asked) -> Result<Told, String> {
     })
 }
 
-async fn ask(asked: &Asked) -> Result<Told, String> {
+async fn ask(asked: &Asked) -> Result<(Server, Told), String> {
     match &asked.way {
-        Way::Http(url) => over_http::ask(url, &asked.what).await,
+        Way::Http(url) => {
+            let server = Server::Http { url: url.clone() };
+            name(asked, &server);
+            over_http::ask(url, &asked.what).await.map(|told| (server, told))
+        }
         Way::Socket(path) => {
             let session = reach::connect(path).await?;
-            ask_session(&session, &asked.what).await.map_err(|error| error.to_string())
+            let server = Server::Socket { path: path.clone(), pid: session.server_pid() };
+            name(asked, &server);
+            let told = ask_session(&session, &asked.what).await;
+            told.map(|told| (server, told)).map_err(|failed| match failed {
+                // What kind of error it is, is of no use to an operator.
+                Error::Session(reason) => reason,
+                error => error.to_string(),
+            })
         }
     }
 }
 
-async fn ask_session(session: &Session, what: &What) -> Result<Told, nerite_client::Error> {
+/// Says who is asked before anything comes of it: on one host there may be several servers, and one way leads to one.
+fn name(asked: &Asked, server: &Server) {
+    if !asked.json {
+        eprintln!("nerite shm: {}", plain(&show::server(server)));
+    }
+}
+
+async fn ask_session(session: &Session, what: &What) -> Result<Told, Error> {
     Ok(match what {
         What::List => {
             Told::Regions { regions: session.inspect_regions(None).await?, sessions: session.inspect_sessions().await? }
@@ -108,7 +126,7 @@ async fn ask_session(session: &Session, what: &What) -> Result<Told, nerite_clie
             regions.retain(|region| region.session == *number);
             let sessions = session.inspect_sessions().await?;
             let found = sessions.into_iter().find(|session| session.number == *number);
-            let ended = || nerite_client::Error::Session(format!("session {number} has just ended"));
+            let ended = || Error::Session(format!("session {number} has just ended"));
             Told::Session { session: found.ok_or_else(ended)?, regions, leases }
         }
         What::Drop { name, session: of } => {
@@ -127,6 +145,6 @@ async fn ask_session(session: &Session, what: &What) -> Result<Told, nerite_clie
     })
 }
 
-fn no_region(name: &str) -> nerite_client::Error {
-    nerite_client::Error::Session(format!("no region is called '{name}'; `nerite shm list` shows all"))
+fn no_region(name: &str) -> Error {
+    Error::Session(format!("no region is called '{name}'; `nerite shm list` shows all"))
 }

@@ -37,6 +37,15 @@ impl Socket {
         Ok(Socket(watch(socket, Interest::READABLE)?))
     }
 
+    /// The process that listens at the other end; `None` if it cannot be seen from here.
+    pub(super) fn peer_pid(&self) -> Option<u32> {
+        // The runtime calls it a stream; it is whatever was connected. (rustix would make a number of 0, which stands for a
+        // process of another namespace, one that must not be 0.)
+        let again = std::os::unix::net::UnixStream::from(self.0.get_ref().try_clone().ok()?);
+        let pid = tokio::net::UnixStream::from_std(again).ok()?.peer_cred().ok()?.pid()?;
+        u32::try_from(pid).ok().filter(|pid| *pid > 0)
+    }
+
     pub(super) async fn send(&self, bytes: &[u8]) -> io::Result<()> {
         loop {
             match self.send_now(bytes) {

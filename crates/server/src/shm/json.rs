@@ -4,12 +4,12 @@ use nerite_client::inspect::{ClassView, LeaseView, ObjectState, PoolsView, Regio
 use serde_json::{Value, json};
 
 use super::show::{kind, totals};
-use super::told::{ListedRegion, Told};
+use super::told::{ListedRegion, Server, Told};
 use crate::plain::plain_json;
 
 /// One line of JSON.
-pub(super) fn line(told: &Told) -> String {
-    let value = match told {
+pub(super) fn line(server: &Server, told: &Told) -> String {
+    let mut value = match told {
         Told::Regions { regions, .. } | Told::Region { regions, .. } => json!({ "regions": all(regions, region_json) }),
         Told::Session { session, regions, leases } => json!({
             "session": session_json(session),
@@ -21,6 +21,10 @@ pub(super) fn line(told: &Told) -> String {
         Told::Dropped { dropped, .. } => json!({ "dropped": dropped.count, "in_use": dropped.in_use }),
         Told::Listed(regions) => json!({ "regions": all(regions, listed_json) }),
         Told::DroppedSilently { .. } => json!({}),
+    };
+    value["server"] = match server {
+        Server::Socket { path, pid } => json!({ "pid": pid, "session_socket": path.display().to_string() }),
+        Server::Http { url } => json!({ "url": url }),
     };
     plain_json(&format!("{value}\n"))
 }

@@ -4,7 +4,7 @@ use nerite_client::inspect::{
     ClassView, Dropped, LeaseView, ObjectState, PoolsView, RegionOrigin, RegionView, SessionView,
 };
 
-use super::told::{ListedRegion, Told};
+use super::told::{ListedRegion, Server, Told};
 use crate::plain::{cell, plain, size};
 use crate::tables::table;
 
@@ -22,6 +22,15 @@ pub(super) fn text(told: &Told) -> String {
         Told::Dropped { what, dropped } => dropped_text(what, *dropped),
         Told::Listed(regions) => listed_text(regions),
         Told::DroppedSilently { what } => format!("dropped {}\n", plain(what)),
+    }
+}
+
+/// Who is asked, in a sentence.
+pub(super) fn server(server: &Server) -> String {
+    match server {
+        Server::Socket { path, pid: Some(pid) } => format!("asking the server of process {pid} at {}", path.display()),
+        Server::Socket { path, pid: None } => format!("asking the server at {}", path.display()),
+        Server::Http { url } => format!("asking the server at {url}"),
     }
 }
 

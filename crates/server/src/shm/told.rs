@@ -1,6 +1,21 @@
-//! What did the server tell?
+//! Which server told what?
+
+use std::path::PathBuf;
 
 use nerite_client::inspect::{Dropped, LeaseView, PoolsView, RegionView, SessionView};
+
+/// Who was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Server {
+    /// The process behind a session socket; `None` if it cannot be seen from here.
+    Socket {
+        path: PathBuf,
+        pid: Option<u32>,
+    },
+    Http {
+        url: String,
+    },
+}
 
 /// The answer to one command.
 #[derive(Debug)]
