@@ -6,6 +6,7 @@ mod demo;
 mod doctor;
 mod flags;
 mod logger;
+mod panics;
 mod plain;
 mod serve;
 mod settings;

@@ -17,6 +17,7 @@ use nerite_shm::{Pools, Registry};
 
 use crate::flags::{self, ParseError};
 use crate::logger::{self, PLAIN};
+use crate::panics;
 use crate::settings::Settings;
 use crate::tables::table;
 
@@ -61,6 +62,7 @@ fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     let file = Some(settings.log.file.as_str()).filter(|file| !file.is_empty()).map(std::path::Path::new);
     logger::install(Arc::clone(&switches), file)
         .map_err(|error| StartError(format!("failed to open log file '{}': {error}", settings.log.file)))?;
+    panics::install();
     for note in &settings.notes {
         log::warn!("{note}");
     }
