@@ -174,7 +174,7 @@ async fn demonstrate(exit: bool, examples: Option<PathBuf>) -> Result<(), DemoEr
         println!("nerite serves {} to this client, another process.", examples_dir.join("models").display());
         let options = server.options(examples_dir.clone());
         println!("\n{}", run(&options).await?);
-        tries::print(if exit { None } else { Some(&options) });
+        tries::print(if exit { None } else { Some(&options) }, &examples_dir.join("models"));
         if !exit {
             println!("\nThe server stays until Ctrl-C.");
             server.until_gone().await?;

@@ -1,15 +1,19 @@
 //! What can a newcomer type next?
 
+use std::path::Path;
+
 use super::DemoOptions;
 
-/// Three commands against the demo's server; without one, against a server still to be started.
-pub(super) fn print(options: Option<&DemoOptions>) {
+/// Three commands against the demo's server; without one, against a server still to be started on `models`.
+pub(super) fn print(options: Option<&DemoOptions>, models: &Path) {
     println!("\nTo try:");
     let host = |url: &str| url.trim_start_matches("http://").to_owned();
     let [http, metrics] = if let Some(options) = options {
         [host(&options.http_url), host(&options.metrics_url)]
     } else {
-        println!("\n  nerite serve --model-repository examples/models");
+        // This very program, which need not be on the path, and the models wherever the reader stands.
+        let program = std::env::current_exe().unwrap_or_else(|_| "nerite".into());
+        println!("\n  {} serve --model-repository {}", word(&program), word(models));
         ["localhost:8000".to_owned(), "localhost:8002".to_owned()]
     };
     println!("{}", commands(&http, &metrics));
@@ -44,9 +48,22 @@ END
     )
 }
 
+/// A path as one word of a shell.
+fn word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_alphanumeric() || "/._-+@:,".contains(c);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_are_words() {
+        assert_eq!(word(Path::new("/opt/nerite-1.0/nerite")), "/opt/nerite-1.0/nerite");
+        assert_eq!(word(Path::new("/my models/it's")), r"'/my models/it'\''s'");
+    }
 
     #[test]
     fn the_commands_name_the_ports() {
