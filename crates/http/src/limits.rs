@@ -9,9 +9,9 @@ pub const CHUNK_COUNTED_BYTES_MAX: usize = 512;
 pub const INFER_BODY_BYTES_MAX: u64 = i32::MAX as u64;
 /// The largest body of a load request: it carries whole model files in base64.
 pub const LOAD_BODY_BYTES_MAX: u64 = 4 << 30;
-/// The first block for a body is not larger, whatever length the client declares; it grows when the bytes really come. Large
-/// enough for any inference: the block's pages are the system's until bytes come for them.
-pub const FIRST_BLOCK_BYTES_MAX: usize = INFER_BODY_BYTES_MAX as usize;
+/// The first block for a body is not larger, whatever length the client declares; it grows when the bytes really come, which
+/// copies nothing: its pages move.
+pub const FIRST_BLOCK_BYTES_MAX: usize = 64 << 20;
 /// The first block for a body of unknown length.
 pub const FIRST_BLOCK_BYTES_MIN: usize = 64 << 10;
 /// Where the binary part of a body begins in its block: as aligned as any runtime asks for.
@@ -24,4 +24,5 @@ pub const UNUSED_BODY_BYTES_MAX: u64 = 64 << 10;
 pub const INLINE_WORK_BYTES_MAX: usize = 1 << 20;
 
 const _: () = assert!(FIRST_BLOCK_BYTES_MIN <= FIRST_BLOCK_BYTES_MAX);
+const _: () = assert!(FIRST_BLOCK_BYTES_MAX as u64 <= INFER_BODY_BYTES_MAX);
 const _: () = assert!(TAIL_ALIGN.is_power_of_two());

@@ -8,7 +8,7 @@
 mod store;
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 
 use bytes::Bytes;
 use http_body::Body;
@@ -77,11 +77,28 @@ where
     if is_whole && can_stay(&first, expected.tail_at) {
         return Ok(Received::Frame(first));
     }
-    let mut store = Store::new(expected.tail_at.unwrap_or_default(), expected.declared);
-    store.write(&first);
+    match collect(body.as_mut(), &mut chunks, first).await {
+        Ok(received) => Ok(received),
+        Err(failure) => {
+            // What has come so far is gone by now; the rest is read for nothing.
+            if !failure.close {
+                discard(body).await;
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Puts `first` and the pieces after it into one block.
+async fn collect<B>(mut body: Pin<&mut B>, chunks: &mut Chunks, first: Bytes) -> Result<Received, Failure>
+where
+    B: Body<Data = Bytes, Error: std::fmt::Display>,
+{
+    let mut store = Store::new(chunks.expected.tail_at.unwrap_or_default(), chunks.expected.declared)?;
+    store.write(&first)?;
     drop(first);
     while let Some(frame) = chunks.next(body.as_mut()).await? {
-        store.write(&frame);
+        store.write(&frame)?;
     }
     Ok(Received::Block(store.finish()))
 }
@@ -106,7 +123,7 @@ struct Chunks {
 }
 
 impl Chunks {
-    async fn next<B>(&mut self, mut body: std::pin::Pin<&mut B>) -> Result<Option<Bytes>, Failure>
+    async fn next<B>(&mut self, mut body: Pin<&mut B>) -> Result<Option<Bytes>, Failure>
     where
         B: Body<Data = Bytes, Error: std::fmt::Display>,
     {

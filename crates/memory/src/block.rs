@@ -2,6 +2,9 @@
 //!
 //! Touching fresh pages costs about eight times as much as reusing them, so large blocks go back to a small pool.
 //! [`trim_pool`] gives what was not used lately back to the system; somebody with a clock calls it.
+//!
+//! A size that a client chose may be more than there is: [`Block::try_new`] then says so, and leaves [`SPARE_BYTES`] for
+//! the many small things whose allocation cannot fail without ending the process.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -17,8 +20,13 @@ pub const POOLED_BYTES_MIN: usize = 256 << 10;
 const POOL_BYTES_MAX: usize = 512 << 20;
 /// Pooled blocks per process at the most.
 const POOL_BLOCKS_MAX: usize = 64;
+/// What a block whose size a client chose leaves to everybody else, of a process whose address space has a limit.
+pub const SPARE_BYTES: usize = 64 << 20;
+/// Mappings of this size and more are worth huge pages.
+const HUGE_BYTES_MIN: usize = 4 << 20;
 const PAGE: usize = 4096;
 
+const _: () = assert!(SPARE_BYTES.is_multiple_of(PAGE) && HUGE_BYTES_MIN >= POOLED_BYTES_MIN);
 const _: () = assert!(PAGE.is_multiple_of(BLOCK_ALIGN));
 
 /// Memory of this process alone, aligned to 64 bytes, always initialised.
@@ -31,7 +39,11 @@ pub struct Block {
 unsafe impl Send for Block {}
 // SAFETY: a shared Block gives out no reference; its users (Buffer, Slot) keep reading and writing apart.
 unsafe impl Sync for Block {}
-impl Keep for Block {}
+impl Keep for Block {
+    fn block_mut(&mut self) -> Option<&mut Block> {
+        Some(self)
+    }
+}
 
 struct Pooled {
     block: Block,
@@ -40,39 +52,105 @@ struct Pooled {
 
 static POOL: Mutex<Vec<Pooled>> = Mutex::new(Vec::new());
 
+/// The system gave no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoMemory {
+    /// Bytes asked for.
+    pub asked: usize,
+}
+
+impl std::fmt::Display for NoMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the system refused a block of {} bytes", self.asked)
+    }
+}
+
+impl std::error::Error for NoMemory {}
+
 impl Block {
-    /// At least `len` bytes. Fresh memory is zero; pooled memory holds what its last user in this process left.
+    /// At least `len` bytes. Fresh memory is zero; pooled memory holds what its last user in this process left. Without
+    /// memory the process ends, so this is for sizes of our own; see [`Block::try_new`].
     pub fn new(len: usize) -> Block {
+        Block::obtain(len, 0).unwrap_or_else(|_| {
+            handle_alloc_error(Layout::from_size_align(len, BLOCK_ALIGN).unwrap_or(Layout::new::<Block>()))
+        })
+    }
+
+    /// As [`Block::new`], for a size that a client chose.
+    pub fn try_new(len: usize) -> Result<Block, NoMemory> {
+        Block::obtain(len, SPARE_BYTES)
+    }
+
+    fn obtain(len: usize, spare: usize) -> Result<Block, NoMemory> {
+        let refused = NoMemory { asked: len };
         if len >= POOLED_BYTES_MIN {
-            let capacity = len.div_ceil(PAGE) * PAGE;
-            return take_pooled(capacity).unwrap_or_else(|| Block::map(capacity));
+            let capacity = len.checked_next_multiple_of(PAGE).ok_or(refused)?;
+            let block = take_pooled(capacity).or_else(|| or_without_pool(|| Block::map(capacity, spare)));
+            return block.ok_or(refused);
         }
         let capacity = len.max(1);
         let layout = Layout::from_size_align(capacity, BLOCK_ALIGN).expect("below 256 KiB with a power of two");
         // SAFETY: the layout's size is not zero, by the `max` above.
         let ptr = unsafe { alloc_zeroed(layout) };
-        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
+        Ok(Block { ptr: NonNull::new(ptr).ok_or(refused)?, capacity })
+    }
+
+    /// A mapping of `capacity` bytes, if there are `spare` more.
+    fn map(capacity: usize, spare: usize) -> Option<Block> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let all = capacity.checked_add(spare)?;
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
+        let ptr = unsafe { libc::mmap(std::ptr::null_mut(), all, prot, flags, -1, 0) };
+        if ptr == libc::MAP_FAILED {
+            return None;
+        }
+        Some(Block::of_mapping(NonNull::new(ptr.cast())?, capacity, spare))
+    }
+
+    /// The first `capacity` bytes of a mapping of that and `spare` bytes, which are given back.
+    fn of_mapping(ptr: NonNull<u8>, capacity: usize, spare: usize) -> Block {
+        if spare > 0 {
+            // SAFETY: the mapping reaches `spare` bytes beyond `capacity`, so the sum lies within it.
+            let behind = unsafe { ptr.add(capacity) };
+            // SAFETY: the last `spare` bytes of a mapping that was just made or enlarged: nothing points there yet.
+            unsafe { libc::munmap(behind.as_ptr().cast(), spare) };
+        }
+        if capacity >= HUGE_BYTES_MIN && !cfg!(miri) {
+            // A hint only: fewer faults on first touch where the system allows huge pages.
+            // SAFETY: the range is what is left of the mapping.
+            unsafe { libc::madvise(ptr.as_ptr().cast(), capacity, libc::MADV_HUGEPAGE) };
+        }
         Block { ptr, capacity }
     }
 
-    fn map(capacity: usize) -> Block {
-        // Without reservation: a length that a client only declared must not be refused by the system, which would end us.
-        let unreserved = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | unreserved;
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
-        let ptr = unsafe { libc::mmap(std::ptr::null_mut(), capacity, prot, flags, -1, 0) };
-        let layout = Layout::from_size_align(capacity, PAGE).expect("a page-rounded size that mmap was asked for");
-        if ptr == libc::MAP_FAILED {
-            handle_alloc_error(layout);
+    /// Whether [`Block::try_grow`] can give it more: only mappings can.
+    pub(crate) fn can_grow(&self) -> bool {
+        self.capacity >= POOLED_BYTES_MIN
+    }
+
+    /// Makes it `len` bytes at least. The pages move to where there is room for more of them, and no byte is copied; what
+    /// is new is zero. On failure it is what it was.
+    pub(crate) fn try_grow(&mut self, len: usize) -> Result<(), NoMemory> {
+        if len <= self.capacity {
+            return Ok(());
         }
-        if capacity >= 4 << 20 && !cfg!(miri) {
-            // A hint only: fewer faults on first touch where the system allows huge pages.
-            // SAFETY: the range is the mapping just made.
-            unsafe { libc::madvise(ptr, capacity, libc::MADV_HUGEPAGE) };
-        }
-        let Some(ptr) = NonNull::new(ptr.cast()) else { handle_alloc_error(layout) };
-        Block { ptr, capacity }
+        let refused = NoMemory { asked: len };
+        assert!(self.can_grow(), "{} bytes of the allocator's cannot be moved as pages", self.capacity);
+        let capacity = len.checked_next_multiple_of(PAGE).ok_or(refused)?;
+        let all = capacity.checked_add(SPARE_BYTES).ok_or(refused)?;
+        let (from, had) = (self.ptr.as_ptr().cast(), self.capacity);
+        let moved = or_without_pool(|| {
+            // SAFETY: `map` made exactly this mapping, or an earlier call of this function; we are its only owner, and
+            // `&mut self` says that nobody is using an address in it.
+            let moved = unsafe { libc::mremap(from, had, all, libc::MREMAP_MAYMOVE) };
+            if moved == libc::MAP_FAILED { None } else { NonNull::new(moved.cast()) }
+        });
+        let grown = Block::of_mapping(moved.ok_or(refused)?, capacity, SPARE_BYTES);
+        (self.ptr, self.capacity) = (grown.ptr, grown.capacity);
+        // The mapping is `self`'s; a second owner would give it back.
+        std::mem::forget(grown);
+        Ok(())
     }
 
     /// First byte.
@@ -87,13 +165,19 @@ impl Block {
 
     fn release(&mut self) {
         if self.capacity >= POOLED_BYTES_MIN {
-            // SAFETY: `map` made exactly this mapping, and nothing points into it any more: we are its last owner.
-            unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.capacity) };
+            self.unmap();
         } else {
             let layout = Layout::from_size_align(self.capacity, BLOCK_ALIGN).expect("the layout that `new` used");
             // SAFETY: `new` allocated it with this layout, and we are its last owner.
             unsafe { dealloc(self.ptr.as_ptr(), layout) };
         }
+    }
+}
+
+impl Block {
+    fn unmap(&mut self) {
+        // SAFETY: `map` or `try_grow` made exactly this mapping, and nothing points into it any more: we are its last owner.
+        unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.capacity) };
     }
 }
 
@@ -119,6 +203,22 @@ fn take_pooled(capacity: usize) -> Option<Block> {
     let fits = |p: &Pooled| p.block.capacity >= capacity && p.block.capacity <= capacity.saturating_mul(2);
     let (at, _) = pool.iter().enumerate().filter(|(_, p)| fits(p)).min_by_key(|(_, p)| p.block.capacity)?;
     Some(pool.swap_remove(at).block)
+}
+
+/// What `take` gets, if need be after the pool has given back what it keeps for nobody.
+fn or_without_pool<T>(take: impl Fn() -> Option<T>) -> Option<T> {
+    take().or_else(|| if trim_pool(0) > 0 { take() } else { None })
+}
+
+/// Whether the system would give `len` bytes and leave [`SPARE_BYTES`]: to be asked before something allocates by a client's
+/// wish that cannot fail without ending the process.
+pub fn check_room(len: usize) -> Result<(), NoMemory> {
+    let refused = NoMemory { asked: len };
+    let room = len.checked_next_multiple_of(PAGE).ok_or(refused)?.max(PAGE);
+    let mut probe = or_without_pool(|| Block::map(room, SPARE_BYTES)).ok_or(refused)?;
+    probe.unmap();
+    std::mem::forget(probe);
+    Ok(())
 }
 
 /// Bytes that lie unused in the pool.
@@ -164,6 +264,9 @@ pub fn trim_heap() {
 mod tests {
     use super::*;
 
+    /// For tests that count on the pool, or empty it.
+    static POOL_TESTS: Mutex<()> = Mutex::new(());
+
     #[test]
     fn blocks_of_every_size_are_aligned_and_writable_to_the_end() {
         for len in [0, 1, 63, 4097, POOLED_BYTES_MIN - 1, POOLED_BYTES_MIN, (8 << 20) + 1] {
@@ -178,7 +281,47 @@ mod tests {
     }
 
     #[test]
+    fn a_block_grows_without_losing_a_byte_and_the_new_ones_are_zero() {
+        let mut block = Block::try_new(POOLED_BYTES_MIN).expect("a quarter of a MiB");
+        let last = |block: &Block, len: usize| {
+            // SAFETY: the offset is within the block, as all callers see to.
+            unsafe { block.as_ptr().add(len - 1) }
+        };
+        let (mut had, mut mark) = (block.capacity(), 1);
+        for len in [had, had + 1, 3 << 20, 5 << 20, 40 << 20] {
+            // SAFETY: a byte of the block's own memory, which nobody else has.
+            unsafe { last(&block, had).write(mark) };
+            block.try_grow(len).expect("some MiB");
+            assert!(block.capacity() >= len);
+            // SAFETY: as above.
+            assert_eq!(unsafe { last(&block, had).read() }, mark, "{len}");
+            if block.capacity() > had {
+                // SAFETY: as above.
+                assert_eq!(unsafe { last(&block, block.capacity()).read() }, 0, "{len}");
+            }
+            had = block.capacity();
+            mark += 1;
+        }
+    }
+
+    #[test]
+    fn more_than_there_is_is_refused_and_changes_nothing() {
+        let _alone = POOL_TESTS.lock().unwrap_or_else(PoisonError::into_inner);
+        for len in [usize::MAX, isize::MAX as usize, 1 << 50] {
+            assert_eq!(Block::try_new(len).err(), Some(NoMemory { asked: len }));
+            assert_eq!(check_room(len), Err(NoMemory { asked: len }));
+            let mut block = Block::try_new(1 << 20).expect("a MiB");
+            let (ptr, capacity) = (block.as_ptr(), block.capacity());
+            assert_eq!(block.try_grow(len), Err(NoMemory { asked: len }));
+            assert_eq!((block.as_ptr(), block.capacity()), (ptr, capacity));
+        }
+        assert_eq!(check_room(0), Ok(()));
+        assert_eq!(check_room(1 << 20), Ok(()));
+    }
+
+    #[test]
     fn a_large_block_is_reused_and_an_idle_one_is_trimmed() {
+        let _alone = POOL_TESTS.lock().unwrap_or_else(PoisonError::into_inner);
         let len = 37 << 20;
         let first = Block::new(len).as_ptr();
         assert_eq!(Block::new(len).as_ptr(), first);

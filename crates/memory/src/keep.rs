@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::Carrier;
+use crate::{Block, Carrier};
 
 /// Whatever owns memory that Buffers and Slots point into. Dropping the last reference releases the memory.
 pub trait Keep: Send + Sync {
@@ -19,6 +19,11 @@ pub trait Keep: Send + Sync {
 
     /// Who can read and write the bytes, if this process cannot: needed of whatever keeps memory of a device.
     fn carrier(&self) -> Option<&dyn Carrier> {
+        None
+    }
+
+    /// The block itself, where this is one and nothing else: a Slot that is its only user may let it grow.
+    fn block_mut(&mut self) -> Option<&mut Block> {
         None
     }
 }

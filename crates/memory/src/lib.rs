@@ -33,7 +33,7 @@ mod number;
 mod place;
 mod slot;
 
-pub use block::{Block, POOLED_BYTES_MIN, pooled_bytes, trim_heap, trim_pool};
+pub use block::{Block, NoMemory, POOLED_BYTES_MIN, SPARE_BYTES, check_room, pooled_bytes, trim_heap, trim_pool};
 pub use buffer::Buffer;
 pub use carrier::{Carrier, HeapStaging, PinnedBytes, Staging, StagingFull};
 pub use copy::{Reason, copied_bytes, count_copied};

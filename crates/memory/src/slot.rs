@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::copy::{End, Reason, copy_across};
-use crate::{Access, Block, Buffer, Extent, IpcWindow, Keep, Number, Place};
+use crate::{Access, Block, Buffer, Extent, IpcWindow, Keep, NoMemory, Number, Place};
 
 /// A slot that still may be written.
 #[derive(Debug)]
@@ -60,9 +60,17 @@ impl std::fmt::Display for SlotError {
 impl std::error::Error for SlotError {}
 
 impl Slot<Vacant> {
-    /// `len` bytes of this process, aligned to 64.
+    /// `len` bytes of this process, aligned to 64: for sizes of our own. Without memory the process ends.
     pub fn heap(len: usize) -> Slot {
-        let block = Block::new(len);
+        Slot::of_block(Block::new(len), len)
+    }
+
+    /// As [`Slot::heap`], for a size that a client chose.
+    pub fn try_heap(len: usize) -> Result<Slot, NoMemory> {
+        Ok(Slot::of_block(Block::try_new(len)?, len))
+    }
+
+    fn of_block(block: Block, len: usize) -> Slot {
         Slot {
             ptr: block.as_ptr(),
             len,
@@ -71,6 +79,28 @@ impl Slot<Vacant> {
             keep: Arc::new(block),
             state: PhantomData,
         }
+    }
+
+    /// Makes it `len` bytes, of which the first `used` are those there are. A large block of this process moves its pages
+    /// and copies nothing; else the bytes are copied to a fresh one, counted under `reason`. On failure it is what it was.
+    pub fn try_grow(&mut self, len: usize, used: usize, reason: Reason) -> Result<(), NoMemory> {
+        if len <= self.len {
+            return Ok(());
+        }
+        let start = self.ptr;
+        let whole = Arc::get_mut(&mut self.keep).and_then(Keep::block_mut);
+        if let Some(block) = whole.filter(|block| block.as_ptr() == start && block.can_grow()) {
+            block.try_grow(len)?;
+            (self.ptr, self.len) = (block.as_ptr(), len);
+            return Ok(());
+        }
+        let larger = Slot::try_heap(len)?;
+        let kept = Extent::new(0, used.min(self.len), self.len).expect("it is capped to what it lies in");
+        // SAFETY: `kept` lies within our bytes, and within those of the fresh slot, which is longer and nobody else's.
+        let copied = unsafe { copy_across(self.end(kept), larger.end(kept), kept.len(), reason) };
+        copied.map_err(|_| NoMemory { asked: len })?;
+        *self = larger;
+        Ok(())
     }
 
     /// `len` bytes at `ptr`, alive as long as `keep` is.
@@ -194,6 +224,7 @@ impl<S> std::fmt::Debug for Slot<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::copied_bytes;
 
     #[track_caller]
     fn check(len: usize, at: usize, write: &[u8], fits: bool) {
@@ -207,6 +238,42 @@ mod tests {
         check(4, 4, &[], true);
         check(4, 5, &[], false);
         check(4, usize::MAX, &[1], false);
+    }
+
+    #[track_caller]
+    fn check_growth(mut slot: Slot, len: usize, copies: bool) {
+        let had = slot.len();
+        let bytes: Vec<u8> = (0..had).map(|n| n as u8).collect();
+        slot.write(0, &bytes, Reason::Model).expect("its own length");
+        let before = copied_bytes(Reason::Indices);
+        slot.try_grow(len, had, Reason::Indices).expect("some MiB");
+        assert_eq!(copied_bytes(Reason::Indices) - before, if copies { had as u64 } else { 0 });
+        slot.write(len - 1, &[9], Reason::Model).expect("the last byte");
+        let all = slot.filled().into_buffer();
+        let all = all.private_bytes().expect("this process's own");
+        assert_eq!((all.len(), &all[..had], all[len - 1]), (len, &bytes[..], 9));
+    }
+
+    #[test]
+    fn a_slot_grows_and_large_ones_copy_nothing() {
+        let part = |at: usize| {
+            let mut block: Arc<dyn Keep> = Arc::new(Block::new(1 << 20));
+            let ptr = Arc::get_mut(&mut block).and_then(Keep::block_mut).expect("it is one").as_ptr();
+            // SAFETY: all callers stay within the block, which is zero or what tests left there.
+            let ptr = unsafe { ptr.add(at) };
+            // SAFETY: 1000 bytes of the block, which the Arc keeps and nobody else has.
+            unsafe { Slot::from_raw(ptr, 1000, Place::Host, Access::Private, block) }
+        };
+        check_growth(Slot::heap(1000), 2000, true);
+        check_growth(Slot::heap(1000), 9 << 20, true);
+        check_growth(Slot::heap(1 << 20), 9 << 20, false);
+        check_growth(part(0), 9 << 20, false);
+        // What begins in the middle of a block cannot take its pages along.
+        check_growth(part(64), 9 << 20, true);
+        let mut slot = Slot::heap(1 << 20);
+        assert_eq!(slot.try_grow(usize::MAX, 1, Reason::Indices), Err(NoMemory { asked: usize::MAX }));
+        assert_eq!(slot.len(), 1 << 20);
+        assert!(Slot::try_heap(usize::MAX).is_err());
     }
 
     #[test]

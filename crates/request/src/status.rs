@@ -1,5 +1,7 @@
 //! What kinds of failure does a client see?
 
+use nerite_memory::NoMemory;
+
 /// The kinds of failure of Triton's C API; `api` maps each to an HTTP and a gRPC code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
@@ -71,6 +73,14 @@ impl Status {
     /// [`Code::Unavailable`].
     pub fn unavailable(message: impl Into<String>) -> Status {
         Status::new(Code::Unavailable, message)
+    }
+
+    /// The system has no memory for `what`, whose size the client chose.
+    pub fn no_memory(what: impl std::fmt::Display, refused: NoMemory) -> Status {
+        Status::unavailable(format!(
+            "the server has no memory for {what}: {refused}; try again when it has less to do, send less at once, or send \
+             tensors through shared memory"
+        ))
     }
 
     /// [`Code::Unsupported`].

@@ -87,7 +87,7 @@ fn read_text(
 async fn inflated(received: Received, framing: Framing) -> Result<Received, Failure> {
     let Some(encoding) = framing.encoding else { return Ok(received) };
     let inflate = move || {
-        let mut store = Store::new(framing.tail_at().unwrap_or_default(), None);
+        let mut store = Store::new(framing.tail_at().unwrap_or_default(), None)?;
         encoding.inflate(received.bytes(), &mut store, framing.bytes_max)?;
         Ok::<_, Status>(Received::Block(store.finish()))
     };

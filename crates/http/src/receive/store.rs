@@ -1,6 +1,7 @@
 //! Where is a body put together?
 
-use nerite_memory::{Buffer, Extent, Reason, Slot, count_copied};
+use nerite_memory::{Buffer, Extent, NoMemory, Reason, Slot, count_copied};
+use nerite_request::Status;
 
 use crate::limits::{FIRST_BLOCK_BYTES_MAX, FIRST_BLOCK_BYTES_MIN, TAIL_ALIGN};
 
@@ -11,14 +12,17 @@ pub struct Store {
     /// Bytes left free at the front, so that the byte at `tail_at` lies on a boundary.
     lead: usize,
     filled: usize,
+    declared: Option<usize>,
 }
 
 impl Store {
     /// Room for a body whose binary part begins at `tail_at`. A large declared length is believed only as the bytes come.
-    pub fn new(tail_at: usize, declared: Option<u64>) -> Store {
+    pub fn new(tail_at: usize, declared: Option<u64>) -> Result<Store, Status> {
         let lead = (TAIL_ALIGN - tail_at % TAIL_ALIGN) % TAIL_ALIGN;
-        let room = declared.map_or(FIRST_BLOCK_BYTES_MIN, |len| len.min(FIRST_BLOCK_BYTES_MAX as u64) as usize);
-        Store { slot: Slot::heap(lead + room), lead, filled: 0 }
+        let declared = declared.map(|len| usize::try_from(len).unwrap_or(usize::MAX));
+        let room = declared.map_or(FIRST_BLOCK_BYTES_MIN, |len| len.min(FIRST_BLOCK_BYTES_MAX));
+        let slot = Slot::try_heap(lead + room).map_err(|refused| refusal(declared.unwrap_or(room), refused))?;
+        Ok(Store { slot, lead, filled: 0, declared })
     }
 
     /// Bytes so far.
@@ -27,23 +31,24 @@ impl Store {
     }
 
     /// Appends a piece.
-    pub fn write(&mut self, piece: &[u8]) {
+    pub fn write(&mut self, piece: &[u8]) -> Result<(), Status> {
         let at = self.lead + self.filled;
         if self.slot.len() - at < piece.len() {
-            self.grow(at + piece.len());
+            self.grow(at + piece.len())?;
         }
         self.slot.write(at, piece, Reason::InlineRequest).expect("there is room, or it was just made");
         self.filled += piece.len();
+        Ok(())
     }
 
     /// Room to write the next bytes to; never empty. [`Store::advance`] then says how many they were.
-    pub fn room(&mut self) -> &mut [u8] {
+    pub fn room(&mut self) -> Result<&mut [u8], Status> {
         let at = self.lead + self.filled;
         if self.slot.len() == at {
-            self.grow(at + 1);
+            self.grow(at + 1)?;
         }
         let all = self.slot.private_bytes_mut().expect("a heap slot is this process's own");
-        &mut all[at..]
+        Ok(&mut all[at..])
     }
 
     /// Counts bytes written to the room.
@@ -60,12 +65,60 @@ impl Store {
         self.slot.filled().into_buffer().slice(body)
     }
 
-    /// Makes room for at least `needed` bytes, and for twice what there was.
-    fn grow(&mut self, needed: usize) {
-        let mut larger = Slot::heap(needed.max(self.slot.len() * 2));
-        let end = self.lead + self.filled;
-        let all = self.slot.private_bytes_mut().expect("a heap slot is this process's own");
-        larger.write(0, &all[..end], Reason::InlineRequest).expect("the larger slot is larger");
-        self.slot = larger;
+    /// Makes room for at least `needed` bytes, and for twice what there was, but for no more than the client declared.
+    fn grow(&mut self, needed: usize) -> Result<(), Status> {
+        let whole = self.declared.map_or(usize::MAX, |len| len.saturating_add(self.lead));
+        let len = needed.max(self.slot.len().saturating_mul(2).min(whole));
+        let grown = self.slot.try_grow(len, self.lead + self.filled, Reason::InlineRequest);
+        grown.map_err(|refused| refusal(self.declared.unwrap_or(needed - self.lead), refused))
+    }
+}
+
+fn refusal(len: usize, refused: NoMemory) -> Status {
+    Status::no_memory(format_args!("a body of {len} bytes"), refused)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Sends `pieces` pieces of a MiB of a body that is said to have `declared` bytes; the bytes of the block then.
+    #[track_caller]
+    fn check(declared: Option<u64>, pieces: usize, block_mib: usize) {
+        let mut store = Store::new(0, declared).unwrap();
+        for n in 0..pieces {
+            store.write(&vec![n as u8; 1 << 20]).unwrap();
+        }
+        assert_eq!((store.len() >> 20, store.slot.len() >> 20), (pieces, block_mib));
+        let body = store.finish();
+        let body = body.private_bytes().unwrap();
+        assert!((0..pieces).all(|n| body[n << 20] == n as u8 && body[(n + 1 << 20) - 1] == n as u8));
+    }
+
+    #[test]
+    fn a_declared_length_is_believed_as_the_bytes_come() {
+        check(Some(2_000_000_000), 1, 64);
+        check(Some(2_000_000_000), 64, 64);
+        check(Some(2_000_000_000), 65, 128);
+        check(Some(70 << 20), 65, 70);
+        check(Some(70 << 20), 70, 70);
+        check(Some(3 << 20), 3, 3);
+        check(None, 3, 4);
+    }
+
+    #[test]
+    fn a_body_without_memory_for_it_is_refused_with_the_numbers() {
+        let mut store = Store::new(0, None).unwrap();
+        let refused = store.grow(1 << 60).unwrap_err();
+        assert_eq!(
+            (refused.code, refused.message.as_str()),
+            (
+                nerite_request::Code::Unavailable,
+                "the server has no memory for a body of 1152921504606846976 bytes: the system refused a block of \
+                 1152921504606846976 bytes; try again when it has less to do, send less at once, or send tensors through \
+                 shared memory"
+            )
+        );
     }
 }
