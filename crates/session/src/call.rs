@@ -97,10 +97,10 @@ impl Session {
 }
 
 /// A refusal with a number of its own, which no [`Status`] has.
-pub(crate) fn error_packet(id: u64, code: u32, message: String) -> Option<Packet> {
+pub(crate) fn error_packet(id: u64, code: u32, message: String) -> Packet {
     let answer = Some(Answer::Error(v1::Error { code, message }));
     let message = v1::ServerMessage { id, answer, ..v1::ServerMessage::default() };
-    Some(Packet { bytes: nerite_wire::proto::session::encode_answer(&message), descriptors: Vec::new() })
+    Packet { bytes: nerite_wire::proto::session::encode_answer(&message), descriptors: Vec::new() }
 }
 
 /// An answer as a packet.

@@ -126,7 +126,7 @@ fn check_peer<'a>(peer: &'a io::Result<Peer>, own_uid: u32, allow_uids: &[u32]) 
 /// Says why, as far as the socket takes it, and closes.
 fn turn_away(socket: &Socket, code: u32, message: String) {
     // The client may have gone already.
-    let _ = error_packet(0, code, message).map(|packet| socket.send(&packet));
+    let _ = socket.send(&error_packet(0, code, message));
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ impl Session {
             return Err(self.refuse(message.id, Status::invalid(text)));
         }
         if let Some(full) = self.place.reserve().filter(|_| !hello.operator) {
-            self.send(error_packet(message.id, RESOURCE_EXHAUSTED, full.to_string()));
+            self.send(Some(error_packet(message.id, RESOURCE_EXHAUSTED, full.to_string())));
             return Err(End::Full(full));
         }
         match self.welcome(&hello) {
