@@ -34,6 +34,29 @@ async fn every_check_passes_over_the_stand_in() {
     }
 }
 
+/// ONNX Runtime computes, as ever, on the host; the stand-in in front of it has the rules of a provider on a device.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_onnx_model_passes_over_the_stand_ins() {
+    let Some(real) = nerite_ort::find_library(None) else {
+        println!("skipped: no ONNX Runtime on this host (pip install onnxruntime, or set ORT_DYLIB_PATH)");
+        return;
+    };
+    let library = stand_in::library();
+    let plan = Plan {
+        driver: Driver::open(Some(library)).unwrap(),
+        library: Some(library.to_owned()),
+        onnxruntime: Some(stand_in::provider(&real).to_owned()),
+        nerite: env!("CARGO_BIN_EXE_nerite").into(),
+        registrations: 0,
+        copy_bytes: 0,
+    };
+    let rows = onnx::run(&plan, &plan.driver.device(0).unwrap()).await;
+    assert_eq!(rows.len(), 6);
+    for row in rows {
+        assert!(row.seen.is_ok(), "{}: {:?}", row.name, row.seen);
+    }
+}
+
 #[tokio::test]
 async fn an_onnx_runtime_that_runs_nothing_on_the_device_is_told() {
     let library = stand_in::library();

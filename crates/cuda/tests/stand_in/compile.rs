@@ -31,22 +31,36 @@ impl Counts {
     }
 }
 
-/// The compiled library. Compiled once per test program, under a name that other programs cannot meet half-written.
+/// The compiled library. Compiled once per test program.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| compile("../cuda/tests/stand_in/stand_in_driver.c", "libstand_in_driver.so", &[]))
+}
+
+/// The ONNX Runtime at `real`, and in front of it what claims to be its CUDA provider, over the stand-in driver. Compiled once
+/// per test program.
+pub fn provider(real: &Path) -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    let define = |name: &str, path: &Path| format!("-D{name}=\"{}\"", path.display());
     LIBRARY.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda/tests/stand_in/stand_in_driver.c");
-        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libstand_in_driver.so");
-        let fresh = library.with_extension(format!("{}.so", std::process::id()));
-        let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-        let mut command = Command::new(&compiler);
-        command.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", "-o"]);
-        let status =
-            command.arg(&fresh).arg(&source).status().unwrap_or_else(|e| panic!("{}: {e}", compiler.display()));
-        assert!(status.success(), "{} does not compile", source.display());
-        std::fs::rename(&fresh, &library).unwrap();
-        library
+        let defined = [define("REAL", real), define("DRIVER", library())];
+        compile("../ort/tests/stand_in/stand_in_provider.c", "libstand_in_onnxruntime.so", &defined)
     })
+}
+
+/// Compiles `source` to a library of this name; other programs never meet it half-written.
+fn compile(source: &str, name: &str, defined: &[String]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let fresh = library.with_extension(format!("{}.so", std::process::id()));
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut command = Command::new(&compiler);
+    command.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]).args(defined);
+    let status =
+        command.arg("-o").arg(&fresh).arg(&source).status().unwrap_or_else(|e| panic!("{}: {e}", compiler.display()));
+    assert!(status.success(), "{} does not compile", source.display());
+    std::fs::rename(&fresh, &library).unwrap();
+    library
 }
 
 /// What a process counted that was started with `STAND_IN_COUNTS` set to this file; zeros before it opened the driver.
