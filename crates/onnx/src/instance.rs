@@ -1,17 +1,24 @@
 //! How does the embedded engine run a batch?
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use nerite_backend::onnx::{Exposed, Port, Ports, steady};
 use nerite_backend::{Execute, Times, Work};
+use nerite_memory::{Shortage, host_bytes};
 use nerite_request::Status;
 use nerite_tensor::{Shape, Tensor};
-use rten::{Model, NodeId, RunOptions, ThreadPool, Value, ValueOrView};
+use rten::{Model, NodeId, Value};
 use rten_tensor::Layout;
 
 use crate::audit::Reach;
 use crate::convert;
+use crate::runner::{Outcome, Runner, Task};
+
+/// Threads that one model may lose.
+const LOST_MAX: u32 = 8;
+/// A request may use one part in so many of the host's memory.
+const HOST_SHARE: u64 = 2;
 
 /// A graph in the engine, shared by all instances.
 pub struct Loaded {
@@ -23,19 +30,23 @@ pub struct Loaded {
     pub exposed: Exposed,
     /// What its INT64 inputs must not lead to.
     pub reach: Reach,
+    /// Threads that ran it and wanted more memory than they may have.
+    pub lost: AtomicU32,
 }
 
 /// One instance: its threads, and the graph it shares with the others.
 pub struct EmbeddedInstance {
     loaded: Arc<Loaded>,
-    options: RunOptions,
+    threads: usize,
+    bytes_max: usize,
+    runner: Option<Runner>,
 }
 
 impl EmbeddedInstance {
     /// An instance with `threads` of its own.
     pub fn new(loaded: &Arc<Loaded>, threads: usize) -> EmbeddedInstance {
-        let pool = Arc::new(ThreadPool::with_num_threads(threads));
-        EmbeddedInstance { loaded: Arc::clone(loaded), options: RunOptions::default().with_thread_pool(Some(pool)) }
+        let bytes_max = usize::try_from(host_bytes() / HOST_SHARE).unwrap_or(usize::MAX);
+        EmbeddedInstance { loaded: Arc::clone(loaded), threads, bytes_max, runner: None }
     }
 
     fn feeds(&self, work: &Work<'_>) -> Result<Vec<(NodeId, Tensor)>, Status> {
@@ -62,33 +73,47 @@ impl EmbeddedInstance {
         self.loaded.model.find_node(name).ok_or_else(|| Status::internal(format!("the engine's graph has no '{name}'")))
     }
 
-    fn run(&self, inputs: Vec<(NodeId, ValueOrView<'_>)>, outputs: &[NodeId]) -> Result<Vec<Value>, Status> {
-        let run = || self.loaded.model.run(inputs, outputs, Some(self.options.clone()));
-        // A graph that trips over a mistake of the engine's fails its request, not the server.
-        match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(result) => result.map_err(|e| failed(&e.to_string())),
-            Err(_) => Err(failed("it stopped in the middle of its work; support for this graph is not complete")),
+    /// Runs the graph on the instance's own thread, which is made when it is first needed, and anew when it was lost.
+    fn run(&mut self, feeds: Vec<(NodeId, Tensor)>, nodes: Vec<NodeId>) -> Result<Vec<Value>, Status> {
+        let lost = self.loaded.lost.load(Ordering::Relaxed);
+        if lost >= LOST_MAX {
+            return Err(Status::unavailable(format!(
+                "the embedded engine ran out of memory {lost} times with this model, which holds what it had then; load the \
+                 model again, or {}",
+                convert::CURE
+            )));
+        }
+        let mut runner = match self.runner.take() {
+            Some(runner) => runner,
+            None => Runner::start(self.threads, self.bytes_max)?,
+        };
+        match runner.run(Task { loaded: Arc::clone(&self.loaded), feeds, nodes }) {
+            Outcome::Done(done) => {
+                self.runner = Some(runner);
+                done
+            }
+            Outcome::Lost(Shortage { asked, had, bytes_max }) => {
+                self.loaded.lost.fetch_add(1, Ordering::Relaxed);
+                let why = format!(
+                    "the embedded engine wanted {asked} bytes beside {had} that it had, and may have {bytes_max} for a request; \
+                     ask for less, or {}",
+                    convert::CURE
+                );
+                log::error!("a thread of the embedded engine is lost: {why}");
+                Err(Status::internal(why))
+            }
         }
     }
-}
-
-/// The engine learns of some things it lacks only when it comes to them.
-fn failed(why: &str) -> Status {
-    let lacks = why.contains("support") || why.contains("expected tensor with");
-    let cure = if lacks { format!("; {}", convert::CURE) } else { String::new() };
-    Status::internal(format!("the embedded engine failed: {why}{cure}"))
 }
 
 impl Execute for EmbeddedInstance {
     fn execute(&mut self, work: &mut Work<'_>, times: &mut Times) -> Result<(), Status> {
         let feeds = self.feeds(work)?;
-        let inputs = feeds.iter().map(|(node, tensor)| Ok((*node, convert::to_engine(tensor, &tensor.shape)?)));
-        let inputs: Vec<_> = inputs.collect::<Result<_, Status>>()?;
         self.check_reach(work)?;
         let wanted = work.wanted().to_vec();
         let nodes: Vec<NodeId> = wanted.iter().map(|name| self.node(name)).collect::<Result<_, _>>()?;
         times.input_ends();
-        let values = self.run(inputs, &nodes)?;
+        let values = self.run(feeds, nodes)?;
         times.infer_ends();
         for (name, value) in wanted.iter().zip(values) {
             let port = self.loaded.ports.output(name);

@@ -13,6 +13,7 @@ mod convert;
 mod graph;
 mod instance;
 mod mend;
+mod runner;
 mod runtime;
 
 pub use runtime::Embedded;

@@ -3,6 +3,7 @@
 use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use nerite_backend::onnx::{self, BACKEND, Exposed, Ports};
 use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
@@ -55,7 +56,7 @@ impl Runtime for Embedded {
         let model = load_graph(context, &path, mended.as_deref())?;
         let threads = onnx::threads(context)?;
         let exposed = Exposed::read(&path).map_err(|e| unreadable(context, &path, &e.to_string()))?;
-        let loaded = Arc::new(Loaded { model, ports, exposed, reach });
+        let loaded = Arc::new(Loaded { model, ports, exposed, reach, lost: AtomicU32::new(0) });
         Ok(Arc::new(EmbeddedModel { loaded, threads, batching: context.config.batches() }))
     }
 }

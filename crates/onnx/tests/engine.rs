@@ -5,12 +5,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use nerite_backend::conformance::{Case, Fixture, check_runtime, context};
-use nerite_backend::{Batch, InstanceSpec, Job, LoadContext, NoMeter, Runtime};
+use nerite_backend::{Batch, Instance, InstanceSpec, Job, LoadContext, NoMeter, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::{Buffer, Number, Slot};
 use nerite_onnx::Embedded;
 use nerite_request::{Cancel, Code, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
+
+/// As in the server: without it a shortage of memory ends the process.
+#[global_allocator]
+static HEAP: nerite_memory::Heap = nerite_memory::Heap;
 
 /// A graph of tests/models, its configuration completed from itself.
 fn loading(graph: &str, rows_max: i32) -> LoadContext {
@@ -49,6 +53,16 @@ fn doubles(name: &str, values: &[f64]) -> Tensor {
 fn ask(graph: &str, inputs: Vec<Tensor>, output: &str, slot: Option<Slot>) -> Response {
     let model = Embedded.load(&loading(graph, 0)).unwrap();
     let mut instance = model.instance(&InstanceSpec::default()).unwrap();
+    ask_instance(&mut *instance, graph, inputs, output, slot)
+}
+
+fn ask_instance(
+    instance: &mut dyn Instance,
+    graph: &str,
+    inputs: Vec<Tensor>,
+    output: &str,
+    slot: Option<Slot>,
+) -> Response {
     let seen = Arc::new(Mutex::new(None));
     let into = Arc::clone(&seen);
     let request = Request {
@@ -230,6 +244,25 @@ fn of_equal_values_the_first_is_chosen_unless_the_model_wants_the_last() {
     check("first_of_equals", &x(), &longs("top", &[1, 0]));
     check("first_of_equals", &x(), &tensor("y", DataType::Int64, &[2, 1], &[0i64, 0]));
     check("last_of_equals", &x(), &longs("y", &[2, 3]));
+}
+
+#[test]
+fn a_request_for_more_memory_than_there_is_fails_alone() {
+    let model = Embedded.load(&loading("outer", 0)).unwrap();
+    let mut instance = model.instance(&InstanceSpec::default()).unwrap();
+    let mut ask = |count: usize| ask_instance(&mut *instance, "outer", vec![floats("x", &vec![1.0; count])], "y", None);
+    for _ in 1..8 {
+        let error = ask(400_000).error.unwrap();
+        assert_eq!(error.code, Code::Internal, "{error}");
+        check_says(&error, &["wanted 640000000000 bytes beside"]);
+        let [sum] = &ask(100).outputs[..] else { panic!("no sum") };
+        assert_eq!(sum.data.private_bytes(), Some(&10_000f32.to_le_bytes()[..]));
+    }
+    assert_eq!(ask(400_000).error.unwrap().code, Code::Internal);
+    // What lost threads held is held still, so there is an end to it.
+    let error = ask(100).error.unwrap();
+    assert_eq!(error.code, Code::Unavailable);
+    check_says(&error, &["ran out of memory 8 times with this model", "load the model again"]);
 }
 
 #[test]

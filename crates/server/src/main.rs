@@ -16,6 +16,10 @@ mod tables;
 use std::path::Path;
 use std::process::ExitCode;
 
+/// A request that wants more memory than there is must not end the server.
+#[global_allocator]
+static HEAP: nerite_memory::Heap = nerite_memory::Heap;
+
 const HELP: &str = "\
 nerite serves models to programs on the same host through shared memory, and to everything that speaks to Triton.
 
