@@ -13,7 +13,7 @@ pub fn classify(output: &Output, classes: u64, batching: bool, labels: &[String]
     let refused = || {
         Status::invalid(format!("class result not available for output due to unsupported type '{}'", output.datatype))
     };
-    let values = Values::of(output).ok_or_else(refused)?;
+    let values = Values::of(output)?.ok_or_else(refused)?;
     let count = values.len();
     if count > ELEMENTS_MAX {
         return Err(Status::invalid("classification output tensor too large"));
@@ -45,9 +45,14 @@ enum Values {
 }
 
 impl Values {
-    fn of(output: &Output) -> Option<Values> {
-        let own = output.data.to_private(nerite_memory::Reason::Convert);
-        let bytes = own.private_bytes()?;
+    fn of(output: &Output) -> Result<Option<Values>, Status> {
+        let own = output.data.try_private(nerite_memory::Reason::Convert);
+        let own =
+            own.map_err(|short| Status::no_memory(format_args!("the classes of output '{}'", output.name), short))?;
+        Ok(own.private_bytes().and_then(|bytes| Values::read(output, bytes)))
+    }
+
+    fn read(output: &Output, bytes: &[u8]) -> Option<Values> {
         macro_rules! read {
             ($t:ty, $as:ty) => {
                 bytes

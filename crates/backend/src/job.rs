@@ -135,7 +135,7 @@ impl Job {
     pub(crate) fn fresh(&self, name: &str, size: usize) -> Result<Slot, Status> {
         match &self.away {
             Some(away) if away.capacity(name).is_some() => away.slot(size),
-            _ => Ok(Slot::heap(size)),
+            _ => Slot::try_heap(size).map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused)),
         }
     }
 

@@ -93,10 +93,11 @@ pub fn steady(input: &Tensor, exposed: &Exposed) -> Result<Buffer, Status> {
             input.data.place()
         )));
     }
+    let refuse = |refused| Status::no_memory(format_args!("a copy of input '{}'", input.name), refused);
     if input.data.access() == Access::Shared && exposed.contains(&input.name) {
-        return Ok(input.data.to_private(Reason::Indices));
+        return input.data.try_private(Reason::Indices).map_err(refuse);
     }
-    Ok(input.data.aligned(input.datatype.align()))
+    input.data.try_aligned(input.datatype.align()).map_err(refuse)
 }
 
 fn status(error: &ConfigError) -> Status {

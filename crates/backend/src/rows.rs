@@ -167,7 +167,10 @@ impl<'a> Work<'a> {
     ) -> Result<Option<Slot>, Status> {
         let size = byte_size(datatype, shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
         let Some(size) = size else { return Ok(None) };
-        let [job] = &mut *self.jobs else { return Ok(Some(Slot::heap(size))) };
+        let [job] = &mut *self.jobs else {
+            let slot = Slot::try_heap(size);
+            return slot.map(Some).map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused));
+        };
         let place = job.output_place(name);
         let Some(capacity) = place.capacity else {
             self.measured.push(name.to_owned());
@@ -266,7 +269,8 @@ fn gather(name: &str, parts: &[&Buffer]) -> Result<Buffer, Status> {
             part.place()
         )));
     }
-    let mut slot = Slot::heap(parts.iter().map(|part| part.len()).sum());
+    let slot = Slot::try_heap(parts.iter().map(|part| part.len()).sum());
+    let mut slot = slot.map_err(|refused| Status::no_memory(format_args!("a batch of input '{name}'"), refused))?;
     let mut at = 0;
     for part in parts {
         slot.fill_from(at, part, Reason::BatchGather).map_err(|e| Status::internal(e.to_string()))?;

@@ -83,7 +83,7 @@ fn inflate_from(mut from: impl Read) -> Result<Chain, Failure> {
         if len > MESSAGE_BYTES_MAX {
             return Err(Failure::too_large(len, MESSAGE_BYTES_MAX));
         }
-        gather.push(Bytes::from(step));
+        gather.push(Bytes::from(step))?;
     }
 }
 

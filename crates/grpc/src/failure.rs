@@ -78,7 +78,10 @@ impl From<Status> for Failure {
 
 impl From<Malformed> for Failure {
     fn from(fault: Malformed) -> Failure {
-        Failure::unreadable(fault)
+        match fault {
+            Malformed::NoMemory(refused) => Status::no_memory("what a request says", refused).into(),
+            fault => Failure::unreadable(fault),
+        }
     }
 }
 

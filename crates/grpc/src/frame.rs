@@ -42,7 +42,7 @@ impl Deframer {
         let Some(coming) = &mut self.message else { return Ok(None) };
         let step = coming.left.min(bytes.len());
         coming.left -= step;
-        coming.gather.push(bytes.split_to(step));
+        coming.gather.push(bytes.split_to(step))?;
         if coming.left > 0 {
             return Ok(None);
         }

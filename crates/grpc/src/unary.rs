@@ -1,6 +1,7 @@
 //! How are the calls answered that are not inferences?
 
-use nerite_api::Api;
+use nerite_api::{Api, Status};
+use nerite_memory::check_room;
 use nerite_wire::proto::health::health_check_response::ServingStatus;
 use nerite_wire::proto::health::{HealthCheckRequest, HealthCheckResponse};
 use nerite_wire::proto::messages::{
@@ -15,7 +16,9 @@ use nerite_wire::proto::messages::{
     SystemSharedMemoryStatusResponse, SystemSharedMemoryUnregisterRequest, SystemSharedMemoryUnregisterResponse,
     TraceSettingRequest, TraceSettingResponse,
 };
-use nerite_wire::proto::{Chain, Chunks, check_repository, load_options, log_change, trace_change, unload_dependents};
+use nerite_wire::proto::{
+    Chain, Chunks, ROOM_BYTES_MIN, check_repository, load_options, log_change, trace_change, unload_dependents,
+};
 use prost::Message;
 
 use crate::call::Call;
@@ -44,6 +47,10 @@ pub(crate) async fn answer(api: &Api, call: Call, message: Chain) -> Result<Chun
 }
 
 fn read<M: Message + Default>(message: Chain) -> Result<M, Failure> {
+    if message.len() >= ROOM_BYTES_MIN {
+        // Texts and files are copied out of the message.
+        check_room(message.len()).map_err(|refused| Status::no_memory("what a request says", refused))?;
+    }
     Ok(M::decode(message.into_reader())?)
 }
 

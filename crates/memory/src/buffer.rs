@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::copy::{End, Reason, copy_counted};
-use crate::{Access, Extent, IpcWindow, Keep, Number, Place, Slot};
+use crate::{Access, Extent, IpcWindow, Keep, NoMemory, Number, Place, Slot};
 
 /// Readable bytes: where they are, how many, and what keeps them alive. Cloning and slicing copy no bytes.
 #[derive(Clone)]
@@ -174,6 +174,17 @@ impl Buffer {
         slot.filled().into_buffer()
     }
 
+    /// As [`Buffer::to_private`], where a client chose how many they are.
+    ///
+    /// # Panics
+    /// As [`Buffer::to_private`].
+    pub fn try_private(&self, reason: Reason) -> Result<Buffer, NoMemory> {
+        assert!(self.place.is_host(), "bytes of {:?} where only this host's are met", self.place);
+        let mut slot = Slot::try_heap(self.len)?;
+        slot.fill_from(0, self, reason).expect("a slot of the buffer's own length");
+        Ok(slot.filled().into_buffer())
+    }
+
     pub(crate) fn end(&self) -> End<'_> {
         let carrier = self.keep.as_ref().and_then(|keep| keep.carrier());
         End { ptr: self.ptr.as_ptr(), place: self.place, carrier }
@@ -182,6 +193,11 @@ impl Buffer {
     /// These bytes, at an address that is a multiple of `align`: themselves, or a counted copy.
     pub fn aligned(&self, align: usize) -> Buffer {
         if self.is_aligned(align) { self.clone() } else { self.to_private(Reason::Unaligned) }
+    }
+
+    /// As [`Buffer::aligned`], where a client chose how many they are.
+    pub fn try_aligned(&self, align: usize) -> Result<Buffer, NoMemory> {
+        if self.is_aligned(align) { Ok(self.clone()) } else { self.try_private(Reason::Unaligned) }
     }
 
     /// The bytes as something a socket can send: without a copy if they are ours alone, else copied and counted.

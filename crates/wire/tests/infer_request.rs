@@ -16,9 +16,9 @@ fn chain(message: &[u8], cuts: &[usize]) -> Chain {
     let mut gather = Gather::new(message.len());
     let mut rest = Bytes::copy_from_slice(message);
     for cut in cuts {
-        gather.push(rest.split_to(cut % (rest.len() + 1)));
+        gather.push(rest.split_to(cut % (rest.len() + 1))).expect("few bytes");
     }
-    gather.push(rest);
+    gather.push(rest).expect("few bytes");
     gather.finish()
 }
 

@@ -50,7 +50,8 @@ fn with_length(body: &Buffer) -> Result<Buffer, Status> {
     let len = u32::try_from(body.len()).map_err(|_| {
         Status::invalid(format!("a BYTES element has at most 4294967295 bytes, the body has {}", body.len()))
     })?;
-    let mut slot = Slot::heap(body.len() + 4);
+    let slot = Slot::try_heap(body.len() + 4);
+    let mut slot = slot.map_err(|refused| Status::no_memory("the input", refused))?;
     let fits = "the slot was made for length and body";
     slot.write(0, &len.to_le_bytes(), Reason::Strings).expect(fits);
     slot.fill_from(4, body, Reason::Strings).expect(fits);

@@ -1,10 +1,11 @@
 //! How does a response go out as JSON and binary tensors?
 
-use nerite_memory::{Buffer, Reason};
+use nerite_memory::{Buffer, NoMemory, Reason, check_room};
 use nerite_request::{Lent, Output, Parameter, Response, Status};
 use nerite_tensor::{DataType, element_count, strings};
 
 use super::infer::Rendering;
+use super::limits::{ROOM_BYTES_MIN, TEXT_GROWTH};
 use super::write::Writer;
 
 /// A response, ready to be sent: the JSON text, then the tensors as they lie in memory.
@@ -119,9 +120,12 @@ pub fn write_elements(
     let private = match output.data.private_bytes() {
         Some(_) => output.data.clone(),
         // A peer may write these bytes, or they lie on a device.
-        None => output.data.to_private(Reason::InlineResponse),
+        None => output.data.try_private(Reason::InlineResponse).map_err(|refused| refuse(output, refused))?,
     };
     let bytes = private.private_bytes().expect("`to_private` made it this process's own");
+    if bytes.len() >= ROOM_BYTES_MIN {
+        check_room(bytes.len().saturating_mul(TEXT_GROWTH)).map_err(|refused| refuse(output, refused))?;
+    }
     let Some(size) = output.datatype.size() else {
         let extents = strings::extents(&private, count).map_err(|_| wrong_size())?;
         w.reserve(bytes.len());
@@ -134,6 +138,11 @@ pub fn write_elements(
     w.reserve(bytes.len());
     bracket(w, &mut |w| write_numbers(w, output.datatype, bytes));
     Ok(())
+}
+
+fn refuse(output: &Output, refused: NoMemory) -> Status {
+    let (name, len) = (&output.name, output.data.len());
+    Status::no_memory(format_args!("the text of output '{name}' of {len} bytes"), refused)
 }
 
 fn write_numbers(w: &mut Writer, datatype: DataType, bytes: &[u8]) {

@@ -1,9 +1,17 @@
 //! Which bytes does a base64 text mean?
 
+use nerite_memory::{NoMemory, check_room};
+
+use super::limits::ROOM_BYTES_MIN;
+
 /// Decodes as the library behind Triton does: what is not of the alphabet, line ends and padding included, is passed
 /// over, and bits that fill no byte are dropped. The text is therefore never refused.
-pub fn decode(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len() / 4 * 3 + 3);
+pub fn decode(text: &[u8]) -> Result<Vec<u8>, NoMemory> {
+    let len_max = text.len() / 4 * 3 + 3;
+    if len_max >= ROOM_BYTES_MIN {
+        check_room(len_max)?;
+    }
+    let mut out = Vec::with_capacity(len_max);
     let (mut bits, mut held) = (0u32, 0);
     for sextet in text.iter().filter_map(|byte| sextet(*byte)) {
         bits = bits << 6 | sextet;
@@ -13,7 +21,7 @@ pub fn decode(text: &[u8]) -> Vec<u8> {
             out.push((bits >> held) as u8);
         }
     }
-    out
+    Ok(out)
 }
 
 fn sextet(byte: u8) -> Option<u32> {
@@ -34,7 +42,7 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, bytes: &[u8]) {
-        assert_eq!(decode(text.as_bytes()), bytes, "{text:?}");
+        assert_eq!(decode(text.as_bytes()).as_deref(), Ok(bytes), "{text:?}");
     }
 
     #[test]

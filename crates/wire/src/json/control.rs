@@ -62,7 +62,7 @@ pub fn read_cuda_register(text: &[u8]) -> Result<CudaRegister, Status> {
     let raw_text = field(handle, "raw_handle")?;
     let byte_size = byte_size.unwrap_or_else(|| Err(absent("byte_size")))?;
     let device_id = device_id.unwrap_or_else(|| Err(absent("device_id")))?;
-    let raw_handle = base64::decode(&raw_text);
+    let raw_handle = base64::decode(&raw_text).map_err(|refused| Status::no_memory("'raw_handle'", refused))?;
     if raw_handle.len() != CUDA_HANDLE_BYTES {
         return Err(Status::invalid("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"));
     }
@@ -200,7 +200,10 @@ fn read_load_options(reader: &mut Reader<'_>) -> Result<LoadOptions, Fault> {
                 let text = format!("'{key}' exceeds the maximum allowed data size limit INT_MAX");
                 return Err(Status::invalid(text).into());
             }
-            Some(path) => options.files.push((path.to_string(), base64::decode(&value))),
+            Some(path) => {
+                let bytes = base64::decode(&value).map_err(|refused| Status::no_memory(&key, refused))?;
+                options.files.push((path.to_string(), bytes));
+            }
             None => return Err(Status::internal("unexpected error on creating Triton parameter").into()),
         }
         Ok(())

@@ -8,3 +8,8 @@ pub const PARAMETERS_MAX: usize = 4096;
 pub const SEQUENCE_ID_CHARS_MAX: usize = 128;
 /// Bytes of one base64 text in a load request, as in Triton.
 pub const FILE_TEXT_BYTES_MAX: usize = i32::MAX as usize;
+/// Before as much is made of a text, or a text of as much, it is seen whether there is room.
+pub const ROOM_BYTES_MIN: usize = 1 << 20;
+/// How much longer than its bytes a tensor's text may need its memory to be: four characters for a byte, in a text that
+/// doubles as it grows.
+pub const TEXT_GROWTH: usize = 8;

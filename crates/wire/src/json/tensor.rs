@@ -43,7 +43,8 @@ pub fn read_values(reader: &mut Reader<'_>, claim: &Claim<'_>, elements: u64) ->
     // More values than bytes of text cannot come, so a shape that lies reserves no memory for them.
     let element_size = datatype.size().unwrap_or(1);
     let room = size.min(reader.text_len().saturating_mul(element_size));
-    let mut slot = Slot::heap(room);
+    let mut slot =
+        Slot::try_heap(room).map_err(|refused| Status::no_memory(format_args!("input '{}'", claim.name), refused))?;
     let out = slot.private_bytes_mut().expect("a heap slot is this process's own");
     let found = read_numbers(reader, datatype, out).map_err(|fault| match fault {
         Fault::Refused(status) => prefixed("Unable to parse 'data': ", status).into(),

@@ -115,7 +115,7 @@ fn take_input(ask: &Ask, inline: &mut Inline, input: InputMessage) -> Result<Ask
         }
         (None, Some(contents)) => Source::Inline(contents::to_buffer(contents, datatype, &name, model)?),
         (None, None) => match inline.raw.next() {
-            Some(run) => Source::Inline(place_raw(run, datatype)),
+            Some(run) => Source::Inline(place_raw(run, datatype, &name)?),
             None => {
                 return refuse(format!(
                     "unable to find data for input tensor '{name}' for model '{model}' in request."
@@ -157,8 +157,9 @@ fn check_size(name: &str, datatype: Option<DataType>, shape: &[i64]) -> Result<(
     Err(Status::invalid(text))
 }
 
-fn place_raw(run: Run, datatype: Option<DataType>) -> Buffer {
-    place(run, datatype.map_or(1, DataType::align))
+fn place_raw(run: Run, datatype: Option<DataType>, name: &str) -> Result<Buffer, Status> {
+    let placed = place(run, datatype.map_or(1, DataType::align));
+    placed.map_err(|refused| Status::no_memory(format_args!("input '{name}'"), refused))
 }
 
 fn take_output(output: OutputMessage) -> Result<AskOutput, Status> {

@@ -3,10 +3,13 @@
 use std::borrow::Cow;
 
 use bytes::{Buf, Bytes, BytesMut};
-use nerite_memory::{Buffer, Reason, Slot};
+use nerite_memory::{Buffer, NoMemory, Reason, Slot, check_room};
 use smallvec::{SmallVec, smallvec};
 
 use super::read::{Malformed, Read};
+
+/// Before as much is copied out of a message it is seen whether there is room.
+pub const ROOM_BYTES_MIN: usize = 1 << 20;
 
 /// A message as the socket delivered it: pieces that follow each other, none of them copied.
 #[derive(Clone, Debug, Default)]
@@ -139,6 +142,9 @@ impl<'a> Cursor<'a> {
         if to - from == len {
             return Ok(Cow::Borrowed(&piece[from..to]));
         }
+        if len >= ROOM_BYTES_MIN {
+            check_room(len)?;
+        }
         let mut all = Vec::with_capacity(len);
         all.extend_from_slice(&piece[from..to]);
         while all.len() < len {
@@ -185,19 +191,19 @@ impl Read for Cursor<'_> {
 
 /// A tensor's bytes as one Buffer: the piece itself where all of them lie in one and at a multiple of `align`, else one
 /// counted copy.
-pub(super) fn place(mut run: Run, align: usize) -> Buffer {
+pub(super) fn place(mut run: Run, align: usize) -> Result<Buffer, NoMemory> {
     if run.len() > 1 {
-        let mut slot = Slot::heap(run.iter().map(Bytes::len).sum());
+        let mut slot = Slot::try_heap(run.iter().map(Bytes::len).sum())?;
         let mut at = 0;
         for piece in &run {
             slot.write(at, piece, Reason::InlineRequest).expect("the slot has the length of all pieces");
             at += piece.len();
         }
-        return slot.filled().into_buffer();
+        return Ok(slot.filled().into_buffer());
     }
-    let Some(piece) = run.pop() else { return Buffer::empty() };
+    let Some(piece) = run.pop() else { return Ok(Buffer::empty()) };
     let buffer = Buffer::from(piece);
-    if buffer.is_aligned(align) { buffer } else { buffer.to_private(Reason::InlineRequest) }
+    if buffer.is_aligned(align) { Ok(buffer) } else { buffer.try_private(Reason::InlineRequest) }
 }
 
 #[cfg(test)]
@@ -249,6 +255,7 @@ mod tests {
         let block = Bytes::from(vec![0u8; 32]);
         let base = block.as_ptr().addr() % 8;
         let even = block.slice((8 - base) % 8..(8 - base) % 8 + 8);
+        let place = |run, align| super::place(run, align).expect("a few bytes");
         assert_eq!(place(smallvec![even.clone()], 8).as_ptr(), even.as_ptr());
         let odd = even.slice(1..5);
         let placed = place(smallvec![odd.clone()], 4);

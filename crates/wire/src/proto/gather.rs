@@ -6,23 +6,30 @@
 //! that block is one piece among others, which it takes without a copy.
 
 use bytes::{Buf, Bytes};
-use nerite_memory::{Reason, Slot};
+use nerite_memory::{NoMemory, Reason, Slot, check_room};
+use nerite_request::Status;
 
 use super::Chain;
 
 /// Smaller tensors are left in their pieces: they are copied while they are in the cache anyway.
 const AHEAD_BYTES_MIN: usize = 256 << 10;
-/// Larger tensors are left in their pieces until all are there: a client's word alone does not reserve more memory.
-const AHEAD_BYTES_MAX: usize = 512 << 20;
+/// Larger tensors get so much at first and more as the bytes really come: a client's word alone reserves no more memory.
+const AHEAD_BYTES_MAX: usize = 64 << 20;
+/// Of bytes that stay in pieces, whose memory others allocate, so many come between two looks at whether there is room.
+const ROOM_BYTES: usize = 16 << 20;
 const RAW_INPUT_CONTENTS: u64 = 7;
 
 const _: () = assert!(AHEAD_BYTES_MIN < AHEAD_BYTES_MAX && AHEAD_BYTES_MAX < super::MESSAGE_BYTES_MAX);
+const _: () =
+    assert!(ROOM_BYTES < nerite_memory::SPARE_BYTES, "what comes between two looks must fit into what was spare");
 
 /// Collects the pieces of one ModelInferRequest.
 #[derive(Debug, Default)]
 pub struct Gather {
     chain: Chain,
     follow: Follow,
+    /// Bytes that stayed in pieces since it was last seen that there is room.
+    unseen: usize,
 }
 
 /// What is known of the bytes to come.
@@ -36,11 +43,19 @@ enum Follow {
     Number,
     /// Bytes that stay in their pieces.
     Pass(usize),
-    /// Bytes that belong into this block, at this offset.
-    Fill(Slot, usize),
+    /// Bytes that belong into this block, which grows.
+    Fill(Fill),
     /// Nothing: the message is small, or not one that can be followed.
     #[default]
     Nothing,
+}
+
+/// A tensor on its way into its block.
+#[derive(Debug)]
+struct Fill {
+    slot: Slot,
+    at: usize,
+    len: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,14 +80,19 @@ impl Gather {
     /// Expects a message of `len` bytes; 0 where that is not known beforehand.
     pub fn new(len: usize) -> Gather {
         let follow = if len < AHEAD_BYTES_MIN { Follow::Nothing } else { Follow::Tag(Varint::default()) };
-        Gather { chain: Chain::new(), follow }
+        Gather { chain: Chain::new(), follow, unseen: 0 }
     }
 
-    /// Adds the next piece.
-    pub fn push(&mut self, mut piece: Bytes) {
+    /// Adds the next piece. Refused when the system has no memory for the message.
+    pub fn push(&mut self, mut piece: Bytes) -> Result<(), Status> {
+        let refuse = |refused| Status::no_memory("a message that is coming in", refused);
+        self.see_room(piece.len()).map_err(refuse)?;
         while !piece.is_empty() {
             match &mut self.follow {
-                Follow::Nothing => return self.chain.push(piece),
+                Follow::Nothing => {
+                    self.chain.push(piece);
+                    return Ok(());
+                }
                 Follow::Pass(left) => {
                     let step = piece.len().min(*left);
                     *left -= step;
@@ -81,38 +101,55 @@ impl Gather {
                     }
                     self.chain.push(piece.split_to(step));
                 }
-                Follow::Fill(slot, at) => {
-                    let step = piece.len().min(slot.len() - *at);
-                    slot.write(*at, &piece[..step], Reason::InlineRequest).expect("the step ends within the slot");
-                    *at += step;
-                    piece.advance(step);
-                    if *at == slot.len() {
+                Follow::Fill(fill) => {
+                    let len = fill.len;
+                    let refuse = |refused| Status::no_memory(format_args!("a tensor of {len} bytes"), refused);
+                    fill.take(&mut piece).map_err(refuse)?;
+                    if fill.at == fill.len {
                         self.finish_slot();
                     }
                 }
-                Follow::Tag(_) | Follow::Length { .. } | Follow::Number => self.follow_heads(&mut piece),
+                Follow::Tag(_) | Follow::Length { .. } | Follow::Number => {
+                    self.follow_heads(&mut piece).map_err(refuse)?;
+                }
             }
         }
+        Ok(())
+    }
+
+    /// Looks from time to time whether there is room for what is not put into a block.
+    fn see_room(&mut self, len: usize) -> Result<(), NoMemory> {
+        if matches!(self.follow, Follow::Fill(_)) {
+            return Ok(());
+        }
+        self.unseen += len;
+        if self.unseen >= ROOM_BYTES {
+            check_room(ROOM_BYTES)?;
+            self.unseen = 0;
+        }
+        Ok(())
     }
 
     /// The pieces of the whole message.
     pub fn finish(mut self) -> Chain {
         // A message that ends inside a tensor lied about a length; the reader says so, given what there is.
-        if let Follow::Fill(slot, at) = &mut self.follow {
-            slot.truncate(*at);
+        if matches!(self.follow, Follow::Fill(_)) {
             self.finish_slot();
         }
         self.chain
     }
 
     fn finish_slot(&mut self) {
-        if let Follow::Fill(slot, _) = std::mem::replace(&mut self.follow, Follow::Tag(Varint::default())) {
+        if let Follow::Fill(Fill { mut slot, at, .. }) =
+            std::mem::replace(&mut self.follow, Follow::Tag(Varint::default()))
+        {
+            slot.truncate(at);
             self.chain.push(slot.filled().into_buffer().into_bytes());
         }
     }
 
     /// Reads tags and lengths at the front of `piece` and puts them into the chain, up to the first bytes to pass or fill.
-    fn follow_heads(&mut self, piece: &mut Bytes) {
+    fn follow_heads(&mut self, piece: &mut Bytes) -> Result<(), NoMemory> {
         let mut at = 0;
         while let (Some(&byte), Follow::Tag(_) | Follow::Length { .. } | Follow::Number) = (piece.get(at), &self.follow)
         {
@@ -125,7 +162,7 @@ impl Gather {
                     Err(()) => Follow::Nothing,
                 },
                 Follow::Length { raw, mut so_far } => match so_far.take(byte) {
-                    Ok(Some(len)) => after_length(raw, len, ahead),
+                    Ok(Some(len)) => after_length(raw, len, ahead)?,
                     Ok(None) => Follow::Length { raw, so_far },
                     Err(()) => Follow::Nothing,
                 },
@@ -134,6 +171,27 @@ impl Gather {
             };
         }
         self.chain.push(piece.split_to(at));
+        Ok(())
+    }
+}
+
+impl Fill {
+    fn new(len: usize) -> Result<Fill, NoMemory> {
+        Ok(Fill { slot: Slot::try_heap(len.min(AHEAD_BYTES_MAX))?, at: 0, len })
+    }
+
+    /// Takes what belongs to the tensor from the front of `piece`.
+    fn take(&mut self, piece: &mut Bytes) -> Result<(), NoMemory> {
+        let step = piece.len().min(self.len - self.at);
+        let end = self.at + step;
+        if end > self.slot.len() {
+            let room = end.max(self.slot.len().saturating_mul(2).min(self.len));
+            self.slot.try_grow(room, self.at, Reason::InlineRequest)?;
+        }
+        self.slot.write(self.at, &piece[..step], Reason::InlineRequest).expect("there is room, or it was just made");
+        self.at = end;
+        piece.advance(step);
+        Ok(())
     }
 }
 
@@ -148,15 +206,15 @@ fn after_tag(tag: u64) -> Follow {
 }
 
 /// `ahead` bytes of the field are at hand in the same piece.
-fn after_length(raw: bool, len: u64, ahead: usize) -> Follow {
-    let Ok(len) = usize::try_from(len) else { return Follow::Nothing };
+fn after_length(raw: bool, len: u64, ahead: usize) -> Result<Follow, NoMemory> {
+    let Ok(len) = usize::try_from(len) else { return Ok(Follow::Nothing) };
     if len == 0 {
-        return Follow::Tag(Varint::default());
+        return Ok(Follow::Tag(Varint::default()));
     }
-    if raw && len > ahead && (AHEAD_BYTES_MIN..=AHEAD_BYTES_MAX).contains(&len) {
-        return Follow::Fill(Slot::heap(len), 0);
+    if raw && len > ahead && (AHEAD_BYTES_MIN..=super::MESSAGE_BYTES_MAX).contains(&len) {
+        return Fill::new(len).map(Follow::Fill);
     }
-    Follow::Pass(len)
+    Ok(Follow::Pass(len))
 }
 
 #[cfg(test)]
@@ -169,7 +227,7 @@ mod tests {
 
     fn gather(message: &[u8], step: usize) -> Chain {
         let mut gather = Gather::new(message.len());
-        message.chunks(step).for_each(|piece| gather.push(Bytes::copy_from_slice(piece)));
+        message.chunks(step).for_each(|piece| gather.push(Bytes::copy_from_slice(piece)).expect("some MiB"));
         gather.finish()
     }
 
@@ -197,6 +255,15 @@ mod tests {
         check(&[0, AHEAD_BYTES_MIN + 1, 5, AHEAD_BYTES_MIN * 2], 1 << 16, 16);
         check(&[AHEAD_BYTES_MIN - 1], 4096, 100);
         check(&[AHEAD_BYTES_MIN], usize::MAX, 6);
+    }
+
+    #[test]
+    fn a_tensor_larger_than_its_first_block_moves_on_without_another_copy() {
+        let before = nerite_memory::copied_bytes(Reason::InlineRequest);
+        check(&[AHEAD_BYTES_MAX + 5, 3], 4 << 20, 8);
+        let copied = nerite_memory::copied_bytes(Reason::InlineRequest) - before;
+        // Other tests copy some MiB beside this one.
+        assert!((AHEAD_BYTES_MAX..AHEAD_BYTES_MAX * 3 / 2).contains(&(copied as usize)), "{copied}");
     }
 
     #[test]

@@ -2,16 +2,20 @@
 
 use std::borrow::Cow;
 
+use nerite_memory::check_room;
 use nerite_tensor::{DataType, Shape};
 use prost::Message as _;
 use smallvec::SmallVec;
 
 use super::Chain;
-use super::chain::Run;
+use super::chain::{ROOM_BYTES_MIN, Run};
 use super::choice::{Choice, read_entry};
 use super::messages::InferTensorContents;
 use super::placement::Placement;
 use super::read::{Fields, Malformed, Read as _, Value, Wire, text};
+
+/// How much more than its bytes typed contents may need: a number of one byte may become eight.
+const CONTENTS_GROWTH: usize = 8;
 
 /// A ModelInferRequest whose syntax is settled. Its tensors still lie where they arrived.
 #[derive(Debug, Default)]
@@ -98,6 +102,9 @@ impl InputMessage {
                 (3, Value::Len(dims)) => read_packed(dims, &mut input.shape)?,
                 (4, Value::Len(entry)) => input.placement.take(entry)?,
                 (5, Value::Len(contents)) => {
+                    if contents.len() >= ROOM_BYTES_MIN {
+                        check_room(contents.len().saturating_mul(CONTENTS_GROWTH))?;
+                    }
                     let known = input.contents.get_or_insert_default();
                     known.merge(contents).map_err(|_| Malformed::Contents)?;
                 }

@@ -1,5 +1,7 @@
 //! How is one field told from the next?
 
+use nerite_memory::NoMemory;
+
 /// Why bytes are not a protobuf message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
@@ -32,6 +34,9 @@ pub enum Malformed {
     /// Typed tensor contents that make no sense.
     #[error("tensor contents that cannot be read")]
     Contents,
+    /// It may be one, but there is no memory to read it.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
 }
 
 /// Groups within groups that are skipped: protobuf's own limit.
