@@ -315,10 +315,21 @@ class Flight:
         """The request failed. Unless the server itself said so, it may yet write to the outputs: they are not lent again."""
         if REGION_LOST in str(error):
             self._buffers.retire_all()
+            self._say_why(error)
         if not is_answer(error):
             self.give_up()
             for block in self.placed.values():
                 block.slab.retired = True
+
+
+    def _say_why(self, error: BaseException) -> None:
+        """A server that does not know a lease cannot know that it was one, and advises to register it."""
+        sessions = [one.slab.keeper for one in (*self.inputs, *self.placed.values())]
+        if self.placing is not None:
+            sessions.append(self.placing.session)
+        why = next((why for one in sessions if isinstance(one, Session) and (why := one.why_ended()) is not None), None)
+        if why is not None and isinstance(error, InferenceServerException):
+            error._msg = f"the session that lent the request's memory has ended: {why}; its buffers are lost, make new ones"
 
 
 def placing_for(buffers: Buffers, before: Optional[Placing]) -> Optional[Placing]:

@@ -72,6 +72,8 @@ class Session:
     def __init__(self, path: str, answer_s: float = ANSWER_S):
         self._lock = threading.Lock()
         self._last_id = 0
+        # What the server said when it ended the session, and whether asking again is of no use.
+        self._last_word: Optional[Tuple[str, bool]] = None
         self._tags = itertools.count(1)
         self._holdings = itertools.count()
         # Mappings by name: a lease that is lent a second time comes without its descriptor.
@@ -163,6 +165,13 @@ class Session:
         poll.register(self._socket, select.POLLRDHUP)
         return not poll.poll(0)
 
+    def why_ended(self) -> Optional[str]:
+        """Why the session is over, in the server's words if it said any; None while it goes on."""
+        if self.is_alive():
+            return None
+        self._drain()
+        return "the server has closed it" if self._last_word is None else self._last_word[0]
+
     def peer_pid(self) -> int:
         """The process at the other end."""
         found = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -219,8 +228,16 @@ class Session:
         if not self._lock.acquire(blocking=False):
             return
         try:
+            self._hear()
+        finally:
+            self._lock.release()
+
+    def _hear(self) -> None:
+        """Takes what is there already, the server's last word for one."""
+        try:
             poll = select.poll()
-            poll.register(self._socket, select.POLLIN)
+            if self._socket.fileno() >= 0:
+                poll.register(self._socket, select.POLLIN)
             while self._socket.fileno() >= 0 and poll.poll(0):
                 packet, descriptors = self._receive()
                 _close_all(descriptors)
@@ -228,14 +245,18 @@ class Session:
         except Refused:
             # The next call says so.
             pass
-        finally:
-            self._lock.release()
 
     def _send(self, packet: bytes) -> None:
         try:
             self._socket.send(packet)
         except OSError as error:
-            raise SessionLost(f"the session is lost: {error.strerror or error}") from error
+            # A server that turned us away closed before it read this, and what it said of that can still be received.
+            self._hear()
+            raise self._lost(f"the session is lost: {error.strerror or error}") from error
+
+    def _lost(self, otherwise: str) -> Refused:
+        """What to raise when nothing more comes: the server's last word, if it spoke one."""
+        return SessionLost(otherwise) if self._last_word is None else Refused(*self._last_word)
 
     def _ask(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
         """Sends one call and waits for its answer; returns the answer and the descriptors that came with it."""
@@ -255,9 +276,11 @@ class Session:
 
     def _receive(self) -> tuple[bytes, list[int]]:
         try:
-            packet, descriptors, flags, _ = socket.recv_fds(
-                self._socket, PACKET_BYTES_MAX, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
-            )
+            try:
+                packet, descriptors, flags, _ = self._receive_now()
+            except ConnectionResetError:
+                # Told once, where the other end closed before it had read all of ours; what it said before comes then.
+                packet, descriptors, flags, _ = self._receive_now()
         except OSError as error:
             # A late answer would be taken for that of the next call.
             self._socket.close()
@@ -265,8 +288,11 @@ class Session:
         if not packet or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             _close_all(descriptors)
             self._socket.close()
-            raise SessionLost("the server closed the session" if not packet else "an answer was cut short")
+            raise self._lost("the server closed the session" if not packet else "an answer was cut short")
         return packet, list(descriptors)
+
+    def _receive_now(self) -> tuple[bytes, list[int], int, object]:
+        return socket.recv_fds(self._socket, PACKET_BYTES_MAX, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
 
     def _read(self, packet: bytes, asked: int, expected: int) -> Optional[bytes]:
         """The answer to the call ``asked``, or None if the packet is about something else."""
@@ -278,7 +304,14 @@ class Session:
         for number, value in fields:
             if number == SERVER_FORGOTTEN and isinstance(value, bytes):
                 self._mappings.pop(value.decode("utf-8", "replace"), None)
-        if dict(fields).get(SERVER_ID, 0) != asked:
+        said = dict(fields)
+        last_word = said.get(SERVER_ERROR)
+        if said.get(SERVER_ID, 0) == 0 and isinstance(last_word, bytes):
+            # An error about no call: the session is over.
+            refusal = _refusal(last_word)
+            self._last_word = str(refusal), refusal.final
+            raise refusal
+        if said.get(SERVER_ID, 0) != asked:
             return None
         for number, value in fields:
             if number == SERVER_ERROR and isinstance(value, bytes):

@@ -18,6 +18,7 @@ class SessionServer:
         self.path = str(path)
         self.seals = SEALS
         self.refuse = None  # (code, message)
+        self.turn_away = None  # (code, message), before anything is read
         self.shrink_to = None
         self.returned: list[str] = []
         self.hellos: list[dict] = []
@@ -43,6 +44,15 @@ class SessionServer:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
+    def end_all(self, code, message):
+        for one in self.sockets:
+            self._last_word(one, code, message)
+        self.hang_up()
+
+    @staticmethod
+    def _last_word(connection, code, message):
+        connection.send(_protobuf.encode([(4, _protobuf.encode([(1, code), (2, message)]))]))
+
     def close(self):
         self.listener.close()
         self.hang_up()
@@ -53,6 +63,10 @@ class SessionServer:
         with contextlib.suppress(OSError):
             while True:
                 accepted, _ = self.listener.accept()
+                if self.turn_away is not None:
+                    with accepted:
+                        self._last_word(accepted, *self.turn_away)
+                    continue
                 self.sockets.append(accepted)
                 threading.Thread(target=self._serve, args=(accepted,), daemon=True).start()
 

@@ -8,10 +8,11 @@ import sys
 import numpy as np
 import pytest
 from session_server import SessionServer
+from tritonclient.utils import InferenceServerException
 
 from nerite import _protobuf
 from nerite._buffers import view
-from nerite._managed import Buffers
+from nerite._managed import Buffers, Flight
 from nerite._session import LeaseTransport, Session, listens
 from nerite._transports import Refused
 
@@ -121,6 +122,45 @@ def test_a_refusal_carries_the_servers_reason(server, code, message, final):
     assert caught.value.final == final
     server.refuse = None
     assert session.borrow(10)[1].nbytes >= 10
+
+
+@pytest.mark.parametrize(("code", "message", "final"), [(8, "256 sessions are open", False), (7, "user 5 may not", True)])
+def test_a_client_that_is_turned_away_hears_why(server, code, message, final):
+    server.turn_away = (code, message)
+    for _ in range(20):
+        # Whether its Hello can still be sent or not.
+        with pytest.raises(Refused, match=message) as caught:
+            Session(server.path)
+        assert caught.value.final == final
+
+
+def test_the_servers_last_word_is_kept(server, buffers):
+    session = Session(server.path)
+    assert session.why_ended() is None
+    server.end_all(14, "the operator has ended this session")
+    server.wait(lambda: server.ended == 1)
+    for _ in range(2):
+        with pytest.raises(Refused, match="the operator has ended this session"):
+            session.borrow(10)
+        assert session.why_ended() == "the operator has ended this session"
+
+
+def test_a_request_that_uses_what_an_ended_session_lent_says_so(server, buffers):
+    block = buffers.lend_shared(100)
+    server.end_all(14, "the operator has ended this session")
+    server.wait(lambda: server.ended == 1)
+    flight = Flight([], None, buffers)
+    flight.inputs = [block]
+    unknown = "Unable to find shared memory region: 'lease-1'; register it before the request"
+    error = InferenceServerException(unknown, status="404")
+    flight.lost(error, lambda _: True)
+    assert error.message().startswith("the session that lent the request's memory has ended: the operator has ended")
+    assert error.status() == "404"
+    # Where the session goes on, the server knows better.
+    flight.inputs = [buffers.lend_shared(100)]
+    error = InferenceServerException(unknown)
+    flight.lost(error, lambda _: True)
+    assert error.message() == unknown
 
 
 def test_a_lease_that_could_shrink_is_refused(server):
