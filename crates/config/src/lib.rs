@@ -30,6 +30,7 @@ mod deduce;
 mod error;
 mod host;
 mod json;
+mod limits;
 mod normalise;
 mod onnx;
 mod schema;
@@ -52,6 +53,7 @@ pub use deduce::{Entry, deduce_backend};
 pub use error::{ConfigError, TextFault};
 pub use host::{Gpu, HostFacts, MIN_COMPUTE_CAPABILITY};
 pub use json::{from_json, to_json};
+pub use limits::INSTANCES_MAX;
 pub use normalise::{normalise, normalise_groups};
 pub use onnx::{
     Completion, GraphSignature, Note, TensorSignature, check_input_allowed, check_onnx, check_output_allowed,

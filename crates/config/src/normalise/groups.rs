@@ -26,7 +26,8 @@ pub fn normalise_groups(mut config: ModelConfig, preferred: &[ModelInstanceGroup
             group.set_kind(if host.auto_on_gpus { resolved(group, &usable) } else { Kind::Cpu });
         }
         follow(group, preferred, &usable);
-        if group.count < 1 {
+        // What is below 0 stays, to be refused.
+        if group.count == 0 {
             let two = group.kind() == Kind::Cpu && TWO_ON_CPU.contains(&config.backend.as_str());
             group.count = if two { 2 } else { 1 };
         }
@@ -67,7 +68,7 @@ fn follow(group: &mut ModelInstanceGroup, preferred: &[ModelInstanceGroup], usab
                 continue;
             }
         }
-        if group.count < 1 && wish.count > 0 {
+        if group.count == 0 && wish.count > 0 {
             group.count = wish.count;
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::error::refuse;
 use crate::host::HostFacts;
+use crate::limits::INSTANCES_MAX;
 use crate::proto::ModelInstanceGroup;
 use crate::proto::model_instance_group::Kind;
 use crate::{ConfigError, ModelConfig};
@@ -20,6 +21,28 @@ pub fn validate_groups(config: &ModelConfig, host: &HostFacts) -> Result<(), Con
     for group in &config.instance_group {
         check_place(config, group, host, &usable)?;
         check_profile(config, group)?;
+    }
+    check_counts(config)
+}
+
+fn check_counts(config: &ModelConfig) -> Result<(), ConfigError> {
+    let mut instances = 0u64;
+    for group in &config.instance_group {
+        let (count, name, model) = (group.count, &group.name, &config.name);
+        let Ok(count) = u64::try_from(count) else {
+            refuse!(
+                "instance group {name} of model {model} has count {count}, which is below 0; leave it out for the default"
+            );
+        };
+        // One for each GPU; 31 bits times a number of elements that fit into memory.
+        instances = instances.saturating_add(count.saturating_mul(group.gpus.len().max(1) as u64));
+    }
+    if instances > INSTANCES_MAX {
+        refuse!(
+            "model {} asks for {instances} instances in its instance groups, at most {INSTANCES_MAX} are possible; lower \
+             'count'",
+            config.name
+        );
     }
     Ok(())
 }

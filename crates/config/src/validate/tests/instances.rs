@@ -16,6 +16,30 @@ fn check_groups(groups: &str, host: &HostFacts, expect: Result<(), &str>) {
 }
 
 #[test]
+fn instances_are_counted_over_all_groups() {
+    let gpu = |id| Gpu { id, compute_capability: 8.0 };
+    let host = HostFacts { gpu_support: true, gpus: vec![gpu(0), gpu(1)], ..HostFacts::cpu_only() };
+    let group = |count: i32| format!("instance_group {{ name: 'g{count}' kind: KIND_CPU count: {count} }}");
+    let too_many = |instances: u64| {
+        format!(
+            "model m asks for {instances} instances in its instance groups, at most 1024 are possible; lower 'count'"
+        )
+    };
+    check_groups(&group(1024), &host, Ok(()));
+    check_groups(&group(1025), &host, Err(&too_many(1025)));
+    check_groups(&group(i32::MAX), &host, Err(&too_many(i32::MAX as u64)));
+    check_groups(&group(1000).repeat(2), &host, Err(&too_many(2000)));
+    let both = "instance_group { name: 'g' kind: KIND_GPU gpus: [0, 1] count: 513 }";
+    check_groups(both, &host, Err(&too_many(1026)));
+    check_groups(
+        &group(-5),
+        &host,
+        Err("instance group g-5 of model m has count -5, which is below 0; leave it out for the default"),
+    );
+    check_groups(&group(0), &host, Ok(()));
+}
+
+#[test]
 fn instance_groups_must_fit_the_host() {
     let none = HostFacts::cpu_only();
     let driver = HostFacts { gpu_support: true, ..HostFacts::cpu_only() };
