@@ -72,6 +72,7 @@ async fn accept(api: Api, options: Options, listener: Listener, mut stopped: Sto
         extensions: Vec::new(),
     });
     let roster = Roster::new(rustix::process::geteuid().as_raw());
+    let mut told = None;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -89,7 +90,10 @@ async fn accept(api: Api, options: Options, listener: Listener, mut stopped: Sto
         let peer = match check_peer(socket.peer(), roster.own_uid(), &options.allow_uids) {
             Ok(peer) => peer.clone(),
             Err(why) => {
-                log::warn!("session refused: {why}");
+                // Who may not can try as often as it likes, and must not fill a disk with lines.
+                let level = if told.as_ref() == Some(&why) { log::Level::Debug } else { log::Level::Warn };
+                log::log!(level, "session refused: {why}");
+                told = Some(why.clone());
                 turn_away(&socket, PERMISSION_DENIED, why);
                 continue;
             }
