@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nerite_client::http;
+use nerite_client::{Request, Tensor, http};
 
 struct Server {
     child: Child,
@@ -54,8 +54,12 @@ impl Server {
         } else {
             ""
         };
-        let config = format!(r#"{{"backend": "{backend}", "instance_group": {groups}{tensors}}}"#);
-        self.http.load_model(model, Some(&config)).await.map_err(|error| error.to_string())?;
+        self.load_as(model, &format!(r#"{{"backend": "{backend}", "instance_group": {groups}{tensors}}}"#)).await
+    }
+
+    /// Loads a model of the examples with this configuration: its instance groups, or why it is not loaded.
+    async fn load_as(&self, model: &str, config: &str) -> Result<String, String> {
+        self.http.load_model(model, Some(config)).await.map_err(|error| error.to_string())?;
         let config = self.http.model_config(model, None).await.unwrap();
         let group = config.split_once("\"instance_group\":").unwrap().1;
         Ok(group.split_inclusive(']').next().unwrap().to_owned())
@@ -134,4 +138,35 @@ async fn onnx_runtime_says_whether_its_provider_is_missing_or_does_not_start() {
     assert!(error.contains(&missing) || error.contains(stopped), "{error}");
     assert!(error.contains("or use KIND_CPU"), "{error}");
     server.load("simple", "onnxruntime", r#"[{"kind": "KIND_CPU"}]"#).await.unwrap();
+}
+
+/// The provider is a stand-in in front of the host's ONNX Runtime, which computes on the host.
+#[tokio::test]
+async fn a_model_runs_on_each_of_its_gpus() {
+    let Some(real) = nerite_ort::find_library(None) else {
+        println!("skipped: no ONNX Runtime on this host (pip install onnxruntime, or set ORT_DYLIB_PATH)");
+        return;
+    };
+    let server = Server::start(stand_in::library(), stand_in::provider(&real), &[]).await;
+    for groups in [
+        r#"[{"kind": "KIND_GPU", "count": 2, "gpus": [0, 1]}]"#,
+        r#"[{"kind": "KIND_GPU"}]"#,
+        r#"[{"kind": "KIND_GPU", "gpus": [1]}]"#,
+        r#"[{"kind": "KIND_CPU", "count": 1}, {"kind": "KIND_GPU", "gpus": [1]}]"#,
+    ] {
+        let shown = server.load("simple", "onnxruntime", groups).await.unwrap();
+        assert!(!groups.contains("\"KIND_GPU\"}]") || shown.contains("\"gpus\":[0,1]"), "{groups} became {shown}");
+        for turn in 0..8 {
+            let input = |name| Tensor::from_slice(name, &[1, 16], &[turn; 16]).unwrap();
+            let request = Request::new("simple").input(input("INPUT0")).input(input("INPUT1"));
+            let answered = server.http.infer(&request).await.unwrap();
+            assert_eq!(answered.output("OUTPUT0").unwrap().as_slice::<i32>().unwrap(), [2 * turn; 16]);
+        }
+    }
+    let accelerated = r#"{"backend": "onnxruntime", "instance_group": [{"kind": "KIND_GPU"}], "optimization": {
+        "execution_accelerators": {"gpu_execution_accelerator": [{"name": "tensorrt"}]}}}"#;
+    check_refused(
+        &server.load_as("simple", accelerated).await,
+        "unknown Execution Accelerator 'tensorrt' is requested",
+    );
 }
