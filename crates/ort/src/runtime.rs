@@ -152,7 +152,7 @@ impl Model for OrtModel {
         drop(first);
         let batching = self.context.config.batches();
         let seat = Seat { device: spec.device, fenced: self.fenced };
-        let instance = OrtInstance::new(session, &self.options, &self.ports, &self.traits, (batching, seat))?;
+        let instance = OrtInstance::new(session, &self.options, &self.ports, &self.traits, batching, seat)?;
         Ok(Box::new(Joined::new(instance, batching)))
     }
 

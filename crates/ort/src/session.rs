@@ -80,7 +80,8 @@ impl OrtInstance {
         options: &Options,
         ports: &Arc<Ports>,
         traits: &Arc<Traits>,
-        (batching, seat): (bool, Seat),
+        batching: bool,
+        seat: Seat,
     ) -> Result<OrtInstance, Status> {
         let failed = |e: ort::Error| library_status(&e);
         let fence = (seat.fenced || seat.device.is_some()).then(|| Fence::new(&mut session));
