@@ -11,6 +11,7 @@ use nerite_request::report::IndexEntry;
 use nerite_request::setting::LoadOptions;
 
 use crate::catalog::Catalog;
+use crate::inert;
 use crate::load::Loader;
 use crate::served::Served;
 use crate::turnstile::{OnePerModel, Turnstile};
@@ -111,10 +112,20 @@ impl Engine {
             let loads: Vec<_> = plan
                 .models
                 .iter()
-                .map(|model| (model, scope.spawn(move || self.load_now(model, &LoadOptions::default()))))
+                .map(|model| {
+                    let load = || self.load_now(model, &LoadOptions::default());
+                    let thread = std::thread::Builder::new().name("nerite-load".to_owned()).spawn_scoped(scope, load);
+                    // A system without another thread still has this one.
+                    (model, thread.map_err(|_| load()))
+                })
                 .collect();
             for (model, load) in loads {
-                let outcome = load.join().unwrap_or_else(|_| Err(Status::internal("the loading thread panicked")));
+                let outcome = match load {
+                    Ok(thread) => {
+                        thread.join().unwrap_or_else(|_| Err(Status::internal("the loading thread panicked")))
+                    }
+                    Err(outcome) => outcome,
+                };
                 if outcome.is_err() {
                     failed.push(model.clone());
                 }
@@ -133,8 +144,8 @@ impl Engine {
         if let Err(status) = self.options.control.check_client_control() {
             return done(Err(status));
         }
-        let (engine, model) = (Arc::clone(self), model.to_owned());
-        spawn("nerite-load", move || done(engine.load_now(&model, &options)));
+        let (engine, name) = (Arc::clone(self), model.to_owned());
+        answer_aside("nerite-load", model, move || engine.load_now(&name, &options), done);
     }
 
     /// Takes a model away from new requests, then calls `done`. Requests in flight end by themselves.
@@ -147,8 +158,8 @@ impl Engine {
         if let Err(status) = self.options.control.check_client_control() {
             return done(Err(status));
         }
-        let (engine, model) = (Arc::clone(self), model.to_owned());
-        spawn("nerite-unload", move || done(engine.unload_now(&model, dependents)));
+        let (engine, name) = (Arc::clone(self), model.to_owned());
+        answer_aside("nerite-unload", model, move || engine.unload_now(&name, dependents), done);
     }
 
     /// Retires everything and waits, at most until `deadline`, for the last request. Gives whether all ended in time.
@@ -188,6 +199,9 @@ impl Engine {
             error.status()
         })?;
         for warning in &source.warnings {
+            log::warn!("{warning}");
+        }
+        if let Some(warning) = inert::warning(&source.config) {
             log::warn!("{warning}");
         }
         let step = self.lifecycle().load_requested(model, source.facts(), true).inspect_err(|e| log::error!("{e}"))?;
@@ -273,8 +287,11 @@ impl Engine {
     fn retire(self: &Arc<Self>, retire: Vec<Edition>) {
         for edition in retire {
             *self.retiring.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-            let engine = Arc::clone(self);
-            spawn("nerite-retire", move || engine.drain(&edition));
+            let (engine, apart) = (Arc::clone(self), edition.clone());
+            if let Err(error) = spawn("nerite-retire", move || engine.drain(&apart)) {
+                log::warn!("no thread to unload '{}': {error}; waiting for its last request here", edition.model);
+                self.drain(&edition);
+            }
         }
     }
 
@@ -302,9 +319,33 @@ impl Engine {
     }
 }
 
-/// Runs `work` on a thread of its own. Without one it is lost: what it was to answer is answered by its Drop.
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
-    if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(work) {
-        log::error!("no thread for {name}: {error}; raise the limit on threads");
+/// Does `work` on a thread of its own and tells `done` what came of it, or that there is no thread.
+fn answer_aside(
+    name: &str,
+    model: &str,
+    work: impl FnOnce() -> Result<(), Status> + Send + 'static,
+    done: impl FnOnce(Result<(), Status>) + Send + 'static,
+) {
+    // A thread that cannot be had takes what it was to do along; who waits for the answer must not be lost with it.
+    let done = Arc::new(Mutex::new(Some(done)));
+    let take = |done: &Mutex<Option<_>>| done.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let waiting = Arc::clone(&done);
+    let started = spawn(name, move || {
+        let outcome = work();
+        if let Some(done) = take(&waiting) {
+            done(outcome);
+        }
+    });
+    if let Err(error) = started
+        && let Some(done) = take(&done)
+    {
+        let text = format!("no thread ({name}) for model '{model}': {error}; raise the limit on threads");
+        log::error!("{text}");
+        done(Err(Status::unavailable(text)));
     }
+}
+
+/// Does `work` on a thread of its own. Without one it is lost.
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }

@@ -9,6 +9,7 @@
 
 mod catalog;
 mod engine;
+mod inert;
 mod limits;
 mod load;
 mod pool;

@@ -1,0 +1,153 @@
+//! What of a model's configuration has no effect yet?
+
+use nerite_config::ModelConfig;
+use nerite_config::proto::model_optimization_policy::ModelPriority;
+use nerite_config::proto::{ModelInstanceGroup, ModelOptimizationPolicy, ModelQueuePolicy};
+
+/// Backends that give each request one response, whatever the configuration says of more.
+const ANSWER_ONCE: [&str; 2] = ["identity", "onnxruntime"];
+
+/// The one warning for a model whose author asks for what is accepted and not done; `None` if all is done.
+pub fn warning(config: &ModelConfig) -> Option<String> {
+    let inert = inert(config);
+    if inert.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "model '{}': this version of nerite accepts these settings but does nothing for them yet: {}",
+        config.name,
+        inert.join("; ")
+    ))
+}
+
+/// The settings, in the order of `config.pbtxt`'s description, each with what happens instead where that is not plain.
+fn inert(config: &ModelConfig) -> Vec<String> {
+    let mut inert: Vec<&str> = Vec::new();
+    let mut note = |is_set: bool, setting| {
+        if is_set {
+            inert.push(setting);
+        }
+    };
+    let dynamic = config.dynamic_batching();
+    let queues = |policy: &ModelQueuePolicy| *policy != ModelQueuePolicy::default();
+    note(dynamic.is_some(), "dynamic_batching (each request runs alone)");
+    note(
+        dynamic.is_some_and(|dynamic| dynamic.priority_levels > 0),
+        "priority_levels (requests run in order of arrival)",
+    );
+    note(
+        dynamic.is_some_and(|dynamic| {
+            dynamic.default_queue_policy.iter().chain(dynamic.priority_queue_policy.values()).any(queues)
+        }),
+        "queue policies (requests wait without bound on number or time)",
+    );
+    if let Some(optimization) = &config.optimization {
+        note_optimization(optimization, config.backend_name() == "onnxruntime", &mut note);
+    }
+    let group = |is_set: fn(&ModelInstanceGroup) -> bool| config.instance_group.iter().any(is_set);
+    note(group(|group| group.rate_limiter.is_some()), "instance_group.rate_limiter");
+    note(group(|group| !group.secondary_devices.is_empty()), "instance_group.secondary_devices");
+    note(group(|group| !group.host_policy.is_empty()), "instance_group.host_policy");
+    note(!config.cc_model_filenames.is_empty(), "cc_model_filenames");
+    note(!config.model_warmup.is_empty(), "model_warmup (the first requests find a cold model)");
+    note(
+        config.decoupled() && ANSWER_ONCE.contains(&config.backend_name()),
+        "model_transaction_policy.decoupled (the backend gives one response to each request)",
+    );
+    note(config.model_repository_agents.is_some(), "model_repository_agents");
+    note(config.caches_responses(), "response_cache (every request is computed)");
+    note(config.model_metrics.is_some(), "model_metrics");
+    inert.into_iter().map(str::to_owned).collect()
+}
+
+fn note_optimization(optimization: &ModelOptimizationPolicy, onnx: bool, note: &mut impl FnMut(bool, &'static str)) {
+    // The ONNX runtimes read the graph's level and the accelerators; the engine that lacks one says so itself.
+    note(optimization.graph.is_some() && !onnx, "optimization.graph");
+    note(optimization.execution_accelerators.is_some() && !onnx, "optimization.execution_accelerators");
+    note(optimization.priority() != ModelPriority::PriorityDefault, "optimization.priority");
+    note(optimization.cuda.is_some(), "optimization.cuda");
+    // On is the default, and filled in before this is asked.
+    note(optimization.input_pinned_memory.is_some_and(|pinned| !pinned.enable), "optimization.input_pinned_memory");
+    note(optimization.output_pinned_memory.is_some_and(|pinned| !pinned.enable), "optimization.output_pinned_memory");
+    note(optimization.gather_kernel_buffer_threshold > 0, "optimization.gather_kernel_buffer_threshold");
+    note(optimization.eager_batching, "optimization.eager_batching");
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(settings: &str, expect: &[&str]) {
+        let backend = if settings.contains("backend") { "" } else { "backend: 'identity'" };
+        let text = format!("name: 'm' {backend} {settings}");
+        let config = nerite_config::parse_text("config.pbtxt", text.as_bytes()).unwrap();
+        assert_eq!(inert(&nerite_config::normalise(config, "m")), expect, "{settings}");
+    }
+
+    #[test]
+    fn what_is_done_is_not_warned_of() {
+        check("max_batch_size: 4", &[]);
+        check("instance_group { count: 2 kind: KIND_CPU passive: true }", &[]);
+        check("optimization { input_pinned_memory { enable: true } }", &[]);
+        check("response_cache { enable: false } model_transaction_policy { decoupled: false }", &[]);
+        check("backend: 'onnxruntime' optimization { graph { level: -1 } execution_accelerators { } }", &[]);
+        check("backend: 'python' model_transaction_policy { decoupled: true }", &[]);
+        check(
+            "parameters { key: 'execute_delay_ms' value { string_value: '1' } } metric_tags { key: 'a' value: 'b' }",
+            &[],
+        );
+    }
+
+    #[test]
+    fn what_is_not_done_is_named_with_what_happens_instead() {
+        const DYNAMIC: &str = "dynamic_batching (each request runs alone)";
+        const QUEUES: &str = "queue policies (requests wait without bound on number or time)";
+        check("dynamic_batching { }", &[DYNAMIC]);
+        check("dynamic_batching { default_queue_policy { } }", &[DYNAMIC]);
+        check("dynamic_batching { default_queue_policy { max_queue_size: 3 } }", &[DYNAMIC, QUEUES]);
+        check(
+            "dynamic_batching { priority_levels: 2 default_priority_level: 1 \
+             priority_queue_policy { key: 1 value { default_timeout_microseconds: 9 } } }",
+            &[DYNAMIC, "priority_levels (requests run in order of arrival)", QUEUES],
+        );
+        check("optimization { graph { level: 1 } }", &["optimization.graph"]);
+        check("optimization { execution_accelerators { } }", &["optimization.execution_accelerators"]);
+        check(
+            "optimization { priority: PRIORITY_MAX eager_batching: true }",
+            &["optimization.priority", "optimization.eager_batching"],
+        );
+        check(
+            "optimization { cuda { graphs: true } gather_kernel_buffer_threshold: 3 }",
+            &["optimization.cuda", "optimization.gather_kernel_buffer_threshold"],
+        );
+        check("optimization { input_pinned_memory { enable: false } }", &["optimization.input_pinned_memory"]);
+        check("optimization { output_pinned_memory { enable: false } }", &["optimization.output_pinned_memory"]);
+        check("instance_group { rate_limiter { priority: 2 } }", &["instance_group.rate_limiter"]);
+        check(
+            "instance_group { host_policy: 'numa' secondary_devices { } }",
+            &["instance_group.secondary_devices", "instance_group.host_policy"],
+        );
+        check("cc_model_filenames { key: '8.0' value: 'x' }", &["cc_model_filenames"]);
+        check("model_warmup { name: 'w' }", &["model_warmup (the first requests find a cold model)"]);
+        check(
+            "model_transaction_policy { decoupled: true }",
+            &["model_transaction_policy.decoupled (the backend gives one response to each request)"],
+        );
+        check("response_cache { enable: true }", &["response_cache (every request is computed)"]);
+        check("model_repository_agents { } model_metrics { }", &["model_repository_agents", "model_metrics"]);
+    }
+
+    #[test]
+    fn all_of_it_is_one_line() {
+        let config =
+            nerite_config::parse_text("", b"name: 'm' backend: 'x' model_warmup { } response_cache { enable: true }");
+        assert_eq!(
+            warning(&config.unwrap()).unwrap(),
+            "model 'm': this version of nerite accepts these settings but does nothing for them yet: model_warmup (the \
+             first requests find a cold model); response_cache (every request is computed)"
+        );
+        assert_eq!(warning(&ModelConfig::default()), None);
+    }
+}
