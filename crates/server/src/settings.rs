@@ -354,6 +354,9 @@ fn backend_config(values: &Values<'_>) -> Result<Vec<(String, String, String)>, 
     values.all(FLAG).map(read).collect()
 }
 
+const POLL_LOADS_ONCE: &str = "--model-control-mode=poll: this version of nerite loads models once, at start; changes in the \
+                               repository are not seen. Use --model-control-mode=explicit and load requests, or restart";
+
 fn notes(given: &[Given]) -> Vec<String> {
     let mut notes = Vec::new();
     for given in given {
@@ -363,9 +366,32 @@ fn notes(given: &[Given]) -> Vec<String> {
                 "Warning: '--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
                     .into(),
             ),
+            _ if name == "model-control-mode" && given.value == "poll" => notes.push(POLL_LOADS_ONCE.into()),
             Honour::NotYet => notes.push(format!("--{name} is accepted but has no effect in this version of nerite")),
             Honour::Accepted | Honour::Yes => {}
         }
     }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(flag: &str, notes: &[&str]) {
+        let words = ["--model-repository=m", flag].map(str::to_owned);
+        let given = crate::flags::parse(&words).expect("the flag is known");
+        assert_eq!(Settings::read(&given).expect("its value is one").notes, notes);
+    }
+
+    #[test]
+    fn what_a_flag_does_not_do_is_said() {
+        check("--model-control-mode=poll", &[POLL_LOADS_ONCE]);
+        check("--model-control-mode=explicit", &[]);
+        check(
+            "--repository-poll-secs=3",
+            &["--repository-poll-secs is accepted but has no effect in this version of nerite"],
+        );
+    }
 }

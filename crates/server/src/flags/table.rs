@@ -73,7 +73,7 @@ flags! {
         "disable-auto-complete-config" ALONE, Yes, "Serve models exactly as their configuration says, complete nothing.";
         "strict-model-config" BOOL, Accepted, "DEPRECATED: use --disable-auto-complete-config.";
         "strict-readiness" BOOL, Yes, "Ready only when every known model is ready. Default is true.";
-        "model-control-mode" TEXT, Yes, "'none', 'poll' or 'explicit': who decides which models are up. Default is 'none'.";
+        "model-control-mode" TEXT, Yes, "'none', 'poll' or 'explicit': who decides which models are up. 'poll' does not look again yet: models are loaded once, as with 'none'. Default is 'none'.";
         "repository-poll-secs" INT, NotYet, "Interval of polling in seconds, in control mode 'poll'. Default is 15.";
         "load-model" TEXT, Yes, "Model to load at start in control mode 'explicit'; '*' for all. May be given several times.";
         "model-config-name" TEXT, Yes, "Read configs/<name>.pbtxt in place of config.pbtxt where there is one.";
