@@ -20,6 +20,8 @@ pub const HELD_BYTES_MAX: usize = 16 << 10;
 pub const SLICES_MAX: usize = 64;
 /// How long a client may take to agree on a key.
 pub const HANDSHAKE_MS_MAX: u64 = 20_000;
+/// How long a client that never called may take to leave when the server stops.
+pub const LEAVE_MS_MAX: u64 = 200;
 /// Longest text of a failure, as it stands in the header. Clients take 8 KiB of metadata by default, and lose the whole status
 /// if there is more.
 pub const MESSAGE_BYTES_MAX: usize = 4096;

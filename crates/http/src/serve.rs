@@ -135,7 +135,12 @@ async fn accept(listener: Listener, answers: Arc<impl Answers>, open: Open) {
 
 async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, answers: Arc<impl Answers>, open: Open) {
     let answers = &*answers;
-    let service = service_fn(|request| async move { Ok::<_, Infallible>(answers.answer(request).await) });
+    // Whether anything was ever asked. Its own task alone looks, but a task may move between threads.
+    let asked = AtomicBool::new(false);
+    let service = service_fn(|request| {
+        asked.store(true, Ordering::Relaxed);
+        async move { Ok::<_, Infallible>(answers.answer(request).await) }
+    });
     let connection = http1::Builder::new().auto_date_header(false).serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let house = &*open.house;
@@ -154,7 +159,8 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, answers: Arc<impl
         Poll::Pending
     })
     .await;
-    if !ended {
+    // Who has not asked yet, or only half, is owed nothing: such a connection would last as long as its client likes.
+    if !ended && asked.load(Ordering::Relaxed) {
         connection.as_mut().graceful_shutdown();
         // How a connection broke is the client's affair.
         let _ = connection.await;

@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -43,7 +44,14 @@ where
     let stop = front.stopped();
     let (age_max, age_grace) = (front.options.connection_age_max, front.options.connection_age_grace);
     let protocol = protocol(&front.options);
-    let calls = service_fn(move |request| dispatch(Arc::clone(&front), request));
+    let called = Arc::new(AtomicBool::new(false));
+    let calls = service_fn({
+        let called = Arc::clone(&called);
+        move |request| {
+            called.store(true, Ordering::Relaxed);
+            dispatch(Arc::clone(&front), request)
+        }
+    });
     let (socket, held) = cork(socket);
     let mut connection = pin!(protocol.serve_connection(TokioIo::new(socket), calls));
     tokio::select! {
@@ -51,7 +59,10 @@ where
         () = converse(connection.as_mut(), &held) => {}
         () = stop => {
             connection.as_mut().graceful_shutdown();
-            converse(connection, &held).await;
+            tokio::select! {
+                () = converse(connection, &held) => {}
+                () = uncalled(&called) => {}
+            }
         }
         () = sleep_or_never(age_max) => {
             connection.as_mut().graceful_shutdown();
@@ -89,6 +100,15 @@ where
     }
     if let Err(fault) = sent {
         log::debug!("a gRPC connection ended with answers unsent: {fault}");
+    }
+}
+
+/// Ready when a connection has had its time to take leave and never asked for anything, so that nothing is owed to it: its client
+/// may be no client at all, or never say what the protocol wants of it.
+async fn uncalled(called: &AtomicBool) {
+    tokio::time::sleep(Duration::from_millis(limits::LEAVE_MS_MAX)).await;
+    if called.load(Ordering::Relaxed) {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -2,6 +2,9 @@
 
 use nerite_wire::proto::messages::{ModelInferResponse, ServerLiveRequest};
 
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
 use crate::house::House;
 use crate::peer::{Talk, finish, framed, request};
 
@@ -16,6 +19,23 @@ async fn idle_connections_do_not_hold_a_stop() {
     house.handle.stop().await;
     assert_eq!(house.handle.connections(), 0);
     assert!(peer.begin("ServerLive", &[]).await.is_none());
+}
+
+#[tokio::test]
+async fn who_connected_and_never_called_does_not_hold_a_stop() {
+    let house = House::new();
+    let begun = [&b""[..], b"PRI * HT", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"];
+    let mut silent = Vec::new();
+    for bytes in begun {
+        let mut stream = TcpStream::connect(house.address.unwrap()).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        silent.push(stream);
+    }
+    while house.handle.connections() < 1 + begun.len() {
+        tokio::task::yield_now().await;
+    }
+    house.handle.stop().await;
+    assert_eq!(house.handle.connections(), 0);
 }
 
 #[tokio::test]

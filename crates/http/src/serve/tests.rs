@@ -195,6 +195,8 @@ fn a_stop_closes_the_idle_at_once_and_waits_for_the_busy() {
     let mut fresh = TcpStream::connect(house.address).unwrap();
     let mut idle = TcpStream::connect(house.address).unwrap();
     assert_eq!(talk(&mut idle, &post(b"one"), &[b"one"]), [OK]);
+    let mut half = TcpStream::connect(house.address).unwrap();
+    half.write_all(b"GET /v2/heal").unwrap();
     let mut busy = TcpStream::connect(house.address).unwrap();
     busy.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     assert_eq!(house.news.recv(), Ok("begun"));
