@@ -21,7 +21,8 @@ const POOL_BYTES_MAX: usize = 512 << 20;
 /// Pooled blocks per process at the most.
 const POOL_BLOCKS_MAX: usize = 64;
 /// What a block whose size a client chose leaves to everybody else, of a process whose address space has a limit.
-pub const SPARE_BYTES: usize = 64 << 20;
+/// Miri knows only whole mappings.
+pub const SPARE_BYTES: usize = if cfg!(miri) { 0 } else { 64 << 20 };
 /// Mappings of this size and more are worth huge pages.
 const HUGE_BYTES_MIN: usize = 4 << 20;
 const PAGE: usize = 4096;
