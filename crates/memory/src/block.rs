@@ -82,6 +82,11 @@ impl Block {
         Block::obtain(len, SPARE_BYTES)
     }
 
+    /// At least `len` bytes that lie unused in the pool: to take them costs nothing, even if it comes to nothing.
+    pub(crate) fn pooled(len: usize) -> Option<Block> {
+        if len >= POOLED_BYTES_MIN { take_pooled(len.checked_next_multiple_of(PAGE)?) } else { None }
+    }
+
     fn obtain(len: usize, spare: usize) -> Result<Block, NoMemory> {
         let refused = NoMemory { asked: len };
         if len >= POOLED_BYTES_MIN {

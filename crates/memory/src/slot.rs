@@ -70,6 +70,15 @@ impl Slot<Vacant> {
         Ok(Slot::of_block(Block::try_new(len)?, len))
     }
 
+    /// For `whole` bytes that a client announced: all of them where they lie unused in the pool, else at most `first`, and
+    /// [`Slot::try_grow`] is for when the bytes really come.
+    pub fn try_announced(whole: usize, first: usize) -> Result<Slot, NoMemory> {
+        match Block::pooled(whole) {
+            Some(block) => Ok(Slot::of_block(block, whole)),
+            None => Slot::try_heap(whole.min(first)),
+        }
+    }
+
     fn of_block(block: Block, len: usize) -> Slot {
         Slot {
             ptr: block.as_ptr(),
@@ -274,6 +283,20 @@ mod tests {
         assert_eq!(slot.try_grow(usize::MAX, 1, Reason::Indices), Err(NoMemory { asked: usize::MAX }));
         assert_eq!(slot.len(), 1 << 20);
         assert!(Slot::try_heap(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn what_was_announced_is_given_at_once_only_out_of_the_pool() {
+        let (whole, first) = (113 << 20, 1 << 20);
+        let mut slot = Slot::try_announced(whole, first).expect("a MiB");
+        assert_eq!(slot.len(), first);
+        assert_eq!(Slot::try_announced(1000, first).expect("a KiB").len(), 1000);
+        slot.try_grow(whole, first, Reason::Model).expect("some MiB");
+        let last = slot.as_mut_ptr();
+        drop(slot);
+        // Another test may empty the pool in between.
+        let mut again = Slot::try_announced(whole, first).expect("what there was");
+        assert_eq!(again.len(), if again.as_mut_ptr() == last { whole } else { first });
     }
 
     #[test]

@@ -20,8 +20,9 @@ impl Store {
     pub fn new(tail_at: usize, declared: Option<u64>) -> Result<Store, Status> {
         let lead = (TAIL_ALIGN - tail_at % TAIL_ALIGN) % TAIL_ALIGN;
         let declared = declared.map(|len| usize::try_from(len).unwrap_or(usize::MAX));
-        let room = declared.map_or(FIRST_BLOCK_BYTES_MIN, |len| len.min(FIRST_BLOCK_BYTES_MAX));
-        let slot = Slot::try_heap(lead + room).map_err(|refused| refusal(declared.unwrap_or(room), refused))?;
+        let whole = declared.unwrap_or(FIRST_BLOCK_BYTES_MIN);
+        let slot = Slot::try_announced(lead.saturating_add(whole), lead + FIRST_BLOCK_BYTES_MAX);
+        let slot = slot.map_err(|refused| refusal(whole, refused))?;
         Ok(Store { slot, lead, filled: 0, declared })
     }
 

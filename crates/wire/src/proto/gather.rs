@@ -177,7 +177,7 @@ impl Gather {
 
 impl Fill {
     fn new(len: usize) -> Result<Fill, NoMemory> {
-        Ok(Fill { slot: Slot::try_heap(len.min(AHEAD_BYTES_MAX))?, at: 0, len })
+        Ok(Fill { slot: Slot::try_announced(len, AHEAD_BYTES_MAX)?, at: 0, len })
     }
 
     /// Takes what belongs to the tensor from the front of `piece`.
