@@ -94,7 +94,7 @@ mod tests {
         assert_eq!((store.len() >> 20, store.slot.len() >> 20), (pieces, block_mib));
         let body = store.finish();
         let body = body.private_bytes().unwrap();
-        assert!((0..pieces).all(|n| body[n << 20] == n as u8 && body[(n + 1 << 20) - 1] == n as u8));
+        assert!((0..pieces).all(|n| body[n << 20] == n as u8 && body[((n + 1) << 20) - 1] == n as u8));
     }
 
     #[test]

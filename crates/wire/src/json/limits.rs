@@ -13,3 +13,6 @@ pub const ROOM_BYTES_MIN: usize = 1 << 20;
 /// How much longer than its bytes a tensor's text may need its memory to be: four characters for a byte, in a text that
 /// doubles as it grows.
 pub const TEXT_GROWTH: usize = 8;
+/// How much longer than their text strings may need their memory to be: four bytes of length for three characters, in a
+/// vector that doubles as it grows.
+pub const STRINGS_GROWTH: usize = 3;

@@ -1,12 +1,12 @@
 //! How do a tensor's JSON values become its bytes?
 
-use nerite_memory::{Buffer, Slot};
+use nerite_memory::{Buffer, Slot, check_room};
 use nerite_request::{Code, Status};
 use nerite_tensor::{DataType, ELEMENTS_MAX, Shape, ShapeError, byte_size, element_count, show_shape, strings};
 
 use super::fault::{Fault, mismatch, prefixed};
 use super::lex::{Kind, Reader};
-use super::limits::DATA_DEPTH_MAX;
+use super::limits::{DATA_DEPTH_MAX, ROOM_BYTES_MIN, STRINGS_GROWTH};
 
 /// What the request says of a tensor whose values are in the JSON text.
 pub struct Claim<'c> {
@@ -106,6 +106,10 @@ impl Claim<'_> {
 
 /// BYTES elements in their wire form. How many there should be is a question of the model's checks, as in Triton.
 fn read_strings(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Fault> {
+    if reader.text_len() >= ROOM_BYTES_MIN {
+        let room = reader.text_len().saturating_mul(STRINGS_GROWTH);
+        check_room(room).map_err(|refused| Status::no_memory(format_args!("input '{}'", claim.name), refused))?;
+    }
     let mut out = Vec::new();
     each_scalar(reader, |reader| {
         if reader.kind() != Kind::String {

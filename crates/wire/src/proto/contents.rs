@@ -5,6 +5,16 @@ use nerite_request::Status;
 use nerite_tensor::{DataType, strings};
 
 use super::messages::InferTensorContents;
+use super::read::{Fields, Malformed, Value};
+
+const FP32_CONTENTS: u32 = 6;
+const FP64_CONTENTS: u32 = 7;
+const BYTES_CONTENTS: u32 = 8;
+/// What a number may take: 8 bytes in a vector of twice the length, and in the tensor.
+const NUMBER_BYTES: usize = 24;
+/// What a string takes beside its bytes: a header of 32 in a vector of twice the length, the least the heap gives out, and
+/// its length in the tensor.
+const STRING_BYTES: usize = 104;
 
 /// The bytes of an input that came as numbers or strings in protobuf's own types.
 pub(super) fn to_buffer(
@@ -32,6 +42,23 @@ pub(super) fn to_buffer(
         taken = Some((values.bytes)());
     }
     Ok(taken.map_or_else(Buffer::empty, Buffer::from))
+}
+
+/// Bytes of memory that reading these contents may take: vectors that double as they grow, one header and one piece of the
+/// heap for each string, and then the tensor.
+pub(super) fn room(contents: &[u8]) -> Result<usize, Malformed> {
+    let (mut fields, mut room) = (Fields::new(contents), 0usize);
+    while let Some(field) = fields.next()? {
+        let more = match field {
+            (BYTES_CONTENTS, Value::Len(element)) => STRING_BYTES + 3 * element.len(),
+            (FP32_CONTENTS | FP64_CONTENTS, Value::Len(packed)) => 3 * packed.len(),
+            // The last byte of each number says so.
+            (_, Value::Len(packed)) => packed.iter().filter(|byte| **byte < 0x80).count() * NUMBER_BYTES,
+            _ => NUMBER_BYTES,
+        };
+        room = room.saturating_add(more);
+    }
+    Ok(room)
 }
 
 /// One typed field: how many values it has, and how they become bytes.
@@ -91,6 +118,22 @@ mod tests {
         let got = to_buffer(contents, declared, "in", "m");
         let got = got.as_ref().map(|buffer| buffer.private_bytes().unwrap_or_default()).map_err(|e| e.message.as_str());
         assert_eq!(got, expect);
+    }
+
+    #[track_caller]
+    fn check_room(contents: InferTensorContents, bytes: usize) {
+        assert_eq!(room(&prost::Message::encode_to_vec(&contents)), Ok(bytes));
+    }
+
+    #[test]
+    fn small_numbers_and_short_strings_take_more_than_they_are() {
+        let none = InferTensorContents::default;
+        check_room(none(), 0);
+        check_room(InferTensorContents { fp32_contents: vec![1.0; 10], ..none() }, 120);
+        check_room(InferTensorContents { int64_contents: vec![1; 10], ..none() }, 240);
+        check_room(InferTensorContents { int64_contents: vec![i64::MAX; 10], ..none() }, 240);
+        check_room(InferTensorContents { bytes_contents: vec![b""[..].into(), b"abc"[..].into()], ..none() }, 217);
+        assert!(room(&[0x42, 9]).is_err());
     }
 
     #[test]

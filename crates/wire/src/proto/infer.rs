@@ -10,12 +10,10 @@ use smallvec::SmallVec;
 use super::Chain;
 use super::chain::{ROOM_BYTES_MIN, Run};
 use super::choice::{Choice, read_entry};
+use super::contents;
 use super::messages::InferTensorContents;
 use super::placement::Placement;
 use super::read::{Fields, Malformed, Read as _, Value, Wire, text};
-
-/// How much more than its bytes typed contents may need: a number of one byte may become eight.
-const CONTENTS_GROWTH: usize = 8;
 
 /// A ModelInferRequest whose syntax is settled. Its tensors still lie where they arrived.
 #[derive(Debug, Default)]
@@ -103,7 +101,7 @@ impl InputMessage {
                 (4, Value::Len(entry)) => input.placement.take(entry)?,
                 (5, Value::Len(contents)) => {
                     if contents.len() >= ROOM_BYTES_MIN {
-                        check_room(contents.len().saturating_mul(CONTENTS_GROWTH))?;
+                        check_room(contents::room(contents)?)?;
                     }
                     let known = input.contents.get_or_insert_default();
                     known.merge(contents).map_err(|_| Malformed::Contents)?;
