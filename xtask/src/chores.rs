@@ -16,13 +16,14 @@ fn errand(about: &'static str, words: &'static str) -> Errand {
 /// All tests: what the README names.
 pub fn test() -> Vec<Errand> {
     vec![
+        // First, because it brings the ONNX Runtime that the Rust tests use, too.
+        errand("the Python environment of the tests", "python3 tests/setup_venv.py"),
         errand("Rust tests", "cargo test --workspace --locked"),
         errand(
             "shared memory in many orders of threads",
             "cargo test --locked --manifest-path tests/interleavings/Cargo.toml --target-dir target/interleavings",
         ),
         errand("the server as users get it", "cargo build --release --locked"),
-        errand("the Python environment of the tests", "python3 tests/setup_venv.py"),
         errand("the server against its clients", ".venv/bin/python -m pytest tests/"),
         errand("the Python package", ".venv/bin/python -m pytest python/tests"),
     ]
