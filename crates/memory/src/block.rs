@@ -25,6 +25,8 @@ const POOL_BLOCKS_MAX: usize = 64;
 pub const SPARE_BYTES: usize = if cfg!(miri) { 0 } else { 64 << 20 };
 /// Mappings of this size and more are worth huge pages.
 const HUGE_BYTES_MIN: usize = 4 << 20;
+/// The same, but for Miri, which gives back mappings whole or not at all.
+const SPARE: usize = if cfg!(miri) { 0 } else { SPARE_BYTES };
 const PAGE: usize = 4096;
 
 const _: () = assert!(SPARE_BYTES.is_multiple_of(PAGE) && HUGE_BYTES_MIN >= POOLED_BYTES_MIN);
@@ -79,7 +81,7 @@ impl Block {
 
     /// As [`Block::new`], for a size that a client chose.
     pub fn try_new(len: usize) -> Result<Block, NoMemory> {
-        Block::obtain(len, SPARE_BYTES)
+        Block::obtain(len, SPARE)
     }
 
     /// At least `len` bytes that lie unused in the pool: to take them costs nothing, even if it comes to nothing.
@@ -144,7 +146,7 @@ impl Block {
         let refused = NoMemory { asked: len };
         assert!(self.can_grow(), "{} bytes of the allocator's cannot be moved as pages", self.capacity);
         let capacity = len.checked_next_multiple_of(PAGE).ok_or(refused)?;
-        let all = capacity.checked_add(SPARE_BYTES).ok_or(refused)?;
+        let all = capacity.checked_add(SPARE).ok_or(refused)?;
         let (from, had) = (self.ptr.as_ptr().cast(), self.capacity);
         let moved = or_without_pool(|| {
             // SAFETY: `map` made exactly this mapping, or an earlier call of this function; we are its only owner, and
@@ -152,7 +154,7 @@ impl Block {
             let moved = unsafe { libc::mremap(from, had, all, libc::MREMAP_MAYMOVE) };
             if moved == libc::MAP_FAILED { None } else { NonNull::new(moved.cast()) }
         });
-        let grown = Block::of_mapping(moved.ok_or(refused)?, capacity, SPARE_BYTES);
+        let grown = Block::of_mapping(moved.ok_or(refused)?, capacity, SPARE);
         (self.ptr, self.capacity) = (grown.ptr, grown.capacity);
         // The mapping is `self`'s; a second owner would give it back.
         std::mem::forget(grown);
@@ -221,7 +223,7 @@ fn or_without_pool<T>(take: impl Fn() -> Option<T>) -> Option<T> {
 pub fn check_room(len: usize) -> Result<(), NoMemory> {
     let refused = NoMemory { asked: len };
     let room = len.checked_next_multiple_of(PAGE).ok_or(refused)?.max(PAGE);
-    let mut probe = or_without_pool(|| Block::map(room, SPARE_BYTES)).ok_or(refused)?;
+    let mut probe = or_without_pool(|| Block::map(room, SPARE)).ok_or(refused)?;
     probe.unmap();
     std::mem::forget(probe);
     Ok(())
@@ -311,6 +313,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri ends where the system would refuse")]
     fn more_than_there_is_is_refused_and_changes_nothing() {
         let _alone = POOL_TESTS.lock().unwrap_or_else(PoisonError::into_inner);
         for len in [usize::MAX, isize::MAX as usize, 1 << 50] {
