@@ -296,7 +296,7 @@ mod tests {
             unsafe { block.as_ptr().add(len - 1) }
         };
         let (mut had, mut mark) = (block.capacity(), 1);
-        for len in [had, had + 1, 3 << 20, 5 << 20, 40 << 20] {
+        for len in [had, had + 1, 3 << 20, 5 << 20, 9 << 20] {
             // SAFETY: a byte of the block's own memory, which nobody else has.
             unsafe { last(&block, had).write(mark) };
             block.try_grow(len).expect("some MiB");

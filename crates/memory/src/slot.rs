@@ -274,11 +274,11 @@ mod tests {
             unsafe { Slot::from_raw(ptr, 1000, Place::Host, Access::Private, block) }
         };
         check_growth(Slot::heap(1000), 2000, true);
-        check_growth(Slot::heap(1000), 9 << 20, true);
-        check_growth(Slot::heap(1 << 20), 9 << 20, false);
-        check_growth(part(0), 9 << 20, false);
+        check_growth(Slot::heap(1000), 3 << 20, true);
+        check_growth(Slot::heap(1 << 20), 3 << 20, false);
+        check_growth(part(0), 3 << 20, false);
         // What begins in the middle of a block cannot take its pages along.
-        check_growth(part(64), 9 << 20, true);
+        check_growth(part(64), 3 << 20, true);
         let mut slot = Slot::heap(1 << 20);
         assert_eq!(slot.try_grow(usize::MAX, 1, Reason::Indices), Err(NoMemory { asked: usize::MAX }));
         assert_eq!(slot.len(), 1 << 20);
@@ -286,6 +286,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "a hundred MiB take Miri minutes, and nothing here is unsafe")]
     fn what_was_announced_is_given_at_once_only_out_of_the_pool() {
         let (whole, first) = (113 << 20, 1 << 20);
         let mut slot = Slot::try_announced(whole, first).expect("a MiB");
