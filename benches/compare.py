@@ -417,7 +417,7 @@ def requests_table(side: Side, options) -> list[str]:
             lines.append(f"| | {answered:,} | {cell['server_cpu_us']:.1f} | {resident_mib(side.server.pid):.0f} |")
         if answered >= REQUESTS:
             return lines
-        answered += int(cell["infer_per_s"] * options.seconds)
+        answered += int(cell["per_second"] * options.seconds)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
