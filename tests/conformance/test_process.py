@@ -218,7 +218,6 @@ def test_while_requests_are_in_flight_everybody_sees_that_the_server_exits(launc
         assert server.process.wait(START_S) == 0
 
 
-@differs("2.51 ignores every signal but the first")
 def test_two_signals_at_once_are_one(launcher):
     repository = launcher.copy_of("twice", "slow_fp32")
     with launcher.running("twice", repository=repository) as server:

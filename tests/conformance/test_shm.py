@@ -130,7 +130,7 @@ def test_a_larger_output_window_keeps_its_rest(door):
         assert target.read(64) == fp32("", [1, 2]).raw + b"\xaa" * 56
 
 
-@differs("2.51 maps from the start of the object and so reads at the wrong place")
+@differs("2.51 maps from the start of the object: it reads at the wrong place, or beyond the mapping and dies", run=False)
 def test_a_window_at_a_registered_offset(door):
     with region(2 * PAGE) as made:
         made.write(fp32("", [5, 6]).raw, PAGE + 8)
