@@ -50,7 +50,7 @@ pub(crate) struct Budget {
 
 impl Default for Budget {
     fn default() -> Budget {
-        Budget { locked: AtomicU64::new(0), max: host_bytes() / LOCKED_SHARE }
+        Budget { locked: AtomicU64::new(0), max: nerite_memory::host_bytes() / LOCKED_SHARE }
     }
 }
 
@@ -111,15 +111,6 @@ impl std::fmt::Debug for PageLock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PageLock({} bytes)", self.len)
     }
-}
-
-/// Bytes of memory that the host has.
-pub(crate) fn host_bytes() -> u64 {
-    let ask = |what| {
-        // SAFETY: sysconf reads a number of the system.
-        u64::try_from(unsafe { libc::sysconf(what) }).unwrap_or(0)
-    };
-    ask(libc::_SC_PHYS_PAGES).saturating_mul(ask(libc::_SC_PAGESIZE))
 }
 
 #[cfg(test)]

@@ -56,14 +56,19 @@ pub fn expendable<R>(bytes_max: usize, lost: &dyn Fn(Shortage), work: impl FnOnc
     work()
 }
 
-/// Bytes of memory that this host lets the process have: those of the machine, or of its control group.
+/// Bytes of memory that the host has.
 pub fn host_bytes() -> u64 {
     // SAFETY: asks for a number; no pointers are involved.
     let ask = |what| u64::try_from(unsafe { libc::sysconf(what) }).unwrap_or_default();
-    let machine = ask(libc::_SC_PHYS_PAGES).saturating_mul(ask(libc::_SC_PAGESIZE));
+    ask(libc::_SC_PHYS_PAGES).saturating_mul(ask(libc::_SC_PAGESIZE))
+}
+
+/// Bytes of memory that this process may have: those of the host, or of its control group. Reads a file.
+pub fn allowed_bytes() -> u64 {
+    let host = host_bytes();
     let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
     let group = group.and_then(|text| text.trim().parse().ok());
-    group.map_or(machine, |group: u64| group.min(machine))
+    group.map_or(host, |group: u64| group.min(host))
 }
 
 // SAFETY: every call goes to the system's allocator as it came; beside that only counting, and not returning, happens here.
@@ -219,5 +224,6 @@ mod tests {
     #[test]
     fn the_host_has_memory() {
         assert!(host_bytes() > 1 << 20);
+        assert!((1 << 20..=host_bytes()).contains(&allowed_bytes()));
     }
 }

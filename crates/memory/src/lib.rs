@@ -39,7 +39,7 @@ pub use buffer::Buffer;
 pub use carrier::{Carrier, HeapStaging, PinnedBytes, Staging, StagingFull};
 pub use copy::{Reason, copied_bytes, count_copied};
 pub use extent::{Extent, ExtentError};
-pub use heap::{COUNTED_BYTES_MIN, Heap, Shortage, expendable, host_bytes};
+pub use heap::{COUNTED_BYTES_MIN, Heap, Shortage, allowed_bytes, expendable, host_bytes};
 pub use keep::{Access, IpcSource, IpcWindow, Keep};
 pub use number::Number;
 pub use place::Place;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nerite_backend::onnx::{Exposed, Port, Ports, steady};
 use nerite_backend::{Execute, Times, Work};
-use nerite_memory::{Shortage, host_bytes};
+use nerite_memory::{Shortage, allowed_bytes};
 use nerite_request::Status;
 use nerite_tensor::{Shape, Tensor};
 use rten::{Model, NodeId, Value};
@@ -17,8 +17,8 @@ use crate::runner::{Outcome, Runner, Task};
 
 /// Threads that one model may lose.
 const LOST_MAX: u32 = 8;
-/// A request may use one part in so many of the host's memory.
-const HOST_SHARE: u64 = 2;
+/// A request may use one part in so many of the memory that the process may have.
+const MEMORY_SHARE: u64 = 2;
 
 /// A graph in the engine, shared by all instances.
 pub struct Loaded {
@@ -38,15 +38,13 @@ pub struct Loaded {
 pub struct EmbeddedInstance {
     loaded: Arc<Loaded>,
     threads: usize,
-    bytes_max: usize,
     runner: Option<Runner>,
 }
 
 impl EmbeddedInstance {
     /// An instance with `threads` of its own.
     pub fn new(loaded: &Arc<Loaded>, threads: usize) -> EmbeddedInstance {
-        let bytes_max = usize::try_from(host_bytes() / HOST_SHARE).unwrap_or(usize::MAX);
-        EmbeddedInstance { loaded: Arc::clone(loaded), threads, bytes_max, runner: None }
+        EmbeddedInstance { loaded: Arc::clone(loaded), threads, runner: None }
     }
 
     fn feeds(&self, work: &Work<'_>) -> Result<Vec<(NodeId, Tensor)>, Status> {
@@ -85,7 +83,7 @@ impl EmbeddedInstance {
         }
         let mut runner = match self.runner.take() {
             Some(runner) => runner,
-            None => Runner::start(self.threads, self.bytes_max)?,
+            None => Runner::start(self.threads, usize::try_from(allowed_bytes() / MEMORY_SHARE).unwrap_or(usize::MAX))?,
         };
         match runner.run(Task { loaded: Arc::clone(&self.loaded), feeds, nodes }) {
             Outcome::Done(done) => {

@@ -23,7 +23,7 @@ pub struct LeaseLimits {
 impl Default for LeaseLimits {
     /// Half of the host's memory, and half of that for one session.
     fn default() -> LeaseLimits {
-        let bytes_max = host_bytes() / 2;
+        let bytes_max = nerite_memory::host_bytes() / 2;
         LeaseLimits { bytes_max, session_bytes_max: bytes_max / 2 }
     }
 }
@@ -202,11 +202,4 @@ impl Index {
         let lease = self.shard(name).read().unwrap_or_else(PoisonError::into_inner).get(&name).and_then(Weak::upgrade);
         lease.filter(|lease| lease.is_lent())
     }
-}
-
-/// Bytes of memory the host has.
-fn host_bytes() -> u64 {
-    // SAFETY: sysconf reads a number of the system.
-    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
-    u64::try_from(pages).unwrap_or(0).saturating_mul(crate::posix::page_bytes() as u64)
 }
