@@ -1,0 +1,2 @@
+//! How do models that are Python classes run?
+#![forbid(unsafe_code)]
