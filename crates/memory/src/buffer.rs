@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::copy::{End, Reason, copy_counted};
-use crate::{Access, Extent, IpcWindow, Keep, NoMemory, Number, Place, Slot};
+use crate::{Access, Extent, IpcWindow, Keep, NoMemory, Number, Place, SharedWindow, Slot};
 
 /// Readable bytes: where they are, how many, and what keeps them alive. Cloning and slicing copy no bytes.
 #[derive(Clone)]
@@ -100,6 +100,12 @@ impl Buffer {
     /// How a runtime in another process can open the bytes, if a device has them and a client lent them so.
     pub fn ipc(&self) -> Option<IpcWindow> {
         self.keep.as_ref().and_then(|keep| keep.ipc()).map(|source| source.window(self.ptr))
+    }
+
+    /// Where another process of this host finds the bytes, if it can map them.
+    pub fn share(&self) -> Option<SharedWindow<'_>> {
+        let share = self.keep.as_deref()?.share()?;
+        Some(SharedWindow::new(share, self.ptr))
     }
 
     /// The part of this Buffer that `extent` names.

@@ -41,6 +41,8 @@ reasons! {
     Strings = "strings",
     /// Indices and sizes, which must not change between their check and their use, out of memory that others can write.
     Indices = "indices",
+    /// Into memory that a model's own process has as well.
+    ModelProcess = "model_process",
     /// Between host and device.
     CrossDevice = "cross_device",
     /// The model's own work: what the identity model does instead of computing.

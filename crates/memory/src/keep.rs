@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::{Block, Carrier};
+use crate::{Block, Carrier, Share};
 
 /// Whatever owns memory that Buffers and Slots point into. Dropping the last reference releases the memory.
 pub trait Keep: Send + Sync {
@@ -14,6 +14,11 @@ pub trait Keep: Send + Sync {
 
     /// How another process of this host would open the memory, if it is a device's: `None` for what has no such handle.
     fn ipc(&self) -> Option<IpcSource> {
+        None
+    }
+
+    /// How another process of this host maps the memory, if it can.
+    fn share(&self) -> Option<&dyn Share> {
         None
     }
 

@@ -32,6 +32,7 @@ mod heap;
 mod keep;
 mod number;
 mod place;
+mod share;
 mod slot;
 
 pub use block::{Block, NoMemory, POOLED_BYTES_MIN, SPARE_BYTES, check_room, pooled_bytes, trim_heap, trim_pool};
@@ -43,4 +44,5 @@ pub use heap::{COUNTED_BYTES_MIN, Heap, Shortage, allowed_bytes, expendable, hos
 pub use keep::{Access, IpcSource, IpcWindow, Keep};
 pub use number::Number;
 pub use place::Place;
+pub use share::{Forget, Share, ShareMark, SharedWindow};
 pub use slot::{Filled, Slot, SlotError, Vacant};

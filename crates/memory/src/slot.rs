@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::copy::{End, Reason, copy_across};
-use crate::{Access, Block, Buffer, Extent, IpcWindow, Keep, NoMemory, Number, Place};
+use crate::{Access, Block, Buffer, Extent, IpcWindow, Keep, NoMemory, Number, Place, SharedWindow};
 
 /// A slot that still may be written.
 #[derive(Debug)]
@@ -216,6 +216,12 @@ impl<S> Slot<S> {
     /// How a runtime in another process can open the place, if a device has it and a client lent it so.
     pub fn ipc(&self) -> Option<IpcWindow> {
         self.keep.ipc().map(|source| source.window(self.ptr))
+    }
+
+    /// Where another process of this host finds the place, if it can map it.
+    pub fn share(&self) -> Option<SharedWindow<'_>> {
+        let share = self.keep.share()?;
+        Some(SharedWindow::new(share, self.ptr))
     }
 
     /// Why the bytes can no longer be believed, if something happened to the memory under them.

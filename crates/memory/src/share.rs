@@ -1,0 +1,141 @@
+//! How does another process of this host get a mapping of its own?
+//!
+//! A model's process reads a client's memory where it lies. It needs a descriptor to map, once, and word when that memory is no
+//! more: until it lets go as well, the system does not get the memory back.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, Weak};
+
+/// Memory that other processes of this host can map as well.
+pub trait Share: Send + Sync {
+    /// Which it is, and who is to be told of its end.
+    fn mark(&self) -> &ShareMark;
+
+    /// First byte, in this process.
+    fn base(&self) -> NonNull<u8>;
+
+    /// Bytes from there on that are shared.
+    fn byte_size(&self) -> usize;
+
+    /// What to map, and from which offset on. Fails where the object can no longer be reached by its name.
+    fn open(&self) -> io::Result<(OwnedFd, u64)>;
+
+    /// Whether nobody can change its size. A process that maps what can shrink needs a guard.
+    fn is_sealed(&self) -> bool;
+
+    /// Another process touched it at this offset and found no memory there.
+    fn lose(&self, at: usize);
+}
+
+/// Whoever keeps account of what a process has mapped.
+pub trait Forget: Send + Sync {
+    /// The memory of this number is no more. Called on whichever thread held the last reference to it; must not block.
+    fn forget(&self, share: u64);
+}
+
+/// The number of a piece of shared memory, never used again, and who is told when it goes.
+pub struct ShareMark {
+    number: u64,
+    told: Mutex<Vec<Weak<dyn Forget>>>,
+}
+
+impl ShareMark {
+    /// A fresh number, of which nobody knows.
+    pub fn new() -> ShareMark {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        ShareMark { number: NEXT.fetch_add(1, Ordering::Relaxed), told: Mutex::default() }
+    }
+
+    /// Which piece of memory it is.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Has `who` told when the memory goes; once is enough.
+    pub fn tell(&self, who: Weak<dyn Forget>) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        // Processes come and go while a region stays: those that are gone must not pile up.
+        told.retain(|other| other.strong_count() > 0);
+        told.push(who);
+    }
+}
+
+impl Default for ShareMark {
+    fn default() -> ShareMark {
+        ShareMark::new()
+    }
+}
+
+impl Drop for ShareMark {
+    fn drop(&mut self) {
+        let told = std::mem::take(self.told.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for who in told.iter().filter_map(Weak::upgrade) {
+            who.forget(self.number);
+        }
+    }
+}
+
+/// Bytes of shared memory: which memory, and where in it.
+#[derive(Clone, Copy)]
+pub struct SharedWindow<'m> {
+    /// The memory.
+    pub share: &'m dyn Share,
+    /// Offset of the first byte meant.
+    pub offset: usize,
+}
+
+impl<'m> SharedWindow<'m> {
+    pub(crate) fn new(share: &'m dyn Share, ptr: NonNull<u8>) -> SharedWindow<'m> {
+        SharedWindow { share, offset: ptr.addr().get() - share.base().addr().get() }
+    }
+}
+
+impl std::fmt::Debug for SharedWindow<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedWindow({} at {})", self.share.mark().number(), self.offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Told(Mutex<Vec<u64>>);
+
+    impl Forget for Told {
+        fn forget(&self, share: u64) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(share);
+        }
+    }
+
+    #[test]
+    fn who_asked_is_told_of_the_end_and_who_is_gone_is_not() {
+        let (here, gone) = (Arc::new(Told::default()), Arc::new(Told::default()));
+        let (first, second) = (ShareMark::new(), ShareMark::new());
+        assert_ne!(first.number(), second.number());
+        for told in [&here, &gone] {
+            let told: Weak<dyn Forget> = Arc::downgrade(&(Arc::clone(told) as Arc<dyn Forget>));
+            first.tell(told);
+        }
+        drop(gone);
+        let number = first.number();
+        drop((first, second));
+        assert_eq!(*here.0.lock().unwrap_or_else(PoisonError::into_inner), [number]);
+    }
+
+    #[test]
+    fn those_that_are_gone_do_not_pile_up() {
+        let mark = ShareMark::new();
+        for _ in 0..100 {
+            let told: Arc<dyn Forget> = Arc::new(Told::default());
+            mark.tell(Arc::downgrade(&told));
+        }
+        assert_eq!(mark.told.lock().unwrap_or_else(PoisonError::into_inner).len(), 1);
+    }
+}
