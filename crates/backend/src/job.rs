@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nerite_memory::{Buffer, Filled, Place, Slot};
-use nerite_request::{Code, Output, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_request::{Cancel, Code, Output, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
 use crate::away::{Away, Carry};
@@ -17,6 +17,8 @@ pub struct Job {
     version: Arc<str>,
     arrived: u64,
     made: Vec<Output>,
+    /// What the model says beside its outputs.
+    said: Parameters,
     /// What lies on devices, for a runtime that computes on the host.
     away: Option<Box<Away>>,
 }
@@ -33,7 +35,7 @@ pub struct OutputPlace {
 impl Job {
     /// A request of `model`, admitted at `arrived` (ns of [`crate::now_ns`]).
     pub fn new(request: Request, model: Arc<str>, version: Arc<str>, arrived: u64) -> Job {
-        Job { request, model, version, arrived, made: Vec::new(), away: None }
+        Job { request, model, version, arrived, made: Vec::new(), said: Parameters::new(), away: None }
     }
 
     /// The client's own name for the request; may be empty.
@@ -81,6 +83,11 @@ impl Job {
         self.request.cancel.is_cancelled()
     }
 
+    /// The client's flag, for a runtime whose model asks while it works.
+    pub fn cancel(&self) -> &Cancel {
+        &self.request.cancel
+    }
+
     /// Names of the outputs wanted.
     pub fn wanted(&self) -> impl Iterator<Item = &str> {
         self.request.wanted.iter().map(|wanted| wanted.name.as_str())
@@ -95,6 +102,26 @@ impl Job {
     pub fn output_place(&self, name: &str) -> OutputPlace {
         let slot = self.request.wanted.iter().find(|w| w.name == name).and_then(|w| w.slot.as_ref());
         OutputPlace { place: slot.map_or(Place::Host, Slot::place), capacity: slot.map(Slot::len) }
+    }
+
+    /// The client's own place for this output, if it named one: for a runtime whose model writes there from another process.
+    pub fn output_slot(&self, name: &str) -> Option<&Slot> {
+        self.request.wanted.iter().find(|wanted| wanted.name == name).and_then(|wanted| wanted.slot.as_ref())
+    }
+
+    /// Whether the place of outputs that the client named no memory for depends on their size: [`Job::offered`] tells it.
+    pub fn offers_places(&self) -> bool {
+        self.request.reply.offers()
+    }
+
+    /// The place that is offered for `size` bytes of such an output; `None` if it may lie anywhere.
+    pub fn offered(&mut self, name: &str, size: usize) -> Result<Option<Slot>, Status> {
+        self.request.reply.place(name, size)
+    }
+
+    /// Adds a parameter to the response that is being made.
+    pub fn say(&mut self, parameters: Parameters) {
+        self.said = parameters;
     }
 
     /// Memory for an output of a fixed-size datatype: the client's own if it named some or leaves the choice to us, else fresh.
@@ -201,6 +228,15 @@ impl Job {
         self.end(result, times, outcome, meter);
     }
 
+    /// Ends the job with an error that is the model's own answer: it ran, so it counts as a success, as in Triton.
+    pub fn answer_error(self, error: Status, times: Times, meter: &dyn Meter) {
+        let (result, outcome) = match self.check_memory() {
+            Ok(()) => (Err(error), Outcome::Success),
+            lost => (lost, Outcome::Failed),
+        };
+        self.end(result, times, outcome, meter);
+    }
+
     /// Ends a job that never ran, for the reason given.
     pub fn refuse(self, error: Status, meter: &dyn Meter) {
         let outcome = if error.code == Code::Cancelled { Outcome::Cancelled } else { Outcome::Rejected };
@@ -220,7 +256,7 @@ impl Job {
             model: self.model.to_string(),
             version: self.version.to_string(),
             id: std::mem::take(&mut self.request.id),
-            parameters: Parameters::new(),
+            parameters: std::mem::take(&mut self.said),
             outputs: if result.is_ok() { outputs } else { Vec::new() },
             error: result.err(),
             last: true,

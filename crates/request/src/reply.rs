@@ -28,6 +28,11 @@ impl Reply {
         self
     }
 
+    /// Whether it may offer a place for an output that the client named no memory for.
+    pub fn offers(&self) -> bool {
+        self.room.is_some()
+    }
+
     /// A place for `bytes` bytes of an output that the client named no memory for; `None` if it may lie anywhere.
     pub fn place(&mut self, output: &str, bytes: usize) -> Result<Option<Slot>, Status> {
         match &mut self.room {
