@@ -9,16 +9,16 @@ use std::process::Command;
 
 /// Packages, and which of their tests: what of them asks the system for no memory that Miri cannot give. The registry runs
 /// its conformance suite on the heap; a text of the C library differs there.
-const TESTS: [(&str, &[&str]); 3] = [
+const TESTS: [(&str, &[&str]); 4] = [
     // Miri itself ends where there is no memory.
     ("nerite-memory", &["--skip=more_than_there_is", "--skip=heap::tests"]),
     ("nerite-tensor", &[]),
+    ("nerite-guard", &["table"]),
     (
         "nerite-shm",
         &[
             "conformance::heap_backed",
             "conformance::the_two",
-            "guard::table",
             "lease::census",
             "lease::class",
             "lease::name",

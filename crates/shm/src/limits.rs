@@ -6,7 +6,7 @@ pub const REGIONS_MAX: usize = 32_768;
 
 /// Mappings that the guard watches at one time: regions of all clients and of sessions, and leases. Nobody's flood takes the
 /// places of others, because each of them has a bound of its own, and this is more than their sum.
-pub const WATCHED_MAX: usize = 57_344;
+pub const WATCHED_MAX: usize = nerite_guard::WATCHED_MAX;
 
 /// Bytes of address space that regions may cover together: half of the 128 TiB a process has. Objects may be sparse, so
 /// this is not bounded by the host's memory.
