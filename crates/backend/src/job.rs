@@ -204,7 +204,7 @@ impl Job {
 
     /// The times of an execution of this job, or of it and others, that begins now; bringing its tensors here was the
     /// beginning of it.
-    pub(crate) fn begin(&self) -> Times {
+    pub fn begin(&self) -> Times {
         let now = Times::begin();
         Times { start: self.away.as_ref().map_or(now.start, |away| away.since()), ..now }
     }

@@ -52,17 +52,19 @@ mod shelf;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use nerite_cuda::PageLock;
-use nerite_memory::{Access, Buffer, Extent, ExtentError, Keep, Place, Slot, Vacant};
+use nerite_memory::{Access, Buffer, Extent, ExtentError, Keep, Place, Share, ShareMark, Slot, Vacant};
 
 use crate::error::ShmError;
 use crate::guard::Watch;
 use crate::posix::PosixMapping;
-use crate::sync::{AtomicBool, Mutex};
+use crate::sync::AtomicBool;
 use crate::tally::Ticket;
 
 pub use account::{Account, LeaseState, Loan};
@@ -87,8 +89,11 @@ pub struct Lease {
     lent: AtomicBool,
     /// Whether the client said that it uses it no more.
     returned: AtomicBool,
-    /// The file, until it is sent to the client.
-    file: Mutex<Option<OwnedFd>>,
+    /// The file: the client maps it, and a model's process whose inputs or outputs lie there.
+    file: OwnedFd,
+    /// Whether the client was sent a descriptor.
+    seen: AtomicBool,
+    mark: ShareMark,
     index: Weak<Index>,
     /// Last, because fields drop in order: the counts go down after the memory was unmapped.
     _tickets: ([Ticket; 2], Counted),
@@ -148,13 +153,17 @@ impl Lease {
     }
 
     /// The way for the client to map it, if it was not sent yet.
-    fn take_file(&self) -> Option<OwnedFd> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn take_file(&self) -> io::Result<Option<OwnedFd>> {
+        if self.seen.swap(true, Ordering::AcqRel) {
+            return Ok(None);
+        }
+        // Without a descriptor to send the client has not seen it after all.
+        self.file.try_clone().map(Some).inspect_err(|_| self.seen.store(false, Ordering::Release))
     }
 
     /// Whether the client has never had it.
     fn is_unseen(&self) -> bool {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        !self.seen.load(Ordering::Acquire)
     }
 
     /// Whether nobody but the account has it, and its memory is all there.
@@ -183,6 +192,36 @@ impl Keep for Lease {
             "lease '{name}' can no longer be used: the system had no memory for it when it was touched at offset {at}; return \
              it and borrow another"
         ))
+    }
+
+    fn share(&self) -> Option<&dyn Share> {
+        Some(self)
+    }
+}
+
+impl Share for Lease {
+    fn mark(&self) -> &ShareMark {
+        &self.mark
+    }
+
+    fn base(&self) -> NonNull<u8> {
+        self.mapping.base()
+    }
+
+    fn byte_size(&self) -> usize {
+        self.mapping.len()
+    }
+
+    fn open(&self) -> io::Result<(OwnedFd, u64)> {
+        Ok((self.file.try_clone()?, 0))
+    }
+
+    fn is_sealed(&self) -> bool {
+        true
+    }
+
+    fn lose(&self, at: usize) {
+        self.watch.lose(at);
     }
 }
 

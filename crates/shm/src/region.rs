@@ -1,9 +1,14 @@
 //! What is one registered piece of memory, and how does a request get at it?
 
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use nerite_cuda::PageLock;
-use nerite_memory::{Access, Buffer, Carrier, Extent, ExtentError, IpcSource, Keep, Place, Slot, Vacant};
+use nerite_memory::{
+    Access, Buffer, Carrier, Extent, ExtentError, IpcSource, Keep, Place, Share, ShareMark, Slot, Vacant,
+};
 
 use crate::error::ShmError;
 use crate::gpu::Gpu;
@@ -18,6 +23,7 @@ pub struct Region {
     /// Before the mapping, because fields drop in order: what is locked must still be mapped.
     lock: Option<PageLock>,
     mapping: Box<dyn Mapping>,
+    mark: ShareMark,
     /// Last, because fields drop in order: the count goes down after the memory was unmapped.
     _ticket: Ticket,
 }
@@ -25,7 +31,7 @@ pub struct Region {
 impl Region {
     pub(crate) fn new(record: Arc<Record>, mapping: Box<dyn Mapping>, ticket: Ticket) -> Region {
         debug_assert_eq!(record.byte_size, mapping.len() as u64);
-        Region { record, lock: None, mapping, _ticket: ticket }
+        Region { record, lock: None, mapping, mark: ShareMark::new(), _ticket: ticket }
     }
 
     /// The same region, its memory page-locked if the host has a GPU and the operator wants it. `present` says
@@ -98,8 +104,38 @@ impl Keep for Region {
         self.mapping.ipc()
     }
 
+    fn share(&self) -> Option<&dyn Share> {
+        self.mapping.is_shareable().then_some(self)
+    }
+
     fn carrier(&self) -> Option<&dyn Carrier> {
         self.mapping.carrier()
+    }
+}
+
+impl Share for Region {
+    fn mark(&self) -> &ShareMark {
+        &self.mark
+    }
+
+    fn base(&self) -> NonNull<u8> {
+        self.mapping.base()
+    }
+
+    fn byte_size(&self) -> usize {
+        self.mapping.len()
+    }
+
+    fn open(&self) -> io::Result<(OwnedFd, u64)> {
+        self.mapping.reopen()
+    }
+
+    fn is_sealed(&self) -> bool {
+        false
+    }
+
+    fn lose(&self, at: usize) {
+        self.mapping.lose(at);
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`Object`], decides whether the [`Window`] asked for exists, and only then maps it.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
 use nerite_memory::{Carrier, IpcSource, Place};
@@ -61,6 +62,19 @@ pub(crate) unsafe trait Mapping: Send + Sync {
     fn ipc(&self) -> Option<IpcSource> {
         None
     }
+
+    /// Whether other processes of this host can map the same object.
+    fn is_shareable(&self) -> bool {
+        false
+    }
+
+    /// The object once more, for another process to map, and where this mapping begins in it.
+    fn reopen(&self) -> io::Result<(OwnedFd, u64)> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Another process found no memory at this offset.
+    fn lose(&self, _at: usize) {}
 
     /// Offset of the first touched byte that had no memory under it; `None` while there was none. Only an atomic read.
     fn lost_at(&self) -> Option<usize>;

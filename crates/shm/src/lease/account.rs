@@ -5,6 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use nerite_memory::ShareMark;
+
 use super::class::class_bytes;
 use super::limits::{ABANDONED_MAX, LEASES_PER_SESSION_MAX};
 use super::shelf::Shelf;
@@ -81,7 +83,23 @@ impl Account {
 
     /// At least `bytes` bytes: a lease that this session returned, with the bytes it left there, or a fresh one of zeros.
     pub fn borrow(&self, bytes: u64) -> Result<Loan, LeaseError> {
-        Ok(Loan::of(self.lend(bytes, 0)?))
+        let lease = self.lend(bytes, 0)?;
+        let name = lease.name();
+        Loan::of(lease).inspect_err(|_| self.take_back(name, false))
+    }
+
+    /// At least `bytes` bytes for a process of the server's own, which maps them by itself ([`nerite_memory::Share`]). Put them back with
+    /// [`Account::put_back`].
+    pub fn take(&self, bytes: u64) -> Result<Arc<Lease>, LeaseError> {
+        self.lend(bytes, 0)
+    }
+
+    /// What [`Account::take`] gave is on its last use: once nothing holds it any more, it is given again.
+    pub fn put_back(&self, lease: &Lease) {
+        let mut state = self.lock();
+        if let Some(lent) = state.lent.remove(&lease.name()) {
+            state.lay_down(lent.lease);
+        }
     }
 
     /// As [`Account::borrow`], for an output of a request that the client calls `tag` (0 for none). The descriptor stays here
@@ -92,7 +110,7 @@ impl Account {
 
     /// A lease that this session has, with its descriptor if that was not sent yet.
     pub fn fetch(&self, name: &str) -> Result<Loan, LeaseError> {
-        self.find(name).map(Loan::of).ok_or(LeaseError::Unknown)
+        self.find(name).ok_or(LeaseError::Unknown).and_then(Loan::of)
     }
 
     /// Takes a lease back. Requests that use it go on.
@@ -272,7 +290,9 @@ impl Account {
             mapping,
             lent: AtomicBool::new(true),
             returned: AtomicBool::new(false),
-            file: Mutex::new(Some(file.into())),
+            file: file.into(),
+            seen: AtomicBool::new(false),
+            mark: ShareMark::new(),
             index,
             _tickets: (tickets, self.pools.census.count(size)),
         });
@@ -342,9 +362,10 @@ impl State {
 }
 
 impl Loan {
-    fn of(lease: Arc<Lease>) -> Loan {
-        let descriptor = lease.take_file();
-        Loan { lease, descriptor }
+    fn of(lease: Arc<Lease>) -> Result<Loan, LeaseError> {
+        let refused = |error| LeaseError::System { bytes: lease.byte_size() as u64, cause: reason(&error) };
+        let descriptor = lease.take_file().map_err(refused)?;
+        Ok(Loan { lease, descriptor })
     }
 }
 

@@ -1,10 +1,11 @@
 //! What does a server map of an object that a peer may shrink at any moment?
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 
-use super::{PosixMapping, PosixObject, page_bytes};
+use super::{PosixMapping, PosixObject, open, page_bytes};
 use crate::guard::{Watch, watch};
 use crate::loss::ObjectNow;
 use crate::objects::DIRECTORY;
@@ -19,6 +20,7 @@ pub(super) struct WatchedMapping {
     key: Box<str>,
     identity: Identity,
     object_bytes: u64,
+    offset: u64,
 }
 
 /// Which object it is, whatever its key: device and inode.
@@ -43,7 +45,14 @@ impl WatchedMapping {
         // unmaps it after `watch` is gone, by the order of the fields.
         let watch = unsafe { watch(mapping.base().as_ptr().expose_provenance(), pages) }?;
         let (key, identity) = (object.key.clone(), object.identity);
-        Ok(WatchedMapping { watch, mapping, key, identity, object_bytes: object.byte_size })
+        Ok(WatchedMapping {
+            watch,
+            mapping,
+            key,
+            identity,
+            object_bytes: object.byte_size,
+            offset: window.offset() as u64,
+        })
     }
 }
 
@@ -57,6 +66,23 @@ unsafe impl Mapping for WatchedMapping {
 
     fn len(&self) -> usize {
         self.mapping.len()
+    }
+
+    fn is_shareable(&self) -> bool {
+        true
+    }
+
+    /// By its key, because no descriptor is kept; what the key leads to now may be another object.
+    fn reopen(&self) -> io::Result<(OwnedFd, u64)> {
+        let file = open(&self.key, 0)?;
+        if Identity::of(&file.metadata()?) != self.identity {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok((file.into(), self.offset))
+    }
+
+    fn lose(&self, at: usize) {
+        self.watch.lose(at);
     }
 
     fn lost_at(&self) -> Option<usize> {
