@@ -56,6 +56,10 @@ impl Instance for Staged {
             self.instance.run(Batch { jobs: ready, meter });
         }
     }
+
+    fn waits(&self) -> bool {
+        self.instance.waits()
+    }
 }
 
 /// Inputs of jobs that run together, carried into one piece of memory in the order of the jobs: a runtime that joins their rows

@@ -23,6 +23,9 @@ pub trait Runtime: Send + Sync {
         Ok((*context.config).clone())
     }
 
+    /// Gives memory back to the system that lay unused through `rounds_max` calls of this function. Somebody with a clock calls it.
+    fn trim(&self, _rounds_max: u32) {}
+
     /// Whether it makes instances on GPUs, or what is missing for that and the cure: `…, but {this}, or use KIND_CPU`.
     fn offers_gpus(&self) -> Result<(), String> {
         Err(format!("backend '{}' ({}) computes on the host", self.name(), self.engine()))
@@ -101,6 +104,12 @@ impl InstanceSpec {
 pub trait Instance: Send {
     /// Answers every job of the batch, now or later.
     fn run(&mut self, batch: Batch);
+
+    /// Whether it waits for somebody else's work, such as another process: however quick it was so far, it may hang, and must
+    /// not do so on a front end's thread.
+    fn waits(&self) -> bool {
+        false
+    }
 }
 
 /// Jobs that run together.

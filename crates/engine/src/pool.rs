@@ -33,6 +33,8 @@ struct Shared {
     pace: Pace,
     threads: Mutex<Vec<JoinHandle<()>>>,
     workers_max: usize,
+    /// Whether an instance waits for others when it runs: then only workers run it.
+    waits: bool,
 }
 
 struct State {
@@ -67,6 +69,7 @@ impl Pool {
         meter: Arc<dyn Meter>,
     ) -> Pool {
         let workers_max = instances.len();
+        let waits = instances.iter().any(|instance| instance.waits());
         let state = State {
             scheduler,
             last: Ticket(0),
@@ -86,6 +89,7 @@ impl Pool {
             pace: Pace::default(),
             threads: Mutex::default(),
             workers_max,
+            waits,
         }))
     }
 
@@ -95,7 +99,7 @@ impl Pool {
     #[allow(clippy::result_large_err)]
     pub fn submit(&self, job: Job) -> Result<(), (Job, Refusal)> {
         let shared = &self.0;
-        let quick = shared.pace.is_quick(&job);
+        let quick = !shared.waits && shared.pace.is_quick(&job);
         let mut state = shared.lock();
         let ticket = Ticket(state.last.0 + 1);
         let arrival = Arrival { ticket, rows: job.rows().max(1) };

@@ -99,3 +99,37 @@ fn a_cancelled_job_does_not_run_and_a_closed_pool_gives_jobs_back() {
     pool.close();
     assert!(pool.submit(job(2, &to).0).is_err());
 }
+
+/// Says on which thread it ran.
+struct Elsewhere {
+    waits: bool,
+    seen: Arc<Mutex<Vec<std::thread::ThreadId>>>,
+}
+
+impl Instance for Elsewhere {
+    fn run(&mut self, batch: Batch) {
+        self.seen.lock().unwrap().push(std::thread::current().id());
+        batch.jobs.into_iter().for_each(|job| job.finish(Ok(()), Times::begin(), &*batch.meter));
+    }
+
+    fn waits(&self) -> bool {
+        self.waits
+    }
+}
+
+#[test]
+fn a_model_that_waits_for_others_never_runs_on_the_thread_that_brought_the_request() {
+    for waits in [true, false] {
+        let seen = Arc::default();
+        let instance = Box::new(Elsewhere { waits, seen: Arc::clone(&seen) }) as Box<dyn Instance>;
+        let pool = Pool::new("test", vec![instance], Box::new(nerite_schedule::Fifo::new(1)), Arc::new(NoMeter));
+        let (to, answers) = mpsc::channel();
+        for id in 0..20 {
+            assert!(pool.submit(job(id, &to).0).is_ok());
+            answers.recv().unwrap();
+        }
+        pool.close();
+        let here = seen.lock().unwrap().iter().any(|thread| *thread == std::thread::current().id());
+        assert_eq!(here, !waits);
+    }
+}
