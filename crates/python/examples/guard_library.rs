@@ -1,0 +1,14 @@
+//! What does the guard of the children do by itself? This writes the library to a file, for a test to load.
+//!
+//! ```text
+//! cargo run -p nerite-python --example guard_library -- PATH
+//! ```
+#![forbid(unsafe_code)]
+
+#[path = "../src/guard_library.rs"]
+mod guard_library;
+
+fn main() -> std::io::Result<()> {
+    let path = std::env::args_os().nth(1).ok_or_else(|| std::io::Error::other("the library's path is missing"))?;
+    std::fs::write(path, guard_library::LIBRARY)
+}
