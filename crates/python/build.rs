@@ -45,6 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!(
                 "cargo::warning=Python models will map no memory of clients, since their guard was not built: {cause}"
             );
+            // A file that never is, so that the next build tries again.
+            println!("cargo::rerun-if-changed=guard-that-was-not-built");
             Vec::new()
         })
     };
@@ -64,11 +66,8 @@ fn build(out: &str, more: &[&str]) -> Result<Vec<u8>, Box<dyn Error>> {
     let output = cargo.output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(said
-            .lines()
-            .find(|line| line.starts_with("error"))
-            .unwrap_or("cargo failed and said nothing")
-            .into());
+        let cause = said.lines().find(|line| line.starts_with("error"));
+        return Err(cause.unwrap_or("cargo failed and said nothing").into());
     }
     let library = fs::read(directory.join(target).join("release/libnerite_guard.so"))?;
     // Two seconds make it anew; kept in each profile's directory it would be ten megabytes each.

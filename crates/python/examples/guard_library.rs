@@ -1,4 +1,4 @@
-//! What does the guard of the children do by itself? This writes the library to a file, for a test to load.
+//! Where does a test get the guard that children load?
 //!
 //! ```text
 //! cargo run -p nerite-python --example guard_library -- PATH
