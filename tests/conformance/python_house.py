@@ -1,0 +1,51 @@
+"""How do tests start a server with Python models, and read what the models say?"""
+
+import contextlib
+import os
+import pathlib
+import struct
+import sys
+
+import python_catalogue
+from doors import Reply, text
+
+
+@contextlib.contextmanager
+def this_python_first():
+    """Servers started meanwhile find this interpreter, which has numpy, as `python3`."""
+    before = os.environ["PATH"]
+    os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+@contextlib.contextmanager
+def serving(launcher, name: str, *models: str, flags=(), with_too=()):
+    """A server with these Python models, and others of the catalogue."""
+    repository = launcher.copy_of(name, *with_too)
+    for one in models:
+        python_catalogue.put(repository, python_catalogue.named(one))
+    with this_python_first(), launcher.running(name, *flags, repository=repository) as found:
+        yield found
+
+
+def strings(raw: bytes) -> list[str]:
+    """The elements of a BYTES tensor."""
+    found = []
+    while raw:
+        (length,) = struct.unpack_from("<I", raw)
+        found.append(raw[4 : 4 + length].decode())
+        raw = raw[4 + length :]
+    return found
+
+
+def said(reply: Reply, output: str = "SAID") -> str:
+    (only,) = strings(reply.outputs[output].raw)
+    return only
+
+
+def do(door, model: str, *words: str, **more) -> Reply:
+    """Asks one of the models that do what they are told."""
+    return door.infer(model, [text("DEED", [one.encode() for one in words])], **more)

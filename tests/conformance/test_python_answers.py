@@ -1,0 +1,282 @@
+"""What does a client hear of a Python model that answers wrongly, with an error, or by a sender?"""
+
+import json
+import time
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+from doors import CODES, Asked, Given, Refused, differs, fp32, http_call, refuses
+from python_house import do, said
+from tritonclient.utils import InferenceServerException
+
+WRONG = "Failed to process the request(s) for model 'py_deeds_0', message: "
+AT = "\n\nAt:\n  "
+
+
+def well(door) -> None:
+    """The model answers the next request."""
+    assert said(do(door, "py_deeds", "ok", "as before")) == "as before"
+
+
+VIOLATIONS = [
+    ("raise_", "RuntimeError: this model does not want to" + AT),
+    ("divide", "ZeroDivisionError: division by zero" + AT),
+    ("unicode", "ValueError: grün, 緑, \U0001f7e2" + AT),
+    ("text", "Expected a list in the execute return, found type '<class 'str'>'."),
+    ("tuple_", "Expected a list in the execute return, found type '<class 'tuple'>'."),
+    ("too_few", "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+                "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0\n"),
+    ("too_many", "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+                 "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:2\n"),
+    ("wrong_element", "Expected an 'InferenceResponse' object in the execute function return list, found type "
+                      "'<class 'str'>'."),
+    ("bare_tensor", "Expected an 'InferenceResponse' object in the execute function return list, found type "
+                    "'<class 'c_python_backend_utils.Tensor'>'."),
+    ("error_text", "TypeError: "),
+    ("no_such_deed", "AttributeError: 'TritonPythonModel' object has no attribute 'no_such_deed'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("deed", "message"), VIOLATIONS)
+def test_what_execute_must_not_do(python_door, deed, message):
+    with refuses("INTERNAL", WRONG + message):
+        do(python_door, "py_deeds", deed)
+    well(python_door)
+
+
+def test_the_lines_that_raised_are_named(python_door):
+    with pytest.raises(Refused) as caught:
+        do(python_door, "py_deeds", "divide")
+    lines = caught.value.text.split(AT)[1].split("\n  ")
+    assert lines[0].endswith("py_deeds/1/model.py(43): divide")
+    assert lines[1].rstrip("\n").endswith("py_deeds/1/model.py(28): execute")
+
+
+@differs("2.51 lets the client wait for ever", run=False)
+@pytest.mark.parametrize(("model", "deed"), [("py_deeds", "none"), ("py_senders", "never")])
+def test_who_answers_nothing(python_door, model, deed):
+    with pytest.raises(Refused) as caught:
+        do(python_door, model, deed)
+    assert caught.value.status == CODES["INTERNAL"][python_door.protocol == "grpc"]
+    well(python_door)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_errors_of_every_code(python_door, code):
+    with refuses(code, "refused, as asked"):
+        do(python_door, "py_deeds", "error", code)
+    well(python_door)
+
+
+def test_an_error_without_a_code_is_internal(python_door):
+    with refuses("INTERNAL", "refused, as asked"):
+        do(python_door, "py_deeds", "error")
+    with refuses("INTERNAL", "refused in spite of it"):
+        do(python_door, "py_deeds", "error_with_outputs")
+
+
+# ---------------------------------------------------------------------------------------------- outputs
+
+
+def outputs(door, deed: str, *asked: str) -> dict:
+    reply = do(door, "py_deeds", deed, outputs=[Asked(one) for one in asked] or None)
+    return {name: (made.datatype, made.shape) for name, made in reply.outputs.items()}
+
+
+TEXT = ("BYTES", [1])
+MADE = [
+    ("ok", (), {"SAID": TEXT}),
+    ("ok", ("SAID", "MORE"), {"SAID": TEXT}),
+    ("more_outputs", (), {"SAID": TEXT, "MORE": ("FP32", [3])}),
+    ("more_outputs", ("MORE",), {"MORE": ("FP32", [3])}),
+    ("unknown_output", (), {"SAID": TEXT}),
+    ("no_outputs", (), {}),
+    ("wrong_datatype", (), {"SAID": TEXT, "MORE": ("INT64", [3])}),
+    ("wrong_shape", (), {"SAID": TEXT, "MORE": ("FP32", [2, 3, 4])}),
+    ("empty_output", (), {"SAID": TEXT, "MORE": ("FP32", [0])}),
+    ("strided_output", (), {"SAID": TEXT, "MORE": ("FP32", [5])}),
+]
+
+
+@pytest.mark.parametrize(("deed", "asked", "expected"), MADE)
+def test_outputs_as_the_model_makes_them(python_door, deed, asked, expected):
+    assert outputs(python_door, deed, *asked) == expected
+
+
+def test_what_is_in_odd_outputs(python_door):
+    assert do(python_door, "py_deeds", "strided_output").outputs["MORE"].raw == fp32("", [0, 4, 8, 12, 16]).raw
+    assert said(do(python_door, "py_deeds", "text_output")) == "grün, 緑"
+    assert said(do(python_door, "py_deeds", "same_output_twice")) == "the second"
+
+
+@differs("2.51 has no response parameters")
+def test_parameters_of_a_response(python_door):
+    reply = do(python_door, "py_deeds", "response_parameters")
+    assert reply.parameters == {"text": "some", "number": 7, "truth": True}
+
+
+# ---------------------------------------------------------------------------------------------- the module
+
+
+RAISED = [
+    ("empty name", "TritonModelException: Tensor name cannot be an empty string."),
+    ("no array", "TypeError: "),
+    ("complex", "TritonModelException: NumPy dtype is not supported."),
+    ("dlpack of strings", "TritonModelException: DLPack does not have support for string tensors."),
+    ("dlpack of nothing", "TritonModelException: Provided tensor is not supported. Tensor must be a DLPack capsule"),
+    ("not an input", "AttributeError: 'NoneType' object has no attribute 'name'"),
+]
+RAISED_ANEW = [
+    ("dlpack of strides", "TritonModelException: DLPack tensor is not contiguous."),
+    ("parameter key", "TritonModelException: Expect parameters keys to have type str, found type"),
+    ("parameter value", "TritonModelException: Expect parameters values to have type bool/int/str, found type"),
+]
+
+
+@pytest.mark.parametrize(("what", "text"), RAISED)
+def test_what_the_module_refuses(python_door, what, text):
+    found = said(do(python_door, "py_deeds", "say_what_is_raised", what))
+    assert found[: len(text)] == text, found
+
+
+@differs("2.51 dies of it, or does not know it", run=False)
+@pytest.mark.parametrize(("what", "text"), RAISED_ANEW)
+def test_what_the_module_refuses_in_newer_versions(python_door, what, text):
+    found = said(do(python_door, "py_deeds", "say_what_is_raised", what))
+    assert found[: len(text)] == text, found
+
+
+LATER = ["exec", "async_exec", "load_model", "unload_model", "is_model_ready", "metrics", "reschedule"]
+
+
+@differs("2.51 has it", run=False)
+@pytest.mark.parametrize("what", LATER)
+def test_what_is_not_there_yet_is_said_to_be_so(python_door, what):
+    found = said(do(python_door, "py_deeds", "say_what_is_raised", what))
+    assert "which this version of nerite does not have yet" in found, found
+
+
+def test_the_functions_in_pure_python(python_door):
+    found = json.loads(said(do(python_door, "py_deeds", "functions")))
+    assert found["packed"] == (b"\x03\0\0\0one\x06\0\0\0zw\xc3\xb6lf\0\0\0\0").hex()
+    assert found["back"] == ["one", "zwölf", ""]
+    assert found["numpy"] == ["float32", "bool", "object"]
+    assert found["types"] == [11, 1, 13] and found["back types"] == ["float32", "bool", "object"]
+    assert found["tensor"] == ["NAME", [2, 3], True, "float16"]
+    assert found["outputs"] == ["NAME", "SAID"] and found["by name"] == "SAID" and found["missing"] is True
+    assert found["errors"] == [False, True, "message"] and found["code"] is True
+    assert found["flags"] == [1, 2, 1]
+
+
+# ---------------------------------------------------------------------------------------------- senders
+
+
+@pytest.mark.parametrize(
+    ("deed", "text"),
+    [
+        ("return", "returned"),
+        ("at_once", "at once"),
+        ("in_two", "in two"),
+        ("later", "later, by another thread"),
+        ("cancelled", "cancelled: False"),
+        ("unsupported_flag", "Unable to send response. Unsupported flag provided."),
+        ("no_response", "Inference Response object must be provided when the response flags is set to zero."),
+        ("final_first", "Unable to send response. Non-decoupled model cannot send complete final before sending a "
+                        "response."),
+    ],
+)  # fmt: skip
+def test_a_sender_in_the_default_mode(python_door, deed, text):
+    assert said(do(python_door, "py_senders", deed)) == text
+
+
+@pytest.mark.parametrize(("deed", "answer"), [("twice", "the first"), ("after_final", "the only one")])
+def test_a_second_response_is_refused(python_door, deed, answer):
+    assert said(do(python_door, "py_senders", deed)) == answer
+    raised = said(do(python_door, "py_senders", "what_was_raised"))
+    assert raised == "Unable to send response. Non-decoupled model cannot send more than one response."
+
+
+def test_an_error_by_a_sender(python_door):
+    with refuses("UNAVAILABLE", "refused by the sender"):
+        do(python_door, "py_senders", "error")
+
+
+# ---------------------------------------------------------------------------------------------- cancelling
+
+
+def sleep_ms(milliseconds: int) -> Given:
+    return Given("MS", "INT32", [1], milliseconds.to_bytes(4, "little"))
+
+
+def last_ended(door) -> str:
+    return said(door.infer("py_sleeping", [sleep_ms(0)]), "WAS")
+
+
+def test_a_model_sees_that_its_request_was_cancelled(python_server, python_door):
+    client = grpc_client.InferenceServerClient(python_server.grpc)
+    given = grpc_client.InferInput("MS", [1], "INT32")
+    given.set_data_from_numpy(np.array([20_000], np.int32))
+    answers = []
+    running = client.async_infer("py_sleeping", [given], lambda result, error: answers.append(error))
+    time.sleep(0.5)
+    running.cancel()
+    assert last_ended(python_door) == "cancelled"
+    assert isinstance(answers[0], InferenceServerException) and "CANCELLED" in str(answers[0].status())
+    client.close()
+
+
+def test_a_deadline_of_the_client_is_a_cancellation(python_server, python_door):
+    if python_door.protocol != "grpc":
+        pytest.skip("there is none in HTTP")
+    request = python_door.request("py_sleeping", [sleep_ms(20_000)])
+    with pytest.raises(grpc.RpcError) as caught:
+        python_door.stub.ModelInfer(request, timeout=0.5)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert last_ended(python_door) == "cancelled"
+
+
+# ---------------------------------------------------------------------------------------------- statistics
+
+
+def counts(door, model: str) -> dict:
+    found = door.statistics(model)[0]
+    stats = found["inference_stats"]
+    return {"executions": found["execution_count"], "inferences": found["inference_count"]} | {
+        key: stats[key]["count"] for key in ("success", "fail", "compute_infer")
+    }
+
+
+@pytest.mark.parametrize(
+    ("deed", "expected"),
+    [
+        ("ok", {"executions": 1, "inferences": 1, "success": 1, "fail": 0, "compute_infer": 1}),
+        ("error", {"executions": 1, "inferences": 1, "success": 1, "fail": 0, "compute_infer": 1}),
+        ("raise_", {"executions": 1, "inferences": 0, "success": 0, "fail": 1, "compute_infer": 0}),
+    ],
+)
+def test_what_counts_as_a_failure(python_door, deed, expected):
+    before = counts(python_door, "py_deeds")
+    try:
+        do(python_door, "py_deeds", deed)
+    except Refused:
+        assert deed != "ok"
+    deadline = time.monotonic() + 5
+    while True:
+        after = counts(python_door, "py_deeds")
+        moved = {key: after[key] - before[key] for key in after}
+        if moved == expected or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    assert moved == expected
+
+
+def test_the_time_of_execute_is_counted(python_server, python_door):
+    before = python_door.statistics("py_sleeping")[0]["inference_stats"]["compute_infer"]["ns"]
+    python_door.infer("py_sleeping", [sleep_ms(200)])
+    time.sleep(0.2)
+    after = python_door.statistics("py_sleeping")[0]["inference_stats"]["compute_infer"]["ns"]
+    assert after - before >= 190_000_000
+    lines = http_call(python_server.metrics, "GET", "/metrics").body.decode()
+    assert 'nv_inference_request_success{model="py_sleeping",version="1"}' in lines

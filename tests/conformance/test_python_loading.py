@@ -1,0 +1,344 @@
+"""What becomes of Python models that do not load, log, print, die, hang, or lack what they need?"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import python_catalogue
+import servers
+import triton
+from doors import CODES, Refused, differs, fp32, http_call, open_door, text
+from python_house import said, this_python_first
+
+START_S = 60
+
+
+@pytest.fixture(scope="module")
+def loading(launcher):
+    """A server in explicit mode over all models that do not load, and two that do."""
+    repository = launcher.copy_of("python_loading")
+    for name in python_catalogue.UNLOADABLE | python_catalogue.SILENT:
+        python_catalogue.put_broken(repository, name)
+    for name in ("py_identity", "py_add_sub", "py_auto", "py_speaks"):
+        python_catalogue.put(repository, python_catalogue.named(name))
+    flags = ["--model-control-mode=explicit", "--load-model=py_identity"]
+    with this_python_first(), launcher.running("python_loading", *flags, repository=repository) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["http", "grpc"])
+def loading_door(request: pytest.FixtureRequest, loading):
+    with open_door(request.param, loading) as found:
+        yield found
+
+
+def refusal_of(door, name: str) -> str:
+    with pytest.raises(Refused) as caught:
+        door.load(name)
+    assert caught.value.status == CODES["INVALID_ARG"][door.protocol == "grpc"]
+    return caught.value.text
+
+
+@pytest.mark.parametrize("name", python_catalogue.UNLOADABLE)
+def test_a_model_that_does_not_load_says_why(loading_door, name):
+    broken = python_catalogue.UNLOADABLE[name]
+    found = refusal_of(loading_door, name)
+    begin = f"load failed for model '{name}': version 1 is at UNAVAILABLE state: Internal: {broken.reason}"
+    assert found[: len(begin)] == begin, found
+    if broken.at:
+        assert found[len(begin) :].startswith("\n\nAt:\n  ") and broken.at in found, found
+    assert not loading_door.model_ready(name)
+    (state,) = {(one["state"], one["reason"][: 10 + len(broken.reason)]) for one in loading_door.index() if one["name"] == name}
+    assert state == ("UNAVAILABLE", f"Internal: {broken.reason}")
+    sent = fp32("INPUT0", [1, 2])
+    assert loading_door.infer("py_identity", [sent]).outputs["OUTPUT0"].raw == sent.raw
+
+
+@differs("2.51 waits for it for ever", run=False)
+def test_a_model_file_that_is_missing(loading_door):
+    found = refusal_of(loading_door, "py_missing")
+    assert found.startswith("load failed for model 'py_missing': version 1 is at UNAVAILABLE state: ")
+    assert "py_missing/1/model.py" in found
+
+
+@differs("2.51 waits for it for ever", run=False)
+def test_a_model_file_that_is_no_python_by_name(loading_door):
+    reason = python_catalogue.SILENT["py_file_name"].reason
+    assert reason in refusal_of(loading_door, "py_file_name")
+
+
+def test_loading_and_unloading_leaves_no_process(loading, loading_door):
+    before = children(loading.pid)
+    for _ in range(3):
+        loading_door.load("py_add_sub")
+        assert len(children(loading.pid)) == len(before) + 1
+        loading_door.unload("py_add_sub")
+        wait_for(lambda: children(loading.pid) == before)
+    wait_for(lambda: "add_sub is finalized" in loading.log_text())
+
+
+@differs("2.51 takes the compiled files that Python leaves for a change")
+def test_a_model_that_has_not_changed_is_not_loaded_anew(loading):
+    before = children(loading.pid)
+    with open_door("http", loading) as door:
+        door.load("py_identity")
+    assert children(loading.pid) == before
+
+
+def test_a_model_that_is_loaded_anew_has_a_new_process(loading, loading_door):
+    before = children(loading.pid)
+    source = loading.repository / "py_identity" / "1" / "model.py"
+    source.write_text(source.read_text() + f"# {loading_door.protocol}\n")
+    loading_door.load("py_identity")
+    wait_for(lambda: len(children(loading.pid)) == len(before) and children(loading.pid) != before)
+
+
+# ---------------------------------------------------------------------------------------------- processes
+
+
+def children(pid: int) -> set[int]:
+    """Processes that a server started, dead ones included as long as it has not taken leave of them."""
+    found = set()
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found |= set(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def wait_for(condition, limit_s: float = 20) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert condition()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] not in "ZX"
+
+
+def how(word: str):
+    return text("HOW", [word.encode()])
+
+
+def pid_of(door) -> int:
+    return int(np.frombuffer(door.infer("py_dying", [how("tell")]).outputs["PID"].raw, np.int64)[0])
+
+
+@differs("2.51 leaves some of them dead until they are loaded anew", run=False)
+@pytest.mark.parametrize("end", ["exit", "segv", "kill", "abort"])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_model_that_ends_its_own_process(python_dying, protocol, end):
+    with open_door(protocol, python_dying) as door:
+        before = pid_of(door)
+        with pytest.raises(Refused) as caught:
+            door.infer("py_dying", [how(end)])
+        assert caught.value.status == CODES["INTERNAL"][protocol == "grpc"]
+        assert caught.value.text.startswith("Stub process 'py_dying_0' is not healthy.")
+        after = pid_of(door)
+        assert after != before and children(python_dying.pid) == {after}
+
+
+@differs("2.51 leaves some of them dead until they are loaded anew", run=False)
+def test_a_process_that_is_killed_while_it_does_nothing(python_dying):
+    with open_door("http", python_dying) as door:
+        before = pid_of(door)
+        os.kill(before, signal.SIGKILL)
+        wait_for(lambda: not is_running(before))
+        answers = []
+        for _ in range(50):
+            try:
+                answers.append(pid_of(door))
+                break
+            except Refused as refusal:
+                # At most those that came before it was noticed.
+                assert "is not healthy" in refusal.text
+                time.sleep(0.05)
+        assert answers and answers[0] != before
+        wait_for(lambda: children(python_dying.pid) == set(answers))
+
+
+@pytest.fixture(scope="module")
+def python_dying(launcher):
+    repository = launcher.copy_of("python_dying")
+    tensors = python_catalogue.tensors
+    model = python_catalogue.python("py_dying", "dying", tensors(HOW="BYTES"), tensors(PID="INT64"))
+    python_catalogue.put(repository, model)
+    with this_python_first(), launcher.running("python_dying", repository=repository) as found:
+        yield found
+
+
+@differs("2.51 waits for ever", run=False)
+@pytest.mark.parametrize("where", ["idle", "in execute"])
+def test_a_model_that_never_ends_does_not_keep_the_server(launcher, where):
+    repository = launcher.copy_of(f"python_looping_{where[:2]}")
+    python_catalogue.put(repository, python_catalogue.vector("py_looping", "looping"))
+    name = f"python_looping_{where[:2]}"
+    with this_python_first(), launcher.running(name, "--exit-timeout-secs=2", repository=repository) as found:
+        (child,) = children(found.pid)
+        if where == "in execute":
+            document = '{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1],"data":[-1]}]}'
+            asking = subprocess.Popen(
+                [sys.executable, "-c", "import sys, urllib.request as u; u.urlopen(sys.argv[1], sys.argv[2].encode())",
+                 f"http://{found.http}/v2/models/py_looping/infer", document], stderr=subprocess.DEVNULL)
+            time.sleep(1)
+        since = time.monotonic()
+        found.process.terminate()
+        found.process.wait(30)
+        assert time.monotonic() - since < 25
+        wait_for(lambda: not is_running(child), 5)
+        if where == "in execute":
+            asking.wait(10)
+
+
+def test_a_server_that_is_killed_takes_its_models_along(launcher):
+    repository = launcher.copy_of("python_killed")
+    python_catalogue.put(repository, python_catalogue.vector("py_looping", "looping"))
+    with this_python_first(), launcher.running("python_killed", repository=repository) as found:
+        (child,) = children(found.pid)
+        found.process.kill()
+        found.process.wait()
+        wait_for(lambda: not is_running(child), 15)
+
+
+# ---------------------------------------------------------------------------------------------- what is said
+
+
+def say(door, level: str, what: str) -> None:
+    given = [text("LEVEL", [level.encode()]), text("TEXT", [what.encode()])]
+    assert said(door.infer("py_speaks", given)) == what
+
+
+@pytest.mark.parametrize(
+    ("level", "letter"), [("INFO", "I"), ("WARNING", "W"), ("ERROR", "E"), ("VERBOSE", "I")]
+)
+def test_what_a_model_logs_is_in_the_servers_log(python_server, python_door, level, letter):
+    what = f"{level} said over {python_door.protocol}"
+    say(python_door, level, what)
+    for manner in ("shortly", "by level"):
+        wait_for(lambda: f"{what} {manner}" in python_server.log_text())
+        (line,) = [line for line in python_server.log_text().splitlines() if f"{what} {manner}" in line]
+        assert line.startswith(letter), line
+        assert "model.py:" in line, line
+
+
+def test_logging_without_a_level_and_printing(python_server, python_door):
+    for level in ("default", "print"):
+        what = f"{level} said over {python_door.protocol}"
+        say(python_door, level, what)
+        wait_for(lambda: what in python_server.log_text())
+    assert "said when it was initialized" in python_server.log_text()
+
+
+def test_a_level_that_is_off_is_not_logged(loading, loading_door):
+    loading_door.load("py_speaks")
+    say(loading_door, "VERBOSE", "never seen")
+    say(loading_door, "INFO", "seen")
+    wait_for(lambda: "seen by level" in loading.log_text())
+    assert "never seen" not in loading.log_text()
+    loading_door.unload("py_speaks")
+    wait_for(lambda: "said when it was finalized" in loading.log_text())
+
+
+def test_a_model_that_prints_much(python_server, python_door):
+    say(python_door, "much", f"much over {python_door.protocol}")
+    last = f"19999 much over {python_door.protocol}"
+    wait_for(lambda: python_server.log_text().count(last) == 2)
+
+
+def test_a_model_that_says_what_is_no_text(python_door):
+    say(python_door, "INFO", "two\nlines, a \x00, \x1b[31m and grün")
+
+
+# ---------------------------------------------------------------------------------------------- flags, interpreters
+
+
+@pytest.fixture
+def run(launcher):
+    """Runs a server with one Python model to its end, which must be a refusal to start: what it wrote."""
+    repository = launcher.scratch / f"python_flags_{time.monotonic_ns()}"
+    repository.mkdir()
+    python_catalogue.put(repository, python_catalogue.named("py_identity"))
+
+    def call(*flags: str, environment=None) -> str:
+        if launcher.oracle:
+            command, found = triton.command(repository, launcher.scratch)
+        else:
+            command, found = servers.nerite_command(repository)
+        http, grpc, metrics = servers.free_ports(3)
+        ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
+        done = subprocess.run(
+            [*command, *ports, *flags], env=found | (environment or {}), stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=START_S,
+        )
+        assert done.returncode != 0
+        return done.stdout.decode(errors="replace")
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("shm-default-byte-size=1000", "shm-default-byte-size can't be smaller than 4 MiBs"),
+        ("shm-growth-byte-size=0", "shm-growth-byte-size can't be smaller than or equal to zero."),
+        ("stub-timeout-seconds=0", "stub-timeout-seconds can't be smaller than or equal to zero."),
+        ("shm-region-prefix-name=", "option format is '<backend name>,<setting>=<value>'. Got python,shm-region-prefix-name="),
+        pytest.param(
+            "shm-region-prefix-name=a/b", "Invalid shared memory region name: contains invalid characters",
+            marks=differs("2.51 takes it, and fails to make its memory"),
+        ),
+        ("thread-pool-size=0", "thread-pool-size can't be less than 1."),
+    ],
+)
+def test_settings_that_are_refused(run, setting, text):
+    with this_python_first():
+        assert text in run(f"--backend-config=python,{setting}")
+
+
+def test_settings_of_the_pool_are_accepted(launcher):
+    flags = [
+        "--backend-config=python,shm-default-byte-size=4194304", "--backend-config=python,shm-growth-byte-size=1048576",
+        "--backend-config=python,stub-timeout-seconds=60", "--backend-config=python,shm-region-prefix-name=mine_",
+        "--backend-config=python,thread-pool-size=4", "--backend-config=python,shm_message_queue_size=10",
+    ]  # fmt: skip
+    repository = launcher.copy_of("python_settings")
+    python_catalogue.put(repository, python_catalogue.named("py_identity"))
+    with this_python_first(), launcher.running("python_settings", *flags, repository=repository) as found:
+        with open_door("http", found) as door:
+            assert door.infer("py_identity", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
+
+
+@differs("2.51 brings a stub with an interpreter inside", run=False)
+def test_an_interpreter_without_numpy(run, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    path = f"{tmp_path / 'bare' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    found = run(environment={"PATH": path})
+    assert "numpy" in found and str(tmp_path / "bare" / "bin" / "python3") in found
+    assert "pip install numpy" in found
+
+
+@differs("2.51 brings a stub with an interpreter inside", run=False)
+def test_no_interpreter_at_all(run, tmp_path):
+    found = run(environment={"PATH": str(tmp_path)})
+    assert "py_identity" in found and "python3" in found
+
+
+@differs("2.51 has them")
+def test_a_decoupled_model_is_refused_with_the_reason(launcher):
+    repository = launcher.copy_of("python_decoupled")
+    shutil.copytree(launcher.catalogue / "repeat_int32", repository / "repeat_int32")
+    with this_python_first(), launcher.running("python_decoupled", "--exit-on-error=false", repository=repository) as found:
+        index = http_call(found.http, "POST", "/v2/repository/index").ok().json
+        assert index[0]["state"] == "UNAVAILABLE"
+        assert "which this version of nerite does not have yet" in index[0]["reason"]
