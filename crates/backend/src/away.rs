@@ -8,6 +8,7 @@
 //! given that device's memory as it is ([`Reach`]), and the rest of it the same way as the others.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nerite_memory::{Buffer, Extent, Reason, Slot, Staging};
 use nerite_request::{Output, Request, Status, Wanted};
@@ -36,10 +37,11 @@ impl Staged {
     }
 }
 
-impl Instance for Staged {
-    fn run(&mut self, batch: Batch) {
+impl Staged {
+    /// The batch as the instance sees it; `None` if nothing of it could be brought.
+    fn home(&self, batch: Batch) -> Option<Batch> {
         if !batch.jobs.iter().any(|job| job.is_away(&self.carry.reach)) {
-            return self.instance.run(batch);
+            return Some(batch);
         }
         let Batch { jobs, meter } = batch;
         let times = Times::begin();
@@ -52,13 +54,23 @@ impl Instance for Staged {
                 Err(error) => job.finish(Err(error), times, &*meter),
             }
         }
-        if !ready.is_empty() {
-            self.instance.run(Batch { jobs: ready, meter });
+        (!ready.is_empty()).then_some(Batch { jobs: ready, meter })
+    }
+}
+
+impl Instance for Staged {
+    fn run(&mut self, batch: Batch) {
+        if let Some(batch) = self.home(batch) {
+            self.instance.run(batch);
         }
     }
 
-    fn waits(&self) -> bool {
-        self.instance.waits()
+    fn begin(&mut self, batch: Batch, patience: Duration) -> bool {
+        self.home(batch).is_none_or(|batch| self.instance.begin(batch, patience))
+    }
+
+    fn finish(&mut self) {
+        self.instance.finish();
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_instance_group::Kind;
@@ -105,11 +106,16 @@ pub trait Instance: Send {
     /// Answers every job of the batch, now or later.
     fn run(&mut self, batch: Batch);
 
-    /// Whether it waits for somebody else's work, such as another process: however quick it was so far, it may hang, and must
-    /// not do so on a front end's thread.
-    fn waits(&self) -> bool {
-        false
+    /// As [`Instance::run`], on a thread that has other work: an instance that waits for somebody else (another process, say)
+    /// waits no longer than `patience` and says `false` if the answer is not there by then. Another thread then calls
+    /// [`Instance::finish`].
+    fn begin(&mut self, batch: Batch, _patience: Duration) -> bool {
+        self.run(batch);
+        true
     }
+
+    /// Waits for the rest of what [`Instance::begin`] left.
+    fn finish(&mut self) {}
 }
 
 /// Jobs that run together.

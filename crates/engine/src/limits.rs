@@ -1,13 +1,19 @@
 //! How large may things of the engine become?
 
+use std::time::Duration;
+
 /// A model whose runs take less than this on the average runs on the thread that brought the request, in ns.
 pub const QUICK_NS_MAX: u64 = 150_000;
 /// Runs to be seen before a model is called quick.
 pub const QUICK_RUNS_MIN: u64 = 3;
 /// Requests with more input bytes than this never run on the thread that brought them.
 pub const QUICK_BYTES_MAX: usize = 1 << 20;
+/// How long such a thread waits for an instance whose work is done elsewhere, in another process say; then a worker waits.
+pub const QUICK_PATIENCE: Duration = Duration::from_micros(250);
 /// Jobs that one thread runs in a row for others before it goes back to its own work.
 pub const QUICK_RUNS_IN_A_ROW: usize = 8;
 
+const _: () =
+    assert!(QUICK_PATIENCE.as_micros() * QUICK_RUNS_IN_A_ROW as u128 <= 2_000, "the same for those that wait");
 const _: () =
     assert!(QUICK_NS_MAX * QUICK_RUNS_IN_A_ROW as u64 <= 2_000_000, "a front end's thread must stay responsive");

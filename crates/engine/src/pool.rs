@@ -20,7 +20,7 @@ use nerite_backend::{Batch, Instance, Job, Meter, now_ns};
 use nerite_request::{Code, Status};
 use nerite_schedule::{Arrival, InstanceId, Refusal, Scheduler, Step, Ticket};
 
-use crate::limits::{QUICK_BYTES_MAX, QUICK_NS_MAX, QUICK_RUNS_IN_A_ROW, QUICK_RUNS_MIN};
+use crate::limits::{QUICK_BYTES_MAX, QUICK_NS_MAX, QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW, QUICK_RUNS_MIN};
 
 /// The instances of one model version and the jobs that wait for them.
 pub struct Pool(Arc<Shared>);
@@ -33,8 +33,6 @@ struct Shared {
     pace: Pace,
     threads: Mutex<Vec<JoinHandle<()>>>,
     workers_max: usize,
-    /// Whether an instance waits for others when it runs: then only workers run it.
-    waits: bool,
 }
 
 struct State {
@@ -58,6 +56,8 @@ struct Run {
     at: InstanceId,
     instance: Box<dyn Instance>,
     jobs: Vec<Job>,
+    /// When the jobs were begun, if they were: the instance has them, and is waited for.
+    begun: Option<u64>,
 }
 
 impl Pool {
@@ -69,7 +69,6 @@ impl Pool {
         meter: Arc<dyn Meter>,
     ) -> Pool {
         let workers_max = instances.len();
-        let waits = instances.iter().any(|instance| instance.waits());
         let state = State {
             scheduler,
             last: Ticket(0),
@@ -89,7 +88,6 @@ impl Pool {
             pace: Pace::default(),
             threads: Mutex::default(),
             workers_max,
-            waits,
         }))
     }
 
@@ -99,7 +97,7 @@ impl Pool {
     #[allow(clippy::result_large_err)]
     pub fn submit(&self, job: Job) -> Result<(), (Job, Refusal)> {
         let shared = &self.0;
-        let quick = !shared.waits && shared.pace.is_quick(&job);
+        let quick = shared.pace.is_quick(&job);
         let mut state = shared.lock();
         let ticket = Ticket(state.last.0 + 1);
         let arrival = Arrival { ticket, rows: job.rows().max(1) };
@@ -172,7 +170,7 @@ impl State {
         let jobs = tickets.filter_map(|ticket| self.waiting.remove(&ticket)).collect();
         let instance = self.instances.get_mut(batch.instance.0).and_then(Option::take);
         let instance = instance.expect("the scheduler names instances that it was told are idle");
-        Some(Run { at: batch.instance, instance, jobs })
+        Some(Run { at: batch.instance, instance, jobs, begun: None })
     }
 
     /// Takes an instance back and asks what comes next on it.
@@ -215,7 +213,7 @@ impl Shared {
         let mut state = self.lock();
         state.workers -= 1;
         while state.workers == 0 {
-            let Some(Run { at, instance, jobs }) = state.ready.pop_front() else { return };
+            let Some(Run { at, instance, jobs, .. }) = state.ready.pop_front() else { return };
             if let Some(next) = state.give_back(at, instance) {
                 state.ready.push_back(next);
             }
@@ -279,7 +277,14 @@ impl Shared {
     fn run_in_a_row(self: &Arc<Self>, run: Run) {
         let mut next = run;
         for turn in 1.. {
-            let (at, instance) = self.run(next);
+            let (at, instance) = match self.begin(next) {
+                Ok(done) => done,
+                Err(begun) => {
+                    let mut state = self.lock();
+                    state.ready.push_back(begun);
+                    return self.wake_one(state);
+                }
+            };
             let mut state = self.lock();
             let Some(more) = state.give_back(at, instance) else {
                 if state.closed {
@@ -304,20 +309,48 @@ impl Shared {
         jobs
     }
 
+    /// On a worker: from beginning to end, or from where another thread left it.
     fn run(&self, run: Run) -> (InstanceId, Box<dyn Instance>) {
-        let Run { at, mut instance, jobs } = run;
-        let jobs = if jobs.iter().any(Job::is_cancelled) { self.without_cancelled(jobs) } else { jobs };
-        if jobs.is_empty() {
+        let Run { at, mut instance, jobs, begun } = run;
+        let batch = self.batch(jobs);
+        if begun.is_none() && batch.jobs.is_empty() {
             return (at, instance);
         }
-        let start = now_ns();
-        let batch = Batch { jobs, meter: Arc::clone(&self.meter) };
-        // A runtime that panics loses its jobs, which answer themselves; the server and the other models go on.
-        if catch_unwind(AssertUnwindSafe(|| instance.run(batch))).is_err() {
-            log::error!("model '{}' panicked; its request was answered with an error", self.name);
-        }
+        let start = begun.unwrap_or_else(now_ns);
+        self.catching(|| if begun.is_some() { instance.finish() } else { instance.run(batch) });
         self.pace.note(now_ns().saturating_sub(start));
         (at, instance)
+    }
+
+    /// On a thread that has other work: gives the run back if it takes longer than such a thread may wait.
+    // The run comes back on a path that is taken seldom; a box would cost every request an allocation.
+    #[allow(clippy::result_large_err)]
+    fn begin(&self, run: Run) -> Result<(InstanceId, Box<dyn Instance>), Run> {
+        let Run { at, mut instance, jobs, .. } = run;
+        let batch = self.batch(jobs);
+        if batch.jobs.is_empty() {
+            return Ok((at, instance));
+        }
+        let start = now_ns();
+        if self.catching(|| instance.begin(batch, QUICK_PATIENCE)).unwrap_or(true) {
+            self.pace.note(now_ns().saturating_sub(start));
+            return Ok((at, instance));
+        }
+        Err(Run { at, instance, jobs: Vec::new(), begun: Some(start) })
+    }
+
+    fn batch(&self, jobs: Vec<Job>) -> Batch {
+        let jobs = if jobs.iter().any(Job::is_cancelled) { self.without_cancelled(jobs) } else { jobs };
+        Batch { jobs, meter: Arc::clone(&self.meter) }
+    }
+
+    /// A runtime that panics loses its jobs, which answer themselves; the server and the other models go on.
+    fn catching<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let done = catch_unwind(AssertUnwindSafe(work)).ok();
+        if done.is_none() {
+            log::error!("model '{}' panicked; its request was answered with an error", self.name);
+        }
+        done
     }
 }
 

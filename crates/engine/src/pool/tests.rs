@@ -100,36 +100,49 @@ fn a_cancelled_job_does_not_run_and_a_closed_pool_gives_jobs_back() {
     assert!(pool.submit(job(2, &to).0).is_err());
 }
 
-/// Says on which thread it ran.
+/// Has its work done elsewhere: it is ready at once, or only when somebody waits for it.
 struct Elsewhere {
-    waits: bool,
-    seen: Arc<Mutex<Vec<std::thread::ThreadId>>>,
+    ready: bool,
+    begun: Option<Batch>,
+    finished: Arc<Mutex<Vec<std::thread::ThreadId>>>,
 }
 
 impl Instance for Elsewhere {
     fn run(&mut self, batch: Batch) {
-        self.seen.lock().unwrap().push(std::thread::current().id());
-        batch.jobs.into_iter().for_each(|job| job.finish(Ok(()), Times::begin(), &*batch.meter));
+        self.begun = Some(batch);
+        self.finish();
     }
 
-    fn waits(&self) -> bool {
-        self.waits
+    fn begin(&mut self, batch: Batch, _: Duration) -> bool {
+        self.begun = Some(batch);
+        if self.ready {
+            self.finish();
+        }
+        self.ready
+    }
+
+    fn finish(&mut self) {
+        self.finished.lock().unwrap().push(std::thread::current().id());
+        let Batch { jobs, meter } = self.begun.take().unwrap();
+        jobs.into_iter().for_each(|job| job.finish(Ok(()), Times::begin(), &*meter));
     }
 }
 
 #[test]
-fn a_model_that_waits_for_others_never_runs_on_the_thread_that_brought_the_request() {
-    for waits in [true, false] {
-        let seen = Arc::default();
-        let instance = Box::new(Elsewhere { waits, seen: Arc::clone(&seen) }) as Box<dyn Instance>;
+fn what_is_not_ready_in_time_is_waited_for_by_a_worker_and_answered_once() {
+    for ready in [false, true] {
+        let finished = Arc::default();
+        let instance = Box::new(Elsewhere { ready, begun: None, finished: Arc::clone(&finished) }) as Box<dyn Instance>;
         let pool = Pool::new("test", vec![instance], Box::new(nerite_schedule::Fifo::new(1)), Arc::new(NoMeter));
         let (to, answers) = mpsc::channel();
         for id in 0..20 {
             assert!(pool.submit(job(id, &to).0).is_ok());
-            answers.recv().unwrap();
+            assert_eq!(answers.recv().unwrap().id, id.to_string());
         }
         pool.close();
-        let here = seen.lock().unwrap().iter().any(|thread| *thread == std::thread::current().id());
-        assert_eq!(here, !waits);
+        let finished = finished.lock().unwrap();
+        let here = finished.iter().filter(|thread| **thread == std::thread::current().id()).count();
+        assert_eq!(finished.len(), 20);
+        assert_eq!(here > 0, ready, "{here} of 20 ended on the thread that brought them");
     }
 }
