@@ -2,7 +2,7 @@
 """How does nerite compare with the real Triton, in the same run on the same machine?
 
     cargo build --release -p nerite-server -p nerite-bench
-    python benches/compare.py                        # about 13 minutes; --quick for 3
+    python benches/compare.py                        # about 17 minutes; --quick for 4
     python benches/compare.py --only load --bytes 64,4M --concurrency 1
 
 Both servers run side by side, and `nerite-bench` measures one cell on one, then the same cell on the other, then the
@@ -38,7 +38,7 @@ sys.path.insert(0, str(ROOT / "tests" / "conformance"))
 import servers  # noqa: E402
 import triton  # noqa: E402
 
-SECTIONS = ("load", "trip", "growth", "models", "network", "start", "memory", "size")
+SECTIONS = ("load", "python", "trip", "growth", "models", "network", "start", "memory", "size")
 SIZES = ("64", "4K", "256K", "4M", "64M")
 CONCURRENCY = ("1", "16")
 READY_LIMIT_S = 60
@@ -49,15 +49,7 @@ MODELS = (1, 500)
 REQUESTS = 1_000_000
 
 PYTHON_IDENTITY = "identity in Python"
-ECHO_MODEL = '''\
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        inputs = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", one)]) for one in inputs]
-'''
+ECHO_MODEL = (ROOT / "benches" / "peer" / "identity.py").read_text()
 
 
 @dataclasses.dataclass
@@ -290,8 +282,9 @@ def judge(target: Target | None, ratios: dict[str, float], p50_us: float, copy_u
     return promise, f"**missed: {', '.join(missed)}**" if missed else "met"
 
 
-def measure_grid(sides: list[Side], grid: list[Cell], options) -> tuple[dict, dict]:
-    """Results by cell and side, and the time of a copy by cell, taken beside the cells that are held against it."""
+def measure_grid(sides: list[Side], grid: list[Cell], aim, options) -> tuple[dict, dict]:
+    """Results by cell and side, and the time of a copy by cell, taken beside the cells that are held against it; `aim` tells
+    a cell's target."""
     found: dict = {}
     copies: dict = {}
     for run in range(options.runs):
@@ -299,16 +292,15 @@ def measure_grid(sides: list[Side], grid: list[Cell], options) -> tuple[dict, di
             # Who goes first alternates, so that neither always meets the caches the other left.
             for side in sides if (run + at) % 2 == 0 else reversed(sides):
                 found.setdefault((cell, side.name), []).append(measure_cell(side, cell, options))
-            target = target_of(cell)
+            target = aim(cell)
             if target and target.over_copy_us is not None:
                 copies.setdefault(cell, []).extend(bench("memcpy", f"--bytes={cell[2]}"))
             note(f"  run {run + 1}/{options.runs}, cell {at + 1}/{len(grid)}: {' '.join(cell)}")
     return found, copies
 
 
-def load_table(sides: list[Side], options) -> list[str]:
-    grid = cells(options)
-    found, copies = measure_grid(sides, grid, options)
+def load_table(sides: list[Side], grid: list[Cell], aim, options) -> list[str]:
+    found, copies = measure_grid(sides, grid, aim, options)
     ours, theirs = (side.name for side in sides)
     lines = [
         f"| request | infer/s {ours} | {theirs} | ratio | p50 µs {ours} | {theirs} | ratio "
@@ -324,10 +316,45 @@ def load_table(sides: list[Side], options) -> list[str]:
             ratios[key] = pair[0] / pair[1] if pair[1] else math.nan
             columns += [f"{value:,.{digits}f}" for value in pair] + [ratio(*pair)]
         copy_us = median(copies[cell], "p50_us") if cell in copies else None
-        columns += judge(target_of(cell), ratios, median(found[cell, ours], "p50_us"), copy_us)
+        columns += judge(aim(cell), ratios, median(found[cell, ours], "p50_us"), copy_us)
         name = f"{'gRPC' if protocol == 'grpc' else 'HTTP'} {placement}, {size} B, c{concurrency}"
         lines.append(f"| {name} | {' | '.join(columns)} |")
     return lines
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A Python model: T5
+
+PYTHON_SIZES = ("64", "256K", "4M", "64M")
+
+
+def python_sides(sides: list[Side], scratch: pathlib.Path) -> list[Side]:
+    """Both servers over the same identity in Python, in the same interpreter with the same numpy."""
+    found = []
+    for side in sides:
+        repository = scratch / f"python_{side.command[0].rsplit('/', 1)[-1]}"
+        if not repository.exists():
+            write_identity(repository, "python")
+        command = [part.replace(str(side.repository), str(repository)) for part in side.command]
+        path = f"{triton.environment_path() / 'bin'}{os.pathsep}{side.environment['PATH']}"
+        environment = side.environment | {"PATH": path}
+        found.append(Side(side.name, PYTHON_IDENTITY, command, environment, repository))
+    return found
+
+
+def python_target_of(cell: Cell) -> Target | None:
+    size = byte_count(cell[2])
+    if size <= 64:
+        return Target("T5", cpu_max=1 / 2, p50_max=1 / 2)
+    return Target("T5", p50_max=1 / 3) if size >= 4 << 20 else None
+
+
+def python_table(sides: list[Side], scratch: pathlib.Path, options) -> list[str]:
+    """CPU is that of the server and its children together."""
+    sizes, concurrency = options.bytes or PYTHON_SIZES, options.concurrency or CONCURRENCY
+    grid = [(protocol, "shm", size, many) for size in sizes for many in concurrency for protocol in ("grpc", "http")]
+    with running(pair := python_sides(sides, scratch), scratch):
+        return load_table(pair, grid, python_target_of, options)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -443,10 +470,11 @@ def time_start(side: Side, model: str, scratch: pathlib.Path) -> float:
 def start_table(sides: list[Side], scratch: pathlib.Path) -> list[str]:
     lines = [f"| start to ready with one model | ms, median of {STARTS} |", "|---|--:|"]
     models = ["identity_fp32"] + ["digits"] * bool(importlib.util.find_spec("onnxruntime"))
-    for side in sides:
-        for model in models:
-            times = [time_start(side, model, scratch) for _ in range(STARTS)]
-            lines.append(f"| {side.name}, {model} | {statistics.median(times):.0f} |")
+    rows = [(side, model, model) for side in sides for model in models]
+    rows += [(side, "identity_fp32", PYTHON_IDENTITY) for side in python_sides(sides, scratch)]
+    for side, model, name in rows:
+        times = [time_start(side, model, scratch) for _ in range(STARTS)]
+        lines.append(f"| {side.name}, {name} | {statistics.median(times):.0f} |")
     return lines
 
 
@@ -549,12 +577,14 @@ def main() -> None:
         if {"load", "growth", "network"} & set(wanted):
             with running(sides, scratch):
                 if "load" in wanted:
-                    show("Load", lambda: load_table(sides, options))
+                    show("Load", lambda: load_table(sides, cells(options), target_of, options))
                 if "network" in wanted:
                     show("A small network", lambda: network_table(sides, options))
                 if "growth" in wanted:
                     show("Growth", lambda: growth_table(sides, options))
                     show("Many requests", lambda: requests_table(sides[0], options))
+        if "python" in wanted:
+            show("A Python model by shm", lambda: python_table(sides, scratch, options))
         if "models" in wanted:
             show("Many models", lambda: models_table(sides, scratch, options))
         if "memory" in wanted:
