@@ -1,0 +1,198 @@
+"""Where does the response of one request go, and what did the model send so far?"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Optional, Sequence
+
+import numpy as np
+
+from .channel import Channel, Ended, Side
+from .errors import TritonModelException
+from .memory import Memory
+from .requests import FLAG_FINAL, InferenceResponse, InferenceResponseSender
+from .tensors import DATATYPES, NUMPY_DTYPES, Tensor, encoded, encoded_bytes, write_elements
+
+# From this size on it is worth asking whether the model computed straight into the place.
+_IN_PLACE_BYTES_MIN = 4096
+
+
+class Refused(Exception):
+    """The server has no memory for an output."""
+
+
+class Conversation:
+    """The channel as the threads of a model use it while a batch is executed: one question at a time, none afterwards."""
+
+    def __init__(self, channel: Channel, side: Side) -> None:
+        self.channel = channel
+        self.side = side
+        self.memory = Memory()
+        self.lock = threading.Lock()
+        # Tells those who wait for a response that there may be one.
+        self.news = threading.Condition(threading.Lock())
+        # Which execution is under way; questions of another one are not asked.
+        self.turn = 0
+
+    def ask_place(self, turn: int, index: int, name: str, byte_size: int) -> tuple[int, int, int]:
+        """Asks for memory for an output of the batch's request ``index``: segment, offset, capacity."""
+        with self.lock:
+            if turn != self.turn:
+                raise TritonModelException("The request has been answered already.")
+            self.channel.send({"need": [index, name, byte_size]})
+            while True:
+                message, descriptors = self.channel.receive()
+                if message.get("forget"):
+                    self.memory.forget(message["forget"])
+                if message.get("map"):
+                    self.memory.map(message["map"], descriptors)
+                if "error" in message:
+                    raise Refused(message["error"])
+                if "at" in message:
+                    segment, offset, capacity = message["at"]
+                    return segment, offset, capacity
+
+
+class Answer:
+    """The response of one request of a batch in the making."""
+
+    __slots__ = ("_talk", "_turn", "_index", "_number", "_wanted", "_is_placed", "_sender", "_is_closed", "_lock", "response")
+
+    def __init__(self, talk: Conversation, index: int, wire: dict[str, Any]) -> None:
+        self._talk = talk
+        self._turn = talk.turn
+        self._index = index
+        self._number: int = wire["number"]
+        # Name -> the place of the output: [name, segment, offset, capacity, fixed].
+        self._wanted: dict[str, list[Any]] = {output[0]: output for output in wire["outputs"]}
+        self._is_placed = False
+        self._sender: Optional[weakref.ref[InferenceResponseSender]] = None
+        self._is_closed = False
+        self._lock: Optional[threading.Lock] = None
+        # What will be told to the server.
+        self.response: Optional[dict[str, Any]] = None
+
+    def is_cancelled(self) -> bool:
+        """Whether the client gave the request up."""
+        return self._talk.side.is_cancelled(self._number)
+
+    def sender(self) -> InferenceResponseSender:
+        """The one sender of this request."""
+        found = self._sender() if self._sender is not None else None
+        if found is None:
+            self._lock = self._lock or threading.Lock()
+            found = InferenceResponseSender(self)
+            self._sender = weakref.ref(found)
+        return found
+
+    def sender_if_used(self) -> Optional[InferenceResponseSender]:
+        """The sender, if the model still has it."""
+        return self._sender() if self._sender is not None else None
+
+    def send(self, response: Optional[InferenceResponse], flags: int) -> None:
+        """What a sender does; the rules and their words are Triton's."""
+        if flags not in (0, FLAG_FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if response is None and flags == 0:
+            raise TritonModelException("Inference Response object must be provided when the response flags is set to zero.")
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError(f"send(): expected an InferenceResponse, found type '{type(response)}'")
+        assert self._lock is not None, "the lock is made with the sender"
+        with self._lock:
+            if self._is_closed:
+                raise TritonModelException("Unable to send response. Response sender has been closed.")
+            if response is None and self.response is None:
+                raise TritonModelException(
+                    "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
+                )
+            if response is not None and self.response is not None:
+                raise TritonModelException("Unable to send response. Non-decoupled model cannot send more than one response.")
+            if response is not None:
+                self.write(response)
+            self._is_closed = flags == FLAG_FINAL
+        with self._talk.news:
+            self._talk.news.notify_all()
+
+    def close(self) -> None:
+        """After this nothing can be sent: the batch is answered."""
+        if self._lock is not None:
+            with self._lock:
+                self._is_closed = True
+
+    def fail(self, code: str, text: str) -> None:
+        """Answers with an error."""
+        self.response = {"error": [code, text]}
+
+    def write(self, response: InferenceResponse) -> None:
+        """Puts the outputs where they belong; those that nobody asked for are left out."""
+        error = response._error
+        if error is not None:
+            self.fail(error.code().name, error.message())
+            return
+        try:
+            outputs = []
+            for tensor in response._outputs:
+                place = self._wanted.get(tensor._name)
+                if place is not None:
+                    outputs.append(self._put(tensor, place))
+            self.response = {"outputs": outputs, "parameters": response._parameters or {}}
+        except Ended:
+            raise
+        except Refused as refused:
+            self.fail("INTERNAL", str(refused))
+        except Exception as broken:  # noqa: BLE001 - an element's own __str__, for one
+            self.fail("INTERNAL", f"output '{tensor._name}' could not be written: {type(broken).__name__}: {broken}")
+
+    def _put(self, tensor: Tensor, place: list[Any]) -> list[Any]:
+        """Writes one output, once, straight to its place; returns how the server is told."""
+        array = tensor.array()
+        datatype = tensor.datatype
+        if datatype == "BYTES":
+            return self._put_bytes(tensor._name, array, place)
+        byte_size = array.nbytes
+        if place[1] is None or byte_size > place[3]:
+            if place[4] or not byte_size:
+                return [tensor._name, datatype, array.shape, None, 0, byte_size]
+            self._enlarge(place, byte_size)
+        memory, offset = self._talk.memory.bytes[place[1]], place[2]
+        view = np.ndarray(array.shape, NUMPY_DTYPES[datatype], memory, offset)
+        if not ((self._is_placed or byte_size >= _IN_PLACE_BYTES_MIN) and _is_there(array, view)):
+            view[...] = array
+        return [tensor._name, datatype, array.shape, place[1], offset, byte_size]
+
+    def _put_bytes(self, name: str, array: np.ndarray, place: list[Any]) -> list[Any]:
+        elements = encoded(array)
+        byte_size = encoded_bytes(elements)
+        if place[1] is None or byte_size > place[3]:
+            if place[4] or not byte_size:
+                return [name, "BYTES", array.shape, None, 0, byte_size]
+            self._enlarge(place, byte_size)
+        write_elements(elements, self._talk.memory.bytes[place[1]], place[2])
+        return [name, "BYTES", array.shape, place[1], place[2], byte_size]
+
+    def _enlarge(self, place: list[Any], byte_size: int) -> None:
+        """Exchanges a guessed place for one that is large enough."""
+        place[1:4] = self._talk.ask_place(self._turn, self._index, place[0], byte_size)
+
+    def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        """An array over the place of an output; an ordinary one where there is none that fits."""
+        dtype = np.dtype(dtype)
+        datatype = DATATYPES.get(dtype.num)
+        if datatype is None or datatype == "BYTES" or not dtype.isnative:
+            raise TritonModelException(f"Output '{name}' of dtype {dtype} cannot be computed in place.")
+        place = self._wanted.get(name)
+        byte_size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if place is None or (place[4] and (place[1] is None or byte_size > place[3])):
+            return np.empty(shape, dtype)
+        if place[1] is None or byte_size > place[3]:
+            self._enlarge(place, byte_size)
+        self._is_placed = True
+        return np.ndarray(shape, dtype, self._talk.memory.bytes[place[1]], place[2])
+
+
+def _is_there(array: np.ndarray, view: np.ndarray) -> bool:
+    """Whether the array is the memory at the place already."""
+    if not array.flags.c_contiguous or not array.dtype.isnative:
+        return False
+    return bool(array.__array_interface__["data"][0] == view.__array_interface__["data"][0])

@@ -1,0 +1,169 @@
+"""How does a batch of requests become responses?
+
+``execute`` is called once with all of them, and what it returns is held to the rules of Triton's default mode, in its words.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from typing import Any, Callable
+
+import numpy as np
+
+from .answer import Answer, Conversation
+from .channel import Ended
+from .errors import CALLERS, told
+from .memory import Memory
+from .requests import InferenceRequest, InferenceResponse
+from .tensors import BrokenInput, Tensor, decoded
+
+# A response that is sent after execute returned holds up the instance; not for ever.
+LATE_RESPONSE_S = 60.0
+_LOOK_AGAIN_S = 0.05
+
+NO_RESPONSE = "the model returned None for this request, and its response sender sent no response"
+LATE_RESPONSE = f"the model returned None for this request, and its response sender sent no response within {LATE_RESPONSE_S:.0f} s"
+
+
+def call(function: Callable[..., Any], *given: Any) -> Any:
+    """Calls what belongs to the model: what an error tells ends here."""
+    return function(*given)
+
+
+CALLERS.add(call.__code__)
+
+
+# The thread that leaves when the server is gone.
+LEAVER = "nerite-end"
+NOTHING = np.empty(0, np.uint8)
+
+
+class ModelFailed(Exception):
+    """A rule was broken by the model; the text is for the client."""
+
+
+def execute(model: Any, path: str, talk: Conversation, command: dict[str, Any]) -> dict[str, Any]:
+    """Answers the command ``execute``: runs the batch through the model and writes its outputs."""
+    talk.turn += 1
+    wires = command["requests"]
+    answers = [Answer(talk, index, wire) for index, wire in enumerate(wires)]
+    spent_us = 0
+    try:
+        requests = _requests(wires, answers, talk.memory)
+        if requests:
+            started = time.perf_counter_ns()
+            returned = _run(model, path, requests)
+            spent_us = (time.perf_counter_ns() - started) // 1000
+            _collect(returned, requests, talk)
+        message = {"responses": [answer.response for answer in answers], "infer_us": spent_us}
+    except Ended:
+        raise
+    except ModelFailed as failed:
+        message = {"error": str(failed)}
+    except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt, too, fail the batch alone
+        message = {"error": told(error)}
+    with talk.lock:
+        talk.turn += 1
+    for answer in answers:
+        answer.close()
+    message["lost"] = talk.memory.lost(_segments(wires)) if talk.memory.has_regions() else []
+    return message
+
+
+def _requests(wires: list[dict[str, Any]], answers: list[Answer], memory: Memory) -> list[InferenceRequest]:
+    """What the model will see; a request whose inputs are broken is answered at once and left out."""
+    made = []
+    for wire, answer in zip(wires, answers):
+        inputs = []
+        try:
+            for name, datatype, shape, segment, offset, byte_size in wire["inputs"]:
+                # A tensor without bytes needs no place.
+                held = memory.bytes[segment] if segment is not None else NOTHING
+                if datatype == "BYTES":
+                    inputs.append(Tensor._of(name, datatype, decoded(held, offset, byte_size, shape, name)))
+                else:
+                    inputs.append(Tensor._over(name, datatype, shape, held, offset))
+        except BrokenInput as broken:
+            answer.fail("INVALID_ARG", str(broken))
+            continue
+        made.append(InferenceRequest._of(wire, inputs, answer))
+    return made
+
+
+def _run(model: Any, path: str, requests: list[InferenceRequest]) -> Any:
+    """Calls the model; waits if it answers with a coroutine."""
+    run = getattr(model, "execute", None)
+    if run is None:
+        raise ModelFailed(f"Python model {path} does not implement `execute` method.")
+    # The list is the model's; ours stays as it is.
+    return settled(call(run, requests[:]))
+
+
+def settled(returned: Any) -> Any:
+    """What the model returned; if that is a coroutine, what comes of it."""
+    if type(returned) is list or not inspect.isawaitable(returned):
+        return returned
+    from . import loop
+
+    return loop.awaited(returned)
+
+
+def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation) -> None:
+    """Holds what was returned to the rules, and writes the responses."""
+    if returned is None:
+        returned = [None] * len(requests)
+    if not isinstance(returned, list):
+        raise ModelFailed(f"Expected a list in the execute return, found type '{type(returned)}'.")
+    if len(returned) != len(requests):
+        raise ModelFailed(
+            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+            f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(returned)}\n"
+        )
+    for response in returned:
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise ModelFailed(
+                f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(response)}'."
+            )
+    late = []
+    for request, response in zip(requests, returned):
+        answer = request._answer
+        assert answer is not None, "requests of a batch have one"
+        if response is None:
+            late.append(answer)
+        elif answer.response is None:
+            answer.write(response)
+        else:
+            talk.side.log("ERROR", "a response was returned for a request that its response sender had answered; the first counts")
+    requests.clear()
+    for answer in late:
+        _await_sender(answer, talk)
+
+
+def _await_sender(answer: Answer, talk: Conversation) -> None:
+    """Waits for a response that a thread of the model's may still send: as long as there is a sender, and a thread to use it."""
+    deadline = time.monotonic() + LATE_RESPONSE_S
+    with talk.news:
+        while answer.response is None:
+            if answer.sender_if_used() is None or not _may_be_sent():
+                answer.fail("INTERNAL", NO_RESPONSE)
+            elif time.monotonic() > deadline:
+                answer.fail("INTERNAL", LATE_RESPONSE)
+            else:
+                talk.news.wait(_LOOK_AGAIN_S)
+
+
+def _may_be_sent() -> bool:
+    """Whether anything of the model's runs beside the main thread."""
+    names = {one.name for one in threading.enumerate() if one is not threading.main_thread()} - {LEAVER}
+    if "nerite-loop" in names:
+        from . import loop
+
+        return len(names) > 1 or loop.is_busy()
+    return bool(names)
+
+
+def _segments(wires: list[dict[str, Any]]) -> set[int]:
+    """The segments that a batch used."""
+    return {one[3] for wire in wires for one in wire["inputs"]} | {one[1] for wire in wires for one in wire["outputs"]}

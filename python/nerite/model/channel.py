@@ -1,0 +1,105 @@
+"""How do packets travel between the child and the server?
+
+One packet is one JSON object, with descriptors beside it; what is too long for a packet lies in a memory file (``docs/python.md``).
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import threading
+from typing import Any
+
+from .errors import say
+
+PACKET_BYTES_MAX = 65_536
+DESCRIPTORS_MAX = 64
+_ROOM = socket.CMSG_SPACE(DESCRIPTORS_MAX * 4)
+_CUT = socket.MSG_TRUNC | socket.MSG_CTRUNC
+_FLAGS = socket.MSG_CMSG_CLOEXEC
+
+# The shortest ways through the module: one encoder for all, and no search for white space, which the server never sends.
+encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_decode = json.JSONDecoder().raw_decode
+
+
+class Ended(BaseException):
+    """The server closed the channel, or is gone. Not an Exception, so that no model catches it."""
+
+
+class Channel:
+    """One end of a packet socket, for one thread at a time."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        memory = memoryview(bytearray(PACKET_BYTES_MAX))
+        self._memory = memory
+        self._buffers = [memory]
+        self._receive = end.recvmsg_into
+
+    def receive(self) -> tuple[dict[str, Any], list[int]]:
+        """The next message and the descriptors beside it; raises :class:`Ended` at the end."""
+        try:
+            count, beside, flags, _ = self._receive(self._buffers, _ROOM, _FLAGS)
+        except ConnectionError:
+            raise Ended from None
+        descriptors = [one for _, _, some in beside for one in memoryview(some).cast("i")] if beside else []
+        if not count or flags & _CUT:
+            raise Ended
+        message = _decode(str(self._memory[:count], "utf-8"))[0]
+        if "long" not in message:
+            return message, descriptors
+        with open(descriptors.pop(0), "rb") as file:
+            text = os.pread(file.fileno(), message["long"], 0)
+        return _decode(text.decode("utf-8"))[0], descriptors
+
+    def send(self, message: dict[str, Any], flags: int = 0) -> None:
+        """Sends one message; raises :class:`Ended` when nobody is there, BlockingIOError if asked not to wait."""
+        text = encode(message).encode("ascii")
+        try:
+            if len(text) <= PACKET_BYTES_MAX:
+                self.socket.send(text, flags)
+            else:
+                self._send_long(text, flags)
+        except ConnectionError:
+            raise Ended from None
+
+    def _send_long(self, text: bytes, flags: int) -> None:
+        with open(os.memfd_create("nerite-packet"), "wb", buffering=0) as file:
+            os.truncate(file.fileno(), len(text))
+            at = 0
+            while at < len(text):
+                at += os.pwrite(file.fileno(), text[at:] if at else text, at)
+            beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()]))]
+            self.socket.sendmsg([encode({"long": len(text)}).encode()], beside, flags)
+
+
+class Side:
+    """The channel on which any thread may speak at any time."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._channel = Channel(end)
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+
+    def log(self, level: str, text: str) -> None:
+        """Hands a line to the server's log. A server that is behind gets it by standard error, for a model never waits for its log."""
+        try:
+            with self._lock:
+                self._channel.send({"log": [level, text]}, socket.MSG_DONTWAIT)
+        except (OSError, Ended):
+            say(text)
+
+    def is_cancelled(self, number: int) -> bool:
+        """Asks whether the client gave up the request of this number."""
+        try:
+            with self._lock:
+                self._channel.send({"cancelled": number})
+                return bool(self._channel.receive()[0]["cancelled"])
+        except (OSError, Ended):
+            return True

@@ -1,0 +1,103 @@
+"""What can go wrong in a model, and in which words does a client read it?"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from types import CodeType, FrameType
+from typing import Any, Optional
+
+# Code whose frames end the list of frames in an error: what called the model.
+CALLERS: set[CodeType] = set()
+# Modules of ours begin so; where Triton has compiled code, no frame is shown.
+_PACKAGE = __name__.rpartition(".")[0] + "."
+
+
+class TritonModelException(Exception):
+    """What the functions here raise."""
+
+    __module__ = "c_python_backend_utils"
+
+
+def absent(what: str) -> TritonModelException:
+    """The error of what Triton has and this version has not."""
+    return TritonModelException(f"{what}, which this version of nerite does not have yet")
+
+
+class _Named(enum.Enum):
+    """An enumeration whose members can be had as numbers."""
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    __index__ = __int__
+
+
+_CODES = ("UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED")
+_ErrorCode: Any = _Named("__ErrorCode", _CODES, module="c_python_backend_utils", start=0)  # type: ignore[call-overload]
+
+
+class TritonError:
+    """The error that a response carries: a text, and a code that becomes HTTP's or gRPC's status."""
+
+    __module__ = "c_python_backend_utils"
+    __slots__ = ("_message", "_code")
+
+    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = _ErrorCode
+
+    def __init__(self, message: str, code: Any = _ErrorCode.INTERNAL) -> None:
+        if not isinstance(message, str) or not isinstance(code, _ErrorCode):
+            raise refused_arguments(
+                "TritonError", "message: str, code: c_python_backend_utils.TritonError.__ErrorCode = <__ErrorCode.INTERNAL: 1>",
+                (message, code),
+            )
+        self._message = message
+        self._code = code
+
+    def code(self) -> Any:
+        """One of the codes of this class."""
+        return self._code
+
+    def message(self) -> str:
+        """The text."""
+        return self._message
+
+
+def refused_arguments(name: str, signature: str, given: tuple[Any, ...]) -> TypeError:
+    """The error of a constructor that was given what it does not take, as compiled bindings word it."""
+    return TypeError(
+        "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
+        f"    1. c_python_backend_utils.{name}({signature})\n\nInvoked with: {', '.join(map(repr, given))}"
+    )
+
+
+def told(error: BaseException) -> str:
+    """The error as Triton tells it: type, message, and where, innermost first."""
+    try:
+        message = str(error) or "<EMPTY MESSAGE>"
+    except Exception:  # noqa: BLE001 - a model's own class may fail here as well
+        message = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
+    places = "".join(f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n" for frame, line in _frames(error))
+    return f"{type(error).__name__}: {message}" + (f"\n\nAt:\n{places}" if places else "")
+
+
+def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """The frames between the error and us, with their lines."""
+    lines: dict[FrameType, int] = {}
+    trace, frame = error.__traceback__, None
+    while trace is not None:
+        frame = trace.tb_frame
+        lines[frame] = trace.tb_lineno
+        trace = trace.tb_next
+    found = []
+    at: Optional[FrameType] = frame
+    while at is not None and at.f_code not in CALLERS:
+        if not at.f_globals.get("__name__", "").startswith(_PACKAGE):
+            found.append((at, lines.get(at, at.f_lineno)))
+        at = at.f_back
+    return found
+
+
+def say(text: str) -> None:
+    """Tells the server's operator directly."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,34 @@
+"""Where do coroutines of a model run? On one event loop in a thread of its own, made when the first one is met."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from typing import Any, Awaitable
+
+from .errors import CALLERS
+
+
+async def _outcome(work: Awaitable[Any]) -> Any:
+    return await work
+
+
+CALLERS.add(_outcome.__code__)
+
+
+@functools.lru_cache(maxsize=1)
+def _background() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="nerite-loop", daemon=True).start()
+    return loop
+
+
+def awaited(work: Awaitable[Any]) -> Any:
+    """What the coroutine returns; what it raises is raised here."""
+    return asyncio.run_coroutine_threadsafe(_outcome(work), _background()).result()
+
+
+def is_busy() -> bool:
+    """Whether the loop has anything left to do."""
+    return bool(asyncio.all_tasks(_background()))

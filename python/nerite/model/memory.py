@@ -1,0 +1,112 @@
+"""Where does the memory lie that the server shares with this process?
+
+A segment is a piece of a file that the server handed over. Its mapping goes when the last array over it is gone, never before: numpy keeps
+the mapping's owner alive, and to forget a segment is to drop our own reference.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any, Iterable, Optional
+
+import numpy as np
+
+_PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
+
+
+class Guard:
+    """The server's guard against memory that is taken away, loaded from a descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        import ctypes
+
+        library = ctypes.CDLL(f"/proc/self/fd/{descriptor}", use_errno=True)
+        self._errno = ctypes.get_errno
+        self._map = library.nerite_guard_map
+        self._map.restype = ctypes.c_void_p
+        self._map.argtypes = (ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)
+        self._unmap = library.nerite_guard_unmap
+        self._unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        self.lost_at = library.nerite_guard_lost_at
+        self.lost_at.restype = ctypes.c_ssize_t
+        self.lost_at.argtypes = (ctypes.c_void_p,)
+        code = library.nerite_guard_install()
+        if code:
+            raise OSError(code, os.strerror(code))
+
+    def map(self, descriptor: int, file_offset: int, length: int) -> int:
+        """Maps a piece of a file, watched; returns its address."""
+        start = self._map(descriptor, file_offset, length)
+        if not start:
+            code = self._errno()
+            raise OSError(code, os.strerror(code))
+        return int(start)
+
+    def unmap(self, start: int, length: int) -> None:
+        """Gives the mapping back."""
+        self._unmap(start, length)
+
+
+class _Watched:
+    """A guarded mapping, which lasts as long as this object; arrays have it as their base."""
+
+    def __init__(self, guard: Guard, descriptor: int, file_offset: int, length: int) -> None:
+        self._guard = guard
+        self.start = guard.map(descriptor, file_offset, length)
+        self.length = length
+        self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": (self.start, False)}
+
+    def __del__(self) -> None:
+        if "__array_interface__" in self.__dict__:
+            self._guard.unmap(self.start, self.length)
+
+
+class Memory:
+    """The segments that are mapped here, by the server's numbers."""
+
+    def __init__(self, guard: Optional[Guard] = None) -> None:
+        self._guard = guard
+        # The bytes of each segment, as an array of uint8.
+        self.bytes: dict[int, np.ndarray] = {}
+        # Of regions: the segment's address, and how many bytes of the mapping lie before it.
+        self._regions: dict[int, tuple[int, int]] = {}
+
+    def map(self, wanted: Iterable[list[Any]], descriptors: list[int]) -> None:
+        """Maps ``[segment, bytes, file_offset, is_region]`` each, and closes the descriptors."""
+        try:
+            for (segment, length, file_offset, is_region), descriptor in zip(wanted, descriptors):
+                skip = file_offset % _PAGE_BYTES
+                if is_region:
+                    if self._guard is None:
+                        raise OSError("a client's region cannot be mapped without the guard")
+                    owner: Any = _Watched(self._guard, descriptor, file_offset - skip, skip + length)
+                    self._regions[segment] = (owner.start, skip)
+                else:
+                    owner = mmap.mmap(descriptor, skip + length, offset=file_offset - skip)
+                whole = np.asarray(owner) if is_region else np.frombuffer(owner, np.uint8)
+                self.bytes[segment] = whole[skip : skip + length]
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def forget(self, segments: Iterable[int]) -> None:
+        """Drops segments that are no more; mappings go with the last array that uses them."""
+        for segment in segments:
+            self.bytes.pop(segment, None)
+            self._regions.pop(segment, None)
+
+    def has_regions(self) -> bool:
+        """Whether there is memory that could be lost."""
+        return bool(self._regions)
+
+    def lost(self, segments: Iterable[int]) -> list[list[int]]:
+        """Which of these segments had no memory where it was touched: ``[segment, offset]`` each."""
+        found = []
+        for segment in segments:
+            start, skip = self._regions.get(segment, (0, 0))
+            if start and self._guard is not None:
+                offset = self._guard.lost_at(start)
+                if offset >= 0:
+                    found.append([segment, max(offset - skip, 0)])
+        return found

@@ -1,0 +1,243 @@
+"""What does a model see of a request, and what does it answer with?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
+
+import numpy as np
+
+from .channel import encode
+from .errors import TritonError, TritonModelException, _Named, absent, refused_arguments
+from .tensors import Tensor
+
+if TYPE_CHECKING:
+    from .batch import Answer
+
+FLAG_FINAL = 1
+RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
+
+MemoryType: Any = _Named(  # type: ignore[call-overload]
+    "MemoryType", ["TRITONSERVER_MEMORY_GPU", "TRITONSERVER_MEMORY_CPU"], module="c_python_backend_utils", start=0
+)
+
+
+class PreferredMemory:
+    """Where the outputs of a request that a model sends should lie."""
+
+    __module__ = "c_python_backend_utils"
+
+    def __init__(self, preferred_memory_type: Any, preferred_device_id: int = 0) -> None:
+        self.preferred_memory_type = preferred_memory_type
+        self.preferred_device_id = preferred_device_id
+
+
+class InferenceTrace:
+    """The trace a request belongs to; there is none yet."""
+
+    __module__ = "c_python_backend_utils"
+
+    def get_context(self) -> Optional[str]:
+        """The OpenTelemetry context in JSON, or None."""
+        return None
+
+
+class InferenceRequest:
+    """One request of a batch. Its arrays are valid until it is answered, in default mode: until ``execute`` returns."""
+
+    __module__ = "c_python_backend_utils"
+    __slots__ = ("_wire", "_inputs", "_answer", "_flags", "_trace", "__weakref__")
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: Union[int, str] = 0,
+        inputs: Sequence[Tensor] = (),
+        requested_output_names: Sequence[str] = (),
+        model_name: str = "",
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: Optional[PreferredMemory] = None,
+        trace: Optional[InferenceTrace] = None,
+        parameters: Optional[dict[str, Any]] = None,
+    ) -> None:
+        if any(tensor is None for tensor in inputs):
+            raise TritonModelException(
+                f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty."
+            )
+        if any(not name for name in requested_output_names):
+            raise TritonModelException(
+                f"Requested output name for request with id '{request_id}' and model name '{model_name}' should not be empty."
+            )
+        self._wire: dict[str, Any] = {
+            "id": request_id,
+            "correlation": correlation_id,
+            "timeout": timeout,
+            "parameters": checked_parameters(parameters, (bool, int, str, float), "bool/int/str/float"),
+            "outputs": [[name] for name in requested_output_names],
+        }
+        self._inputs = list(inputs)
+        self._answer: Optional[Answer] = None
+        self._flags = flags
+        self._trace = trace
+
+    @staticmethod
+    def _of(wire: dict[str, Any], inputs: list[Tensor], answer: Answer) -> InferenceRequest:
+        """A request that a client sent."""
+        request = InferenceRequest.__new__(InferenceRequest)
+        request._wire = wire
+        request._inputs = inputs
+        request._answer = answer
+        request._flags = wire["flags"]
+        request._trace = None
+        return request
+
+    def inputs(self) -> list[Tensor]:
+        """The input tensors."""
+        return self._inputs
+
+    def request_id(self) -> str:
+        """What the client called the request."""
+        return self._wire["id"]
+
+    def correlation_id(self) -> Union[int, str]:
+        """The sequence that the request belongs to; 0 for none."""
+        return self._wire["correlation"]
+
+    def flags(self) -> int:
+        """The sequence flags."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """Changes the sequence flags."""
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """The request's timeout in µs; 0 for none."""
+        return self._wire["timeout"]
+
+    def parameters(self) -> str:
+        """The request's parameters, in JSON."""
+        return encode(self._wire["parameters"])
+
+    def requested_output_names(self) -> set[str]:
+        """The outputs the client wants."""
+        return {output[0] for output in self._wire["outputs"]}
+
+    def trace(self) -> InferenceTrace:
+        """The trace that the request belongs to."""
+        return self._trace or InferenceTrace()
+
+    def is_cancelled(self) -> bool:
+        """Whether the client gave the request up."""
+        return self._answer is not None and self._answer.is_cancelled()
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """What sends the response of this request from any thread."""
+        if self._answer is None:
+            raise TritonModelException("The request was made by the model and has no response sender.")
+        return self._answer.sender()
+
+    def set_release_flags(self, flags: int) -> None:
+        """Says what becomes of the request when it is released; it cannot be scheduled again here."""
+        if flags == RELEASE_RESCHEDULE:
+            raise absent("The request was asked to be rescheduled")
+        if flags != RELEASE_ALL:
+            raise TritonModelException("The release flags of a request must be TRITONSERVER_REQUEST_RELEASE_ALL or RESCHEDULE.")
+
+    def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        """An array of this shape and dtype over the place where the output ``name`` will go: what is computed into it (``out=``) and answered
+        as ``Tensor(name, array)`` is not copied again. Not in Triton.
+        """
+        if self._answer is None:
+            raise TritonModelException("The request was made by the model and has no outputs here.")
+        return self._answer.output_array(name, shape, dtype)
+
+    def exec(self, decoupled: bool = False) -> InferenceResponse:
+        """Not here yet."""
+        raise absent("Inference requests from within a model (exec)")
+
+    def async_exec(self, decoupled: bool = False) -> Any:
+        """Not here yet."""
+        raise absent("Inference requests from within a model (async_exec)")
+
+
+class InferenceResponse:
+    """The outputs of one request, or the error it failed with."""
+
+    __module__ = "c_python_backend_utils"
+    __slots__ = ("_outputs", "_error", "_parameters")
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: Optional[TritonError] = None,
+        parameters: Optional[dict[str, Any]] = None,
+    ) -> None:
+        is_list = type(output_tensors) in (list, tuple)
+        if not is_list or (error is not None and not isinstance(error, TritonError)):
+            raise _refused_response(output_tensors, error, parameters)
+        for tensor in output_tensors:
+            if type(tensor) is not Tensor:
+                if tensor is None:
+                    raise TritonModelException("Output tensor for inference response should not be empty.")
+                raise _refused_response(output_tensors, error, parameters)
+        self._outputs = output_tensors
+        self._error = error
+        self._parameters = checked_parameters(parameters, (bool, int, str), "bool/int/str") if parameters is not None else None
+
+    def output_tensors(self) -> list[Tensor]:
+        """The output tensors."""
+        return list(self._outputs)
+
+    def has_error(self) -> bool:
+        """Whether the request failed."""
+        return self._error is not None
+
+    def error(self) -> Optional[TritonError]:
+        """What the request failed with."""
+        return self._error
+
+    def parameters(self) -> str:
+        """The response's parameters, in JSON."""
+        return encode(self._parameters or {})
+
+
+def _refused_response(*given: Any) -> TypeError:
+    signature = (
+        "output_tensors: List[c_python_backend_utils.Tensor] = [], error: c_python_backend_utils.TritonError = None, "
+        "parameters: object = None"
+    )
+    return refused_arguments("InferenceResponse", signature, given)
+
+
+class InferenceResponseSender:
+    """Sends the response of one request, from any thread."""
+
+    __module__ = "c_python_backend_utils"
+    __slots__ = ("_answer", "__weakref__")
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def send(self, response: Optional[InferenceResponse] = None, flags: int = 0) -> None:
+        """Sends the response; with ``flags`` final, says that no more will come."""
+        self._answer.send(response, flags)
+
+    def is_cancelled(self) -> bool:
+        """Whether the client gave the request up."""
+        return self._answer.is_cancelled()
+
+
+def checked_parameters(parameters: Any, kinds: tuple[type, ...], names: str) -> dict[str, Any]:
+    """The parameters, whose keys are text and whose values are of the kinds that can travel."""
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise TritonModelException(f"Expect parameters to be a dict, found type {type(parameters)}")
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
+        if not isinstance(value, kinds):
+            raise TritonModelException(f"Expect parameters values to have type {names}, found type {type(value)}")
+    return dict(parameters)

@@ -1,0 +1,178 @@
+"""How does the child answer the server's commands?
+
+One after another, on the main thread. A second thread does nothing but leave when the server is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from . import batch, native, utils
+from .answer import Conversation
+from .batch import call
+from .channel import Channel, Ended, Side, encode
+from .errors import absent, say, told
+from .logger import Logger
+from .memory import Guard, Memory
+
+
+class Failed(Exception):
+    """A command cannot be carried out; the text is for the server."""
+
+
+class Stub:
+    """One instance of a model, and what it was told so far."""
+
+    def __init__(self, channel: Channel, side: Side, guard: Optional[int]) -> None:
+        self._channel = channel
+        self._side = side
+        self._guard_descriptor = guard
+        self._talk = Conversation(channel, side)
+        self._class: Any = None
+        self._model: Any = None
+        self._path = ""
+        self._commands: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "complete": self._complete,
+            "initialize": self._initialize,
+            "execute": self._execute,
+            "ready": self._ready,
+            "finalize": self._finalize,
+        }
+
+    def serve(self) -> None:
+        """Answers commands until the model is finalized; raises :class:`Ended` when the server is gone."""
+        channel = self._channel
+        done = False
+        while not done:
+            message, descriptors = channel.receive()
+            if message.get("forget"):
+                self._talk.memory.forget(message["forget"])
+            name = message.get("do")
+            if name is None:
+                continue
+            try:
+                if message.get("map"):
+                    self._talk.memory.map(message["map"], descriptors)
+                answer = self._commands[name](message)
+            except Failed as failed:
+                answer = {"error": str(failed)}
+            except Ended:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a model may raise anything, SystemExit as well
+                answer = {"error": told(error)}
+            channel.send(answer)
+            done = name == "finalize"
+            # What the batch used must not be kept until the next one comes.
+            del message, answer
+
+    def _load(self, model: dict[str, str]) -> None:
+        """Imports the model's file, once."""
+        if self._class is not None:
+            return
+        stem, ending = os.path.splitext(model["file"])
+        if ending != ".py":
+            raise Failed(f"Model name must end with '.py'. Model name is \"{model['file']}\".")
+        self._path = os.path.join(model["version_dir"], model["file"])
+        sys.path += [model["version_dir"], model["model_dir"]]
+        utils._model_dir = model["version_dir"]
+        module = f"{model['version']}.{stem}"
+        call(__import__, module)
+        self._class = call(getattr, sys.modules[module], "TritonPythonModel")
+
+    def _complete(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._load(command["model"])
+        complete = getattr(self._class, "auto_complete_config", None)
+        if complete is None:
+            return {"config": command["config"]}
+        config = call(complete, utils.ModelConfig(encode(command["config"])))
+        if not isinstance(config, utils.ModelConfig):
+            raise Failed(
+                f"auto_complete_config function in model '{command['model']['name']}' must return a valid pb.ModelConfig object."
+            )
+        return {"config": config.as_dict()}
+
+    def _initialize(self, command: dict[str, Any]) -> dict[str, Any]:
+        if command.get("decoupled"):
+            raise absent(f"Model '{command['model']['name']}' uses the decoupled transaction policy")
+        guard = self._guard()
+        self._talk.memory = Memory(guard)
+        Logger._write = staticmethod(self._side.log)
+        self._load(command["model"])
+        model = call(self._class)
+        if hasattr(model, "initialize"):
+            call(model.initialize, command["args"])
+        self._model = model
+        python = "{}.{}.{}".format(*sys.version_info[:3])
+        return {"ready": {"python": python, "numpy": np.__version__, "guard": guard is not None}}
+
+    def _guard(self) -> Optional[Guard]:
+        """The guard, if this system lets us have it."""
+        if self._guard_descriptor is None:
+            return None
+        try:
+            return Guard(self._guard_descriptor)
+        except (ImportError, OSError, AttributeError) as error:
+            self._side.log("WARNING", f"the guard cannot be loaded here, so regions are copied by the server: {error}")
+            return None
+        finally:
+            os.close(self._guard_descriptor)
+            self._guard_descriptor = None
+
+    def _execute(self, command: dict[str, Any]) -> dict[str, Any]:
+        return batch.execute(self._model, self._path, self._talk, command)
+
+    def _ready(self, command: dict[str, Any]) -> dict[str, Any]:
+        if not hasattr(self._model, "is_ready"):
+            return {"is_ready": True}
+        is_ready = batch.settled(call(self._model.is_ready))
+        if not isinstance(is_ready, bool):
+            raise Failed("is_ready() must return a boolean value")
+        return {"is_ready": is_ready}
+
+    def _finalize(self, command: dict[str, Any]) -> dict[str, Any]:
+        model, self._model = self._model, None
+        if hasattr(model, "finalize"):
+            try:
+                call(model.finalize)
+            except Exception as error:  # noqa: BLE001 - the model is going; its operator should know
+                self._side.log("ERROR", f"finalize failed: {told(error)}")
+        return {"done": True}
+
+
+def _leave_with(end: socket.socket) -> None:
+    """Waits, in a thread, until the server closes the side channel, and leaves then, whatever the model does."""
+    events = select.poll()
+    # No events but those that cannot be masked: the other end closed.
+    events.register(end, 0)
+    events.poll()
+    os._exit(0)
+
+
+def run(channel: socket.socket, side: socket.socket, guard: Optional[int]) -> None:
+    """What the launcher calls: ``channel`` and ``side`` are connected sockets, ``guard`` is the guard library's descriptor."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # The server decides when a model ends. A handler rather than SIG_IGN: programs that a model starts do not inherit it.
+        signal.signal(number, lambda *_: None)
+    # A process that the model forks must not keep the server from seeing that this one ended.
+    os.register_at_fork(after_in_child=lambda: (channel.close(), side.close()))
+    threading.Thread(target=_leave_with, args=(side,), name=batch.LEAVER, daemon=True).start()
+    sys.modules["triton_python_backend_utils"] = utils
+    sys.modules["c_python_backend_utils"] = native
+    try:
+        Stub(Channel(channel), Side(side), guard).serve()
+    except Ended:
+        os._exit(0)
+    if any(one is not threading.main_thread() and not one.daemon for one in threading.enumerate()):
+        # The interpreter would wait for threads that the model left behind.
+        import atexit
+
+        atexit._run_exitfuncs()
+        os._exit(0)

@@ -1,0 +1,198 @@
+"""What is a tensor to a model, and how do its elements lie in bytes?
+
+Fixed-size elements lie back to back, row-major. Elements of ``BYTES`` are each a length of 4 bytes (little endian) and that many bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Optional, Sequence
+
+import numpy as np
+
+from .errors import TritonModelException, refused_arguments
+
+LENGTH_BYTES = 4
+_pack_length = struct.Struct("<I").pack_into
+_unpack_length = struct.Struct("<I").unpack_from
+
+# The protocol's name of each datatype -> how numpy has it. Elements of BF16 travel as two bytes each.
+NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    "BYTES": np.dtype(np.object_),
+    "BF16": np.dtype(np.uint16),
+}
+# numpy's number of a dtype -> the protocol's name. Several C types may be one and the same here.
+DATATYPES: dict[int, str] = {np.dtype(np.bytes_).num: "BYTES"}
+for _datatype, _dtype in NUMPY_DTYPES.items():
+    DATATYPES.setdefault(_dtype.num, _datatype)
+for _code in "bBhHiIlLqQ":
+    _dtype = np.dtype(_code)
+    DATATYPES.setdefault(_dtype.num, f"{'UINT' if _dtype.kind == 'u' else 'INT'}{_dtype.itemsize * 8}")
+# The numbers that Triton's C API gives to datatypes.
+TRITON_NUMBERS = {name: number for number, name in enumerate(list(NUMPY_DTYPES), start=1)}
+
+
+class Tensor:
+    """A named array. An input's array is the client's own memory, read-only; it is valid until the request is answered."""
+
+    __module__ = "c_python_backend_utils"
+    __slots__ = ("_name", "datatype", "_array", "_shape", "_memory", "_offset")
+
+    def __init__(self, name: str, numpy_array: np.ndarray) -> None:
+        if not isinstance(name, str) or not isinstance(numpy_array, np.ndarray):
+            raise refused_arguments("Tensor", "arg0: str, arg1: numpy.ndarray", (name, numpy_array))
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        datatype = DATATYPES.get(numpy_array.dtype.num)
+        if datatype is None:
+            raise TritonModelException("NumPy dtype is not supported.")
+        self._name = name
+        self.datatype = datatype
+        self._array: Optional[np.ndarray] = numpy_array
+
+    @staticmethod
+    def _over(name: str, datatype: str, shape: Sequence[int], memory: np.ndarray, offset: int) -> Tensor:
+        """An input over the bytes of a segment, from ``offset``; its array is made when it is asked for."""
+        tensor = Tensor.__new__(Tensor)
+        tensor._name = name
+        tensor.datatype = datatype
+        tensor._array = None
+        tensor._shape = shape
+        tensor._memory = memory
+        tensor._offset = offset
+        return tensor
+
+    @staticmethod
+    def _of(name: str, datatype: str, array: np.ndarray) -> Tensor:
+        """A tensor whose elements are not what numpy takes them for: ``BF16`` as ``uint16``."""
+        tensor = Tensor(name, array)
+        tensor.datatype = datatype
+        return tensor
+
+    def array(self) -> np.ndarray:
+        """The elements; those of BF16 as ``uint16``."""
+        array = self._array
+        if array is None:
+            array = np.ndarray(self._shape, NUMPY_DTYPES[self.datatype], self._memory, self._offset)
+            array.flags.writeable = False
+            self._array = array
+        return array
+
+    def name(self) -> str:
+        """The tensor's name."""
+        return self._name
+
+    def as_numpy(self) -> np.ndarray:
+        """The tensor's elements, without a copy; those of BYTES are an object array of ``bytes``."""
+        if self.datatype == "BF16":
+            raise TritonModelException(
+                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
+            )
+        return self.array()
+
+    def shape(self) -> list[int]:
+        """The lengths of the tensor's dimensions."""
+        return list(self.array().shape)
+
+    def triton_dtype(self) -> int:
+        """The number that Triton's C API gives to the datatype; ``pb_utils.triton_to_numpy_type`` takes it."""
+        return TRITON_NUMBERS[self.datatype]
+
+    def is_cpu(self) -> bool:
+        """Whether the elements lie in the host's memory; here always."""
+        return True
+
+    def to_dlpack(self) -> Any:
+        """A DLPack capsule; see :meth:`__dlpack__`."""
+        return self.__dlpack__()
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        """A DLPack capsule over the elements; over a copy of them if the tensor is an input, for the consumer may write."""
+        from . import dlpack
+
+        return dlpack.exported(self.array(), self.datatype)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's name of the host."""
+        return (1, 0)
+
+    @staticmethod
+    def from_dlpack(name: str, tensor: Any) -> Tensor:
+        """A tensor over the memory of a DLPack capsule, or of an object that can give one."""
+        from . import dlpack
+
+        datatype, array = dlpack.imported(tensor)
+        return Tensor._of(name, datatype, array)
+
+
+class BrokenInput(Exception):
+    """A BYTES input whose lengths do not add up. It fails its request alone."""
+
+
+def decoded(memory: np.ndarray, offset: int, byte_size: int, shape: Sequence[int], name: str) -> np.ndarray:
+    """The elements of a BYTES tensor as an object array of ``bytes``.
+
+    The lengths lie where the client may write at any time: each is read once, then checked.
+    """
+    view = memoryview(memory)[offset : offset + byte_size]
+    found: list[bytes] = []
+    at = 0
+    while at < byte_size:
+        left = byte_size - at - LENGTH_BYTES
+        if left < 0:
+            raise BrokenInput(
+                f"incomplete string length indicator for inference input '{name}', "
+                f"expecting {LENGTH_BYTES} bytes but only {byte_size - at} bytes available"
+            )
+        (length,) = _unpack_length(view, at)
+        if length > left:
+            raise BrokenInput(
+                f"incomplete string data for inference input '{name}', "
+                f"expecting string of length {length} but only {left} bytes available"
+            )
+        at += LENGTH_BYTES
+        found.append(view[at : at + length].tobytes())
+        at += length
+    array = np.empty(len(found), np.object_)
+    array[:] = found
+    count = 1
+    for dim in shape:
+        count *= dim
+    if count != len(found):
+        raise BrokenInput(f"unexpected number of string elements {len(found)} for inference input '{name}', expecting {count}")
+    return array.reshape(shape)
+
+
+def encoded(array: np.ndarray) -> list[bytes]:
+    """The elements of a BYTES tensor in row-major order. Bytes stay as they are, anything else becomes its text in UTF-8."""
+    elements = array.ravel().tolist()
+    return [one if type(one) is bytes else str(one).encode("utf-8") for one in elements]
+
+
+def encoded_bytes(elements: Sequence[bytes]) -> int:
+    """How many bytes these elements take when serialised."""
+    return sum(map(len, elements)) + LENGTH_BYTES * len(elements)
+
+
+def write_elements(elements: Sequence[bytes], memory: np.ndarray, offset: int) -> None:
+    """Serialises the elements straight into the segment from ``offset``."""
+    view = memoryview(memory)
+    at = offset
+    for one in elements:
+        _pack_length(view, at, len(one))
+        at += LENGTH_BYTES
+        end = at + len(one)
+        view[at:end] = one
+        at = end

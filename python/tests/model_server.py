@@ -1,0 +1,176 @@
+"""What does the server's side of the wire to a Python model look like? (docs/python.md, in Python, for tests of the other side.)"""
+
+import array
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import numpy as np
+
+SOURCES = pathlib.Path(__file__).resolve().parent.parent / "nerite" / "model"
+# The child gets the modules under a name that the installed package has not.
+PACKAGE = "nerite_model"
+PACKET_BYTES_MAX = 65_536
+ANSWER_S = 30.0
+
+
+def modules() -> dict[str, str]:
+    """The sources the server sends, by name."""
+    files = {path.stem: path.read_text() for path in SOURCES.glob("*.py") if path.stem != "launch"}
+    return {PACKAGE if stem == "__init__" else f"{PACKAGE}.{stem}": text for stem, text in files.items()}
+
+
+class Memory:
+    """A memory file that is shared with the child as one segment."""
+
+    def __init__(self, segment: int, byte_size: int, is_region: bool = False, file_offset: int = 0) -> None:
+        self.segment, self.byte_size, self.is_region, self.file_offset = segment, byte_size, is_region, file_offset
+        self.descriptor = os.memfd_create("test")
+        os.truncate(self.descriptor, file_offset + byte_size)
+        self.used = 0
+
+    def entry(self):
+        return [self.segment, self.byte_size, self.file_offset, self.is_region]
+
+    def put(self, data: bytes, at: int | None = None) -> int:
+        """Writes the bytes behind what was put before; returns their offset."""
+        at = self.used if at is None else at
+        os.pwrite(self.descriptor, data, self.file_offset + at)
+        self.used = max(self.used, -(-(at + len(data)) // 64) * 64)
+        return at
+
+    def get(self, at: int, count: int) -> bytes:
+        return os.pread(self.descriptor, count, self.file_offset + at)
+
+
+class ModelServer:
+    """A child that runs the model in `source`, and the two channels to it."""
+
+    def __init__(self, folder, source, python=sys.executable, guard=None, file="model.py", name="m", environment=None):
+        self.version_dir = folder / name / "1"
+        self.version_dir.mkdir(parents=True, exist_ok=True)
+        (self.version_dir / file).write_text(source)
+        self.model = {
+            "name": name, "version": "1", "file": file, "version_dir": str(self.version_dir),
+            "model_dir": str(folder / name), "instance": f"{name}_0",
+        }  # fmt: skip
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.side, side = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for one in (self.channel, self.side):
+            one.settimeout(ANSWER_S)
+        self.output = open(folder / "output.txt", "w+b", buffering=0)
+        self.process = subprocess.Popen(
+            [python, "-u", "-c", (SOURCES / "launch.py").read_text()],
+            stdin=theirs.fileno(), stdout=self.output, stderr=self.output, start_new_session=True, env=environment,
+        )  # fmt: skip
+        theirs.close()
+        beside = [side.fileno()] + ([guard] if guard is not None else [])
+        self.send({"modules": modules(), "main": f"{PACKAGE}.stub"}, beside)
+        side.close()
+        self.number = 0
+        self.segments = {}
+        self.pending = []
+        # What the server does when the child needs a place for an output.
+        self.on_need = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.channel.close()
+        self.side.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        self.process.kill()
+        self.process.wait()
+
+    def printed(self) -> str:
+        return os.pread(self.output.fileno(), 1 << 20, 0).decode()
+
+    def send(self, message, descriptors=()):
+        text = json.dumps(message).encode()
+        descriptors = list(descriptors)
+        with contextlib.ExitStack() as files:
+            if len(text) > PACKET_BYTES_MAX:
+                file = files.enter_context(open(os.memfd_create("long"), "wb"))
+                file.write(text)
+                file.flush()
+                descriptors.insert(0, file.fileno())
+                text = json.dumps({"long": len(text)}).encode()
+            beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+            self.channel.sendmsg([text], beside)
+
+    def receive(self, end=None):
+        text, beside, _, _ = (end or self.channel).recvmsg(1 << 17, socket.CMSG_SPACE(256))
+        if not text:
+            raise EOFError(f"the child is gone: {self.process.wait(5)}\n{self.printed()}")
+        assert len(text) <= PACKET_BYTES_MAX
+        message = json.loads(text)
+        if "long" in message:
+            (descriptor,) = array.array("i", beside[0][2])
+            with open(descriptor, "rb") as file:
+                message = json.loads(file.read(message["long"]))
+        return message
+
+    def ask(self, message, descriptors=()):
+        self.send(message, descriptors)
+        return self.receive()
+
+    def initialize(self, config=None, **fields):
+        args = {
+            "model_config": json.dumps(config or {}), "model_instance_kind": "CPU", "model_instance_device_id": "0",
+            "model_instance_name": self.model["instance"], "model_repository": self.model["model_dir"],
+            "model_version": "1", "model_name": self.model["name"],
+        }  # fmt: skip
+        return self.ask({"do": "initialize", "args": args, "model": self.model, "decoupled": False, **fields})
+
+    def memory(self, byte_size, **fields) -> Memory:
+        """A new segment; it is mapped with the next batch."""
+        made = Memory(len(self.segments) + 1, byte_size, **fields)
+        self.segments[made.segment] = made
+        self.pending.append(made)
+        return made
+
+    def mapping(self):
+        """What is to be mapped with the next message, and the descriptors."""
+        new, self.pending = self.pending, []
+        return [one.entry() for one in new], [one.descriptor for one in new]
+
+    def request(self, inputs=(), outputs=(), **fields):
+        self.number += 1
+        plain = {"number": self.number, "id": "", "correlation": 0, "flags": 0, "timeout": 0, "parameters": {}}
+        return {**plain, "inputs": list(inputs), "outputs": list(outputs), **fields}
+
+    def execute(self, *requests, **fields):
+        """Sends a batch and answers what the child needs until it is done."""
+        mapping, descriptors = self.mapping()
+        self.send({"do": "execute", "requests": list(requests), "map": mapping, "forget": [], **fields}, descriptors)
+        while True:
+            message = self.receive()
+            if "need" not in message:
+                return message
+            answer = self.on_need(*message["need"])
+            mapping, descriptors = self.mapping()
+            self.send({**answer, "map": mapping}, descriptors)
+
+
+def serialised(*elements: bytes) -> bytes:
+    """A BYTES tensor as it travels."""
+    return b"".join(len(one).to_bytes(4, "little") + one for one in elements)
+
+
+def given(memory: Memory, name: str, data, datatype="FP32"):
+    """An input that lies in the segment from now on."""
+    raw = data if isinstance(data, bytes) else data.tobytes()
+    shape = [raw.count(b"")] if isinstance(data, bytes) else list(data.shape)
+    return [name, datatype, shape, memory.segment, memory.put(raw), len(raw)]
+
+
+def placed(server: ModelServer, output, dtype=np.float32):
+    """The array of an output that was answered."""
+    _, _, shape, segment, offset, byte_size = output
+    return np.frombuffer(server.segments[segment].get(offset, byte_size), dtype).reshape(shape)
