@@ -154,7 +154,8 @@ impl Timekeeper {
                 "work starts after the arrival: {times:?}"
             );
             check_order(&times.times);
-            assert_eq!(*outcome == Outcome::Success, response.error.is_none(), "the outcome is what was answered");
+            // An error may be a success: where it is the model's own answer.
+            assert!(response.error.is_some() || *outcome == Outcome::Success, "a result is a success");
         }
         for (rows, times) in self.batches.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             assert!(*rows > 0, "an execution has rows");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nerite_backend::identity::Identity;
 use nerite_engine::{Engine, Loader, Runtimes};
+use nerite_python::Python;
 use nerite_repository::{Store, StoreOptions};
 use nerite_request::Status;
 
@@ -55,6 +56,7 @@ fn runtimes(settings: &Settings, gpu: Option<&GpuHost>) -> Result<Runtimes, Star
         runtimes.set(backend, key, value);
     }
     runtimes.add(Arc::new(Identity));
+    runtimes.add(Arc::new(Python::default()));
     add_onnx(&mut runtimes, settings.onnxruntime_library.as_deref())?;
     Ok(runtimes)
 }

@@ -35,7 +35,7 @@ pub async fn when_told(
     let no_signals = |error| StartError(format!("signals cannot be received: {error}"));
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
-    let keeping = tokio::spawn(trim::keep(Arc::clone(api.pools())));
+    let keeping = tokio::spawn(trim::keep(Arc::clone(api.pools()), Arc::clone(engine)));
     let watched = settings.metrics.as_ref().filter(|metrics| metrics.cpu);
     if let Some(metrics) = watched {
         tokio::spawn(host::watch(api.clone(), Duration::from_millis(metrics.interval_ms)));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nerite_engine::Engine;
 use nerite_shm::Pools;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -22,13 +23,14 @@ const HEAP_KEPT_BYTES: u64 = 2 << 20;
 const IDLE_TICKS: u64 = 2;
 
 /// Gives memory back to the system that no request used for a while.
-pub(super) async fn keep(pools: Arc<Pools>) {
+pub(super) async fn keep(pools: Arc<Pools>, engine: Arc<Engine>) {
     let mut ticks = interval(ROUND);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut heap = Heap::default();
     loop {
         ticks.tick().await;
         pools.trim(LEASE_ROUNDS);
+        engine.runtimes().iter().for_each(|runtime| runtime.trim(LEASE_ROUNDS));
         let freed = nerite_memory::trim_pool(POOL_ROUNDS) > 0;
         let used = Usage::look().unwrap_or_default();
         if heap.is_due(used) || freed {

@@ -1,0 +1,370 @@
+//! What does a process's answer mean for each request?
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use nerite_backend::Job;
+use nerite_memory::{Buffer, Extent, Reason, SharedWindow};
+use nerite_request::{Code, Parameter, Parameters, Status};
+use nerite_tensor::{DataType, Shape, byte_size, element_count, strings};
+use serde_json::Value;
+
+use crate::blocks::Blocks;
+use crate::plan::{At, Home, Kind, Planned};
+use crate::shares::{Maps, Shares, Spot};
+
+/// How one request ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// With its outputs.
+    Done,
+    /// With an error that the model answered.
+    Said(Status),
+    /// Without an answer that can be used.
+    Failed(Status),
+}
+
+/// One output as the process says it made it.
+struct Made {
+    datatype: DataType,
+    shape: Shape,
+    spot: Option<Spot>,
+    bytes: usize,
+}
+
+/// Takes one response over into its job. `sizes` learns how large outputs are that the server finds room for.
+pub(crate) fn settle(planned: &mut Planned, response: Option<&Value>, sizes: &mut HashMap<String, usize>) -> Ended {
+    let Some(response) = response else { return Ended::Failed(unreadable("there is none for this request")) };
+    if let Some(error) = response.get("error") {
+        return Ended::Said(said(error));
+    }
+    if let Some(parameters) = response.get("parameters").and_then(Value::as_object) {
+        planned.job.say(parameters_of(parameters));
+    }
+    for output in response.get("outputs").and_then(Value::as_array).into_iter().flatten() {
+        if let Err(status) = take_over(planned, output, sizes) {
+            return Ended::Failed(status);
+        }
+    }
+    Ended::Done
+}
+
+/// The process found no memory under some of what it touched: whoever holds it learns of it.
+pub(crate) fn note_lost(planned: &[Planned], lost: Option<&Value>) {
+    for pair in lost.and_then(Value::as_array).into_iter().flatten() {
+        let Some([segment, at]) = pair.as_array().map(Vec::as_slice) else { continue };
+        let (Some(segment), Some(at)) = (segment.as_u64(), at.as_u64()) else { continue };
+        for Planned { job, homes, .. } in planned {
+            let inputs = job.inputs().iter().filter_map(|input| input.data.share());
+            let outputs = homes.iter().filter_map(|home| match &home.kind {
+                Kind::Offered(slot) => slot.share(),
+                _ => job.output_slot(&home.name)?.share(),
+            });
+            let is_it = |window: &SharedWindow<'_>| window.share.mark().number() == segment;
+            inputs.chain(outputs).filter(is_it).for_each(|window| window.share.lose(at as usize));
+        }
+    }
+}
+
+/// Finds room for an output whose size the process has just learnt; gives the answer to it.
+pub(crate) fn find_room(
+    planned: &mut [Planned],
+    need: &Value,
+    shares: &Arc<Shares>,
+    blocks: &Blocks,
+) -> (String, Maps) {
+    let mut maps = Maps::default();
+    let text = match room(planned, need, shares, blocks, &mut maps) {
+        Ok((spot, capacity)) => format!(r#"{{"at":[{},{capacity}],"map":[{}]}}"#, At(Some(spot)), maps.text),
+        Err(status) => serde_json::json!({ "error": status.message }).to_string(),
+    };
+    (text, maps)
+}
+
+fn room(
+    planned: &mut [Planned],
+    need: &Value,
+    shares: &Arc<Shares>,
+    blocks: &Blocks,
+    maps: &mut Maps,
+) -> Result<(Spot, usize), Status> {
+    let asked = || {
+        let [index, name, bytes] = need.as_array()?.as_slice() else { return None };
+        Some((index.as_u64()? as usize, name.as_str()?, bytes.as_u64()? as usize))
+    };
+    let (index, name, bytes) = asked().ok_or_else(|| unreadable("it asks for room in words that make no sense"))?;
+    let Planned { job, homes, .. } = planned.get_mut(index).ok_or_else(|| unreadable("no request has that index"))?;
+    let home = homes.iter_mut().find(|home| home.name == name);
+    let home = home.ok_or_else(|| unreadable("nobody wants that output"))?;
+    if matches!(home.kind, Kind::Client) {
+        return Err(unreadable("the client has its own place for that output"));
+    }
+    if job.output_slot(name).is_none()
+        && let Some(slot) = job.offered(name, bytes)?
+    {
+        let spot = shares.spot(slot.share(), maps).ok_or_else(|| unreachable_place(name))?;
+        (home.spot, home.capacity, home.kind) = (Some(spot), slot.len(), Kind::Offered(slot));
+        return Ok((spot, home.capacity));
+    }
+    let block = blocks.take(bytes)?;
+    let spot = shares.spot(block.buffer().share(), maps).ok_or_else(|| unreachable_place(name))?;
+    (home.spot, home.capacity, home.kind) = (Some(spot), block.byte_size(), Kind::Block(block));
+    Ok((spot, home.capacity))
+}
+
+fn take_over(planned: &mut Planned, output: &Value, sizes: &mut HashMap<String, usize>) -> Result<(), Status> {
+    let Planned { job, homes, .. } = planned;
+    let (name, made) = made(output)?;
+    // What nobody asked for, or was told twice, is passed over.
+    let Some(at) = homes.iter().position(|home| home.name == name) else { return Ok(()) };
+    let Home { spot, capacity, kind, .. } = homes.swap_remove(at);
+    let Made { datatype, shape, bytes, .. } = made;
+    check_size(name, datatype, &shape, bytes)?;
+    if matches!(kind, Kind::Client) && bytes > capacity {
+        // Says what the client's place has and what the result needs.
+        return job.output_bytes(name, bytes).map(drop);
+    }
+    if bytes > 0 && (made.spot != spot || bytes > capacity) {
+        return Err(unreadable(&format!("output '{name}' lies where there was no room for it")));
+    }
+    match kind {
+        Kind::Client => {
+            let slot = job.output_bytes(name, bytes)?;
+            job.put(name, datatype, shape, slot.filled());
+        }
+        Kind::Offered(mut slot) => {
+            slot.truncate(bytes);
+            job.put(name, datatype, shape, slot.filled());
+        }
+        Kind::Block(block) => {
+            let whole = block.buffer();
+            let extent = Extent::new(0, bytes, whole.len()).map_err(|error| unreadable(&error.to_string()))?;
+            sizes.insert(name.to_owned(), bytes);
+            deliver(job, name, datatype, shape, &whole.slice(extent))?;
+        }
+        Kind::Unknown => deliver(job, name, datatype, shape, &Buffer::empty())?,
+    }
+    Ok(())
+}
+
+/// From memory of ours to where the client wants it: its own place that the process could not reach, or the response.
+fn deliver(job: &mut Job, name: &str, datatype: DataType, shape: Shape, data: &Buffer) -> Result<(), Status> {
+    if job.output_slot(name).is_some() {
+        let mut slot = job.output_bytes(name, data.len())?;
+        let filled = slot.fill_from(0, data, Reason::OutputPlacement);
+        filled.map_err(|error| Status::internal(format!("output '{name}': {error}")))?;
+        job.put(name, datatype, shape, slot.filled());
+        return Ok(());
+    }
+    // The model may still write where it wrote; what goes to a socket must stay as it is.
+    let own = data
+        .try_private(Reason::InlineResponse)
+        .map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused))?;
+    check_strings(name, datatype, &shape, &own)?;
+    job.put_buffer(name, datatype, shape, own);
+    Ok(())
+}
+
+fn made(output: &Value) -> Result<(&str, Made), Status> {
+    let read = || {
+        let [name, datatype, shape, segment, offset, bytes] = output.as_array()?.as_slice() else { return None };
+        let shape: Option<Vec<i64>> = shape.as_array()?.iter().map(Value::as_i64).collect();
+        let spot = segment.as_u64().zip(offset.as_u64());
+        let spot = spot.map(|(segment, offset)| Spot { segment, offset: offset as usize });
+        let datatype = DataType::from_name(datatype.as_str()?)?;
+        Some((name.as_str()?, Made { datatype, shape: shape?.into(), spot, bytes: bytes.as_u64()? as usize }))
+    };
+    read().ok_or_else(|| unreadable("an output is told in words that make no sense"))
+}
+
+fn check_size(name: &str, datatype: DataType, shape: &[i64], bytes: usize) -> Result<(), Status> {
+    let needs = byte_size(datatype, shape).map_err(|error| Status::internal(format!("output '{name}': {error}")))?;
+    match needs {
+        Some(needs) if needs != bytes => {
+            Err(unreadable(&format!("output '{name}' has {bytes} bytes, its shape and datatype need {needs}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_strings(name: &str, datatype: DataType, shape: &[i64], data: &Buffer) -> Result<(), Status> {
+    if datatype.size().is_some() {
+        return Ok(());
+    }
+    let wrong = |why: String| Status::internal(format!("output '{name}': {why}"));
+    let elements = element_count(shape).map_err(|error| wrong(error.to_string()))?;
+    strings::extents(data, elements).map(drop).map_err(|error| wrong(error.to_string()))
+}
+
+fn said(error: &Value) -> Status {
+    let (code, text) = match error.as_array().map(Vec::as_slice) {
+        Some([code, text]) => (code.as_str().unwrap_or_default(), text.as_str().unwrap_or_default()),
+        _ => ("INTERNAL", error.as_str().unwrap_or_default()),
+    };
+    let code = match code {
+        "UNKNOWN" => Code::Unknown,
+        "NOT_FOUND" => Code::NotFound,
+        "INVALID_ARG" => Code::InvalidArg,
+        "UNAVAILABLE" => Code::Unavailable,
+        "UNSUPPORTED" => Code::Unsupported,
+        "ALREADY_EXISTS" => Code::AlreadyExists,
+        "CANCELLED" => Code::Cancelled,
+        _ => Code::Internal,
+    };
+    Status::new(code, text)
+}
+
+fn parameters_of(said: &serde_json::Map<String, Value>) -> Parameters {
+    let mut parameters = Parameters::new();
+    for (key, value) in said {
+        let value = match value {
+            Value::Bool(value) => Parameter::Bool(*value),
+            Value::Number(number) => match number.as_i64() {
+                Some(value) => Parameter::Int(value),
+                None => Parameter::Double(number.as_f64().unwrap_or_default()),
+            },
+            Value::String(text) => Parameter::String(text.clone()),
+            Value::Null | Value::Array(_) | Value::Object(_) => continue,
+        };
+        parameters.insert(key.as_str(), value);
+    }
+    parameters
+}
+
+fn unreachable_place(name: &str) -> Status {
+    Status::unavailable(format!(
+        "the place for output '{name}' cannot be given to the model's process: the server has no descriptor left; raise its \
+         limit on open files"
+    ))
+}
+
+fn unreadable(why: &str) -> Status {
+    Status::internal(format!("the model's process gave an answer that cannot be used: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Mutex;
+
+    use nerite_backend::{NoMeter, Times};
+    use nerite_memory::Slot;
+    use nerite_request::{Reply, Response, Wanted};
+    use nerite_shm::{LeaseLimits, Pools};
+    use serde_json::json;
+
+    use super::*;
+    use crate::plan::tests::{job, nobody, plan, wanted};
+
+    /// Settles `response`, in which `"S"` stands for the segment of the output's place.
+    fn settled(slot: Option<Slot>, known: Option<usize>, response: &Value) -> (Ended, Response) {
+        let (shares, blocks) = nobody();
+        let seen = Arc::new(Mutex::new(None));
+        let into = Arc::clone(&seen);
+        let reply = Reply::new("", move |response| *into.lock().unwrap() = Some(response));
+        let mut sizes: HashMap<String, usize> = known.map(|size| ("x".to_owned(), size)).into_iter().collect();
+        let outputs: Vec<Wanted> = vec![wanted("x", slot)];
+        let (mut planned, told, _) = plan(job(Vec::new(), outputs, reply), &shares, &blocks, &sizes);
+        let segment = &told["outputs"][0][1];
+        let response: Value =
+            serde_json::from_str(&response.to_string().replace("\"S\"", &segment.to_string())).unwrap();
+        let ended = settle(&mut planned, Some(&response), &mut sizes);
+        let result = if matches!(ended, Ended::Done) { Ok(()) } else { Err(Status::internal("see the other")) };
+        planned.job.finish(result, Times::begin(), &NoMeter);
+        let response = seen.lock().unwrap().take().unwrap();
+        (ended, response)
+    }
+
+    #[track_caller]
+    fn check_failed(slot: Option<Slot>, known: Option<usize>, response: Value, words: &str) {
+        let (ended, _) = settled(slot, known, &response);
+        let Ended::Failed(status) = ended else { panic!("{ended:?}") };
+        assert!(status.message.contains(words), "'{status}' does not say '{words}'");
+    }
+
+    fn place(bytes: usize) -> Slot {
+        let lease = Pools::new(LeaseLimits::default()).open().take(4096).unwrap();
+        lease.slot(Extent::new(64, bytes, 4096).unwrap())
+    }
+
+    fn outputs(outputs: Value) -> Value {
+        json!({ "outputs": outputs })
+    }
+
+    #[test]
+    fn an_output_in_the_clients_place_or_in_ours_is_taken() {
+        let answer = outputs(json!([["x", "INT8", [2, 2], "S", 64, 4], ["unasked", "INT8", [1], 1, 0, 1]]));
+        let (ended, response) = settled(Some(place(10)), None, &answer);
+        assert!(matches!(ended, Ended::Done), "{ended:?}");
+        assert_eq!((response.outputs.len(), response.outputs[0].placed, response.outputs[0].data.len()), (1, true, 4));
+        let answer =
+            json!({ "outputs": [["x", "INT8", [4], "S", 0, 4]], "parameters": { "a": 1, "b": "c", "d": true } });
+        let (ended, response) = settled(None, Some(4), &answer);
+        assert!(matches!(ended, Ended::Done), "{ended:?}");
+        assert_eq!(
+            (response.outputs[0].placed, response.outputs[0].data.private_bytes()),
+            (false, Some(&[0u8; 4][..]))
+        );
+        assert_eq!(response.parameters.get("a"), Some(&Parameter::Int(1)));
+        assert_eq!(response.parameters.len(), 3);
+        let (ended, response) = settled(None, None, &outputs(json!([["x", "INT8", [0], null, 0, 0]])));
+        assert!(matches!(ended, Ended::Done), "{ended:?}");
+        assert!(response.outputs[0].data.is_empty());
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_is_not_believed() {
+        let at = |shape: Value, offset: u64, bytes: u64| outputs(json!([["x", "INT8", shape, "S", offset, bytes]]));
+        check_failed(Some(place(10)), None, at(json!([4]), 0, 4), "lies where there was no room for it");
+        check_failed(Some(place(10)), None, at(json!([4]), 64, 5), "has 5 bytes, its shape and datatype need 4");
+        check_failed(Some(place(10)), None, at(json!([-1]), 64, 1), "output 'x'");
+        check_failed(None, Some(4), at(json!([8192]), 0, 8192), "lies where there was no room for it");
+        check_failed(None, None, outputs(json!([["x", "INT8", [4], 1, 0, 4]])), "lies where there was no room for it");
+        check_failed(None, None, outputs(json!([["x", "INT7", [4], 1, 0, 4]])), "words that make no sense");
+        check_failed(None, None, outputs(json!(["x"])), "words that make no sense");
+        let strings = outputs(json!([["x", "BYTES", [2], "S", 0, 4]]));
+        check_failed(None, Some(4), strings, "output 'x': expected 2 string elements, got 1");
+        let (shares, blocks) = nobody();
+        let (mut planned, _, _) =
+            plan(job(Vec::new(), vec![wanted("x", None)], Reply::new("", |_| ())), &shares, &blocks, &HashMap::new());
+        assert!(matches!(settle(&mut planned, None, &mut HashMap::new()), Ended::Failed(_)));
+    }
+
+    #[test]
+    fn a_result_larger_than_the_clients_place_says_both_numbers() {
+        let answer = outputs(json!([["x", "INT8", [11], null, 0, 11]]));
+        let text =
+            "shared memory size specified with the request for output 'x' (10 bytes) should be at least 11 bytes";
+        check_failed(Some(place(10)), None, answer, text);
+    }
+
+    #[track_caller]
+    fn check_said(error: Value, code: Code, text: &str) {
+        let (ended, _) = settled(None, None, &json!({ "error": error }));
+        let Ended::Said(status) = ended else { panic!("{ended:?}") };
+        assert_eq!((status.code, status.message.as_str()), (code, text));
+    }
+
+    #[test]
+    fn an_error_of_the_models_keeps_its_code() {
+        check_said(json!(["NOT_FOUND", "gone"]), Code::NotFound, "gone");
+        check_said(json!(["INTERNAL", "x"]), Code::Internal, "x");
+        check_said(json!(["CANCELLED", ""]), Code::Cancelled, "");
+        check_said(json!("plain"), Code::Internal, "plain");
+    }
+
+    #[test]
+    fn room_is_found_once_the_size_is_known() {
+        let (shares, blocks) = nobody();
+        let (planned, _, _) =
+            plan(job(Vec::new(), vec![wanted("x", None)], Reply::new("", |_| ())), &shares, &blocks, &HashMap::new());
+        let mut planned = [planned];
+        let mut ask =
+            |need: Value| serde_json::from_str::<Value>(&find_room(&mut planned, &need, &shares, &blocks).0).unwrap();
+        assert_eq!(ask(json!([0, "x", 5000]))["at"][2].as_u64().map(|capacity| capacity >= 5000), Some(true));
+        for nonsense in [json!([1, "x", 1]), json!([0, "y", 1]), json!([0, "x", -1]), json!("x")] {
+            assert!(ask(nonsense)["error"].is_string());
+        }
+    }
+}

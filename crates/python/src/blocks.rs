@@ -1,0 +1,122 @@
+//! Where do tensors lie that no client's memory holds, so that a model's process can reach them?
+
+use std::sync::Arc;
+
+use nerite_memory::{Buffer, Extent, Reason, Slot};
+use nerite_request::Status;
+use nerite_shm::{Account, Lease, Pools};
+
+use crate::limits::TENSOR_ALIGN;
+
+/// Memory of one instance, reused from request to request and given back to the system when idle.
+pub(crate) struct Blocks(Arc<Account>);
+
+/// A piece of it. It is free for others once this and all Buffers over it are gone.
+pub(crate) struct Block(Arc<Lease>);
+
+impl Blocks {
+    /// No memory yet.
+    pub(crate) fn new(pools: &Arc<Pools>) -> Blocks {
+        Blocks(pools.open())
+    }
+
+    /// At least so many bytes.
+    pub(crate) fn take(&self, bytes: usize) -> Result<Block, Status> {
+        // What was given back to the system in the meantime is told to the process by the memory itself.
+        drop(self.0.take_forgotten());
+        let lease = self.0.take(bytes.max(1) as u64).map_err(|refused| {
+            Status::unavailable(format!("no memory to share {bytes} bytes with the model's process: {refused}"))
+        })?;
+        // It lies ready for the next one at once: as long as somebody holds it, nobody gets it.
+        self.0.put_back(&lease);
+        Ok(Block(lease))
+    }
+
+    /// These buffers' bytes one after another in one block, each aligned: the block and where each begins.
+    pub(crate) fn gather(&self, buffers: &[&Buffer]) -> Result<(Block, Vec<usize>), Status> {
+        let mut total = 0usize;
+        let offsets: Vec<usize> = buffers
+            .iter()
+            .map(|buffer| {
+                let at = total;
+                total = (total + buffer.len()).next_multiple_of(TENSOR_ALIGN);
+                at
+            })
+            .collect();
+        let block = self.take(total)?;
+        let mut slot = block.slot();
+        for (buffer, at) in buffers.iter().zip(&offsets) {
+            slot.fill_from(*at, buffer, Reason::ModelProcess).map_err(|error| Status::internal(error.to_string()))?;
+        }
+        Ok((block, offsets))
+    }
+}
+
+impl Drop for Blocks {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Block {
+    /// Bytes it has.
+    pub(crate) fn byte_size(&self) -> usize {
+        self.0.byte_size()
+    }
+
+    /// All of it, readable.
+    pub(crate) fn buffer(&self) -> Buffer {
+        self.0.buffer(Extent::whole(self.0.byte_size()))
+    }
+
+    fn slot(&self) -> Slot {
+        self.0.slot(Extent::whole(self.0.byte_size()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use nerite_memory::copied_bytes;
+    use nerite_shm::LeaseLimits;
+
+    use super::*;
+
+    #[test]
+    fn a_block_is_given_again_once_nothing_holds_it() {
+        let blocks = Blocks::new(&Pools::new(LeaseLimits::default()));
+        let at = |block: &Block| block.buffer().as_ptr().addr();
+        let first = blocks.take(100).unwrap();
+        let held = first.buffer();
+        let second = blocks.take(100).unwrap();
+        assert_ne!(at(&first), at(&second));
+        let place = at(&first);
+        drop(first);
+        let third = blocks.take(100).unwrap();
+        assert_ne!(at(&third), place, "a buffer holds it");
+        drop((held, second, third));
+        let again: Vec<_> = (0..3).map(|_| blocks.take(100).unwrap()).collect();
+        assert!(again.iter().any(|block| at(block) == place));
+    }
+
+    #[test]
+    fn what_is_gathered_lies_aligned_and_is_counted() {
+        let blocks = Blocks::new(&Pools::new(LeaseLimits::default()));
+        let (a, b) = (Buffer::from(vec![1u8; 65]), Buffer::from(vec![2u8; 3]));
+        let before = copied_bytes(Reason::ModelProcess);
+        let (block, offsets) = blocks.gather(&[&a, &Buffer::empty(), &b]).unwrap();
+        assert_eq!(offsets, [0, 128, 128]);
+        assert!(copied_bytes(Reason::ModelProcess) - before >= 68);
+        let bytes = block.buffer().to_private(Reason::Model);
+        assert_eq!(&bytes.private_bytes().unwrap()[..3], [1, 1, 1]);
+        assert_eq!(&bytes.private_bytes().unwrap()[128..131], [2, 2, 2]);
+    }
+
+    #[test]
+    fn more_than_there_may_be_is_refused_by_number() {
+        let pools = Pools::new(LeaseLimits { bytes_max: 4096, session_bytes_max: 4096 });
+        let refused = Blocks::new(&pools).take(5000).err().unwrap();
+        assert!(refused.message.starts_with("no memory to share 5000 bytes with the model's process: "), "{refused}");
+    }
+}

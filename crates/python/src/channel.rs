@@ -1,0 +1,205 @@
+//! How do packets and descriptors pass between the server and a model's process?
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+use crate::limits::{DESCRIPTORS_MAX, LONG_BYTES_MAX, PACKET_BYTES_MAX};
+
+/// The server's end of a pair of sockets that keep packets apart. Any thread may send, one at a time receives.
+#[derive(Debug)]
+pub(crate) struct Channel(OwnedFd);
+
+impl Channel {
+    /// A pair: this end, and that of the process.
+    pub(crate) fn pair() -> io::Result<(Channel, OwnedFd)> {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(io::Error::from)?;
+        Ok((Channel(ours), theirs))
+    }
+
+    /// Sends a packet; waits where the other side has not read enough of the earlier ones.
+    pub(crate) fn send(&self, text: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
+        self.send_with(text, descriptors, SendFlags::NOSIGNAL)
+    }
+
+    /// Sends a packet if it can be sent at once.
+    pub(crate) fn try_send(&self, text: &str) -> io::Result<()> {
+        self.send_with(text, &[], SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    fn send_with(&self, text: &str, descriptors: &[OwnedFd], flags: SendFlags) -> io::Result<()> {
+        if text.len() <= PACKET_BYTES_MAX {
+            let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+            return self.send_packet(text.as_bytes(), &borrowed, flags);
+        }
+        let long = memory_file(text.as_bytes())?;
+        let borrowed: Vec<_> = std::iter::once(long.as_fd()).chain(descriptors.iter().map(AsFd::as_fd)).collect();
+        self.send_packet(format!(r#"{{"long":{}}}"#, text.len()).as_bytes(), &borrowed, flags)
+    }
+
+    fn send_packet(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, flags))?;
+        Ok(())
+    }
+
+    /// The next packet's text, in `into`; `false` at the end. Only texts are believed: a descriptor that comes with a packet is
+    /// read if the packet says that it holds its text, and closed.
+    pub(crate) fn receive(&self, into: &mut Vec<u8>) -> io::Result<bool> {
+        into.resize(PACKET_BYTES_MAX, 0);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let got = retry_on_intr(|| recvmsg(&self.0, &mut [IoSliceMut::new(into)], &mut control, flags))?;
+        into.truncate(got.bytes);
+        if got.flags.contains(ReturnFlags::TRUNC) {
+            return Err(invalid(format!("a packet of more than {PACKET_BYTES_MAX} bytes")));
+        }
+        let descriptor = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        if let Some(descriptor) = descriptor
+            && let Some(len) = long_text(into)
+        {
+            read_long(descriptor, len, into)?;
+        }
+        Ok(!into.is_empty())
+    }
+
+    /// Whether something arrives in that time. Finer than [`Channel::set_patience`], which counts in the system's ticks.
+    pub(crate) fn wait(&self, at_most: Duration) -> io::Result<bool> {
+        let at_most = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
+        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        match poll(&mut polled, Some(&at_most)) {
+            Ok(count) => Ok(count > 0),
+            // Interrupted: the caller has other work anyway.
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits no longer than this for a packet; `None` waits for ever.
+    pub(crate) fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        use rustix::net::sockopt::{Timeout, set_socket_timeout};
+        Ok(set_socket_timeout(&self.0, Timeout::Recv, patience)?)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Channel {
+    fn from(socket: OwnedFd) -> Channel {
+        Channel(socket)
+    }
+}
+
+/// A memory file with these bytes, for another process to read or load.
+pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = File::from(memfd_create("nerite-text", MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+/// The length that a packet of the form `{"long": n}` announces.
+fn long_text(packet: &[u8]) -> Option<usize> {
+    let value: serde_json::Value = serde_json::from_slice(packet).ok()?;
+    usize::try_from(value.get("long")?.as_u64()?).ok()
+}
+
+fn read_long(descriptor: OwnedFd, len: usize, into: &mut Vec<u8>) -> io::Result<()> {
+    if len > LONG_BYTES_MAX {
+        return Err(invalid(format!("a text of {len} bytes, at most {LONG_BYTES_MAX} are read")));
+    }
+    into.clear();
+    let mut file = File::from(descriptor);
+    file.rewind()?;
+    // Read, never mapped: who made the file may shrink it.
+    file.take(len as u64).read_to_end(into)?;
+    if into.len() < len {
+        return Err(invalid(format!("a text of {len} bytes has {}", into.len())));
+    }
+    Ok(())
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str) {
+        let (ours, theirs) = Channel::pair().unwrap();
+        ours.send(text, &[]).unwrap();
+        let mut got = Vec::new();
+        assert!(Channel(theirs).receive(&mut got).unwrap());
+        assert!(got == text.as_bytes(), "{} of {} bytes", got.len(), text.len());
+    }
+
+    #[test]
+    fn texts_of_any_length_arrive_whole() {
+        check("{}");
+        check(&"x".repeat(PACKET_BYTES_MAX));
+        check(&"x".repeat(PACKET_BYTES_MAX + 1));
+        check(&"y".repeat(3 << 20));
+    }
+
+    #[test]
+    fn the_end_is_told_from_a_packet() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        ours.send("{}", &[]).unwrap();
+        drop(ours);
+        let theirs = Channel(theirs);
+        let mut got = Vec::new();
+        assert!(theirs.receive(&mut got).unwrap());
+        assert!(!theirs.receive(&mut got).unwrap());
+        assert_eq!(theirs.send("{}", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[track_caller]
+    fn check_refused(packet: &str, file: &[u8], words: &str) {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let file = memory_file(file).unwrap();
+        ours.send_packet(packet.as_bytes(), &[file.as_fd()], SendFlags::empty()).unwrap();
+        let error = Channel(theirs).receive(&mut Vec::new()).unwrap_err().to_string();
+        assert_eq!(error, words);
+    }
+
+    #[test]
+    fn a_long_text_that_is_not_what_was_said_is_refused() {
+        check_refused(r#"{"long":10}"#, b"short", "a text of 10 bytes has 5");
+        check_refused(r#"{"long":68719476736}"#, b"", "a text of 68719476736 bytes, at most 67108864 are read");
+    }
+
+    #[test]
+    fn a_receiver_with_patience_gives_up() {
+        let (ours, _theirs) = Channel::pair().unwrap();
+        ours.set_patience(Some(Duration::from_millis(1))).unwrap();
+        assert_eq!(ours.receive(&mut Vec::new()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+}

@@ -1,0 +1,183 @@
+//! What is the process of one model's instance?
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child as Process, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::channel::{Channel, memory_file};
+use crate::guard_library;
+use crate::keeper::{Keeper, Side};
+use crate::limits::FINALIZE_MAX;
+use crate::stub;
+
+/// A running process. Dropped, it is asked to finalize its model, and killed if it does not.
+pub(crate) struct Child {
+    process: Process,
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) side: Arc<Side>,
+    packet: Vec<u8>,
+    /// Whether it has a model that wants to be finalized.
+    has_model: bool,
+}
+
+/// What a process is started with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Launch {
+    /// The interpreter.
+    pub(crate) interpreter: PathBuf,
+    /// How long it may take until it answers its first command.
+    pub(crate) start_max: Duration,
+}
+
+/// Why a process gives no answer.
+#[derive(Debug)]
+pub(crate) enum Silence {
+    /// It never got the question.
+    Unasked,
+    /// It had no answer in the time it was given.
+    TimedOut,
+    /// It ended, or said what cannot be read; the text says which.
+    Ended(String),
+}
+
+impl std::fmt::Display for Silence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Silence::Unasked => "its process ended before it was asked",
+            Silence::TimedOut => "its process does not answer",
+            Silence::Ended(why) => why,
+        })
+    }
+}
+
+impl Child {
+    /// Starts the interpreter and hands it the stub.
+    pub(crate) fn start(keeper: &Keeper, launch: &Launch) -> io::Result<Child> {
+        let (channel, theirs) = Channel::pair()?;
+        let (side, side_theirs) = Side::pair()?;
+        let mut command = Command::new(&launch.interpreter);
+        command.args(["-u", "-c", stub::LAUNCHER]).stdin(Stdio::from(theirs));
+        // A terminal's interrupt is for the server, which stops its models itself.
+        command.process_group(0);
+        let process = keeper.spawn(command)?;
+        let mut child = Child { process, channel: Arc::new(channel), side, packet: Vec::new(), has_model: false };
+        child.hand_over(side_theirs)?;
+        keeper.hear(Arc::clone(&child.side))?;
+        Ok(child)
+    }
+
+    fn hand_over(&mut self, side: OwnedFd) -> io::Result<()> {
+        let mut descriptors = vec![side];
+        if !guard_library::LIBRARY.is_empty() {
+            descriptors.push(memory_file(guard_library::LIBRARY)?);
+        }
+        self.channel.send(stub::modules(), &descriptors)
+    }
+
+    /// Sends a command and waits for its answer.
+    pub(crate) fn ask(&mut self, command: &str, descriptors: &[OwnedFd]) -> Result<Value, Silence> {
+        self.tell(command, descriptors)?;
+        self.answer()
+    }
+
+    /// Sends a packet.
+    pub(crate) fn tell(&mut self, packet: &str, descriptors: &[OwnedFd]) -> Result<(), Silence> {
+        self.channel.send(packet, descriptors).map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Silence::Unasked,
+            _ => Silence::Ended(format!("the packet could not be sent to it: {error}")),
+        })
+    }
+
+    /// Waits for a packet. [`Silence::Unasked`] means that the last one was never read.
+    pub(crate) fn answer(&mut self) -> Result<Value, Silence> {
+        match self.channel.receive(&mut self.packet) {
+            Ok(true) => serde_json::from_slice(&self.packet)
+                .map_err(|error| Silence::Ended(format!("its answer cannot be read: {error}"))),
+            Ok(false) => Err(Silence::Ended(self.end())),
+            // It ended with a packet unread.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Silence::Unasked),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Silence::TimedOut),
+            Err(error) => Err(Silence::Ended(format!("its answer cannot be received: {error}"))),
+        }
+    }
+
+    /// Waits until there is a packet, or the end; [`Silence::TimedOut`] if there is none in that time.
+    pub(crate) fn wait(&self, at_most: Duration) -> Result<(), Silence> {
+        match self.channel.wait(at_most) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Silence::TimedOut),
+            Err(error) => Err(Silence::Ended(format!("its answer cannot be waited for: {error}"))),
+        }
+    }
+
+    /// Asks for the first time, when not even the interpreter may have started.
+    pub(crate) fn first(&mut self, command: &str, launch: &Launch) -> Result<Value, Silence> {
+        let patience = |channel: &Channel, how_long| {
+            channel.set_patience(how_long).map_err(|error| Silence::Ended(error.to_string()))
+        };
+        patience(&self.channel, Some(launch.start_max))?;
+        let answer = self.ask(command, &[]);
+        patience(&self.channel, None)?;
+        answer
+    }
+
+    /// From now on there is a model to finalize.
+    pub(crate) fn has_model(&mut self) {
+        self.has_model = true;
+    }
+
+    /// How the process ended, which has closed its channel: it is about to be no more.
+    fn end(&mut self) -> String {
+        self.has_model = false;
+        match wait(&mut self.process, Duration::from_secs(1)) {
+            Some(status) => how(status),
+            None => "its process has closed the channel to the server".to_owned(),
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.has_model {
+            let _ = self.channel.set_patience(Some(FINALIZE_MAX));
+            if self.ask(r#"{"do":"finalize"}"#, &[]).is_ok() {
+                let _ = wait(&mut self.process, Duration::from_secs(1));
+            }
+        }
+        // Fails if it has ended already. Waiting leaves no zombie.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Waits for the end of a process, but not for ever: one that closed its sockets may live on.
+fn wait(process: &mut Process, at_most: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + at_most;
+    loop {
+        if let Ok(Some(status)) = process.try_wait() {
+            return Some(status);
+        }
+        if Instant::now() >= deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn how(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("its process was ended by signal {signal}"),
+        (None, code) => format!("its process ended with code {}", code.unwrap_or_default()),
+    }
+}
+
+/// An interpreter as errors name it.
+pub(crate) fn show(interpreter: &Path) -> String {
+    format!("'{}'", interpreter.display())
+}

@@ -1,0 +1,300 @@
+//! How does a batch go through a model's process and back?
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nerite_backend::{Batch, Instance, Job, Meter, Times, now_ns};
+use nerite_request::{Code, Status};
+use serde_json::Value;
+
+use crate::answer::{self, Ended};
+use crate::blocks::Blocks;
+use crate::child::{Child, Silence};
+use crate::limits::RESTART_PAUSE;
+use crate::model::Seed;
+use crate::plan::{Planned, Planner};
+use crate::shares::{Maps, Shares};
+
+/// Numbers of requests, over all processes: no process can ask about a request of another.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+/// One instance: a process while it lives, and the next one after it died.
+pub(crate) struct PythonInstance {
+    seed: Seed,
+    blocks: Blocks,
+    live: Option<Live>,
+    /// When the process could not be started anew, and why.
+    failed: Option<(u64, Status)>,
+    /// Bytes that each output had last time.
+    sizes: HashMap<String, usize>,
+    begun: Begun,
+}
+
+/// What was begun and is not done.
+enum Begun {
+    Nothing,
+    /// Nobody has it yet: the process must be started first.
+    Unasked(Vec<Job>, Arc<dyn Meter>),
+    /// The process has it.
+    Asked(UnderWay),
+}
+
+/// A batch that the process has.
+struct UnderWay {
+    planned: Vec<Planned>,
+    rows: u64,
+    times: Times,
+    meter: Arc<dyn Meter>,
+}
+
+/// A process that has the model.
+pub(crate) struct Live {
+    pub(crate) child: Child,
+    pub(crate) shares: Arc<Shares>,
+}
+
+/// What came of a batch.
+enum Answer {
+    Responses(Vec<Value>),
+    /// Nobody was answered, for the reason that the process gives.
+    Failed(String),
+}
+
+impl PythonInstance {
+    /// Starts the process and initializes the model in it.
+    pub(crate) fn start(seed: Seed, blocks: Blocks) -> Result<PythonInstance, Status> {
+        let live = Some(seed.grow()?);
+        Ok(PythonInstance { seed, blocks, live, failed: None, sizes: HashMap::new(), begun: Begun::Nothing })
+    }
+
+    /// The process, started anew if it has died. At most one attempt in [`RESTART_PAUSE`]: a model that cannot start must not keep
+    /// the machine busy trying.
+    fn live(&mut self) -> Result<(), Status> {
+        if self.live.is_none() {
+            let now = now_ns();
+            if let Some((at, status)) = &self.failed
+                && now.saturating_sub(*at) < RESTART_PAUSE.as_nanos() as u64
+            {
+                return Err(status.clone());
+            }
+            log::warn!("starting the process of model instance '{}' anew", self.seed.instance);
+            let live = self.seed.grow().inspect_err(|status| self.failed = Some((now, status.clone())))?;
+            (self.live, self.failed) = (Some(live), None);
+        }
+        Ok(())
+    }
+
+    /// Gives the batch to the process, if there is one that takes it.
+    fn ask(&mut self, jobs: Vec<Job>, meter: Arc<dyn Meter>) -> Begun {
+        let mut times = jobs.first().map_or_else(Times::begin, Job::begin);
+        let Some(live) = &mut self.live else { return Begun::Unasked(jobs, meter) };
+        let (planned, packet, maps) = plan(live, &self.blocks, &self.sizes, jobs, &meter, times);
+        if planned.is_empty() {
+            return Begun::Nothing;
+        }
+        match live.child.tell(&packet, &maps.descriptors) {
+            Ok(()) => {
+                times.input_ends();
+                let rows = planned.iter().map(|planned| u64::from(planned.job.rows().max(1))).sum();
+                Begun::Asked(UnderWay { planned, rows, times, meter })
+            }
+            Err(Silence::Unasked) => self.unasked(planned, meter),
+            Err(silence) => {
+                self.lose(planned, &silence, times, &meter);
+                Begun::Nothing
+            }
+        }
+    }
+
+    /// Waits for the process's answer, at most for `patience`, and passes it on. What is not there by then stays begun.
+    fn hear(&mut self, mut under_way: UnderWay, patience: Option<Duration>) -> Begun {
+        let Some(live) = &mut self.live else { return Begun::Nothing };
+        let answer = converse(live, &self.blocks, &mut under_way.planned, patience);
+        if matches!(answer, Err(Silence::TimedOut)) {
+            return Begun::Asked(under_way);
+        }
+        live.child.side.unwatch();
+        let UnderWay { planned, rows, mut times, meter } = under_way;
+        if matches!(answer, Err(Silence::Unasked)) {
+            return self.unasked(planned, meter);
+        }
+        times.infer_ends();
+        match answer {
+            Ok(answer) => {
+                let done = self.settle(planned, answer);
+                times.ends();
+                meter.batch(rows, &times);
+                finish(done, times, &meter);
+            }
+            Err(silence) => self.lose(planned, &silence, times, &meter),
+        }
+        Begun::Nothing
+    }
+
+    /// The process died while it had nothing to do: nobody has lost anything yet.
+    fn unasked(&mut self, planned: Vec<Planned>, meter: Arc<dyn Meter>) -> Begun {
+        self.live = None;
+        Begun::Unasked(planned.into_iter().map(|planned| planned.job).collect(), meter)
+    }
+
+    /// Puts each response into its job.
+    fn settle(&mut self, planned: Vec<Planned>, answer: Answer) -> Vec<(Job, Ended)> {
+        let mut responses = match answer {
+            Answer::Responses(responses) => responses.into_iter(),
+            Answer::Failed(text) => {
+                let name = &self.seed.instance;
+                let text = format!("Failed to process the request(s) for model '{name}', message: {text}");
+                let status = Status::internal(text);
+                return planned.into_iter().map(|one| (one.job, Ended::Failed(status.clone()))).collect();
+            }
+        };
+        let each = |mut one: Planned| {
+            let ended = answer::settle(&mut one, responses.next().as_ref(), &mut self.sizes);
+            (one.job, ended)
+        };
+        planned.into_iter().map(each).collect()
+    }
+
+    /// The process gave no answer. What it was working on is lost, the instance is not.
+    fn lose(&mut self, planned: Vec<Planned>, silence: &Silence, times: Times, meter: &Arc<dyn Meter>) {
+        self.live = None;
+        let status = self.unhealthy(silence);
+        log::error!("{status}");
+        for one in planned {
+            one.job.finish(Err(status.clone()), times, &**meter);
+        }
+    }
+
+    fn unhealthy(&self, silence: &Silence) -> Status {
+        Status::internal(format!(
+            "Stub process '{}' is not healthy. ({silence} while it had this request; the next request starts it anew)",
+            self.seed.instance
+        ))
+    }
+}
+
+impl Instance for PythonInstance {
+    fn run(&mut self, batch: Batch) {
+        self.begin(batch, Duration::ZERO);
+        self.finish();
+    }
+
+    fn begin(&mut self, batch: Batch, patience: Duration) -> bool {
+        let Batch { jobs, meter } = batch;
+        let (gone, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_cancelled);
+        for job in gone {
+            job.refuse(Status::new(Code::Cancelled, ""), &*meter);
+        }
+        if jobs.is_empty() {
+            return true;
+        }
+        self.begun = match self.ask(jobs, meter) {
+            Begun::Asked(under_way) if !patience.is_zero() => self.hear(under_way, Some(patience)),
+            begun => begun,
+        };
+        matches!(self.begun, Begun::Nothing)
+    }
+
+    fn finish(&mut self) {
+        // One that is started and is gone again before it takes the batch is not tried for ever.
+        for _ in 0..=1 {
+            self.begun = match std::mem::replace(&mut self.begun, Begun::Nothing) {
+                Begun::Nothing => return,
+                Begun::Asked(under_way) => self.hear(under_way, None),
+                Begun::Unasked(jobs, meter) => match self.live() {
+                    Ok(()) => match self.ask(jobs, meter) {
+                        Begun::Asked(under_way) => self.hear(under_way, None),
+                        begun => begun,
+                    },
+                    Err(status) => return refuse(jobs, &status, &meter),
+                },
+            };
+        }
+        if let Begun::Unasked(jobs, meter) = std::mem::replace(&mut self.begun, Begun::Nothing) {
+            refuse(jobs, &self.unhealthy(&Silence::Unasked), &meter);
+        }
+    }
+}
+
+fn refuse(jobs: Vec<Job>, status: &Status, meter: &Arc<dyn Meter>) {
+    let times = Times::begin();
+    for job in jobs {
+        job.finish(Err(status.clone()), times, &**meter);
+    }
+}
+
+/// The packet that asks for the execution. Jobs whose tensors cannot be brought to the process end here.
+fn plan(
+    live: &Live,
+    blocks: &Blocks,
+    sizes: &HashMap<String, usize>,
+    jobs: Vec<Job>,
+    meter: &Arc<dyn Meter>,
+    times: Times,
+) -> (Vec<Planned>, String, Maps) {
+    let mut planner = Planner { shares: &live.shares, blocks, sizes, maps: Maps::default(), text: String::new() };
+    let mut planned = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let cancel = job.cancel().clone();
+        match planner.add(number, job) {
+            Ok(one) => {
+                live.child.side.watch(std::iter::once((number, cancel)));
+                planned.push(one);
+            }
+            Err((job, status)) => job.finish(Err(status), times, &**meter),
+        }
+    }
+    let Planner { maps, text, .. } = planner;
+    let forget: Vec<String> = live.shares.take_untold().iter().map(u64::to_string).collect();
+    let packet =
+        format!(r#"{{"do":"execute","requests":[{text}],"map":[{}],"forget":[{}]}}"#, maps.text, forget.join(","));
+    (planned, packet, maps)
+}
+
+/// Answers what the process asks until it answers what it was asked.
+fn converse(
+    live: &mut Live,
+    blocks: &Blocks,
+    planned: &mut [Planned],
+    patience: Option<Duration>,
+) -> Result<Answer, Silence> {
+    let mut has_it = false;
+    loop {
+        if let Some(patience) = patience {
+            live.child.wait(patience)?;
+        }
+        let mut said = live.child.answer().map_err(|silence| match silence {
+            Silence::Unasked if has_it => Silence::Ended(silence.to_string()),
+            other => other,
+        })?;
+        if let Some(need) = said.get("need") {
+            let (text, maps) = answer::find_room(planned, need, &live.shares, blocks);
+            // It has the batch, so what it did not read now does not make the batch unasked.
+            let told = live.child.tell(&text, &maps.descriptors);
+            told.map_err(|silence| Silence::Ended(silence.to_string()))?;
+            has_it = true;
+            continue;
+        }
+        answer::note_lost(planned, said.get("lost"));
+        if let Some(error) = said.get("error") {
+            return Ok(Answer::Failed(error.as_str().unwrap_or("it does not say why").to_owned()));
+        }
+        return match said.get_mut("responses").map(Value::take) {
+            Some(Value::Array(responses)) => Ok(Answer::Responses(responses)),
+            _ => Err(Silence::Ended("its answer has neither responses nor an error".to_owned())),
+        };
+    }
+}
+
+fn finish(done: Vec<(Job, Ended)>, times: Times, meter: &Arc<dyn Meter>) {
+    for (job, ended) in done {
+        match ended {
+            Ended::Done => job.finish(Ok(()), times, &**meter),
+            Ended::Said(status) => job.answer_error(status, times, &**meter),
+            Ended::Failed(status) => job.finish(Err(status), times, &**meter),
+        }
+    }
+}

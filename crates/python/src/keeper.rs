@@ -1,0 +1,217 @@
+//! Who starts the processes of models, and who hears what they say besides their answers?
+//!
+//! One thread for all of them. Processes die with the thread that started them (`PR_SET_PDEATHSIG` means the thread), so it is one that
+//! lives as long as the server; and it is the one place where log lines and questions of any thread of any process arrive.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child as Process, Command};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nerite_request::Cancel;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use serde_json::Value;
+
+use crate::channel::Channel;
+
+/// The thread, as others see it.
+#[derive(Clone)]
+pub(crate) struct Keeper {
+    orders: Sender<Order>,
+    bell: Arc<OwnedFd>,
+}
+
+enum Order {
+    Start { command: Box<Command>, started: SyncSender<io::Result<Process>> },
+    Hear(Arc<Side>),
+}
+
+/// Where any thread of one process speaks to the server.
+pub(crate) struct Side {
+    channel: Channel,
+    /// Flags of the requests that the process has, by their numbers.
+    cancels: Mutex<HashMap<u64, Cancel>>,
+}
+
+impl Side {
+    /// This end of a fresh pair, and that of the process.
+    pub(crate) fn pair() -> io::Result<(Arc<Side>, OwnedFd)> {
+        let (channel, theirs) = Channel::pair()?;
+        Ok((Arc::new(Side { channel, cancels: Mutex::default() }), theirs))
+    }
+
+    /// The requests that the process may ask about now.
+    pub(crate) fn watch(&self, cancels: impl Iterator<Item = (u64, Cancel)>) {
+        self.cancels().extend(cancels);
+    }
+
+    /// It has none of them any more.
+    pub(crate) fn unwatch(&self) {
+        self.cancels().clear();
+    }
+
+    fn cancels(&self) -> MutexGuard<'_, HashMap<u64, Cancel>> {
+        self.cancels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one packet. An error means that there will be no more.
+    fn hear(&self, packet: &mut Vec<u8>) -> io::Result<()> {
+        if !self.channel.receive(packet)? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // A model's code can reach the socket: what makes no sense is passed over.
+        let Ok(said) = serde_json::from_slice::<Value>(packet) else { return Ok(()) };
+        if let Some([level, text]) = said.get("log").and_then(Value::as_array).map(Vec::as_slice) {
+            note(level.as_str().unwrap_or_default(), text.as_str().unwrap_or_default());
+        }
+        if let Some(number) = said.get("cancelled").and_then(Value::as_u64) {
+            let is = self.cancels().get(&number).is_some_and(Cancel::is_cancelled);
+            // A process that asks and does not listen for the answer must not keep the others waiting.
+            let _ = self.channel.try_send(&format!(r#"{{"cancelled":{is}}}"#));
+        }
+        Ok(())
+    }
+}
+
+fn note(level: &str, text: &str) {
+    match level {
+        "ERROR" => log::error!("{text}"),
+        "WARNING" => log::warn!("{text}"),
+        "VERBOSE" => log::debug!("{text}"),
+        _ => log::info!("{text}"),
+    }
+}
+
+impl Keeper {
+    /// Starts the thread.
+    pub(crate) fn start() -> io::Result<Keeper> {
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (orders, ordered) = channel();
+        let heard = Arc::clone(&bell);
+        std::thread::Builder::new().name("nerite-python".to_owned()).spawn(move || keep(&ordered, &heard))?;
+        Ok(Keeper { orders, bell })
+    }
+
+    /// Starts a process, which lives no longer than the server.
+    pub(crate) fn spawn(&self, command: Command) -> io::Result<Process> {
+        let (started, process) = sync_channel(1);
+        self.order(Order::Start { command: Box::new(command), started })?;
+        process.recv().map_err(|_| gone())?
+    }
+
+    /// Has a process's words heard until it ends.
+    pub(crate) fn hear(&self, side: Arc<Side>) -> io::Result<()> {
+        self.order(Order::Hear(side))
+    }
+
+    fn order(&self, order: Order) -> io::Result<()> {
+        self.orders.send(order).map_err(|_| gone())?;
+        self.ring();
+        Ok(())
+    }
+
+    fn ring(&self) {
+        // Full means that it rings already.
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Keeper {
+    /// The thread finds out whether this was the last.
+    fn drop(&mut self) {
+        drop(std::mem::replace(&mut self.orders, channel().0));
+        self.ring();
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the thread that keeps the processes of models has ended")
+}
+
+/// The thread's life: until nobody can give orders and no process speaks.
+fn keep(ordered: &Receiver<Order>, bell: &OwnedFd) {
+    let (mut sides, mut packet) = (Vec::<Arc<Side>>::new(), Vec::new());
+    let mut open = true;
+    while open || !sides.is_empty() {
+        let ready = wait(bell, &sides);
+        if ready.first() == Some(&true) {
+            let _ = rustix::io::read(bell, &mut [0u8; 8]);
+            open = obey(ordered, &mut sides);
+        }
+        // Those that came with an order just now have not been waited for.
+        let mut heard = ready.into_iter().skip(1);
+        sides.retain(|side| !heard.next().unwrap_or(false) || side.hear(&mut packet).is_ok());
+    }
+}
+
+/// Which of the bell and the sides have something.
+fn wait(bell: &OwnedFd, sides: &[Arc<Side>]) -> Vec<bool> {
+    let all = std::iter::once(bell.as_fd()).chain(sides.iter().map(|side| side.channel.as_fd()));
+    let mut polled: Vec<_> =
+        all.map(|descriptor: BorrowedFd<'_>| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
+    // Interrupted: nobody has anything, and it is waited again.
+    let _ = poll(&mut polled, None);
+    polled.iter().map(|one| !one.revents().is_empty()).collect()
+}
+
+/// Carries out what was ordered. `false` once nobody can order any more.
+fn obey(ordered: &Receiver<Order>, sides: &mut Vec<Arc<Side>>) -> bool {
+    use std::sync::mpsc::TryRecvError;
+    loop {
+        match ordered.try_recv() {
+            Ok(Order::Start { mut command, started }) => drop(started.send(command.spawn())),
+            Ok(Order::Hear(side)) => sides.push(side),
+            Err(TryRecvError::Empty) => return true,
+            Err(TryRecvError::Disconnected) => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_started_and_its_questions_are_answered() {
+        let keeper = Keeper::start().unwrap();
+        let mut command = Command::new("true");
+        command.env_clear();
+        assert!(keeper.spawn(command).unwrap().wait().unwrap().success());
+        assert!(keeper.spawn(Command::new("/nonexistent/program")).is_err());
+
+        let (side, theirs) = Side::pair().unwrap();
+        let theirs = Channel::from(theirs);
+        let (yes, no) = (Cancel::new(), Cancel::new());
+        yes.cancel();
+        side.watch([(1, yes), (2, no)].into_iter());
+        keeper.hear(Arc::clone(&side)).unwrap();
+        let mut got = Vec::new();
+        for (number, expect) in [(1, true), (2, false), (3, false)] {
+            theirs.send("nonsense", &[]).unwrap();
+            theirs.send(&format!(r#"{{"cancelled":{number}}}"#), &[]).unwrap();
+            assert!(theirs.receive(&mut got).unwrap());
+            assert_eq!(got, format!(r#"{{"cancelled":{expect}}}"#).as_bytes());
+        }
+        side.unwatch();
+        theirs.send(r#"{"cancelled":1}"#, &[]).unwrap();
+        assert!(theirs.receive(&mut got).unwrap());
+        assert_eq!(got, br#"{"cancelled":false}"#);
+    }
+
+    #[test]
+    fn the_thread_ends_with_its_last_keeper_and_the_last_process() {
+        let keeper = Keeper::start().unwrap();
+        let (side, theirs) = Side::pair().unwrap();
+        let watch = Arc::downgrade(&side);
+        keeper.clone().hear(side).unwrap();
+        drop(keeper);
+        drop(theirs);
+        while watch.upgrade().is_some() {
+            std::thread::yield_now();
+        }
+    }
+}

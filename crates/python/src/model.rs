@@ -1,0 +1,144 @@
+//! What is one version of a Python model, and how is an instance of it grown?
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nerite_backend::{Instance, InstanceSpec, LoadContext, Model};
+use nerite_config::proto::model_instance_group::Kind;
+use nerite_config::{ModelConfig, to_json};
+use nerite_request::Status;
+use nerite_shm::Pools;
+use serde_json::{Value, json};
+
+use crate::blocks::Blocks;
+use crate::child::{Child, Launch, Silence, show};
+use crate::instance::{Live, PythonInstance};
+use crate::keeper::Keeper;
+use crate::shares::Shares;
+
+/// One version, checked as far as it can be without running it.
+pub(crate) struct PythonModel {
+    pub(crate) keeper: Keeper,
+    pub(crate) pools: Arc<Pools>,
+    pub(crate) launch: Launch,
+    pub(crate) context: LoadContext,
+}
+
+/// From which the process of one instance grows, as often as it must.
+pub(crate) struct Seed {
+    pub(crate) keeper: Keeper,
+    pub(crate) launch: Launch,
+    /// The instance's name.
+    pub(crate) instance: String,
+    /// The command that initializes it.
+    command: String,
+}
+
+impl Model for PythonModel {
+    fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
+        let context = &self.context;
+        let model = told(context, &spec.name);
+        let args = args(context, spec);
+        let decoupled = context.config.decoupled();
+        let command = json!({ "do": "initialize", "args": args, "model": model, "decoupled": decoupled }).to_string();
+        let (keeper, launch) = (self.keeper.clone(), self.launch.clone());
+        let seed = Seed { keeper, launch, instance: spec.name.clone(), command };
+        Ok(Box::new(PythonInstance::start(seed, Blocks::new(&self.pools))?))
+    }
+}
+
+impl Seed {
+    /// Starts a process and initializes the model in it.
+    pub(crate) fn grow(&self) -> Result<Live, Status> {
+        let mut child = Child::start(&self.keeper, &self.launch).map_err(|error| unstarted(&self.launch, &error))?;
+        let answer = child.first(&self.command, &self.launch).map_err(|silence| self.silent(silence))?;
+        if let Some(error) = answer.get("error").and_then(Value::as_str) {
+            return Err(Status::internal(error));
+        }
+        let ready = answer.get("ready").unwrap_or(&Value::Null);
+        let text = |key: &str| ready.get(key).and_then(Value::as_str).unwrap_or("unknown").to_owned();
+        let guarded = ready.get("guard").and_then(Value::as_bool).unwrap_or(false);
+        log::debug!(
+            "instance '{}': Python {}, numpy {}, guard: {guarded}",
+            self.instance,
+            text("python"),
+            text("numpy")
+        );
+        child.has_model();
+        let shares = Shares::new(Arc::clone(&child.channel), guarded);
+        Ok(Live { child, shares })
+    }
+
+    fn silent(&self, silence: Silence) -> Status {
+        match silence {
+            Silence::TimedOut => Status::internal(format!(
+                "Timed out occurred while waiting for the stub process. Failed to initialize model instance {} (it had {} \
+                 seconds; --backend-config=python,stub-timeout-seconds gives it more)",
+                self.instance,
+                self.launch.start_max.as_secs()
+            )),
+            Silence::Unasked | Silence::Ended(_) => Status::internal(format!(
+                "Stub process '{}' is not healthy. ({} while it initialized the model, with interpreter {})",
+                self.instance,
+                silence,
+                show(&self.launch.interpreter)
+            )),
+        }
+    }
+}
+
+/// The system gave no process.
+pub(crate) fn unstarted(launch: &Launch, error: &std::io::Error) -> Status {
+    Status::internal(format!(
+        "no Python to run the model: the interpreter {} cannot be started: {error}; install Python 3.9 or newer with numpy, or \
+         name one with --backend-config=python,interpreter=<path>",
+        show(&launch.interpreter)
+    ))
+}
+
+/// What every command about a model tells of it.
+pub(crate) fn told(context: &LoadContext, instance: &str) -> Value {
+    json!({
+        "name": context.model,
+        "version": context.version.to_string(),
+        "file": file_name(&context.config),
+        "version_dir": absolute(&context.version_dir),
+        "model_dir": absolute(&context.model_dir),
+        "instance": instance,
+    })
+}
+
+/// The name of the file that holds the class.
+pub(crate) fn file_name(config: &ModelConfig) -> &str {
+    if config.default_model_filename.is_empty() { "model.py" } else { &config.default_model_filename }
+}
+
+/// What `initialize` is given.
+fn args(context: &LoadContext, spec: &InstanceSpec) -> Value {
+    json!({
+        "model_config": to_json(&context.config),
+        "model_instance_kind": kind(&context.config, spec),
+        "model_instance_device_id": spec.device.unwrap_or(0).to_string(),
+        "model_instance_name": spec.name,
+        "model_repository": absolute(&context.model_dir),
+        "model_version": context.version.to_string(),
+        "model_name": context.model,
+    })
+}
+
+fn kind(config: &ModelConfig, spec: &InstanceSpec) -> &'static str {
+    let group = config.instance_group.iter().find(|group| {
+        spec.name
+            .strip_prefix(&group.name)
+            .is_some_and(|rest| rest.strip_prefix('_').is_some_and(|n| n.parse::<u32>().is_ok()))
+    });
+    match (spec.device, group.map(nerite_config::proto::ModelInstanceGroup::kind)) {
+        (Some(_), _) => "GPU",
+        (None, Some(Kind::Model)) => "MODEL",
+        (None, _) => "CPU",
+    }
+}
+
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}

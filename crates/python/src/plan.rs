@@ -1,0 +1,321 @@
+//! What is a model's process told of the requests it is to execute?
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use nerite_backend::Job;
+use nerite_memory::{Buffer, Slot};
+use nerite_request::{Parameter, SequenceId, Status};
+use nerite_tensor::Tensor;
+use serde_json::Value;
+
+use crate::blocks::{Block, Blocks};
+use crate::shares::{Maps, Shares, Spot};
+
+/// One request that the process has, and where its tensors lie meanwhile.
+pub(crate) struct Planned {
+    pub(crate) job: Job,
+    /// Inputs that were copied to where the process reaches them.
+    _inputs: Option<Block>,
+    pub(crate) homes: Vec<Home>,
+}
+
+/// Where an output is to be written.
+pub(crate) struct Home {
+    pub(crate) name: String,
+    pub(crate) spot: Option<Spot>,
+    /// Bytes that fit there.
+    pub(crate) capacity: usize,
+    pub(crate) kind: Kind,
+}
+
+/// Whose memory that is.
+pub(crate) enum Kind {
+    /// The client's own: in the job.
+    Client,
+    /// Offered by the request's way back, once the size was known.
+    Offered(Slot),
+    /// The server's, to be sent or copied from.
+    Block(Block),
+    /// Nobody's yet: the process asks.
+    Unknown,
+}
+
+/// What a packet is made of.
+pub(crate) struct Planner<'a> {
+    pub(crate) shares: &'a Arc<Shares>,
+    pub(crate) blocks: &'a Blocks,
+    /// Bytes that each output had last time.
+    pub(crate) sizes: &'a HashMap<String, usize>,
+    pub(crate) maps: Maps,
+    /// The requests so far.
+    pub(crate) text: String,
+}
+
+impl Planner<'_> {
+    /// Adds a request of this number, or gives it back with the reason.
+    // The job comes back whole on a path that is hardly ever taken.
+    #[allow(clippy::result_large_err)]
+    pub(crate) fn add(&mut self, number: u64, job: Job) -> Result<Planned, (Job, Status)> {
+        let (inputs, block) = match self.inputs(job.inputs()) {
+            Ok(placed) => placed,
+            Err(status) => return Err((job, status)),
+        };
+        let homes: Vec<Home> = job.wanted().map(|name| self.home(&job, name)).collect();
+        if !self.text.is_empty() {
+            self.text.push(',');
+        }
+        self.head(number, &job);
+        self.text.push_str(",\"inputs\":[");
+        for (at, (input, spot)) in job.inputs().iter().zip(inputs).enumerate() {
+            self.input(at, input, spot);
+        }
+        self.text.push_str("],\"outputs\":[");
+        for (at, home) in homes.iter().enumerate() {
+            self.output(at, home);
+        }
+        self.text.push_str("]}");
+        Ok(Planned { job, _inputs: block, homes })
+    }
+
+    /// Where the process finds each input; what it cannot reach is gathered in a block.
+    fn inputs(&mut self, inputs: &[Tensor]) -> Result<(Vec<Option<Spot>>, Option<Block>), Status> {
+        let mut spots: Vec<Option<Spot>> =
+            inputs.iter().map(|input| self.shares.spot(input.data.share(), &mut self.maps)).collect();
+        let apart = |(spot, input): (&Option<Spot>, &Tensor)| spot.is_none() && !input.data.is_empty();
+        let copied: Vec<usize> =
+            spots.iter().zip(inputs).enumerate().filter(|(_, pair)| apart(*pair)).map(|(at, _)| at).collect();
+        if copied.is_empty() {
+            return Ok((spots, None));
+        }
+        let buffers: Vec<&Buffer> = copied.iter().filter_map(|at| inputs.get(*at)).map(|input| &input.data).collect();
+        let (block, offsets) = self.blocks.gather(&buffers)?;
+        let base = self.block_spot(&block)?;
+        for (at, offset) in copied.into_iter().zip(offsets) {
+            if let Some(spot) = spots.get_mut(at) {
+                *spot = Some(Spot { offset: base.offset + offset, ..base });
+            }
+        }
+        Ok((spots, Some(block)))
+    }
+
+    fn block_spot(&mut self, block: &Block) -> Result<Spot, Status> {
+        let spot = self.shares.spot(block.buffer().share(), &mut self.maps);
+        spot.ok_or_else(|| {
+            Status::unavailable(
+                "the model's process cannot be given more memory: the server has no descriptor left; \
+                                 raise its limit on open files",
+            )
+        })
+    }
+
+    /// The client's own place, or the place that was large enough last time, or none.
+    fn home(&mut self, job: &Job, name: &str) -> Home {
+        let named = |spot, capacity, kind| Home { name: name.to_owned(), spot, capacity, kind };
+        if let Some(slot) = job.output_slot(name)
+            && let Some(spot) = self.shares.spot(slot.share(), &mut self.maps)
+        {
+            return named(Some(spot), slot.len(), Kind::Client);
+        }
+        // Where the client named memory that the process cannot reach, a block stands in.
+        if (job.output_slot(name).is_some() || !job.offers_places())
+            && let Some(size) = self.sizes.get(name)
+            && let Ok(block) = self.blocks.take(*size)
+            && let Ok(spot) = self.block_spot(&block)
+        {
+            return named(Some(spot), block.byte_size(), Kind::Block(block));
+        }
+        named(None, 0, Kind::Unknown)
+    }
+
+    fn head(&mut self, number: u64, job: &Job) {
+        let sequence = job.sequence();
+        let correlation = match &sequence.id {
+            SequenceId::None => Value::from(0),
+            SequenceId::Number(number) => Value::from(*number),
+            SequenceId::Text(text) => Value::from(text.as_str()),
+        };
+        let flags = u32::from(sequence.start) | u32::from(sequence.end) << 1;
+        let write = write!(
+            self.text,
+            r#"{{"number":{number},"id":{},"correlation":{correlation},"flags":{flags},"timeout":{},"parameters":{}"#,
+            Text(job.id()),
+            job.timeout_us(),
+            parameters(job),
+        );
+        write.expect("a String takes what is written");
+    }
+
+    fn input(&mut self, at: usize, input: &Tensor, spot: Option<Spot>) {
+        let comma = if at == 0 { "" } else { "," };
+        let Tensor { name, datatype, shape, data } = input;
+        let write = write!(
+            self.text,
+            r#"{comma}[{},"{}",{},{},{}]"#,
+            Text(name),
+            datatype.name(),
+            Dims(shape),
+            At(spot),
+            data.len()
+        );
+        write.expect("a String takes what is written");
+    }
+
+    fn output(&mut self, at: usize, home: &Home) {
+        let comma = if at == 0 { "" } else { "," };
+        let Home { name, spot, capacity, kind } = home;
+        let fixed = matches!(kind, Kind::Client);
+        write!(self.text, "{comma}[{},{},{capacity},{fixed}]", Text(name), At(*spot))
+            .expect("a String takes what is written");
+    }
+}
+
+/// As JSON: a text.
+pub(crate) struct Text<'a>(pub(crate) &'a str);
+
+impl std::fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plain = self.0.bytes().all(|byte| (0x20..0x7f).contains(&byte) && byte != b'"' && byte != b'\\');
+        if plain { write!(f, "\"{}\"", self.0) } else { Value::from(self.0).fmt(f) }
+    }
+}
+
+/// As JSON: a shape.
+struct Dims<'a>(&'a [i64]);
+
+impl std::fmt::Display for Dims<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_char('[')?;
+        for (at, dim) in self.0.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            write!(f, "{comma}{dim}")?;
+        }
+        f.write_char(']')
+    }
+}
+
+/// As JSON: a segment and an offset in it.
+pub(crate) struct At(pub(crate) Option<Spot>);
+
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(Spot { segment, offset }) => write!(f, "{segment},{offset}"),
+            None => f.write_str("null,0"),
+        }
+    }
+}
+
+fn parameters(job: &Job) -> Value {
+    let value = |parameter: &Parameter| match parameter {
+        Parameter::Bool(value) => Value::from(*value),
+        Parameter::Int(value) => Value::from(*value),
+        Parameter::String(value) => Value::from(value.as_str()),
+        Parameter::Double(value) => Value::from(*value),
+    };
+    Value::Object(job.parameters().iter().map(|(key, one)| (key.to_owned(), value(one))).collect())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use nerite_backend::NoMeter;
+    use nerite_memory::Extent;
+    use nerite_request::{Cancel, Parameters, Reply, Request, Sequence, Wanted};
+    use nerite_shm::{LeaseLimits, Pools};
+    use nerite_tensor::{DataType, Shape};
+
+    use super::*;
+    use crate::channel::Channel;
+
+    /// What a process is given to share with, and nobody at its end.
+    pub(crate) fn nobody() -> (Arc<Shares>, Blocks) {
+        let (ours, theirs) = Channel::pair().unwrap();
+        // Its end stays open, or every packet would fail.
+        std::mem::forget(theirs);
+        (Shares::new(Arc::new(ours), true), Blocks::new(&Pools::new(LeaseLimits::default())))
+    }
+
+    pub(crate) fn job(inputs: Vec<Tensor>, wanted: Vec<Wanted>, reply: Reply) -> Job {
+        let mut parameters = Parameters::new();
+        parameters.insert("key", Parameter::String("\"value\"".into()));
+        let sequence = Sequence { id: SequenceId::Number(7), start: true, end: false };
+        let (id, cancel) = ("i\u{e9}".to_owned(), Cancel::new());
+        let request =
+            Request { id, rows: 1, inputs, wanted, priority: 0, timeout_us: 5, sequence, parameters, cancel, reply };
+        Job::new(request, "m".into(), "1".into(), 1)
+    }
+
+    pub(crate) fn plan(
+        job: Job,
+        shares: &Arc<Shares>,
+        blocks: &Blocks,
+        sizes: &HashMap<String, usize>,
+    ) -> (Planned, Value, usize) {
+        let mut planner = Planner { shares, blocks, sizes, maps: Maps::default(), text: String::new() };
+        let planned = planner.add(3, job).map_err(|(_, status)| status).unwrap();
+        (planned, serde_json::from_str(&planner.text).unwrap(), planner.maps.descriptors.len())
+    }
+
+    pub(crate) fn wanted(name: &str, slot: Option<Slot>) -> Wanted {
+        Wanted { name: name.into(), slot }
+    }
+
+    #[test]
+    fn a_request_is_told_with_its_tensors_where_they_lie() {
+        let (shares, blocks) = nobody();
+        let lease = Pools::new(LeaseLimits::default()).open().take(4096).unwrap();
+        let part = |at, len| Extent::new(at, len, 4096).unwrap();
+        let tensor = |name: &str, data: Buffer| Tensor {
+            name: name.into(),
+            datatype: DataType::Uint8,
+            shape: Shape::from_slice(&[data.len() as i64]),
+            data,
+        };
+        let inputs = vec![
+            tensor("lent", lease.buffer(part(64, 8))),
+            tensor("sent", Buffer::from(vec![1u8; 3])),
+            tensor("none", Buffer::empty()),
+        ];
+        let outputs =
+            vec![wanted("placed", Some(lease.slot(part(128, 16)))), wanted("known", None), wanted("new", None)];
+        let sizes = HashMap::from([("known".to_owned(), 100)]);
+        let job = job(inputs, outputs, Reply::new("", |_| ()));
+        let (planned, told, maps) = plan(job, &shares, &blocks, &sizes);
+        let segment = lease.buffer(part(0, 1)).share().unwrap().share.mark().number();
+        let [gathered, known] = [&told["inputs"][1][3], &told["outputs"][1][1]];
+        let expect = serde_json::json!({
+            "number": 3, "id": "i\u{e9}", "correlation": 7, "flags": 1, "timeout": 5, "parameters": {"key": "\"value\""},
+            "inputs": [
+                ["lent", "UINT8", [8], segment, 64, 8],
+                ["sent", "UINT8", [3], gathered, 0, 3],
+                ["none", "UINT8", [0], null, 0, 0],
+            ],
+            "outputs": [["placed", segment, 128, 16, true], ["known", known, 0, 4096, false], ["new", null, 0, 0, false]],
+        });
+        assert_eq!(told, expect);
+        assert_eq!(maps, 3, "the lease, the inputs' block and that of the known output");
+        planned.job.finish(Ok(()), nerite_backend::Times::begin(), &NoMeter);
+    }
+
+    #[test]
+    fn an_output_whose_place_depends_on_its_size_is_not_guessed() {
+        let (shares, blocks) = nobody();
+        let sizes = HashMap::from([("x".to_owned(), 100)]);
+        let reply = Reply::new("", |_| ()).offering(|_, _| Ok(None));
+        let (_planned, told, _) = plan(job(Vec::new(), vec![wanted("x", None)], reply), &shares, &blocks, &sizes);
+        assert_eq!(told["outputs"], serde_json::json!([["x", null, 0, 0, false]]));
+    }
+
+    #[track_caller]
+    fn check(text: &str) {
+        assert_eq!(Text(text).to_string(), Value::from(text).to_string());
+    }
+
+    #[test]
+    fn texts_are_quoted_as_json_does() {
+        ["", "plain", "a\"b", "a\\b", "\n", "\u{7f}", "\u{e9}", "\u{1f600}"].into_iter().for_each(check);
+    }
+}

@@ -1,0 +1,170 @@
+//! Which Python runs a model, and what does its class say of its configuration?
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use nerite_backend::{LoadContext, Model, Runtime};
+use nerite_config::{ModelConfig, from_json, to_json};
+use nerite_request::Status;
+use nerite_shm::{LeaseLimits, Pools};
+use serde_json::{Value, json};
+
+use crate::child::{Child, Launch};
+use crate::keeper::Keeper;
+use crate::model::{PythonModel, file_name, told, unstarted};
+use crate::settings::Settings;
+
+/// The runtime called `python`.
+#[derive(Default)]
+pub struct Python {
+    /// Memory for tensors that lie neither in a client's memory nor in a model's own.
+    pools: OnceLock<Arc<Pools>>,
+    /// Made with the first model, so that a server without Python models has no thread for them.
+    keeper: Mutex<Option<Keeper>>,
+}
+
+impl Python {
+    fn pools(&self) -> &Arc<Pools> {
+        let bytes_max = nerite_memory::host_bytes() / 2;
+        self.pools.get_or_init(|| Pools::new(LeaseLimits { bytes_max, session_bytes_max: bytes_max }))
+    }
+
+    fn keeper(&self) -> Result<Keeper, Status> {
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if keeper.is_none() {
+            let started = Keeper::start();
+            *keeper = Some(started.map_err(|error| {
+                Status::unavailable(format!("no thread (nerite-python) to keep Python's processes: {error}"))
+            })?);
+        }
+        Ok(keeper.clone().expect("it was made just now, if not before"))
+    }
+}
+
+impl Runtime for Python {
+    fn name(&self) -> &'static str {
+        "python"
+    }
+
+    fn engine(&self) -> String {
+        "the user's own interpreter".into()
+    }
+
+    fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
+        let file = context.version_dir.join(file_name(&context.config));
+        let source = read(&context.config, &file)?;
+        if !may_complete(&source) {
+            return Ok((*context.config).clone());
+        }
+        let launch = launch(context)?;
+        let mut child = Child::start(&self.keeper()?, &launch).map_err(|error| unstarted(&launch, &error))?;
+        let config: Value = serde_json::from_str(&to_json(&context.config))
+            .map_err(|error| Status::internal(format!("the configuration of '{}': {error}", context.model)))?;
+        let command = json!({ "do": "complete", "config": config, "model": told(context, &context.model) }).to_string();
+        let answer = child.first(&command, &launch).map_err(|silence| {
+            Status::internal(format!(
+                "Stub process '{}' is not healthy. ({silence} in auto_complete_config)",
+                context.model
+            ))
+        })?;
+        if let Some(error) = answer.get("error").and_then(Value::as_str) {
+            return Err(Status::internal(error));
+        }
+        let completed = answer.get("config").unwrap_or(&Value::Null).to_string();
+        from_json(&completed)
+            .map_err(|error| Status::invalid(format!("auto_complete_config of '{}': {error}", context.model)))
+    }
+
+    fn trim(&self, rounds_max: u32) {
+        if let Some(pools) = self.pools.get() {
+            pools.trim(rounds_max);
+        }
+    }
+
+    fn offers_gpus(&self) -> Result<(), String> {
+        // What a class does with the device it is told is its own affair.
+        Ok(())
+    }
+
+    fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        read(&context.config, &context.version_dir.join(file_name(&context.config)))?;
+        if context.config.decoupled() {
+            return Err(Status::unsupported(format!(
+                "model '{}' is decoupled (model_transaction_policy), which this version of nerite does not have yet",
+                context.model
+            )));
+        }
+        let launch = launch(context)?;
+        let (keeper, pools) = (self.keeper()?, Arc::clone(self.pools()));
+        Ok(Arc::new(PythonModel { keeper, pools, launch, context: context.clone() }))
+    }
+}
+
+fn launch(context: &LoadContext) -> Result<Launch, Status> {
+    let Settings { interpreter, start_max } = Settings::read(&context.settings)?;
+    let interpreter = match context.config.parameter("EXECUTION_ENV_PATH") {
+        None => interpreter,
+        Some(environment) => in_environment(environment, &context.model_dir)?,
+    };
+    Ok(Launch { interpreter, start_max })
+}
+
+/// The interpreter of an environment that a model brings.
+fn in_environment(named: &str, model_dir: &Path) -> Result<PathBuf, Status> {
+    let path = PathBuf::from(named.replace("$$TRITON_MODEL_DIRECTORY", &model_dir.display().to_string()));
+    if path.is_file() {
+        return Err(Status::unsupported(format!(
+            "EXECUTION_ENV_PATH '{}' is a file; packed environments are not unpacked by this version of nerite: unpack it \
+             and name its directory",
+            path.display()
+        )));
+    }
+    let interpreter = path.join("bin/python3");
+    if interpreter.exists() {
+        return Ok(interpreter);
+    }
+    Err(Status::invalid(format!(
+        "EXECUTION_ENV_PATH '{}' has no bin/python3; name the directory of a Python environment",
+        path.display()
+    )))
+}
+
+/// The class's source. Whoever finds none should hear where it was looked for.
+fn read(config: &ModelConfig, file: &Path) -> Result<String, Status> {
+    let name = file_name(config);
+    if !name.to_ascii_lowercase().ends_with(".py") {
+        return Err(Status::invalid(format!("Model name must end with '.py'. Model name is \"{name}\".")));
+    }
+    let bytes = std::fs::read(file).map_err(|error| {
+        Status::internal(format!(
+            "Python model file not found in neither '{}' nor its model directory: {error}",
+            file.display()
+        ))
+    })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Whether the class may have an `auto_complete_config`: if it has not, no process need be started to find out.
+fn may_complete(source: &str) -> bool {
+    let plain = ["class TritonPythonModel:", "class TritonPythonModel():", "class TritonPythonModel(object):"];
+    source.contains("auto_complete_config") || !plain.iter().any(|class| source.contains(class))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(source: &str, may: bool) {
+        assert_eq!(may_complete(source), may, "{source}");
+    }
+
+    #[test]
+    fn a_class_that_cannot_complete_is_known_by_its_text() {
+        check("class TritonPythonModel:\n    def execute(self, requests): pass", false);
+        check("class TritonPythonModel(object):\n    pass", false);
+        check("class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(c): return c", true);
+        check("from base import Base\nclass TritonPythonModel(Base):\n    pass", true);
+        check("from base import TritonPythonModel", true);
+    }
+}

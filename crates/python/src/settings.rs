@@ -1,0 +1,85 @@
+//! What did the operator set for Python models?
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nerite_request::Status;
+
+/// `--backend-config=python,<key>=<value>`, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// `interpreter`: the Python of models that bring none; else `python3` on the path.
+    pub(crate) interpreter: PathBuf,
+    /// `stub-timeout-seconds`: how long a model may take to initialize.
+    pub(crate) start_max: Duration,
+}
+
+/// Smallest pool that Triton's backend takes. Nothing here has a pool, but a setting that is refused there is refused here.
+const POOL_BYTES_MIN: i64 = 1 << 20;
+
+impl Settings {
+    /// Reads them, in Triton's words where it refuses.
+    pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Settings, Status> {
+        let seconds = number(settings, "stub-timeout-seconds", 30)?;
+        if seconds <= 0 {
+            return Err(Status::invalid("stub-timeout-seconds can't be smaller than or equal to zero."));
+        }
+        if number(settings, "shm-default-byte-size", POOL_BYTES_MIN)? < POOL_BYTES_MIN {
+            return Err(Status::invalid("shm-default-byte-size can't be smaller than 4 MiBs"));
+        }
+        if number(settings, "shm-growth-byte-size", POOL_BYTES_MIN)? <= 0 {
+            return Err(Status::invalid("shm-growth-byte-size can't be smaller than or equal to zero."));
+        }
+        if number(settings, "thread-pool-size", 32)? < 1 {
+            return Err(Status::invalid("thread-pool-size can't be less than 1."));
+        }
+        number(settings, "shm_message_queue_size", 1000)?;
+        check_prefix(settings.get("shm-region-prefix-name").map(String::as_str))?;
+        let interpreter = settings.get("interpreter").map_or_else(|| "python3".into(), PathBuf::from);
+        Ok(Settings { interpreter, start_max: Duration::from_secs(seconds as u64) })
+    }
+}
+
+fn check_prefix(prefix: Option<&str>) -> Result<(), Status> {
+    match prefix {
+        Some("") => Err(Status::invalid("shm-region-prefix-name must at least contain one character.")),
+        Some(name) if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-') => {
+            Err(Status::invalid("Invalid shared memory region name: contains invalid characters"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn number(settings: &BTreeMap<String, String>, key: &str, default: i64) -> Result<i64, Status> {
+    let Some(value) = settings.get(key) else { return Ok(default) };
+    value.trim().parse().map_err(|_| Status::invalid(format!("--backend-config=python,{key}={value}: not a number")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(key: &str, value: &str, refused: Option<&str>) {
+        let settings = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        let found = Settings::read(&settings).map_err(|status| status.message).err();
+        assert_eq!(found.as_deref(), refused, "{key}={value}");
+    }
+
+    #[test]
+    fn settings_are_refused_in_tritons_words() {
+        check("stub-timeout-seconds", "0", Some("stub-timeout-seconds can't be smaller than or equal to zero."));
+        check("stub-timeout-seconds", "5", None);
+        check("stub-timeout-seconds", "x", Some("--backend-config=python,stub-timeout-seconds=x: not a number"));
+        check("shm-default-byte-size", "1048575", Some("shm-default-byte-size can't be smaller than 4 MiBs"));
+        check("shm-default-byte-size", "16777216", None);
+        check("shm-growth-byte-size", "0", Some("shm-growth-byte-size can't be smaller than or equal to zero."));
+        check("thread-pool-size", "0", Some("thread-pool-size can't be less than 1."));
+        check("shm_message_queue_size", "10", None);
+        check("shm-region-prefix-name", "", Some("shm-region-prefix-name must at least contain one character."));
+        check("shm-region-prefix-name", "a/b", Some("Invalid shared memory region name: contains invalid characters"));
+        check("shm-region-prefix-name", "prefix-1", None);
+        check("interpreter", "/opt/python/bin/python3", None);
+    }
+}

@@ -1,0 +1,187 @@
+//! Which memory has a model's process mapped, and how does it learn of more and of less?
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use nerite_memory::{Forget, Share, SharedWindow};
+
+use crate::channel::Channel;
+use crate::limits::MAPS_MAX;
+
+/// What one process has been given to map.
+pub(crate) struct Shares {
+    channel: Arc<Channel>,
+    /// Whether the process has a guard: without one it gets no memory that its owner may shrink.
+    guarded: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    known: HashSet<u64>,
+    /// Memory that is no more, of which the process could not be told at once.
+    untold: Vec<u64>,
+}
+
+/// Memory that a packet introduces: its text, and a descriptor for each piece.
+#[derive(Debug, Default)]
+pub(crate) struct Maps {
+    pub(crate) text: String,
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+/// Bytes as a model's process finds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// Number of the memory.
+    pub(crate) segment: u64,
+    /// First byte.
+    pub(crate) offset: usize,
+}
+
+impl Shares {
+    /// A process that has nothing mapped.
+    pub(crate) fn new(channel: Arc<Channel>, guarded: bool) -> Arc<Shares> {
+        Arc::new(Shares { channel, guarded, state: Mutex::default() })
+    }
+
+    /// Where the process finds these bytes; what it does not know yet goes to `maps`. `None` where it cannot have them: they are
+    /// to be copied to memory that it can.
+    pub(crate) fn spot(self: &Arc<Shares>, window: Option<SharedWindow<'_>>, maps: &mut Maps) -> Option<Spot> {
+        let SharedWindow { share, offset } = window?;
+        if !share.is_sealed() && !self.guarded {
+            return None;
+        }
+        let segment = share.mark().number();
+        if !self.knows(segment) {
+            self.introduce(share, maps).ok()?;
+        }
+        Some(Spot { segment, offset })
+    }
+
+    /// Those that the process is to let go, each told once.
+    pub(crate) fn take_untold(&self) -> Vec<u64> {
+        std::mem::take(&mut self.lock().untold)
+    }
+
+    fn knows(&self, segment: u64) -> bool {
+        self.lock().known.contains(&segment)
+    }
+
+    fn introduce(self: &Arc<Shares>, share: &dyn Share, maps: &mut Maps) -> io::Result<()> {
+        if maps.descriptors.len() >= MAPS_MAX {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let segment = share.mark().number();
+        let (descriptor, file_offset) = share.open()?;
+        let whole: Weak<dyn Forget> = Arc::downgrade(&(Arc::clone(self) as Arc<dyn Forget>));
+        share.mark().tell(whole);
+        maps.add(segment, share.byte_size(), file_offset, !share.is_sealed(), descriptor);
+        self.lock().known.insert(segment);
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Forget for Shares {
+    fn forget(&self, share: u64) {
+        let mut state = self.lock();
+        if !state.known.remove(&share) {
+            return;
+        }
+        // Under the lock, so that no later packet overtakes. A process that is busy hears of it with its next request.
+        if self.channel.try_send(&format!(r#"{{"forget":[{share}]}}"#)).is_err() {
+            state.untold.push(share);
+        }
+    }
+}
+
+impl Maps {
+    fn add(&mut self, segment: u64, byte_size: usize, file_offset: u64, is_region: bool, descriptor: OwnedFd) {
+        let comma = if self.text.is_empty() { "" } else { "," };
+        self.text.push_str(&format!("{comma}[{segment},{byte_size},{file_offset},{is_region}]"));
+        self.descriptors.push(descriptor);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use nerite_memory::{Buffer, Extent};
+    use nerite_shm::{LeaseLimits, OwnedRegion, Pools, Registry};
+
+    use super::*;
+
+    fn read(channel: &Channel) -> String {
+        channel.set_patience(Some(std::time::Duration::from_millis(1))).unwrap();
+        let mut got = Vec::new();
+        match channel.receive(&mut got) {
+            Ok(_) => String::from_utf8(got).unwrap(),
+            Err(_) => String::new(),
+        }
+    }
+
+    fn pair() -> (Arc<Channel>, Channel) {
+        let (ours, theirs) = Channel::pair().unwrap();
+        (Arc::new(ours), Channel::from(theirs))
+    }
+
+    /// A lease and a region, each behind a buffer of its bytes 128 to 192.
+    fn lease() -> Buffer {
+        let lease = Pools::new(LeaseLimits::default()).open().take(4096).unwrap();
+        lease.buffer(Extent::new(128, 64, 4096).unwrap())
+    }
+
+    #[test]
+    fn memory_is_introduced_once_and_its_end_is_told() {
+        let (ours, theirs) = pair();
+        let shares = Shares::new(ours, false);
+        let buffer = lease();
+        let number = buffer.share().unwrap().share.mark().number();
+        let mut maps = Maps::default();
+        let spot = shares.spot(buffer.share(), &mut maps);
+        assert_eq!(spot, Some(Spot { segment: number, offset: 128 }));
+        assert_eq!((maps.text, maps.descriptors.len()), (format!("[{number},4096,0,false]"), 1));
+        let mut again = Maps::default();
+        assert_eq!(shares.spot(buffer.share(), &mut again), spot);
+        assert_eq!((again.text.as_str(), again.descriptors.len(), read(&theirs).as_str()), ("", 0, ""));
+        drop(buffer);
+        assert_eq!(read(&theirs), format!(r#"{{"forget":[{number}]}}"#));
+    }
+
+    #[test]
+    fn what_may_shrink_is_given_only_to_a_process_with_a_guard() {
+        let key = format!("/nerite-test-shares-{}", std::process::id());
+        let _mine = OwnedRegion::create(&key, 8192).unwrap();
+        let registry = Registry::new(nerite_shm::Options::default());
+        registry.register_system("a", &key, 4096, 4096).unwrap();
+        let buffer = registry.locate("a", 64, 8).unwrap().into_buffer();
+        for (guarded, text) in [(false, ""), (true, "4096,4096,true]")] {
+            let shares = Shares::new(pair().0, guarded);
+            let mut maps = Maps::default();
+            assert_eq!(shares.spot(buffer.share(), &mut maps).map(|spot| spot.offset), guarded.then_some(64));
+            assert!(maps.text.ends_with(text) && maps.text.is_empty() != guarded, "{}", maps.text);
+        }
+        assert_eq!(Shares::new(pair().0, true).spot(Buffer::from(vec![1u8]).share(), &mut Maps::default()), None);
+    }
+
+    #[test]
+    fn a_busy_process_hears_of_it_later() {
+        let (ours, theirs) = pair();
+        let shares = Shares::new(Arc::clone(&ours), false);
+        let buffer = lease();
+        shares.spot(buffer.share(), &mut Maps::default());
+        while ours.try_send("{}").is_ok() {}
+        let number = buffer.share().unwrap().share.mark().number();
+        drop(buffer);
+        assert_eq!(shares.take_untold(), [number]);
+        assert_eq!(shares.take_untold(), [0u64; 0]);
+        drop(theirs);
+    }
+}

@@ -1,0 +1,68 @@
+//! What does a model's process run before it runs the model?
+//!
+//! The sources of `python/nerite/model`, which travel inside the server: the user's interpreter needs no package of ours.
+
+use std::sync::OnceLock;
+
+/// What the interpreter is told to run: it fetches the modules and gives way to the main one.
+pub(crate) const LAUNCHER: &str = include_str!("../../../python/nerite/model/launch.py");
+
+/// One of the modules: its name, which no package of the user's has, and its source.
+macro_rules! part {
+    ($name:literal) => {
+        (concat!("nerite_model.", $name), include_str!(concat!("../../../python/nerite/model/", $name, ".py")))
+    };
+}
+
+/// Every other module by its name.
+const MODULES: &[(&str, &str)] = &[
+    ("nerite_model", include_str!("../../../python/nerite/model/__init__.py")),
+    part!("absent"),
+    part!("answer"),
+    part!("batch"),
+    part!("channel"),
+    part!("config"),
+    part!("errors"),
+    part!("logger"),
+    part!("loop"),
+    part!("memory"),
+    part!("native"),
+    part!("requests"),
+    part!("stub"),
+    part!("tensors"),
+    part!("utils"),
+];
+
+/// The module that takes over.
+const MAIN: &str = "nerite_model.stub";
+
+/// The first packet's text.
+pub(crate) fn modules() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let modules: serde_json::Map<String, serde_json::Value> =
+            MODULES.iter().map(|(name, source)| ((*name).to_owned(), (*source).into())).collect();
+        serde_json::json!({ "modules": modules, "main": MAIN }).to_string()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn every_module_travels() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/nerite/model");
+        let files = folder.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut files: Vec<_> = files.filter_map(|name| name.strip_suffix(".py").map(str::to_owned)).collect();
+        let mut sent: Vec<_> =
+            MODULES.iter().map(|(name, _)| name.trim_start_matches("nerite_model.").to_owned()).collect();
+        sent.extend(["launch".to_owned(), "__init__".to_owned()]);
+        sent.retain(|name| name != "nerite_model");
+        files.sort();
+        sent.sort();
+        assert_eq!(files, sent);
+    }
+}

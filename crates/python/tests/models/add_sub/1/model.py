@@ -1,0 +1,32 @@
+"""What do the tests of the process run? SUM = A + B and DIFFERENCE = A - B; some numbers in A mean something else."""
+
+import os
+import signal
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """Adds and subtracts INT32 tensors of one shape."""
+
+    def initialize(self, args):
+        self.name = args["model_instance_name"]
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        a = pb_utils.get_input_tensor_by_name(request, "A").as_numpy()
+        b = pb_utils.get_input_tensor_by_name(request, "B").as_numpy()
+        first = int(a.flat[0]) if a.size else 0
+        if first == -1:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError("A begins with -1", pb_utils.TritonError.INVALID_ARG))
+        if first == -2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if first == -3:
+            raise ValueError("A begins with -3")
+        if first == -4:
+            a = np.full_like(a, os.getpid())
+            b = np.zeros_like(b)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("SUM", a + b), pb_utils.Tensor("DIFFERENCE", a - b)])

@@ -1,0 +1,234 @@
+//! Does a model in a process of its own keep the contract, and does nobody else suffer when the process does?
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use nerite_backend::conformance::{Case, Fixture, check_runtime, context};
+use nerite_backend::{Batch, Instance, InstanceSpec, Job, LoadContext, NoMeter, Runtime};
+use nerite_config::ModelConfig;
+use nerite_memory::{Buffer, Extent, Reason, Slot, copied_bytes};
+use nerite_python::Python;
+use nerite_request::{Cancel, Code, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_shm::{Options, OwnedRegion, Registry};
+use nerite_tensor::{DataType, Shape, Tensor};
+
+const PAGE: usize = 4096;
+
+/// Tests count copies of the whole process, so they take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A Python with numpy: that of the tests' environment, or the one on the path.
+fn interpreter() -> Option<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
+    [own, "python3".into()].into_iter().find(|python| {
+        let found = Command::new(python).args(["-c", "import numpy"]).output();
+        found.is_ok_and(|output| output.status.success())
+    })
+}
+
+fn loading(python: &Path) -> LoadContext {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/add_sub");
+    let config = ModelConfig { name: "add_sub".into(), backend: "python".into(), ..ModelConfig::default() };
+    let mut context = context(&folder, config);
+    context.settings.insert("interpreter".into(), python.display().to_string());
+    context
+}
+
+/// Runs the test with a Python, where there is one.
+fn with_python(test: impl FnOnce(&Python, LoadContext)) {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    match interpreter() {
+        Some(python) => test(&Python::default(), loading(&python)),
+        None => println!("skipped: no Python with numpy on this host"),
+    }
+}
+
+fn instance(runtime: &Python, context: &LoadContext) -> Box<dyn Instance> {
+    let spec = InstanceSpec { name: "add_sub_0_0".into(), ..InstanceSpec::default() };
+    runtime.load(context).unwrap().instance(&spec).unwrap()
+}
+
+fn ints(name: &str, values: &[i32]) -> Tensor {
+    let data = Buffer::from_numbers(values.to_vec());
+    Tensor { name: name.into(), datatype: DataType::Int32, shape: Shape::from_slice(&[values.len() as i64]), data }
+}
+
+fn case(a: &[i32], b: &[i32]) -> Case {
+    let each = |f: fn(i32, i32) -> i32| a.iter().zip(b).map(|(a, b)| f(*a, *b)).collect::<Vec<_>>();
+    Case {
+        inputs: vec![ints("A", a), ints("B", b)],
+        outputs: vec![ints("SUM", &each(|a, b| a + b)), ints("DIFFERENCE", &each(|a, b| a - b))],
+    }
+}
+
+fn ask(instance: &mut dyn Instance, inputs: Vec<Tensor>, wanted: Vec<Wanted>) -> Response {
+    let seen = Arc::new(Mutex::new(None));
+    let into = Arc::clone(&seen);
+    let request = Request {
+        id: String::new(),
+        rows: 1,
+        inputs,
+        wanted,
+        priority: 0,
+        timeout_us: 0,
+        sequence: Sequence::default(),
+        parameters: Parameters::new(),
+        cancel: Cancel::new(),
+        reply: Reply::new("", move |response| *into.lock().unwrap() = Some(response)),
+    };
+    let job = Job::new(request, "add_sub".into(), "1".into(), 1);
+    instance.run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
+    let response = seen.lock().unwrap().take();
+    response.unwrap()
+}
+
+fn sum(instance: &mut dyn Instance, a: &[i32]) -> Response {
+    let wanted = vec![Wanted { name: "SUM".into(), slot: None }];
+    ask(instance, vec![ints("A", a), ints("B", &vec![0; a.len()])], wanted)
+}
+
+/// The process's number, which the model tells.
+fn process(instance: &mut dyn Instance) -> i32 {
+    let response = sum(instance, &[-4]);
+    assert_eq!(response.error, None);
+    response.outputs[0].data.numbers::<i32>().unwrap()[0]
+}
+
+fn maps_of(process: i32) -> String {
+    std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap()
+}
+
+#[test]
+fn python_keeps_the_contract_of_all_runtimes() {
+    with_python(|runtime, context| {
+        let cases = vec![case(&[1, 2, 3], &[4, 5, 6]), case(&[7; 5000], &[1; 5000]), case(&[], &[])];
+        let faulty = Some(vec![ints("A", &[-1]), ints("B", &[0])]);
+        check_runtime(runtime, &Fixture { context, cases, faulty });
+    });
+}
+
+#[test]
+fn a_process_that_dies_takes_its_request_along_and_no_other() {
+    with_python(|runtime, context| {
+        let mut instance = instance(runtime, &context);
+        let first = process(&mut *instance);
+        let error = sum(&mut *instance, &[-2]).error.unwrap();
+        assert_eq!(error.code, Code::Internal);
+        let text = "Stub process 'add_sub_0_0' is not healthy. (its process was ended by signal 9 while it had this request; the \
+                    next request starts it anew)";
+        assert_eq!(error.message, text);
+        let second = process(&mut *instance);
+        assert_ne!(first, second);
+        // One that dies while it has nothing to do costs nobody anything.
+        assert!(Command::new("kill").args(["-9", &second.to_string()]).status().unwrap().success());
+        assert_ne!(process(&mut *instance), second);
+        let last = process(&mut *instance);
+        drop(instance);
+        assert!(!Path::new(&format!("/proc/{last}")).exists(), "it goes with its instance");
+    });
+}
+
+#[test]
+fn an_exception_fails_the_batch_in_tritons_words() {
+    with_python(|runtime, context| {
+        let mut instance = instance(runtime, &context);
+        let before = process(&mut *instance);
+        let error = sum(&mut *instance, &[-3]).error.unwrap();
+        let begins = "Failed to process the request(s) for model 'add_sub_0_0', message: ValueError: A begins with -3\n\nAt:\n  ";
+        assert!(error.message.starts_with(begins), "{error}");
+        assert!(error.message.ends_with("): execute\n"), "{error}");
+        assert_eq!(process(&mut *instance), before);
+    });
+}
+
+/// A region with A at 0, B at 4096 and room for SUM at 8192, and what a server makes of it.
+struct House {
+    mine: OwnedRegion,
+    registry: Registry,
+}
+
+impl House {
+    fn new(name: &str) -> House {
+        let key = format!("/nerite-test-python-{name}-{}", std::process::id());
+        let mine = OwnedRegion::create(&key, 3 * PAGE).unwrap();
+        let registry = Registry::new(Options::default());
+        registry.register_system("r", &key, 0, 3 * PAGE as u64).unwrap();
+        let house = House { mine, registry };
+        house.fill();
+        house
+    }
+
+    fn fill(&self) {
+        for (at, value) in [(0, 20i32), (PAGE, 22)] {
+            let values = Buffer::from_numbers(vec![value; 1024]);
+            self.mine.slot(Extent::new(at, PAGE, 3 * PAGE).unwrap()).fill_from(0, &values, Reason::Model).unwrap();
+        }
+    }
+
+    fn ask(&self, instance: &mut dyn Instance) -> Response {
+        let input = |name: &str, at| {
+            let data = self.registry.locate("r", at, PAGE as u64).unwrap().into_buffer();
+            Tensor { name: name.into(), datatype: DataType::Int32, shape: Shape::from_slice(&[1024]), data }
+        };
+        let slot: Slot = self.registry.locate("r", 2 * PAGE as u64, PAGE as u64).unwrap().into_slot();
+        let wanted = vec![Wanted { name: "SUM".into(), slot: Some(slot) }];
+        ask(instance, vec![input("A", 0), input("B", PAGE as u64)], wanted)
+    }
+
+    fn object(&self) -> String {
+        format!("/dev/shm{}", self.mine.key())
+    }
+}
+
+#[test]
+fn a_region_is_read_and_written_where_it_lies() {
+    with_python(|runtime, context| {
+        let (house, mut instance) = (House::new("place"), instance(runtime, &context));
+        let copied = || Reason::ALL.iter().map(|reason| copied_bytes(*reason)).sum::<u64>();
+        let before = copied();
+        let response = house.ask(&mut *instance);
+        assert_eq!((response.error, copied() - before), (None, 0));
+        assert!(response.outputs[0].placed);
+        let sum = house.mine.buffer(Extent::new(2 * PAGE, PAGE, 3 * PAGE).unwrap());
+        assert_eq!(sum.numbers::<i32>().unwrap(), [42; 1024]);
+        drop(response.outputs);
+        let process = process(&mut *instance);
+        assert!(maps_of(process).contains(&house.object()));
+        house.registry.unregister_system("r").unwrap();
+        // It was told; it has let go when it has answered what came after.
+        assert_eq!(sum_of(&mut *instance), 3);
+        assert!(!maps_of(process).contains(&house.object()));
+    });
+}
+
+fn sum_of(instance: &mut dyn Instance) -> i32 {
+    sum(instance, &[3]).outputs[0].data.numbers::<i32>().unwrap()[0]
+}
+
+#[test]
+fn a_region_cut_short_fails_its_request_and_the_process_lives() {
+    with_python(|runtime, context| {
+        let (house, mut instance) = (House::new("short"), instance(runtime, &context));
+        let before = process(&mut *instance);
+        for left in [0, PAGE as u64 + 100] {
+            assert_eq!(house.ask(&mut *instance).error, None);
+            let object = std::fs::File::options().write(true).open(house.object()).unwrap();
+            object.set_len(left).unwrap();
+            let error = house.ask(&mut *instance).error.unwrap();
+            let text = format!(
+                "shared memory region 'r' can no longer be used: its object '{}' was 12288 bytes when registered and has {left} \
+                 now (touched at offset ",
+                house.mine.key()
+            );
+            assert!(error.message.starts_with(&text), "{error}");
+            assert_eq!(error.code, Code::InvalidArg);
+            assert_eq!(process(&mut *instance), before);
+            object.set_len(3 * PAGE as u64).unwrap();
+            house.registry.register_system("r", house.mine.key(), 0, 3 * PAGE as u64).unwrap();
+            house.fill();
+        }
+        assert_eq!(house.ask(&mut *instance).error, None);
+    });
+}
