@@ -1,9 +1,8 @@
-"""What becomes of Python models that do not load, log, print, die, hang, or lack what they need?"""
+"""What becomes of Python models that do not load, log, print, die or hang?"""
 
 import contextlib
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +11,8 @@ import time
 import numpy as np
 import pytest
 import python_catalogue
-import servers
-import triton
-from doors import CODES, Refused, differs, fp32, http_call, open_door, text
+from doors import CODES, Refused, differs, fp32, open_door, text
 from python_house import said, this_python_first
-
-START_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +50,8 @@ def test_a_model_that_does_not_load_says_why(loading_door, name):
     if broken.at:
         assert found[len(begin) :].startswith("\n\nAt:\n  ") and broken.at in found, found
     assert not loading_door.model_ready(name)
-    (state,) = {(one["state"], one["reason"][: 10 + len(broken.reason)]) for one in loading_door.index() if one["name"] == name}
-    assert state == ("UNAVAILABLE", f"Internal: {broken.reason}")
+    (listed,) = [one for one in loading_door.index() if one["name"] == name]
+    assert listed["state"] == "UNAVAILABLE" and listed["reason"].startswith(f"Internal: {broken.reason}")
     sent = fp32("INPUT0", [1, 2])
     assert loading_door.infer("py_identity", [sent]).outputs["OUTPUT0"].raw == sent.raw
 
@@ -258,87 +253,3 @@ def test_a_model_that_prints_much(python_server, python_door):
 
 def test_a_model_that_says_what_is_no_text(python_door):
     say(python_door, "INFO", "two\nlines, a \x00, \x1b[31m and grün")
-
-
-# ---------------------------------------------------------------------------------------------- flags, interpreters
-
-
-@pytest.fixture
-def run(launcher):
-    """Runs a server with one Python model to its end, which must be a refusal to start: what it wrote."""
-    repository = launcher.scratch / f"python_flags_{time.monotonic_ns()}"
-    repository.mkdir()
-    python_catalogue.put(repository, python_catalogue.named("py_identity"))
-
-    def call(*flags: str, environment=None) -> str:
-        if launcher.oracle:
-            command, found = triton.command(repository, launcher.scratch)
-        else:
-            command, found = servers.nerite_command(repository)
-        http, grpc, metrics = servers.free_ports(3)
-        ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
-        done = subprocess.run(
-            [*command, *ports, *flags], env=found | (environment or {}), stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=START_S,
-        )
-        assert done.returncode != 0
-        return done.stdout.decode(errors="replace")
-
-    return call
-
-
-@pytest.mark.parametrize(
-    ("setting", "text"),
-    [
-        ("shm-default-byte-size=1000", "shm-default-byte-size can't be smaller than 4 MiBs"),
-        ("shm-growth-byte-size=0", "shm-growth-byte-size can't be smaller than or equal to zero."),
-        ("stub-timeout-seconds=0", "stub-timeout-seconds can't be smaller than or equal to zero."),
-        ("shm-region-prefix-name=", "option format is '<backend name>,<setting>=<value>'. Got python,shm-region-prefix-name="),
-        pytest.param(
-            "shm-region-prefix-name=a/b", "Invalid shared memory region name: contains invalid characters",
-            marks=differs("2.51 takes it, and fails to make its memory"),
-        ),
-        ("thread-pool-size=0", "thread-pool-size can't be less than 1."),
-    ],
-)
-def test_settings_that_are_refused(run, setting, text):
-    with this_python_first():
-        assert text in run(f"--backend-config=python,{setting}")
-
-
-def test_settings_of_the_pool_are_accepted(launcher):
-    flags = [
-        "--backend-config=python,shm-default-byte-size=4194304", "--backend-config=python,shm-growth-byte-size=1048576",
-        "--backend-config=python,stub-timeout-seconds=60", "--backend-config=python,shm-region-prefix-name=mine_",
-        "--backend-config=python,thread-pool-size=4", "--backend-config=python,shm_message_queue_size=10",
-    ]  # fmt: skip
-    repository = launcher.copy_of("python_settings")
-    python_catalogue.put(repository, python_catalogue.named("py_identity"))
-    with this_python_first(), launcher.running("python_settings", *flags, repository=repository) as found:
-        with open_door("http", found) as door:
-            assert door.infer("py_identity", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
-
-
-@differs("2.51 brings a stub with an interpreter inside", run=False)
-def test_an_interpreter_without_numpy(run, tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
-    path = f"{tmp_path / 'bare' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    found = run(environment={"PATH": path})
-    assert "numpy" in found and str(tmp_path / "bare" / "bin" / "python3") in found
-    assert "pip install numpy" in found
-
-
-@differs("2.51 brings a stub with an interpreter inside", run=False)
-def test_no_interpreter_at_all(run, tmp_path):
-    found = run(environment={"PATH": str(tmp_path)})
-    assert "py_identity" in found and "python3" in found
-
-
-@differs("2.51 has them")
-def test_a_decoupled_model_is_refused_with_the_reason(launcher):
-    repository = launcher.copy_of("python_decoupled")
-    shutil.copytree(launcher.catalogue / "repeat_int32", repository / "repeat_int32")
-    with this_python_first(), launcher.running("python_decoupled", "--exit-on-error=false", repository=repository) as found:
-        index = http_call(found.http, "POST", "/v2/repository/index").ok().json
-        assert index[0]["state"] == "UNAVAILABLE"
-        assert "which this version of nerite does not have yet" in index[0]["reason"]

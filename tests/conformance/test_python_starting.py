@@ -1,0 +1,166 @@
+"""Which interpreter and which settings do Python models get, what is refused, and who says that they are ready?"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+import python_catalogue
+import servers
+import triton
+from doors import differs, fp32, http_call, open_door
+from python_house import this_python_first
+
+START_S = 60
+
+
+@pytest.fixture
+def run(launcher):
+    """Runs a server with one Python model to its end, which must be a refusal to start: what it wrote."""
+    repository = launcher.scratch / f"python_flags_{time.monotonic_ns()}"
+    repository.mkdir()
+    python_catalogue.put(repository, python_catalogue.named("py_identity"))
+
+    def call(*flags: str, environment=None) -> str:
+        if launcher.oracle:
+            command, found = triton.command(repository, launcher.scratch)
+        else:
+            command, found = servers.nerite_command(repository)
+        http, grpc, metrics = servers.free_ports(3)
+        ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
+        done = subprocess.run(
+            [*command, *ports, *flags], env=found | (environment or {}), stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=START_S,
+        )
+        assert done.returncode != 0
+        return done.stdout.decode(errors="replace")
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("shm-default-byte-size=1000", "shm-default-byte-size can't be smaller than 4 MiBs"),
+        ("shm-growth-byte-size=0", "shm-growth-byte-size can't be smaller than or equal to zero."),
+        ("stub-timeout-seconds=0", "stub-timeout-seconds can't be smaller than or equal to zero."),
+        ("shm-region-prefix-name=", "option format is '<backend name>,<setting>=<value>'. Got python,shm-region-prefix"),
+        pytest.param(
+            "shm-region-prefix-name=a/b", "Invalid shared memory region name: contains invalid characters",
+            marks=differs("2.51 takes it, and fails to make its memory"),
+        ),
+        ("thread-pool-size=0", "thread-pool-size can't be less than 1."),
+    ],
+)
+def test_settings_that_are_refused(run, setting, text):
+    with this_python_first():
+        assert text in run(f"--backend-config=python,{setting}")
+
+
+def test_settings_of_the_pool_are_accepted(launcher):
+    flags = [
+        "--backend-config=python,shm-default-byte-size=4194304", "--backend-config=python,shm-growth-byte-size=1048576",
+        "--backend-config=python,stub-timeout-seconds=60", "--backend-config=python,shm-region-prefix-name=mine_",
+        "--backend-config=python,thread-pool-size=4", "--backend-config=python,shm_message_queue_size=10",
+    ]  # fmt: skip
+    repository = launcher.copy_of("python_settings")
+    python_catalogue.put(repository, python_catalogue.named("py_identity"))
+    with this_python_first(), launcher.running("python_settings", *flags, repository=repository) as found:
+        with open_door("http", found) as door:
+            assert door.infer("py_identity", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
+
+
+@differs("2.51 brings a stub with an interpreter inside", run=False)
+def test_an_interpreter_without_numpy(run, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    path = f"{tmp_path / 'bare' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    found = run(environment={"PATH": path})
+    assert "numpy" in found and str(tmp_path / "bare" / "bin" / "python3") in found
+    assert "pip install numpy" in found
+
+
+@differs("2.51 brings a stub with an interpreter inside", run=False)
+def test_no_interpreter_at_all(run, tmp_path):
+    found = run(environment={"PATH": str(tmp_path)})
+    assert "py_identity" in found and "python3" in found
+
+
+@differs("2.51 has them")
+def test_a_decoupled_model_is_refused_with_the_reason(launcher):
+    repository = launcher.copy_of("python_decoupled")
+    shutil.copytree(launcher.catalogue / "repeat_int32", repository / "repeat_int32")
+    with this_python_first(), launcher.running("python_decoupled", "--exit-on-error=false", repository=repository) as found:
+        index = http_call(found.http, "POST", "/v2/repository/index").ok().json
+        assert index[0]["state"] == "UNAVAILABLE"
+        assert "which this version of nerite does not have yet" in index[0]["reason"]
+
+
+@differs("2.51 wants an interpreter's library and a stub made for it", run=False)
+@pytest.mark.parametrize("way", ["whole", "in the model's directory"])
+def test_an_environment_of_the_models_own(launcher, tmp_path, way):
+    """The path leads to a Python without numpy, the model's own one has it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    repository = launcher.copy_of(f"python_environment_{way[:2]}")
+    own = pathlib.Path(sys.executable).parent.parent
+    named = str(own) if way == "whole" else "$$TRITON_MODEL_DIRECTORY/own"
+    extra = python_catalogue.parameters(EXECUTION_ENV_PATH=named)
+    python_catalogue.put(repository, python_catalogue.vector("py_own", "identity", extra=extra))
+    if way != "whole":
+        (repository / "py_own" / "own").symlink_to(own)
+    before = os.environ["PATH"]
+    os.environ["PATH"] = f"{tmp_path / 'bare' / 'bin'}{os.pathsep}{before}"
+    try:
+        with launcher.running(f"python_environment_{way[:2]}", repository=repository) as found:
+            with open_door("http", found) as door:
+                assert door.infer("py_own", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
+    finally:
+        os.environ["PATH"] = before
+
+
+@differs("2.51 wants an interpreter's library and a stub made for it", run=False)
+def test_an_interpreter_by_a_setting(launcher, tmp_path):
+    repository = launcher.copy_of("python_interpreter")
+    python_catalogue.put(repository, python_catalogue.named("py_identity"))
+    flag = f"--backend-config=python,interpreter={sys.executable}"
+    before = os.environ["PATH"]
+    os.environ["PATH"] = str(tmp_path)
+    try:
+        with launcher.running("python_interpreter", flag, repository=repository) as found:
+            with open_door("http", found) as door:
+                assert door.infer("py_identity", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
+    finally:
+        os.environ["PATH"] = before
+
+
+# ---------------------------------------------------------------------------------------------- readiness
+
+
+def server_ready(server) -> bool:
+    return http_call(server.http, "GET", "/v2/health/ready").status == 200
+
+
+def settles(look) -> None:
+    deadline = time.monotonic() + 5
+    while not look() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert look()
+
+
+@differs("2.51 does not ask models", run=False)
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_model_that_says_itself_whether_it_is_ready(launcher, protocol):
+    repository = launcher.copy_of(f"python_readiness_{protocol}")
+    python_catalogue.put(repository, python_catalogue.vector("py_readiness", "readiness"))
+    python_catalogue.put(repository, python_catalogue.named("py_identity"))
+    name = f"python_readiness_{protocol}"
+    with this_python_first(), launcher.running(name, repository=repository) as found:
+        with open_door(protocol, found) as door:
+            assert door.model_ready("py_readiness") and server_ready(found)
+            for answer, ready in ((0, False), (1, True), (2, False), (1, True)):
+                door.infer("py_readiness", [fp32("INPUT0", [answer])])
+                settles(lambda: door.model_ready("py_readiness") is ready)
+                settles(lambda: server_ready(found) is ready)
+                assert door.model_ready("py_identity")
