@@ -15,9 +15,12 @@ from doors import CODES, Refused, differs, fp32, open_door, text
 from python_house import said, this_python_first
 
 
-@pytest.fixture(scope="module")
+# Of the session, though for this file only: tests of one protocol come together, whatever file they are in.
+
+
+@pytest.fixture(scope="session")
 def loading(launcher):
-    """A server in explicit mode over all models that do not load, and two that do."""
+    """A server in explicit mode over all models that do not load, and some that do."""
     repository = launcher.copy_of("python_loading")
     for name in python_catalogue.UNLOADABLE | python_catalogue.SILENT:
         python_catalogue.put_broken(repository, name)
@@ -28,7 +31,7 @@ def loading(launcher):
         yield found
 
 
-@pytest.fixture(scope="module", params=["http", "grpc"])
+@pytest.fixture(scope="session", params=["http", "grpc"])
 def loading_door(request: pytest.FixtureRequest, loading):
     with open_door(request.param, loading) as found:
         yield found
@@ -163,7 +166,7 @@ def test_a_process_that_is_killed_while_it_does_nothing(python_dying):
         wait_for(lambda: children(python_dying.pid) == set(answers))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def python_dying(launcher):
     repository = launcher.copy_of("python_dying")
     tensors = python_catalogue.tensors
