@@ -1,0 +1,270 @@
+"""Which server with Python models may the hostile tests hurt, and what do its children hold?"""
+
+import contextlib
+import os
+import pathlib
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+import python_catalogue
+from doors import Asked, Given, Refused, check_refusal, fp32
+from house import LEASE_BYTES_MAX, RESIDENT_SLACK, SESSION_BYTES_MAX, put_delayed
+from python_catalogue import parameters, vector
+from python_house import this_python_first
+from regions import SHM, Region
+from witness import (
+    MADE,
+    ROOM,
+    SETTLE_S,
+    Witness,
+    any_door,
+    comes_to,
+    descriptors,
+    falls_to,
+    mapped_leases,
+    mapped_objects,
+    resident,
+    settled,
+    witnesses,
+)
+
+SIZE = 1 << 20
+PROTOCOLS = ["http", "grpc", "session"]
+WAIT_MS = 400
+STEPS = 8
+# A Python process keeps more for itself than the server: arenas, and what numpy caches.
+CHILD_SLACK = RESIDENT_SLACK + (8 << 20)
+
+MODELS = [
+    vector("py_identity", "identity"),
+    vector("py_strings", "identity", "BYTES"),
+    vector("py_copies", "identity", extra=parameters(steps="1")),
+    vector("py_slow", "identity", extra=parameters(steps=str(STEPS), wait_ms=str(WAIT_MS // STEPS))),
+    vector("py_slow_strings", "identity", "BYTES", extra=parameters(steps=str(STEPS), wait_ms=str(WAIT_MS // STEPS))),
+    vector("py_waits", "identity", extra=parameters(wait_ms=str(WAIT_MS))),
+    vector("py_in_place", "in_place"),
+    vector("py_witness", "identity"),
+]
+
+
+@contextlib.contextmanager
+def serving(launcher, name: str, socket: pathlib.Path, models=MODELS):
+    """A server with those models, and some that are not Python's."""
+    repository = launcher.copy_of(name, "identity_fp32", "identity_bytes", "simple")
+    put_delayed(repository, "delayed", WAIT_MS)
+    for model in models:
+        python_catalogue.put(repository, model)
+    flags = [
+        f"--session-socket={socket}", f"--lease-max-bytes={LEASE_BYTES_MAX}", f"--session-max-bytes={SESSION_BYTES_MAX}",
+    ]  # fmt: skip
+    with this_python_first(), launcher.running(name, *flags, repository=repository) as found:
+        found.session = socket
+        with everybody(found):
+            time.sleep(2)
+        yield found
+
+
+# ---------------------------------------------------------------------------------------------- children
+
+
+def processes_of(pid: int) -> list[int]:
+    """The server's children, dead ones included as long as it has not taken leave of them."""
+    found = set()
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found |= set(map(int, (task / "children").read_text().split()))
+    return sorted(found)
+
+
+def state_of(pid: int) -> str:
+    """R, S, Z and so on; nothing of a process that is gone."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""
+
+
+def in_all(look, pids) -> int:
+    """What `look` sees in all of these processes together; those that end meanwhile have nothing."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            total += look(pid)
+    return total
+
+
+def mapped_in_children(pid: int) -> int:
+    """Mappings of clients' objects and of leases, in the children."""
+    return in_all(lambda child: mapped_objects(child) + mapped_leases(child), processes_of(pid))
+
+
+# ---------------------------------------------------------------------------------------------- witnesses
+
+
+class PythonWitness(Witness):
+    """Asks a Python model of its own."""
+
+    def through_memory(self, door, mine, chance) -> None:
+        size = 4 * chance.randrange(1, 4096)
+        sent = chance.randbytes(size)
+        mine.write(sent)
+        given = Given("INPUT0", "FP32", [size // 4], region=(mine.name, size, 0))
+        door.infer("py_witness", [given], [Asked("OUTPUT0", (mine.name, size, ROOM))])
+        assert mine.read(size, ROOM) == sent
+
+    def inline(self, door, chance) -> None:
+        sent = fp32("INPUT0", [chance.random() for _ in range(chance.randrange(1, 100))])
+        assert door.infer("py_witness", [sent]).outputs["OUTPUT0"].raw == sent.raw
+
+    def to_a_lease(self, door, chance) -> None:
+        """The others do."""
+
+
+@contextlib.contextmanager
+def everybody(server):
+    """The witnesses of all servers, and two who ask a Python model."""
+    mine = [PythonWitness(protocol, server) for protocol in ("grpc", "session")]
+    with witnesses(server) as found:
+        for one in mine:
+            one.start()
+        try:
+            yield [*found, *mine]
+        finally:
+            for one in mine:
+                one.ended.set()
+            for one in mine:
+                one.join()
+    for one in mine:
+        assert one.failure is None, f"the {one.protocol} witness of a Python model: {one.failure!r}"
+
+
+def each_is_answered_again(found) -> None:
+    """At least one more answer each, after all that was done."""
+    seen = [one.answers for one in found]
+    deadline = time.monotonic() + SETTLE_S
+    while any(one.is_alive() and one.answers <= before for one, before in zip(found, seen)):
+        assert time.monotonic() < deadline, "a witness gets no answer"
+        time.sleep(0.01)
+
+
+# ---------------------------------------------------------------------------------------------- what must be left
+
+
+@dataclass
+class Baseline:
+    """What the server and its children have when nobody talks to them."""
+
+    descriptors: int
+    resident: int
+    child_descriptors: int
+    child_resident: int
+    objects: set[str]
+
+
+def baseline_of(server) -> Baseline:
+    open_ = settled(lambda: descriptors(server.pid))
+    children = processes_of(server.pid)
+    return Baseline(
+        open_, settled(lambda: resident(server.pid)), settled(lambda: in_all(descriptors, children)),
+        settled(lambda: in_all(resident, children)), set(os.listdir(SHM)),
+    )  # fmt: skip
+
+
+def check_left(server, before: Baseline) -> None:
+    """Nothing of what was done is left, neither in the server nor in its children."""
+    assert server.process.poll() is None, f"the server died:\n{server.log_text()[-3000:]}"
+    children = processes_of(server.pid)
+    comes_to(lambda: descriptors(server.pid), before.descriptors)
+    comes_to(lambda: mapped_objects(server.pid), 0)
+    comes_to(lambda: mapped_leases(server.pid), 0)
+    comes_to(lambda: mapped_in_children(server.pid), 0)
+    comes_to(lambda: in_all(descriptors, children), before.child_descriptors)
+    left = falls_to(lambda: resident(server.pid), before.resident + RESIDENT_SLACK)
+    slack = CHILD_SLACK * len(children)
+    left_in = falls_to(lambda: in_all(resident, children), before.child_resident + slack)
+    print(f"resident: {left - before.resident:+,} bytes, children {left_in - before.child_resident:+,}")
+    assert [path for path in MADE if path.exists()] == []
+    assert set(os.listdir(SHM)) <= before.objects
+
+
+class Meanwhile(threading.Thread):
+    """Does a thing again and again as long as the `with` block lasts."""
+
+    def __init__(self, deed):
+        super().__init__()
+        self.deed, self.ended, self.failure = deed, threading.Event(), None
+
+    def run(self) -> None:
+        try:
+            while not self.ended.is_set():
+                self.deed()
+        except BaseException as failure:  # noqa: BLE001 - told by the main thread
+            self.failure = failure
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.join()
+        assert self.failure is None, self.failure
+
+
+# ---------------------------------------------------------------------------------------------- fixtures
+
+
+@pytest.fixture(scope="module")
+def victim(launcher, request: pytest.FixtureRequest, tmp_path_factory):
+    """A server that only these tests may hurt. It and its children must be the same processes from first to last."""
+    if launcher.oracle:
+        pytest.skip("a client that truncates its region kills 2.51 (SIGBUS)")
+    with serving(launcher, request.module.__name__, tmp_path_factory.mktemp("session") / "socket") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def baseline(victim):
+    return baseline_of(victim)
+
+
+@pytest.fixture
+def nobody_else_is_harmed(victim, baseline):
+    """Not even the child that met the client's misdeed: it is the same process before and after."""
+    MADE.clear()
+    before = processes_of(victim.pid)
+    with everybody(victim) as found:
+        yield found
+        each_is_answered_again(found)
+    assert processes_of(victim.pid) == before, f"a model's process died:\n{victim.log_text()[-3000:]}"
+    check_left(victim, baseline)
+
+
+@pytest.fixture(params=PROTOCOLS)
+def door(request: pytest.FixtureRequest, victim):
+    with any_door(request.param, victim) as found:
+        yield found
+
+
+# ---------------------------------------------------------------------------------------------- asking
+
+
+def through(door, source, target, byte_size: int = SIZE, model: str = "py_identity") -> None:
+    """`byte_size` bytes of one region into another, by way of a model."""
+    given = Given("INPUT0", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
+    door.infer(model, [given], [Asked("OUTPUT0", (target.name, byte_size, 0))])
+
+
+def lost(made: Region, says: str) -> str:
+    return (
+        f"shared memory region '{made.name}' can no longer be used: its object '{made.key}' was {made.byte_size} bytes "
+        f"when registered and {says}"
+    )
+
+
+def check_lost(failure, made: Region, says: str) -> None:
+    assert isinstance(failure, Refused), failure
+    check_refusal(failure.status, failure.text, "INVALID_ARG", lost(made, says))
+    assert "register it again" in failure.text

@@ -1,0 +1,114 @@
+"""Is anything copied between a client's memory and a Python model?
+
+Asked as in test_copies.py: by the server's own count, and by canaries that are written after the request was sent.
+"""
+
+import concurrent.futures
+import contextlib
+import time
+
+import numpy as np
+import pytest
+from doors import Asked, Given
+from pythons import PROTOCOLS, SIZE, WAIT_MS, serving
+from test_copies import copying
+from witness import any_door, lent
+
+COUNT = SIZE // 4
+REQUESTS = 20
+
+
+@pytest.fixture(scope="module")
+def engine(launcher, tmp_path_factory):
+    if launcher.oracle:
+        pytest.skip("counts its own copies only here")
+    with serving(launcher, "python_copies", tmp_path_factory.mktemp("copies") / "socket") as found:
+        yield found
+
+
+@pytest.fixture(params=PROTOCOLS)
+def door(request: pytest.FixtureRequest, engine):
+    with any_door(request.param, engine) as found:
+        yield found
+
+
+@pytest.fixture(params=["region", "lease"])
+def memory(request: pytest.FixtureRequest, engine, door):
+    """Makes memory of so many bytes that the door's requests can name: a POSIX region, or a lease of a session."""
+    with contextlib.ExitStack() as held:
+        if request.param == "region":
+            yield lambda byte_size: held.enter_context(lent(door, byte_size))
+        else:
+            session = door if door.protocol == "session" else held.enter_context(any_door("session", engine))
+            yield session.borrow
+
+
+def pair(source, target, byte_size: int = SIZE):
+    given = Given("INPUT0", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
+    return [given], [Asked("OUTPUT0", (target.name, byte_size, 0))]
+
+
+@pytest.mark.parametrize("model", ["py_identity", "py_copies", "py_in_place"])
+def test_nothing_is_copied_from_shared_memory_to_a_python_model_and_back(engine, door, memory, model):
+    source, target = memory(SIZE), memory(SIZE)
+    numbers = np.arange(COUNT, dtype=np.float32) % 251
+    source.write(numbers.tobytes())
+    given, asked = pair(source, target)
+    with copying(engine):
+        for _ in range(REQUESTS):
+            door.infer(model, given, asked)
+    assert target.read(SIZE) == (numbers + (model == "py_in_place")).tobytes()
+
+
+def test_small_tensors_are_not_copied_either(engine, door, memory):
+    both = memory(4096)
+    both.write(b"\x01\x02\x03\x04" * 16)
+    given = Given("INPUT0", "FP32", [16], region=(both.name, 64, 0))
+    with copying(engine):
+        for _ in range(REQUESTS):
+            door.infer("py_identity", [given], [Asked("OUTPUT0", (both.name, 64, 1024))])
+    assert both.read(64, 1024) == both.read(64)
+
+
+def test_strings_are_not_copied_by_the_server(engine, door, memory):
+    both, word = memory(2 * SIZE), b"\x04\0\0\0abcd"
+    both.write(word * (SIZE // 8))
+    given = Given("INPUT0", "BYTES", [SIZE // 8], region=(both.name, SIZE, 0))
+    with copying(engine):
+        for _ in range(3):
+            door.infer("py_strings", [given], [Asked("OUTPUT0", (both.name, SIZE, SIZE))])
+    assert both.read(SIZE, SIZE) == word * (SIZE // 8)
+
+
+def test_nothing_is_copied_on_the_way_to_a_lease_of_the_servers_choice(engine):
+    with any_door("session", engine) as door:
+        lease = door.borrow(SIZE, np.ones(COUNT, np.float32).tobytes())
+        given = [Given("INPUT0", "FP32", [COUNT], region=(lease.name, SIZE, 0))]
+        with copying(engine):
+            for _ in range(REQUESTS):
+                reply = door.infer("py_in_place", given, leased=["OUTPUT0"])
+        assert reply.outputs["OUTPUT0"].raw == np.full(COUNT, 2, np.float32).tobytes()
+
+
+def test_a_model_that_waits_reads_what_was_written_meanwhile(door, memory):
+    source, target = memory(SIZE), memory(SIZE)
+    source.write(b"\x66" * SIZE)
+    given, asked = pair(source, target)
+    door.infer("py_waits", given, asked)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(door.infer, "py_waits", given, asked)
+        time.sleep(WAIT_MS / 4000)
+        assert not running.done(), "the model was too quick for this test to mean anything"
+        source.write(b"\x77" * SIZE)
+        running.result()
+    assert target.read(SIZE) == b"\x77" * SIZE
+
+
+def test_an_output_lands_in_the_clients_memory_and_nowhere_else(door, memory):
+    source, target = memory(SIZE), memory(2 * SIZE)
+    target.write(b"\x55" * (2 * SIZE))
+    source.write(np.zeros(COUNT, np.float32).tobytes())
+    given = Given("INPUT0", "FP32", [COUNT - 16], region=(source.name, SIZE - 64, 0))
+    door.infer("py_in_place", [given], [Asked("OUTPUT0", (target.name, SIZE, 4096))])
+    ones = np.ones(COUNT - 16, np.float32).tobytes()
+    assert target.read(2 * SIZE) == b"\x55" * 4096 + ones + b"\x55" * (2 * SIZE - 4096 - len(ones))

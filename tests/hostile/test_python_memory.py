@@ -1,0 +1,230 @@
+"""What does a Python model's process read from memory that its client scribbles in, and when does it let go of it?
+"""
+
+import concurrent.futures
+import contextlib
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+from doors import Asked, Given, Refused, refuses
+from pythons import (
+    PROTOCOLS,
+    SIZE,
+    WAIT_MS,
+    Meanwhile,
+    baseline,
+    door,
+    lost,
+    mapped_in_children,
+    nobody_else_is_harmed,
+    processes_of,
+    through,
+    victim,
+)  # some of them are fixtures
+from regions import Region
+from witness import MADE, any_door, comes_to, lent
+
+pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
+
+PAGE = os.sysconf("SC_PAGESIZE")
+
+
+# ---------------------------------------------------------------------------------------------- scribbling, strings
+
+
+def test_scribbling_during_inference_changes_only_the_scribblers_result(door):
+    chance = random.Random(6)
+    with lent(door, SIZE) as made, lent(door, SIZE) as target:
+
+        def scribble():
+            made.write(bytes([chance.randrange(256)]) * (SIZE // 4), chance.randrange(4) * (SIZE // 4))
+
+        with Meanwhile(scribble):
+            for _ in range(50):
+                through(door, made, target, model="py_copies")
+                through(door, made, made)
+            through(door, made, target, model="py_slow")
+
+
+LIES = [5, 60, SIZE, 2**31 - 1, 2**31, 2**32 - 8, 2**32 - 1]
+
+
+@pytest.mark.parametrize("length", LIES)
+def test_a_string_that_claims_more_than_there_is(door, length):
+    with lent(door, PAGE, struct.pack("<I", length) + b"abcd") as made:
+        for _ in range(5):
+            with pytest.raises(Refused) as caught:
+                door.infer("py_strings", [Given("INPUT0", "BYTES", [1], region=(made.name, 8, 0))])
+            assert f"expecting string of length {length} but only 4 bytes available" in caught.value.text
+
+
+@pytest.mark.parametrize("model", ["py_strings", "py_slow_strings"])
+def test_string_lengths_that_change_all_the_time(door, model):
+    """An answer is right, refused, or strings that lie within the region; never a byte from elsewhere."""
+    count, chance = 64, random.Random(7)
+    with lent(door, PAGE, (struct.pack("<I", 4) + b"abcd") * count) as made:
+
+        def lie():
+            at = 8 * chance.randrange(count)
+            made.write(struct.pack("<I", chance.choice([0, 3, 5, 12, *LIES])), at)
+            made.write(struct.pack("<I", 4), at)
+
+        with Meanwhile(lie):
+            for _ in range(200 if model == "py_strings" else 3):
+                with contextlib.suppress(Refused):
+                    given = Given("INPUT0", "BYTES", [count], region=(made.name, 8 * count, 0))
+                    raw = door.infer(model, [given]).outputs["OUTPUT0"].raw
+                    while raw:
+                        (length,) = struct.unpack_from("<I", raw)
+                        assert 4 + length <= len(raw)
+                        raw = raw[4 + length :]
+
+
+def test_strings_in_a_region_that_shrank(door):
+    word = struct.pack("<I", 4) + b"abcd"
+    with lent(door, SIZE, word * (SIZE // 8)) as made:
+        given = [Given("INPUT0", "BYTES", [SIZE // 8], region=(made.name, SIZE, 0))]
+        assert door.infer("py_strings", given).outputs["OUTPUT0"].raw == word * (SIZE // 8)
+        os.truncate(made.path, SIZE // 2)
+        for _ in range(2):
+            with refuses("INVALID_ARG", lost(made, f"has {SIZE // 2} now (touched at offset {SIZE // 2})")):
+                door.infer("py_strings", given)
+
+
+# ---------------------------------------------------------------------------------------------- letting go
+
+
+def soon(look, expected) -> None:
+    since = time.monotonic()
+    comes_to(look, expected)
+    print(f"after {1000 * (time.monotonic() - since):.0f} ms")
+
+
+def mapped_by_children(victim, words: str) -> int:
+    found = 0
+    for child in processes_of(victim.pid):
+        with open(f"/proc/{child}/maps", encoding="utf-8") as maps:
+            found += sum(words in line for line in maps)
+    return found
+
+
+def test_the_child_lets_go_of_a_region_that_is_unregistered(victim, door):
+    with contextlib.closing(Region(SIZE)) as made:
+        MADE.add(made.path)
+        made.name = f"{made.key[1:]}_{door.protocol}"
+        for _ in range(3):
+            door.register_system(made.name, made.key, SIZE)
+            through(door, made, made)
+            assert mapped_by_children(victim, made.path.name) >= 1
+            door.unregister("system", made.name)
+            soon(lambda: mapped_by_children(victim, made.path.name), 0)
+
+
+def test_the_child_lets_go_of_a_region_that_is_unregistered_while_it_reads(victim, door):
+    content = random.Random(8).randbytes(SIZE)
+    with contextlib.closing(Region(SIZE, content)) as made, lent(door, SIZE) as target:
+        MADE.add(made.path)
+        made.name = f"{made.key[1:]}_{door.protocol}"
+        door.register_system(made.name, made.key, SIZE)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(through, door, made, target, SIZE, "py_slow")
+            time.sleep(WAIT_MS / 2000)
+            door.unregister("system", made.name)
+            running.result()
+        assert target.read(SIZE) == content
+        soon(lambda: mapped_by_children(victim, made.path.name), 0)
+
+
+BIG = 3 << 20
+
+
+def leases_of_that_size(victim) -> int:
+    """Mappings in the children of leases as large as only these tests borrow."""
+    found = 0
+    for child in processes_of(victim.pid):
+        with open(f"/proc/{child}/maps", encoding="utf-8") as maps:
+            for line in maps:
+                start, end = (int(number, 16) for number in line.split()[0].split("-"))
+                found += "memfd:nerite-lease" in line and end - start >= BIG
+    return found
+
+
+@pytest.mark.parametrize("asked_by", PROTOCOLS)
+@pytest.mark.parametrize("end", ["returned", "closed"])
+def test_the_child_lets_go_of_a_lease(victim, asked_by, end):
+    with any_door("session", victim) as session, any_door(asked_by, victim) as door:
+        lease = session.borrow(BIG, random.Random(9).randbytes(BIG // 2))
+        half = BIG // 2
+        given = Given("INPUT0", "FP32", [half // 4], region=(lease.name, half, 0))
+        if asked_by == "session":
+            door.close()
+            door = session
+        door.infer("py_copies", [given], [Asked("OUTPUT0", (lease.name, half, half))])
+        assert lease.read(half) == lease.read(half, half)
+        assert leases_of_that_size(victim) == 1
+        session.give_back(lease) if end == "returned" else session.close()
+        soon(lambda: leases_of_that_size(victim), 0)
+
+
+CLIENT = """
+import sys, time
+sys.path[:0] = sys.argv[2:]
+import packets
+from doors import Asked, Given
+door = packets.SessionDoor(sys.argv[1])
+lease = door.borrow(BIG)
+half = BIG // 2
+given = Given("INPUT0", "FP32", [half // 4], region=(lease.name, half, 0))
+asked = [Asked("OUTPUT0", (lease.name, half, half))]
+door.infer("py_copies", [given], asked)
+print("ready", flush=True)
+while True:
+    door.infer("py_slow", [given], asked)
+"""
+
+
+def test_the_child_lets_go_when_its_client_is_killed(victim):
+    command = [sys.executable, "-c", CLIENT.replace("BIG", str(BIG)), str(victim.session), *sys.path]
+    for _ in range(3):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+            assert client.stdout.readline().strip() == "ready"
+            time.sleep(0.1)
+            assert leases_of_that_size(victim) >= 1
+            client.send_signal(signal.SIGKILL)
+            client.wait()
+            soon(lambda: leases_of_that_size(victim), 0)
+
+
+def test_a_thousand_registrations_leave_nothing_behind(victim, door):
+    with contextlib.closing(Region(4 * PAGE, b"\x42" * 16)) as made:
+        MADE.add(made.path)
+        for number in range(1000):
+            name = f"{made.key[1:]}_{number}"
+            door.register_system(name, made.key, PAGE, PAGE * (number % 4))
+            given = Given("INPUT0", "FP32", [4], region=(name, 16, 0))
+            raw = door.infer("py_identity", [given]).outputs["OUTPUT0"].raw
+            assert raw == made.read(16, PAGE * (number % 4))
+            door.unregister("system", name)
+        soon(lambda: mapped_by_children(victim, made.path.name), 0)
+
+
+def test_many_regions_at_once(victim, door):
+    """More than travel in one packet."""
+    with contextlib.ExitStack() as held:
+        made = [held.enter_context(lent(door, PAGE, struct.pack("<f", number))) for number in range(60)]
+        for one in made:
+            given = Given("INPUT0", "FP32", [1], region=(one.name, 4, 0))
+            assert door.infer("py_identity", [given]).outputs["OUTPUT0"].raw == one.read(4)
+        for one in made[::2]:
+            os.truncate(one.path, 0)
+        for number, one in enumerate(made):
+            given = Given("INPUT0", "FP32", [1], region=(one.name, 4, 0))
+            with contextlib.nullcontext() if number % 2 else refuses("INVALID_ARG", lost(one, "has 0 now (touched at ")):
+                door.infer("py_identity", [given])
+    soon(lambda: mapped_in_children(victim.pid) <= 3, True)
