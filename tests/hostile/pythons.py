@@ -11,7 +11,7 @@ import pytest
 import python_catalogue
 from doors import Asked, Given, Refused, check_refusal, fp32
 from house import LEASE_BYTES_MAX, RESIDENT_SLACK, SESSION_BYTES_MAX, put_delayed
-from python_catalogue import parameters, vector
+from python_catalogue import parameters, python, tensors, vector
 from python_house import this_python_first
 from regions import SHM, Region
 from witness import (
@@ -45,6 +45,7 @@ MODELS = [
     vector("py_slow_strings", "identity", "BYTES", extra=parameters(steps=str(STEPS), wait_ms=str(WAIT_MS // STEPS))),
     vector("py_waits", "identity", extra=parameters(wait_ms=str(WAIT_MS))),
     vector("py_in_place", "in_place"),
+    python("py_large", "large", tensors(SIZE="INT64"), tensors(MADE="UINT8")),
     vector("py_witness", "identity"),
 ]
 

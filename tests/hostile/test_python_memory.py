@@ -228,3 +228,13 @@ def test_many_regions_at_once(victim, door):
             with contextlib.nullcontext() if number % 2 else refuses("INVALID_ARG", lost(one, "has 0 now (touched at ")):
                 door.infer("py_identity", [given])
     soon(lambda: mapped_in_children(victim.pid) <= 3, True)
+
+
+def test_large_outputs_leave_nothing_behind(door):
+    """In a body, and in a region; larger than what was guessed, and smaller."""
+    with lent(door, 32 << 20) as made:
+        for number, size in enumerate([1, 32 << 20, 1 << 10, 16 << 20, 32 << 20, 24 << 20] * 2):
+            given = Given("SIZE", "INT64", [1], size.to_bytes(8, "little"))
+            where = [Asked("MADE", (made.name, size, 0))] if number % 2 else None
+            raw = door.infer("py_large", [given], where).outputs["MADE"].raw
+            assert (made.read(size) if where else raw) == bytes([size % 256]) * size

@@ -1,0 +1,102 @@
+"""What if the guard cannot be loaded into a Python model's process? Then no region is mapped there, and the server copies."""
+
+import os
+import random
+
+import pytest
+from doors import Asked, Given, refuses
+from pythons import (
+    MODELS,
+    PROTOCOLS,
+    SIZE,
+    baseline_of,
+    check_left,
+    everybody,
+    in_all,
+    lost,
+    processes_of,
+    serving,
+    through,
+)
+from test_copies import copied
+from witness import MADE, any_door, lent, mapped_objects
+
+NO_CTYPES = "import sys\nsys.modules['ctypes'] = sys.modules['_ctypes'] = None\n"
+
+
+@pytest.fixture(scope="module")
+def victim(launcher, tmp_path_factory):
+    """A server whose Python cannot import ctypes."""
+    if launcher.oracle:
+        pytest.skip("2.51 has no guard")
+    folder = tmp_path_factory.mktemp("without_ctypes")
+    (folder / "sitecustomize.py").write_text(NO_CTYPES)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(folder)
+    try:
+        with serving(launcher, "python_unguarded", folder / "socket", MODELS) as found:
+            yield found
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="module")
+def baseline(victim):
+    return baseline_of(victim)
+
+
+@pytest.fixture(params=PROTOCOLS)
+def door(request: pytest.FixtureRequest, victim):
+    with any_door(request.param, victim) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_harmed(victim, baseline):
+    MADE.clear()
+    before = processes_of(victim.pid)
+    with everybody(victim):
+        yield
+    assert processes_of(victim.pid) == before, f"a model's process died:\n{victim.log_text()[-3000:]}"
+    check_left(victim, baseline)
+
+
+@pytest.mark.parametrize("model", ["py_identity", "py_copies"])
+def test_regions_are_copied_and_answers_are_right(victim, door, model):
+    content = random.Random(1).randbytes(SIZE)
+    with lent(door, SIZE, content) as source, lent(door, SIZE) as target:
+        before = sum(copied(victim).values())
+        through(door, source, target, model=model)
+        assert target.read(SIZE) == content
+        assert in_all(mapped_objects, processes_of(victim.pid)) == 0
+        assert sum(copied(victim).values()) >= before + 2 * SIZE
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_a_region_that_shrank(victim, door, side):
+    content = random.Random(2).randbytes(SIZE)
+    with lent(door, SIZE, content) as bad, lent(door, SIZE, content) as good:
+        source, target = (bad, good) if side == "input" else (good, bad)
+        through(door, source, target)
+        os.truncate(bad.path, SIZE // 2)
+        for _ in range(2):
+            with refuses("INVALID_ARG", lost(bad, f"has {SIZE // 2} now (touched at offset ")):
+                through(door, source, target)
+        good.write(content)
+        through(door, good, good)
+        os.truncate(bad.path, SIZE)
+        bad.write(content)
+        door.register_system(bad.name, bad.key, SIZE)
+        through(door, source, target)
+        assert target.read(SIZE) == content
+
+
+def test_a_lease_may_be_mapped_since_it_cannot_shrink_but_need_not(victim):
+    with any_door("session", victim) as door:
+        lease = door.borrow(SIZE, random.Random(3).randbytes(SIZE // 2))
+        half = SIZE // 2
+        given = Given("INPUT0", "FP32", [half // 4], region=(lease.name, half, 0))
+        door.infer("py_identity", [given], [Asked("OUTPUT0", (lease.name, half, half))])
+        assert lease.read(half) == lease.read(half, half)
