@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 SOURCES = pathlib.Path(__file__).resolve().parent.parent / "nerite" / "model"
 # The child gets the modules under a name that the installed package has not.
@@ -52,7 +53,7 @@ class ModelServer:
 
     def __init__(self, folder, source, python=sys.executable, guard=None, file="model.py", name="m", environment=None):
         self.version_dir = folder / name / "1"
-        self.version_dir.mkdir(parents=True, exist_ok=True)
+        self.version_dir.mkdir(parents=True)
         (self.version_dir / file).write_text(source)
         self.model = {
             "name": name, "version": "1", "file": file, "version_dir": str(self.version_dir),
@@ -174,3 +175,74 @@ def placed(server: ModelServer, output, dtype=np.float32):
     """The array of an output that was answered."""
     _, _, shape, segment, offset, byte_size = output
     return np.frombuffer(server.segments[segment].get(offset, byte_size), dtype).reshape(shape)
+
+
+IDENTITY = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(request, "IN").as_numpy())])
+            for request in requests
+        ]
+"""
+
+# A model that runs what its request says, in the parameter "code": `ret` is what execute returns, else `out` is answered as text.
+OBEDIENT = """
+import os, time, threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+def text(value):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([str(value)], dtype=object))])
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.args = args
+
+    def execute(self, requests):
+        import json
+        known = {"pb_utils": pb_utils, "np": np, "requests": requests, "request": requests[0], "self": self, "text": text}
+        known.update(os=os, time=time, threading=threading)
+        exec(compile(json.loads(requests[0].parameters())["code"], "code", "exec"), known)
+        return known["ret"] if "ret" in known else [text(known.get("out")) for _ in requests]
+"""
+
+
+def obey(server: ModelServer, code: str, inputs=(), outputs=None, count=1, **fields):
+    """What comes of a batch of `count` requests that says what the model has to do."""
+    outputs = [["OUT", None, 0, 0, False]] if outputs is None else outputs
+    return server.execute(*(server.request(inputs, outputs, parameters={"code": code}, **fields) for _ in range(count)))
+
+
+def read_text(server: ModelServer, answer) -> str:
+    """The text that an obedient model answered."""
+    assert "responses" in answer, answer
+    response = answer["responses"][0]
+    assert "outputs" in response, response
+    _, datatype, _, segment, offset, byte_size = response["outputs"][0]
+    assert datatype == "BYTES"
+    return server.segments[segment].get(offset + 4, byte_size - 4).decode()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts children; ends them. With `ready` true they have their model already, and places for outputs are found."""
+    made = []
+
+    def start(source, ready=True, **fields):
+        server = ModelServer(tmp_path / str(len(made)), source, **fields)
+        made.append(server)
+
+        def on_need(index, name, byte_size):
+            return {"at": [server.memory(byte_size + 64).segment, 64, byte_size]}
+
+        server.on_need = on_need
+        if ready:
+            assert "ready" in server.initialize()
+        return server
+
+    yield start
+    for one in made:
+        one.__exit__()

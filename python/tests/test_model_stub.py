@@ -1,43 +1,282 @@
-"""Does the child answer the server's commands as docs/python.md says?"""
+"""Does the process of a model answer the server's commands, and does it end when it should?"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
 
 import numpy as np
 import pytest
-from model_server import ModelServer, given, placed
+from model_server import IDENTITY, OBEDIENT, given, obey, placed, read_text, start  # noqa: F401
 
-IDENTITY = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(request, "IN").as_numpy())])
-            for request in requests
-        ]
-"""
+EMPTY = "class TritonPythonModel:\n"
+FAILING = "from __future__ import annotations\n\ndef deep():\n    raise ValueError('bad')\n\n" + EMPTY
+ENDS_S = 10.0
 
 
-@pytest.fixture
-def start(tmp_path):
-    """Starts children; ends them."""
-    made = []
-
-    def start(source, **fields):
-        made.append(ModelServer(tmp_path, source, **fields))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.__exit__()
+def maps(server) -> str:
+    """The mappings of the child."""
+    with open(f"/proc/{server.process.pid}/maps") as file:
+        return file.read()
 
 
-def test_an_identity_model_writes_its_input_to_the_place_of_its_output(start):
-    server = start(IDENTITY)
-    ready = server.initialize()["ready"]
-    assert ready["numpy"] == np.__version__ and ready["guard"] is False
+def test_an_identity_model_writes_its_input_to_the_place_of_its_output(start):  # noqa: F811
+    server = start(IDENTITY, ready=False)
+    assert server.initialize() == {
+        "ready": {"python": "{}.{}.{}".format(*sys.version_info[:3]), "numpy": np.__version__, "guard": False}
+    }
     memory = server.memory(4096)
     numbers = np.arange(16, dtype=np.float32).reshape(4, 4)
     answer = server.execute(server.request([given(memory, "IN", numbers)], [["OUT", 1, 1024, 64, False]]))
     assert answer["responses"] == [{"outputs": [["OUT", "FP32", [4, 4], 1, 1024, 64]], "parameters": {}}]
     assert (placed(server, answer["responses"][0]["outputs"][0]) == numbers).all()
     assert server.ask({"do": "finalize"}) == {"done": True}
-    assert server.process.wait(5) == 0
+    assert server.process.wait(ENDS_S) == 0
+
+
+@pytest.mark.parametrize(
+    "source, error",
+    [
+        ("x = 1\n", "AttributeError: module '1.model' has no attribute 'TritonPythonModel'"),
+        ("def f(:\n", "SyntaxError: invalid syntax (model.py, line 1)"),
+        (
+            FAILING + "    def initialize(self, args):\n        deep()\n",
+            "ValueError: bad\n\nAt:\n  {file}(4): deep\n  {file}(8): initialize\n",
+        ),
+        (
+            EMPTY + "    def __init__(self):\n        raise RuntimeError('no luck')\n",
+            "RuntimeError: no luck\n\nAt:\n  {file}(3): __init__\n",
+        ),
+        (
+            EMPTY + "    def __init__(self, more):\n        pass\n",
+            "TypeError: {dot}__init__() missing 1 required positional argument: 'more'",
+        ),
+        (EMPTY + "    def initialize(self, args):\n        import sys; sys.exit(3)\n", "SystemExit: 3\n\nAt:\n  {file}(3): initialize\n"),
+        (EMPTY + "    def initialize(self, args):\n        raise KeyError\n", "KeyError: <EMPTY MESSAGE>\n\nAt:\n  {file}(3): initialize\n"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_says_why_in_tritons_form(start, source, error):  # noqa: F811
+    server = start(source, ready=False)
+    dot = "TritonPythonModel." if sys.version_info >= (3, 10) else ""
+    expected = error.format(file=server.version_dir / "model.py", dot=dot)
+    assert server.initialize() == {"error": expected}
+
+
+def test_a_failing_import_is_told_with_its_file_first(start):  # noqa: F811
+    server = start("import nosuchmodule\n", ready=False)
+    lines = server.initialize()["error"].splitlines()
+    assert lines[:4] == [
+        "ModuleNotFoundError: No module named 'nosuchmodule'", "", "At:", f"  {server.version_dir}/model.py(1): <module>",
+    ]  # fmt: skip
+    assert all("importlib" in line for line in lines[4:])
+
+
+def test_a_model_finds_its_directories_its_arguments_and_the_module(start):  # noqa: F811
+    server = start(OBEDIENT)
+    seen = read_text(server, obey(server, "import sys; out = sys.path[-2:], type(self).__module__, pb_utils.get_model_dir(), self.args"))
+    folder = str(server.version_dir)
+    path, module, directory, args = eval(seen)
+    assert path == [folder, str(server.version_dir.parent)]
+    assert (module, directory) == ("1.model", folder)
+    assert args["model_instance_name"] == "m_0" and args["model_version"] == "1"
+    assert read_text(server, obey(server, "import c_python_backend_utils as c; out = c.Tensor is pb_utils.Tensor")) == "True"
+
+
+def test_a_file_of_another_name_can_be_the_model(start):  # noqa: F811
+    server = start(OBEDIENT, file="other.py")
+    assert read_text(server, obey(server, "out = type(self).__module__, __name__")) == "('1.other', 'builtins')"
+    server = start(OBEDIENT, ready=False, file="other.txt")
+    assert server.initialize() == {"error": "Model name must end with '.py'. Model name is \"other.txt\"."}
+
+
+def test_a_decoupled_model_is_refused(start):  # noqa: F811
+    error = start(IDENTITY, ready=False).initialize(decoupled=True)["error"]
+    assert error == "Model 'm' uses the decoupled transaction policy, which this version of nerite does not have yet"
+
+
+COMPLETING = EMPTY + """
+    @staticmethod
+    def auto_complete_config(config):
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    "body, answer",
+    [
+        ("config.set_max_batch_size(4); return config", {"config": {"name": "m", "max_batch_size": 4}}),
+        ("return None", {"error": "auto_complete_config function in model 'm' must return a valid pb.ModelConfig object."}),
+        ("raise ValueError('no')", {"error": "ValueError: no\n\nAt:\n  {file}(5): auto_complete_config\n"}),
+    ],
+)
+def test_a_model_completes_its_configuration(start, body, answer):  # noqa: F811
+    server = start(COMPLETING.format(body), ready=False)
+    command = {"do": "complete", "config": {"name": "m", "max_batch_size": 0}, "model": server.model}
+    if "error" in answer:
+        answer = {"error": answer["error"].format(file=server.version_dir / "model.py")}
+    assert server.ask(command) == answer
+
+
+def test_a_model_that_does_not_complete_its_configuration_leaves_it(start):  # noqa: F811
+    server = start(IDENTITY, ready=False)
+    config = {"name": "m", "input": [{"name": "ü", "data_type": "TYPE_FP32", "dims": [-1]}]}
+    assert server.ask({"do": "complete", "config": config, "model": server.model}) == {"config": config}
+    assert "ready" in server.initialize()
+
+
+IS_READY = EMPTY + "    {} is_ready(self):\n        {}\n"
+
+
+@pytest.mark.parametrize(
+    "source, answer",
+    [
+        (EMPTY + "    pass\n", {"is_ready": True}),
+        (IS_READY.format("def", "return False"), {"is_ready": False}),
+        (IS_READY.format("async def", "return True"), {"is_ready": True}),
+        (IS_READY.format("def", "return 1"), {"error": "is_ready() must return a boolean value"}),
+        (IS_READY.format("def", "1 / 0"), {"error": "ZeroDivisionError: division by zero\n\nAt:\n  {file}(3): is_ready\n"}),
+    ],
+)
+def test_a_model_may_say_whether_it_is_ready(start, source, answer):  # noqa: F811
+    server = start(source)
+    if "error" in answer:
+        answer = {"error": answer["error"].format(file=server.version_dir / "model.py")}
+    assert server.ask({"do": "ready"}) == answer
+
+
+def test_finalize_is_called_and_what_it_raises_goes_to_the_log(start):  # noqa: F811
+    server = start(EMPTY + "    def finalize(self):\n        print('bye'); 1 / 0\n")
+    assert server.ask({"do": "finalize"}) == {"done": True}
+    level, text = server.receive(server.side)["log"]
+    assert (level, text.splitlines()[0]) == ("ERROR", "finalize failed: ZeroDivisionError: division by zero")
+    assert server.process.wait(ENDS_S) == 0
+    assert "bye" in server.printed()
+
+
+def test_threads_that_a_model_left_behind_do_not_keep_the_process(start):  # noqa: F811
+    server = start(OBEDIENT)
+    obey(server, "import atexit; atexit.register(print, 'the end'); threading.Thread(target=time.sleep, args=(600,)).start()")
+    assert server.ask({"do": "finalize"}) == {"done": True}
+    assert server.process.wait(ENDS_S) == 0
+    assert "the end" in server.printed()
+
+
+@pytest.mark.parametrize("state", ["new", "idle", "executing"])
+def test_the_process_ends_when_the_server_is_gone(start, state):  # noqa: F811
+    server = start(OBEDIENT, ready=state != "new")
+    if state == "executing":
+        server.send({"do": "execute", "requests": [server.request(parameters={"code": "time.sleep(600)"})]})
+        time.sleep(0.1)
+    server.channel.close()
+    server.side.close()
+    assert server.process.wait(ENDS_S) == 0
+
+
+def test_signals_meant_for_the_server_do_not_end_the_process(start):  # noqa: F811
+    server = start(OBEDIENT)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(server.process.pid, number)
+    assert read_text(server, obey(server, "out = 1")) == "1"
+    # Programs that the model starts have the usual actions.
+    code = "import subprocess; p = subprocess.Popen(['sleep', '600']); p.terminate(); out = p.wait(10)"
+    assert read_text(server, obey(server, code)) == "-15"
+
+
+def test_a_process_that_the_model_forked_does_not_hold_the_channel(start):  # noqa: F811
+    server = start(OBEDIENT)
+    code = "pid = os.fork()\nif not pid: pb_utils.Logger.log_info('from the fork'); time.sleep(600); os._exit(0)\nout = pid"
+    forked = int(read_text(server, obey(server, code)))
+    try:
+        server.process.kill()
+        with pytest.raises((EOFError, ConnectionError)):
+            server.receive()
+        deadline = time.monotonic() + ENDS_S
+        while "from the fork" not in server.printed() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert "from the fork" in server.printed()
+    finally:
+        os.kill(forked, signal.SIGKILL)
+
+
+def test_a_model_reads_nothing_from_the_servers_input(start):  # noqa: F811
+    server = start(OBEDIENT)
+    assert read_text(server, obey(server, "import sys; out = repr(sys.stdin.read())")) == "''"
+
+
+def test_long_commands_and_long_answers_travel_as_memory_files(start):  # noqa: F811
+    server = start(OBEDIENT)
+    assert read_text(server, obey(server, f"out = len({'x' * 200_000!r})")) == "200000"
+    answer = obey(server, "ret = [pb_utils.InferenceResponse(error=pb_utils.TritonError('ü' * 200000)) for _ in requests]")
+    assert answer["responses"] == [{"error": ["INTERNAL", "ü" * 200_000]}]
+    obey(server, "pb_utils.Logger.log_warn('y' * 100000)")
+    assert server.receive(server.side) == {"log": ["WARNING", "y" * 100_000]}
+
+
+def test_lines_of_each_level_go_to_the_servers_log(start):  # noqa: F811
+    server = start(OBEDIENT)
+    obey(server, "L = pb_utils.Logger; L.log('a'); L.log('b', L.WARNING); L.log_error('c'); L.log_verbose('d'); L.log_info('e')")
+    expected = [["INFO", "a"], ["WARNING", "b"], ["ERROR", "c"], ["VERBOSE", "d"], ["INFO", "e"]]
+    assert [server.receive(server.side)["log"] for _ in expected] == expected
+
+
+def test_lines_written_while_the_file_is_imported_are_printed(start):  # noqa: F811
+    server = start("import triton_python_backend_utils as pb_utils\npb_utils.Logger.log_info('early')\n" + IDENTITY, ready=False)
+    server.ask({"do": "complete", "config": {"name": "m"}, "model": server.model})
+    assert "early" in server.printed()
+
+
+def test_a_server_that_does_not_read_its_log_holds_up_no_model(start):  # noqa: F811
+    server = start(OBEDIENT)
+    assert read_text(server, obey(server, "[pb_utils.Logger.log_info('z' * 1000) for _ in range(2000)]; out = 1")) == "1"
+    assert "zzz" in server.printed()
+
+
+def test_a_model_learns_that_a_request_was_given_up(start):  # noqa: F811
+    server = start(OBEDIENT)
+    for answer in (False, True):
+        request = server.request([], [["OUT", None, 0, 0, False]], parameters={"code": "out = request.is_cancelled()"})
+        server.send({"do": "execute", "requests": [request]})
+        assert server.receive(server.side) == {"cancelled": request["number"]}
+        server.side.send(json.dumps({"cancelled": answer}).encode())
+        need = server.receive()["need"]
+        server.send({**server.on_need(*need), "map": server.pending and [server.pending[0].entry()]}, [server.pending.pop().descriptor])
+        assert read_text(server, server.receive()) == str(answer)
+
+
+def test_what_the_server_forgets_is_unmapped_once_no_array_uses_it(start):  # noqa: F811
+    server = start(OBEDIENT)
+    memory = server.memory(1 << 20)
+    one = given(memory, "IN", np.arange(4, dtype=np.int32), "INT32")
+    obey(server, "self.kept = request.inputs()[0].as_numpy(); out = 0", [one])
+    assert maps(server).count("memfd:test") == 2
+    server.send({"forget": [memory.segment]})
+    assert read_text(server, obey(server, "out = self.kept.tolist()")) == "[0, 1, 2, 3]"
+    before = maps(server).count("memfd:test")
+    obey(server, "self.kept = None; out = 0", outputs=[])
+    assert maps(server).count("memfd:test") == before - 1
+
+
+def test_an_unknown_packet_without_a_command_is_passed_over(start):  # noqa: F811
+    server = start(OBEDIENT)
+    server.send({"forget": [77]})
+    server.send({"something": "else"})
+    assert server.ask({"do": "ready"}) == {"is_ready": True}
+
+
+def test_the_launcher_ends_quietly_when_there_is_no_first_packet(tmp_path):
+    import subprocess
+
+    from model_server import SOURCES
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.close()
+    done = subprocess.run([sys.executable, "-c", (SOURCES / "launch.py").read_text()], stdin=theirs, capture_output=True, timeout=60)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def test_modules_are_found_by_tracebacks(start):  # noqa: F811
+    server = start(OBEDIENT)
+    code = "import linecache, traceback\ntry: pb_utils.Tensor('', np.zeros(1))\nexcept Exception: out = traceback.format_exc()"
+    assert 'raise TritonModelException("Tensor name cannot be an empty string.")' in read_text(server, obey(server, code))

@@ -10,7 +10,7 @@ import numpy as np
 
 from .channel import Channel, Ended, Side
 from .errors import TritonModelException
-from .memory import Memory
+from .memory import Memory, Unmapped
 from .requests import FLAG_FINAL, InferenceResponse, InferenceResponseSender
 from .tensors import DATATYPES, NUMPY_DTYPES, Tensor, encoded, encoded_bytes, write_elements
 
@@ -139,7 +139,7 @@ class Answer:
             self.response = {"outputs": outputs, "parameters": response._parameters or {}}
         except Ended:
             raise
-        except Refused as refused:
+        except (Refused, Unmapped) as refused:
             self.fail("INTERNAL", str(refused))
         except Exception as broken:  # noqa: BLE001 - an element's own __str__, for one
             self.fail("INTERNAL", f"output '{tensor._name}' could not be written: {type(broken).__name__}: {broken}")
@@ -155,7 +155,7 @@ class Answer:
             if place[4] or not byte_size:
                 return [tensor._name, datatype, array.shape, None, 0, byte_size]
             self._enlarge(place, byte_size)
-        memory, offset = self._talk.memory.bytes[place[1]], place[2]
+        memory, offset = self._talk.memory[place[1]], place[2]
         view = np.ndarray(array.shape, NUMPY_DTYPES[datatype], memory, offset)
         if not ((self._is_placed or byte_size >= _IN_PLACE_BYTES_MIN) and _is_there(array, view)):
             view[...] = array
@@ -168,7 +168,7 @@ class Answer:
             if place[4] or not byte_size:
                 return [name, "BYTES", array.shape, None, 0, byte_size]
             self._enlarge(place, byte_size)
-        write_elements(elements, self._talk.memory.bytes[place[1]], place[2])
+        write_elements(elements, self._talk.memory[place[1]], place[2])
         return [name, "BYTES", array.shape, place[1], place[2], byte_size]
 
     def _enlarge(self, place: list[Any], byte_size: int) -> None:
@@ -188,7 +188,7 @@ class Answer:
         if place[1] is None or byte_size > place[3]:
             self._enlarge(place, byte_size)
         self._is_placed = True
-        return np.ndarray(shape, dtype, self._talk.memory.bytes[place[1]], place[2])
+        return np.ndarray(shape, dtype, self._talk.memory[place[1]], place[2])
 
 
 def _is_there(array: np.ndarray, view: np.ndarray) -> bool:

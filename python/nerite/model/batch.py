@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
+import weakref
 from typing import Any, Callable
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from .answer import Answer, Conversation
 from .channel import Ended
 from .errors import CALLERS, told
-from .memory import Memory
+from .memory import Memory, Unmapped
 from .requests import InferenceRequest, InferenceResponse
 from .tensors import BrokenInput, Tensor, decoded
 
@@ -60,7 +61,7 @@ def execute(model: Any, path: str, talk: Conversation, command: dict[str, Any]) 
         message = {"responses": [answer.response for answer in answers], "infer_us": spent_us}
     except Ended:
         raise
-    except ModelFailed as failed:
+    except (ModelFailed, Unmapped) as failed:
         message = {"error": str(failed)}
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt, too, fail the batch alone
         message = {"error": told(error)}
@@ -80,7 +81,7 @@ def _requests(wires: list[dict[str, Any]], answers: list[Answer], memory: Memory
         try:
             for name, datatype, shape, segment, offset, byte_size in wire["inputs"]:
                 # A tensor without bytes needs no place.
-                held = memory.bytes[segment] if segment is not None else NOTHING
+                held = memory[segment] if segment is not None else NOTHING
                 if datatype == "BYTES":
                     inputs.append(Tensor._of(name, datatype, decoded(held, offset, byte_size, shape, name)))
                 else:
@@ -131,22 +132,25 @@ def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation
         answer = request._answer
         assert answer is not None, "requests of a batch have one"
         if response is None:
-            late.append(answer)
+            late.append((answer, weakref.ref(request)))
         elif answer.response is None:
             answer.write(response)
         else:
             talk.side.log("ERROR", "a response was returned for a request that its response sender had answered; the first counts")
-    requests.clear()
-    for answer in late:
-        _await_sender(answer, talk)
+    if late:
+        # From here on only the model keeps its requests.
+        del request
+        requests.clear()
+        for answer, kept in late:
+            _await_sender(answer, kept, talk)
 
 
-def _await_sender(answer: Answer, talk: Conversation) -> None:
-    """Waits for a response that a thread of the model's may still send: as long as there is a sender, and a thread to use it."""
+def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], talk: Conversation) -> None:
+    """Waits for a response that a thread of the model's may still send: as long as it has the request or its sender, and a thread."""
     deadline = time.monotonic() + LATE_RESPONSE_S
     with talk.news:
         while answer.response is None:
-            if answer.sender_if_used() is None or not _may_be_sent():
+            if (request() is None and answer.sender_if_used() is None) or not _may_be_sent():
                 answer.fail("INTERNAL", NO_RESPONSE)
             elif time.monotonic() > deadline:
                 answer.fail("INTERNAL", LATE_RESPONSE)

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 from typing import Any, Iterable, Optional
 
 import numpy as np
 
+_PR_SET_PDEATHSIG = 1
 _PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
+
+
+class Unmapped(Exception):
+    """Memory that cannot be used; the text is for the server."""
 
 
 class Guard:
@@ -31,6 +37,8 @@ class Guard:
         self.lost_at = library.nerite_guard_lost_at
         self.lost_at.restype = ctypes.c_ssize_t
         self.lost_at.argtypes = (ctypes.c_void_p,)
+        # Whatever the model does: a process without its server ends, even in the midst of compiled code.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         code = library.nerite_guard_install()
         if code:
             raise OSError(code, os.strerror(code))
@@ -67,33 +75,45 @@ class Memory:
 
     def __init__(self, guard: Optional[Guard] = None) -> None:
         self._guard = guard
-        # The bytes of each segment, as an array of uint8.
-        self.bytes: dict[int, np.ndarray] = {}
+        self._bytes: dict[int, np.ndarray] = {}
         # Of regions: the segment's address, and how many bytes of the mapping lie before it.
         self._regions: dict[int, tuple[int, int]] = {}
+
+    def __getitem__(self, segment: int) -> np.ndarray:
+        """The segment's bytes, as an array of uint8."""
+        try:
+            return self._bytes[segment]
+        except KeyError:
+            raise Unmapped(f"memory of segment {segment} is not mapped in the model's process") from None
 
     def map(self, wanted: Iterable[list[Any]], descriptors: list[int]) -> None:
         """Maps ``[segment, bytes, file_offset, is_region]`` each, and closes the descriptors."""
         try:
             for (segment, length, file_offset, is_region), descriptor in zip(wanted, descriptors):
-                skip = file_offset % _PAGE_BYTES
-                if is_region:
-                    if self._guard is None:
-                        raise OSError("a client's region cannot be mapped without the guard")
-                    owner: Any = _Watched(self._guard, descriptor, file_offset - skip, skip + length)
-                    self._regions[segment] = (owner.start, skip)
-                else:
-                    owner = mmap.mmap(descriptor, skip + length, offset=file_offset - skip)
-                whole = np.asarray(owner) if is_region else np.frombuffer(owner, np.uint8)
-                self.bytes[segment] = whole[skip : skip + length]
+                try:
+                    self._map(segment, length, file_offset, is_region, descriptor)
+                except (OSError, ValueError) as error:
+                    raise Unmapped(f"memory of {length} bytes cannot be mapped in the model's process: {error}") from error
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
+    def _map(self, segment: int, length: int, file_offset: int, is_region: bool, descriptor: int) -> None:
+        skip = file_offset % _PAGE_BYTES
+        if not is_region:
+            whole = np.frombuffer(mmap.mmap(descriptor, skip + length, offset=file_offset - skip), np.uint8)
+        elif self._guard is None:
+            raise OSError("a client's region needs the guard, which is not there")
+        else:
+            owner = _Watched(self._guard, descriptor, file_offset - skip, skip + length)
+            self._regions[segment] = (owner.start, skip)
+            whole = np.asarray(owner)
+        self._bytes[segment] = whole[skip : skip + length]
+
     def forget(self, segments: Iterable[int]) -> None:
         """Drops segments that are no more; mappings go with the last array that uses them."""
         for segment in segments:
-            self.bytes.pop(segment, None)
+            self._bytes.pop(segment, None)
             self._regions.pop(segment, None)
 
     def has_regions(self) -> bool:

@@ -5,6 +5,7 @@ One after another, on the main thread. A second thread does nothing but leave wh
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import signal
@@ -19,9 +20,9 @@ from . import batch, native, utils
 from .answer import Conversation
 from .batch import call
 from .channel import Channel, Ended, Side, encode
-from .errors import absent, say, told
+from .errors import CALLERS, absent, told
 from .logger import Logger
-from .memory import Guard, Memory
+from .memory import Guard, Memory, Unmapped
 
 
 class Failed(Exception):
@@ -62,7 +63,7 @@ class Stub:
                 if message.get("map"):
                     self._talk.memory.map(message["map"], descriptors)
                 answer = self._commands[name](message)
-            except Failed as failed:
+            except (Failed, Unmapped) as failed:
                 answer = {"error": str(failed)}
             except Ended:
                 raise
@@ -101,7 +102,7 @@ class Stub:
 
     def _initialize(self, command: dict[str, Any]) -> dict[str, Any]:
         if command.get("decoupled"):
-            raise absent(f"Model '{command['model']['name']}' uses the decoupled transaction policy")
+            raise Failed(str(absent(f"Model '{command['model']['name']}' uses the decoupled transaction policy")))
         guard = self._guard()
         self._talk.memory = Memory(guard)
         Logger._write = staticmethod(self._side.log)
@@ -147,6 +148,10 @@ class Stub:
         return {"done": True}
 
 
+# An error of ours has no frames that a client should see.
+CALLERS.add(Stub.serve.__code__)
+
+
 def _leave_with(end: socket.socket) -> None:
     """Waits, in a thread, until the server closes the side channel, and leaves then, whatever the model does."""
     events = select.poll()
@@ -170,9 +175,8 @@ def run(channel: socket.socket, side: socket.socket, guard: Optional[int]) -> No
         Stub(Channel(channel), Side(side), guard).serve()
     except Ended:
         os._exit(0)
-    if any(one is not threading.main_thread() and not one.daemon for one in threading.enumerate()):
-        # The interpreter would wait for threads that the model left behind.
-        import atexit
-
-        atexit._run_exitfuncs()
-        os._exit(0)
+    # What the model registered for the end, and no more: threads that it left behind would be waited for.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

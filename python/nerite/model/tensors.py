@@ -118,7 +118,7 @@ class Tensor:
         """A DLPack capsule; see :meth:`__dlpack__`."""
         return self.__dlpack__()
 
-    def __dlpack__(self, *, stream: Any = None) -> Any:
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
         """A DLPack capsule over the elements; over a copy of them if the tensor is an input, for the consumer may write."""
         from . import dlpack
 

@@ -1,0 +1,156 @@
+"""How does a tensor pass to and from other libraries without numpy?
+
+By DLPack's capsules, in its first layout (``DLManagedTensor``), which every library reads. numpy itself knows no BF16 and exports no memory
+that is read-only, so the structures are made here.
+
+    DLManagedTensor:  data | device type, id | dimensions | code, bits, lanes | shape | strides | byte offset | context | deleter
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from .errors import TritonModelException, absent
+
+_DEVICE_CPU, _DEVICE_CUDA_HOST = 1, 3
+_NAME, _USED_NAME = b"dltensor", b"used_dltensor"
+# The datatype's name -> DLPack's code and bits, and how numpy writes the elements.
+_KINDS: dict[str, tuple[int, int, str]] = {
+    "BOOL": (6, 8, "|b1"),
+    "UINT8": (1, 8, "|u1"),
+    "UINT16": (1, 16, "<u2"),
+    "UINT32": (1, 32, "<u4"),
+    "UINT64": (1, 64, "<u8"),
+    "INT8": (0, 8, "|i1"),
+    "INT16": (0, 16, "<i2"),
+    "INT32": (0, 32, "<i4"),
+    "INT64": (0, 64, "<i8"),
+    "FP16": (2, 16, "<f2"),
+    "FP32": (2, 32, "<f4"),
+    "FP64": (2, 64, "<f8"),
+    "BF16": (4, 16, "<u2"),
+}
+_BY_CODE = {(code, bits): (datatype, typestr) for datatype, (code, bits, typestr) in _KINDS.items()}
+
+
+class _Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
+_Managed._fields_ = [
+    ("data", ctypes.c_void_p),
+    ("device_type", ctypes.c_int32),
+    ("device_id", ctypes.c_int32),
+    ("dimensions", ctypes.c_int32),
+    ("code", ctypes.c_uint8),
+    ("bits", ctypes.c_uint8),
+    ("lanes", ctypes.c_uint16),
+    ("shape", ctypes.POINTER(ctypes.c_int64)),
+    ("strides", ctypes.POINTER(ctypes.c_int64)),
+    ("byte_offset", ctypes.c_uint64),
+    ("context", ctypes.c_void_p),
+    ("deleter", _Deleter),
+]
+
+_new = ctypes.pythonapi.PyCapsule_New
+_new.restype = ctypes.py_object
+_new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_set_name = ctypes.pythonapi.PyCapsule_SetName
+_set_name.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_is_named = ctypes.pythonapi.PyCapsule_IsValid
+# By address: a capsule that is being destroyed is no object any more to which a reference may be taken.
+_is_named.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype = ctypes.c_void_p
+_pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
+
+# What each exported structure points to, until its consumer is done with it.
+_lent: dict[int, tuple[Any, ...]] = {}
+
+
+@_Deleter
+def _give_back(managed: Any) -> None:
+    _lent.pop(ctypes.addressof(managed.contents), None)
+
+
+@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+def _destroy(capsule: int) -> None:
+    """A capsule that nobody consumed is gone."""
+    if _is_named(capsule, _NAME):
+        _lent.pop(_pointer(capsule, _NAME), None)
+
+
+def exported(array: np.ndarray, datatype: str) -> Any:
+    """A capsule over the elements. Over a copy of them if they are read-only: DLPack's first layout has no word for that, and to write to
+    an input would write to the client's memory.
+    """
+    if datatype == "BYTES":
+        raise TritonModelException("DLPack does not have support for string tensors.")
+    if not array.flags.writeable or not array.flags.c_contiguous or not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="), order="C")
+    code, bits, _ = _KINDS[datatype]
+    count = array.ndim
+    dims = (ctypes.c_int64 * count)(*array.shape)
+    strides = (ctypes.c_int64 * count)(*(stride // array.itemsize for stride in array.strides))
+    address = array.__array_interface__["data"][0]
+    managed = _Managed(address, _DEVICE_CPU, 0, count, code, bits, 1, dims, strides, 0, None, _give_back)
+    at = ctypes.addressof(managed)
+    _lent[at] = (managed, dims, strides, array)
+    return _new(at, _NAME, ctypes.cast(_destroy, ctypes.c_void_p))
+
+
+class _Borrowed:
+    """Somebody else's tensor, until no array uses it; then it is given back."""
+
+    def __init__(self, managed: _Managed, shape: tuple[int, ...], typestr: str) -> None:
+        self._managed = managed
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "typestr": typestr,
+            "data": ((managed.data or 0) + managed.byte_offset, False),
+        }
+
+    def __del__(self) -> None:
+        if self._managed.deleter:
+            self._managed.deleter(ctypes.byref(self._managed))
+
+
+def imported(tensor: Any) -> tuple[str, np.ndarray]:
+    """The datatype and the elements of a capsule, or of an object that gives one; without a copy."""
+    if type(tensor).__name__ != "PyCapsule":
+        if not (hasattr(tensor, "__dlpack__") and hasattr(tensor, "__dlpack_device__")):
+            raise TritonModelException(
+                "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and `__dlpack_device__` attributes"
+            )
+        _check_device(int(tensor.__dlpack_device__()[0]))
+        tensor = tensor.__dlpack__()
+    if not _is_named(id(tensor), _NAME):
+        raise TritonModelException("The DLPack capsule has been consumed already, or is not one of a tensor.")
+    managed = _Managed.from_address(_pointer(id(tensor), _NAME))
+    _check_device(managed.device_type)
+    found = _BY_CODE.get((managed.code, managed.bits))
+    if found is None or managed.lanes != 1:
+        raise TritonModelException("DLPack tensor type is not supported.")
+    datatype, typestr = found
+    shape = tuple(managed.shape[: managed.dimensions])
+    expected = 1
+    for axis in reversed(range(len(shape))):
+        if managed.strides and shape[axis] > 1 and managed.strides[axis] != expected:
+            raise TritonModelException(
+                "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
+            )
+        expected *= shape[axis]
+    # From here on the tensor is ours to give back.
+    _set_name(tensor, _USED_NAME)
+    owner = _Borrowed(managed, shape, typestr)
+    return datatype, np.asarray(owner) if expected else np.empty(shape, typestr)
+
+
+def _check_device(kind: int) -> None:
+    if kind not in (_DEVICE_CPU, _DEVICE_CUDA_HOST):
+        raise absent("A model answered with a tensor in the memory of a device")
