@@ -10,12 +10,15 @@
 
 mod apart;
 
-use nerite_memory::{Buffer, Place, Reason, Slot};
+use nerite_memory::{Buffer, NoMemory, Place, Reason, Room, Slot, Spool};
 use nerite_request::{Code, Status};
-use nerite_tensor::{DataType, Shape, Tensor, byte_size, strings};
+use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count, strings};
 
 use crate::{Batch, Instance, Job, Meter, Times};
 use apart::{Made, Whole};
+
+/// For fewer strings than this it is not asked whether there is room to say where they end.
+const ROOM_ELEMENTS_MIN: usize = 64 << 10;
 
 /// A runtime that computes whole tensors at once.
 pub trait Execute: Send {
@@ -217,15 +220,28 @@ impl<'a> Work<'a> {
         shape: &[i64],
         elements: impl IntoIterator<Item = &'s [u8]>,
     ) -> Result<(), Status> {
-        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        let refuse = |refused: NoMemory| Status::no_memory(format_args!("output '{name}'"), refused);
+        let count = element_count(shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
+        // Where they end must be known only if several jobs share them.
+        let count = if self.jobs.len() > 1 { usize::try_from(count).unwrap_or(usize::MAX) } else { 0 };
+        let _room = if count < ROOM_ELEMENTS_MIN {
+            Room::none()
+        } else {
+            Room::take(count.saturating_mul(size_of::<usize>())).map_err(refuse)?
+        };
+        let mut bytes = Spool::with_capacity(0).map_err(refuse)?;
+        let mut ends = Vec::with_capacity(count);
         for element in elements {
-            strings::push(&mut bytes, element).ok_or_else(|| {
+            let length = strings::length_word(element).ok_or_else(|| {
                 Status::internal(format!("output '{name}': an element of {} bytes is too long", element.len()))
             })?;
-            ends.push(bytes.len());
+            bytes.push(&length).and_then(|()| bytes.push(element)).map_err(refuse)?;
+            if ends.len() < count {
+                ends.push(bytes.len());
+            }
         }
         nerite_memory::count_copied(Reason::Strings, bytes.len());
-        self.put(name, DataType::Bytes, shape, Whole::Strings { bytes: Buffer::from(bytes), ends });
+        self.put(name, DataType::Bytes, shape, Whole::Strings { bytes: bytes.finish(), ends });
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::read::{GzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use http::{HeaderMap, HeaderValue};
-use nerite_memory::{Reason, count_copied};
+use nerite_memory::{Reason, Spool, count_copied};
 use nerite_wire::proto::{Chain, Chunks, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES};
 
 use crate::failure::Failure;
@@ -70,7 +70,8 @@ pub(crate) fn inflate(message: Chain, encoding: Encoding) -> Result<Chain, Failu
 }
 
 fn inflate_from(mut from: impl Read) -> Result<Chain, Failure> {
-    let (mut gather, mut len) = (Gather::new(0), 0);
+    // Its length is not known, but what is compressed is mostly large.
+    let (mut gather, mut len) = (Gather::new(usize::MAX), 0);
     loop {
         let mut step = Vec::with_capacity(INFLATE_STEP_BYTES);
         let got = (&mut from).take(INFLATE_STEP_BYTES as u64).read_to_end(&mut step);
@@ -99,7 +100,8 @@ pub(crate) fn deflate(chunks: Chunks, encoding: Encoding, level: CompressionLeve
         CompressionLevel::Medium => Compression::default(),
         CompressionLevel::High => Compression::best(),
     };
-    match deflated(&chunks, len / 2, encoding, level) {
+    // Without memory to make it smaller it goes out as it is, as it does where it would become larger.
+    match deflated(&chunks, encoding, level) {
         Ok(bytes) if bytes.len() < len => {
             count_copied(Reason::InlineResponse, len);
             Chunks::from_iter([bytes])
@@ -108,9 +110,9 @@ pub(crate) fn deflate(chunks: Chunks, encoding: Encoding, level: CompressionLeve
     }
 }
 
-fn deflated(chunks: &Chunks, guess: usize, encoding: Encoding, level: Compression) -> io::Result<Bytes> {
-    let mut out = Vec::with_capacity(guess);
-    out.resize(PREFIX_BYTES, 0);
+fn deflated(chunks: &Chunks, encoding: Encoding, level: Compression) -> io::Result<Bytes> {
+    let mut out = Spool::with_capacity(0).map_err(io::Error::other)?;
+    out.write_all(&[1; PREFIX_BYTES])?;
     let mut out = match encoding {
         Encoding::Gzip => {
             let mut encoder = GzEncoder::new(out, level);
@@ -124,9 +126,8 @@ fn deflated(chunks: &Chunks, guess: usize, encoding: Encoding, level: Compressio
         }
     };
     let len = u32::try_from(out.len() - PREFIX_BYTES).map_err(io::Error::other)?;
-    out[0] = 1;
-    out[1..PREFIX_BYTES].copy_from_slice(&len.to_be_bytes());
-    Ok(Bytes::from(out))
+    out.replace(1, &len.to_be_bytes());
+    Ok(out.finish().into_bytes())
 }
 
 /// Everything but the prefix, which the first chunk begins with.

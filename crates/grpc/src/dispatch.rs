@@ -38,7 +38,7 @@ async fn call(front: Arc<Front>, request: Request<Incoming>, guard: CallGuard) -
     let is_infer = matches!(call, Call::ModelInfer | Call::ModelStreamInfer);
     // Counted from its head on. A stream holds none of its own: each of its requests is counted by itself.
     let under_way = is_infer.then(|| front.api.take_on()).transpose().map_err(|_| Failure::STOPPING)?;
-    let messages = Messages::new(body, Deframer::new(Encoding::of_request(&head.headers)?, is_infer));
+    let messages = Messages::new(body, Deframer::new(Encoding::of_request(&head.headers)?));
     let deadline = Deadline::from_headers(&head.headers);
     let encoding = Encoding::of_response(&head.headers, front.options.response_compression).filter(|_| is_infer);
     if call == Call::ModelStreamInfer {

@@ -18,7 +18,6 @@ pub(crate) struct Deframer {
     prefix_len: usize,
     message: Option<Coming>,
     encoding: Option<Encoding>,
-    follow: bool,
 }
 
 /// A message whose prefix is known.
@@ -29,9 +28,9 @@ struct Coming {
 }
 
 impl Deframer {
-    /// Messages of a call; `follow` for inference requests, whose large tensors get their place while they arrive.
-    pub(crate) fn new(encoding: Option<Encoding>, follow: bool) -> Deframer {
-        Deframer { prefix: [0; PREFIX_BYTES], prefix_len: 0, message: None, encoding, follow }
+    /// Messages of a call, which may be compressed.
+    pub(crate) fn new(encoding: Option<Encoding>) -> Deframer {
+        Deframer { prefix: [0; PREFIX_BYTES], prefix_len: 0, message: None, encoding }
     }
 
     /// Takes from `bytes` up to the end of the next message, which it returns once it is complete.
@@ -78,7 +77,7 @@ impl Deframer {
             return Err(Failure::unreadable(format_args!("a message begins with the flag {flag}")));
         }
         let compressed = flag == 1;
-        let gather = Gather::new(if self.follow && !compressed { left } else { 0 });
+        let gather = Gather::new(if compressed { 0 } else { left });
         self.message = Some(Coming { left, compressed, gather });
         Ok(true)
     }
@@ -145,7 +144,7 @@ mod tests {
     #[track_caller]
     fn check(stream: &[u8], expect: Result<&[&[u8]], ()>) {
         for step in 1..=stream.len() {
-            let mut deframer = Deframer::new(None, true);
+            let mut deframer = Deframer::new(None);
             let mut got = Vec::new();
             let outcome = stream.chunks(step).try_for_each(|piece| {
                 let mut piece = Bytes::copy_from_slice(piece);
@@ -181,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_deframer_knows_when_it_is_between_messages() {
-        let mut deframer = Deframer::new(None, false);
+        let mut deframer = Deframer::new(None);
         assert!(deframer.is_between());
         assert_eq!(deframer.take(&mut Bytes::from_static(&[0, 0])).map(|m| m.is_none()), Ok(true));
         assert!(!deframer.is_between());

@@ -1,7 +1,7 @@
 //! How are the calls answered that are not inferences?
 
 use nerite_api::{Api, Status};
-use nerite_memory::check_room;
+use nerite_memory::Room;
 use nerite_wire::proto::health::health_check_response::ServingStatus;
 use nerite_wire::proto::health::{HealthCheckRequest, HealthCheckResponse};
 use nerite_wire::proto::messages::{
@@ -16,14 +16,19 @@ use nerite_wire::proto::messages::{
     SystemSharedMemoryStatusResponse, SystemSharedMemoryUnregisterRequest, SystemSharedMemoryUnregisterResponse,
     TraceSettingRequest, TraceSettingResponse,
 };
-use nerite_wire::proto::{
-    Chain, Chunks, ROOM_BYTES_MIN, check_repository, load_options, log_change, trace_change, unload_dependents,
-};
+use nerite_wire::proto::{Chain, Chunks, check_repository, load_options, log_change, trace_change, unload_dependents};
 use prost::Message;
 
 use crate::call::Call;
 use crate::compress::framed;
 use crate::failure::Failure;
+
+/// Before as much is made of a message it is seen whether there is room.
+const ROOM_BYTES_MIN: usize = 1 << 20;
+/// Bytes that a byte of a message may become: an empty string of two bytes takes 24, in a vector of twice the length.
+const READ_GROWTH: usize = 64;
+/// The same for files, which are copied as they are.
+const FILE_GROWTH: usize = 2;
 
 /// Reads, asks, writes.
 pub(crate) async fn answer(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
@@ -47,11 +52,17 @@ pub(crate) async fn answer(api: &Api, call: Call, message: Chain) -> Result<Chun
 }
 
 fn read<M: Message + Default>(message: Chain) -> Result<M, Failure> {
-    if message.len() >= ROOM_BYTES_MIN {
-        // Texts and files are copied out of the message.
-        check_room(message.len()).map_err(|refused| Status::no_memory("what a request says", refused))?;
-    }
+    let _room = room(&message, READ_GROWTH)?;
     Ok(M::decode(message.into_reader())?)
+}
+
+/// Room for what is made of a message: so many bytes for each of its own.
+fn room(message: &Chain, growth: usize) -> Result<Room, Failure> {
+    if message.len() < ROOM_BYTES_MIN {
+        return Ok(Room::none());
+    }
+    let room = Room::take(message.len().saturating_mul(growth));
+    Ok(room.map_err(|refused| Status::no_memory("what a request says", refused))?)
 }
 
 fn health(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
@@ -106,7 +117,9 @@ async fn repository(api: &Api, call: Call, message: Chain) -> Result<Chunks, Fai
             framed(&RepositoryIndexResponse::from(api.index(request.ready)?))
         }
         Call::RepositoryModelLoad => {
-            let mut request: RepositoryModelLoadRequest = read(message)?;
+            // A file is taken out of the message and then out of the request.
+            let _room = room(&message, FILE_GROWTH)?;
+            let mut request = RepositoryModelLoadRequest::decode(message.into_reader())?;
             let options = load_options(&mut request)?;
             api.load(&request.model_name, options).await?;
             framed(&RepositoryModelLoadResponse {})

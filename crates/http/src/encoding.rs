@@ -2,9 +2,11 @@
 
 use std::io::{self, Read, Write};
 
+use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
+use nerite_memory::{Spool, shortage};
 use nerite_request::Status;
 
 use crate::receive::Store;
@@ -59,15 +61,24 @@ impl Encoding {
     }
 
     /// Compresses the pieces into one body.
-    pub fn compress<'p>(self, mut pieces: impl Iterator<Item = &'p [u8]>) -> io::Result<Vec<u8>> {
+    pub fn compress<'p>(self, pieces: impl Iterator<Item = &'p [u8]>) -> Result<Bytes, Status> {
+        let out = self.compress_into(pieces).map_err(|error| match shortage(&error) {
+            Some(refused) => Status::no_memory("the compressed answer", refused),
+            None => Status::internal(format!("the answer could not be compressed: {error}")),
+        })?;
+        Ok(out.finish().into_bytes())
+    }
+
+    fn compress_into<'p>(self, mut pieces: impl Iterator<Item = &'p [u8]>) -> io::Result<Spool> {
+        let out = Spool::with_capacity(0).map_err(io::Error::other)?;
         match self {
             Encoding::Gzip => {
-                let mut out = GzEncoder::new(Vec::new(), Compression::default());
+                let mut out = GzEncoder::new(out, Compression::default());
                 pieces.try_for_each(|piece| out.write_all(piece))?;
                 out.finish()
             }
             Encoding::Deflate => {
-                let mut out = ZlibEncoder::new(Vec::new(), Compression::default());
+                let mut out = ZlibEncoder::new(out, Compression::default());
                 pieces.try_for_each(|piece| out.write_all(piece))?;
                 out.finish()
             }

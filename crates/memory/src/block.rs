@@ -3,14 +3,15 @@
 //! Touching fresh pages costs about eight times as much as reusing them, so large blocks go back to a small pool.
 //! [`trim_pool`] gives what was not used lately back to the system; somebody with a clock calls it.
 //!
-//! A size that a client chose may be more than there is: [`Block::try_new`] then says so, and leaves [`SPARE_BYTES`] for
-//! the many small things whose allocation cannot fail without ending the process.
+//! A size that a client chose may be more than there is: [`Block::try_new`] then says so. What it leaves to others is told in
+//! [`crate::room`].
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 
 use crate::keep::Keep;
+use crate::room::{Asking, NoMemory, mapped, or_without_pool};
 
 /// Alignment of every block: a cache line, and as much as any runtime asks for.
 const BLOCK_ALIGN: usize = 64;
@@ -20,16 +21,12 @@ pub const POOLED_BYTES_MIN: usize = 256 << 10;
 const POOL_BYTES_MAX: usize = 512 << 20;
 /// Pooled blocks per process at the most.
 const POOL_BLOCKS_MAX: usize = 64;
-/// What a block whose size a client chose leaves to everybody else, of a process whose address space has a limit.
-/// Miri knows only whole mappings.
-pub const SPARE_BYTES: usize = if cfg!(miri) { 0 } else { 64 << 20 };
 /// Mappings of this size and more are worth huge pages.
 const HUGE_BYTES_MIN: usize = 4 << 20;
-/// The same, but for Miri, which gives back mappings whole or not at all.
-const SPARE: usize = if cfg!(miri) { 0 } else { SPARE_BYTES };
-const PAGE: usize = 4096;
+/// What mappings are measured in.
+pub(crate) const PAGE: usize = 4096;
 
-const _: () = assert!(SPARE_BYTES.is_multiple_of(PAGE) && HUGE_BYTES_MIN >= POOLED_BYTES_MIN);
+const _: () = assert!(HUGE_BYTES_MIN >= POOLED_BYTES_MIN);
 const _: () = assert!(PAGE.is_multiple_of(BLOCK_ALIGN));
 
 /// Memory of this process alone, aligned to 64 bytes, always initialised.
@@ -55,33 +52,18 @@ struct Pooled {
 
 static POOL: Mutex<Vec<Pooled>> = Mutex::new(Vec::new());
 
-/// The system gave no memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoMemory {
-    /// Bytes asked for.
-    pub asked: usize,
-}
-
-impl std::fmt::Display for NoMemory {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the system refused a block of {} bytes", self.asked)
-    }
-}
-
-impl std::error::Error for NoMemory {}
-
 impl Block {
     /// At least `len` bytes. Fresh memory is zero; pooled memory holds what its last user in this process left. Without
     /// memory the process ends, so this is for sizes of our own; see [`Block::try_new`].
     pub fn new(len: usize) -> Block {
-        Block::obtain(len, 0).unwrap_or_else(|_| {
+        Block::obtain(len, false).unwrap_or_else(|_| {
             handle_alloc_error(Layout::from_size_align(len, BLOCK_ALIGN).unwrap_or(Layout::new::<Block>()))
         })
     }
 
     /// As [`Block::new`], for a size that a client chose.
     pub fn try_new(len: usize) -> Result<Block, NoMemory> {
-        Block::obtain(len, SPARE)
+        Block::obtain(len, true)
     }
 
     /// At least `len` bytes that lie unused in the pool: to take them costs nothing, even if it comes to nothing.
@@ -89,12 +71,14 @@ impl Block {
         if len >= POOLED_BYTES_MIN { take_pooled(len.checked_next_multiple_of(PAGE)?) } else { None }
     }
 
-    fn obtain(len: usize, spare: usize) -> Result<Block, NoMemory> {
-        let refused = NoMemory { asked: len };
+    fn obtain(len: usize, spares: bool) -> Result<Block, NoMemory> {
+        let refused = NoMemory::refused(len);
         if len >= POOLED_BYTES_MIN {
             let capacity = len.checked_next_multiple_of(PAGE).ok_or(refused)?;
-            let block = take_pooled(capacity).or_else(|| or_without_pool(|| Block::map(capacity, spare)));
-            return block.ok_or(refused);
+            return match take_pooled(capacity) {
+                Some(block) => Ok(block),
+                None => or_without_pool(|| Block::map(len, capacity, spares)),
+            };
         }
         let capacity = len.max(1);
         let layout = Layout::from_size_align(capacity, BLOCK_ALIGN).expect("below 256 KiB with a power of two");
@@ -103,17 +87,21 @@ impl Block {
         Ok(Block { ptr: NonNull::new(ptr).ok_or(refused)?, capacity })
     }
 
-    /// A mapping of `capacity` bytes, if there are `spare` more.
-    fn map(capacity: usize, spare: usize) -> Option<Block> {
+    /// A mapping of `capacity` bytes for the `len` asked for; with `spares` only if others have theirs beside it.
+    fn map(len: usize, capacity: usize, spares: bool) -> Result<Block, NoMemory> {
+        let refused = NoMemory::refused(len);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let all = capacity.checked_add(spare)?;
+        let asking = Asking::now();
+        let spare = if spares { asking.spare(len, capacity)? } else { 0 };
+        let all = capacity.checked_add(spare).ok_or(refused)?;
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
         let ptr = unsafe { libc::mmap(std::ptr::null_mut(), all, prot, flags, -1, 0) };
         if ptr == libc::MAP_FAILED {
-            return None;
+            return Err(refused);
         }
-        Some(Block::of_mapping(NonNull::new(ptr.cast())?, capacity, spare))
+        mapped(0, capacity);
+        Ok(Block::of_mapping(NonNull::new(ptr.cast()).ok_or(refused)?, capacity, spare))
     }
 
     /// The first `capacity` bytes of a mapping of that and `spare` bytes, which are given back.
@@ -143,18 +131,23 @@ impl Block {
         if len <= self.capacity {
             return Ok(());
         }
-        let refused = NoMemory { asked: len };
+        let refused = NoMemory::refused(len);
         assert!(self.can_grow(), "{} bytes of the allocator's cannot be moved as pages", self.capacity);
         let capacity = len.checked_next_multiple_of(PAGE).ok_or(refused)?;
-        let all = capacity.checked_add(SPARE).ok_or(refused)?;
         let (from, had) = (self.ptr.as_ptr().cast(), self.capacity);
-        let moved = or_without_pool(|| {
+        let grown = or_without_pool(|| {
+            let asking = Asking::now();
+            let spare = asking.spare(len, capacity - had)?;
+            let all = capacity.checked_add(spare).ok_or(refused)?;
             // SAFETY: `map` made exactly this mapping, or an earlier call of this function; we are its only owner, and
             // `&mut self` says that nobody is using an address in it.
             let moved = unsafe { libc::mremap(from, had, all, libc::MREMAP_MAYMOVE) };
-            if moved == libc::MAP_FAILED { None } else { NonNull::new(moved.cast()) }
-        });
-        let grown = Block::of_mapping(moved.ok_or(refused)?, capacity, SPARE);
+            if moved == libc::MAP_FAILED {
+                return Err(refused);
+            }
+            mapped(had, capacity);
+            Ok(Block::of_mapping(NonNull::new(moved.cast()).ok_or(refused)?, capacity, spare))
+        })?;
         (self.ptr, self.capacity) = (grown.ptr, grown.capacity);
         // The mapping is `self`'s; a second owner would give it back.
         std::mem::forget(grown);
@@ -186,6 +179,7 @@ impl Block {
     fn unmap(&mut self) {
         // SAFETY: `map` or `try_grow` made exactly this mapping, and nothing points into it any more: we are its last owner.
         unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.capacity) };
+        mapped(self.capacity, 0);
     }
 }
 
@@ -213,20 +207,22 @@ fn take_pooled(capacity: usize) -> Option<Block> {
     Some(pool.swap_remove(at).block)
 }
 
-/// What `take` gets, if need be after the pool has given back what it keeps for nobody.
-fn or_without_pool<T>(take: impl Fn() -> Option<T>) -> Option<T> {
-    take().or_else(|| if trim_pool(0) > 0 { take() } else { None })
-}
-
-/// Whether the system would give `len` bytes and leave [`SPARE_BYTES`]: to be asked before something allocates by a client's
-/// wish that cannot fail without ending the process.
-pub fn check_room(len: usize) -> Result<(), NoMemory> {
-    let refused = NoMemory { asked: len };
-    let room = len.checked_next_multiple_of(PAGE).ok_or(refused)?.max(PAGE);
-    let mut probe = or_without_pool(|| Block::map(room, SPARE)).ok_or(refused)?;
-    probe.unmap();
-    std::mem::forget(probe);
-    Ok(())
+/// Gives all blocks that lie unused back to the system, and allocates nothing on the way. Returns the bytes freed. What
+/// somebody else is doing to the pool at this moment is not waited for: that may be ourselves, who are out of memory.
+pub(crate) fn empty_pool() -> usize {
+    let mut freed = 0;
+    loop {
+        let last = match POOL.try_lock() {
+            Ok(mut pool) => pool.pop(),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().pop(),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let Some(mut pooled) = last else { return freed };
+        freed += pooled.block.capacity;
+        pooled.block.release();
+        // `release` unmapped it; running Drop as well would put a dead block into the pool.
+        std::mem::forget(pooled.block);
+    }
 }
 
 /// Bytes that lie unused in the pool.
@@ -317,15 +313,12 @@ mod tests {
     fn more_than_there_is_is_refused_and_changes_nothing() {
         let _alone = POOL_TESTS.lock().unwrap_or_else(PoisonError::into_inner);
         for len in [usize::MAX, isize::MAX as usize, 1 << 50] {
-            assert_eq!(Block::try_new(len).err(), Some(NoMemory { asked: len }));
-            assert_eq!(check_room(len), Err(NoMemory { asked: len }));
+            assert_eq!(Block::try_new(len).err().map(|refused| refused.asked), Some(len));
             let mut block = Block::try_new(1 << 20).expect("a MiB");
             let (ptr, capacity) = (block.as_ptr(), block.capacity());
-            assert_eq!(block.try_grow(len), Err(NoMemory { asked: len }));
+            assert_eq!(block.try_grow(len).map_err(|refused| refused.asked), Err(len));
             assert_eq!((block.as_ptr(), block.capacity()), (ptr, capacity));
         }
-        assert_eq!(check_room(0), Ok(()));
-        assert_eq!(check_room(1 << 20), Ok(()));
     }
 
     #[test]

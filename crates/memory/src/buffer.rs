@@ -208,11 +208,16 @@ impl Buffer {
 
     /// The bytes as something a socket can send: without a copy if they are ours alone, else copied and counted.
     pub fn into_bytes(self) -> Bytes {
+        self.try_into_bytes().expect("memory for what this process chose to send")
+    }
+
+    /// As [`Buffer::into_bytes`], where a client chose how many they are.
+    pub fn try_into_bytes(self) -> Result<Bytes, NoMemory> {
         if self.is_empty() {
-            return Bytes::new();
+            return Ok(Bytes::new());
         }
-        let private = if self.private_bytes().is_some() { self } else { self.to_private(Reason::InlineResponse) };
-        Bytes::from_owner(PrivateBuffer(private))
+        let private = if self.private_bytes().is_some() { self } else { self.try_private(Reason::InlineResponse)? };
+        Ok(Bytes::from_owner(PrivateBuffer(private)))
     }
 }
 

@@ -3,15 +3,27 @@
 //! Rust ends the process when an allocation fails, and a library that asks for too much cannot be stopped: an allocator must not
 //! unwind. But it need not return. Work that asks for memory as a client's request drives it is done on an [`expendable`] thread:
 //! where that asks for more than it may have, somebody else is told, and the thread sleeps for ever. What it held stays held,
-//! which costs memory; nothing else is lost. This needs [`Heap`] as the program's allocator; without it all is as always.
+//! which costs memory; nothing else is lost. And a thread that is not expendable waits a while before it ends the process: others
+//! are about to be refused what they ask for, and give back what they have. This needs [`Heap`] as the program's allocator;
+//! without it all is as always.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use std::time::Duration;
+
+use crate::block::empty_pool;
+use crate::room::wait_for_probes;
 
 /// Allocations below this do not count against a thread's bound: they are many, and others' memory lies between them.
 pub const COUNTED_BYTES_MIN: usize = 1 << 20;
+
+/// How often an allocation is tried again that the system refused, and how long after the time before.
+const TRIES: u32 = 500;
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(4);
+/// Larger allocations are not waited for: nobody gives back as much in a moment.
+const WAITED_FOR_BYTES_MAX: usize = 1 << 30;
 
 /// The system's allocator, which lets an expendable thread sleep rather than give it too much.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,13 +88,13 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         charge(layout.size());
         // SAFETY: as our caller promised for us.
-        given(unsafe { System.alloc(layout) }, layout.size())
+        given(layout.size(), || unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         charge(layout.size());
         // SAFETY: as our caller promised for us.
-        given(unsafe { System.alloc_zeroed(layout) }, layout.size())
+        given(layout.size(), || unsafe { System.alloc_zeroed(layout) })
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
@@ -93,8 +105,9 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         charge(size);
-        // SAFETY: as our caller promised for us; what we gave it came from the system's allocator.
-        let moved = given(unsafe { System.realloc(ptr, layout, size) }, size);
+        // SAFETY: as our caller promised for us; what we gave it came from the system's allocator, where it still is if a call
+        // before this one answered null.
+        let moved = given(size, || unsafe { System.realloc(ptr, layout, size) });
         credit(layout.size());
         moved
     }
@@ -122,13 +135,30 @@ fn credit(bytes: usize) {
     }
 }
 
-/// Passes on what the system gave. Does not return if that is nothing and the thread is expendable.
+/// Passes on what the system gives. Does not return if that is nothing and the thread is expendable.
 #[inline]
-fn given(ptr: *mut u8, asked: usize) -> *mut u8 {
-    if ptr.is_null() {
+fn given(asked: usize, ask: impl Fn() -> *mut u8) -> *mut u8 {
+    let ptr = ask();
+    if ptr.is_null() { given_later(asked, &ask) } else { ptr }
+}
+
+/// What the system gives once the pool is empty, and others have given back what they had.
+#[cold]
+fn given_later(asked: usize, ask: &dyn Fn() -> *mut u8) -> *mut u8 {
+    for _ in 0..TRIES {
+        wait_for_probes();
+        empty_pool();
+        let ptr = ask();
+        if !ptr.is_null() {
+            return ptr;
+        }
         with_bound(|bound| lose(bound, asked));
+        if asked > WAITED_FOR_BYTES_MAX {
+            break;
+        }
+        std::thread::sleep(TRY_AGAIN_AFTER);
     }
-    ptr
+    ptr::null_mut()
 }
 
 #[inline]
@@ -212,6 +242,21 @@ mod tests {
             expendable(usize::MAX, &lost, || block(1 << 30).capacity())
         });
         assert_eq!(hear.recv_timeout(Duration::from_mins(1)), Ok(1 << 50));
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_waited_for_and_what_cannot_be_is_not() {
+        let tries = Cell::new(0);
+        let mut found = 7u8;
+        let found: *mut u8 = &raw mut found;
+        let ask = || {
+            tries.set(tries.get() + 1);
+            if tries.get() < 4 { ptr::null_mut() } else { found }
+        };
+        assert_eq!(given(100, ask), found);
+        assert_eq!(tries.replace(0), 4);
+        assert!(given(WAITED_FOR_BYTES_MAX + 1, ask).is_null());
+        assert_eq!(tries.get(), 2);
     }
 
     #[test]

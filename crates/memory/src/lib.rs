@@ -32,10 +32,12 @@ mod heap;
 mod keep;
 mod number;
 mod place;
+mod room;
 mod share;
 mod slot;
+mod spool;
 
-pub use block::{Block, NoMemory, POOLED_BYTES_MIN, SPARE_BYTES, check_room, pooled_bytes, trim_heap, trim_pool};
+pub use block::{Block, POOLED_BYTES_MIN, pooled_bytes, trim_heap, trim_pool};
 pub use buffer::Buffer;
 pub use carrier::{Carrier, HeapStaging, PinnedBytes, Staging, StagingFull};
 pub use copy::{Reason, copied_bytes, count_copied};
@@ -44,5 +46,7 @@ pub use heap::{COUNTED_BYTES_MIN, Heap, Shortage, allowed_bytes, expendable, hos
 pub use keep::{Access, IpcSource, IpcWindow, Keep};
 pub use number::Number;
 pub use place::Place;
+pub use room::{NoMemory, Room, SPARE_BYTES};
 pub use share::{Forget, Share, ShareMark, SharedWindow};
 pub use slot::{Filled, Slot, SlotError, Vacant};
+pub use spool::{Spool, shortage};

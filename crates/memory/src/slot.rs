@@ -107,7 +107,7 @@ impl Slot<Vacant> {
         let kept = Extent::new(0, used.min(self.len), self.len).expect("it is capped to what it lies in");
         // SAFETY: `kept` lies within our bytes, and within those of the fresh slot, which is longer and nobody else's.
         let copied = unsafe { copy_across(self.end(kept), larger.end(kept), kept.len(), reason) };
-        copied.map_err(|_| NoMemory { asked: len })?;
+        copied.map_err(|_| NoMemory::refused(len))?;
         *self = larger;
         Ok(())
     }
@@ -286,7 +286,7 @@ mod tests {
         // What begins in the middle of a block cannot take its pages along.
         check_growth(part(64), 3 << 20, true);
         let mut slot = Slot::heap(1 << 20);
-        assert_eq!(slot.try_grow(usize::MAX, 1, Reason::Indices), Err(NoMemory { asked: usize::MAX }));
+        assert_eq!(slot.try_grow(usize::MAX, 1, Reason::Indices).map_err(|refused| refused.asked), Err(usize::MAX));
         assert_eq!(slot.len(), 1 << 20);
         assert!(Slot::try_heap(usize::MAX).is_err());
     }

@@ -224,19 +224,25 @@ impl OrtInstance {
         if port.datatype != Some(datatype) {
             return Err(Status::internal(format!("output '{}' came as {datatype}, which is not declared", port.name)));
         }
+        let no_memory = |refused| Status::no_memory(format_args!("output '{}'", port.name), refused);
         let of_shape = |e: nerite_tensor::ShapeError| Status::internal(format!("output '{}': {e}", port.name));
         let client = Port::client_shape(&shape);
         if let Some(size) = byte_size(datatype, &shape).map_err(of_shape)? {
             let data = made.into_buffer(size, self.session.inner()).map_err(failed)?;
             // An input that the graph passes through is still the request's memory, which `data` does not keep alive.
             let borrowed = feeds.iter().any(|feed| overlap(&data, &feed.tensor.data));
-            let data = if borrowed { data.to_private(Reason::OutputPlacement) } else { data };
+            let data = if borrowed { data.try_private(Reason::OutputPlacement).map_err(no_memory)? } else { data };
             work.put_buffer(&port.name, datatype, &client, data);
             return Ok(());
         }
         let count = element_count(&shape).map_err(of_shape)? as usize;
-        let (bytes, starts) = strings::from_value(&made, count).map_err(failed)?;
-        work.put_strings(&port.name, &client, strings::elements(&bytes, &starts))
+        let (bytes, starts) = strings::from_value(&made, count).map_err(|fault| match fault {
+            StringsFault::Client(text) => Status::internal(text),
+            StringsFault::Library(error) => library_status(&error),
+            StringsFault::NoMemory(refused) => no_memory(refused),
+        })?;
+        let bytes = bytes.private_bytes().expect("a heap slot is this process's own");
+        work.put_strings(&port.name, &client, strings::elements(bytes, &starts))
     }
 
     /// Forgets the declared shapes that this run showed to be wrong.
@@ -294,6 +300,9 @@ impl Feed {
         strings::to_value(&self.tensor, shape).map_err(|fault| match fault {
             StringsFault::Client(text) => Status::invalid(text),
             StringsFault::Library(error) => library_status(&error),
+            StringsFault::NoMemory(refused) => {
+                Status::no_memory(format_args!("the strings of input '{}'", self.tensor.name), refused)
+            }
         })
     }
 }

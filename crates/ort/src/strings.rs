@@ -3,19 +3,27 @@
 //! The library's strings know their length, so an element keeps all its bytes, zeros among them; its older calls for
 //! C strings, which end at the first zero, are not used.
 
-use nerite_memory::{Reason, count_copied};
-use nerite_tensor::{Tensor, element_count, strings};
+use nerite_memory::{Buffer, NoMemory, Reason, Room, Slot, count_copied};
+use nerite_tensor::strings::{self, StringsError};
+use nerite_tensor::{Tensor, element_count};
 use ort::{AsPointer, memory::Allocator};
 
 use crate::signature::to_sys;
 use crate::value::{Value, done};
 
-/// Why strings did not come to the library.
+/// What the library takes for a string beside its bytes, those of a short one included.
+const STRING_BYTES: usize = 64;
+/// Less is not asked for.
+const ROOM_BYTES_MIN: usize = 1 << 20;
+
+/// Why strings did not come to the library, or from there.
 pub enum StringsFault {
     /// The client's bytes are not what its shape says.
     Client(String),
     /// The library's own.
     Library(ort::Error),
+    /// There is no memory for them.
+    NoMemory(NoMemory),
 }
 
 impl From<ort::Error> for StringsFault {
@@ -24,12 +32,22 @@ impl From<ort::Error> for StringsFault {
     }
 }
 
+impl From<NoMemory> for StringsFault {
+    fn from(refused: NoMemory) -> StringsFault {
+        StringsFault::NoMemory(refused)
+    }
+}
+
 /// A tensor of strings with the elements of a BYTES tensor, in `shape`.
 pub fn to_value(tensor: &Tensor, shape: &[i64]) -> Result<Value<'static>, StringsFault> {
     let of_client = |text: String| StringsFault::Client(format!("input '{}': {text}", tensor.name));
     let expected = element_count(shape).map_err(|e| of_client(e.to_string()))?;
     // Lengths may lie in memory that the client still writes: read once here, and only these extents are used.
-    let extents = strings::extents(&tensor.data, expected).map_err(|e| of_client(e.to_string()))?;
+    let extents = strings::extents(&tensor.data, expected).map_err(|e| match e {
+        StringsError::NoMemory(refused) => StringsFault::NoMemory(refused),
+        other => of_client(other.to_string()),
+    })?;
+    let _room = room(extents.len().saturating_mul(STRING_BYTES).saturating_add(tensor.data.len()))?;
     let allocator = Allocator::default();
     let mut out = std::ptr::null_mut();
     let create = ort::api().CreateTensorAsOrtValue;
@@ -57,16 +75,21 @@ pub fn to_value(tensor: &Tensor, shape: &[i64]) -> Result<Value<'static>, String
 }
 
 /// The bytes of all strings of a tensor of `count` of them, and where each starts.
-pub fn from_value(value: &Value<'static>, count: usize) -> Result<(Vec<u8>, Vec<usize>), ort::Error> {
+pub fn from_value(value: &Value<'static>, count: usize) -> Result<(Buffer, Vec<usize>), StringsFault> {
     let mut len = 0;
     // SAFETY: the value is alive; the library answers an error if it is no tensor of strings.
     done(unsafe { (ort::api().GetStringTensorDataLength)(value.as_ptr(), &raw mut len) })?;
-    let (mut bytes, mut starts) = (vec![0u8; len], vec![0usize; count]);
+    let _room = room(count.saturating_mul(size_of::<usize>()))?;
+    let (mut bytes, mut starts) = (Slot::try_heap(len)?, vec![0usize; count]);
     let content = ort::api().GetStringTensorContent;
-    // SAFETY: both vectors are writable for the lengths given; the library checks them against what the tensor has.
+    // SAFETY: slot and vector are writable for the lengths given; the library checks them against what the tensor has.
     done(unsafe { content(value.as_ptr(), bytes.as_mut_ptr().cast(), len, starts.as_mut_ptr(), count) })?;
     count_copied(Reason::Strings, len);
-    Ok((bytes, starts))
+    Ok((bytes.filled().into_buffer(), starts))
+}
+
+fn room(bytes: usize) -> Result<Room, NoMemory> {
+    if bytes < ROOM_BYTES_MIN { Ok(Room::none()) } else { Room::take(bytes) }
 }
 
 /// The elements that `from_value` found.

@@ -4,9 +4,10 @@
 //!   | len u32 LE | bytes … | len u32 LE | bytes … |
 //! ```
 //! The lengths may lie in memory that a peer writes at the same moment: each is read once, checked, and what was read is
-//! what is used. [`extents`] is therefore the only way in; whoever needs the bytes afterwards uses the extents it gave.
+//! what is used. [`walk`] and [`extents`] are therefore the only ways in; whoever needs the bytes afterwards uses the extents they
+//! gave.
 
-use nerite_memory::{Buffer, Extent};
+use nerite_memory::{Buffer, Extent, NoMemory, Room};
 
 /// Bytes of a length word.
 pub const LENGTH_BYTES: usize = 4;
@@ -44,33 +45,56 @@ pub enum StringsError {
         /// Elements of the shape.
         expected: u64,
     },
+    /// There is no memory to say where they lie.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
 }
+
+/// For fewer elements than this it is not asked whether there is room.
+const ROOM_ELEMENTS_MIN: usize = 64 << 10;
 
 /// Where each of the `expected` elements lies in `data`, which they must fill exactly.
 pub fn extents(data: &Buffer, expected: u64) -> Result<Vec<Extent>, StringsError> {
-    let (mut at, mut found) = (0, Vec::new());
+    let most = usize::try_from(expected).unwrap_or(usize::MAX).min(data.len() / LENGTH_BYTES);
+    let mut found = Vec::new();
+    if most >= ROOM_ELEMENTS_MIN {
+        let _room = Room::take(most.saturating_mul(size_of::<Extent>()))?;
+        found.reserve_exact(most);
+    }
+    walk(data, expected, |extent| found.push(extent))?;
+    Ok(found)
+}
+
+/// Calls `each` with the place of each of the `expected` elements in `data`, which they must fill exactly.
+pub fn walk(data: &Buffer, expected: u64, mut each: impl FnMut(Extent)) -> Result<(), StringsError> {
+    let (mut at, mut found) = (0, 0);
     while at < data.len() {
         let left = data.len() - at;
         let len = data.read_u32(at).ok_or(StringsError::IncompleteLength { left })? as usize;
         at += LENGTH_BYTES;
-        if found.len() as u64 >= expected {
-            return Err(StringsError::TooMany { found: found.len() as u64 + 1, expected });
+        if found >= expected {
+            return Err(StringsError::TooMany { found: found + 1, expected });
         }
         let left = data.len() - at;
         let extent = Extent::new(at, len, data.len()).map_err(|_| StringsError::IncompleteData { len, left })?;
         at = extent.end();
-        found.push(extent);
+        found += 1;
+        each(extent);
     }
-    if (found.len() as u64) < expected {
-        return Err(StringsError::TooFew { found: found.len() as u64, expected });
+    if found < expected {
+        return Err(StringsError::TooFew { found, expected });
     }
-    Ok(found)
+    Ok(())
+}
+
+/// The word that stands before an element. Elements of 4 GiB and more cannot be expressed and give `None`.
+pub fn length_word(element: &[u8]) -> Option<[u8; LENGTH_BYTES]> {
+    u32::try_from(element.len()).ok().map(u32::to_le_bytes)
 }
 
 /// Appends one element to `out`. Elements of 4 GiB and more cannot be expressed and give `None`.
 pub fn push(out: &mut Vec<u8>, element: &[u8]) -> Option<()> {
-    let len = u32::try_from(element.len()).ok()?;
-    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(&length_word(element)?);
     out.extend_from_slice(element);
     Some(())
 }

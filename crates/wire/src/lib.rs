@@ -4,6 +4,7 @@
 //! metrics. Syntax is settled here, meaning in `api`.
 #![forbid(unsafe_code)]
 
+mod budget;
 pub mod json;
 pub mod prometheus;
 pub mod proto;

@@ -40,7 +40,7 @@ pub mod health {
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/grpc_service.bin"));
 
 pub use ask::wrong_datatype;
-pub use chain::{Chain, ChainReader, ROOM_BYTES_MIN};
+pub use chain::{Chain, ChainReader};
 pub use change::{check_repository, load_options, log_change, trace_change, unload_dependents};
 pub use encode::{Chunks, PREFIX_BYTES, StreamNews, encode_stream, encode_unary};
 pub use gather::Gather;

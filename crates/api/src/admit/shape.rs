@@ -94,8 +94,9 @@ fn check_strings(input: &Tensor, expected: u64, contract: &Contract<'_>) -> Resu
         return Ok(());
     }
     let of = format!("for inference input '{}' for model '{}'", input.name, contract.model);
-    match strings::extents(&input.data, expected) {
-        Ok(_) => Ok(()),
+    match strings::walk(&input.data, expected, |_| ()) {
+        Ok(()) => Ok(()),
+        Err(StringsError::NoMemory(refused)) => Err(format!("{refused} {of}")),
         Err(StringsError::IncompleteLength { left }) => Err(format!(
             "incomplete string length indicator {of}, expecting 4 bytes but only {left} bytes available. Please make sure \
              the string length indicator is in one buffer."

@@ -77,7 +77,7 @@ async fn many(mut events: Events) -> Response<Outgoing> {
         ),
     });
     let (code, text) = first.unzip();
-    let pieces = VecDeque::from_iter(text.map(|text| events::frame(&text)));
+    let pieces = VecDeque::from_iter(text.map(events::frame));
     let mut response = Response::new(Outgoing::Events { pieces, events: Box::new(events) });
     *response.status_mut() = code.unwrap_or(StatusCode::OK);
     response.headers_mut().insert(CONTENT_TYPE, EVENTS);

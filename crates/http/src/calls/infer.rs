@@ -118,7 +118,11 @@ async fn write(answer: Answer, encoding: Option<Encoding>) -> Outcome {
     let is_binary = !answer.tail.is_empty();
     let mut pieces = VecDeque::with_capacity(1 + answer.tail.len());
     pieces.push_back(Bytes::from(answer.head));
-    pieces.extend(answer.tail.into_iter().map(nerite_memory::Buffer::into_bytes));
+    for tensor in answer.tail {
+        let len = tensor.len();
+        let refuse = |refused| Status::no_memory(format_args!("an answer's tensor of {len} bytes"), refused);
+        pieces.push_back(tensor.try_into_bytes().map_err(refuse)?);
+    }
 
     let mut response = Response::new(Outgoing::Empty);
     let headers = response.headers_mut();
@@ -129,7 +133,7 @@ async fn write(answer: Answer, encoding: Option<Encoding>) -> Outcome {
     if let Some(encoding) = encoding {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static(encoding.name()));
         let compressed = compressed(pieces, encoding).await?;
-        pieces = VecDeque::from([Bytes::from(compressed)]);
+        pieces = VecDeque::from([compressed]);
     }
     *response.body_mut() = match pieces.pop_front() {
         Some(only) if pieces.is_empty() => Outgoing::Whole(only),
@@ -142,9 +146,8 @@ async fn write(answer: Answer, encoding: Option<Encoding>) -> Outcome {
     Ok(response)
 }
 
-async fn compressed(pieces: VecDeque<Bytes>, encoding: Encoding) -> Result<Vec<u8>, Status> {
+async fn compressed(pieces: VecDeque<Bytes>, encoding: Encoding) -> Result<Bytes, Status> {
     let len: usize = pieces.iter().map(Bytes::len).sum();
     let compress = move || encoding.compress(pieces.iter().map(|piece| &piece[..]));
-    let outcome = if len > INLINE_WORK_BYTES_MAX { aside(compress).await? } else { compress() };
-    outcome.map_err(|error| Status::internal(format!("the answer could not be compressed: {error}")))
+    if len > INLINE_WORK_BYTES_MAX { aside(compress).await? } else { compress() }
 }

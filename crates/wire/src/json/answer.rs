@@ -1,8 +1,9 @@
 //! How does a response go out as JSON and binary tensors?
 
-use nerite_memory::{Buffer, NoMemory, Reason, check_room};
+use nerite_memory::{Buffer, NoMemory, Reason, Room};
 use nerite_request::{Lent, Output, Parameter, Response, Status};
-use nerite_tensor::{DataType, element_count, strings};
+use nerite_tensor::strings::{self, StringsError};
+use nerite_tensor::{DataType, element_count};
 
 use super::infer::Rendering;
 use super::limits::{ROOM_BYTES_MIN, TEXT_GROWTH};
@@ -123,11 +124,16 @@ pub fn write_elements(
         None => output.data.try_private(Reason::InlineResponse).map_err(|refused| refuse(output, refused))?,
     };
     let bytes = private.private_bytes().expect("`to_private` made it this process's own");
-    if bytes.len() >= ROOM_BYTES_MIN {
-        check_room(bytes.len().saturating_mul(TEXT_GROWTH)).map_err(|refused| refuse(output, refused))?;
-    }
+    let _room = if bytes.len() < ROOM_BYTES_MIN {
+        Room::none()
+    } else {
+        Room::take(bytes.len().saturating_mul(TEXT_GROWTH)).map_err(|refused| refuse(output, refused))?
+    };
     let Some(size) = output.datatype.size() else {
-        let extents = strings::extents(&private, count).map_err(|_| wrong_size())?;
+        let extents = strings::extents(&private, count).map_err(|fault| match fault {
+            StringsError::NoMemory(refused) => refuse(output, refused),
+            _ => wrong_size(),
+        })?;
         w.reserve(bytes.len());
         bracket(w, &mut |w| extents.iter().for_each(|extent| w.string(&bytes[extent.offset()..extent.end()])));
         return Ok(());

@@ -6,8 +6,9 @@ use nerite_request::setting::{LoadOptions, LogChange, TraceChange};
 use super::base64;
 use super::fault::{Fault, Malformed, mismatch};
 use super::lex::{Kind, Reader};
-use super::limits::FILE_TEXT_BYTES_MAX;
+use super::limits::{FILE_TEXT_BYTES_MAX, SETTING_VALUES_MAX};
 use super::value::{Seen, absent, text_of};
+use crate::budget::Budget;
 
 /// The body of a system region's registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,10 +166,11 @@ fn verbose_level(level: u64) -> Result<u32, Status> {
 fn document<'t>(
     text: &'t [u8],
     mut each: impl FnMut(&mut Reader<'t>, &[u8]) -> Result<(), Malformed>,
-) -> Result<(), Malformed> {
+) -> Result<(), Status> {
+    let _budget = Budget::of_text(text).map_err(|refused| Status::no_memory("what a request says", refused))?;
     let mut reader = Reader::new(text)?;
     reader.members(|reader, key| each(reader, &key))?;
-    reader.finish()
+    Ok(reader.finish()?)
 }
 
 /// A field that a registration must have.
@@ -218,6 +220,9 @@ fn read_setting(reader: &mut Reader<'_>, is_array: bool) -> Result<Option<Vec<St
         }
         let mut values = Vec::new();
         reader.elements(|reader| {
+            if values.len() == SETTING_VALUES_MAX {
+                return Err(Status::invalid(format!("a setting has at most {SETTING_VALUES_MAX} values")).into());
+            }
             values.push(reader.string()?);
             Ok(())
         })?;

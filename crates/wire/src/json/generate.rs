@@ -12,7 +12,8 @@ use super::infer::parameters::custom;
 use super::lex::{Kind, Reader};
 use super::limits::PARAMETERS_MAX;
 use super::tensor::{Claim, read_values};
-use super::value::text_of;
+use super::value::{short, text_of};
+use crate::budget::Budget;
 
 /// The one key whose object is read as if its members stood beside it.
 const NESTED: &str = "parameters";
@@ -34,6 +35,7 @@ pub struct GenerateText<'b> {
 
 /// Reads a request.
 pub fn read_generate(text: &GenerateText<'_>) -> Result<Ask, Status> {
+    let _budget = Budget::of_text(text.json).map_err(|refused| Status::no_memory("what a request says", refused))?;
     let mut reader = Reader::new(text.json)?;
     let mut flat = Flat { text, ask: Ask::default(), known: Vec::new(), bytes: 0 };
     // The first error in the syntax wins over every other, as if the text had been read whole before it was judged.
@@ -94,6 +96,7 @@ impl<'b> Flat<'b> {
                 Fault::Refused(status) => prefixed("Unable to parse 'id': ", status).into(),
                 malformed @ Fault::Malformed(_) => malformed,
             })?;
+            self.ask.id = short(std::mem::take(&mut self.ask.id), "id")?;
         }
         let value = custom(reader, &key)?;
         self.ask.parameters.insert(key, value);

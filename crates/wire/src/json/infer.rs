@@ -4,12 +4,14 @@ mod input;
 mod output;
 pub mod parameters;
 
-use nerite_memory::{Buffer, Extent};
+use nerite_memory::{Buffer, Extent, NoMemory};
 use nerite_request::{Ask, AskInput, Status};
 
 use super::fault::{Fault, Malformed, mismatch, prefixed};
 use super::lex::{Kind, Reader};
-use super::value::{Seen, absent, optional};
+use super::limits::{DIM_BYTES, ITEM_BYTES};
+use super::value::{Seen, absent, optional, short};
+use crate::budget::Budget;
 use input::read_input;
 use output::{OutputAsk, read_output};
 use parameters::{Knobs, read_parameters};
@@ -89,9 +91,10 @@ struct Document {
 pub fn read_infer(text: &InferText<'_>) -> Result<(Ask, Rendering), Status> {
     check_json_size(text.json.len() as u64, text.bytes_max)?;
     let mut tail = Tail { buffer: text.tail, at: 0 };
-    let document = read_document(text, &mut tail)?;
+    let mut budget = Budget::of_text(text.json).map_err(refuse)?;
+    let document = read_document(text, &mut tail, &mut budget)?;
 
-    let id = optional(document.id, "id")?.unwrap_or_default();
+    let id = short(optional(document.id, "id")?.unwrap_or_default(), "id")?;
     let knobs = document.knobs.transpose()?.unwrap_or_default();
     let inputs = match document.inputs {
         Some(inputs) => inputs?,
@@ -148,34 +151,47 @@ pub fn check_raw_size(size: u64, bytes_max: u64) -> Result<(), Status> {
     )))
 }
 
-fn read_document(text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<Document, Malformed> {
+fn read_document(text: &InferText<'_>, tail: &mut Tail<'_>, budget: &mut Budget) -> Result<Document, Malformed> {
     let mut document = Document::default();
     let mut reader = Reader::new(text.json)?;
     reader.members(|reader, key| match key.as_ref() {
         b"id" => reader.once(&mut document.id, Reader::string),
         b"parameters" => reader.once(&mut document.knobs, read_parameters),
-        b"inputs" => reader.once(&mut document.inputs, |reader| read_inputs(reader, text, tail)),
-        b"outputs" => reader.once(&mut document.outputs, read_outputs),
+        b"inputs" => reader.once(&mut document.inputs, |reader| read_inputs(reader, text, tail, budget)),
+        b"outputs" => reader.once(&mut document.outputs, |reader| read_outputs(reader, budget)),
         _ => reader.skip(),
     })?;
     reader.finish()?;
     Ok(document)
 }
 
-fn read_inputs(reader: &mut Reader<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<Vec<AskInput>, Fault> {
+fn refuse(refused: NoMemory) -> Status {
+    Status::no_memory("what a request says", refused)
+}
+
+fn read_inputs(
+    reader: &mut Reader<'_>,
+    text: &InferText<'_>,
+    tail: &mut Tail<'_>,
+    budget: &mut Budget,
+) -> Result<Vec<AskInput>, Fault> {
     check_array(reader, "inputs")?;
     let mut inputs = Vec::new();
     reader.elements(|reader| {
-        inputs.push(read_input(reader, text, tail)?);
+        budget.need(ITEM_BYTES).map_err(refuse)?;
+        let input = read_input(reader, text, tail)?;
+        budget.need(input.shape.len() * DIM_BYTES).map_err(refuse)?;
+        inputs.push(input);
         Ok(())
     })?;
     Ok(inputs)
 }
 
-fn read_outputs(reader: &mut Reader<'_>) -> Result<Vec<OutputAsk>, Fault> {
+fn read_outputs(reader: &mut Reader<'_>, budget: &mut Budget) -> Result<Vec<OutputAsk>, Fault> {
     check_array(reader, "outputs")?;
     let mut outputs = Vec::new();
     reader.elements(|reader| {
+        budget.need(ITEM_BYTES).map_err(refuse)?;
         outputs.push(read_output(reader)?);
         Ok(())
     })?;

@@ -4,6 +4,14 @@
 pub const DATA_DEPTH_MAX: usize = 100;
 /// Parameters of one request. Looking for a repeated key walks over the ones before it, so their number needs an end.
 pub const PARAMETERS_MAX: usize = 4096;
+/// Dimensions of one shape: every runtime ends far below.
+pub const DIMS_MAX: usize = 4096;
+/// Values of one setting.
+pub const SETTING_VALUES_MAX: usize = 1024;
+/// What an input or an output takes beside its strings and values, in a vector of twice the length.
+pub const ITEM_BYTES: usize = 1024;
+/// What a dimension takes: 8 bytes in a vector of twice the length.
+pub const DIM_BYTES: usize = 16;
 /// Characters of a correlation id that is a text, as in Triton.
 pub const SEQUENCE_ID_CHARS_MAX: usize = 128;
 /// Bytes of one base64 text in a load request, as in Triton.
@@ -13,6 +21,3 @@ pub const ROOM_BYTES_MIN: usize = 1 << 20;
 /// How much longer than its bytes a tensor's text may need its memory to be: four characters for a byte, in a text that
 /// doubles as it grows.
 pub const TEXT_GROWTH: usize = 8;
-/// How much longer than their text strings may need their memory to be: four bytes of length for three characters, in a
-/// vector that doubles as it grows.
-pub const STRINGS_GROWTH: usize = 3;

@@ -1,12 +1,12 @@
 //! How do a tensor's JSON values become its bytes?
 
-use nerite_memory::{Buffer, Slot, check_room};
+use nerite_memory::{Buffer, NoMemory, Slot, Spool};
 use nerite_request::{Code, Status};
 use nerite_tensor::{DataType, ELEMENTS_MAX, Shape, ShapeError, byte_size, element_count, show_shape, strings};
 
 use super::fault::{Fault, mismatch, prefixed};
 use super::lex::{Kind, Reader};
-use super::limits::{DATA_DEPTH_MAX, ROOM_BYTES_MIN, STRINGS_GROWTH};
+use super::limits::DATA_DEPTH_MAX;
 
 /// What the request says of a tensor whose values are in the JSON text.
 pub struct Claim<'c> {
@@ -106,20 +106,19 @@ impl Claim<'_> {
 
 /// BYTES elements in their wire form. How many there should be is a question of the model's checks, as in Triton.
 fn read_strings(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Fault> {
-    if reader.text_len() >= ROOM_BYTES_MIN {
-        let room = reader.text_len().saturating_mul(STRINGS_GROWTH);
-        check_room(room).map_err(|refused| Status::no_memory(format_args!("input '{}'", claim.name), refused))?;
-    }
-    let mut out = Vec::new();
+    let refuse = |refused: NoMemory| Status::no_memory(format_args!("input '{}'", claim.name), refused);
+    let mut out = Spool::with_capacity(0).map_err(refuse)?;
     each_scalar(reader, |reader| {
         if reader.kind() != Kind::String {
             return Err(Status::internal(format!("Unable to parse JSON bytes array: {}", mismatch::STRING)).into());
         }
-        strings::push(&mut out, &reader.raw_string()?)
-            .ok_or_else(|| Status::invalid("a string of 4 GiB and more cannot be sent").into())
+        let text = reader.raw_string()?;
+        let length = strings::length_word(&text);
+        let length = length.ok_or_else(|| Status::invalid("a string of 4 GiB and more cannot be sent"))?;
+        Ok(out.push(&length).and_then(|()| out.push(&text)).map_err(refuse)?)
     })?;
     claim.check_size(out.len() as u64)?;
-    Ok(Buffer::from(out))
+    Ok(out.finish())
 }
 
 fn read_numbers(reader: &mut Reader<'_>, datatype: DataType, out: &mut [u8]) -> Result<u64, Fault> {

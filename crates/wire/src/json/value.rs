@@ -6,6 +6,7 @@ use nerite_request::Status;
 
 use super::fault::{Fault, Malformed, mismatch, prefixed};
 use super::lex::{Kind, Number, Reader};
+use crate::budget::NAME_BYTES_MAX;
 
 /// A member that was looked for: absent, or its value, or why it has none.
 pub type Seen<T> = Option<Result<T, Status>>;
@@ -143,6 +144,14 @@ pub fn required<T>(seen: Seen<T>, name: &str) -> Result<T, Status> {
 pub fn optional<T>(seen: Seen<T>, name: &str) -> Result<Option<T>, Status> {
     let found = seen.transpose();
     found.map_err(|status| prefixed(&format!("Unable to parse '{name}': "), status))
+}
+
+/// A name, if it is no longer than names are.
+pub fn short(name: String, member: &str) -> Result<String, Status> {
+    if name.len() <= NAME_BYTES_MAX {
+        return Ok(name);
+    }
+    Err(Status::invalid(format!("'{member}' has {} bytes, a name has at most {NAME_BYTES_MAX}", name.len())))
 }
 
 /// A member is missing.

@@ -18,7 +18,8 @@ impl InferMessage {
     /// What the message means. `forward` may add parameters from the call's metadata; it comes after the request's own
     /// parameters and before its tensors, so that errors come in that order.
     pub fn into_ask(self, forward: impl FnOnce(&mut Parameters) -> Result<(), Status>) -> Result<Ask, Status> {
-        let InferMessage { model, version, id, parameters, inputs, outputs, raw } = self;
+        // The budget is for what is made here, too.
+        let InferMessage { model, version, id, parameters, inputs, outputs, raw, budget: _budget } = self;
         let mut ask = Ask { model, version, id, ..Ask::default() };
         for (key, choice) in parameters {
             take_parameter(&mut ask, key, choice)?;

@@ -3,13 +3,11 @@
 use std::borrow::Cow;
 
 use bytes::{Buf, Bytes, BytesMut};
-use nerite_memory::{Buffer, NoMemory, Reason, Slot, check_room};
+use nerite_memory::{Buffer, NoMemory, Reason, Slot};
 use smallvec::{SmallVec, smallvec};
 
 use super::read::{Malformed, Read};
-
-/// Before as much is copied out of a message it is seen whether there is room.
-pub const ROOM_BYTES_MIN: usize = 1 << 20;
+use crate::budget::Budget;
 
 /// A message as the socket delivered it: pieces that follow each other, none of them copied.
 #[derive(Clone, Debug, Default)]
@@ -42,13 +40,26 @@ impl Chain {
         self.len == 0
     }
 
+    /// Pieces there are.
+    pub(super) fn count(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Puts the pieces from `first` on into one, which copies them.
+    pub(super) fn join(&mut self, first: usize) -> Result<(), NoMemory> {
+        let run: Run = self.pieces.drain(first..).collect();
+        let joined = place(run, 1)?.try_into_bytes()?;
+        self.pieces.push(joined);
+        Ok(())
+    }
+
     /// The pieces, for a reader of whole messages.
     pub fn into_reader(self) -> ChainReader {
         ChainReader { left: self.len, pieces: self.pieces, piece: 0 }
     }
 
     pub(super) fn cursor(&self) -> Cursor<'_> {
-        Cursor { pieces: &self.pieces, at: 0, left: self.len }
+        Cursor { pieces: &self.pieces, at: 0, left: self.len, budget: Budget::new() }
     }
 }
 
@@ -109,6 +120,8 @@ pub(super) struct Cursor<'a> {
     pieces: &'a [Bytes],
     at: usize,
     left: usize,
+    /// For what is copied out of the pieces.
+    budget: Budget,
 }
 
 /// Bytes of one field, wherever they lie.
@@ -142,9 +155,7 @@ impl<'a> Cursor<'a> {
         if to - from == len {
             return Ok(Cow::Borrowed(&piece[from..to]));
         }
-        if len >= ROOM_BYTES_MIN {
-            check_room(len)?;
-        }
+        self.budget.need(len)?;
         let mut all = Vec::with_capacity(len);
         all.extend_from_slice(&piece[from..to]);
         while all.len() < len {

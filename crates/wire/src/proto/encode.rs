@@ -43,21 +43,22 @@ pub(super) fn encode_untold(mut response: Response) -> Result<(Chunks, Vec<Lent>
     check_size(plan.len)?;
     let lent = std::mem::take(&mut response.lent);
     let mut writer = Writer::new(plan.len, plan.small_len);
-    writer.response(&plan, response, None);
+    writer.response(&plan, response, None)?;
     Ok((writer.finish(), lent))
 }
 
 /// A ModelStreamInferResponse, with the prefix of an uncompressed gRPC message before it.
-pub fn encode_stream(response: Response, news: StreamNews<'_>) -> Result<Chunks, Status> {
+pub fn encode_stream(mut response: Response, news: StreamNews<'_>) -> Result<Chunks, Status> {
     let plan = Plan::new(&response, news.last)?;
     let error_len = text_len(news.error);
     let len = error_len + field_len(plan.len);
     check_size(len)?;
-    response.lent.iter().for_each(Lent::told);
+    let lent = std::mem::take(&mut response.lent);
     let mut writer = Writer::new(len, plan.small_len + error_len + 8);
     writer.text(1, news.error);
     writer.head(2, plan.len);
-    writer.response(&plan, response, news.last);
+    writer.response(&plan, response, news.last)?;
+    lent.iter().for_each(Lent::told);
     Ok(writer.finish())
 }
 
@@ -139,7 +140,7 @@ impl Writer {
         Writer { chunks: Chunks::new(), small }
     }
 
-    fn response(&mut self, plan: &Plan, response: Response, last: Option<bool>) {
+    fn response(&mut self, plan: &Plan, response: Response, last: Option<bool>) -> Result<(), Status> {
         self.text(1, &response.model);
         self.text(2, &response.version);
         self.text(3, &response.id);
@@ -152,8 +153,9 @@ impl Writer {
         }
         for (output, plan) in response.outputs.into_iter().zip(&plan.outputs) {
             self.head(6, plan.raw_len);
-            self.raw(output, plan.raw_len);
+            self.raw(output, plan.raw_len)?;
         }
+        Ok(())
     }
 
     fn output(&mut self, output: &Output, plan: &OutputPlan) {
@@ -167,18 +169,21 @@ impl Writer {
         plan.place.iter().for_each(|(key, value)| self.entry(key, value));
     }
 
-    fn raw(&mut self, output: Output, len: usize) {
+    fn raw(&mut self, output: Output, len: usize) -> Result<(), Status> {
+        let Output { name, data, .. } = output;
+        let refuse = |refused| Status::no_memory(format_args!("output '{name}' of {len} bytes"), refused);
         if len >= CHUNK_BYTES_MIN {
             let before = self.small.split().freeze();
             self.chunks.push(before);
-            self.chunks.push(output.data.into_bytes());
-        } else if len > 0 && output.data.place().is_host() {
+            self.chunks.push(data.try_into_bytes().map_err(refuse)?);
+        } else if len > 0 && data.place().is_host() {
             let at = self.small.len();
             self.small.put_bytes(0, len);
-            output.data.copy_to(&mut self.small[at..], Reason::InlineResponse);
+            data.copy_to(&mut self.small[at..], Reason::InlineResponse);
         } else if len > 0 {
-            self.small.extend_from_slice(&output.data.into_bytes());
+            self.small.extend_from_slice(&data.try_into_bytes().map_err(refuse)?);
         }
+        Ok(())
     }
 
     /// One entry of a map of parameters, which is field 4 of every message that has one here.

@@ -2,11 +2,14 @@
 //!
 //! A tensor that comes in many pieces must be copied into one block in the end. Doing so piece by piece keeps each piece
 //! in the cache, and gives its memory back before the next one comes. So the outermost fields are followed as they arrive,
-//! and a large `raw_input_contents` gets its aligned block as soon as its length is known. To the reader of the message
+//! and a large one, a tensor or a file, gets its aligned block as soon as its length is known. To the reader of the message
 //! that block is one piece among others, which it takes without a copy.
+//!
+//! What is small stays in its pieces. Where many of them come they are joined: pieces lie in the allocator's memory, which does
+//! not come back to the system as long as anything beside them is in use, and blocks do.
 
 use bytes::{Buf, Bytes};
-use nerite_memory::{NoMemory, Reason, Slot, check_room};
+use nerite_memory::{NoMemory, Reason, Room, Slot};
 use nerite_request::Status;
 
 use super::Chain;
@@ -14,22 +17,26 @@ use super::Chain;
 /// Smaller tensors are left in their pieces: they are copied while they are in the cache anyway.
 const AHEAD_BYTES_MIN: usize = 256 << 10;
 /// Larger tensors get so much at first and more as the bytes really come: a client's word alone reserves no more memory.
-const AHEAD_BYTES_MAX: usize = 64 << 20;
+const AHEAD_BYTES_MAX: usize = 8 << 20;
+/// Pieces that follow each other are joined when they have as many bytes.
+const LOOSE_BYTES_MAX: usize = 1 << 20;
 /// Of bytes that stay in pieces, whose memory others allocate, so many come between two looks at whether there is room.
 const ROOM_BYTES: usize = 16 << 20;
-const RAW_INPUT_CONTENTS: u64 = 7;
 
 const _: () = assert!(AHEAD_BYTES_MIN < AHEAD_BYTES_MAX && AHEAD_BYTES_MAX < super::MESSAGE_BYTES_MAX);
 const _: () =
     assert!(ROOM_BYTES < nerite_memory::SPARE_BYTES, "what comes between two looks must fit into what was spare");
 
-/// Collects the pieces of one ModelInferRequest.
+/// Collects the pieces of one message.
 #[derive(Debug, Default)]
 pub struct Gather {
     chain: Chain,
     follow: Follow,
     /// Bytes that stayed in pieces since it was last seen that there is room.
     unseen: usize,
+    /// The first of the pieces that were not joined, and their bytes.
+    loose_from: usize,
+    loose: usize,
 }
 
 /// What is known of the bytes to come.
@@ -38,7 +45,7 @@ enum Follow {
     /// A tag, of which these low bits have come.
     Tag(Varint),
     /// The length of this field.
-    Length { raw: bool, so_far: Varint },
+    Length(Varint),
     /// A value that is a number of unknown length.
     Number,
     /// Bytes that stay in their pieces.
@@ -77,10 +84,10 @@ impl Varint {
 }
 
 impl Gather {
-    /// Expects a message of `len` bytes; 0 where that is not known beforehand.
+    /// Expects a message of `len` bytes; of what is no message, 0, and only its pieces are kept.
     pub fn new(len: usize) -> Gather {
         let follow = if len < AHEAD_BYTES_MIN { Follow::Nothing } else { Follow::Tag(Varint::default()) };
-        Gather { chain: Chain::new(), follow, unseen: 0 }
+        Gather { follow, ..Gather::default() }
     }
 
     /// Adds the next piece. Refused when the system has no memory for the message.
@@ -89,17 +96,14 @@ impl Gather {
         self.see_room(piece.len()).map_err(refuse)?;
         while !piece.is_empty() {
             match &mut self.follow {
-                Follow::Nothing => {
-                    self.chain.push(piece);
-                    return Ok(());
-                }
+                Follow::Nothing => return self.keep(piece).map_err(refuse),
                 Follow::Pass(left) => {
                     let step = piece.len().min(*left);
                     *left -= step;
                     if *left == 0 {
                         self.follow = Follow::Tag(Varint::default());
                     }
-                    self.chain.push(piece.split_to(step));
+                    self.keep(piece.split_to(step)).map_err(refuse)?;
                 }
                 Follow::Fill(fill) => {
                     let len = fill.len;
@@ -109,12 +113,28 @@ impl Gather {
                         self.finish_slot();
                     }
                 }
-                Follow::Tag(_) | Follow::Length { .. } | Follow::Number => {
+                Follow::Tag(_) | Follow::Length(_) | Follow::Number => {
                     self.follow_heads(&mut piece).map_err(refuse)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Puts a piece into the chain that is in no block.
+    fn keep(&mut self, piece: Bytes) -> Result<(), NoMemory> {
+        self.loose += piece.len();
+        self.chain.push(piece);
+        if self.loose >= LOOSE_BYTES_MAX {
+            self.chain.join(self.loose_from)?;
+            self.kept();
+        }
+        Ok(())
+    }
+
+    /// What is in the chain by now stays as it is.
+    fn kept(&mut self) {
+        (self.loose_from, self.loose) = (self.chain.count(), 0);
     }
 
     /// Looks from time to time whether there is room for what is not put into a block.
@@ -124,7 +144,7 @@ impl Gather {
         }
         self.unseen += len;
         if self.unseen >= ROOM_BYTES {
-            check_room(ROOM_BYTES)?;
+            Room::take(ROOM_BYTES)?;
             self.unseen = 0;
         }
         Ok(())
@@ -145,14 +165,14 @@ impl Gather {
         {
             slot.truncate(at);
             self.chain.push(slot.filled().into_buffer().into_bytes());
+            self.kept();
         }
     }
 
     /// Reads tags and lengths at the front of `piece` and puts them into the chain, up to the first bytes to pass or fill.
     fn follow_heads(&mut self, piece: &mut Bytes) -> Result<(), NoMemory> {
         let mut at = 0;
-        while let (Some(&byte), Follow::Tag(_) | Follow::Length { .. } | Follow::Number) = (piece.get(at), &self.follow)
-        {
+        while let (Some(&byte), Follow::Tag(_) | Follow::Length(_) | Follow::Number) = (piece.get(at), &self.follow) {
             at += 1;
             let ahead = piece.len() - at;
             self.follow = match std::mem::take(&mut self.follow) {
@@ -161,17 +181,16 @@ impl Gather {
                     Ok(None) => Follow::Tag(tag),
                     Err(()) => Follow::Nothing,
                 },
-                Follow::Length { raw, mut so_far } => match so_far.take(byte) {
-                    Ok(Some(len)) => after_length(raw, len, ahead)?,
-                    Ok(None) => Follow::Length { raw, so_far },
+                Follow::Length(mut so_far) => match so_far.take(byte) {
+                    Ok(Some(len)) => after_length(len, ahead)?,
+                    Ok(None) => Follow::Length(so_far),
                     Err(()) => Follow::Nothing,
                 },
                 _ if byte < 0x80 => Follow::Tag(Varint::default()),
                 _ => Follow::Number,
             };
         }
-        self.chain.push(piece.split_to(at));
-        Ok(())
+        self.keep(piece.split_to(at))
     }
 }
 
@@ -199,19 +218,19 @@ fn after_tag(tag: u64) -> Follow {
     match tag & 7 {
         0 => Follow::Number,
         1 => Follow::Pass(8),
-        2 => Follow::Length { raw: tag >> 3 == RAW_INPUT_CONTENTS, so_far: Varint::default() },
+        2 => Follow::Length(Varint::default()),
         5 => Follow::Pass(4),
         _ => Follow::Nothing,
     }
 }
 
 /// `ahead` bytes of the field are at hand in the same piece.
-fn after_length(raw: bool, len: u64, ahead: usize) -> Result<Follow, NoMemory> {
+fn after_length(len: u64, ahead: usize) -> Result<Follow, NoMemory> {
     let Ok(len) = usize::try_from(len) else { return Ok(Follow::Nothing) };
     if len == 0 {
         return Ok(Follow::Tag(Varint::default()));
     }
-    if raw && len > ahead && (AHEAD_BYTES_MIN..=super::MESSAGE_BYTES_MAX).contains(&len) {
+    if len > ahead && (AHEAD_BYTES_MIN..=super::MESSAGE_BYTES_MAX).contains(&len) {
         return Fill::new(len).map(Follow::Fill);
     }
     Ok(Follow::Pass(len))

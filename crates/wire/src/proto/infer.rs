@@ -1,19 +1,22 @@
 //! What does a ModelInferRequest say, before anybody asks what it means?
 
-use std::borrow::Cow;
-
-use nerite_memory::check_room;
 use nerite_tensor::{DataType, Shape};
 use prost::Message as _;
 use smallvec::SmallVec;
 
 use super::Chain;
-use super::chain::{ROOM_BYTES_MIN, Run};
+use super::chain::Run;
 use super::choice::{Choice, read_entry};
 use super::contents;
 use super::messages::InferTensorContents;
 use super::placement::Placement;
 use super::read::{Fields, Malformed, Read as _, Value, Wire, text};
+use crate::budget::{Budget, NAME_BYTES_MAX};
+
+/// What a parameter, an input, an output or a place of raw bytes takes beside its own bytes, in a vector of twice the length.
+const ITEM_BYTES: usize = 1024;
+/// What a dimension takes: 8 bytes in a vector of twice the length.
+const DIM_BYTES: usize = 16;
 
 /// A ModelInferRequest whose syntax is settled. Its tensors still lie where they arrived.
 #[derive(Debug, Default)]
@@ -28,6 +31,8 @@ pub struct InferMessage {
     pub(super) inputs: Vec<InputMessage>,
     pub(super) outputs: Vec<OutputMessage>,
     pub(super) raw: SmallVec<[Run; 2]>,
+    /// For all of that, and for the tensors that become of typed contents.
+    pub(super) budget: Budget,
 }
 
 #[derive(Debug, Default)]
@@ -56,18 +61,25 @@ impl InferMessage {
                 continue;
             }
             let len = cursor.length()?;
+            message.budget.need(ITEM_BYTES)?;
             if number == 7 {
                 message.raw.push(cursor.run(len)?);
                 continue;
             }
             let bytes = cursor.contiguous(len)?;
             match number {
-                1 => message.model = owned_text(bytes, "model_name")?,
-                2 => message.version = owned_text(bytes, "model_version")?,
-                3 => message.id = owned_text(bytes, "id")?,
-                4 => message.take_parameter(&bytes)?,
-                5 => message.inputs.push(InputMessage::read(&bytes)?),
-                _ => message.outputs.push(OutputMessage::read(&bytes)?),
+                1 => message.model = name(&bytes, "model_name")?,
+                2 => message.version = name(&bytes, "model_version")?,
+                3 => message.id = name(&bytes, "id")?,
+                4 => {
+                    message.budget.need(len)?;
+                    message.take_parameter(&bytes)?;
+                }
+                5 => message.inputs.push(InputMessage::read(&bytes, &mut message.budget)?),
+                _ => {
+                    message.budget.need(len)?;
+                    message.outputs.push(OutputMessage::read(&bytes)?);
+                }
             }
         }
         Ok(message)
@@ -90,19 +102,26 @@ impl InferMessage {
 }
 
 impl InputMessage {
-    fn read(bytes: &[u8]) -> Result<InputMessage, Malformed> {
+    fn read(bytes: &[u8], budget: &mut Budget) -> Result<InputMessage, Malformed> {
         let (mut fields, mut input) = (Fields::new(bytes), InputMessage::default());
         while let Some(field) = fields.next()? {
             match field {
-                (1, Value::Len(name)) => input.name = text(name, "inputs.name")?.to_owned(),
+                (1, Value::Len(bytes)) => input.name = name(bytes, "inputs.name")?,
                 (2, Value::Len(name)) => input.datatype = DataType::from_name(text(name, "inputs.datatype")?),
-                (3, Value::Varint(dim)) => input.shape.push(dim as i64),
-                (3, Value::Len(dims)) => read_packed(dims, &mut input.shape)?,
-                (4, Value::Len(entry)) => input.placement.take(entry)?,
+                (3, Value::Varint(dim)) => {
+                    budget.need(DIM_BYTES)?;
+                    input.shape.push(dim as i64);
+                }
+                (3, Value::Len(dims)) => {
+                    budget.need(dims.len().saturating_mul(DIM_BYTES))?;
+                    read_packed(dims, &mut input.shape)?;
+                }
+                (4, Value::Len(entry)) => {
+                    budget.need(entry.len())?;
+                    input.placement.take(entry)?;
+                }
                 (5, Value::Len(contents)) => {
-                    if contents.len() >= ROOM_BYTES_MIN {
-                        check_room(contents::room(contents)?)?;
-                    }
+                    budget.need(contents::room(contents)?)?;
                     let known = input.contents.get_or_insert_default();
                     known.merge(contents).map_err(|_| Malformed::Contents)?;
                 }
@@ -118,7 +137,7 @@ impl OutputMessage {
         let (mut fields, mut output) = (Fields::new(bytes), OutputMessage::default());
         while let Some(field) = fields.next()? {
             match field {
-                (1, Value::Len(name)) => output.name = text(name, "outputs.name")?.to_owned(),
+                (1, Value::Len(bytes)) => output.name = name(bytes, "outputs.name")?,
                 (2, Value::Len(entry)) => output.placement.take(entry)?,
                 _ => {}
             }
@@ -135,6 +154,10 @@ fn read_packed(bytes: &[u8], shape: &mut Shape) -> Result<(), Malformed> {
     Ok(())
 }
 
-fn owned_text(bytes: Cow<'_, [u8]>, field: &'static str) -> Result<String, Malformed> {
-    text(&bytes, field).map(str::to_owned)
+/// What names something. It is said again in answers and errors, so it must not be long.
+fn name(bytes: &[u8], field: &'static str) -> Result<String, Malformed> {
+    if bytes.len() > NAME_BYTES_MAX {
+        return Err(Malformed::LongName { field, len: bytes.len() });
+    }
+    text(bytes, field).map(str::to_owned)
 }

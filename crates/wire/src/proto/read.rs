@@ -2,6 +2,8 @@
 
 use nerite_memory::NoMemory;
 
+use crate::budget::NAME_BYTES_MAX;
+
 /// Why bytes are not a protobuf message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
@@ -31,6 +33,14 @@ pub enum Malformed {
     /// Text that is not UTF-8.
     #[error("the text of field {0} is not UTF-8")]
     NotUtf8(&'static str),
+    /// A name that goes on and on.
+    #[error("field {field} has {len} bytes, a name has at most {NAME_BYTES_MAX}")]
+    LongName {
+        /// Which.
+        field: &'static str,
+        /// Bytes it has.
+        len: usize,
+    },
     /// Typed tensor contents that make no sense.
     #[error("tensor contents that cannot be read")]
     Contents,

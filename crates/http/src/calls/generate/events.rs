@@ -35,7 +35,7 @@ impl Events {
                 Some(status) => Err(status.clone()),
                 None => write_flat(&response),
             };
-            frame(&text.unwrap_or_else(|status| write_error(&status.message)))
+            frame(text.unwrap_or_else(|status| write_error(&status.message)))
         }))
     }
 
@@ -61,8 +61,14 @@ impl Drop for Events {
 }
 
 /// One server-sent event.
-pub fn frame(text: &[u8]) -> Bytes {
-    [b"data: ", text, b"\n\n"].concat().into()
+pub fn frame(mut text: Vec<u8>) -> Bytes {
+    const BEFORE: &[u8] = b"data: ";
+    const AFTER: &[u8] = b"\n\n";
+    // In place: the text may be long.
+    text.reserve_exact(BEFORE.len() + AFTER.len());
+    text.splice(..0, BEFORE.iter().copied());
+    text.extend_from_slice(AFTER);
+    text.into()
 }
 
 #[cfg(test)]

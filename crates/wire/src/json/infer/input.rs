@@ -7,8 +7,9 @@ use nerite_tensor::{DataType, Shape};
 use super::{InferText, Tail};
 use crate::json::fault::{Fault, Malformed};
 use crate::json::lex::Reader;
+use crate::json::limits::DIMS_MAX;
 use crate::json::tensor::{Claim, read_tensor};
-use crate::json::value::{Seen, optional, required};
+use crate::json::value::{Seen, optional, required, short};
 
 /// An input's members, each read or refused where it stood.
 #[derive(Default)]
@@ -82,6 +83,9 @@ fn read_keys(reader: &mut Reader<'_>, keys: &mut Keys) -> Result<(), Malformed> 
 fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, Fault> {
     let mut shape = Shape::new();
     reader.elements(|reader| {
+        if shape.len() == DIMS_MAX {
+            return Err(Status::invalid(format!("a shape has at most {DIMS_MAX} dimensions")).into());
+        }
         // A dimension of 2^63 and more turns negative, which the checks of the shape refuse.
         shape.push(reader.unsigned()? as i64);
         Ok(())
@@ -91,7 +95,7 @@ fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, Fault> {
 
 fn judge(draft: Draft<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<AskInput, Status> {
     check_one_source(&draft)?;
-    let name = required(draft.name, "name")?;
+    let name = short(required(draft.name, "name")?, "name")?;
     let word = required(draft.datatype, "datatype")?;
     let shape = required(draft.shape, "shape")?;
     let claim = Claim { name: &name, datatype: DataType::from_name(&word), shape: &shape, bytes_max: text.bytes_max };
@@ -122,7 +126,7 @@ fn source_elsewhere(keys: Keys, text: &InferText<'_>, tail: &mut Tail<'_>, name:
         return Ok(Source::Inline(data));
     }
     Ok(Source::Region(RegionRef {
-        name: required(keys.region, "shared_memory_region")?,
+        name: short(required(keys.region, "shared_memory_region")?, "shared_memory_region")?,
         offset: optional(keys.offset, "shared_memory_offset")?.unwrap_or_default(),
         byte_size: optional(keys.byte_size, "shared_memory_byte_size")?.unwrap_or_default(),
     }))

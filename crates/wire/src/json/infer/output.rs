@@ -4,7 +4,7 @@ use nerite_request::{AskOutput, RegionRef, SessionRef, Status};
 
 use crate::json::fault::{Fault, Malformed, prefixed};
 use crate::json::lex::Reader;
-use crate::json::value::{Seen, optional, required};
+use crate::json::value::{Seen, optional, required, short};
 
 /// An output asked for, and how it is to be sent.
 #[derive(Debug)]
@@ -60,10 +60,11 @@ fn judge(mut draft: Draft) -> Result<OutputAsk, Status> {
             return Err(Status::invalid("Output can't set both 'shared_memory_region' and 'binary_data'"));
         }
     }
-    let name = required(draft.name, "name")?;
+    let name = short(required(draft.name, "name")?, "name")?;
     let classes = draft.classification.transpose();
     let classes = classes.map_err(|status| prefixed("Unable to set 'classification': ", status))?.unwrap_or_default();
     let region_name = optional(draft.region, "shared_memory_region")?;
+    let region_name = region_name.map(|name| short(name, "shared_memory_region")).transpose()?;
     // Looked at even without a region, as in Triton; without one they mean nothing.
     let offset = optional(draft.offset, "shared_memory_offset")?.unwrap_or_default();
     let byte_size = optional(draft.byte_size, "shared_memory_byte_size")?.unwrap_or_default();
