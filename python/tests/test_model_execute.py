@@ -26,6 +26,18 @@ NO_RESPONSE = "the model returned None for this request, and its response sender
             "    1. c_python_backend_utils.Tensor(arg0: str, arg1: numpy.ndarray)\n\nInvoked with: 'a', [1, 2]\n\n"
             "At:\n  code(1): <module>\n  {file}(17): execute\n",
         ),
+        (
+            "pb_utils.InferenceResponse(error='x')",
+            "TypeError: __init__(): incompatible constructor arguments. The following argument types are supported:\n"
+            "    1. c_python_backend_utils.InferenceResponse(output_tensors: List[c_python_backend_utils.Tensor] = [], "
+            "error: c_python_backend_utils.TritonError = None, parameters: object = None)\n\nInvoked with: kwargs: error='x'\n\n"
+            "At:\n  code(1): <module>\n  {file}(17): execute\n",
+        ),
+        (
+            "pb_utils.InferenceResponse([None])",
+            "TritonModelException: Output tensor for inference response should not be empty.\n\nAt:\n  code(1): <module>\n"
+            "  {file}(17): execute\n",
+        ),
         ("ret = 5", "Expected a list in the execute return, found type '<class 'int'>'."),
         ("ret = ()", "Expected a list in the execute return, found type '<class 'tuple'>'."),
         (
@@ -125,6 +137,14 @@ def test_one_request_of_a_batch_may_fail_alone(start):  # noqa: F811
     responses = obey(server, code, count=3)["responses"]
     assert [list(one) for one in responses] == [["outputs", "parameters"], ["error"], ["error"]]
     assert responses[2]["error"] == ["INTERNAL", NO_RESPONSE]
+
+
+def test_what_was_sent_before_the_model_failed_stays_sent(start):  # noqa: F811
+    server = start(OBEDIENT)
+    first, second = obey(server, SEND + "s.send(text('a'), 1); raise ValueError('bad')", count=2)["responses"]
+    assert first == ANSWERED
+    code, text = second["error"]
+    assert (code, text.splitlines()[0]) == ("INTERNAL", "Failed to process the request(s) for model 'm_0', message: ValueError: bad")
 
 
 def test_a_model_sees_what_the_client_said(start):  # noqa: F811
@@ -228,9 +248,9 @@ def test_lengths_that_do_not_add_up_fail_their_request_alone(start, raw, shape, 
     assert server.execute(broken)["responses"] == [responses[1]]
 
 
-def test_arrays_that_are_not_contiguous_or_not_native_are_put_in_order(start):  # noqa: F811
+def test_arrays_that_are_not_contiguous_are_put_in_order(start):  # noqa: F811
     server = start(OBEDIENT)
-    for array in ("np.arange(6, dtype=np.float32).reshape(2, 3).T", "np.arange(6, dtype='>f4').reshape(3, 2)[::-1]"):
+    for array in ("np.arange(6, dtype=np.float32).reshape(2, 3).T", "np.arange(6, dtype='f4').reshape(3, 2)[::-1]"):
         answer = obey(server, f"ret = [pb_utils.InferenceResponse([pb_utils.Tensor('OUT', {array})])]")
         (output,) = answer["responses"][0]["outputs"]
         assert output[1:3] == ["FP32", [3, 2]]

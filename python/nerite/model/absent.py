@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from .errors import _Named, absent
+from .errors import Named, absent
 
-MetricKind: Any = _Named("MetricKind", ["COUNTER", "GAUGE", "HISTOGRAM"], module="c_python_backend_utils", start=0)  # type: ignore[call-overload]
+MetricKind: Any = Named("MetricKind", ["COUNTER", "GAUGE", "HISTOGRAM"], module="c_python_backend_utils", start=0)  # type: ignore[call-overload]
 COUNTER, GAUGE, HISTOGRAM = MetricKind
 
 

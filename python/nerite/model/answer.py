@@ -9,13 +9,18 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 from .channel import Channel, Ended, Side
-from .errors import TritonModelException
+from .errors import TritonModelException, refused_call
 from .memory import Memory, Unmapped
 from .requests import FLAG_FINAL, InferenceResponse, InferenceResponseSender
 from .tensors import DATATYPES, NUMPY_DTYPES, Tensor, encoded, encoded_bytes, write_elements
 
 # From this size on it is worth asking whether the model computed straight into the place.
 _IN_PLACE_BYTES_MIN = 4096
+
+
+_SEND_SIGNATURE = (
+    "self: c_python_backend_utils.InferenceResponseSender, response: c_python_backend_utils.InferenceResponse = None, flags: int = 0"
+)
 
 
 class Refused(Exception):
@@ -97,7 +102,7 @@ class Answer:
         if response is None and flags == 0:
             raise TritonModelException("Inference Response object must be provided when the response flags is set to zero.")
         if response is not None and not isinstance(response, InferenceResponse):
-            raise TypeError(f"send(): expected an InferenceResponse, found type '{type(response)}'")
+            raise refused_call("send", _SEND_SIGNATURE, (response,) if flags == 0 else (response, flags))
         assert self._lock is not None, "the lock is made with the sender"
         with self._lock:
             if self._is_closed:
@@ -193,6 +198,4 @@ class Answer:
 
 def _is_there(array: np.ndarray, view: np.ndarray) -> bool:
     """Whether the array is the memory at the place already."""
-    if not array.flags.c_contiguous or not array.dtype.isnative:
-        return False
-    return bool(array.__array_interface__["data"][0] == view.__array_interface__["data"][0])
+    return array.flags.c_contiguous and bool(array.__array_interface__["data"][0] == view.__array_interface__["data"][0])

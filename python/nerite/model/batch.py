@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 import time
 import weakref
@@ -45,7 +46,7 @@ class ModelFailed(Exception):
     """A rule was broken by the model; the text is for the client."""
 
 
-def execute(model: Any, path: str, talk: Conversation, command: dict[str, Any]) -> dict[str, Any]:
+def execute(model: Any, names: dict[str, str], talk: Conversation, command: dict[str, Any]) -> dict[str, Any]:
     """Answers the command ``execute``: runs the batch through the model and writes its outputs."""
     talk.turn += 1
     wires = command["requests"]
@@ -55,22 +56,32 @@ def execute(model: Any, path: str, talk: Conversation, command: dict[str, Any]) 
         requests = _requests(wires, answers, talk.memory)
         if requests:
             started = time.perf_counter_ns()
-            returned = _run(model, path, requests)
+            returned = _run(model, names, requests)
             spent_us = (time.perf_counter_ns() - started) // 1000
             _collect(returned, requests, talk)
         message = {"responses": [answer.response for answer in answers], "infer_us": spent_us}
     except Ended:
         raise
     except (ModelFailed, Unmapped) as failed:
-        message = {"error": str(failed)}
+        message = _failure(str(failed), answers, names)
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt, too, fail the batch alone
-        message = {"error": told(error)}
+        message = _failure(told(error), answers, names)
     with talk.lock:
         talk.turn += 1
     for answer in answers:
         answer.close()
     message["lost"] = talk.memory.lost(_segments(wires)) if talk.memory.has_regions() else []
     return message
+
+
+def _failure(text: str, answers: list[Answer], names: dict[str, str]) -> dict[str, Any]:
+    """What is answered when the model failed: an error for all, except those that have been answered already."""
+    if all(answer.response is None for answer in answers):
+        return {"error": text}
+    for answer in answers:
+        if answer.response is None:
+            answer.fail("INTERNAL", f"Failed to process the request(s) for model '{names['instance']}', message: {text}")
+    return {"responses": [answer.response for answer in answers], "infer_us": 0}
 
 
 def _requests(wires: list[dict[str, Any]], answers: list[Answer], memory: Memory) -> list[InferenceRequest]:
@@ -93,10 +104,11 @@ def _requests(wires: list[dict[str, Any]], answers: list[Answer], memory: Memory
     return made
 
 
-def _run(model: Any, path: str, requests: list[InferenceRequest]) -> Any:
+def _run(model: Any, names: dict[str, str], requests: list[InferenceRequest]) -> Any:
     """Calls the model; waits if it answers with a coroutine."""
     run = getattr(model, "execute", None)
     if run is None:
+        path = os.path.join(names["version_dir"], names["file"])
         raise ModelFailed(f"Python model {path} does not implement `execute` method.")
     # The list is the model's; ours stays as it is.
     return settled(call(run, requests[:]))

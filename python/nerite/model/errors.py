@@ -24,17 +24,18 @@ def absent(what: str) -> TritonModelException:
     return TritonModelException(f"{what}, which this version of nerite does not have yet")
 
 
-class _Named(enum.Enum):
-    """An enumeration whose members can be had as numbers."""
+class Named(enum.IntEnum):
+    """An enumeration as compiled bindings have them: members equal their numbers, and print as their names."""
 
-    def __int__(self) -> int:
-        return int(self.value)
-
-    __index__ = __int__
+    __str__ = enum.Enum.__str__
+    __format__ = enum.Enum.__format__
 
 
 _CODES = ("UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED")
-_ErrorCode: Any = _Named("__ErrorCode", _CODES, module="c_python_backend_utils", start=0)  # type: ignore[call-overload]
+_ErrorCode: Any = Named("__ErrorCode", _CODES, module="c_python_backend_utils", start=0)  # type: ignore[call-overload]
+
+
+_ERROR_SIGNATURE = "message: str, code: c_python_backend_utils.TritonError.__ErrorCode = <__ErrorCode.INTERNAL: 1>"
 
 
 class TritonError:
@@ -47,10 +48,8 @@ class TritonError:
 
     def __init__(self, message: str, code: Any = _ErrorCode.INTERNAL) -> None:
         if not isinstance(message, str) or not isinstance(code, _ErrorCode):
-            raise refused_arguments(
-                "TritonError", "message: str, code: c_python_backend_utils.TritonError.__ErrorCode = <__ErrorCode.INTERNAL: 1>",
-                (message, code),
-            )
+            given = (message,) if code is _ErrorCode.INTERNAL else (message, code)
+            raise refused_arguments("TritonError", _ERROR_SIGNATURE, given)
         self._message = message
         self._code = code
 
@@ -63,11 +62,23 @@ class TritonError:
         return self._message
 
 
-def refused_arguments(name: str, signature: str, given: tuple[Any, ...]) -> TypeError:
+def refused_arguments(name: str, signature: str, given: tuple[Any, ...] = (), named: Optional[dict[str, Any]] = None) -> TypeError:
     """The error of a constructor that was given what it does not take, as compiled bindings word it."""
+    return _refused("__init__", "constructor", f"c_python_backend_utils.{name}({signature})", given, named)
+
+
+def refused_call(name: str, signature: str, given: tuple[Any, ...]) -> TypeError:
+    """The same of a function."""
+    return _refused(name, "function", f"({signature}) -> None", given, None)
+
+
+def _refused(name: str, kind: str, signature: str, given: tuple[Any, ...], named: Optional[dict[str, Any]]) -> TypeError:
+    parts = [", ".join(map(repr, given))] if given else []
+    if named:
+        parts.append("kwargs: " + ", ".join(f"{key}={value!r}" for key, value in named.items()))
     return TypeError(
-        "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
-        f"    1. c_python_backend_utils.{name}({signature})\n\nInvoked with: {', '.join(map(repr, given))}"
+        f"{name}(): incompatible {kind} arguments. The following argument types are supported:\n"
+        f"    1. {signature}\n\nInvoked with: {'; '.join(parts)}"
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from .errors import _Named
+from .errors import Named, refused_call
 
-LogLevel: Any = _Named("LogLevel", ["INFO", "WARNING", "ERROR", "VERBOSE"], module="c_python_backend_utils", start=0)  # type: ignore[call-overload]
+LogLevel: Any = Named("LogLevel", ["INFO", "WARNING", "ERROR", "VERBOSE"], module="c_python_backend_utils", start=0)  # type: ignore[call-overload]
 
 
 def _printed(level: str, text: str) -> None:
@@ -24,24 +24,33 @@ class Logger:
     @staticmethod
     def log(message: str, level: Any = LogLevel.INFO) -> None:
         """Writes a line of the level."""
+        if not isinstance(message, str) or not isinstance(level, LogLevel):
+            signature = "message: str, level: c_python_backend_utils.Logger.LogLevel = <LogLevel.INFO: 0>"
+            raise refused_call("log", signature, (message,) if level is LogLevel.INFO else (message, level))
         Logger._write(level.name, message)
 
     @staticmethod
     def log_info(message: str) -> None:
         """Writes what is worth knowing."""
-        Logger._write("INFO", message)
+        Logger._line("log_info", "INFO", message)
 
     @staticmethod
     def log_warn(message: str) -> None:
         """Writes a warning."""
-        Logger._write("WARNING", message)
+        Logger._line("log_warn", "WARNING", message)
 
     @staticmethod
     def log_error(message: str) -> None:
         """Writes an error."""
-        Logger._write("ERROR", message)
+        Logger._line("log_error", "ERROR", message)
 
     @staticmethod
     def log_verbose(message: str) -> None:
         """Writes what is only worth knowing when something is being looked for."""
-        Logger._write("VERBOSE", message)
+        Logger._line("log_verbose", "VERBOSE", message)
+
+    @staticmethod
+    def _line(name: str, level: str, message: str) -> None:
+        if not isinstance(message, str):
+            raise refused_call(name, "message: str", (message,))
+        Logger._write(level, message)

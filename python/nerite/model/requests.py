@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 import numpy as np
 
 from .channel import encode
-from .errors import TritonError, TritonModelException, _Named, absent, refused_arguments
+from .errors import Named, TritonError, TritonModelException, absent, refused_arguments
 from .tensors import Tensor
 
 if TYPE_CHECKING:
     from .batch import Answer
 
 FLAG_FINAL = 1
-RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
+RELEASE_RESCHEDULE = 2
 
-MemoryType: Any = _Named(  # type: ignore[call-overload]
+MemoryType: Any = Named(  # type: ignore[call-overload]
     "MemoryType", ["TRITONSERVER_MEMORY_GPU", "TRITONSERVER_MEMORY_CPU"], module="c_python_backend_utils", start=0
 )
 
@@ -41,6 +41,13 @@ class InferenceTrace:
         return None
 
 
+_REQUEST_SIGNATURE = (
+    "request_id: str = '', correlation_id: object = 0, inputs: List[c_python_backend_utils.Tensor], "
+    "requested_output_names: List[str], model_name: str, model_version: int = -1, flags: int = 0, timeout: int = 0, "
+    "preferred_memory: c_python_backend_utils.PreferredMemory, trace: c_python_backend_utils.InferenceTrace, parameters: object = None"
+)
+
+
 class InferenceRequest:
     """One request of a batch. Its arrays are valid until it is answered, in default mode: until ``execute`` returns."""
 
@@ -51,9 +58,9 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: Union[int, str] = 0,
-        inputs: Sequence[Tensor] = (),
-        requested_output_names: Sequence[str] = (),
-        model_name: str = "",
+        inputs: Optional[Sequence[Tensor]] = None,
+        requested_output_names: Optional[Sequence[str]] = None,
+        model_name: Optional[str] = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -61,6 +68,8 @@ class InferenceRequest:
         trace: Optional[InferenceTrace] = None,
         parameters: Optional[dict[str, Any]] = None,
     ) -> None:
+        if inputs is None or requested_output_names is None or model_name is None:
+            raise refused_arguments("InferenceRequest", _REQUEST_SIGNATURE)
         if any(tensor is None for tensor in inputs):
             raise TritonModelException(
                 f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty."
@@ -141,9 +150,7 @@ class InferenceRequest:
     def set_release_flags(self, flags: int) -> None:
         """Says what becomes of the request when it is released; it cannot be scheduled again here."""
         if flags == RELEASE_RESCHEDULE:
-            raise absent("The request was asked to be rescheduled")
-        if flags != RELEASE_ALL:
-            raise TritonModelException("The release flags of a request must be TRITONSERVER_REQUEST_RELEASE_ALL or RESCHEDULE.")
+            raise absent("The model asked for a request to be rescheduled")
 
     def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """An array of this shape and dtype over the place where the output ``name`` will go: what is computed into it (``out=``) and answered
@@ -203,12 +210,14 @@ class InferenceResponse:
         return encode(self._parameters or {})
 
 
-def _refused_response(*given: Any) -> TypeError:
+def _refused_response(outputs: Any, error: Any, parameters: Any) -> TypeError:
     signature = (
         "output_tensors: List[c_python_backend_utils.Tensor] = [], error: c_python_backend_utils.TritonError = None, "
         "parameters: object = None"
     )
-    return refused_arguments("InferenceResponse", signature, given)
+    # How it was called cannot be seen from here; this is how it mostly is.
+    named = {key: value for key, value in (("error", error), ("parameters", parameters)) if value is not None}
+    return refused_arguments("InferenceResponse", signature, () if outputs == () else (outputs,), named)
 
 
 class InferenceResponseSender:
@@ -234,7 +243,7 @@ def checked_parameters(parameters: Any, kinds: tuple[type, ...], names: str) -> 
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
-        raise TritonModelException(f"Expect parameters to be a dict, found type {type(parameters)}")
+        raise TritonModelException(f"Expect N8pybind114dictE, got {type(parameters)}")
     for key, value in parameters.items():
         if not isinstance(key, str):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")

@@ -39,7 +39,7 @@ class Stub:
         self._talk = Conversation(channel, side)
         self._class: Any = None
         self._model: Any = None
-        self._path = ""
+        self._names: dict[str, str] = {}
         self._commands: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "complete": self._complete,
             "initialize": self._initialize,
@@ -81,7 +81,7 @@ class Stub:
         stem, ending = os.path.splitext(model["file"])
         if ending != ".py":
             raise Failed(f"Model name must end with '.py'. Model name is \"{model['file']}\".")
-        self._path = os.path.join(model["version_dir"], model["file"])
+        self._names = model
         sys.path += [model["version_dir"], model["model_dir"]]
         utils._model_dir = model["version_dir"]
         module = f"{model['version']}.{stem}"
@@ -128,7 +128,7 @@ class Stub:
             self._guard_descriptor = None
 
     def _execute(self, command: dict[str, Any]) -> dict[str, Any]:
-        return batch.execute(self._model, self._path, self._talk, command)
+        return batch.execute(self._model, self._names, self._talk, command)
 
     def _ready(self, command: dict[str, Any]) -> dict[str, Any]:
         if not hasattr(self._model, "is_ready"):
@@ -169,7 +169,8 @@ def run(channel: socket.socket, side: socket.socket, guard: Optional[int]) -> No
     # A process that the model forks must not keep the server from seeing that this one ended.
     os.register_at_fork(after_in_child=lambda: (channel.close(), side.close()))
     threading.Thread(target=_leave_with, args=(side,), name=batch.LEAVER, daemon=True).start()
-    sys.modules["triton_python_backend_utils"] = utils
+    utils.__name__ = "triton_python_backend_utils"
+    sys.modules[utils.__name__] = utils
     sys.modules["c_python_backend_utils"] = native
     try:
         Stub(Channel(channel), Side(side), guard).serve()

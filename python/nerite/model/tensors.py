@@ -56,7 +56,7 @@ class Tensor:
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         datatype = DATATYPES.get(numpy_array.dtype.num)
-        if datatype is None:
+        if datatype is None or not numpy_array.dtype.isnative:
             raise TritonModelException("NumPy dtype is not supported.")
         self._name = name
         self.datatype = datatype
