@@ -20,7 +20,6 @@ from witness import (
     SETTLE_S,
     Witness,
     any_door,
-    comes_to,
     descriptors,
     falls_to,
     mapped_leases,
@@ -101,6 +100,16 @@ def mapped_in_children(pid: int) -> int:
     return in_all(lambda child: mapped_objects(child) + mapped_leases(child), processes_of(pid))
 
 
+def open_in(pids) -> list[str]:
+    """What the descriptors of these processes lead to."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for one in os.listdir(f"/proc/{pid}/fd"):
+                found.append(os.readlink(f"/proc/{pid}/fd/{one}").split("[")[0])
+    return sorted(found)
+
+
 # ---------------------------------------------------------------------------------------------- witnesses
 
 
@@ -159,34 +168,55 @@ class Baseline:
 
     descriptors: int
     resident: int
-    child_descriptors: int
+    child_descriptors: list[str]
     child_resident: int
     objects: set[str]
 
 
+def comes_to(look, expected, details=list) -> None:
+    """As the witnesses' own, but it says what it saw."""
+    deadline = time.monotonic() + SETTLE_S
+    while (found := look()) != expected and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if found != expected:
+        pytest.fail(f"{found}, not {expected}: {details()}")
+
+
+def check_no_memory_of_clients(server) -> None:
+    """Neither the server nor a child has a client's region mapped. Said of leases, it would be true a few seconds later: the
+    memory by which server and child exchange what lies elsewhere is of the same make."""
+    assert server.process.poll() is None, f"the server died:\n{server.log_text()[-3000:]}"
+    comes_to(lambda: mapped_objects(server.pid), 0)
+    comes_to(lambda: in_all(mapped_objects, processes_of(server.pid)), 0)
+    assert [path for path in MADE if path.exists()] == []
+
+
+def comes_to_rest(server) -> None:
+    check_no_memory_of_clients(server)
+    comes_to(lambda: mapped_leases(server.pid), 0)
+    comes_to(lambda: mapped_in_children(server.pid), 0)
+
+
 def baseline_of(server) -> Baseline:
+    comes_to_rest(server)
     open_ = settled(lambda: descriptors(server.pid))
     children = processes_of(server.pid)
     return Baseline(
-        open_, settled(lambda: resident(server.pid)), settled(lambda: in_all(descriptors, children)),
+        open_, settled(lambda: resident(server.pid)), settled(lambda: open_in(children)),
         settled(lambda: in_all(resident, children)), set(os.listdir(SHM)),
     )  # fmt: skip
 
 
 def check_left(server, before: Baseline) -> None:
     """Nothing of what was done is left, neither in the server nor in its children."""
-    assert server.process.poll() is None, f"the server died:\n{server.log_text()[-3000:]}"
+    comes_to_rest(server)
     children = processes_of(server.pid)
     comes_to(lambda: descriptors(server.pid), before.descriptors)
-    comes_to(lambda: mapped_objects(server.pid), 0)
-    comes_to(lambda: mapped_leases(server.pid), 0)
-    comes_to(lambda: mapped_in_children(server.pid), 0)
-    comes_to(lambda: in_all(descriptors, children), before.child_descriptors)
+    comes_to(lambda: len(open_in(children)), len(before.child_descriptors), lambda: open_in(children))
     left = falls_to(lambda: resident(server.pid), before.resident + RESIDENT_SLACK)
     slack = CHILD_SLACK * len(children)
     left_in = falls_to(lambda: in_all(resident, children), before.child_resident + slack)
     print(f"resident: {left - before.resident:+,} bytes, children {left_in - before.child_resident:+,}")
-    assert [path for path in MADE if path.exists()] == []
     assert set(os.listdir(SHM)) <= before.objects
 
 
@@ -228,7 +258,10 @@ def victim(launcher, request: pytest.FixtureRequest, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def baseline(victim):
-    return baseline_of(victim)
+    """Taken before the first test, and checked after the last."""
+    found = baseline_of(victim)
+    yield found
+    check_left(victim, found)
 
 
 @pytest.fixture
@@ -240,7 +273,7 @@ def nobody_else_is_harmed(victim, baseline):
         yield found
         each_is_answered_again(found)
     assert processes_of(victim.pid) == before, f"a model's process died:\n{victim.log_text()[-3000:]}"
-    check_left(victim, baseline)
+    check_no_memory_of_clients(victim)
 
 
 @pytest.fixture(params=PROTOCOLS)

@@ -11,6 +11,7 @@ from pythons import (
     SIZE,
     baseline_of,
     check_left,
+    check_no_memory_of_clients,
     everybody,
     in_all,
     lost,
@@ -44,7 +45,9 @@ def victim(launcher, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def baseline(victim):
-    return baseline_of(victim)
+    found = baseline_of(victim)
+    yield found
+    check_left(victim, found)
 
 
 @pytest.fixture(params=PROTOCOLS)
@@ -60,7 +63,7 @@ def nobody_is_harmed(victim, baseline):
     with everybody(victim):
         yield
     assert processes_of(victim.pid) == before, f"a model's process died:\n{victim.log_text()[-3000:]}"
-    check_left(victim, baseline)
+    check_no_memory_of_clients(victim)
 
 
 @pytest.mark.parametrize("model", ["py_identity", "py_copies"])
