@@ -21,7 +21,6 @@ from pythons import (
     baseline,
     door,
     lost,
-    mapped_in_children,
     nobody_else_is_harmed,
     processes_of,
     through,
@@ -90,7 +89,9 @@ def test_strings_in_a_region_that_shrank(door):
     word = struct.pack("<I", 4) + b"abcd"
     with lent(door, SIZE, word * (SIZE // 8)) as made:
         given = [Given("INPUT0", "BYTES", [SIZE // 8], region=(made.name, SIZE, 0))]
-        assert door.infer("py_strings", given).outputs["OUTPUT0"].raw == word * (SIZE // 8)
+        with lent(door, SIZE) as target:
+            door.infer("py_strings", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
+            assert target.read(SIZE) == word * (SIZE // 8)
         os.truncate(made.path, SIZE // 2)
         for _ in range(2):
             with refuses("INVALID_ARG", lost(made, f"has {SIZE // 2} now (touched at offset {SIZE // 2})")):
@@ -214,7 +215,7 @@ def test_a_thousand_registrations_leave_nothing_behind(victim, door):
         soon(lambda: mapped_by_children(victim, made.path.name), 0)
 
 
-def test_many_regions_at_once(victim, door):
+def test_many_regions_at_once(door):
     """More than travel in one packet."""
     with contextlib.ExitStack() as held:
         made = [held.enter_context(lent(door, PAGE, struct.pack("<f", number))) for number in range(60)]
@@ -227,7 +228,6 @@ def test_many_regions_at_once(victim, door):
             given = Given("INPUT0", "FP32", [1], region=(one.name, 4, 0))
             with contextlib.nullcontext() if number % 2 else refuses("INVALID_ARG", lost(one, "has 0 now (touched at ")):
                 door.infer("py_identity", [given])
-    soon(lambda: mapped_in_children(victim.pid) <= 3, True)
 
 
 def test_large_outputs_leave_nothing_behind(door):
@@ -235,6 +235,7 @@ def test_large_outputs_leave_nothing_behind(door):
     with lent(door, 32 << 20) as made:
         for number, size in enumerate([1, 32 << 20, 1 << 10, 16 << 20, 32 << 20, 24 << 20] * 2):
             given = Given("SIZE", "INT64", [1], size.to_bytes(8, "little"))
-            where = [Asked("MADE", (made.name, size, 0))] if number % 2 else None
+            inline = number % 2 == 0 and (door.protocol != "session" or size < 1 << 16)
+            where = None if inline else [Asked("MADE", (made.name, size, 0))]
             raw = door.infer("py_large", [given], where).outputs["MADE"].raw
             assert (made.read(size) if where else raw) == bytes([size % 256]) * size
