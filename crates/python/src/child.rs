@@ -3,15 +3,16 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child as Process, Command, ExitStatus, Stdio};
+use std::process::{Child as Process, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nerite_request::Status;
 use serde_json::Value;
 
 use crate::channel::{Channel, memory_file};
 use crate::guard_library;
+use crate::interpreter::Interpreter;
 use crate::keeper::{Keeper, Side};
 use crate::limits::FINALIZE_MAX;
 use crate::stub;
@@ -27,12 +28,30 @@ pub(crate) struct Child {
 }
 
 /// What a process is started with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Launch {
     /// The interpreter.
-    pub(crate) interpreter: PathBuf,
+    pub(crate) interpreter: Arc<Interpreter>,
     /// How long it may take until it answers its first command.
     pub(crate) start_max: Duration,
+}
+
+impl Launch {
+    /// The reason in the interpreter, if there is one, that a process which began then has gone without an answer.
+    pub(crate) fn blame(&self, silence: &Silence, began: Instant) -> Option<Status> {
+        // One that took all of its time must not get more.
+        let left = self.start_max.saturating_sub(began.elapsed());
+        if matches!(silence, Silence::TimedOut) { None } else { self.interpreter.blame(left) }
+    }
+
+    /// The system gave no process, or it ended before it could be spoken to.
+    pub(crate) fn unstarted(&self, error: io::Error, began: Instant) -> Status {
+        let blame = match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => self.blame(&Silence::Unasked, began),
+            _ => None,
+        };
+        blame.unwrap_or_else(|| self.interpreter.unstarted(error))
+    }
 }
 
 /// Why a process gives no answer.
@@ -61,8 +80,8 @@ impl Child {
     pub(crate) fn start(keeper: &Keeper, launch: &Launch) -> io::Result<Child> {
         let (channel, theirs) = Channel::pair()?;
         let (side, side_theirs) = Side::pair()?;
-        let mut command = Command::new(&launch.interpreter);
-        command.args(["-u", "-c", stub::LAUNCHER]).stdin(Stdio::from(theirs));
+        let mut command = launch.interpreter.command();
+        command.args(["-u", "-c", &launch.interpreter.text(stub::LAUNCHER)]).stdin(Stdio::from(theirs));
         // A terminal's interrupt is for the server, which stops its models itself.
         command.process_group(0);
         let process = keeper.spawn(command)?;
@@ -175,9 +194,4 @@ fn how(status: ExitStatus) -> String {
         (Some(signal), _) => format!("its process was ended by signal {signal}"),
         (None, code) => format!("its process ended with code {}", code.unwrap_or_default()),
     }
-}
-
-/// An interpreter as errors name it.
-pub(crate) fn show(interpreter: &Path) -> String {
-    format!("'{}'", interpreter.display())
 }

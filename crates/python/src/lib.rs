@@ -17,6 +17,7 @@ mod channel;
 mod child;
 mod guard_library;
 mod instance;
+mod interpreter;
 mod keeper;
 mod limits;
 mod model;
@@ -26,4 +27,5 @@ mod settings;
 mod shares;
 mod stub;
 
+pub use interpreter::{PythonFound, find_python};
 pub use runtime::Python;

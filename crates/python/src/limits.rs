@@ -16,5 +16,17 @@ pub const TENSOR_ALIGN: usize = 64;
 pub const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// How long a model's `finalize` may take before its process is killed.
 pub const FINALIZE_MAX: Duration = Duration::from_secs(30);
+/// Bytes that are kept of what an interpreter prints when it is asked what it is.
+pub const SAID_BYTES_MAX: usize = 64 << 10;
+/// Entries of a packed environment; the largest ones in use have a quarter of that.
+pub const ARCHIVE_ENTRIES_MAX: u64 = 1 << 20;
+/// Bytes of a packed environment when unpacked. A larger one is better installed than packed.
+pub const ARCHIVE_BYTES_MAX: u64 = 64 << 30;
+/// Bytes between two entries of a packed environment: its names, which are held in memory.
+pub const ARCHIVE_NAMES_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of one name in a packed environment; Linux takes no longer path.
+pub const ARCHIVE_NAME_BYTES_MAX: usize = 4096;
+/// Directories above a file of a packed environment, and the file: removing them takes a descriptor each.
+pub const ARCHIVE_DEPTH_MAX: usize = 128;
 
 const _: () = assert!(DESCRIPTORS_MAX < 253, "Linux passes no more at once");

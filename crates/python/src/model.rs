@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use nerite_backend::{Instance, InstanceSpec, LoadContext, Model};
 use nerite_config::proto::model_instance_group::Kind;
@@ -11,7 +12,7 @@ use nerite_shm::Pools;
 use serde_json::{Value, json};
 
 use crate::blocks::Blocks;
-use crate::child::{Child, Launch, Silence, show};
+use crate::child::{Child, Launch, Silence};
 use crate::instance::{Live, PythonInstance};
 use crate::keeper::Keeper;
 use crate::shares::Shares;
@@ -50,8 +51,10 @@ impl Model for PythonModel {
 impl Seed {
     /// Starts a process and initializes the model in it.
     pub(crate) fn grow(&self) -> Result<Live, Status> {
-        let mut child = Child::start(&self.keeper, &self.launch).map_err(|error| unstarted(&self.launch, &error))?;
-        let answer = child.first(&self.command, &self.launch).map_err(|silence| self.silent(silence))?;
+        let began = Instant::now();
+        let mut child =
+            Child::start(&self.keeper, &self.launch).map_err(|error| self.launch.unstarted(error, began))?;
+        let answer = child.first(&self.command, &self.launch).map_err(|silence| self.silent(&silence, began))?;
         if let Some(error) = answer.get("error").and_then(Value::as_str) {
             return Err(Status::internal(error));
         }
@@ -64,36 +67,28 @@ impl Seed {
             text("python"),
             text("numpy")
         );
+        self.launch.interpreter.check_version(&text("python"))?;
         child.has_model();
         let shares = Shares::new(Arc::clone(&child.channel), guarded);
         Ok(Live { child, shares })
     }
 
-    fn silent(&self, silence: Silence) -> Status {
+    fn silent(&self, silence: &Silence, began: Instant) -> Status {
+        let (instance, interpreter) = (&self.instance, &self.launch.interpreter);
         match silence {
             Silence::TimedOut => Status::internal(format!(
-                "Timed out occurred while waiting for the stub process. Failed to initialize model instance {} (it had {} \
-                 seconds; --backend-config=python,stub-timeout-seconds gives it more)",
-                self.instance,
+                "Timed out occurred while waiting for the stub process. Failed to initialize model instance {instance} (it had {} \
+                 seconds, with interpreter {interpreter}; --backend-config=python,stub-timeout-seconds gives it more)",
                 self.launch.start_max.as_secs()
             )),
-            Silence::Unasked | Silence::Ended(_) => Status::internal(format!(
-                "Stub process '{}' is not healthy. ({} while it initialized the model, with interpreter {})",
-                self.instance,
-                silence,
-                show(&self.launch.interpreter)
-            )),
+            Silence::Unasked | Silence::Ended(_) => self.launch.blame(silence, began).unwrap_or_else(|| {
+                Status::internal(format!(
+                    "Stub process '{instance}' is not healthy. ({silence} while it initialized the model, with interpreter \
+                     {interpreter})"
+                ))
+            }),
         }
     }
-}
-
-/// The system gave no process.
-pub(crate) fn unstarted(launch: &Launch, error: &std::io::Error) -> Status {
-    Status::internal(format!(
-        "no Python to run the model: the interpreter {} cannot be started: {error}; install Python 3.9 or newer with numpy, or \
-         name one with --backend-config=python,interpreter=<path>",
-        show(&launch.interpreter)
-    ))
 }
 
 /// What every command about a model tells of it.

@@ -1,7 +1,8 @@
 //! Which Python runs a model, and what does its class say of its configuration?
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use nerite_backend::{LoadContext, Model, Runtime};
 use nerite_config::{ModelConfig, from_json, to_json};
@@ -10,8 +11,9 @@ use nerite_shm::{LeaseLimits, Pools};
 use serde_json::{Value, json};
 
 use crate::child::{Child, Launch};
+use crate::interpreter::{Environments, Interpreter};
 use crate::keeper::Keeper;
-use crate::model::{PythonModel, file_name, told, unstarted};
+use crate::model::{PythonModel, file_name, told};
 use crate::settings::Settings;
 
 /// The runtime called `python`.
@@ -21,12 +23,27 @@ pub struct Python {
     pools: OnceLock<Arc<Pools>>,
     /// Made with the first model, so that a server without Python models has no thread for them.
     keeper: Mutex<Option<Keeper>>,
+    /// What models bring along.
+    environments: Environments,
 }
 
 impl Python {
     fn pools(&self) -> &Arc<Pools> {
         let bytes_max = nerite_memory::host_bytes() / 2;
         self.pools.get_or_init(|| Pools::new(LeaseLimits { bytes_max, session_bytes_max: bytes_max }))
+    }
+
+    fn launch(&self, context: &LoadContext) -> Result<Launch, Status> {
+        let Settings { interpreter, start_max } = Settings::read(&context.settings)?;
+        let environment = context.config.parameter("EXECUTION_ENV_PATH");
+        let interpreter = Interpreter::choose(
+            &self.environments,
+            environment,
+            &context.model_dir,
+            interpreter.as_deref(),
+            start_max,
+        )?;
+        Ok(Launch { interpreter: Arc::new(interpreter), start_max })
     }
 
     fn keeper(&self) -> Result<Keeper, Status> {
@@ -56,16 +73,19 @@ impl Runtime for Python {
         if !may_complete(&source) {
             return Ok((*context.config).clone());
         }
-        let launch = launch(context)?;
-        let mut child = Child::start(&self.keeper()?, &launch).map_err(|error| unstarted(&launch, &error))?;
+        let launch = self.launch(context)?;
+        let began = Instant::now();
+        let mut child = Child::start(&self.keeper()?, &launch).map_err(|error| launch.unstarted(error, began))?;
         let config: Value = serde_json::from_str(&to_json(&context.config))
             .map_err(|error| Status::internal(format!("the configuration of '{}': {error}", context.model)))?;
         let command = json!({ "do": "complete", "config": config, "model": told(context, &context.model) }).to_string();
         let answer = child.first(&command, &launch).map_err(|silence| {
-            Status::internal(format!(
-                "Stub process '{}' is not healthy. ({silence} in auto_complete_config)",
-                context.model
-            ))
+            launch.blame(&silence, began).unwrap_or_else(|| {
+                Status::internal(format!(
+                    "Stub process '{}' is not healthy. ({silence} in auto_complete_config, with interpreter {})",
+                    context.model, launch.interpreter
+                ))
+            })
         })?;
         if let Some(error) = answer.get("error").and_then(Value::as_str) {
             return Err(Status::internal(error));
@@ -94,39 +114,10 @@ impl Runtime for Python {
                 context.model
             )));
         }
-        let launch = launch(context)?;
+        let launch = self.launch(context)?;
         let (keeper, pools) = (self.keeper()?, Arc::clone(self.pools()));
         Ok(Arc::new(PythonModel { keeper, pools, launch, context: context.clone() }))
     }
-}
-
-fn launch(context: &LoadContext) -> Result<Launch, Status> {
-    let Settings { interpreter, start_max } = Settings::read(&context.settings)?;
-    let interpreter = match context.config.parameter("EXECUTION_ENV_PATH") {
-        None => interpreter,
-        Some(environment) => in_environment(environment, &context.model_dir)?,
-    };
-    Ok(Launch { interpreter, start_max })
-}
-
-/// The interpreter of an environment that a model brings.
-fn in_environment(named: &str, model_dir: &Path) -> Result<PathBuf, Status> {
-    let path = PathBuf::from(named.replace("$$TRITON_MODEL_DIRECTORY", &model_dir.display().to_string()));
-    if path.is_file() {
-        return Err(Status::unsupported(format!(
-            "EXECUTION_ENV_PATH '{}' is a file; packed environments are not unpacked by this version of nerite: unpack it \
-             and name its directory",
-            path.display()
-        )));
-    }
-    let interpreter = path.join("bin/python3");
-    if interpreter.exists() {
-        return Ok(interpreter);
-    }
-    Err(Status::invalid(format!(
-        "EXECUTION_ENV_PATH '{}' has no bin/python3; name the directory of a Python environment",
-        path.display()
-    )))
 }
 
 /// The class's source. Whoever finds none should hear where it was looked for.

@@ -9,8 +9,8 @@ use nerite_request::Status;
 /// `--backend-config=python,<key>=<value>`, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// `interpreter`: the Python of models that bring none; else `python3` on the path.
-    pub(crate) interpreter: PathBuf,
+    /// `interpreter`: the Python of models that bring none, where the operator names one.
+    pub(crate) interpreter: Option<PathBuf>,
     /// `stub-timeout-seconds`: how long a model may take to initialize.
     pub(crate) start_max: Duration,
 }
@@ -36,7 +36,7 @@ impl Settings {
         }
         number(settings, "shm_message_queue_size", 1000)?;
         check_prefix(settings.get("shm-region-prefix-name").map(String::as_str))?;
-        let interpreter = settings.get("interpreter").map_or_else(|| "python3".into(), PathBuf::from);
+        let interpreter = settings.get("interpreter").map(PathBuf::from);
         Ok(Settings { interpreter, start_max: Duration::from_secs(seconds as u64) })
     }
 }

@@ -1,0 +1,206 @@
+//! Which Python runs a model?
+//!
+//! ```text
+//!   EXECUTION_ENV_PATH ─► Environments: a directory, or an archive unpacked once ─► activation ─┐
+//!   interpreter=…, VIRTUAL_ENV, PATH ─► search ────────────────────────────────────────────────┴─► Interpreter ─► process
+//!                                                   why did it give no answer? ◄─ probe ◄─────────────┘
+//! ```
+//!
+//! Choosing starts nothing: who starts a server without Python models pays nothing. Only an interpreter that failed to run a
+//! model is asked what it is, so that the error can name the cure.
+
+mod activation;
+mod archive;
+mod bounded;
+mod environments;
+mod look;
+mod probe;
+mod search;
+
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nerite_request::Status;
+
+pub(crate) use environments::Environments;
+pub use look::{PythonFound, find_python};
+use probe::{Fault, VERSION_MIN, version};
+use search::Surroundings;
+
+/// What `python` is asked to do before it runs the stub, in an environment whose libraries were put first for it: programs that
+/// the model starts want the system's.
+const PUT_LIBRARIES_BACK: &str =
+    "import os; os.environ['LD_LIBRARY_PATH'] = os.environ['LD_LIBRARY_PATH'].partition(':')[2]\n";
+
+/// A Python, and how it is started.
+#[derive(Clone, Debug)]
+pub(crate) struct Interpreter {
+    program: PathBuf,
+    origin: Origin,
+    /// What activating its environment changes; nothing for the user's own interpreter.
+    variables: Vec<(&'static str, Option<OsString>)>,
+    /// Keeps its files as long as somebody may start it.
+    _unpacked: Option<Arc<environments::Unpacked>>,
+}
+
+/// Who named the interpreter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The model's parameter, as it was given.
+    Environment(String),
+    /// `--backend-config=python,interpreter=`.
+    Setting,
+    /// An activated virtual environment.
+    VirtualEnv,
+    /// `python3` on the PATH.
+    Path,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Environment(named) => write!(f, "of EXECUTION_ENV_PATH '{named}'"),
+            Origin::Setting => f.write_str("named by --backend-config=python,interpreter"),
+            Origin::VirtualEnv => f.write_str("of the environment in VIRTUAL_ENV"),
+            Origin::Path => f.write_str("python3 on the PATH"),
+        }
+    }
+}
+
+impl Interpreter {
+    /// The one for a model: that of its environment, else the operator's, else that of an activated environment, else the one on
+    /// the PATH.
+    pub(crate) fn choose(
+        environments: &Environments,
+        environment: Option<&str>,
+        model_dir: &Path,
+        setting: Option<&Path>,
+        start_max: Duration,
+    ) -> Result<Interpreter, Status> {
+        let surroundings = Surroundings::of_process();
+        if let Some(named) = environment.filter(|named| !named.is_empty()) {
+            return environments.interpreter(named, model_dir, &surroundings, start_max);
+        }
+        let (program, origin) = surroundings.find(setting).map_err(|missing| none(&missing))?;
+        Ok(Interpreter { program, origin, variables: Vec::new(), _unpacked: None })
+    }
+
+    /// What starts it, without arguments.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        for (name, value) in &self.variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+    }
+
+    /// The text to run, with what must come before it in this environment.
+    pub(crate) fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if self.variables.iter().any(|(name, _)| *name == "LD_LIBRARY_PATH") {
+            return format!("{PUT_LIBRARIES_BACK}{text}").into();
+        }
+        text.into()
+    }
+
+    /// The program.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Why it ran no model, if it is the interpreter's fault: found by asking it, for at most so long.
+    pub(crate) fn blame(&self, at_most: Duration) -> Option<Status> {
+        if at_most.is_zero() {
+            return None;
+        }
+        self.probe(at_most).err().map(|fault| self.accuse(&fault))
+    }
+
+    /// Says that it cannot be started.
+    pub(crate) fn unstarted(&self, error: std::io::Error) -> Status {
+        self.accuse(&Fault::Unstartable(error))
+    }
+
+    /// Refuses a Python that ran the stub, but is older than what is promised to work.
+    pub(crate) fn check_version(&self, python: &str) -> Result<(), Status> {
+        match version(python) {
+            Some(found) if found < VERSION_MIN => Err(self.accuse(&Fault::Old(python.to_owned()))),
+            _ => Ok(()),
+        }
+    }
+
+    fn probe(&self, at_most: Duration) -> Result<probe::Answer, Fault> {
+        probe::ask(self.command(), at_most)
+    }
+
+    fn accuse(&self, fault: &Fault) -> Status {
+        let (program, origin) = (self.program.display(), &self.origin);
+        let cure = fault.cure(&self.program, origin);
+        none(&format!("'{program}' ({origin}) {fault}; {cure}"))
+    }
+}
+
+impl fmt::Display for Interpreter {
+    /// As errors name it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}' ({})", self.program.display(), self.origin)
+    }
+}
+
+fn none(why: &str) -> Status {
+    Status::internal(format!("no Python to run the model: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn made(variables: Vec<(&'static str, Option<OsString>)>) -> Interpreter {
+        Interpreter { program: "/p/bin/python3".into(), origin: Origin::Setting, variables, _unpacked: None }
+    }
+
+    #[track_caller]
+    fn check(python: &str, refused: Option<&str>) {
+        let found = made(Vec::new()).check_version(python).map_err(|status| status.message).err();
+        assert_eq!(found.as_deref(), refused, "{python}");
+    }
+
+    #[test]
+    fn a_python_older_than_promised_is_refused_by_name() {
+        check("3.9.0", None);
+        check("3.14.0", None);
+        check("unknown", None);
+        check(
+            "3.8.18",
+            Some(
+                "no Python to run the model: '/p/bin/python3' (named by --backend-config=python,interpreter) is Python 3.8.18, and \
+                 models need 3.9 or newer; name a newer one with --backend-config=python,interpreter=<path>",
+            ),
+        );
+        let environment = Interpreter { origin: Origin::Environment("env.tar.gz".into()), ..made(Vec::new()) };
+        let message = environment.check_version("2.7.18").unwrap_err().message;
+        assert!(message.ends_with("; make the environment with a newer one"), "{message}");
+    }
+
+    #[test]
+    fn libraries_that_were_put_first_are_put_back_before_the_model_runs() {
+        assert_eq!(made(Vec::new()).text("run()"), "run()");
+        let conda = made(vec![("LD_LIBRARY_PATH", Some("/e/lib:/usr/x".into()))]);
+        assert_eq!(conda.text("run()"), format!("{PUT_LIBRARIES_BACK}run()"));
+        let Ok((python, _)) = Surroundings::of_process().find(None) else { return };
+        for (given, left) in [("/e/lib:/usr/x:/y", "/usr/x:/y"), ("/e/lib", "")] {
+            let text = conda.text("import os; print(os.environ['LD_LIBRARY_PATH'], end='')");
+            let output = Command::new(&python).args(["-c", &text]).env("LD_LIBRARY_PATH", given).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), left);
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Which Python would a shell start?
+
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::Origin;
+
+/// The value of an environment variable that is set and not empty.
+type Variables = Box<dyn Fn(&str) -> Option<OsString>>;
+
+/// What the search depends on.
+pub(super) struct Surroundings {
+    variable: Variables,
+    /// The directory that the server was started in.
+    current: PathBuf,
+}
+
+impl Surroundings {
+    /// Those of the server.
+    pub(super) fn of_process() -> Surroundings {
+        Surroundings {
+            variable: Box::new(|name| std::env::var_os(name).filter(|value| !value.is_empty())),
+            current: std::env::current_dir().unwrap_or_default(),
+        }
+    }
+
+    /// A variable's value.
+    pub(super) fn variable(&self, name: &str) -> Option<OsString> {
+        (self.variable)(name)
+    }
+
+    /// The interpreter: `setting`, else that of an activated environment, else `python3` on the PATH. What is set is believed
+    /// without a look: a mistake there should be told, not passed over. An error says where it was looked.
+    pub(super) fn find(&self, setting: Option<&Path>) -> Result<(PathBuf, Origin), String> {
+        if let Some(named) = setting {
+            return self.named(named).map(|program| (program, Origin::Setting));
+        }
+        if let Some(root) = self.variable("VIRTUAL_ENV")
+            && let Some(program) = python_below(&self.current.join(root))
+        {
+            return Ok((program, Origin::VirtualEnv));
+        }
+        self.on_path("python3").map(|program| (program, Origin::Path)).ok_or_else(|| {
+            let environment = match self.variable("VIRTUAL_ENV") {
+                Some(root) => format!("none in VIRTUAL_ENV ({})", root.display()),
+                None => "no virtual environment is active".to_owned(),
+            };
+            format!(
+                "there is no python3 on the PATH ({}), and {environment}; install Python 3.9 or newer with numpy, or name one \
+                 with --backend-config=python,interpreter=<path>",
+                self.path()
+            )
+        })
+    }
+
+    /// A path as it is, a bare name as a shell would find it.
+    fn named(&self, named: &Path) -> Result<PathBuf, String> {
+        if named.components().count() != 1 || named.is_absolute() || named == Path::new(".") {
+            return Ok(self.current.join(named));
+        }
+        self.on_path(&named.to_string_lossy()).ok_or_else(|| {
+            format!(
+                "there is no '{}' on the PATH ({}), as --backend-config=python,interpreter asks; name its whole path",
+                named.display(),
+                self.path()
+            )
+        })
+    }
+
+    fn path(&self) -> String {
+        self.variable("PATH").unwrap_or_default().display().to_string()
+    }
+
+    /// The first program of that name; behind a shim of pyenv, the program that the shim would start after a tenth of a second.
+    fn on_path(&self, name: &str) -> Option<PathBuf> {
+        let path = self.variable("PATH")?;
+        let folders = std::env::split_paths(&path).map(|folder| self.current.join(folder));
+        let programs = folders.map(|folder| folder.join(name)).filter(|program| is_program(program));
+        programs.into_iter().find_map(|program| self.behind(&program, name))
+    }
+
+    /// The program itself, or what it stands for. `None` is a shim that stands for what comes later on the PATH.
+    ///
+    /// `crates/ort` looks behind shims as well, for folders of packages of every chosen version: the two share pyenv's layout, and
+    /// no line of code.
+    fn behind(&self, program: &Path, name: &str) -> Option<PathBuf> {
+        let itself = Some(program.to_path_buf());
+        let Some(folder) = program.parent().filter(|folder| folder.ends_with("shims")) else { return itself };
+        let Some(versions) = folder.parent().map(|root| root.join("versions")).filter(|path| path.is_dir()) else {
+            return itself;
+        };
+        for chosen in self.chosen(&versions.with_file_name("version")).split_whitespace() {
+            if chosen == "system" {
+                return None;
+            }
+            let real = version_folder(&versions, chosen).map(|folder| folder.join("bin").join(name));
+            if let Some(real) = real.filter(|real| is_program(real)) {
+                return Some(real);
+            }
+        }
+        itself
+    }
+
+    /// Versions that pyenv was told to use, best first.
+    fn chosen(&self, global: &Path) -> String {
+        if let Some(names) = self.variable("PYENV_VERSION") {
+            return names.to_string_lossy().replace(':', "\n");
+        }
+        let local = self.current.ancestors().map(|folder| folder.join(".python-version"));
+        local.chain([global.to_path_buf()]).find_map(|file| std::fs::read_to_string(file).ok()).unwrap_or_default()
+    }
+}
+
+/// The interpreter of an environment.
+pub(super) fn python_below(root: &Path) -> Option<PathBuf> {
+    ["bin/python3", "bin/python"].into_iter().map(|name| root.join(name)).find(|program| is_program(program))
+}
+
+/// `3.12` stands for the newest 3.12.x that is there.
+fn version_folder(versions: &Path, chosen: &str) -> Option<PathBuf> {
+    let exact = versions.join(chosen);
+    if exact.is_dir() {
+        return Some(exact);
+    }
+    let entries = std::fs::read_dir(versions).into_iter().flatten().flatten();
+    let below = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let patch: u32 = name.strip_prefix(chosen)?.strip_prefix('.')?.parse().ok()?;
+        Some((patch, entry.path()))
+    });
+    below.max().map(|(_, path)| path)
+}
+
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::collections::HashMap;
+
+    use super::*;
+
+    /// A house of programs (`a/python3`), texts (`a/version=3.11.7`) and files that nobody may run (`-a/python3`).
+    fn build(root: &Path, things: &[&str]) {
+        for thing in things {
+            let (name, text) = thing.split_once('=').unwrap_or((thing, ""));
+            let path = root.join(name.trim_start_matches('-'));
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, text).unwrap();
+            let mode = if name.starts_with('-') { 0o644 } else { 0o755 };
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+    }
+
+    /// Paths in `variables`, as in `expect`, are below the house; so is the current directory.
+    #[track_caller]
+    fn check(things: &[&str], variables: &[(&str, &str)], setting: Option<&str>, expect: Result<(&str, Origin), &str>) {
+        let house = tempfile::tempdir().unwrap();
+        let root = house.path().to_path_buf();
+        build(&root, things);
+        let below =
+            |text: &str| text.split(':').map(|p| root.join(p).display().to_string()).collect::<Vec<_>>().join(":");
+        let value = |key: &str, text: &str| if key.starts_with("PYENV") { text.to_owned() } else { below(text) };
+        let variables: HashMap<String, OsString> =
+            variables.iter().map(|(key, text)| ((*key).to_owned(), value(key, text).into())).collect();
+        let variable = Box::new(move |key: &str| variables.get(key).cloned());
+        let found = Surroundings { variable, current: root.clone() }.find(setting.map(Path::new));
+        let found = found.map_err(|missing| missing.replace(&root.display().to_string(), "~"));
+        assert_eq!(found, expect.map(|(path, origin)| (root.join(path), origin)).map_err(str::to_owned));
+    }
+
+    #[test]
+    fn a_setting_comes_before_an_environment_and_that_before_the_path() {
+        let things = ["mine/python3.9", "env/bin/python3", "usr/python3", "usr/python3.12"];
+        let (path, env) = (("PATH", "none:usr"), ("VIRTUAL_ENV", "env"));
+        check(&things, &[path, env], Some("mine/python3.9"), Ok(("mine/python3.9", Origin::Setting)));
+        check(&things, &[path, env], Some("/no/python3"), Ok(("/no/python3", Origin::Setting)));
+        check(&things, &[path, env], Some("python3.12"), Ok(("usr/python3.12", Origin::Setting)));
+        check(&things, &[path, env], None, Ok(("env/bin/python3", Origin::VirtualEnv)));
+        check(&things, &[path, ("VIRTUAL_ENV", "gone")], None, Ok(("usr/python3", Origin::Path)));
+        check(&things, &[path], None, Ok(("usr/python3", Origin::Path)));
+        check(&["env/bin/python"], &[env], None, Ok(("env/bin/python", Origin::VirtualEnv)));
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_no_interpreter() {
+        check(&["-a/python3", "b/python3"], &[("PATH", "a:b")], None, Ok(("b/python3", Origin::Path)));
+        check(&["a/python3/x", "b/python3"], &[("PATH", "a:b")], None, Ok(("b/python3", Origin::Path)));
+    }
+
+    #[test]
+    fn who_finds_none_hears_where_it_was_looked_for() {
+        check(
+            &[],
+            &[("PATH", "a:b")],
+            None,
+            Err(
+                "there is no python3 on the PATH (~/a:~/b), and no virtual environment is active; install Python 3.9 or newer \
+                 with numpy, or name one with --backend-config=python,interpreter=<path>",
+            ),
+        );
+        check(
+            &[],
+            &[("VIRTUAL_ENV", "env")],
+            None,
+            Err(
+                "there is no python3 on the PATH (), and none in VIRTUAL_ENV (~/env); install Python 3.9 or newer with numpy, or \
+                 name one with --backend-config=python,interpreter=<path>",
+            ),
+        );
+        check(
+            &["a/python3"],
+            &[("PATH", "a")],
+            Some("python3.99"),
+            Err(
+                "there is no 'python3.99' on the PATH (~/a), as --backend-config=python,interpreter asks; name its whole path",
+            ),
+        );
+    }
+
+    const PYENV: [&str; 6] = [
+        "py/shims/python3",
+        "py/versions/3.11.7/bin/python3",
+        "py/versions/3.12.9/bin/python3",
+        "py/versions/3.12.10/bin/python3",
+        "usr/python3",
+        "py/version=3.11.7\n",
+    ];
+
+    #[track_caller]
+    fn check_shim(more: &[&str], version: Option<&str>, expect: &str) {
+        let things: Vec<&str> = PYENV.iter().chain(more).copied().collect();
+        let mut variables = vec![("PATH", "py/shims:usr")];
+        variables.extend(version.map(|version| ("PYENV_VERSION", version)));
+        check(&things, &variables, None, Ok((expect, Origin::Path)));
+    }
+
+    #[test]
+    fn behind_a_shim_the_chosen_version_is_started() {
+        check_shim(&[], None, PYENV[1]);
+        check_shim(&[], Some("3.12.9"), PYENV[2]);
+        check_shim(&[], Some("3.12"), PYENV[3]);
+        check_shim(&[], Some("3.13.1:3.11.7"), PYENV[1]);
+        check_shim(&[], Some("system"), PYENV[4]);
+        check_shim(&[".python-version=3.12.9"], None, PYENV[2]);
+        check_shim(&["py/version="], None, PYENV[0]);
+        check_shim(&[], Some("3.13.1"), PYENV[0]);
+    }
+
+    #[test]
+    fn a_folder_that_is_only_called_shims_has_programs() {
+        check(&["my/shims/python3"], &[("PATH", "my/shims")], None, Ok(("my/shims/python3", Origin::Path)));
+    }
+}
