@@ -27,7 +27,7 @@ from witness import MADE, SETTLE_S, any_door, comes_to, lent
 KILLS = int(os.environ.get("NERITE_PYTHON_KILLS", "200"))
 SEED = int(os.environ.get("NERITE_SEED", "1"))
 SIZE = 256 << 10
-LONGEST_LIFE_S = 0.2
+LONGEST_LIFE_S = 0.6
 MODELS = [
     vector("py_killed", "identity", extra=instances(2)),
     vector("py_killed_slowly", "identity", extra=parameters(steps="4", wait_ms="5")),
@@ -66,7 +66,7 @@ class Asker(threading.Thread):
         sent = self.chance.randbytes(size)
         model = self.chance.choice(["py_killed", "py_killed_slowly"])
         try:
-            if self.chance.random() < 0.3:
+            if size < 64 << 10:  # which a session's packet holds
                 assert door.infer(model, [Given("INPUT0", "FP32", [size // 4], sent)]).outputs["OUTPUT0"].raw == sent
             else:
                 made.write(sent)
@@ -94,12 +94,15 @@ def test_processes_that_are_killed_under_load(victim):
                 alive = [pid for pid in processes_of(victim.pid) if pid != spared and state_of(pid) not in "ZX"]
                 if alive:
                     os.kill(chance.choice(alive), signal.SIGKILL)
-                assert all(one.is_alive() for one in [*askers, *witnesses]), "somebody was harmed"
+                harmed = [one.failure for one in [*askers, *witnesses] if not one.is_alive()]
+                assert harmed == []
             for one in askers:
                 seen, deadline = one.answers, time.monotonic() + SETTLE_S
                 while one.is_alive() and one.answers < seen + 5:
                     assert time.monotonic() < deadline, f"nobody answers {one.protocol} any more"
                     time.sleep(0.01)
+            # A process that died is started anew by the next request that is for it.
+            comes_to(lambda: len(processes_of(victim.pid)), 4)
         finally:
             for one in askers:
                 one.ended.set()
@@ -110,10 +113,9 @@ def test_processes_that_are_killed_under_load(victim):
         told = sum(one.errors for one in askers)
         print(f"{KILLS} kills: {sum(one.answers for one in askers)} right answers, {told} requests were told")
     assert told > 0
-    comes_to(lambda: len(processes_of(victim.pid)), 4)
+    assert len(processes_of(victim.pid)) == 4
     assert [state_of(pid) for pid in processes_of(victim.pid) if state_of(pid) in "ZX"] == []
     assert spared in processes_of(victim.pid), "the process of another model was replaced"
-    # The new processes have not been asked as much as the old ones had, so theirs are no more.
     check_left(victim, baseline)
 
 
