@@ -106,7 +106,10 @@ class ModelServer:
             self.channel.sendmsg([text], beside)
 
     def receive(self, end=None):
-        text, beside, _, _ = (end or self.channel).recvmsg(1 << 17, socket.CMSG_SPACE(256))
+        try:
+            text, beside, _, _ = (end or self.channel).recvmsg(1 << 17, socket.CMSG_SPACE(256))
+        except ConnectionResetError:
+            text = b""
         if not text:
             raise EOFError(f"the child is gone: {self.process.wait(5)}\n{self.printed()}")
         assert len(text) <= PACKET_BYTES_MAX

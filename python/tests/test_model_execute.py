@@ -13,7 +13,10 @@ NO_RESPONSE = "the model returned None for this request, and its response sender
     "code, error",
     [
         ("raise ValueError('bad')", "ValueError: bad\n\nAt:\n  code(1): <module>\n  {file}(17): execute\n"),
-        ("def f():\n  raise KeyError('k')\nf()", "KeyError: 'k'\n\nAt:\n  code(2): f\n  code(3): <module>\n  {file}(17): execute\n"),
+        (
+            "def f():\n  raise KeyError('k')\nf()",
+            "KeyError: 'k'\n\nAt:\n  code(2): f\n  code(3): <module>\n  {file}(17): execute\n",
+        ),
         ("raise SystemExit(4)", "SystemExit: 4\n\nAt:\n  code(1): <module>\n  {file}(17): execute\n"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt: <EMPTY MESSAGE>\n\nAt:\n  code(1): <module>\n  {file}(17): execute\n"),
         (
@@ -144,14 +147,17 @@ def test_what_was_sent_before_the_model_failed_stays_sent(start):  # noqa: F811
     first, second = obey(server, SEND + "s.send(text('a'), 1); raise ValueError('bad')", count=2)["responses"]
     assert first == ANSWERED
     code, text = second["error"]
-    assert (code, text.splitlines()[0]) == ("INTERNAL", "Failed to process the request(s) for model 'm_0', message: ValueError: bad")
+    assert (code, text.splitlines()[0]) == (
+        "INTERNAL",
+        "Failed to process the request(s) for model 'm_0', message: ValueError: bad",
+    )
 
 
 def test_a_model_sees_what_the_client_said(start):  # noqa: F811
     server = start(OBEDIENT)
     code = (
-        "out = [request.request_id(), request.correlation_id(), request.flags(), request.timeout(), request.requested_output_names(),"
-        "request.trace().get_context(), [t.name() for t in request.inputs()], request.inputs()[0].shape(), "
+        "out = [request.request_id(), request.correlation_id(), request.flags(), request.timeout(), "
+        "request.requested_output_names(), request.trace().get_context(), [t.name() for t in request.inputs()], request.inputs()[0].shape(), "
         "request.inputs()[0].triton_dtype(), request.inputs()[0].is_cpu(), request.inputs()[0].as_numpy().tolist()]"
     )
     memory = server.memory(4096)
@@ -280,7 +286,9 @@ def test_a_place_that_is_too_small_is_exchanged(start):  # noqa: F811
     server.on_need = on_need
     array = np.arange(100, dtype=np.float32)
     inputs = [given(memory, "IN", array)]
-    requests = [server.request(inputs, [["OUT", *place]]) for place in ([1, 4096, 400, False], [1, 4096, 399, False], [None, 0, 0, False])]
+    requests = [
+        server.request(inputs, [["OUT", *place]]) for place in ([1, 4096, 400, False], [1, 4096, 399, False], [None, 0, 0, False])
+    ]
     responses = server.execute(*requests)["responses"]
     assert asked == [(1, "OUT", 400), (2, "OUT", 400)]
     assert [one["outputs"][0][3] for one in responses] == [1, 2, 3]
@@ -304,7 +312,9 @@ def test_a_place_that_cannot_be_had_fails_its_request_alone(start):  # noqa: F81
     memory = server.memory(4096)
     inputs = [given(memory, "IN", np.zeros(10, np.float32))]
     server.on_need = lambda *_: {"error": "no memory for output 'OUT'"}
-    responses = server.execute(server.request(inputs, [["OUT", None, 0, 0, False]]), server.request(inputs, [["OUT", 1, 0, 40, True]]))
+    responses = server.execute(
+        server.request(inputs, [["OUT", None, 0, 0, False]]), server.request(inputs, [["OUT", 1, 0, 40, True]])
+    )
     assert responses["responses"][0] == {"error": ["INTERNAL", "no memory for output 'OUT'"]}
     assert "outputs" in responses["responses"][1]
 

@@ -1,7 +1,6 @@
 """Does a model's process outlive a client that takes its memory away, and does it say what was lost?"""
 
 import os
-import signal
 
 import numpy as np
 import pytest
@@ -64,7 +63,9 @@ def test_strings_that_were_taken_away_fail_their_request(guarded):
     server = guarded(IDENTITY)
     region, own = server.memory(1 << 16, is_region=True), server.memory(1 << 16)
     os.truncate(region.descriptor, PAGE)
-    answer = server.execute(server.request([["IN", "BYTES", [2], region.segment, 2 * PAGE, 12]], [["OUT", own.segment, 0, 64, False]]))
+    answer = server.execute(
+        server.request([["IN", "BYTES", [2], region.segment, 2 * PAGE, 12]], [["OUT", own.segment, 0, 64, False]])
+    )
     # Zeros are lengths of zero, and there are more of them than elements.
     assert answer["responses"][0]["error"][0] == "INVALID_ARG"
     assert answer["lost"] == [[region.segment, 2 * PAGE]]
@@ -86,12 +87,6 @@ def test_a_region_that_is_forgotten_is_unmapped_with_the_last_array(guarded):
     assert mapped() == 1
     obey(server, "self.kept = None", outputs=[])
     assert mapped() == 0
-
-
-def test_the_system_ends_a_process_without_its_server_even_in_compiled_code(guarded):
-    server = guarded(OBEDIENT)
-    get = "import ctypes; n = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(n)); out = n.value"  # PR_GET_PDEATHSIG
-    assert read_text(server, obey(server, get)) == str(signal.SIGKILL.value)
 
 
 def test_a_guard_that_cannot_be_loaded_is_not_there(start, tmp_path):  # noqa: F811

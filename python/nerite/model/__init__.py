@@ -1,9 +1,11 @@
 """How does a model that is a Python class run in a process of the user's own interpreter?
 
-What is here runs there: nerite starts ``python -u -c`` with :mod:`launch` as the text, and sends the other modules over the socket it
-left as standard input, so that nothing has to be installed for them (``docs/python.md`` has the wire). numpy is all they need.
+What is here runs there: nerite starts ``python -u -c`` with :mod:`launch` as the text, and sends the other modules over the
+socket that the process finds as standard input, so that nothing has to be installed (``docs/python.md`` has the wire).
+numpy is all they need.
 
-* :mod:`.utils` is what a model imports as ``triton_python_backend_utils``; it can be imported without a server, too, to test a model.
-* :mod:`.stub` answers the server's commands; :mod:`.batch` is one execution.
+* :mod:`.utils` is what a model imports as ``triton_python_backend_utils``; it can be imported without a server, too, to test
+  a model.
+* :mod:`.stub` answers the server's commands; :mod:`.batch` is one execution, :mod:`.answer` the response of one request.
 * :mod:`.channel` speaks with the server, :mod:`.memory` maps what it shares.
 """

@@ -6,7 +6,14 @@ from typing import Any, Optional
 
 from .errors import Named, absent
 
-MetricKind: Any = Named("MetricKind", ["COUNTER", "GAUGE", "HISTOGRAM"], module="c_python_backend_utils", start=0)  # type: ignore[call-overload]
+
+class MetricKind(Named):
+    """What a metric counts."""
+
+    __module__ = "c_python_backend_utils"
+    COUNTER, GAUGE, HISTOGRAM = range(3)
+
+
 COUNTER, GAUGE, HISTOGRAM = MetricKind
 
 

@@ -19,7 +19,8 @@ _IN_PLACE_BYTES_MIN = 4096
 
 
 _SEND_SIGNATURE = (
-    "self: c_python_backend_utils.InferenceResponseSender, response: c_python_backend_utils.InferenceResponse = None, flags: int = 0"
+    "self: c_python_backend_utils.InferenceResponseSender, "
+    "response: c_python_backend_utils.InferenceResponse = None, flags: int = 0"
 )
 
 

@@ -158,7 +158,7 @@ def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation
 
 
 def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], talk: Conversation) -> None:
-    """Waits for a response that a thread of the model's may still send: as long as it has the request or its sender, and a thread."""
+    """Waits for a response that may still be sent: as long as the model has the request or its sender, and a thread."""
     deadline = time.monotonic() + LATE_RESPONSE_S
     with talk.news:
         while answer.response is None:

@@ -88,7 +88,7 @@ class Side:
         self._lock = threading.Lock()
 
     def log(self, level: str, text: str) -> None:
-        """Hands a line to the server's log. A server that is behind gets it by standard error, for a model never waits for its log."""
+        """Hands a line to the server's log. If the server is behind, it is printed: no model waits for its log."""
         try:
             with self._lock:
                 self._channel.send({"log": [level, text]}, socket.MSG_DONTWAIT)

@@ -1,7 +1,7 @@
 """How does a tensor pass to and from other libraries without numpy?
 
-By DLPack's capsules, in its first layout (``DLManagedTensor``), which every library reads. numpy itself knows no BF16 and exports no memory
-that is read-only, so the structures are made here.
+By DLPack's capsules, in its first layout (``DLManagedTensor``), which every library reads. numpy itself knows no BF16 and
+exports no memory that is read-only, so the structures are made here.
 
     DLManagedTensor:  data | device type, id | dimensions | code, bits, lanes | shape | strides | byte offset | context | deleter
 """
@@ -72,21 +72,24 @@ _pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 _lent: dict[int, tuple[Any, ...]] = {}
 
 
-@_Deleter
 def _give_back(managed: Any) -> None:
     _lent.pop(ctypes.addressof(managed.contents), None)
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _destroy(capsule: int) -> None:
     """A capsule that nobody consumed is gone."""
     if _is_named(capsule, _NAME):
         _lent.pop(_pointer(capsule, _NAME), None)
 
 
+# What C calls.
+_deleter = _Deleter(_give_back)
+_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
+
+
 def exported(array: np.ndarray, datatype: str) -> Any:
-    """A capsule over the elements. Over a copy of them if they are read-only: DLPack's first layout has no word for that, and to write to
-    an input would write to the client's memory.
+    """A capsule over the elements. Over a copy of them if they are read-only: DLPack's first layout has no word for that,
+    and to write to an input would be to write to the client's memory.
     """
     if datatype == "BYTES":
         raise TritonModelException("DLPack does not have support for string tensors.")
@@ -97,10 +100,10 @@ def exported(array: np.ndarray, datatype: str) -> Any:
     dims = (ctypes.c_int64 * count)(*array.shape)
     strides = (ctypes.c_int64 * count)(*(stride // array.itemsize for stride in array.strides))
     address = array.__array_interface__["data"][0]
-    managed = _Managed(address, _DEVICE_CPU, 0, count, code, bits, 1, dims, strides, 0, None, _give_back)
+    managed = _Managed(address, _DEVICE_CPU, 0, count, code, bits, 1, dims, strides, 0, None, _deleter)
     at = ctypes.addressof(managed)
     _lent[at] = (managed, dims, strides, array)
-    return _new(at, _NAME, ctypes.cast(_destroy, ctypes.c_void_p))
+    return _new(at, _NAME, ctypes.cast(_destructor, ctypes.c_void_p))
 
 
 class _Borrowed:
@@ -125,7 +128,8 @@ def imported(tensor: Any) -> tuple[str, np.ndarray]:
     if type(tensor).__name__ != "PyCapsule":
         if not (hasattr(tensor, "__dlpack__") and hasattr(tensor, "__dlpack_device__")):
             raise TritonModelException(
-                "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and `__dlpack_device__` attributes"
+                "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
+                "`__dlpack_device__` attributes"
             )
         _check_device(int(tensor.__dlpack_device__()[0]))
         tensor = tensor.__dlpack__()
@@ -138,17 +142,26 @@ def imported(tensor: Any) -> tuple[str, np.ndarray]:
         raise TritonModelException("DLPack tensor type is not supported.")
     datatype, typestr = found
     shape = tuple(managed.shape[: managed.dimensions])
-    expected = 1
-    for axis in reversed(range(len(shape))):
-        if managed.strides and shape[axis] > 1 and managed.strides[axis] != expected:
-            raise TritonModelException(
-                "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
-            )
-        expected *= shape[axis]
+    if not _is_contiguous(managed, shape):
+        raise TritonModelException(
+            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
+        )
     # From here on the tensor is ours to give back.
     _set_name(tensor, _USED_NAME)
     owner = _Borrowed(managed, shape, typestr)
-    return datatype, np.asarray(owner) if expected else np.empty(shape, typestr)
+    return datatype, np.empty(shape, typestr) if 0 in shape else np.asarray(owner)
+
+
+def _is_contiguous(managed: _Managed, shape: tuple[int, ...]) -> bool:
+    """Whether the elements lie back to back, the last axis first. Where there are none, or no strides, they do."""
+    if not managed.strides or 0 in shape:
+        return True
+    expected = 1
+    for axis in reversed(range(len(shape))):
+        if shape[axis] > 1 and managed.strides[axis] != expected:
+            return False
+        expected *= shape[axis]
+    return True
 
 
 def _check_device(kind: int) -> None:

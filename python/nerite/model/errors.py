@@ -27,14 +27,21 @@ def absent(what: str) -> TritonModelException:
 class Named(enum.IntEnum):
     """An enumeration as compiled bindings have them: members equal their numbers, and print as their names."""
 
-    __str__ = enum.Enum.__str__
-    __format__ = enum.Enum.__format__
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+    def __format__(self, specification: str) -> str:
+        return format(str(self), specification)
 
 
-_CODES = ("UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED")
-_ErrorCode: Any = Named("__ErrorCode", _CODES, module="c_python_backend_utils", start=0)  # type: ignore[call-overload]
+class _ErrorCode(Named):
+    """The codes of a :class:`TritonError`."""
+
+    __module__ = "c_python_backend_utils"
+    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
 
 
+_ErrorCode.__name__ = _ErrorCode.__qualname__ = "__ErrorCode"
 _ERROR_SIGNATURE = "message: str, code: c_python_backend_utils.TritonError.__ErrorCode = <__ErrorCode.INTERNAL: 1>"
 
 

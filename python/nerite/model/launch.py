@@ -1,44 +1,36 @@
-"""How does a child get the modules it runs, without a file of theirs anywhere? Over its standard input, in the first packet."""
+"""How does a child get the modules it runs, without a file of theirs anywhere? In the first packet on its standard input."""
 
 import json
 import os
 import socket
 import sys
+from typing import Any
 
 
 class Given:
-    """Imports the modules that the server sent."""
+    """Imports the modules that the server sent, and shows their lines to tracebacks."""
 
-    sources = {}
+    def __init__(self, sources: "dict[str, str]") -> None:
+        self.get_source = sources.get
 
-    def find_spec(name, path=None, target=None):
-        if name in Given.sources:
-            is_package = any(other.startswith(name + ".") for other in Given.sources)
-            return type(sys.__spec__)(name, Given, is_package=is_package)
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        return type(sys.__spec__)(name, self, is_package="." not in name) if self.get_source(name) is not None else None
 
-    def create_module(spec):
+    def create_module(self, spec: Any) -> None:
         return None
 
-    def exec_module(module):
-        exec(compile(Given.sources[module.__name__], f"<nerite>/{module.__name__}.py", "exec"), module.__dict__)
-
-    def get_source(name):  # what a traceback shows
-        return Given.sources.get(name)
+    def exec_module(self, module: Any) -> None:
+        exec(compile(self.get_source(module.__name__, ""), f"<nerite>/{module.__name__}.py", "exec"), module.__dict__)
 
 
-def main():
-    channel = socket.socket(fileno=os.dup(0))
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    text, beside, _, _ = channel.recvmsg(1 << 16, socket.CMSG_SPACE(256), socket.MSG_CMSG_CLOEXEC)
-    descriptors = [one for _, _, data in beside for one in memoryview(data).cast("i")]
-    first = json.loads(text or sys.exit())
-    if "long" in first:
-        with open(descriptors.pop(0), "rb") as file:
-            first = json.loads(os.pread(file.fileno(), first["long"], 0))
-    Given.sources = first["modules"]
-    sys.meta_path.insert(0, Given)
-    run = getattr(__import__(first["main"], fromlist=["run"]), "run")
-    run(channel, socket.socket(fileno=descriptors[0]), descriptors[1] if len(descriptors) > 1 else None)
-
-
-main()
+channel = socket.socket(fileno=os.dup(0))
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+text, beside, _, _ = channel.recvmsg(1 << 16, socket.CMSG_SPACE(256), socket.MSG_CMSG_CLOEXEC)
+descriptors = [one for _, _, some in beside for one in memoryview(some).cast("i")]
+first = json.loads(text or sys.exit())
+if "long" in first:
+    with open(descriptors.pop(0), "rb") as file:
+        first = json.loads(os.pread(file.fileno(), first["long"], 0))
+sys.meta_path.insert(0, Given(first["modules"]))
+main = __import__(first["main"], fromlist=["run"])
+main.run(channel, socket.socket(fileno=descriptors[0]), *descriptors[1:])

@@ -6,7 +6,12 @@ from typing import Any, Callable
 
 from .errors import Named, refused_call
 
-LogLevel: Any = Named("LogLevel", ["INFO", "WARNING", "ERROR", "VERBOSE"], module="c_python_backend_utils", start=0)  # type: ignore[call-overload]
+
+class LogLevel(Named):
+    """How much a line matters."""
+
+    __module__ = "c_python_backend_utils"
+    INFO, WARNING, ERROR, VERBOSE = range(4)
 
 
 def _printed(level: str, text: str) -> None:

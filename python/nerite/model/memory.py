@@ -1,19 +1,17 @@
 """Where does the memory lie that the server shares with this process?
 
-A segment is a piece of a file that the server handed over. Its mapping goes when the last array over it is gone, never before: numpy keeps
-the mapping's owner alive, and to forget a segment is to drop our own reference.
+A segment is a piece of a file that the server handed over. Its mapping goes when the last array over it is gone, never
+before: numpy keeps the mapping's owner alive, and to forget a segment is to drop our own reference.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import signal
 from typing import Any, Iterable, Optional
 
 import numpy as np
 
-_PR_SET_PDEATHSIG = 1
 _PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
 
 
@@ -37,8 +35,6 @@ class Guard:
         self.lost_at = library.nerite_guard_lost_at
         self.lost_at.restype = ctypes.c_ssize_t
         self.lost_at.argtypes = (ctypes.c_void_p,)
-        # Whatever the model does: a process without its server ends, even in the midst of compiled code.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         code = library.nerite_guard_install()
         if code:
             raise OSError(code, os.strerror(code))

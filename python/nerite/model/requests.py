@@ -11,14 +11,17 @@ from .errors import Named, TritonError, TritonModelException, absent, refused_ar
 from .tensors import Tensor
 
 if TYPE_CHECKING:
-    from .batch import Answer
+    from .answer import Answer
 
 FLAG_FINAL = 1
 RELEASE_RESCHEDULE = 2
 
-MemoryType: Any = Named(  # type: ignore[call-overload]
-    "MemoryType", ["TRITONSERVER_MEMORY_GPU", "TRITONSERVER_MEMORY_CPU"], module="c_python_backend_utils", start=0
-)
+
+class MemoryType(Named):
+    """Where a tensor's memory is."""
+
+    __module__ = "c_python_backend_utils"
+    TRITONSERVER_MEMORY_GPU, TRITONSERVER_MEMORY_CPU = range(2)
 
 
 class PreferredMemory:
@@ -44,7 +47,8 @@ class InferenceTrace:
 _REQUEST_SIGNATURE = (
     "request_id: str = '', correlation_id: object = 0, inputs: List[c_python_backend_utils.Tensor], "
     "requested_output_names: List[str], model_name: str, model_version: int = -1, flags: int = 0, timeout: int = 0, "
-    "preferred_memory: c_python_backend_utils.PreferredMemory, trace: c_python_backend_utils.InferenceTrace, parameters: object = None"
+    "preferred_memory: c_python_backend_utils.PreferredMemory, trace: c_python_backend_utils.InferenceTrace, "
+    "parameters: object = None"
 )
 
 
@@ -107,11 +111,12 @@ class InferenceRequest:
 
     def request_id(self) -> str:
         """What the client called the request."""
-        return self._wire["id"]
+        return str(self._wire["id"])
 
     def correlation_id(self) -> Union[int, str]:
         """The sequence that the request belongs to; 0 for none."""
-        return self._wire["correlation"]
+        correlation: Union[int, str] = self._wire["correlation"]
+        return correlation
 
     def flags(self) -> int:
         """The sequence flags."""
@@ -123,7 +128,7 @@ class InferenceRequest:
 
     def timeout(self) -> int:
         """The request's timeout in µs; 0 for none."""
-        return self._wire["timeout"]
+        return int(self._wire["timeout"])
 
     def parameters(self) -> str:
         """The request's parameters, in JSON."""
@@ -153,8 +158,8 @@ class InferenceRequest:
             raise absent("The model asked for a request to be rescheduled")
 
     def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """An array of this shape and dtype over the place where the output ``name`` will go: what is computed into it (``out=``) and answered
-        as ``Tensor(name, array)`` is not copied again. Not in Triton.
+        """An array of this shape and dtype over the place where the output ``name`` will go: what is computed into it
+        (``out=``) and answered as ``Tensor(name, array)`` is not copied again. Not in Triton.
         """
         if self._answer is None:
             raise TritonModelException("The request was made by the model and has no outputs here.")

@@ -25,6 +25,9 @@ from .logger import Logger
 from .memory import Guard, Memory, Unmapped
 
 
+_PR_SET_PDEATHSIG = 1
+
+
 class Failed(Exception):
     """A command cannot be carried out; the text is for the server."""
 
@@ -157,17 +160,31 @@ def _leave_with(end: socket.socket) -> None:
     events = select.poll()
     # No events but those that cannot be masked: the other end closed.
     events.register(end, 0)
-    events.poll()
+    while not events.poll():
+        pass
     os._exit(0)
 
 
-def run(channel: socket.socket, side: socket.socket, guard: Optional[int]) -> None:
+def _end_with_the_server() -> None:
+    """Asks the system to end this process with the thread that started it, even in the midst of compiled code."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (ImportError, OSError, AttributeError):
+        # An interpreter without ctypes: the thread that waits for the end has to do.
+        pass
+
+
+def run(channel: socket.socket, side: socket.socket, guard: Optional[int] = None) -> None:
     """What the launcher calls: ``channel`` and ``side`` are connected sockets, ``guard`` is the guard library's descriptor."""
+    _end_with_the_server()
     for number in (signal.SIGINT, signal.SIGTERM):
         # The server decides when a model ends. A handler rather than SIG_IGN: programs that a model starts do not inherit it.
         signal.signal(number, lambda *_: None)
     # A process that the model forks must not keep the server from seeing that this one ended.
-    os.register_at_fork(after_in_child=lambda: (channel.close(), side.close()))
+    os.register_at_fork(after_in_child=channel.close)
+    os.register_at_fork(after_in_child=side.close)
     threading.Thread(target=_leave_with, args=(side,), name=batch.LEAVER, daemon=True).start()
     utils.__name__ = "triton_python_backend_utils"
     sys.modules[utils.__name__] = utils

@@ -1,6 +1,7 @@
 """What is a tensor to a model, and how do its elements lie in bytes?
 
-Fixed-size elements lie back to back, row-major. Elements of ``BYTES`` are each a length of 4 bytes (little endian) and that many bytes.
+Fixed-size elements lie back to back, row-major. Elements of ``BYTES`` are each a length of 4 bytes (little endian) and that
+many bytes.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ class Tensor:
 
     __module__ = "c_python_backend_utils"
     __slots__ = ("_name", "datatype", "_array", "_shape", "_memory", "_offset")
+    # Where an input lies, until its array is made.
+    _shape: Sequence[int]
+    _memory: np.ndarray
+    _offset: int
 
     def __init__(self, name: str, numpy_array: np.ndarray) -> None:
         if not isinstance(name, str) or not isinstance(numpy_array, np.ndarray):
