@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nerite_request::Status;
 use serde_json::Value;
 
-use crate::channel::{Channel, memory_file};
+use crate::channel::{Channel, Packet, memory_file};
 use crate::guard_library;
 use crate::interpreter::Interpreter;
 use crate::keeper::{Keeper, Side};
@@ -22,7 +22,7 @@ pub(crate) struct Child {
     process: Process,
     pub(crate) channel: Arc<Channel>,
     pub(crate) side: Arc<Side>,
-    packet: Vec<u8>,
+    packet: Packet,
     /// Whether it has a model that wants to be finalized.
     has_model: bool,
 }
@@ -85,7 +85,8 @@ impl Child {
         // A terminal's interrupt is for the server, which stops its models itself.
         command.process_group(0);
         let process = keeper.spawn(command)?;
-        let mut child = Child { process, channel: Arc::new(channel), side, packet: Vec::new(), has_model: false };
+        let mut child =
+            Child { process, channel: Arc::new(channel), side, packet: Packet::default(), has_model: false };
         child.hand_over(side_theirs)?;
         keeper.hear(Arc::clone(&child.side))?;
         Ok(child)
@@ -116,9 +117,9 @@ impl Child {
     /// Waits for a packet. [`Silence::Unasked`] means that the last one was never read.
     pub(crate) fn answer(&mut self) -> Result<Value, Silence> {
         match self.channel.receive(&mut self.packet) {
-            Ok(true) => serde_json::from_slice(&self.packet)
+            Ok(Some(text)) => serde_json::from_slice(text)
                 .map_err(|error| Silence::Ended(format!("its answer cannot be read: {error}"))),
-            Ok(false) => Err(Silence::Ended(self.end())),
+            Ok(None) => Err(Silence::Ended(self.end())),
             // It ended with a packet unread.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Silence::Unasked),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Silence::TimedOut),

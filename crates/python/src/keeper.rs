@@ -14,7 +14,7 @@ use nerite_request::Cancel;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use serde_json::Value;
 
-use crate::channel::Channel;
+use crate::channel::{Channel, Packet};
 
 /// The thread, as others see it.
 #[derive(Clone)]
@@ -57,12 +57,10 @@ impl Side {
     }
 
     /// Takes one packet. An error means that there will be no more.
-    fn hear(&self, packet: &mut Vec<u8>) -> io::Result<()> {
-        if !self.channel.receive(packet)? {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+    fn hear(&self, packet: &mut Packet) -> io::Result<()> {
+        let text = self.channel.receive(packet)?.ok_or(io::ErrorKind::UnexpectedEof)?;
         // A model's code can reach the socket: what makes no sense is passed over.
-        let Ok(said) = serde_json::from_slice::<Value>(packet) else { return Ok(()) };
+        let Ok(said) = serde_json::from_slice::<Value>(text) else { return Ok(()) };
         if let Some([level, text]) = said.get("log").and_then(Value::as_array).map(Vec::as_slice) {
             note(level.as_str().unwrap_or_default(), text.as_str().unwrap_or_default());
         }
@@ -132,7 +130,7 @@ fn gone() -> io::Error {
 
 /// The thread's life: until nobody can give orders and no process speaks.
 fn keep(ordered: &Receiver<Order>, bell: &OwnedFd) {
-    let (mut sides, mut packet) = (Vec::<Arc<Side>>::new(), Vec::new());
+    let (mut sides, mut packet) = (Vec::<Arc<Side>>::new(), Packet::default());
     let mut open = true;
     while open || !sides.is_empty() {
         let ready = wait(bell, &sides);
@@ -189,17 +187,16 @@ mod tests {
         yes.cancel();
         side.watch([(1, yes), (2, no)].into_iter());
         keeper.hear(Arc::clone(&side)).unwrap();
-        let mut got = Vec::new();
+        let mut got = Packet::default();
         for (number, expect) in [(1, true), (2, false), (3, false)] {
             theirs.send("nonsense", &[]).unwrap();
             theirs.send(&format!(r#"{{"cancelled":{number}}}"#), &[]).unwrap();
-            assert!(theirs.receive(&mut got).unwrap());
-            assert_eq!(got, format!(r#"{{"cancelled":{expect}}}"#).as_bytes());
+            let text = theirs.receive(&mut got).unwrap().unwrap();
+            assert_eq!(text, format!(r#"{{"cancelled":{expect}}}"#).as_bytes());
         }
         side.unwatch();
         theirs.send(r#"{"cancelled":1}"#, &[]).unwrap();
-        assert!(theirs.receive(&mut got).unwrap());
-        assert_eq!(got, br#"{"cancelled":false}"#);
+        assert_eq!(theirs.receive(&mut got).unwrap(), Some(&br#"{"cancelled":false}"#[..]));
     }
 
     #[test]

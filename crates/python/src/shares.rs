@@ -117,14 +117,13 @@ mod tests {
     use nerite_shm::{LeaseLimits, OwnedRegion, Pools, Registry};
 
     use super::*;
+    use crate::channel::Packet;
 
     fn read(channel: &Channel) -> String {
         channel.set_patience(Some(std::time::Duration::from_millis(1))).unwrap();
-        let mut got = Vec::new();
-        match channel.receive(&mut got) {
-            Ok(_) => String::from_utf8(got).unwrap(),
-            Err(_) => String::new(),
-        }
+        let mut packet = Packet::default();
+        let text = channel.receive(&mut packet).ok().flatten().unwrap_or_default();
+        String::from_utf8(text.to_vec()).unwrap()
     }
 
     fn pair() -> (Arc<Channel>, Channel) {

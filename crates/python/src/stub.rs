@@ -22,6 +22,7 @@ const MODULES: &[(&str, &str)] = &[
     part!("batch"),
     part!("channel"),
     part!("config"),
+    part!("dlpack"),
     part!("errors"),
     part!("logger"),
     part!("loop"),
