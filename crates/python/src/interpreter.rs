@@ -28,7 +28,7 @@ use std::time::Duration;
 use nerite_request::Status;
 
 pub(crate) use environments::Environments;
-pub use look::{PythonFound, find_python};
+pub use look::{NoPython, PythonFound, find_python};
 use probe::{Fault, VERSION_MIN, version};
 use search::Surroundings;
 
@@ -81,12 +81,12 @@ impl Interpreter {
         model_dir: &Path,
         setting: Option<&Path>,
         start_max: Duration,
-    ) -> Result<Interpreter, Status> {
+    ) -> Result<Interpreter, NoPython> {
         let surroundings = Surroundings::of_process();
         if let Some(named) = environment.filter(|named| !named.is_empty()) {
             return environments.interpreter(named, model_dir, &surroundings, start_max);
         }
-        let (program, origin) = surroundings.find(setting).map_err(|missing| none(&missing))?;
+        let (program, origin) = surroundings.find(setting)?;
         Ok(Interpreter { program, origin, variables: Vec::new(), _unpacked: None })
     }
 
@@ -110,28 +110,23 @@ impl Interpreter {
         text.into()
     }
 
-    /// The program.
-    pub(crate) fn program(&self) -> &Path {
-        &self.program
-    }
-
     /// Why it ran no model, if it is the interpreter's fault: found by asking it, for at most so long.
     pub(crate) fn blame(&self, at_most: Duration) -> Option<Status> {
         if at_most.is_zero() {
             return None;
         }
-        self.probe(at_most).err().map(|fault| self.accuse(&fault))
+        self.probe(at_most).err().map(|fault| self.accuse(&fault).status())
     }
 
     /// Says that it cannot be started.
     pub(crate) fn unstarted(&self, error: std::io::Error) -> Status {
-        self.accuse(&Fault::Unstartable(error))
+        self.accuse(&Fault::Unstartable(error)).status()
     }
 
     /// Refuses a Python that ran the stub, but is older than what is promised to work.
     pub(crate) fn check_version(&self, python: &str) -> Result<(), Status> {
         match version(python) {
-            Some(found) if found < VERSION_MIN => Err(self.accuse(&Fault::Old(python.to_owned()))),
+            Some(found) if found < VERSION_MIN => Err(self.accuse(&Fault::Old(python.to_owned())).status()),
             _ => Ok(()),
         }
     }
@@ -140,10 +135,8 @@ impl Interpreter {
         probe::ask(self.command(), at_most)
     }
 
-    fn accuse(&self, fault: &Fault) -> Status {
-        let (program, origin) = (self.program.display(), &self.origin);
-        let cure = fault.cure(&self.program, origin);
-        none(&format!("'{program}' ({origin}) {fault}; {cure}"))
+    fn accuse(&self, fault: &Fault) -> NoPython {
+        NoPython { found: format!("{self} {fault}"), cure: fault.cure(&self.program, &self.origin) }
     }
 }
 
@@ -152,10 +145,6 @@ impl fmt::Display for Interpreter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "'{}' ({})", self.program.display(), self.origin)
     }
-}
-
-fn none(why: &str) -> Status {
-    Status::internal(format!("no Python to run the model: {why}"))
 }
 
 #[cfg(test)]

@@ -27,5 +27,5 @@ mod settings;
 mod shares;
 mod stub;
 
-pub use interpreter::{PythonFound, find_python};
+pub use interpreter::{NoPython, PythonFound, find_python};
 pub use runtime::Python;

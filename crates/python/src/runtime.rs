@@ -11,7 +11,7 @@ use nerite_shm::{LeaseLimits, Pools};
 use serde_json::{Value, json};
 
 use crate::child::{Child, Launch};
-use crate::interpreter::{Environments, Interpreter};
+use crate::interpreter::{Environments, Interpreter, NoPython};
 use crate::keeper::Keeper;
 use crate::model::{PythonModel, file_name, told};
 use crate::settings::Settings;
@@ -36,13 +36,9 @@ impl Python {
     fn launch(&self, context: &LoadContext) -> Result<Launch, Status> {
         let Settings { interpreter, start_max } = Settings::read(&context.settings)?;
         let environment = context.config.parameter("EXECUTION_ENV_PATH");
-        let interpreter = Interpreter::choose(
-            &self.environments,
-            environment,
-            &context.model_dir,
-            interpreter.as_deref(),
-            start_max,
-        )?;
+        let interpreter =
+            Interpreter::choose(&self.environments, environment, &context.model_dir, interpreter.as_deref(), start_max)
+                .map_err(NoPython::status)?;
         Ok(Launch { interpreter: Arc::new(interpreter), start_max })
     }
 

@@ -1,26 +1,30 @@
 //! What stands in the way?
 //!
 //! ```text
-//!   gather ─► Facts ─ memory, client, gpu ─► Verdicts ─► text | JSON
+//!   gather ─► Facts ─ memory, client, gpu ─► Verdicts ─┬► text | JSON
 //!   /proc, probes      pure: what fails, both values, the cure
+//!   the interpreter, started ─ python ─────► Verdict ───┘
 //! ```
 //!
-//! One topic so far, shared memory. Facts are gathered in one place and judged by functions that touch nothing, so that each
-//! verdict is tested without the machine that deserves it.
+//! Facts are gathered in one place and judged by functions that touch nothing, so that each verdict is tested without the machine
+//! that deserves it.
 
 mod client;
 mod facts;
 mod gather;
 mod gpu;
 mod memory;
+mod python;
 mod verdict;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use facts::Facts;
 use gather::Wanted;
-use verdict::{Level, Verdict};
+use nerite_python::find_python;
+use verdict::{Section, Verdict};
 
 use crate::plain::plain;
 
@@ -31,10 +35,13 @@ Usage: nerite doctor [topic] [options]
 Says what stands in the way, and how to mend it. Without a topic, all of them.
 
   shm                       shared memory between clients, this host's server, and GPUs
+  python                    the Python that would run models of a server started from here; it is started to ask it
 
       --client-pid N        look at this client as well: its keys, its user, its namespaces, its GPUs
       --server-pid N        the server, if it does not answer at the session socket
       --session-socket P    the server's session socket, if it is not at the default place
+      --interpreter P       the Python that --backend-config=python,interpreter=P names
+      --environment P       the environment that a model names as EXECUTION_ENV_PATH, a directory or an archive
       --json                for programs
   -h, --help                print this
 
@@ -43,8 +50,8 @@ Looks from where it runs: run it on the host or beside the server, as the server
 
 /// `nerite doctor`; `words` are those after the word `doctor`.
 pub fn main(words: &[String]) -> ExitCode {
-    let (wanted, json) = match read(words) {
-        Ok(Some(read)) => read,
+    let asked = match read(words) {
+        Ok(Some(asked)) => asked,
         Ok(None) => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -54,10 +61,46 @@ pub fn main(words: &[String]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let facts = gather::facts(&wanted);
-    let verdicts = judge(&facts);
-    print!("{}", if json { verdict::json("shm", &verdicts) } else { verdict::text(&about(&facts), &verdicts) });
-    if verdicts.iter().any(|verdict| verdict.level == Level::Fails) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let mut sections = Vec::new();
+    if asked.topic != Some(Topic::Python) {
+        sections.push(memory_section(&asked));
+    }
+    if asked.topic != Some(Topic::Memory) {
+        sections.push(python_section(&asked));
+    }
+    print!("{}", if asked.json { verdict::json(&sections) } else { verdict::text(&sections) });
+    if verdict::failed(&sections) > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// How long the interpreter may take to say what it is; what a model would have.
+const PYTHON_MAX: Duration = Duration::from_secs(30);
+
+/// What the operator asks.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Asked {
+    /// `None` for all.
+    topic: Option<Topic>,
+    wanted: Wanted,
+    interpreter: Option<PathBuf>,
+    environment: Option<String>,
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Topic {
+    Memory,
+    Python,
+}
+
+fn memory_section(asked: &Asked) -> Section {
+    let facts = gather::facts(&asked.wanted);
+    Section { topic: "shm", about: about(&facts), verdicts: judge(&facts) }
+}
+
+fn python_section(asked: &Asked) -> Section {
+    let found = find_python(asked.interpreter.as_deref(), asked.environment.as_deref(), PYTHON_MAX);
+    let verdicts = vec![python::judge(found, asked.topic.is_some())];
+    Section { topic: "python", about: "Python models, for a server that is started from here:".into(), verdicts }
 }
 
 /// All verdicts on shared memory.
@@ -76,8 +119,8 @@ fn about(facts: &Facts) -> String {
     }
 }
 
-fn read(words: &[String]) -> Result<Option<(Wanted, bool)>, String> {
-    let (mut wanted, mut json, mut words) = (Wanted::default(), false, words.iter());
+fn read(words: &[String]) -> Result<Option<Asked>, String> {
+    let (mut asked, mut words) = (Asked::default(), words.iter());
     while let Some(word) = words.next() {
         let (flag, inline) = match word.split_once('=') {
             Some((flag, value)) if flag.starts_with("--") => (flag, Some(value.to_owned())),
@@ -90,16 +133,19 @@ fn read(words: &[String]) -> Result<Option<(Wanted, bool)>, String> {
         };
         match flag {
             "-h" | "--help" => return Ok(None),
-            "--client-pid" => wanted.client_pid = Some(number(value()?)?),
-            "--server-pid" => wanted.server_pid = Some(number(value()?)?),
-            "--session-socket" => wanted.socket = Some(PathBuf::from(value()?)),
-            "--json" if inline.is_none() => json = true,
-            "shm" => {}
+            "--client-pid" => asked.wanted.client_pid = Some(number(value()?)?),
+            "--server-pid" => asked.wanted.server_pid = Some(number(value()?)?),
+            "--session-socket" => asked.wanted.socket = Some(PathBuf::from(value()?)),
+            "--interpreter" => asked.interpreter = Some(PathBuf::from(value()?)),
+            "--environment" => asked.environment = Some(value()?),
+            "--json" if inline.is_none() => asked.json = true,
+            "shm" => asked.topic = Some(Topic::Memory),
+            "python" => asked.topic = Some(Topic::Python),
             _ if flag.starts_with('-') => return Err(format!("there is no option '{word}'")),
-            _ => return Err(format!("there is no topic '{word}'; shm is one")),
+            _ => return Err(format!("there is no topic '{word}'; shm and python are two")),
         }
     }
-    Ok(Some((wanted, json)))
+    Ok(Some(asked))
 }
 
 #[cfg(test)]
@@ -107,24 +153,40 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(line: &[&str], expect: Result<(Option<u32>, Option<u32>, bool), &str>) {
+    fn check(line: &[&str], expect: Result<Asked, &str>) {
         let words: Vec<String> = line.iter().map(|&word| word.to_owned()).collect();
-        let found = read(&words).map(|read| {
-            let (wanted, json) = read.expect("no help was asked for");
-            (wanted.client_pid, wanted.server_pid, json)
-        });
+        let found = read(&words).map(|read| read.expect("no help was asked for"));
         assert_eq!(found, expect.map_err(str::to_owned), "{line:?}");
+    }
+
+    fn processes(client_pid: Option<u32>, server_pid: Option<u32>) -> Wanted {
+        Wanted { client_pid, server_pid, socket: None }
     }
 
     #[test]
     fn the_command_line_is_read_or_refused() {
-        check(&[], Ok((None, None, false)));
-        check(&["shm", "--client-pid", "7", "--json"], Ok((Some(7), None, true)));
-        check(&["--client-pid=7", "--server-pid=8"], Ok((Some(7), Some(8), false)));
+        let none = Asked::default;
+        check(&[], Ok(none()));
+        let wanted = processes(Some(7), None);
+        check(
+            &["shm", "--client-pid", "7", "--json"],
+            Ok(Asked { topic: Some(Topic::Memory), wanted, json: true, ..none() }),
+        );
+        let wanted = processes(Some(7), Some(8));
+        check(&["--client-pid=7", "--server-pid=8"], Ok(Asked { wanted, ..none() }));
+        check(
+            &["python", "--interpreter=/p", "--environment", "/e"],
+            Ok(Asked {
+                topic: Some(Topic::Python),
+                interpreter: Some("/p".into()),
+                environment: Some("/e".into()),
+                ..none()
+            }),
+        );
         check(&["shm", "--client-pid", "me"], Err("'me' is no process's number"));
         check(&["--client-pid", "0"], Err("'0' is no process's number"));
         check(&["--client-pid"], Err("--client-pid wants a value"));
-        check(&["gpu"], Err("there is no topic 'gpu'; shm is one"));
+        check(&["gpu"], Err("there is no topic 'gpu'; shm and python are two"));
         check(&["--verbose"], Err("there is no option '--verbose'"));
     }
 }

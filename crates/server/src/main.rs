@@ -25,7 +25,7 @@ nerite serves models to programs on the same host through shared memory, and to 
 
   nerite serve --model-repository DIR [flags]   serve the models of a repository; `nerite serve --help` lists the flags
   nerite shm list|show|drop|pools|sessions      look at a running server's shared memory; `nerite shm --help`
-  nerite doctor [shm] [--client-pid N]          say what stands in the way of shared memory, and how to mend it
+  nerite doctor [shm|python] [--client-pid N]   say what stands in the way, and how to mend it
   nerite demo [--exit]                          see a model answer through shared memory, with latencies and copies
   nerite version                                print the version
 

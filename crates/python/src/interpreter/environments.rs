@@ -18,13 +18,11 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use nerite_request::Status;
-
 use super::archive::{Bounds, unpack};
 use super::bounded::run;
 use super::probe::how;
 use super::search::Surroundings;
-use super::{Interpreter, Origin, activation};
+use super::{Interpreter, NoPython, Origin, activation};
 
 /// What stands for the model's directory in its parameter.
 const MODEL_DIRECTORY: &str = "$$TRITON_MODEL_DIRECTORY";
@@ -67,10 +65,13 @@ impl Environments {
         model_dir: &Path,
         surroundings: &Surroundings,
         start_max: Duration,
-    ) -> Result<Interpreter, Status> {
+    ) -> Result<Interpreter, NoPython> {
         let expanded = named.replace(MODEL_DIRECTORY, &model_dir.display().to_string());
         let origin = Origin::Environment(expanded.clone());
-        let about = |why: String| Status::internal(format!("{why} (EXECUTION_ENV_PATH '{expanded}')"));
+        let about = |why: String| {
+            let found = format!("{why} (EXECUTION_ENV_PATH '{expanded}')");
+            NoPython { found, cure: String::new() }
+        };
         let missing = |error| about(format!("Failed to get the canonical path for {expanded}. {error}"));
         let path = Path::new(&expanded).canonicalize().map_err(missing)?;
         let found = path.metadata().map_err(missing)?;

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nerite_request::Status;
+
 use super::{Environments, Interpreter};
 
 /// A Python that can run models.
@@ -18,18 +20,36 @@ pub struct PythonFound {
     pub numpy: String,
 }
 
+/// Why none can.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoPython {
+    /// What is there instead.
+    pub found: String,
+    /// What to do; empty where what was found says it.
+    pub cure: String,
+}
+
+impl NoPython {
+    /// What a load fails with.
+    pub(crate) fn status(self) -> Status {
+        let NoPython { found, cure } = self;
+        if cure.is_empty() {
+            return Status::internal(found);
+        }
+        Status::internal(format!("no Python to run the model: {found}; {cure}"))
+    }
+}
+
 /// Finds the Python that models would get (`interpreter`: what `--backend-config=python,interpreter` would say; `environment`: a
-/// model's `EXECUTION_ENV_PATH`) and starts it, for at most so long, to ask for its versions. An error is the one that a load
-/// would give.
+/// model's `EXECUTION_ENV_PATH`) and starts it, for at most so long, to ask for its versions.
 pub fn find_python(
     interpreter: Option<&Path>,
     environment: Option<&str>,
     at_most: Duration,
-) -> Result<PythonFound, String> {
+) -> Result<PythonFound, NoPython> {
     let environments = Environments::default();
-    let chosen = Interpreter::choose(&environments, environment, Path::new("."), interpreter, at_most);
-    let chosen = chosen.map_err(|status| status.message)?;
-    let answer = chosen.probe(at_most).map_err(|fault| chosen.accuse(&fault).message)?;
-    let (program, origin) = (chosen.program().to_owned(), chosen.origin.to_string());
+    let chosen = Interpreter::choose(&environments, environment, Path::new("."), interpreter, at_most)?;
+    let answer = chosen.probe(at_most).map_err(|fault| chosen.accuse(&fault))?;
+    let (program, origin) = (chosen.program, chosen.origin.to_string());
     Ok(PythonFound { program, origin, python: answer.python, numpy: answer.numpy })
 }

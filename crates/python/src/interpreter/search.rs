@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::Origin;
+use super::{NoPython, Origin};
 
 /// The value of an environment variable that is set and not empty.
 type Variables = Box<dyn Fn(&str) -> Option<OsString>>;
@@ -32,7 +32,7 @@ impl Surroundings {
 
     /// The interpreter: `setting`, else that of an activated environment, else `python3` on the PATH. What is set is believed
     /// without a look: a mistake there should be told, not passed over. An error says where it was looked.
-    pub(super) fn find(&self, setting: Option<&Path>) -> Result<(PathBuf, Origin), String> {
+    pub(super) fn find(&self, setting: Option<&Path>) -> Result<(PathBuf, Origin), NoPython> {
         if let Some(named) = setting {
             return self.named(named).map(|program| (program, Origin::Setting));
         }
@@ -46,25 +46,25 @@ impl Surroundings {
                 Some(root) => format!("none in VIRTUAL_ENV ({})", root.display()),
                 None => "no virtual environment is active".to_owned(),
             };
-            format!(
-                "there is no python3 on the PATH ({}), and {environment}; install Python 3.9 or newer with numpy, or name one \
-                 with --backend-config=python,interpreter=<path>",
-                self.path()
-            )
+            NoPython {
+                found: format!("there is no python3 on the PATH ({}), and {environment}", self.path()),
+                cure: "install Python 3.9 or newer with numpy, or name one with --backend-config=python,interpreter=<path>".into(),
+            }
         })
     }
 
     /// A path as it is, a bare name as a shell would find it.
-    fn named(&self, named: &Path) -> Result<PathBuf, String> {
+    fn named(&self, named: &Path) -> Result<PathBuf, NoPython> {
         if named.components().count() != 1 || named.is_absolute() || named == Path::new(".") {
             return Ok(self.current.join(named));
         }
-        self.on_path(&named.to_string_lossy()).ok_or_else(|| {
-            format!(
-                "there is no '{}' on the PATH ({}), as --backend-config=python,interpreter asks; name its whole path",
+        self.on_path(&named.to_string_lossy()).ok_or_else(|| NoPython {
+            found: format!(
+                "there is no '{}' on the PATH ({}), as --backend-config=python,interpreter asks",
                 named.display(),
                 self.path()
-            )
+            ),
+            cure: "name its whole path".into(),
         })
     }
 
@@ -169,7 +169,8 @@ mod tests {
             variables.iter().map(|(key, text)| ((*key).to_owned(), value(key, text).into())).collect();
         let variable = Box::new(move |key: &str| variables.get(key).cloned());
         let found = Surroundings { variable, current: root.clone() }.find(setting.map(Path::new));
-        let found = found.map_err(|missing| missing.replace(&root.display().to_string(), "~"));
+        let found =
+            found.map_err(|none| format!("{}; {}", none.found, none.cure).replace(&root.display().to_string(), "~"));
         assert_eq!(found, expect.map(|(path, origin)| (root.join(path), origin)).map_err(str::to_owned));
     }
 

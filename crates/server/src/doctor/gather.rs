@@ -38,7 +38,7 @@ const LIBRARY_DIRECTORIES: [&str; 10] = [
 ];
 
 /// Whom the operator asks about.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) client_pid: Option<u32>,
     pub(super) server_pid: Option<u32>,

@@ -36,10 +36,33 @@ pub(super) fn fails(check: &'static str, found: impl Into<String>, cure: impl In
     Verdict { level: Level::Fails, check, found: found.into(), cure: cure.into() }
 }
 
+/// What was found about one topic.
+pub(super) struct Section {
+    pub(super) topic: &'static str,
+    /// What it was looked for.
+    pub(super) about: String,
+    pub(super) verdicts: Vec<Verdict>,
+}
+
+/// Checks that fail, over all topics.
+pub(super) fn failed(sections: &[Section]) -> usize {
+    let verdicts = sections.iter().flat_map(|section| &section.verdicts);
+    verdicts.filter(|verdict| verdict.level == Level::Fails).count()
+}
+
 /// For people.
-pub(super) fn text(about: &str, verdicts: &[Verdict]) -> String {
-    let mut text = format!("{about}\n");
-    for Verdict { level, check, found, cure } in verdicts {
+pub(super) fn text(sections: &[Section]) -> String {
+    let text: String = sections.iter().map(section_text).collect();
+    text + &match failed(sections) {
+        0 => "Nothing stands in the way.\n".to_owned(),
+        1 => "1 check fails.\n".to_owned(),
+        many => format!("{many} checks fail.\n"),
+    }
+}
+
+fn section_text(section: &Section) -> String {
+    let mut text = format!("{}\n", section.about);
+    for Verdict { level, check, found, cure } in &section.verdicts {
         let mark = match level {
             Level::Holds => "good",
             Level::Note => "note",
@@ -50,17 +73,12 @@ pub(super) fn text(about: &str, verdicts: &[Verdict]) -> String {
             text += &format!("{:26}=> {}\n", "", plain(cure));
         }
     }
-    let failed = verdicts.iter().filter(|verdict| verdict.level == Level::Fails).count();
-    text + &match failed {
-        0 => "Nothing stands in the way.\n".to_owned(),
-        1 => "1 check fails.\n".to_owned(),
-        many => format!("{many} checks fail.\n"),
-    }
+    text
 }
 
 /// For programs: one line of JSON.
-pub(super) fn json(topic: &str, verdicts: &[Verdict]) -> String {
-    let verdict = |Verdict { level, check, found, cure }: &Verdict| {
+pub(super) fn json(sections: &[Section]) -> String {
+    let told = |topic: &str, Verdict { level, check, found, cure }: &Verdict| {
         let level = match level {
             Level::Holds => "good",
             Level::Note => "note",
@@ -68,9 +86,9 @@ pub(super) fn json(topic: &str, verdicts: &[Verdict]) -> String {
         };
         json!({ "topic": topic, "check": check, "verdict": level, "found": found, "cure": cure })
     };
-    let checks: Vec<_> = verdicts.iter().map(verdict).collect();
-    let failed = verdicts.iter().filter(|verdict| verdict.level == Level::Fails).count();
-    plain_json(&format!("{}\n", json!({ "checks": checks, "failed": failed })))
+    let of = |section: &Section| section.verdicts.iter().map(|one| told(section.topic, one)).collect::<Vec<_>>();
+    let checks: Vec<_> = sections.iter().flat_map(of).collect();
+    plain_json(&format!("{}\n", json!({ "checks": checks, "failed": failed(sections) })))
 }
 
 /// For the tables of tests: verdicts as `mark check: found => cure`, without those that hold.
@@ -87,17 +105,24 @@ mod tests {
 
     #[test]
     fn what_fails_is_seen_at_once_and_comes_with_its_cure() {
-        let verdicts = [holds("a", "fine"), fails("b", "1, not 2\u{1b}", "make it 2"), note("c", "odd", "")];
+        let verdicts = vec![holds("a", "fine"), fails("b", "1, not 2\u{1b}", "make it 2"), note("c", "odd", "")];
+        let sections = [
+            Section { topic: "t", about: "What:".into(), verdicts },
+            Section { topic: "u", about: "Else:".into(), verdicts: vec![holds("d", "good")] },
+        ];
         let expect = "\
 What:
   good  a                 fine
   FAIL  b                 1, not 2\\u{1b}
                           => make it 2
   note  c                 odd
+Else:
+  good  d                 good
 1 check fails.
 ";
-        assert_eq!(text("What:", &verdicts), expect);
-        let told: serde_json::Value = serde_json::from_str(&json("t", &verdicts)).expect("JSON");
+        assert_eq!(text(&sections), expect);
+        let told: serde_json::Value = serde_json::from_str(&json(&sections)).expect("JSON");
         assert_eq!((&told["failed"], &told["checks"][1]["verdict"]), (&1.into(), &"fail".into()));
+        assert_eq!((&told["checks"][1]["topic"], &told["checks"][3]["topic"]), (&"t".into(), &"u".into()));
     }
 }

@@ -149,5 +149,40 @@ fn who_is_not_there_and_what_is_not_understood_is_said() {
     check(&told, "server", "fail", &["no process 4194306 is seen here"]);
     assert_eq!(code, Some(1));
     let refused = refusal(nerite(&["doctor", "gpu"]), 2);
-    assert!(refused.starts_with("nerite doctor: there is no topic 'gpu'; shm is one\n\nUsage:"), "{refused}");
+    assert!(
+        refused.starts_with("nerite doctor: there is no topic 'gpu'; shm and python are two\n\nUsage:"),
+        "{refused}"
+    );
+}
+
+/// `nerite doctor` with these words, and no Python but what they name.
+fn asked_for_python(words: &[&str]) -> (Value, Option<i32>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nerite"));
+    command.args(["doctor", "--json"]).args(words).env("PATH", "/nonexistent").env_remove("VIRTUAL_ENV");
+    doctor(&mut command)
+}
+
+/// A program that is this shell script.
+fn script(folder: &std::path::Path, lines: &str) -> String {
+    let path = folder.join("python3");
+    std::fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn the_python_of_models_is_started_to_hear_what_it_is() {
+    let house = tempfile::tempdir().unwrap();
+    let good = script(house.path(), "echo nerite-python 3.12.1; echo nerite-numpy 2.4.0");
+    let (told, code) = asked_for_python(&["python", "--interpreter", &good]);
+    check(&told, "python", "good", &[&good, "is Python 3.12.1 with numpy 2.4.0"]);
+    assert_eq!((told["checks"].as_array().unwrap().len(), code), (1, Some(0)));
+    let old = script(house.path(), "echo nerite-python 3.8.18");
+    let (told, code) = asked_for_python(&["python", "--interpreter", &old]);
+    check(&told, "python", "fail", &[&old, "is Python 3.8.18, and models need 3.9 or newer"]);
+    assert_eq!(code, Some(1));
+    let (told, _) = asked_for_python(&["python", "--environment", "/nonexistent/env.tar.gz"]);
+    check(&told, "python", "fail", &["Failed to get the canonical path for /nonexistent/env.tar.gz."]);
+    // Who asks in general may have no Python models.
+    check(&asked_for_python(&[]).0, "python", "note", &["there is no python3 on the PATH (/nonexistent)"]);
 }

@@ -23,7 +23,7 @@ fn pack(folder: &Path, files: &[(&str, &str)]) -> PathBuf {
 }
 
 fn find(environments: &Environments, named: &str, model_dir: &Path) -> Result<Interpreter, String> {
-    environments.interpreter(named, model_dir, &Surroundings::of_process(), LONG).map_err(|status| status.message)
+    environments.interpreter(named, model_dir, &Surroundings::of_process(), LONG).map_err(|none| none.found)
 }
 
 fn here(archive: &Path) -> String {
@@ -56,9 +56,9 @@ fn an_archive_is_unpacked_once_for_all_models_and_removed_in_the_end() {
     let environments = Environments::default();
     let first = find(&environments, &here(&archive), Path::new("/models/a")).unwrap();
     let second = find(&environments, "$$TRITON_MODEL_DIRECTORY/env.tar", house.path()).unwrap();
-    assert_eq!(first.program(), second.program());
+    assert_eq!(first.program, second.program);
     let [root] = &left()[..] else { panic!("{:?}", left()) };
-    assert_eq!(first.program(), root.canonicalize().unwrap().join("bin/python3"));
+    assert_eq!(first.program, root.canonicalize().unwrap().join("bin/python3"));
     assert_eq!(root.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     let ran = run(first.command(), LONG).unwrap();
     assert_eq!(ran.said, "here\n");
@@ -89,8 +89,8 @@ fn an_archive_that_was_replaced_is_unpacked_anew_and_the_old_one_kept_while_it_i
     let environments = Environments::default();
     let old = find(&environments, &here(&pack(house.path(), &[("bin/python3", "")])), Path::new("/")).unwrap();
     let new = find(&environments, &here(&pack(house.path(), &[("bin/python3", "echo new")])), Path::new("/")).unwrap();
-    assert_ne!(old.program(), new.program());
-    assert!(old.program().exists());
+    assert_ne!(old.program, new.program);
+    assert!(old.program.exists());
     drop(old);
     assert_eq!(left().len(), 1);
     drop((environments, new));
@@ -151,7 +151,7 @@ fn a_conda_unpack_that_hangs_is_ended() {
     let environments = Environments::default();
     let at_most = Duration::from_millis(300);
     let found = environments.interpreter(&here(&archive), Path::new("/"), &Surroundings::of_process(), at_most);
-    let message = found.unwrap_err().message;
+    let message = found.unwrap_err().found;
     assert!(
         message.starts_with("its bin/conda-unpack did not end within 0 seconds, and printed \"begun\"; "),
         "{message}"
@@ -179,7 +179,7 @@ fn a_directory_is_used_where_it_is() {
     fs::write(&python, "").unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
     let found = find(&Environments::default(), "$$TRITON_MODEL_DIRECTORY/own", house.path()).unwrap();
-    assert_eq!(found.program(), python.canonicalize().unwrap());
+    assert_eq!(found.program, python.canonicalize().unwrap());
     assert!(python.exists());
 }
 
