@@ -16,6 +16,8 @@ SOURCES = pathlib.Path(__file__).resolve().parent.parent / "nerite" / "model"
 # The child gets the modules under a name that the installed package has not.
 PACKAGE = "nerite_model"
 PACKET_BYTES_MAX = 65_536
+# Another one of these can be tried: any CPython from 3.9 on that has numpy.
+INTERPRETER = os.environ.get("MODEL_PYTHON", sys.executable)
 ANSWER_S = 30.0
 
 
@@ -51,7 +53,7 @@ class Memory:
 class ModelServer:
     """A child that runs the model in `source`, and the two channels to it."""
 
-    def __init__(self, folder, source, python=sys.executable, guard=None, file="model.py", name="m", environment=None):
+    def __init__(self, folder, source, python=INTERPRETER, guard=None, file="model.py", name="m", environment=None):
         self.version_dir = folder / name / "1"
         self.version_dir.mkdir(parents=True)
         (self.version_dir / file).write_text(source)

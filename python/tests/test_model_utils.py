@@ -189,7 +189,8 @@ def test_enumerations_look_like_those_of_compiled_code():
         ),
         (
             lambda: pb_utils.Tensor.from_dlpack("a", 5),
-            "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and `__dlpack_device__` attributes",
+            "Provided tensor is not supported. Tensor must be a DLPack capsule or have "
+            "`__dlpack__` and `__dlpack_device__` attributes",
         ),
         (
             lambda: pb_utils.Tensor.from_dlpack("a", np.zeros((2, 3)).T),
