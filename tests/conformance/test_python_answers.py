@@ -108,6 +108,9 @@ def test_outputs_as_the_model_makes_them(python_door, deed, asked, expected):
 def test_what_is_in_odd_outputs(python_door):
     assert do(python_door, "py_deeds", "strided_output").outputs["MORE"].raw == fp32("", [0, 4, 8, 12, 16]).raw
     assert said(do(python_door, "py_deeds", "text_output")) == "grün, 緑"
+
+
+def test_the_last_of_two_outputs_of_one_name_counts(python_door):
     assert said(do(python_door, "py_deeds", "same_output_twice")) == "the second"
 
 

@@ -84,6 +84,7 @@ def test_loading_and_unloading_leaves_no_process(loading, loading_door):
 
 @differs("2.51 takes the compiled files that Python leaves for a change")
 def test_a_model_that_has_not_changed_is_not_loaded_anew(loading):
+    wait_for(lambda: len(children(loading.pid)) == 1)
     before = children(loading.pid)
     with open_door("http", loading) as door:
         door.load("py_identity")
@@ -200,9 +201,9 @@ def test_a_model_that_never_ends_does_not_keep_the_server(launcher, where):
 
 
 def test_a_server_that_is_killed_takes_its_models_along(launcher):
-    repository = launcher.copy_of("python_killed")
+    repository = launcher.copy_of("python_survivor")
     python_catalogue.put(repository, python_catalogue.vector("py_looping", "looping"))
-    with this_python_first(), launcher.running("python_killed", repository=repository) as found:
+    with this_python_first(), launcher.running("python_survivor", repository=repository) as found:
         (child,) = children(found.pid)
         found.process.kill()
         found.process.wait()
@@ -227,7 +228,14 @@ def test_what_a_model_logs_is_in_the_servers_log(python_server, python_door, lev
         wait_for(lambda: f"{what} {manner}" in python_server.log_text())
         (line,) = [line for line in python_server.log_text().splitlines() if f"{what} {manner}" in line]
         assert line.startswith(letter), line
-        assert "model.py:" in line, line
+
+
+def test_the_log_names_the_line_of_the_model(python_server, python_door):
+    what = f"whence over {python_door.protocol}"
+    say(python_door, "INFO", what)
+    wait_for(lambda: f"{what} by level" in python_server.log_text())
+    lines = [line for line in python_server.log_text().splitlines() if what in line and "]" in line]
+    assert len(lines) == 2 and all(" model.py:" in line for line in lines), lines
 
 
 def test_logging_without_a_level_and_printing(python_server, python_door):
