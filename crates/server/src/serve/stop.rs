@@ -24,17 +24,33 @@ const UNDER_WAY_POLL_MS: u64 = 5;
 /// With nothing under way closing takes a moment only, which it gets even of an exit timeout of 0.
 const CLOSING_MS_MIN: u64 = 1000;
 
+/// What tells a server to end.
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// From here on they no longer end the process by themselves. So this comes before anybody is answered: whoever sees a server live
+    /// may end it, and it takes leave of its models.
+    pub fn listen() -> Result<Signals, StartError> {
+        let no_signals = |error| StartError(format!("signals cannot be received: {error}"));
+        let interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
+        let terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
+        Ok(Signals { interrupt, terminate })
+    }
+}
+
 /// Serves until SIGINT or SIGTERM, then lets requests in flight end. Gives whether all ended in time. A second signal ends
 /// the process at once.
 pub async fn when_told(
+    signals: Signals,
     fronts: Fronts,
     api: &Api,
     engine: &Arc<Engine>,
     settings: &Settings,
 ) -> Result<bool, StartError> {
-    let no_signals = |error| StartError(format!("signals cannot be received: {error}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
+    let Signals { mut interrupt, mut terminate } = signals;
     let keeping = tokio::spawn(trim::keep(Arc::clone(api.pools()), Arc::clone(engine)));
     let watched = settings.metrics.as_ref().filter(|metrics| metrics.cpu);
     if let Some(metrics) = watched {
