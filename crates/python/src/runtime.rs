@@ -33,6 +33,12 @@ impl Python {
         self.pools.get_or_init(|| Pools::new(LeaseLimits { bytes_max, session_bytes_max: bytes_max }))
     }
 
+    /// The server ends: removes the environments that were unpacked for models. Not a matter of Drop, for a runtime is held by threads
+    /// that end with the process.
+    pub fn end(&self) {
+        self.environments.end();
+    }
+
     fn launch(&self, context: &LoadContext) -> Result<Launch, Status> {
         let Settings { interpreter, start_max } = Settings::read(&context.settings)?;
         let environment = context.config.parameter("EXECUTION_ENV_PATH");

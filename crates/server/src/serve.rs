@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use nerite_api::{Api, LogSwitches};
 use nerite_engine::Engine;
+use nerite_python::Python;
 use nerite_shm::{Pools, Registry};
 
 use crate::flags::{self, ParseError};
@@ -38,7 +39,10 @@ pub fn main(command: &str, words: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match serve(settings) {
+    let python = Arc::new(Python::default());
+    let ended = serve(settings, &python);
+    python.end();
+    match ended {
         Ok(code) => code,
         Err(error) => {
             eprintln!("{error}");
@@ -57,7 +61,7 @@ fn read_settings(command: &str, words: &[String]) -> Result<Settings, String> {
     Settings::read(&given).map_err(|error| format!("{}{error}\n", flags::usage(command)))
 }
 
-fn serve(settings: Settings) -> Result<ExitCode, StartError> {
+fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartError> {
     let switches = Arc::new(LogSwitches::new(settings.log.clone()));
     let file = Some(settings.log.file.as_str()).filter(|file| !file.is_empty()).map(std::path::Path::new);
     logger::install(Arc::clone(&switches), file)
@@ -67,7 +71,7 @@ fn serve(settings: Settings) -> Result<ExitCode, StartError> {
         log::warn!("{note}");
     }
     let gpu = gpu::open(&settings.gpu)?;
-    let engine = models::start(&settings, gpu.as_ref())?;
+    let engine = models::start(&settings, gpu.as_ref(), python)?;
     print_tables(&engine, &settings);
     let api = make_api(&engine, switches, &settings, gpu.as_ref().ok());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -78,8 +82,9 @@ fn serve(settings: Settings) -> Result<ExitCode, StartError> {
         .build()
         .map_err(|error| StartError(format!("no threads for the front ends: {error}")))?;
     let clean = runtime.block_on(async {
+        let signals = stop::Signals::listen()?;
         let fronts = listen::start(&api, &settings)?;
-        stop::when_told(fronts, &api, &engine, &settings).await
+        stop::when_told(signals, fronts, &api, &engine, &settings).await
     })?;
     // Tasks of clients that never finished must not hold the process.
     runtime.shutdown_background();

@@ -15,7 +15,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::archive::{Bounds, unpack};
@@ -36,6 +36,8 @@ const LINES_MAX: usize = 3;
 pub(crate) struct Environments {
     /// Archives by their paths. Each has its own lock, held while it is unpacked: who names it meanwhile waits.
     archives: Mutex<HashMap<PathBuf, Arc<Mutex<Option<Kept>>>>>,
+    /// All that were unpacked, those included that only models of an older archive use.
+    unpacked: Mutex<Vec<Weak<Unpacked>>>,
 }
 
 /// An archive that was unpacked.
@@ -90,10 +92,20 @@ impl Environments {
             return interpreter(&kept.unpacked.path, origin, Some(&kept.unpacked), surroundings).map_err(about);
         }
         let (stamp, unpacked) = unpacked(&path, &std::env::temp_dir()).map_err(about)?;
+        let mut all = self.unpacked.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|one| one.strong_count() > 0);
+        all.push(Arc::downgrade(&unpacked));
+        drop(all);
         let made = interpreter(&unpacked.path, origin, Some(&unpacked), surroundings).map_err(about)?;
         mend(&made, &unpacked.path, start_max).map_err(about)?;
         *slot = Some(Kept { stamp, unpacked });
         Ok(made)
+    }
+
+    /// The server ends: removes what was unpacked, whoever still holds it.
+    pub(crate) fn end(&self) {
+        let all = std::mem::take(&mut *self.unpacked.lock().unwrap_or_else(PoisonError::into_inner));
+        all.iter().filter_map(Weak::upgrade).for_each(|unpacked| unpacked.remove());
     }
 }
 
@@ -183,11 +195,20 @@ impl Unpacked {
     }
 }
 
+impl Unpacked {
+    fn remove(&self) {
+        match fs::remove_dir_all(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                log::warn!("{} cannot be removed: {error}", self.path.display());
+            }
+            _ => {}
+        }
+    }
+}
+
 impl Drop for Unpacked {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            log::warn!("{} cannot be removed: {error}", self.path.display());
-        }
+        self.remove();
     }
 }
 

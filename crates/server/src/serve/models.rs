@@ -14,7 +14,11 @@ use super::gpu::{self, GpuHost, NoGpu};
 use crate::settings::Settings;
 
 /// The engine with everything loaded that is to be up at start.
-pub fn start(settings: &Settings, gpu: Result<&GpuHost, &NoGpu>) -> Result<Arc<Engine>, StartError> {
+pub fn start(
+    settings: &Settings,
+    gpu: Result<&GpuHost, &NoGpu>,
+    python: &Arc<Python>,
+) -> Result<Arc<Engine>, StartError> {
     let models = &settings.models;
     let store = Store::open(StoreOptions {
         repositories: models.repositories.clone(),
@@ -23,7 +27,7 @@ pub fn start(settings: &Settings, gpu: Result<&GpuHost, &NoGpu>) -> Result<Arc<E
     })
     .map_err(|error| creating(&error.status()))?;
     let loader = Loader {
-        runtimes: runtimes(settings, gpu.ok())?,
+        runtimes: runtimes(settings, gpu.ok(), python)?,
         host: gpu::host_facts(gpu, &settings.gpu),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         auto_complete: models.auto_complete,
@@ -46,7 +50,7 @@ fn creating(status: &Status) -> StartError {
     StartError(format!("creating server: {} - {}", status.code.name(), status.message))
 }
 
-fn runtimes(settings: &Settings, gpu: Option<&GpuHost>) -> Result<Runtimes, StartError> {
+fn runtimes(settings: &Settings, gpu: Option<&GpuHost>, python: &Arc<Python>) -> Result<Runtimes, StartError> {
     let mut runtimes = Runtimes::default();
     if let Some(gpu) = gpu {
         runtimes.stage_through(Arc::<nerite_cuda::PinnedPool>::clone(&gpu.pool));
@@ -56,7 +60,7 @@ fn runtimes(settings: &Settings, gpu: Option<&GpuHost>) -> Result<Runtimes, Star
         runtimes.set(backend, key, value);
     }
     runtimes.add(Arc::new(Identity));
-    runtimes.add(Arc::new(Python::default()));
+    runtimes.add(Arc::<Python>::clone(python));
     add_onnx(&mut runtimes, settings.onnxruntime_library.as_deref())?;
     Ok(runtimes)
 }

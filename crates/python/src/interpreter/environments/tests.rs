@@ -69,6 +69,18 @@ fn an_archive_is_unpacked_once_for_all_models_and_removed_in_the_end() {
 }
 
 #[test]
+fn what_was_unpacked_goes_with_the_server_even_if_somebody_holds_it() {
+    let _turn = turn();
+    let house = tempfile::tempdir().unwrap();
+    let environments = Environments::default();
+    let _old = find(&environments, &here(&pack(house.path(), &[("bin/python3", "")])), Path::new("/")).unwrap();
+    let _new = find(&environments, &here(&pack(house.path(), &[("bin/python3", "echo new")])), Path::new("/")).unwrap();
+    assert_eq!(left().len(), 2);
+    environments.end();
+    assert_eq!(left().len(), 0);
+}
+
+#[test]
 fn models_that_load_side_by_side_wait_for_one_unpacking() {
     let _turn = turn();
     let house = tempfile::tempdir().unwrap();
