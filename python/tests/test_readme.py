@@ -22,5 +22,5 @@ def test_an_example_runs(launcher, tmp_path: pathlib.Path, index: int):
     assert "Error" not in ended.stdout
 
 
-def test_there_are_three():
-    assert len(EXAMPLES) == 3
+def test_there_are_four():
+    assert len(EXAMPLES) == 4

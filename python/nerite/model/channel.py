@@ -101,5 +101,8 @@ class Side:
             with self._lock:
                 self._channel.send({"cancelled": number})
                 return bool(self._channel.receive()[0]["cancelled"])
-        except (OSError, Ended):
+        except Ended:
             return True
+        except OSError:
+            # A process that the model forked: it does not have the channel, and cannot know.
+            return False

@@ -178,6 +178,8 @@ def _end_with_the_server() -> None:
 
 def run(channel: socket.socket, side: socket.socket, guard: Optional[int] = None) -> None:
     """What the launcher calls: ``channel`` and ``side`` are connected sockets, ``guard`` is the guard library's descriptor."""
+    # As in a process that embeds the interpreter.
+    sys.argv[:] = [""]
     _end_with_the_server()
     for number in (signal.SIGINT, signal.SIGTERM):
         # The server decides when a model ends. A handler rather than SIG_IGN: programs that a model starts do not inherit it.
@@ -193,8 +195,10 @@ def run(channel: socket.socket, side: socket.socket, guard: Optional[int] = None
         Stub(Channel(channel), Side(side), guard).serve()
     except Ended:
         os._exit(0)
-    # What the model registered for the end, and no more: threads that it left behind would be waited for.
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    try:
+        # What the model registered for the end, and no more: threads that it left behind would be waited for.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
