@@ -35,6 +35,8 @@ VIOLATIONS = [
     ("bare_tensor", "Expected an 'InferenceResponse' object in the execute function return list, found type "
                     "'<class 'c_python_backend_utils.Tensor'>'."),
     ("error_text", "TypeError: "),
+    ("exits", "SystemExit: 3"),
+    ("reads_input", "EOFError: EOF when reading a line"),
     ("no_such_deed", "AttributeError: 'TritonPythonModel' object has no attribute 'no_such_deed'"),
 ]  # fmt: skip
 
@@ -43,6 +45,25 @@ VIOLATIONS = [
 def test_what_execute_must_not_do(python_door, deed, message):
     with refuses("INTERNAL", WRONG + message):
         do(python_door, "py_deeds", deed)
+    well(python_door)
+
+
+def test_long_texts(python_door):
+    assert said(do(python_door, "py_deeds", "long_answer")) == "long " * 50_000
+    assert said(do(python_door, "py_deeds", "ok", "long " * 50_000)) == "long " * 50_000
+    if python_door.protocol == "http":  # gRPC clients take no error of that length
+        with refuses("INTERNAL", "long " * 50_000):
+            do(python_door, "py_deeds", "long_refusal")
+        with refuses("INTERNAL", WRONG + "RuntimeError: " + "long " * 50_000 + AT):
+            do(python_door, "py_deeds", "long_error")
+
+
+@differs("2.51 tries to have that much memory", run=False)
+def test_an_output_larger_than_any_memory(python_door):
+    with pytest.raises(Refused) as caught:
+        do(python_door, "py_deeds", "huge_output")
+    assert f"{4 << 42} bytes" in caught.value.text, caught.value.text
+    assert said(do(python_door, "py_deeds", "huge_output", outputs=[Asked("SAID")])) == "huge"
     well(python_door)
 
 

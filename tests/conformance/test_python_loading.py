@@ -135,7 +135,7 @@ def pid_of(door) -> int:
 
 
 @differs("2.51 leaves some of them dead until they are loaded anew", run=False)
-@pytest.mark.parametrize("end", ["exit", "segv", "kill", "abort"])
+@pytest.mark.parametrize("end", ["exit", "segv", "kill", "abort", "close"])
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_model_that_ends_its_own_process(python_dying, protocol, end):
     with open_door(protocol, python_dying) as door:

@@ -44,6 +44,7 @@ MODELS = [
     vector("py_slow_strings", "identity", "BYTES", extra=parameters(steps=str(STEPS), wait_ms=str(WAIT_MS // STEPS))),
     vector("py_waits", "identity", extra=parameters(wait_ms=str(WAIT_MS))),
     vector("py_in_place", "in_place"),
+    vector("py_keeps", "keeps"),
     python("py_large", "large", tensors(SIZE="INT64"), tensors(MADE="UINT8")),
     vector("py_witness", "identity"),
 ]

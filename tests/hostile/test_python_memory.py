@@ -12,7 +12,7 @@ import sys
 import time
 
 import pytest
-from doors import Asked, Given, Refused, refuses
+from doors import Asked, Given, Refused, fp32, refuses
 from pythons import (
     PROTOCOLS,
     SIZE,
@@ -99,6 +99,10 @@ def test_strings_in_a_region_that_shrank(door):
 
 
 # ---------------------------------------------------------------------------------------------- letting go
+
+
+# Regions of the witnesses who ask a Python model.
+WITNESSED = 1
 
 
 def soon(look, expected) -> None:
@@ -200,6 +204,28 @@ def test_the_child_lets_go_when_its_client_is_killed(victim):
             client.send_signal(signal.SIGKILL)
             client.wait()
             soon(lambda: leases_of_that_size(victim), 0)
+
+
+def test_a_model_that_keeps_its_inputs_for_ever(victim, door):
+    """It looks at memory that is not the client's any more: its process lives, and nobody else's request is refused for it."""
+    sent = fp32("INPUT0", range(SIZE // 4))
+    for forget in range(4):
+        with contextlib.closing(Region(SIZE, sent.raw)) as made, lent(door, SIZE) as target:
+            MADE.add(made.path)
+            made.name = f"{made.key[1:]}_kept"
+            door.register_system(made.name, made.key, SIZE)
+            through(door, made, target, model="py_keeps")
+            os.truncate(made.path, PAGE * forget)
+            time.sleep(0.05)
+            if forget % 2:
+                with refuses("INVALID_ARG", lost(made, f"has {PAGE * forget} now (touched at ")):
+                    through(door, made, target, model="py_keeps")
+            door.unregister("system", made.name)
+            for _ in range(5):
+                given = fp32("INPUT0", range(16))
+                assert door.infer("py_keeps", [given]).outputs["OUTPUT0"].raw == given.raw
+    door.infer("py_keeps", [fp32("INPUT0", [-1])])
+    soon(lambda: mapped_by_children(victim, "nerite_test_"), WITNESSED)
 
 
 def test_a_thousand_registrations_leave_nothing_behind(victim, door):

@@ -48,6 +48,12 @@ class TritonPythonModel:
     def exits(self, requests, argument):
         raise SystemExit(3)
 
+    def long_error(self, requests, argument):
+        raise RuntimeError("long " * 50_000)
+
+    def reads_input(self, requests, argument):
+        return [response(input())]
+
     def none(self, requests, argument):
         return None
 
@@ -70,6 +76,12 @@ class TritonPythonModel:
         return [said("a tensor alone")]
 
     # Errors of single requests.
+
+    def long_refusal(self, requests, argument):
+        return [pb_utils.InferenceResponse(error=pb_utils.TritonError("long " * 50_000))]
+
+    def long_answer(self, requests, argument):
+        return [response("long " * 50_000)]
 
     def error(self, requests, argument):
         code = getattr(pb_utils.TritonError, argument) if argument else None
@@ -109,6 +121,11 @@ class TritonPythonModel:
     def strided_output(self, requests, argument):
         more = pb_utils.Tensor("MORE", np.arange(20, dtype=np.float32)[::4])
         return [pb_utils.InferenceResponse([said("strided"), more])]
+
+    def huge_output(self, requests, argument):
+        """Larger than any memory, though the array itself has one element."""
+        more = pb_utils.Tensor("MORE", np.broadcast_to(np.zeros(1, np.float32), (1 << 42,)))
+        return [pb_utils.InferenceResponse([said("huge"), more])]
 
     def text_output(self, requests, argument):
         """str elements, which are encoded on the way out."""
