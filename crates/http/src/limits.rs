@@ -11,7 +11,7 @@ pub const INFER_BODY_BYTES_MAX: u64 = i32::MAX as u64;
 pub const LOAD_BODY_BYTES_MAX: u64 = 4 << 30;
 /// The first block for a body is not larger, whatever length the client declares; it grows when the bytes really come, which
 /// copies nothing: its pages move.
-pub const FIRST_BLOCK_BYTES_MAX: usize = 8 << 20;
+pub const FIRST_BLOCK_BYTES_MAX: usize = 2 << 20;
 /// The first block for a body of unknown length.
 pub const FIRST_BLOCK_BYTES_MIN: usize = 64 << 10;
 /// Where the binary part of a body begins in its block: as aligned as any runtime asks for.

@@ -17,11 +17,13 @@ use super::Chain;
 /// Smaller tensors are left in their pieces: they are copied while they are in the cache anyway.
 const AHEAD_BYTES_MIN: usize = 256 << 10;
 /// Larger tensors get so much at first and more as the bytes really come: a client's word alone reserves no more memory.
-const AHEAD_BYTES_MAX: usize = 8 << 20;
-/// Pieces that follow each other are joined when they have as many bytes.
+const AHEAD_BYTES_MAX: usize = 2 << 20;
+/// Pieces that follow each other are joined when they have as many bytes, or are as many.
 const LOOSE_BYTES_MAX: usize = 1 << 20;
+const LOOSE_PIECES_MAX: usize = 4096;
 /// Of bytes that stay in pieces, whose memory others allocate, so many come between two looks at whether there is room.
 const ROOM_BYTES: usize = 16 << 20;
+const RAW_INPUT_CONTENTS: u64 = 7;
 
 const _: () = assert!(AHEAD_BYTES_MIN < AHEAD_BYTES_MAX && AHEAD_BYTES_MAX < super::MESSAGE_BYTES_MAX);
 const _: () =
@@ -45,7 +47,7 @@ enum Follow {
     /// A tag, of which these low bits have come.
     Tag(Varint),
     /// The length of this field.
-    Length(Varint),
+    Length { raw: bool, so_far: Varint },
     /// A value that is a number of unknown length.
     Number,
     /// Bytes that stay in their pieces.
@@ -63,6 +65,8 @@ struct Fill {
     slot: Slot,
     at: usize,
     len: usize,
+    /// Whether that is a tensor, and not some other field.
+    raw: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,14 +110,14 @@ impl Gather {
                     self.keep(piece.split_to(step)).map_err(refuse)?;
                 }
                 Follow::Fill(fill) => {
-                    let len = fill.len;
-                    let refuse = |refused| Status::no_memory(format_args!("a tensor of {len} bytes"), refused);
+                    let (what, len) = (if fill.raw { "a tensor" } else { "a part of a message" }, fill.len);
+                    let refuse = |refused| Status::no_memory(format_args!("{what} of {len} bytes"), refused);
                     fill.take(&mut piece).map_err(refuse)?;
                     if fill.at == fill.len {
                         self.finish_slot();
                     }
                 }
-                Follow::Tag(_) | Follow::Length(_) | Follow::Number => {
+                Follow::Tag(_) | Follow::Length { .. } | Follow::Number => {
                     self.follow_heads(&mut piece).map_err(refuse)?;
                 }
             }
@@ -125,7 +129,7 @@ impl Gather {
     fn keep(&mut self, piece: Bytes) -> Result<(), NoMemory> {
         self.loose += piece.len();
         self.chain.push(piece);
-        if self.loose >= LOOSE_BYTES_MAX {
+        if self.loose >= LOOSE_BYTES_MAX || self.chain.count() - self.loose_from >= LOOSE_PIECES_MAX {
             self.chain.join(self.loose_from)?;
             self.kept();
         }
@@ -172,7 +176,8 @@ impl Gather {
     /// Reads tags and lengths at the front of `piece` and puts them into the chain, up to the first bytes to pass or fill.
     fn follow_heads(&mut self, piece: &mut Bytes) -> Result<(), NoMemory> {
         let mut at = 0;
-        while let (Some(&byte), Follow::Tag(_) | Follow::Length(_) | Follow::Number) = (piece.get(at), &self.follow) {
+        while let (Some(&byte), Follow::Tag(_) | Follow::Length { .. } | Follow::Number) = (piece.get(at), &self.follow)
+        {
             at += 1;
             let ahead = piece.len() - at;
             self.follow = match std::mem::take(&mut self.follow) {
@@ -181,9 +186,9 @@ impl Gather {
                     Ok(None) => Follow::Tag(tag),
                     Err(()) => Follow::Nothing,
                 },
-                Follow::Length(mut so_far) => match so_far.take(byte) {
-                    Ok(Some(len)) => after_length(len, ahead)?,
-                    Ok(None) => Follow::Length(so_far),
+                Follow::Length { raw, mut so_far } => match so_far.take(byte) {
+                    Ok(Some(len)) => after_length(raw, len, ahead)?,
+                    Ok(None) => Follow::Length { raw, so_far },
                     Err(()) => Follow::Nothing,
                 },
                 _ if byte < 0x80 => Follow::Tag(Varint::default()),
@@ -195,8 +200,8 @@ impl Gather {
 }
 
 impl Fill {
-    fn new(len: usize) -> Result<Fill, NoMemory> {
-        Ok(Fill { slot: Slot::try_announced(len, AHEAD_BYTES_MAX)?, at: 0, len })
+    fn new(len: usize, raw: bool) -> Result<Fill, NoMemory> {
+        Ok(Fill { slot: Slot::try_announced(len, AHEAD_BYTES_MAX)?, at: 0, len, raw })
     }
 
     /// Takes what belongs to the tensor from the front of `piece`.
@@ -218,20 +223,20 @@ fn after_tag(tag: u64) -> Follow {
     match tag & 7 {
         0 => Follow::Number,
         1 => Follow::Pass(8),
-        2 => Follow::Length(Varint::default()),
+        2 => Follow::Length { raw: tag >> 3 == RAW_INPUT_CONTENTS, so_far: Varint::default() },
         5 => Follow::Pass(4),
         _ => Follow::Nothing,
     }
 }
 
 /// `ahead` bytes of the field are at hand in the same piece.
-fn after_length(len: u64, ahead: usize) -> Result<Follow, NoMemory> {
+fn after_length(raw: bool, len: u64, ahead: usize) -> Result<Follow, NoMemory> {
     let Ok(len) = usize::try_from(len) else { return Ok(Follow::Nothing) };
     if len == 0 {
         return Ok(Follow::Tag(Varint::default()));
     }
     if len > ahead && (AHEAD_BYTES_MIN..=super::MESSAGE_BYTES_MAX).contains(&len) {
-        return Fill::new(len).map(Follow::Fill);
+        return Fill::new(len, raw).map(Follow::Fill);
     }
     Ok(Follow::Pass(len))
 }
@@ -245,14 +250,19 @@ mod tests {
     use super::*;
 
     fn gather(message: &[u8], step: usize) -> Chain {
-        let mut gather = Gather::new(message.len());
+        gather_as(message.len(), message, step)
+    }
+
+    /// Gathers a message that is said to have `len` bytes.
+    fn gather_as(len: usize, message: &[u8], step: usize) -> Chain {
+        let mut gather = Gather::new(len);
         message.chunks(step).for_each(|piece| gather.push(Bytes::copy_from_slice(piece)).expect("some MiB"));
         gather.finish()
     }
 
     #[track_caller]
-    fn check(raw_lengths: &[usize], step: usize, pieces_max: usize) {
-        let raw_input_contents = raw_lengths.iter().map(|len| vec![7u8; *len].into()).collect();
+    fn check(raw_lengths: impl AsRef<[usize]>, step: usize, pieces_max: usize) {
+        let raw_input_contents = raw_lengths.as_ref().iter().map(|len| vec![7u8; *len].into()).collect();
         let request = ModelInferRequest { model_name: "m".repeat(300), raw_input_contents, ..Default::default() };
         let message = request.encode_to_vec();
         let mut reader = gather(&message, step).into_reader();
@@ -269,20 +279,42 @@ mod tests {
 
     #[test]
     fn a_large_tensor_becomes_one_piece_and_no_byte_changes() {
-        check(&[AHEAD_BYTES_MIN], 4096, 8);
-        check(&[AHEAD_BYTES_MIN], 997, 12);
-        check(&[0, AHEAD_BYTES_MIN + 1, 5, AHEAD_BYTES_MIN * 2], 1 << 16, 16);
-        check(&[AHEAD_BYTES_MIN - 1], 4096, 100);
-        check(&[AHEAD_BYTES_MIN], usize::MAX, 6);
+        check([AHEAD_BYTES_MIN], 4096, 8);
+        check([AHEAD_BYTES_MIN], 997, 12);
+        check([0, AHEAD_BYTES_MIN + 1, 5, AHEAD_BYTES_MIN * 2], 1 << 16, 16);
+        check([AHEAD_BYTES_MIN - 1], 4096, 100);
+        check([AHEAD_BYTES_MIN], usize::MAX, 6);
     }
 
     #[test]
     fn a_tensor_larger_than_its_first_block_moves_on_without_another_copy() {
+        const LEN: usize = 64 << 20;
+        const { assert!(LEN > AHEAD_BYTES_MAX) };
         let before = nerite_memory::copied_bytes(Reason::InlineRequest);
-        check(&[AHEAD_BYTES_MAX + 5, 3], 4 << 20, 8);
+        check([LEN + 5, 3], 4 << 20, 8);
         let copied = nerite_memory::copied_bytes(Reason::InlineRequest) - before;
         // Other tests copy some MiB beside this one.
-        assert!((AHEAD_BYTES_MAX..AHEAD_BYTES_MAX * 3 / 2).contains(&(copied as usize)), "{copied}");
+        assert!((LEN..LEN * 3 / 2).contains(&(copied as usize)), "{copied}");
+    }
+
+    #[test]
+    fn many_small_parts_are_joined_and_no_byte_changes() {
+        // Each MiB is one, and the last is not full.
+        check([100_000; 100], 1 << 14, 9 + 80);
+        check(vec![1000; 3000], 997, 2 + LOOSE_PIECES_MAX);
+        check(vec![1; 200_000], 1 << 14, 100 + LOOSE_PIECES_MAX);
+        let message = vec![7u8; 10 << 20];
+        let chain = gather_as(0, &message, 5000);
+        assert!(chain.count() < 11 + 210, "{} pieces", chain.count());
+        assert!(chain.into_reader().copy_to_bytes(message.len()) == message[..]);
+    }
+
+    #[test]
+    fn a_large_part_that_is_no_tensor_becomes_one_piece_too() {
+        let message = ModelInferRequest { model_name: "m".repeat(3 << 20), ..Default::default() }.encode_to_vec();
+        let chain = gather(&message, 1 << 14);
+        assert_eq!(chain.count(), 2);
+        assert!(chain.into_reader().copy_to_bytes(message.len()) == message);
     }
 
     #[test]
