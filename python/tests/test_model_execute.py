@@ -275,6 +275,29 @@ def test_an_input_is_the_clients_own_memory_and_cannot_be_written(start):  # noq
     assert read_text(server, obey(server, "out = self.kept[0]")) == "77"
 
 
+def test_a_model_that_writes_to_its_inputs_is_told_the_cure_and_can_have_copies(start):  # noqa: F811
+    code = "x = request.inputs()[0].as_numpy(); x += 1; out = x.tolist()"
+    server = start(OBEDIENT)
+    array = np.arange(2, dtype=np.int32)
+    error = obey(server, code, [given(server.memory(4096), "IN", array, "INT32")])["error"]
+    assert error.startswith("ValueError: output array is read-only\n\nAt:\n  code(1): <module>")
+    level, text = server.receive(server.side)["log"]
+    assert level == "WARNING" and "set its parameter PRIVATE_INPUTS to 'yes'" in text
+
+    def parameters(value):
+        return {"parameters": {"PRIVATE_INPUTS": {"string_value": value}}}
+
+    server = start(OBEDIENT, ready=False)
+    assert "ready" in server.initialize(config=parameters("yes"))
+    memory = server.memory(4096)
+    one = given(memory, "IN", array, "INT32")
+    assert read_text(server, obey(server, code, [one])) == "[1, 2]"
+    assert memory.get(one[4], 8) == array.tobytes()
+    server = start(OBEDIENT, ready=False)
+    error = server.initialize(config=parameters("maybe"))
+    assert error == {"error": "Incorrect value for PRIVATE_INPUTS: maybe, expected 'yes' or 'no'"}
+
+
 def test_a_place_that_is_too_small_is_exchanged(start):  # noqa: F811
     server = start(IDENTITY)
     memory = server.memory(1 << 16)

@@ -37,6 +37,10 @@ def call(function: Callable[..., Any], *given: Any) -> Any:
 CALLERS.add(call.__code__)
 
 
+READ_ONLY = (
+    "an input's array is the client's own memory and cannot be written to; let the model copy it, or set its parameter "
+    "PRIVATE_INPUTS to 'yes' for copies of all"
+)
 # The thread that leaves when the server is gone.
 LEAVER = "nerite-end"
 NOTHING = np.empty(0, np.uint8)
@@ -65,6 +69,8 @@ def execute(model: Any, names: dict[str, str], talk: Conversation, command: dict
     except (ModelFailed, Unmapped) as failed:
         message = _failure(str(failed), answers, names)
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt, too, fail the batch alone
+        if isinstance(error, ValueError) and "read-only" in str(error):
+            talk.side.log("WARNING", f"model '{names['name']}': {READ_ONLY}")
         message = _failure(told(error), answers, names)
     with talk.lock:
         talk.turn += 1

@@ -6,6 +6,7 @@ One after another, on the main thread. A second thread does nothing but leave wh
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import select
 import signal
@@ -23,6 +24,7 @@ from .channel import Channel, Ended, Side, encode
 from .errors import CALLERS, absent, told
 from .logger import Logger
 from .memory import Guard, Memory, Unmapped
+from .tensors import Tensor
 
 
 _PR_SET_PDEATHSIG = 1
@@ -109,6 +111,7 @@ class Stub:
         guard = self._guard()
         self._talk.memory = Memory(guard)
         Logger._write = staticmethod(self._side.log)
+        Tensor.private_inputs = _private_inputs(command["args"]["model_config"])
         self._load(command["model"])
         model = call(self._class)
         if hasattr(model, "initialize"):
@@ -149,6 +152,15 @@ class Stub:
             except Exception as error:  # noqa: BLE001 - the model is going; its operator should know
                 self._side.log("ERROR", f"finalize failed: {told(error)}")
         return {"done": True}
+
+
+def _private_inputs(model_config: str) -> bool:
+    """What the configuration's parameter ``PRIVATE_INPUTS`` says."""
+    parameter = json.loads(model_config).get("parameters", {}).get("PRIVATE_INPUTS", {})
+    value = parameter.get("string_value", "no")
+    if value not in ("yes", "no"):
+        raise Failed(f"Incorrect value for PRIVATE_INPUTS: {value}, expected 'yes' or 'no'")
+    return bool(value == "yes")
 
 
 # An error of ours has no frames that a client should see.

@@ -50,6 +50,8 @@ class Tensor:
 
     __module__ = "c_python_backend_utils"
     __slots__ = ("_name", "datatype", "_array", "_shape", "_memory", "_offset")
+    # Whether inputs are copied for the model, which may then write to them.
+    private_inputs = False
     # Where an input lies, until its array is made.
     _shape: Sequence[int]
     _memory: np.ndarray
@@ -91,7 +93,10 @@ class Tensor:
         array = self._array
         if array is None:
             array = np.ndarray(self._shape, NUMPY_DTYPES[self.datatype], self._memory, self._offset)
-            array.flags.writeable = False
+            if Tensor.private_inputs:
+                array = array.copy()
+            else:
+                array.flags.writeable = False
             self._array = array
         return array
 
