@@ -14,7 +14,7 @@ use crate::channel::{Channel, Packet, memory_file};
 use crate::guard_library;
 use crate::interpreter::Interpreter;
 use crate::keeper::{Keeper, Side};
-use crate::limits::FINALIZE_MAX;
+use crate::limits::{CLOSED_MAX, FINALIZE_MAX};
 use crate::stub;
 
 /// A running process. Dropped, it is asked to finalize its model, and killed if it does not.
@@ -61,6 +61,8 @@ pub(crate) enum Silence {
     Unasked,
     /// It had no answer in the time it was given.
     TimedOut,
+    /// It has closed the channel.
+    Closed,
     /// It ended, or said what cannot be read; the text says which.
     Ended(String),
 }
@@ -70,6 +72,7 @@ impl std::fmt::Display for Silence {
         f.write_str(match self {
             Silence::Unasked => "its process ended before it was asked",
             Silence::TimedOut => "its process does not answer",
+            Silence::Closed => "its process has closed the channel to the server",
             Silence::Ended(why) => why,
         })
     }
@@ -119,7 +122,7 @@ impl Child {
         match self.channel.receive(&mut self.packet) {
             Ok(Some(text)) => serde_json::from_slice(text)
                 .map_err(|error| Silence::Ended(format!("its answer cannot be read: {error}"))),
-            Ok(None) => Err(Silence::Ended(self.end())),
+            Ok(None) => Err(Silence::Closed),
             // It ended with a packet unread.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Silence::Unasked),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Silence::TimedOut),
@@ -144,7 +147,10 @@ impl Child {
         patience(&self.channel, Some(launch.start_max))?;
         let answer = self.ask(command, &[]);
         patience(&self.channel, None)?;
-        answer
+        answer.map_err(|silence| match silence {
+            Silence::Closed => Silence::Ended(self.end()),
+            other => other,
+        })
     }
 
     /// From now on there is a model to finalize.
@@ -152,13 +158,15 @@ impl Child {
         self.has_model = true;
     }
 
-    /// How the process ended, which has closed its channel: it is about to be no more.
-    fn end(&mut self) -> String {
+    /// Ends a process that is of no use any more; tells how it ended, if it did so by itself.
+    pub(crate) fn bury(mut self) -> String {
         self.has_model = false;
-        match wait(&mut self.process, Duration::from_secs(1)) {
-            Some(status) => how(status),
-            None => "its process has closed the channel to the server".to_owned(),
-        }
+        self.end()
+    }
+
+    /// How the process ended. One that has closed its channel is about to be no more.
+    fn end(&mut self) -> String {
+        wait(&mut self.process, CLOSED_MAX).map_or_else(|| Silence::Closed.to_string(), how)
     }
 }
 
@@ -167,7 +175,7 @@ impl Drop for Child {
         if self.has_model {
             let _ = self.channel.set_patience(Some(FINALIZE_MAX));
             if self.ask(r#"{"do":"finalize"}"#, &[]).is_ok() {
-                let _ = wait(&mut self.process, Duration::from_secs(1));
+                let _ = wait(&mut self.process, CLOSED_MAX);
             }
         }
         // Fails if it has ended already. Waiting leaves no zombie.

@@ -39,6 +39,8 @@ enum Begun {
     Unasked(Vec<Job>, Arc<dyn Meter>),
     /// The process has it.
     Asked(UnderWay),
+    /// The process will not answer it.
+    Silent(UnderWay, Silence),
 }
 
 /// A batch that the process has.
@@ -94,49 +96,51 @@ impl PythonInstance {
         if planned.is_empty() {
             return Begun::Nothing;
         }
+        times.input_ends();
+        let rows = planned.iter().map(|planned| u64::from(planned.job.rows().max(1))).sum();
+        let under_way = UnderWay { planned, rows, times, meter };
         match live.child.tell(&packet, &maps.descriptors) {
-            Ok(()) => {
-                times.input_ends();
-                let rows = planned.iter().map(|planned| u64::from(planned.job.rows().max(1))).sum();
-                Begun::Asked(UnderWay { planned, rows, times, meter })
-            }
-            Err(Silence::Unasked) => self.unasked(planned, meter),
-            Err(silence) => {
-                self.lose(planned, &silence, times, &meter);
-                Begun::Nothing
-            }
+            Ok(()) => Begun::Asked(under_way),
+            Err(silence) => Begun::Silent(under_way, silence),
         }
     }
 
     /// Waits for the process's answer, at most for `patience`, and passes it on. What is not there by then stays begun.
     fn hear(&mut self, mut under_way: UnderWay, patience: Option<Duration>) -> Begun {
-        let Some(live) = &mut self.live else { return Begun::Nothing };
-        let answer = converse(live, &self.blocks, &mut under_way.planned, patience);
-        if matches!(answer, Err(Silence::TimedOut)) {
-            return Begun::Asked(under_way);
-        }
+        let Some(live) = &mut self.live else { return Begun::Silent(under_way, Silence::Unasked) };
+        let answer = match converse(live, &self.blocks, &mut under_way.planned, patience) {
+            Ok(answer) => answer,
+            Err(Silence::TimedOut) => return Begun::Asked(under_way),
+            Err(silence) => return Begun::Silent(under_way, silence),
+        };
         live.child.side.unwatch();
         let UnderWay { planned, rows, mut times, meter } = under_way;
-        if matches!(answer, Err(Silence::Unasked)) {
-            return self.unasked(planned, meter);
-        }
         times.infer_ends();
-        match answer {
-            Ok(answer) => {
-                let done = self.settle(planned, answer);
-                times.ends();
-                meter.batch(rows, &times);
-                finish(done, times, &meter);
-            }
-            Err(silence) => self.lose(planned, &silence, times, &meter),
-        }
+        let done = self.settle(planned, answer);
+        times.ends();
+        meter.batch(rows, &times);
+        finish(done, times, &meter);
         Begun::Nothing
     }
 
-    /// The process died while it had nothing to do: nobody has lost anything yet.
-    fn unasked(&mut self, planned: Vec<Planned>, meter: Arc<dyn Meter>) -> Begun {
-        self.live = None;
-        Begun::Unasked(planned.into_iter().map(|planned| planned.job).collect(), meter)
+    /// The process gave no answer, and is one no more. What it was working on is lost, the instance is not; what it never got
+    /// is for the next process. May wait for the process's end, so not on a front end's thread.
+    fn bury(&mut self, under_way: UnderWay, silence: Silence) -> Begun {
+        let UnderWay { planned, times, meter, .. } = under_way;
+        let why = self.live.take().map(|live| live.child.bury());
+        if matches!(silence, Silence::Unasked) {
+            return Begun::Unasked(planned.into_iter().map(|planned| planned.job).collect(), meter);
+        }
+        let silence = match (silence, why) {
+            (Silence::Closed, Some(why)) => Silence::Ended(why),
+            (silence, _) => silence,
+        };
+        let status = self.unhealthy(&silence);
+        log::error!("{status}");
+        for one in planned {
+            one.job.finish(Err(status.clone()), times, &*meter);
+        }
+        Begun::Nothing
     }
 
     /// Puts each response into its job.
@@ -155,16 +159,6 @@ impl PythonInstance {
             (one.job, ended)
         };
         planned.into_iter().map(each).collect()
-    }
-
-    /// The process gave no answer. What it was working on is lost, the instance is not.
-    fn lose(&mut self, planned: Vec<Planned>, silence: &Silence, times: Times, meter: &Arc<dyn Meter>) {
-        self.live = None;
-        let status = self.unhealthy(silence);
-        log::error!("{status}");
-        for one in planned {
-            one.job.finish(Err(status.clone()), times, &**meter);
-        }
     }
 
     fn unhealthy(&self, silence: &Silence) -> Status {
@@ -198,22 +192,24 @@ impl Instance for PythonInstance {
     }
 
     fn finish(&mut self) {
-        // One that is started and is gone again before it takes the batch is not tried for ever.
-        for _ in 0..=1 {
+        // A process that is gone before it took the batch is followed by another, and that one is not.
+        let mut starts = 0;
+        loop {
             self.begun = match std::mem::replace(&mut self.begun, Begun::Nothing) {
                 Begun::Nothing => return,
                 Begun::Asked(under_way) => self.hear(under_way, None),
+                Begun::Silent(under_way, silence) => self.bury(under_way, silence),
+                Begun::Unasked(jobs, meter) if starts > 1 => {
+                    return refuse(jobs, &self.unhealthy(&Silence::Unasked), &meter);
+                }
                 Begun::Unasked(jobs, meter) => match self.live() {
-                    Ok(()) => match self.ask(jobs, meter) {
-                        Begun::Asked(under_way) => self.hear(under_way, None),
-                        begun => begun,
-                    },
+                    Ok(()) => {
+                        starts += 1;
+                        self.ask(jobs, meter)
+                    }
                     Err(status) => return refuse(jobs, &status, &meter),
                 },
             };
-        }
-        if let Begun::Unasked(jobs, meter) = std::mem::replace(&mut self.begun, Begun::Nothing) {
-            refuse(jobs, &self.unhealthy(&Silence::Unasked), &meter);
         }
     }
 }

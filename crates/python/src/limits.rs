@@ -29,4 +29,7 @@ pub const ARCHIVE_NAME_BYTES_MAX: usize = 4096;
 /// Directories above a file of a packed environment, and the file: removing them takes a descriptor each.
 pub const ARCHIVE_DEPTH_MAX: usize = 128;
 
+/// How long a process that has closed its channel may take to end before it is killed.
+pub const CLOSED_MAX: Duration = Duration::from_secs(1);
+
 const _: () = assert!(DESCRIPTORS_MAX < 253, "Linux passes no more at once");

@@ -81,7 +81,7 @@ impl Seed {
                  seconds, with interpreter {interpreter}; --backend-config=python,stub-timeout-seconds gives it more)",
                 self.launch.start_max.as_secs()
             )),
-            Silence::Unasked | Silence::Ended(_) => self.launch.blame(silence, began).unwrap_or_else(|| {
+            Silence::Unasked | Silence::Closed | Silence::Ended(_) => self.launch.blame(silence, began).unwrap_or_else(|| {
                 Status::internal(format!(
                     "Stub process '{instance}' is not healthy. ({silence} while it initialized the model, with interpreter \
                      {interpreter})"

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use nerite_backend::conformance::{Case, Fixture, check_runtime, context};
 use nerite_backend::{Batch, Instance, InstanceSpec, Job, LoadContext, NoMeter, Runtime};
@@ -64,6 +65,10 @@ fn case(a: &[i32], b: &[i32]) -> Case {
 }
 
 fn ask(instance: &mut dyn Instance, inputs: Vec<Tensor>, wanted: Vec<Wanted>) -> Response {
+    ask_by(inputs, wanted, |batch| instance.run(batch))
+}
+
+fn ask_by(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) -> Response {
     let seen = Arc::new(Mutex::new(None));
     let into = Arc::clone(&seen);
     let request = Request {
@@ -79,7 +84,7 @@ fn ask(instance: &mut dyn Instance, inputs: Vec<Tensor>, wanted: Vec<Wanted>) ->
         reply: Reply::new("", move |response| *into.lock().unwrap() = Some(response)),
     };
     let job = Job::new(request, "add_sub".into(), "1".into(), 1);
-    instance.run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
+    run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
     let response = seen.lock().unwrap().take();
     response.unwrap()
 }
@@ -127,6 +132,35 @@ fn a_process_that_dies_takes_its_request_along_and_no_other() {
         let last = process(&mut *instance);
         drop(instance);
         assert!(!Path::new(&format!("/proc/{last}")).exists(), "it goes with its instance");
+    });
+}
+
+/// Begins on a thread with little patience, as a front end's is, and ends as a worker would.
+fn begin(instance: &mut dyn Instance, a: i32, done_at_once: bool) -> Response {
+    let wanted = vec![Wanted { name: "SUM".into(), slot: None }];
+    ask_by(vec![ints("A", &[a]), ints("B", &[0])], wanted, |batch| {
+        let done = instance.begin(batch, Duration::from_micros(250));
+        assert!(!done || done_at_once, "it was not to be done in that time");
+        if !done {
+            instance.finish();
+        }
+    })
+}
+
+#[test]
+fn what_takes_long_or_has_died_is_left_to_a_thread_that_may_wait() {
+    with_python(|runtime, context| {
+        let mut instance = instance(runtime, &context);
+        for _ in 0..50 {
+            assert_eq!(begin(&mut *instance, 1, true).error, None);
+        }
+        assert_eq!(begin(&mut *instance, -5, false).error, None);
+        let process = process(&mut *instance);
+        assert!(Command::new("kill").args(["-9", &process.to_string()]).status().unwrap().success());
+        assert_eq!(begin(&mut *instance, 1, false).error, None, "it did not have the request");
+        let error = begin(&mut *instance, -6, false).error.unwrap();
+        assert!(error.message.contains("(its process has closed the channel to the server while it had"), "{error}");
+        assert_eq!(begin(&mut *instance, 1, false).error, None);
     });
 }
 

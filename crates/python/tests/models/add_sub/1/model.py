@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -26,6 +27,11 @@ class TritonPythonModel:
             os.kill(os.getpid(), signal.SIGKILL)
         if first == -3:
             raise ValueError("A begins with -3")
+        if first == -5:
+            time.sleep(0.1)
+        if first == -6:
+            os.closerange(3, 100)
+            time.sleep(3)
         if first == -4:
             a = np.full_like(a, os.getpid())
             b = np.zeros_like(b)
