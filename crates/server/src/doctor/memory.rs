@@ -12,8 +12,8 @@ const FREE_BYTES_MIN: u64 = 4 << 20;
 const LOCKED_BYTES_WANTED: u64 = 256 << 20;
 /// Descriptors that a server needs for its own files, some clients and their descriptors on the way.
 const DESCRIPTORS_MIN: u64 = 1024;
-/// Descriptors for all sessions and many connections.
-const DESCRIPTORS_WANTED: u64 = 4096;
+/// Descriptors for all sessions, all leases, those of them on their way, and many connections.
+const DESCRIPTORS_WANTED: u64 = 16_384;
 /// Bytes of a Unix socket's path.
 const PATH_BYTES_MAX: usize = 107;
 
@@ -247,7 +247,7 @@ mod tests {
             "note locked memory: RLIMIT_MEMLOCK is 8 MiB, a server with GPUs locks up to 256 MiB => `ulimit -l unlimited`",
         );
         check(nofile(&limited(None, None, 0)), "");
-        check(nofile(&limited(None, Some(4096), 0)), "");
+        check(nofile(&limited(None, Some(16_384), 0)), "");
         check(nofile(&limited(None, Some(256), CAP_SYS_RESOURCE)), "");
         check(
             nofile(&limited(None, Some(1024), 0)),
