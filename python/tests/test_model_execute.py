@@ -130,8 +130,12 @@ def test_a_response_sender_holds_to_the_rules(start, code, error):  # noqa: F811
 def test_a_response_after_the_batch_was_answered_is_refused(start):  # noqa: F811
     server = start(OBEDIENT)
     obey(server, "self.kept = request.get_response_sender(); out = 1")
-    code = "try: self.kept.send(text('late'))\nexcept pb_utils.TritonModelException as e: out = e"
-    assert read_text(server, obey(server, code)) == CLOSED
+    code = "try: self.kept.{}\nexcept pb_utils.TritonModelException as e: out = e"
+    assert read_text(server, obey(server, code.format("send(text('late'))"))) == CLOSED
+    obey(server, "self.kept = request; out = 1")
+    assert read_text(server, obey(server, code.format("get_response_sender().send(text('late'))"))) == CLOSED
+    late = read_text(server, obey(server, code.format("output_array('OUT', (1,), 'f4')")))
+    assert late == "The request has been answered already."
 
 
 def test_one_request_of_a_batch_may_fail_alone(start):  # noqa: F811

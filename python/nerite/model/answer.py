@@ -35,17 +35,16 @@ class Conversation:
         self.channel = channel
         self.side = side
         self.memory = Memory()
-        self.lock = threading.Lock()
+        # Held for a question and its answer.
+        self.asking = threading.Lock()
+        # Held to write a response, and to say that no more may be written. A model's code may run meanwhile, and send again.
+        self.sending = threading.RLock()
         # Tells those who wait for a response that there may be one.
         self.news = threading.Condition(threading.Lock())
-        # Which execution is under way; questions of another one are not asked.
-        self.turn = 0
 
-    def ask_place(self, turn: int, index: int, name: str, byte_size: int) -> tuple[int, int, int]:
+    def ask_place(self, index: int, name: str, byte_size: int) -> tuple[int, int, int]:
         """Asks for memory for an output of the batch's request ``index``: segment, offset, capacity."""
-        with self.lock:
-            if turn != self.turn:
-                raise TritonModelException("The request has been answered already.")
+        with self.asking:
             self.channel.send({"need": [index, name, byte_size]})
             while True:
                 message, descriptors = self.channel.receive()
@@ -63,19 +62,19 @@ class Conversation:
 class Answer:
     """The response of one request of a batch in the making."""
 
-    __slots__ = ("_talk", "_turn", "_index", "_number", "_wanted", "_is_placed", "_sender", "_is_closed", "_lock", "response")
+    __slots__ = ("_talk", "_index", "_number", "_wanted", "_is_placed", "_sender", "_is_final", "is_closed", "response")
 
     def __init__(self, talk: Conversation, index: int, wire: dict[str, Any]) -> None:
         self._talk = talk
-        self._turn = talk.turn
         self._index = index
         self._number: int = wire["number"]
         # Name -> the place of the output: [name, segment, offset, capacity, fixed].
         self._wanted: dict[str, list[Any]] = {output[0]: output for output in wire["outputs"]}
         self._is_placed = False
         self._sender: Optional[weakref.ref[InferenceResponseSender]] = None
-        self._is_closed = False
-        self._lock: Optional[threading.Lock] = None
+        self._is_final = False
+        # Whether the batch has been answered: nothing may be asked or written any more.
+        self.is_closed = False
         # What will be told to the server.
         self.response: Optional[dict[str, Any]] = None
 
@@ -87,7 +86,6 @@ class Answer:
         """The one sender of this request."""
         found = self._sender() if self._sender is not None else None
         if found is None:
-            self._lock = self._lock or threading.Lock()
             found = InferenceResponseSender(self)
             self._sender = weakref.ref(found)
         return found
@@ -104,9 +102,8 @@ class Answer:
             raise TritonModelException("Inference Response object must be provided when the response flags is set to zero.")
         if response is not None and not isinstance(response, InferenceResponse):
             raise refused_call("send", _SEND_SIGNATURE, (response,) if flags == 0 else (response, flags))
-        assert self._lock is not None, "the lock is made with the sender"
-        with self._lock:
-            if self._is_closed:
+        with self._talk.sending:
+            if self._is_final or self.is_closed:
                 raise TritonModelException("Unable to send response. Response sender has been closed.")
             if response is None and self.response is None:
                 raise TritonModelException(
@@ -116,15 +113,9 @@ class Answer:
                 raise TritonModelException("Unable to send response. Non-decoupled model cannot send more than one response.")
             if response is not None:
                 self.write(response)
-            self._is_closed = flags == FLAG_FINAL
+            self._is_final = flags == FLAG_FINAL
         with self._talk.news:
             self._talk.news.notify_all()
-
-    def close(self) -> None:
-        """After this nothing can be sent: the batch is answered."""
-        if self._lock is not None:
-            with self._lock:
-                self._is_closed = True
 
     def fail(self, code: str, text: str) -> None:
         """Answers with an error."""
@@ -179,7 +170,7 @@ class Answer:
 
     def _enlarge(self, place: list[Any], byte_size: int) -> None:
         """Exchanges a guessed place for one that is large enough."""
-        place[1:4] = self._talk.ask_place(self._turn, self._index, place[0], byte_size)
+        place[1:4] = self._talk.ask_place(self._index, place[0], byte_size)
 
     def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """An array over the place of an output; an ordinary one where there is none that fits."""
@@ -187,6 +178,12 @@ class Answer:
         datatype = DATATYPES.get(dtype.num)
         if datatype is None or datatype == "BYTES" or not dtype.isnative:
             raise TritonModelException(f"Output '{name}' of dtype {dtype} cannot be computed in place.")
+        with self._talk.sending:
+            return self._place(name, shape, dtype)
+
+    def _place(self, name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+        if self.is_closed:
+            raise TritonModelException("The request has been answered already.")
         place = self._wanted.get(name)
         byte_size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if place is None or (place[4] and (place[1] is None or byte_size > place[3])):

@@ -25,6 +25,7 @@ from .tensors import BrokenInput, Tensor, decoded
 LATE_RESPONSE_S = 60.0
 _LOOK_AGAIN_S = 0.05
 
+SECOND_RESPONSE = "a response was returned for a request that its response sender had answered; the first counts"
 NO_RESPONSE = "the model returned None for this request, and its response sender sent no response"
 LATE_RESPONSE = f"the model returned None for this request, and its response sender sent no response within {LATE_RESPONSE_S:.0f} s"
 
@@ -52,10 +53,10 @@ class ModelFailed(Exception):
 
 def execute(model: Any, names: dict[str, str], talk: Conversation, command: dict[str, Any]) -> dict[str, Any]:
     """Answers the command ``execute``: runs the batch through the model and writes its outputs."""
-    talk.turn += 1
     wires = command["requests"]
     answers = [Answer(talk, index, wire) for index, wire in enumerate(wires)]
     spent_us = 0
+    failure = None
     try:
         requests = _requests(wires, answers, talk.memory)
         if requests:
@@ -63,19 +64,20 @@ def execute(model: Any, names: dict[str, str], talk: Conversation, command: dict
             returned = _run(model, names, requests)
             spent_us = (time.perf_counter_ns() - started) // 1000
             _collect(returned, requests, talk)
-        message = {"responses": [answer.response for answer in answers], "infer_us": spent_us}
     except Ended:
         raise
     except (ModelFailed, Unmapped) as failed:
-        message = _failure(str(failed), answers, names)
+        failure = str(failed)
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt, too, fail the batch alone
-        if isinstance(error, ValueError) and "read-only" in str(error):
+        failure = told(error)
+        if isinstance(error, ValueError) and "read-only" in failure:
             talk.side.log("WARNING", f"model '{names['name']}': {READ_ONLY}")
-        message = _failure(told(error), answers, names)
-    with talk.lock:
-        talk.turn += 1
-    for answer in answers:
-        answer.close()
+    with talk.sending:
+        for answer in answers:
+            answer.is_closed = True
+    message = {"responses": [answer.response for answer in answers], "infer_us": spent_us}
+    if failure is not None:
+        message = _failure(failure, answers, names)
     message["lost"] = talk.memory.lost(_segments(wires)) if talk.memory.has_regions() else []
     return message
 
@@ -151,10 +153,13 @@ def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation
         assert answer is not None, "requests of a batch have one"
         if response is None:
             late.append((answer, weakref.ref(request)))
-        elif answer.response is None:
-            answer.write(response)
-        else:
-            talk.side.log("ERROR", "a response was returned for a request that its response sender had answered; the first counts")
+            continue
+        with talk.sending:
+            is_second = answer.response is not None
+            if not is_second:
+                answer.write(response)
+        if is_second:
+            talk.side.log("ERROR", SECOND_RESPONSE)
     if late:
         # From here on only the model keeps its requests.
         del request
