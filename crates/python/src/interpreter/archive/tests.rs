@@ -247,3 +247,61 @@ fn files_keep_their_time_and_what_may_be_done_with_them_but_no_more() {
     assert_eq!(found.permissions().mode() & 0o7700, 0o700, "no set-uid bit");
     assert_eq!(found.modified().unwrap(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000));
 }
+
+/// Numbers that look like chance and are the same each time.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+
+    fn path(&mut self) -> String {
+        let parts: Vec<&str> = (0..=self.below(4)).map(|_| self.one(&["a", "b", "bin", "python", "..", "."])).collect();
+        let begins = if self.below(8) == 0 { "/" } else { "" };
+        format!("{begins}{}", parts.join("/"))
+    }
+}
+
+/// Files and directories below a folder, not through links.
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(below(&entry.path()));
+        }
+        found.push(entry.path());
+    }
+    found
+}
+
+#[test]
+fn no_archive_gets_out_of_its_directory() {
+    let (mut chance, mut arrived) = (Chance(1), 0);
+    for _ in 0..500 {
+        let parts: Vec<(char, String, String)> = (0..=chance.below(6))
+            .map(|_| (chance.one(&['0', '1', '2', '2', '5']), chance.path(), chance.path()))
+            .collect();
+        let borrowed: Vec<Part<'_>> = parts.iter().map(|(kind, name, text)| (*kind, &name[..], &text[..])).collect();
+        let (house, root) = house();
+        let done = unpack(&packed(&borrowed)[..], &root, Bounds::default());
+        assert_eq!(fs::read_to_string(house.path().join("secret")).unwrap(), "mine", "{parts:?}");
+        assert_eq!(fs::read_dir(house.path()).unwrap().count(), 2, "{parts:?}");
+        if done.is_err() {
+            continue;
+        }
+        arrived += 1;
+        let top = root.canonicalize().unwrap();
+        for path in below(&root) {
+            let name = path.strip_prefix(&root).unwrap();
+            let leads_out = path.canonicalize().is_ok_and(|end| !end.starts_with(&top));
+            assert!(!leads_out || names::is_interpreter(name), "{name:?} of {parts:?}");
+        }
+    }
+    assert!(arrived > 20, "only {arrived} of them were ever unpacked, so nothing is shown");
+}
