@@ -92,6 +92,10 @@ SECOND = "Unable to send response. Non-decoupled model cannot send more than one
             "T = pb_utils.TritonError; ret = [pb_utils.InferenceResponse([], T('mine', T.NOT_FOUND))]",
             {"error": ["NOT_FOUND", "mine"]},
         ),
+        (
+            "T = lambda n: pb_utils.Tensor('OUT', np.full(n, n, np.int8)); ret = [pb_utils.InferenceResponse([T(9), T(5)])]",
+            {"outputs": [["OUT", "INT8", [5], 1, 64, 5]], "parameters": {}},
+        ),
         # What nobody asked for is left out.
         ("ret = [pb_utils.InferenceResponse([pb_utils.Tensor('OTHER', np.zeros(3))])]", {"outputs": [], "parameters": {}}),
         (
@@ -113,26 +117,24 @@ def test_each_request_gets_its_response(start, code, response):  # noqa: F811
         ("s.send()", "Inference Response object must be provided when the response flags is set to zero."),
         ("s.send(flags=1)", "Unable to send response. Non-decoupled model cannot send complete final before sending a response."),
         ("s.send(text('a')); s.send(text('b'))", SECOND),
-        ("s.send(text('a'), flags=1); s.send(text('b'))", CLOSED),
+        ("s.send(text('a'), flags=1); s.send(text('b'))", SECOND),
         ("s.send(text('a'), flags=1); s.send(flags=1)", CLOSED),
     ],
 )
 def test_a_response_sender_holds_to_the_rules(start, code, error):  # noqa: F811
     server = start(OBEDIENT)
-    answer = obey(server, f"{SEND}\ntry: {code}\nexcept pb_utils.TritonModelException as e: out = e; self.kept = s\n", count=1)
-    if "send(text" in code:
-        assert answer["responses"][0]["outputs"][0][0] == "OUT"
-        assert read_text(server, obey(server, "out = 1")) == "1"
-    else:
-        assert read_text(server, answer) == error
+    answer = obey(server, f"{SEND}\ntry: {code}\nexcept pb_utils.TritonModelException as e: self.raised = e; ret = [text(e)]\n")
+    assert read_text(server, answer) == ("a" if "send(text" in code else error)
+    assert read_text(server, obey(server, "out = self.raised")) == error
 
 
 def test_a_response_after_the_batch_was_answered_is_refused(start):  # noqa: F811
     server = start(OBEDIENT)
     obey(server, "self.kept = request.get_response_sender(); out = 1")
     code = "try: self.kept.{}\nexcept pb_utils.TritonModelException as e: out = e"
-    assert read_text(server, obey(server, code.format("send(text('late'))"))) == CLOSED
-    obey(server, "self.kept = request; out = 1")
+    assert read_text(server, obey(server, code.format("send(text('late'))"))) == SECOND
+    assert read_text(server, obey(server, code.format("send(flags=1)"))) == CLOSED
+    obey(server, "self.kept = request; 1 / 0")
     assert read_text(server, obey(server, code.format("get_response_sender().send(text('late'))"))) == CLOSED
     late = read_text(server, obey(server, code.format("output_array('OUT', (1,), 'f4')")))
     assert late == "The request has been answered already."

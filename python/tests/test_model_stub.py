@@ -239,14 +239,16 @@ def test_long_commands_and_long_answers_travel_as_memory_files(start):  # noqa: 
     answer = obey(server, "ret = [pb_utils.InferenceResponse(error=pb_utils.TritonError('ü' * 200000)) for _ in requests]")
     assert answer["responses"] == [{"error": ["INTERNAL", "ü" * 200_000]}]
     obey(server, "pb_utils.Logger.log_warn('y' * 100000)")
-    assert server.receive(server.side) == {"log": ["WARNING", "y" * 100_000]}
+    assert server.receive(server.side) == {"log": ["WARNING", "y" * 100_000], "at": ["code", 1]}
 
 
-def test_lines_of_each_level_go_to_the_servers_log(start):  # noqa: F811
+def test_lines_of_each_level_go_to_the_servers_log_with_their_place(start):  # noqa: F811
     server = start(OBEDIENT)
-    obey(server, "L = pb_utils.Logger; L.log('a'); L.log('b', L.WARNING); L.log_error('c'); L.log_verbose('d'); L.log_info('e')")
-    expected = [["INFO", "a"], ["WARNING", "b"], ["ERROR", "c"], ["VERBOSE", "d"], ["INFO", "e"]]
-    assert [server.receive(server.side)["log"] for _ in expected] == expected
+    calls = ["log('a')", "log('b', L.WARNING)", "log_error('c')", "log_verbose('d')", "log_info('e')", "log_warn('f')"]
+    obey(server, "\n".join(["L = pb_utils.Logger", *(f"L.{call}" for call in calls)]))
+    expected = [["INFO", "a"], ["WARNING", "b"], ["ERROR", "c"], ["VERBOSE", "d"], ["INFO", "e"], ["WARNING", "f"]]
+    for line, one in enumerate(expected, start=2):
+        assert server.receive(server.side) == {"log": one, "at": ["code", line]}
 
 
 def test_lines_written_while_the_file_is_imported_are_printed(start):  # noqa: F811

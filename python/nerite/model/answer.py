@@ -103,14 +103,14 @@ class Answer:
         if response is not None and not isinstance(response, InferenceResponse):
             raise refused_call("send", _SEND_SIGNATURE, (response,) if flags == 0 else (response, flags))
         with self._talk.sending:
-            if self._is_final or self.is_closed:
-                raise TritonModelException("Unable to send response. Response sender has been closed.")
             if response is None and self.response is None:
                 raise TritonModelException(
                     "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
                 )
             if response is not None and self.response is not None:
                 raise TritonModelException("Unable to send response. Non-decoupled model cannot send more than one response.")
+            if self._is_final or self.is_closed:
+                raise TritonModelException("Unable to send response. Response sender has been closed.")
             if response is not None:
                 self.write(response)
             self._is_final = flags == FLAG_FINAL
@@ -128,12 +128,13 @@ class Answer:
             self.fail(error.code().name, error.message())
             return
         try:
-            outputs = []
+            # Of two outputs of one name the last counts, as in Triton.
+            outputs = {}
             for tensor in response._outputs:
                 place = self._wanted.get(tensor._name)
                 if place is not None:
-                    outputs.append(self._put(tensor, place))
-            self.response = {"outputs": outputs, "parameters": response._parameters or {}}
+                    outputs[tensor._name] = self._put(tensor, place)
+            self.response = {"outputs": list(outputs.values()), "parameters": response._parameters or {}}
         except Ended:
             raise
         except (Refused, Unmapped) as refused:

@@ -87,11 +87,13 @@ class Side:
     def _renew(self) -> None:
         self._lock = threading.Lock()
 
-    def log(self, level: str, text: str) -> None:
-        """Hands a line to the server's log. If the server is behind, it is printed: no model waits for its log."""
+    def log(self, level: str, text: str, whence: tuple[str, int] = ("", 0)) -> None:
+        """Hands a line to the server's log, and whose file and line it is; if the server is behind, it is printed, for no
+        model waits for its log.
+        """
         try:
             with self._lock:
-                self._channel.send({"log": [level, text]}, socket.MSG_DONTWAIT)
+                self._channel.send({"log": [level, text], "at": whence}, socket.MSG_DONTWAIT)
         except (OSError, Ended):
             say(text)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+import os
+import sys
+from typing import Any, Callable, Tuple
 
 from .errors import Named, refused_call
 
@@ -14,8 +16,18 @@ class LogLevel(Named):
     INFO, WARNING, ERROR, VERBOSE = range(4)
 
 
-def _printed(level: str, text: str) -> None:
+# Whose line a call is: the file's name and the line's number.
+Whence = Tuple[str, int]
+
+
+def _printed(level: str, text: str, whence: Whence) -> None:
     print(text, flush=True)
+
+
+def _whence(depth: int) -> Whence:
+    """Where the function was called that is so many frames above this one."""
+    frame = sys._getframe(depth)
+    return os.path.basename(frame.f_code.co_filename), frame.f_lineno
 
 
 class Logger:
@@ -24,7 +36,7 @@ class Logger:
     __module__ = "c_python_backend_utils"
     INFO, WARNING, ERROR, VERBOSE = LogLevel
     LogLevel = LogLevel
-    _write: Callable[[str, str], None] = staticmethod(_printed)
+    _write: Callable[[str, str, Whence], None] = staticmethod(_printed)
 
     @staticmethod
     def log(message: str, level: Any = LogLevel.INFO) -> None:
@@ -32,7 +44,7 @@ class Logger:
         if not isinstance(message, str) or not isinstance(level, LogLevel):
             signature = "message: str, level: c_python_backend_utils.Logger.LogLevel = <LogLevel.INFO: 0>"
             raise refused_call("log", signature, (message,) if level is LogLevel.INFO else (message, level))
-        Logger._write(level.name, message)
+        Logger._write(level.name, message, _whence(2))
 
     @staticmethod
     def log_info(message: str) -> None:
@@ -58,4 +70,4 @@ class Logger:
     def _line(name: str, level: str, message: str) -> None:
         if not isinstance(message, str):
             raise refused_call(name, "message: str", (message,))
-        Logger._write(level, message)
+        Logger._write(level, message, _whence(3))
