@@ -178,6 +178,10 @@ def test_enumerations_look_like_those_of_compiled_code():
             lambda: pb_utils.InferenceResponse([], None, {"a": 1.5}),
             "Expect parameters values to have type bool/int/str, found type <class 'float'>",
         ),
+        (
+            lambda: pb_utils.InferenceResponse([], None, {"a": 1 << 63}),
+            "Expect parameters values to fit into 64 bits, found 9223372036854775808",
+        ),
         (lambda: pb_utils.InferenceResponse([], None, [1]), "Expect N8pybind114dictE, got <class 'list'>"),
         (
             lambda: pb_utils.InferenceRequest(model_name="x", inputs=[None], requested_output_names=["a"]),

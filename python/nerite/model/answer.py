@@ -9,15 +9,13 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 from .channel import Channel, Ended, Side
-from .errors import TritonModelException, refused_call
+from .errors import ERROR_CHARACTERS_MAX, TritonModelException, refused_call
 from .memory import Memory, Unmapped
 from .requests import FLAG_FINAL, InferenceResponse, InferenceResponseSender
 from .tensors import DATATYPES, NUMPY_DTYPES, Tensor, encoded, encoded_bytes, write_elements
 
 # From this size on it is worth asking whether the model computed straight into the place.
 _IN_PLACE_BYTES_MIN = 4096
-
-
 _SEND_SIGNATURE = (
     "self: c_python_backend_utils.InferenceResponseSender, "
     "response: c_python_backend_utils.InferenceResponse = None, flags: int = 0"
@@ -119,7 +117,7 @@ class Answer:
 
     def fail(self, code: str, text: str) -> None:
         """Answers with an error."""
-        self.response = {"error": [code, text]}
+        self.response = {"error": [code, text[:ERROR_CHARACTERS_MAX]]}
 
     def write(self, response: InferenceResponse) -> None:
         """Puts the outputs where they belong; those that nobody asked for are left out."""

@@ -164,21 +164,28 @@ def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation
         # From here on only the model keeps its requests.
         del request
         requests.clear()
+        deadline = time.monotonic() + LATE_RESPONSE_S
         for answer, kept in late:
-            _await_sender(answer, kept, talk)
+            failure = _await_sender(answer, kept, talk, deadline)
+            with talk.sending:
+                # Whoever sent may have ended since.
+                if answer.response is None:
+                    answer.fail("INTERNAL", failure)
 
 
-def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], talk: Conversation) -> None:
-    """Waits for a response that may still be sent: as long as the model has the request or its sender, and a thread."""
-    deadline = time.monotonic() + LATE_RESPONSE_S
+def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], talk: Conversation, deadline: float) -> str:
+    """Waits for a response that may still be sent: as long as the model has the request or its sender, and a thread.
+
+    Returns what the request fails with if there is none.
+    """
     with talk.news:
         while answer.response is None:
             if (request() is None and answer.sender_if_used() is None) or not _may_be_sent():
-                answer.fail("INTERNAL", NO_RESPONSE)
-            elif time.monotonic() > deadline:
-                answer.fail("INTERNAL", LATE_RESPONSE)
-            else:
-                talk.news.wait(_LOOK_AGAIN_S)
+                return NO_RESPONSE
+            if time.monotonic() > deadline:
+                return LATE_RESPONSE
+            talk.news.wait(_LOOK_AGAIN_S)
+    return NO_RESPONSE
 
 
 def _may_be_sent() -> bool:

@@ -16,12 +16,14 @@ from .errors import say
 
 PACKET_BYTES_MAX = 65_536
 DESCRIPTORS_MAX = 64
+# Longer lines of a log are cut.
+LOG_CHARACTERS_MAX = 1 << 20
 _ROOM = socket.CMSG_SPACE(DESCRIPTORS_MAX * 4)
 _CUT = socket.MSG_TRUNC | socket.MSG_CTRUNC
 _FLAGS = socket.MSG_CMSG_CLOEXEC
 
 # The shortest ways through the module: one encoder for all, and no search for white space, which the server never sends.
-encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, ensure_ascii=False).encode
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -57,7 +59,8 @@ class Channel:
 
     def send(self, message: dict[str, Any], flags: int = 0) -> None:
         """Sends one message; raises :class:`Ended` when nobody is there, BlockingIOError if asked not to wait."""
-        text = encode(message).encode("ascii")
+        # Half a surrogate pair, as in names of files that are not UTF-8, is no JSON to the server.
+        text = encode(message).encode("utf-8", "replace")
         try:
             if len(text) <= PACKET_BYTES_MAX:
                 self.socket.send(text, flags)
@@ -91,9 +94,10 @@ class Side:
         """Hands a line to the server's log, and whose file and line it is; if the server is behind, it is printed, for no
         model waits for its log.
         """
+        line = {"log": [level, text[:LOG_CHARACTERS_MAX]], "at": whence}
         try:
             with self._lock:
-                self._channel.send({"log": [level, text], "at": whence}, socket.MSG_DONTWAIT)
+                self._channel.send(line, socket.MSG_DONTWAIT)
         except (OSError, Ended):
             say(text)
 

@@ -9,6 +9,8 @@ from typing import Any, Optional
 
 # Code whose frames end the list of frames in an error: what called the model.
 CALLERS: set[CodeType] = set()
+# Longer texts of errors are cut: the texts of a whole batch go into one packet.
+ERROR_CHARACTERS_MAX = 1 << 16
 # Modules of ours begin so; where Triton has compiled code, no frame is shown.
 _PACKAGE = __name__.rpartition(".")[0] + "."
 
@@ -96,6 +98,7 @@ def told(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - a model's own class may fail here as well
         message = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
     places = "".join(f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n" for frame, line in _frames(error))
+    message = message[:ERROR_CHARACTERS_MAX]
     return f"{type(error).__name__}: {message}" + (f"\n\nAt:\n{places}" if places else "")
 
 

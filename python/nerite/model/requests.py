@@ -254,4 +254,6 @@ def checked_parameters(parameters: Any, kinds: tuple[type, ...], names: str) -> 
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
         if not isinstance(value, kinds):
             raise TritonModelException(f"Expect parameters values to have type {names}, found type {type(value)}")
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise TritonModelException(f"Expect parameters values to fit into 64 bits, found {value}")
     return dict(parameters)

@@ -26,7 +26,6 @@ from .logger import Logger
 from .memory import Guard, Memory, Unmapped
 from .tensors import Tensor
 
-
 _PR_SET_PDEATHSIG = 1
 
 
@@ -103,6 +102,8 @@ class Stub:
             raise Failed(
                 f"auto_complete_config function in model '{command['model']['name']}' must return a valid pb.ModelConfig object."
             )
+        # Says what in it is no JSON, as an error of the model's.
+        call(encode, config.as_dict())
         return {"config": config.as_dict()}
 
     def _initialize(self, command: dict[str, Any]) -> dict[str, Any]:
