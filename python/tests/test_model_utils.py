@@ -166,6 +166,19 @@ def test_enumerations_look_like_those_of_compiled_code():
     assert repr(pb_utils.MetricFamily.COUNTER) == "<MetricKind.COUNTER: 0>"
 
 
+class Exports:
+    """A library's tensor: it gives capsules, and says on which device it is."""
+
+    def __init__(self, array, device=(1, 0)):
+        self.array, self.device = array, device
+
+    def __dlpack__(self):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.device
+
+
 @pytest.mark.parametrize(
     "run, error",
     [
@@ -200,6 +213,17 @@ def test_enumerations_look_like_those_of_compiled_code():
             lambda: pb_utils.Tensor.from_dlpack("a", np.zeros((2, 3)).T),
             "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported.",
         ),
+        (lambda: pb_utils.Tensor.from_dlpack("a", np.array(["x"], object)), "DLPack does not have support for string tensors."),
+        (lambda: pb_utils.Tensor.from_dlpack("a", np.zeros(2, np.complex64)), "DLPack tensor type is not supported."),
+        (
+            lambda: pb_utils.Tensor.from_dlpack("a", Exports(np.zeros((2, 3)).T)),
+            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported.",
+        ),
+        (lambda: pb_utils.Tensor.from_dlpack("a", Exports(np.zeros(2, np.complex64))), "DLPack tensor type is not supported."),
+        (
+            lambda: pb_utils.Tensor.from_dlpack("a", Exports(np.zeros(2), (2, 0))),
+            "A model answered with a tensor in the memory of a device, which this version of nerite does not have yet",
+        ),
         (lambda: pb_utils.Tensor.from_dlpack("", np.zeros(2)), "Tensor name cannot be an empty string."),
     ],
 )
@@ -215,7 +239,7 @@ def test_dlpack_goes_both_ways_without_a_copy(dtype):
     array = (np.arange(6) % 2).astype(dtype).reshape(2, 3)
     tensor = pb_utils.Tensor("a", array)
     assert tensor.__dlpack_device__() == (1, 0)
-    ways = [pb_utils.Tensor.from_dlpack("b", given).as_numpy() for given in (array, tensor, tensor.to_dlpack())]
+    ways = [pb_utils.Tensor.from_dlpack("b", given).as_numpy() for given in (array, Exports(array), tensor, tensor.to_dlpack())]
     ways.append(np.from_dlpack(tensor))
     for one in ways:
         assert one.dtype == array.dtype and (one == array).all() and np.shares_memory(one, array)
@@ -240,6 +264,14 @@ def test_capsules_are_given_back_once():
     assert not dlpack._lent
     empty = pb_utils.Tensor.from_dlpack("d", pb_utils.Tensor("a", np.zeros((0, 3), np.float32)))
     assert empty.as_numpy().shape == (0, 3) and empty.as_numpy().dtype == np.float32
+
+
+def test_an_array_that_is_read_only_is_taken_as_it_is():
+    array = np.arange(4)
+    array.flags.writeable = False
+    assert pb_utils.Tensor.from_dlpack("a", array).as_numpy() is array
+    copy = pb_utils.Tensor.from_dlpack("b", pb_utils.Tensor("a", array)).as_numpy()
+    assert copy.flags.writeable and not np.shares_memory(copy, array) and (copy == array).all()
 
 
 def test_bf16_keeps_its_bits():

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from .errors import TritonModelException, absent
+from .tensors import DATATYPES
 
+_NOT_CONTIGUOUS = "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
 _DEVICE_CPU, _DEVICE_CUDA_HOST = 1, 3
 _NAME, _USED_NAME = b"dltensor", b"used_dltensor"
 # The datatype's name -> DLPack's code and bits, and how numpy writes the elements.
@@ -125,6 +127,8 @@ class _Borrowed:
 
 def imported(tensor: Any) -> tuple[str, np.ndarray]:
     """The datatype and the elements of a capsule, or of an object that gives one; without a copy."""
+    if isinstance(tensor, np.ndarray):
+        return _of_numpy(tensor)
     if type(tensor).__name__ != "PyCapsule":
         if not (hasattr(tensor, "__dlpack__") and hasattr(tensor, "__dlpack_device__")):
             raise TritonModelException(
@@ -143,13 +147,23 @@ def imported(tensor: Any) -> tuple[str, np.ndarray]:
     datatype, typestr = found
     shape = tuple(managed.shape[: managed.dimensions])
     if not _is_contiguous(managed, shape):
-        raise TritonModelException(
-            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
-        )
+        raise TritonModelException(_NOT_CONTIGUOUS)
     # From here on the tensor is ours to give back.
     _set_name(tensor, _USED_NAME)
     owner = _Borrowed(managed, shape, typestr)
     return datatype, np.empty(shape, typestr) if 0 in shape else np.asarray(owner)
+
+
+def _of_numpy(array: np.ndarray) -> tuple[str, np.ndarray]:
+    """An array of numpy's is one already. numpy itself refuses to export one that is read-only, as inputs are."""
+    datatype = DATATYPES.get(array.dtype.num)
+    if datatype == "BYTES":
+        raise TritonModelException("DLPack does not have support for string tensors.")
+    if datatype is None or not array.dtype.isnative:
+        raise TritonModelException("DLPack tensor type is not supported.")
+    if not array.flags.c_contiguous:
+        raise TritonModelException(_NOT_CONTIGUOUS)
+    return datatype, array
 
 
 def _is_contiguous(managed: _Managed, shape: tuple[int, ...]) -> bool:

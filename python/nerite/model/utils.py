@@ -119,7 +119,10 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray:
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Optional[Tensor]:
     """The request's input of this name, or None."""
-    return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
+    for tensor in inference_request.inputs():
+        if tensor.name() == name:
+            return tensor
+    return None
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Optional[Tensor]:
