@@ -1,5 +1,6 @@
 """Which interpreter and which settings do Python models get, what is refused, and who says that they are ready?"""
 
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -7,12 +8,13 @@ import subprocess
 import sys
 import time
 
+import catalogue
 import pytest
 import python_catalogue
 import servers
 import triton
 from doors import differs, fp32, http_call, open_door
-from python_house import this_python_first
+from python_house import strings, this_python_first
 
 START_S = 60
 
@@ -136,6 +138,63 @@ def test_an_interpreter_by_a_setting(launcher, tmp_path):
                 assert door.infer("py_identity", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
     finally:
         os.environ["PATH"] = before
+
+
+# ---------------------------------------------------------------------------------------------- modules
+
+IMPORTS = """\
+import numpy as np
+
+import above
+import beside
+import triton_python_backend_utils as pb_utils
+from triton_python_backend_utils import get_input_tensor_by_name
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        found = np.array([above.NAME, beside.NAME, beside.tensor().name(), __package__], dtype=object)
+        assert get_input_tensor_by_name(requests[0], "INPUT0") is not None
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("FOUND", found)]) for _ in requests]
+"""
+BESIDE = """\
+import numpy
+import triton_python_backend_utils as pb_utils
+
+NAME = "beside"
+
+
+def tensor():
+    return pb_utils.Tensor("made beside", numpy.zeros(1))
+"""
+
+
+def test_modules_beside_and_above_the_model(launcher):
+    repository = launcher.copy_of("python_imports")
+    tensors = python_catalogue.tensors
+    model = catalogue.Model("py_imports", "python", tensors(INPUT0="FP32"), tensors(FOUND="BYTES"), source=IMPORTS)
+    python_catalogue.put(repository, model)
+    (repository / "py_imports" / "1" / "beside.py").write_text(BESIDE)
+    (repository / "py_imports" / "above.py").write_text("NAME = 'above'\n")
+    with this_python_first(), launcher.running("python_imports", repository=repository) as found:
+        with open_door("http", found) as door:
+            raw = door.infer("py_imports", [fp32("INPUT0", [1])]).outputs["FOUND"].raw
+            assert strings(raw) == ["above", "beside", "made beside", "1"]
+
+
+EARLY = "import triton_python_backend_utils as pb_utils\npb_utils.Logger.log_warn('said when it was imported')\n"
+
+
+@differs("2.51 has no Logger before a model is initialized")
+def test_a_model_may_log_when_it_is_imported(launcher):
+    repository = launcher.copy_of("python_early")
+    model = python_catalogue.vector("py_early", "identity")
+    python_catalogue.put(repository, dataclasses.replace(model, source=EARLY + model.source))
+    flags = ["--exit-on-error=false"]
+    with this_python_first(), launcher.running("python_early", *flags, repository=repository) as found:
+        assert "said when it was imported" in found.log_text()
+        with open_door("http", found) as door:
+            assert door.infer("py_early", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
 
 
 # ---------------------------------------------------------------------------------------------- readiness
