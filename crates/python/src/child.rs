@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nerite_request::Status;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde_json::Value;
 
 use crate::channel::{Channel, Packet, memory_file};
@@ -25,6 +26,8 @@ pub(crate) struct Child {
     packet: Packet,
     /// Whether it has a model that wants to be finalized.
     has_model: bool,
+    /// How it ended, once it has been waited for.
+    ended: Option<ExitStatus>,
 }
 
 /// What a process is started with.
@@ -88,8 +91,14 @@ impl Child {
         // A terminal's interrupt is for the server, which stops its models itself.
         command.process_group(0);
         let process = keeper.spawn(command)?;
-        let mut child =
-            Child { process, channel: Arc::new(channel), side, packet: Packet::default(), has_model: false };
+        let mut child = Child {
+            process,
+            channel: Arc::new(channel),
+            side,
+            packet: Packet::default(),
+            has_model: false,
+            ended: None,
+        };
         child.hand_over(side_theirs)?;
         keeper.hear(Arc::clone(&child.side))?;
         Ok(child)
@@ -166,7 +175,43 @@ impl Child {
 
     /// How the process ended. One that has closed its channel is about to be no more.
     fn end(&mut self) -> String {
-        wait(&mut self.process, CLOSED_MAX).map_or_else(|| Silence::Closed.to_string(), how)
+        let by_itself = self.ends_within(CLOSED_MAX);
+        let status = self.reap();
+        status.filter(|_| by_itself).map_or_else(|| Silence::Closed.to_string(), how)
+    }
+
+    /// Waits for the end of the process, but not for ever: one that closed its sockets may live on.
+    fn ends_within(&self, at_most: Duration) -> bool {
+        let deadline = Instant::now() + at_most;
+        while !self.has_ended() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    /// A look that leaves the process to be waited for: until then its number is nobody else's.
+    fn has_ended(&self) -> bool {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        self.group().is_none_or(|group| !matches!(waitid(WaitId::Pid(group), look), Ok(None)))
+    }
+
+    /// Kills the process and whatever its model has started in its group, and takes it off the system's hands.
+    fn reap(&mut self) -> Option<ExitStatus> {
+        if self.ended.is_none() {
+            if let Some(group) = self.group() {
+                // Fails if none is left.
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            self.ended = self.process.wait().ok();
+        }
+        self.ended
+    }
+
+    fn group(&self) -> Option<Pid> {
+        i32::try_from(self.process.id()).ok().and_then(Pid::from_raw)
     }
 }
 
@@ -175,26 +220,10 @@ impl Drop for Child {
         if self.has_model {
             let _ = self.channel.set_patience(Some(FINALIZE_MAX));
             if self.ask(r#"{"do":"finalize"}"#, &[]).is_ok() {
-                let _ = wait(&mut self.process, CLOSED_MAX);
+                self.ends_within(CLOSED_MAX);
             }
         }
-        // Fails if it has ended already. Waiting leaves no zombie.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// Waits for the end of a process, but not for ever: one that closed its sockets may live on.
-fn wait(process: &mut Process, at_most: Duration) -> Option<ExitStatus> {
-    let deadline = Instant::now() + at_most;
-    loop {
-        if let Ok(Some(status)) = process.try_wait() {
-            return Some(status);
-        }
-        if Instant::now() >= deadline {
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(1));
+        self.reap();
     }
 }
 

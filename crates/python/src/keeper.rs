@@ -62,7 +62,7 @@ impl Side {
         // A model's code can reach the socket: what makes no sense is passed over.
         let Ok(said) = serde_json::from_slice::<Value>(text) else { return Ok(()) };
         if let Some([level, text]) = said.get("log").and_then(Value::as_array).map(Vec::as_slice) {
-            note(level.as_str().unwrap_or_default(), text.as_str().unwrap_or_default());
+            note(level.as_str().unwrap_or_default(), text.as_str().unwrap_or_default(), said.get("at"));
         }
         if let Some(number) = said.get("cancelled").and_then(Value::as_u64) {
             let is = self.cancels().get(&number).is_some_and(Cancel::is_cancelled);
@@ -73,13 +73,33 @@ impl Side {
     }
 }
 
-fn note(level: &str, text: &str) {
-    match level {
-        "ERROR" => log::error!("{text}"),
-        "WARNING" => log::warn!("{text}"),
-        "VERBOSE" => log::debug!("{text}"),
-        _ => log::info!("{text}"),
+/// Logs a line of a model's, with the place in the model's code that wrote it, where there is one.
+fn note(level: &str, text: &str, at: Option<&Value>) {
+    let level = match level {
+        "ERROR" => log::Level::Error,
+        "WARNING" => log::Level::Warn,
+        "VERBOSE" => log::Level::Debug,
+        _ => log::Level::Info,
+    };
+    let (file, line) = at.and_then(place).unwrap_or((file!(), line!()));
+    let logger = log::logger();
+    let arguments = format_args!("{text}");
+    let record = log::Record::builder()
+        .level(level)
+        .target(module_path!())
+        .file(Some(file))
+        .line(Some(line))
+        .args(arguments)
+        .build();
+    if logger.enabled(record.metadata()) {
+        logger.log(&record);
     }
+}
+
+fn place(at: &Value) -> Option<(&str, u32)> {
+    let [file, line] = at.as_array()?.as_slice() else { return None };
+    let file = file.as_str().filter(|file| !file.is_empty())?;
+    Some((file, u32::try_from(line.as_u64()?).ok()?))
 }
 
 impl Keeper {

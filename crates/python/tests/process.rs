@@ -165,6 +165,27 @@ fn what_takes_long_or_has_died_is_left_to_a_thread_that_may_wait() {
 }
 
 #[test]
+fn what_a_model_has_started_goes_with_its_process() {
+    with_python(|runtime, context| {
+        for killed in [false, true] {
+            let mut instance = instance(runtime, &context);
+            let started = sum(&mut *instance, &[-7]).outputs[0].data.numbers::<i32>().unwrap()[0];
+            let lives =
+                || std::fs::read_to_string(format!("/proc/{started}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+            assert!(lives());
+            if killed {
+                assert!(sum(&mut *instance, &[-2]).error.is_some());
+            } else {
+                drop(instance);
+            }
+            while lives() {
+                std::thread::yield_now();
+            }
+        }
+    });
+}
+
+#[test]
 fn an_exception_fails_the_batch_in_tritons_words() {
     with_python(|runtime, context| {
         let mut instance = instance(runtime, &context);
