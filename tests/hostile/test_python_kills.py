@@ -84,7 +84,7 @@ def test_processes_that_are_killed_under_load(victim):
     MADE.clear()
     chance = random.Random(SEED)
     baseline = baseline_of(victim)
-    spared = spared_process(victim)
+    spared = process_of(victim, "py_witness")
     with everybody(victim) as witnesses:
         askers = [Asker(protocol, victim, seed) for seed, protocol in enumerate(["http", "grpc", "session", "http"])]
         for one in askers:
@@ -120,11 +120,18 @@ def test_processes_that_are_killed_under_load(victim):
     check_left(victim, baseline)
 
 
-def spared_process(victim) -> int:
-    """The process of the witnesses' model: the one that has their region mapped while they ask."""
+def test_a_process_that_died_with_nothing_to_do_is_buried_and_replaced(victim):
+    dead = process_of(victim, "py_killed_slowly")
+    os.kill(dead, signal.SIGKILL)
+    comes_to(lambda: state_of(dead), "")
+    assert process_of(victim, "py_killed_slowly") != dead
+
+
+def process_of(victim, model: str) -> int:
+    """The process that has a region mapped which only this model was given."""
     with any_door("http", victim) as door, lent(door, 4096) as made:
         given = Given("INPUT0", "FP32", [1], region=(made.name, 4, 0))
-        door.infer("py_witness", [given])
+        door.infer(model, [given])
         found = [pid for pid in processes_of(victim.pid) if maps_name(pid, made.path.name)]
     assert len(found) == 1, found
     return found[0]
