@@ -25,7 +25,6 @@ LACKS = {
     "queue policies": ["test_admission.py::test_a_full_queue_refuses_at_once"],
     "dynamic batching": ["test_python_models.py::test_a_batch_is_given_to_the_model_at_once"],
     "readiness that models decide on": ["test_python_starting.py::test_a_model_that_says_itself_whether_it_is_ready"],
-    "lines of models in its log": ["test_python_loading.py::test_the_log_names_the_line_of_the_model"],
     "poll mode": ["test_process.py::test_polling_brings_and_takes_models"],
 }
 
