@@ -7,6 +7,7 @@
 //! come; an output goes into the client's memory, exact or larger, and into none that is too small; a cancelled job says
 //! so; an error leaves the instance usable; instances run side by side; inputs are released before the answer; times never go back.
 
+mod alone;
 pub mod oracle;
 mod witness;
 
@@ -17,6 +18,7 @@ use nerite_request::{Code, Response, Status, Wanted};
 use nerite_tensor::Tensor;
 
 use crate::{Instance, InstanceSpec, LoadContext, Runtime};
+pub use alone::ask;
 use witness::{Asked, Witness};
 
 /// How often instances are run side by side.

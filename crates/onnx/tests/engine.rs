@@ -2,14 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use nerite_backend::conformance::{Case, Fixture, check_runtime, context};
-use nerite_backend::{Batch, Instance, InstanceSpec, Job, LoadContext, NoMeter, Runtime};
+use nerite_backend::conformance::{self, Case, Fixture, check_runtime, context};
+use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::{Buffer, Number, Slot};
 use nerite_onnx::Embedded;
-use nerite_request::{Cancel, Code, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_request::{Code, Response, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 /// As in the server: without it a shortage of memory ends the process.
@@ -53,34 +53,12 @@ fn doubles(name: &str, values: &[f64]) -> Tensor {
 fn ask(graph: &str, inputs: Vec<Tensor>, output: &str, slot: Option<Slot>) -> Response {
     let model = Embedded.load(&loading(graph, 0)).unwrap();
     let mut instance = model.instance(&InstanceSpec::default()).unwrap();
-    ask_instance(&mut *instance, graph, inputs, output, slot)
+    ask_instance(&mut *instance, inputs, output, slot)
 }
 
-fn ask_instance(
-    instance: &mut dyn Instance,
-    graph: &str,
-    inputs: Vec<Tensor>,
-    output: &str,
-    slot: Option<Slot>,
-) -> Response {
-    let seen = Arc::new(Mutex::new(None));
-    let into = Arc::clone(&seen);
-    let request = Request {
-        id: String::new(),
-        rows: 1,
-        inputs,
-        wanted: vec![Wanted { name: output.into(), slot }],
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: Cancel::new(),
-        reply: Reply::new("", move |response| *into.lock().unwrap() = Some(response)),
-    };
-    let job = Job::new(request, graph.into(), "1".into(), 1);
-    instance.run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
-    let response = seen.lock().unwrap().take();
-    response.unwrap()
+fn ask_instance(instance: &mut dyn Instance, inputs: Vec<Tensor>, output: &str, slot: Option<Slot>) -> Response {
+    let wanted = vec![Wanted { name: output.into(), slot }];
+    conformance::ask(inputs, wanted, |batch| instance.run(batch))
 }
 
 #[track_caller]
@@ -250,7 +228,7 @@ fn of_equal_values_the_first_is_chosen_unless_the_model_wants_the_last() {
 fn a_request_for_more_memory_than_there_is_fails_alone() {
     let model = Embedded.load(&loading("outer", 0)).unwrap();
     let mut instance = model.instance(&InstanceSpec::default()).unwrap();
-    let mut ask = |count: usize| ask_instance(&mut *instance, "outer", vec![floats("x", &vec![1.0; count])], "y", None);
+    let mut ask = |count: usize| ask_instance(&mut *instance, vec![floats("x", &vec![1.0; count])], "y", None);
     for _ in 1..8 {
         let error = ask(400_000).error.unwrap();
         assert_eq!(error.code, Code::Internal, "{error}");

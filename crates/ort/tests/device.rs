@@ -9,15 +9,15 @@ mod stand_in;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use nerite_backend::conformance::context;
-use nerite_backend::{Batch, Instance, InstanceSpec, Job, LoadContext, NoMeter, Runtime, Staged};
+use nerite_backend::conformance::{self, context};
+use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime, Staged};
 use nerite_config::ModelConfig;
 use nerite_config::proto::ModelInstanceGroup;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_cuda::{DeviceMemory, Driver};
 use nerite_memory::{Buffer, Extent, HeapStaging, Reason, Slot, copied_bytes};
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_request::{Response, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, strings};
 
 /// Copies are counted for the process, so one test at a time.
@@ -107,25 +107,10 @@ fn check(graph: &str, inputs: &[Tensor], outputs: &[Tensor], crossed: [u64; 2]) 
 }
 
 fn ask(instance: &mut dyn Instance, inputs: &[Tensor], outputs: &[Tensor]) -> Response {
-    let seen = Arc::new(Mutex::new(None));
-    let into = Arc::clone(&seen);
     // Larger than needed, as clients have it who do not know the size.
     let place = |output: &Tensor| on_device(output.data.len() + 8).slot(Extent::whole(output.data.len() + 8));
-    let request = Request {
-        id: String::new(),
-        rows: 1,
-        inputs: inputs.iter().cloned().map(to_device).collect(),
-        wanted: outputs.iter().map(|out| Wanted { name: out.name.clone(), slot: Some(place(out)) }).collect(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: Cancel::new(),
-        reply: Reply::new("", move |response| *into.lock().unwrap() = Some(response)),
-    };
-    let job = Job::new(request, "m".into(), "1".into(), 1);
-    instance.run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
-    seen.lock().unwrap().take().unwrap()
+    let wanted = outputs.iter().map(|out| Wanted { name: out.name.clone(), slot: Some(place(out)) }).collect();
+    conformance::ask(inputs.iter().cloned().map(to_device).collect(), wanted, |batch| instance.run(batch))
 }
 
 #[test]

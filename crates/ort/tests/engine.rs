@@ -2,14 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use nerite_backend::conformance::{Case, Fixture, check_runtime, context};
-use nerite_backend::{Batch, InstanceSpec, Job, LoadContext, NoMeter, Runtime};
+use nerite_backend::conformance::{self, Case, Fixture, check_runtime, context};
+use nerite_backend::{InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::{Buffer, Slot};
 use nerite_ort::{OnnxRuntime, OpenError, find_library};
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_request::{Response, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, strings};
 
 fn runtime() -> Option<OnnxRuntime> {
@@ -63,25 +63,12 @@ fn texts(name: &str, shape: &[i64], elements: &[&[u8]]) -> Tensor {
 fn ask(runtime: &OnnxRuntime, graph: &str, inputs: Vec<Tensor>, wanted: &[(&str, Option<usize>)]) -> Response {
     let model = runtime.load(&loading(runtime, graph, 0)).unwrap();
     let mut instance = model.instance(&InstanceSpec::default()).unwrap();
-    let seen = Arc::new(Mutex::new(None));
-    let into = Arc::clone(&seen);
-    let request = Request {
-        id: String::new(),
-        rows: 1,
-        inputs,
-        wanted: wanted.iter().map(|(name, len)| Wanted { name: (*name).into(), slot: len.map(Slot::heap) }).collect(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: Cancel::new(),
-        reply: Reply::new("", move |response| *into.lock().unwrap() = Some(response)),
-    };
-    let job = Job::new(request, graph.into(), "1".into(), 1);
-    instance.run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
-    // The session goes first: what it made must outlive it.
-    drop((instance, model));
-    seen.lock().unwrap().take().unwrap()
+    let wanted = wanted.iter().map(|(name, len)| Wanted { name: (*name).into(), slot: len.map(Slot::heap) }).collect();
+    conformance::ask(inputs, wanted, |batch| {
+        instance.run(batch);
+        // The session goes first: what it made must outlive it.
+        drop((instance, model));
+    })
 }
 
 #[track_caller]

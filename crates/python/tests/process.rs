@@ -3,15 +3,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use nerite_backend::conformance::{Case, Fixture, check_runtime, context};
-use nerite_backend::{Batch, Instance, InstanceSpec, Job, LoadContext, NoMeter, Runtime};
+use nerite_backend::conformance::{Case, Fixture, ask, check_runtime, context};
+use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::{Buffer, Extent, Reason, Slot, copied_bytes};
 use nerite_python::Python;
-use nerite_request::{Cancel, Code, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_request::{Code, Response, Wanted};
 use nerite_shm::{Options, OwnedRegion, Registry};
 use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -64,34 +64,9 @@ fn case(a: &[i32], b: &[i32]) -> Case {
     }
 }
 
-fn ask(instance: &mut dyn Instance, inputs: Vec<Tensor>, wanted: Vec<Wanted>) -> Response {
-    ask_by(inputs, wanted, |batch| instance.run(batch))
-}
-
-fn ask_by(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) -> Response {
-    let seen = Arc::new(Mutex::new(None));
-    let into = Arc::clone(&seen);
-    let request = Request {
-        id: String::new(),
-        rows: 1,
-        inputs,
-        wanted,
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: Cancel::new(),
-        reply: Reply::new("", move |response| *into.lock().unwrap() = Some(response)),
-    };
-    let job = Job::new(request, "add_sub".into(), "1".into(), 1);
-    run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
-    let response = seen.lock().unwrap().take();
-    response.unwrap()
-}
-
 fn sum(instance: &mut dyn Instance, a: &[i32]) -> Response {
     let wanted = vec![Wanted { name: "SUM".into(), slot: None }];
-    ask(instance, vec![ints("A", a), ints("B", &vec![0; a.len()])], wanted)
+    ask(vec![ints("A", a), ints("B", &vec![0; a.len()])], wanted, |batch| instance.run(batch))
 }
 
 /// The process's number, which the model tells.
@@ -138,7 +113,7 @@ fn a_process_that_dies_takes_its_request_along_and_no_other() {
 /// Begins on a thread with little patience, as a front end's is, and ends as a worker would.
 fn begin(instance: &mut dyn Instance, a: i32, done_at_once: bool) -> Response {
     let wanted = vec![Wanted { name: "SUM".into(), slot: None }];
-    ask_by(vec![ints("A", &[a]), ints("B", &[0])], wanted, |batch| {
+    ask(vec![ints("A", &[a]), ints("B", &[0])], wanted, |batch| {
         let done = instance.begin(batch, Duration::from_micros(250));
         assert!(!done || done_at_once, "it was not to be done in that time");
         if !done {
@@ -229,7 +204,7 @@ impl House {
         };
         let slot: Slot = self.registry.locate("r", 2 * PAGE as u64, PAGE as u64).unwrap().into_slot();
         let wanted = vec![Wanted { name: "SUM".into(), slot: Some(slot) }];
-        ask(instance, vec![input("A", 0), input("B", PAGE as u64)], wanted)
+        ask(vec![input("A", 0), input("B", PAGE as u64)], wanted, |batch| instance.run(batch))
     }
 
     fn object(&self) -> String {
