@@ -218,7 +218,8 @@ def check_left(server, before: Baseline) -> None:
     slack = CHILD_SLACK * len(children)
     left_in = falls_to(lambda: in_all(resident, children), before.child_resident + slack)
     print(f"resident: {left - before.resident:+,} bytes, children {left_in - before.child_resident:+,}")
-    assert set(os.listdir(SHM)) <= before.objects
+    # Whatever else this machine runs may have made objects meanwhile; those of clients are told by MADE.
+    assert [one for one in set(os.listdir(SHM)) - before.objects if "nerite" in one and "test" not in one] == []
 
 
 class Meanwhile(threading.Thread):
