@@ -10,7 +10,9 @@ import functools
 import http.client
 import json
 import resource
+import shutil
 import socket
+import subprocess
 import time
 import zlib
 
@@ -150,6 +152,31 @@ def test_much_announced_and_little_sent(tight):
         values = np.zeros(8 << 20, dtype=np.float32)
         with grpcclient.InferenceServerClient(tight.grpc) as client:
             assert np.array_equal(client.infer(MODEL, [given(values)]).as_numpy("OUTPUT0"), values)
+
+
+def test_frames_announced_and_not_sent(tight):
+    """The head of a frame of 4 MiB makes the library of HTTP/2 take as much, and it cannot be refused."""
+    host, port = tight.grpc.split(":")
+    greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
+    frame = ((4 << 20) - 1).to_bytes(3, "big") + b"\x2a" + bytes(5)
+    with contextlib.ExitStack() as open_:
+        for _ in range(400):
+            one = open_.enter_context(socket.create_connection((host, int(port)), timeout=TIMEOUT_S))
+            one.sendall(greeting + frame + b"abc")
+        time.sleep(1)
+        assert tight.process.poll() is None, tight.log_text()[-3000:]
+
+
+def test_headers_that_do_not_end(tight):
+    host, port = tight.http.split(":")
+    with contextlib.ExitStack() as open_:
+        for _ in range(3000):
+            one = open_.enter_context(socket.create_connection((host, int(port)), timeout=TIMEOUT_S))
+            # Those that are one too many are ended.
+            with contextlib.suppress(OSError):
+                one.sendall(b"GET / HTTP/1.1\r\nX: " + bytes(300_000).replace(b"\0", b"a"))
+        time.sleep(1)
+        assert tight.process.poll() is None, tight.log_text()[-3000:]
 
 
 def fp32_of(server) -> list[float]:
@@ -317,3 +344,42 @@ def test_many_who_ask_at_the_same_time(tight):
             assert json.loads(answer.body)["error"].startswith(REFUSED)
         else:
             assert len(json.loads(answer.body)["outputs"][0]["data"]) == 12 << 18
+
+
+GROUP_BYTES = 800 << 20
+# What a container shows as the limit of its control group.
+GROUPED = """
+set -e
+mount -t tmpfs tmpfs /sys/fs/cgroup
+echo "$1" > /sys/fs/cgroup/memory.max
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture
+def grouped(launcher, tmp_path):
+    """A server in a container of little memory: the system refuses it nothing, and ends who takes too much."""
+    if launcher.oracle:
+        pytest.skip("2.51 asks nobody")
+    if not shutil.which("unshare") or subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespace to be had: not root")
+    repository = launcher.copy_of("grouped", MODEL)
+    command, environment = servers.nerite_command(repository)
+    furnished = ["unshare", "-m", "--propagation", "private", "sh", "-c", GROUPED, "sh", str(GROUP_BYTES), *command]
+    flags = ["--session-socket=off", f"--http-max-input-size={(1 << 31) - 1}"]
+    server = servers.start(furnished, environment, flags, tmp_path / "log", oracle=False, repository=repository)
+    try:
+        yield server
+    finally:
+        servers.stop(server)
+
+
+def test_more_than_the_control_group_may_have(grouped):
+    text = head(UPLOAD)
+    answer = http_call(grouped.http, "POST", f"/v2/models/{MODEL}/infer", text + bytes(UPLOAD), framed(text, UPLOAD))
+    says = json.loads(answer.body)["error"]
+    assert answer.status == 503, says
+    assert says.startswith(f"{REFUSED}a body of {len(text) + UPLOAD} bytes: "), says
+    assert f" of {GROUP_BYTES - GROUP_BYTES // 8} bytes for tensors and texts are taken, asked for " in says, says
+    assert fp32_of(grouped) == [1.5, 2.5]

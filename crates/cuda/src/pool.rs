@@ -133,7 +133,11 @@ impl Heap {
         let more = |used: u64| used.checked_add(len as u64).filter(|sum| *sum <= shared.heap_max);
         let taken = shared.heap_used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
         taken.map_err(|used| StagingFull { asked: len, used, max: shared.heap_max })?;
-        let heap = Heap { shared: Arc::clone(shared), block: Block::new(len), len: len as u64 };
+        let block = Block::try_new(len).map_err(|refused| {
+            let before = shared.heap_used.fetch_sub(len as u64, Ordering::AcqRel);
+            StagingFull::of(refused, before.saturating_sub(len as u64))
+        })?;
+        let heap = Heap { shared: Arc::clone(shared), block, len: len as u64 };
         let at = heap.block.as_ptr();
         // SAFETY: a fresh block has at least `len` bytes, always initialised, which the Arc handed over holds; nobody else
         // has it.

@@ -13,7 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nerite_api::Api;
-use nerite_listen::{ACCEPT_PAUSE, Connection, Listener};
+use nerite_listen::{ACCEPT_PAUSE, Connection, Listener, Wary};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 
@@ -141,7 +141,8 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, answers: Arc<impl
         asked.store(true, Ordering::Relaxed);
         async move { Ok::<_, Infallible>(answers.answer(request).await) }
     });
-    let connection = http1::Builder::new().auto_date_header(false).serve_connection(TokioIo::new(stream), service);
+    let connection =
+        http1::Builder::new().auto_date_header(false).serve_connection(TokioIo::new(Wary::new(stream)), service);
     let mut connection = pin!(connection);
     let house = &*open.house;
     let mut stop = house.stop.subscribe();

@@ -3,6 +3,8 @@
 //! TCP ports and Unix sockets, bound alike for every front end. What is spoken over them is the front end's affair.
 #![forbid(unsafe_code)]
 
+mod wary;
+
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
@@ -11,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
+
+pub use wary::Wary;
 
 /// Connections that may wait to be accepted, as in Triton.
 pub const BACKLOG: u32 = 1024;

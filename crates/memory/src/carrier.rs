@@ -1,6 +1,6 @@
 //! Who carries bytes to and from memory that this process cannot touch?
 
-use crate::Slot;
+use crate::{NoMemory, Slot};
 
 /// Moves bytes between this host and one device's memory. Whoever keeps such memory alive ([`crate::Keep`]) knows its
 /// carrier, so a Buffer needs no registry of devices to be read.
@@ -47,6 +47,13 @@ pub struct StagingFull {
     pub max: u64,
 }
 
+impl StagingFull {
+    /// There is no memory on the host, where requests hold `used` bytes: more there will not be.
+    pub fn of(refused: NoMemory, used: u64) -> StagingFull {
+        StagingFull { asked: refused.asked, used, max: used }
+    }
+}
+
 impl std::fmt::Display for StagingFull {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let StagingFull { asked, used, max } = self;
@@ -74,7 +81,7 @@ pub struct HeapStaging;
 
 impl Staging for HeapStaging {
     fn slot(&self, len: usize) -> Result<Slot, StagingFull> {
-        Ok(Slot::heap(len))
+        Slot::try_heap(len).map_err(|refused| StagingFull::of(refused, 0))
     }
 }
 

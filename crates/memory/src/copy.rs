@@ -105,7 +105,7 @@ pub(crate) unsafe fn copy_across(from: End<'_>, to: End<'_>, len: usize, reason:
         // SAFETY: one device, so one carrier reaches both; the caller promised both ranges.
         (false, false) if from.place == to.place => unsafe { to.carrier()?.within(from.ptr, to.ptr, len) }?,
         (false, false) => {
-            let between = Block::new(len);
+            let between = Block::try_new(len).map_err(|refused| refused.to_string())?;
             let host = between.as_ptr().as_ptr();
             // SAFETY: `from` is the carrier's, as the caller promised, and the block has `len` bytes.
             unsafe { from.carrier()?.to_host(from.ptr, host, len) }?;

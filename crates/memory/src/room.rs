@@ -18,6 +18,8 @@ use crate::heap::allowed_bytes;
 pub const SPARE_BYTES: usize = 64 << 20;
 /// Of what the process may have, blocks and promises may come to all but this part.
 const KEPT_SHARE: usize = 8;
+/// Of what is spare, memory is short when less than this part is there.
+const SHORT_SHARE: usize = 4;
 
 const _: () = assert!(SPARE_BYTES.is_multiple_of(PAGE));
 
@@ -119,21 +121,38 @@ impl Asking {
     fn promise(&mut self, len: usize, bytes: usize) -> Result<(), NoMemory> {
         let refused = NoMemory::refused(len);
         let all = bytes.checked_add(self.spare(len, bytes)?).ok_or(refused)?;
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
-        let ptr = unsafe { libc::mmap(std::ptr::null_mut(), all, prot, flags, -1, 0) };
-        if ptr == libc::MAP_FAILED {
+        if !probe(all) {
             return Err(refused);
         }
-        // SAFETY: exactly the mapping just made, to which nothing points.
-        unsafe { libc::munmap(ptr, all) };
         *self.promised += bytes;
         Ok(())
     }
 }
 
+/// Whether the system would give `len` bytes. Meanwhile nobody else may ask: see [`Asking`].
+fn probe(len: usize) -> bool {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
+    let ptr = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+    if ptr == libc::MAP_FAILED {
+        return false;
+    }
+    // SAFETY: exactly the mapping just made, to which nothing points.
+    unsafe { libc::munmap(ptr, len) };
+    true
+}
+
 fn promised() -> MutexGuard<'static, usize> {
     PROMISED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a part of what is spare is gone already: to be asked before something takes memory that it cannot be refused.
+pub fn is_short() -> bool {
+    or_without_pool(|| {
+        let _asking = Asking::now();
+        probe(SPARE_BYTES / SHORT_SHARE).then_some(()).ok_or(NoMemory::refused(SPARE_BYTES / SHORT_SHARE))
+    })
+    .is_err()
 }
 
 /// Waits until nobody asks the system for more than it will keep.
@@ -200,6 +219,7 @@ mod tests {
 
     #[test]
     fn little_and_nothing_are_promised() {
+        assert!(!is_short());
         assert!(Room::take(0).is_ok());
         assert!(Room::take(1 << 20).is_ok_and(|mut room| room.add(1 << 20).is_ok()));
     }

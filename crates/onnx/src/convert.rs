@@ -74,10 +74,21 @@ pub fn from_engine(
 
 /// How far an INT64 input gets from zero, and how many elements it has.
 pub fn extremes(tensor: &Tensor) -> Extremes {
-    let values = tensor.data.aligned(DataType::Int64.align());
-    let values = values.numbers::<i64>().unwrap_or_default();
-    let magnitude = values.iter().map(|value| value.unsigned_abs()).max().unwrap_or_default();
-    Extremes { magnitude, elements: values.len() as u64 }
+    let data = &tensor.data;
+    let elements = (data.len() / size_of::<i64>()) as u64;
+    let magnitude = match data.numbers::<i64>() {
+        Some(values) => values.iter().map(|value| value.unsigned_abs()).max(),
+        // Not aligned: word by word rather than a copy of all.
+        None => {
+            (0..data.len()).step_by(size_of::<i64>()).filter_map(|at| long_at(data, at)).map(i64::unsigned_abs).max()
+        }
+    };
+    Extremes { magnitude: magnitude.unwrap_or_default(), elements }
+}
+
+fn long_at(data: &Buffer, at: usize) -> Option<i64> {
+    let (low, high) = (data.read_u32(at)?, data.read_u32(at + 4)?);
+    Some((u64::from(high) << 32 | u64::from(low)) as i64)
 }
 
 fn view<'a, T: Number>(tensor: &'a Tensor, dims: &[usize]) -> Result<ValueOrView<'a>, Status>
@@ -162,4 +173,32 @@ fn widen<T: Copy, U: Number>(
     }
     put(work, name, datatype, shape, numbers.iter().map(|number| convert(*number)).collect());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use nerite_memory::Extent;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(values: &[i64], magnitude: u64) {
+        for lead in [0, 1] {
+            let bytes: Vec<u8> = vec![0; lead].into_iter().chain(values.iter().flat_map(|v| v.to_le_bytes())).collect();
+            let mut all = nerite_memory::Slot::heap(bytes.len().max(1));
+            all.write(0, &bytes, Reason::Model).expect("made for them");
+            let all = all.filled().into_buffer();
+            let data = all.slice(Extent::new(lead, values.len() * 8, all.len()).expect("within"));
+            let (name, shape) = ("x".to_owned(), [values.len() as i64][..].into());
+            let found = extremes(&Tensor { name, datatype: DataType::Int64, shape, data });
+            assert_eq!((found.magnitude, found.elements), (magnitude, values.len() as u64), "{values:?} at {lead}");
+        }
+    }
+
+    #[test]
+    fn the_extremes_are_found_wherever_the_numbers_lie() {
+        check(&[], 0);
+        check(&[3, -7, 5], 7);
+        check(&[i64::MIN, i64::MAX], 1 << 63);
+    }
 }

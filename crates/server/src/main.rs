@@ -33,6 +33,7 @@ Started under the name `tritonserver`, the binary takes the flags of `nerite ser
 ";
 
 fn main() -> ExitCode {
+    nerite_memory::fit_heap();
     let words: Vec<String> = std::env::args().collect();
     let program = words.first().and_then(|word| Path::new(word).file_name()).and_then(|name| name.to_str());
     let rest = words.get(1..).unwrap_or_default();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nerite_listen::Wary;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -52,7 +53,7 @@ where
             dispatch(Arc::clone(&front), request)
         }
     });
-    let (socket, held) = cork(socket);
+    let (socket, held) = cork(Wary::new(socket));
     let mut connection = pin!(protocol.serve_connection(TokioIo::new(socket), calls));
     tokio::select! {
         biased;

@@ -1,0 +1,112 @@
+//! What if clients make us take buffers for what they never send?
+//!
+//! A protocol's library takes a buffer when it knows what is to come: of HTTP/2 a whole frame when it has its head, of HTTP/1 twice as
+//! much each time the buffer was full. It cannot be refused memory. But how much it took is seen when it asks for bytes, and a
+//! connection whose buffer is the one too many can be ended before there are more of them.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use nerite_memory::is_short;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Smaller buffers are taken unseen.
+const BUFFER_BYTES_MIN: usize = 64 << 10;
+/// So many bytes may come between two looks, in buffers no larger than before.
+const BYTES_BETWEEN_LOOKS: usize = 4 << 20;
+
+/// A connection that ends when it wants a buffer and memory is short.
+#[derive(Debug)]
+pub struct Wary<S> {
+    stream: S,
+    /// The largest buffer so far; 0 before the first.
+    largest: usize,
+    /// Bytes read since the last look.
+    unseen: usize,
+}
+
+impl<S> Wary<S> {
+    /// The same connection, watched.
+    pub fn new(stream: S) -> Wary<S> {
+        Wary { stream, largest: 0, unseen: 0 }
+    }
+
+    /// Whether to look, for a buffer with room for so many bytes.
+    fn is_due(&mut self, room: usize) -> bool {
+        let first = self.largest == 0;
+        let grown = room >= BUFFER_BYTES_MIN && room > self.largest;
+        self.largest = self.largest.max(room);
+        let due = first || grown || self.unseen >= BYTES_BETWEEN_LOOKS;
+        if due {
+            self.unseen = 0;
+        }
+        due
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Wary<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let room = buf.remaining();
+        if this.is_due(room) && is_short() {
+            let text = format!("no memory is left for a client that wants a buffer of {room} bytes");
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, text)));
+        }
+        let before = buf.filled().len();
+        let outcome = Pin::new(&mut this.stream).poll_read(cx, buf);
+        this.unseen += buf.filled().len() - before;
+        outcome
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Wary<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(reads: &[(usize, usize)], looks: &[usize]) {
+        let (mut wary, mut found) = (Wary::new(()), Vec::new());
+        for (at, (room, read)) in reads.iter().enumerate() {
+            if wary.is_due(*room) {
+                found.push(at);
+            }
+            wary.unseen += read;
+        }
+        assert_eq!(found, looks, "{reads:?}");
+    }
+
+    #[test]
+    fn it_looks_at_first_when_a_buffer_grows_and_when_much_came() {
+        const KIB: usize = 1 << 10;
+        check(&[(8 * KIB, 100), (8 * KIB, 100), (16 * KIB, 100)], &[0]);
+        check(&[(8 * KIB, 100), (64 * KIB, 100), (64 * KIB, 100), (100 * KIB, 0), (99 * KIB, 0)], &[0, 1, 3]);
+        check(&[(9, 9), (4096 * KIB, 4096 * KIB), (4096 * KIB, KIB), (4096 * KIB, 4095 * KIB), (9, 0)], &[0, 1, 2, 4]);
+    }
+}
