@@ -1,0 +1,78 @@
+//! What is said of a message when all memory is promised to somebody else?
+//!
+//! One test alone, in a process of its own: beside it nobody would have memory.
+#![allow(clippy::unwrap_used)]
+
+use nerite_memory::{Buffer, Room};
+use nerite_request::{Code, Output, Response, Status};
+use nerite_tensor::DataType;
+use nerite_wire::json::{InferText, Rendering, read_infer, write_answer, write_flat};
+use nerite_wire::proto::messages::model_infer_request::InferInputTensor;
+use nerite_wire::proto::messages::{InferTensorContents, ModelInferRequest};
+use nerite_wire::proto::{Chain, InferMessage, Malformed};
+use prost::Message;
+
+/// Promises of all there is, down to less than anybody asks for.
+fn everything() -> Vec<Room> {
+    let sizes = (16..48).rev().map(|bits| 1usize << bits);
+    sizes.flat_map(|size| std::iter::from_fn(move || Room::take(size).ok())).collect()
+}
+
+#[track_caller]
+fn check<T: std::fmt::Debug>(outcome: Result<T, Status>, what: &str) {
+    let status = outcome.unwrap_err();
+    let begins = format!("the server has no memory for {what}: ");
+    assert_eq!((status.code, status.message.starts_with(&begins)), (Code::Unavailable, true), "{}", status.message);
+}
+
+#[track_caller]
+fn check_proto(input: InferInputTensor) {
+    let message = ModelInferRequest { inputs: vec![input], ..Default::default() }.encode_to_vec();
+    let read = InferMessage::read(&Chain::from(bytes::Bytes::from(message))).map(drop);
+    assert!(matches!(read, Err(Malformed::NoMemory(refused)) if refused.asked >= 1 << 20), "{read:?}");
+}
+
+fn answer(datatype: DataType, elements: usize, bytes: usize) -> Response {
+    let (name, shape) = ("OUT".to_owned(), [elements as i64][..].into());
+    let output = Output { name, datatype, shape, data: Buffer::from(vec![0; bytes]), placed: false };
+    Response { outputs: vec![output], ..Response::default() }
+}
+
+fn read(json: &[u8]) -> Result<(), Status> {
+    let tail = Buffer::empty();
+    read_infer(&InferText { json, tail: &tail, model: "m", version: "", bytes_max: u64::MAX }).map(drop)
+}
+
+#[test]
+fn what_needs_memory_is_refused_by_name_and_the_rest_goes_on() {
+    let long = format!(r#"{{"id":"{}","inputs":[]}}"#, "a".repeat(1 << 20));
+    let numbers = r#"{"inputs":[{"name":"IN","datatype":"FP64","shape":[100000],"data":[0"#.to_owned()
+        + &",0".repeat(99_999)
+        + "]}]}";
+    let inputs = r#"{"inputs":["#.to_owned()
+        + &vec![r#"{"name":"a","datatype":"FP32","shape":[1],"data":[1]}"#; 5000].join(",")
+        + "]}";
+    let texts = answer(DataType::Fp32, 1 << 20, 4 << 20);
+    let strings = answer(DataType::Bytes, 1 << 17, 1 << 19);
+    let none = || InferInputTensor::default();
+    let contents = |contents| InferInputTensor { contents: Some(contents), ..none() };
+
+    let held = everything();
+    check(read(long.as_bytes()), "what a request says");
+    check(read(numbers.as_bytes()), "input 'IN'");
+    check(read(inputs.as_bytes()), "what a request says");
+    check(write_answer(texts, &Rendering::all(false)), "the text of output 'OUT' of 4194304 bytes");
+    check(write_flat(&strings), "the text of output 'OUT' of 524288 bytes");
+    check_proto(InferInputTensor { shape: vec![1; 1 << 17], ..none() });
+    check_proto(contents(InferTensorContents { int64_contents: vec![1; 1 << 16], ..Default::default() }));
+    check_proto(contents(InferTensorContents {
+        bytes_contents: vec![bytes::Bytes::new(); 1 << 14],
+        ..Default::default()
+    }));
+    // What is small asks nobody.
+    read(br#"{"inputs":[{"name":"IN","datatype":"FP64","shape":[2],"data":[1,2]}]}"#).unwrap();
+    write_answer(answer(DataType::Fp32, 4, 16), &Rendering::all(false)).unwrap();
+    drop(held);
+    read(numbers.as_bytes()).unwrap();
+    read(inputs.as_bytes()).unwrap();
+}
