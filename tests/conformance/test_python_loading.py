@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 import python_catalogue
+import servers
 from doors import CODES, Refused, differs, fp32, open_door, text
 from python_house import said, this_python_first
 
@@ -208,6 +209,28 @@ def test_a_server_that_is_killed_takes_its_models_along(launcher):
         found.process.kill()
         found.process.wait()
         wait_for(lambda: not is_running(child), 15)
+
+
+@differs("2.51 leaves it behind", run=False)
+@pytest.mark.parametrize("end", ["unloaded", "dead", "stopped"])
+def test_what_a_model_started_ends_with_it(launcher, end):
+    repository, tensors = launcher.copy_of(f"python_starting_{end}"), python_catalogue.tensors
+    model = python_catalogue.python("py_starting", "starting", tensors(INPUT0="FP32"), tensors(PID="INT64"))
+    python_catalogue.put(repository, model)
+    flags = ["--model-control-mode=explicit", "--load-model=py_starting"]
+    with this_python_first(), launcher.running(f"python_starting_{end}", *flags, repository=repository) as found:
+        with open_door("http", found) as door:
+            raw = door.infer("py_starting", [fp32("INPUT0", [1])]).outputs["PID"].raw
+            program = int(np.frombuffer(raw, np.int64)[0])
+            assert is_running(program)
+            if end == "unloaded":
+                door.unload("py_starting")
+            elif end == "dead":
+                with pytest.raises(Refused):
+                    door.infer("py_starting", [fp32("INPUT0", [-1])])
+            else:
+                assert servers.stop(found) == 0
+            wait_for(lambda: not is_running(program))
 
 
 # ---------------------------------------------------------------------------------------------- what is said
