@@ -1,11 +1,15 @@
 //! Which classes did the model think most likely?
 
-use nerite_memory::Buffer;
+use nerite_memory::{NoMemory, Room, Spool};
 use nerite_request::{Output, Status};
 use nerite_tensor::{DataType, Shape, strings};
 
 /// Outputs with more elements than this are not sorted for a client.
 const ELEMENTS_MAX: usize = 1_000_000;
+/// What an element takes while the elements are sorted: its value, its place, and half of that again.
+const ELEMENT_BYTES: usize = 24;
+/// For fewer elements it is not asked whether there is room.
+const ROOM_ELEMENTS_MIN: usize = 64 << 10;
 
 /// Turns an output into its `classes` best values per row, as Triton writes them: `value:index` or `value:index:label`.
 /// The result is a BYTES tensor of shape `[rows, k]`, or `[k]` for a model without batch dimension.
@@ -13,15 +17,19 @@ pub fn classify(output: &Output, classes: u64, batching: bool, labels: &[String]
     let refused = || {
         Status::invalid(format!("class result not available for output due to unsupported type '{}'", output.datatype))
     };
-    let values = Values::of(output)?.ok_or_else(refused)?;
-    let count = values.len();
+    let short = |short: NoMemory| Status::no_memory(format_args!("the classes of output '{}'", output.name), short);
+    let size = output.datatype.size().filter(|_| Values::sorts(output.datatype)).ok_or_else(refused)?;
+    let count = output.data.len() / size;
     if count > ELEMENTS_MAX {
         return Err(Status::invalid("classification output tensor too large"));
     }
+    let room = if count < ROOM_ELEMENTS_MIN { Ok(Room::none()) } else { Room::take(count * ELEMENT_BYTES) };
+    let _room = room.map_err(short)?;
+    let values = Values::of(output).map_err(short)?.ok_or_else(refused)?;
     let rows = if batching { output.shape.first().copied().unwrap_or(1).max(0) as usize } else { 1 };
     let per_row = count.checked_div(rows).unwrap_or(0);
     let kept = per_row.min(usize::try_from(classes).unwrap_or(usize::MAX));
-    let mut bytes = Vec::new();
+    let mut bytes = Spool::with_capacity(0).map_err(short)?;
     for row in 0..rows {
         let mut order: Vec<usize> = (row * per_row..(row + 1) * per_row).collect();
         order.sort_by(|a, b| values.compare(*b, *a));
@@ -29,12 +37,13 @@ pub fn classify(output: &Output, classes: u64, batching: bool, labels: &[String]
             let class = at - row * per_row;
             let label = labels.get(class).map(|label| format!(":{label}")).unwrap_or_default();
             let text = format!("{}:{class}{label}", values.show(at));
-            strings::push(&mut bytes, text.as_bytes()).ok_or_else(refused)?;
+            let length = strings::length_word(text.as_bytes()).ok_or_else(refused)?;
+            bytes.push(&length).and_then(|()| bytes.push(text.as_bytes())).map_err(short)?;
         }
     }
     let shape: Shape = batching.then_some(rows as i64).into_iter().chain([kept as i64]).collect();
     let name = output.name.clone();
-    Ok(Output { name, datatype: DataType::Bytes, shape, data: Buffer::from(bytes), placed: false })
+    Ok(Output { name, datatype: DataType::Bytes, shape, data: bytes.finish(), placed: false })
 }
 
 /// Values that can be sorted and printed, read once out of memory that may be a client's.
@@ -45,10 +54,13 @@ enum Values {
 }
 
 impl Values {
-    fn of(output: &Output) -> Result<Option<Values>, Status> {
-        let own = output.data.try_private(nerite_memory::Reason::Convert);
-        let own =
-            own.map_err(|short| Status::no_memory(format_args!("the classes of output '{}'", output.name), short))?;
+    /// Whether there is an order among values of this datatype that a client could want.
+    fn sorts(datatype: DataType) -> bool {
+        !matches!(datatype, DataType::Bool | DataType::Fp16 | DataType::Bf16 | DataType::Bytes)
+    }
+
+    fn of(output: &Output) -> Result<Option<Values>, NoMemory> {
+        let own = output.data.try_private(nerite_memory::Reason::Convert)?;
         Ok(own.private_bytes().and_then(|bytes| Values::read(output, bytes)))
     }
 
@@ -76,14 +88,6 @@ impl Values {
         })
     }
 
-    fn len(&self) -> usize {
-        match self {
-            Values::Signed(v) => v.len(),
-            Values::Unsigned(v) => v.len(),
-            Values::Float(v) => v.len(),
-        }
-    }
-
     fn compare(&self, a: usize, b: usize) -> std::cmp::Ordering {
         match self {
             Values::Signed(v) => v[a].cmp(&v[b]),
@@ -103,6 +107,8 @@ impl Values {
 
 #[cfg(test)]
 mod tests {
+    use nerite_memory::Buffer;
+
     use super::*;
 
     #[track_caller]
