@@ -194,6 +194,10 @@ impl Drop for Block {
             drop(pool);
             return self.release();
         }
+        if pool.capacity() == 0 {
+            // Once and for all: who waits for memory while it holds the pool keeps others from giving theirs back.
+            pool.reserve_exact(POOL_BLOCKS_MAX);
+        }
         let block = Block { ptr: self.ptr, capacity: self.capacity };
         pool.push(Pooled { block, idle_rounds: 0 });
     }
@@ -232,7 +236,7 @@ pub fn pooled_bytes() -> usize {
 
 /// Gives blocks back to the system that lay unused through `rounds_max` calls of this function. Returns the bytes freed.
 pub fn trim_pool(rounds_max: u32) -> usize {
-    let mut stale = Vec::new();
+    let mut stale = Vec::with_capacity(POOL_BLOCKS_MAX);
     {
         let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
         let mut at = 0;
