@@ -92,7 +92,7 @@ def test_processes_that_are_killed_under_load(victim):
         try:
             for _ in range(KILLS):
                 time.sleep(chance.uniform(0, LONGEST_LIFE_S))
-                alive = [pid for pid in processes_of(victim.pid) if pid != spared and state_of(pid) not in "ZX"]
+                alive = [pid for pid in living(victim) if pid != spared]
                 if alive:
                     os.kill(chance.choice(alive), signal.SIGKILL)
                 harmed = [one.failure for one in [*askers, *witnesses] if not one.is_alive()]
@@ -103,7 +103,7 @@ def test_processes_that_are_killed_under_load(victim):
                     assert time.monotonic() < deadline, f"nobody answers {one.protocol} any more"
                     time.sleep(0.01)
             # A process that died is started anew by the next request that is for it.
-            comes_to(lambda: len(processes_of(victim.pid)), 4)
+            comes_to(lambda: len(living(victim)), 4)
         finally:
             for one in askers:
                 one.ended.set()
@@ -114,8 +114,8 @@ def test_processes_that_are_killed_under_load(victim):
         told = sum(one.errors for one in askers)
         print(f"{KILLS} kills: {sum(one.answers for one in askers)} right answers, {told} requests were told")
     assert told > 0
-    assert len(processes_of(victim.pid)) == 4
-    assert [state_of(pid) for pid in processes_of(victim.pid) if state_of(pid) in "ZX"] == []
+    comes_to(lambda: len(processes_of(victim.pid)), 4)
+    assert processes_of(victim.pid) == living(victim)
     assert spared in processes_of(victim.pid), "the process of another model was replaced"
     check_left(victim, baseline)
 
@@ -125,6 +125,10 @@ def test_a_process_that_died_with_nothing_to_do_is_buried_and_replaced(victim):
     os.kill(dead, signal.SIGKILL)
     comes_to(lambda: state_of(dead), "")
     assert process_of(victim, "py_killed_slowly") != dead
+
+
+def living(victim) -> list[int]:
+    return [pid for pid in processes_of(victim.pid) if state_of(pid) not in ("", "Z", "X")]
 
 
 def process_of(victim, model: str) -> int:
