@@ -300,7 +300,9 @@ impl Engine {
             served.retire();
             log::info!("successfully unloaded '{}' version {}", edition.model, edition.version);
         }
-        self.editions().remove(edition);
+        // The version goes after the lock does: a model's process may take its time to end.
+        let gone = self.editions().remove(edition);
+        drop(gone);
         self.lifecycle().drained(edition);
         *self.retiring.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.retired.notify_all();

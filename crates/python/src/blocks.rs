@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_memory::{Buffer, Extent, Reason, Slot};
+use nerite_memory::{Buffer, Extent, Reason, Share, Slot};
 use nerite_request::Status;
 use nerite_shm::{Account, Lease, Pools};
 
@@ -62,6 +62,11 @@ impl Block {
     /// Bytes it has.
     pub(crate) fn byte_size(&self) -> usize {
         self.0.byte_size()
+    }
+
+    /// What the model's process calls it.
+    pub(crate) fn segment(&self) -> u64 {
+        self.0.mark().number()
     }
 
     /// All of it, readable.

@@ -15,7 +15,7 @@ use crate::channel::{Channel, Packet, memory_file};
 use crate::guard_library;
 use crate::interpreter::Interpreter;
 use crate::keeper::{Keeper, Side};
-use crate::limits::{CLOSED_MAX, FINALIZE_MAX};
+use crate::limits::CLOSED_MAX;
 use crate::stub;
 
 /// A running process. Dropped, it is asked to finalize its model, and killed if it does not.
@@ -26,6 +26,8 @@ pub(crate) struct Child {
     packet: Packet,
     /// Whether it has a model that wants to be finalized.
     has_model: bool,
+    /// How long it may take to initialize, and to finalize.
+    patience: Duration,
     /// How it ended, once it has been waited for.
     ended: Option<ExitStatus>,
 }
@@ -97,6 +99,7 @@ impl Child {
             side,
             packet: Packet::default(),
             has_model: false,
+            patience: launch.start_max,
             ended: None,
         };
         child.hand_over(side_theirs)?;
@@ -218,7 +221,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if self.has_model {
-            let _ = self.channel.set_patience(Some(FINALIZE_MAX));
+            let _ = self.channel.set_patience(Some(self.patience));
             if self.ask(r#"{"do":"finalize"}"#, &[]).is_ok() {
                 self.ends_within(CLOSED_MAX);
             }

@@ -10,7 +10,7 @@ use nerite_request::{Code, Status};
 use serde_json::Value;
 
 use crate::answer::{self, Ended};
-use crate::blocks::Blocks;
+use crate::blocks::{Block, Blocks};
 use crate::child::{Child, Silence};
 use crate::limits::RESTART_PAUSE;
 use crate::model::Seed;
@@ -29,6 +29,8 @@ pub(crate) struct PythonInstance {
     failed: Option<(u64, Status)>,
     /// Bytes that each output had last time.
     sizes: HashMap<String, usize>,
+    /// Memory of inputs that the model keeps arrays on, by its number: nobody else's until it has let go.
+    kept: HashMap<u64, Block>,
     begun: Begun,
 }
 
@@ -68,7 +70,15 @@ impl PythonInstance {
     /// Starts the process and initializes the model in it.
     pub(crate) fn start(seed: Seed, blocks: Blocks) -> Result<PythonInstance, Status> {
         let live = Some(seed.grow()?);
-        Ok(PythonInstance { seed, blocks, live, failed: None, sizes: HashMap::new(), begun: Begun::Nothing })
+        Ok(PythonInstance {
+            seed,
+            blocks,
+            live,
+            failed: None,
+            sizes: HashMap::new(),
+            kept: HashMap::new(),
+            begun: Begun::Nothing,
+        })
     }
 
     /// The process, started anew if it has died. At most one attempt in [`RESTART_PAUSE`]: a model that cannot start must not keep
@@ -82,7 +92,16 @@ impl PythonInstance {
                 return Err(status.clone());
             }
             log::warn!("starting the process of model instance '{}' anew", self.seed.instance);
-            let live = self.seed.grow().inspect_err(|status| self.failed = Some((now, status.clone())))?;
+            let live = self.seed.grow().map_err(|status| {
+                let (name, pause) = (&self.seed.instance, RESTART_PAUSE.as_secs());
+                let text = format!(
+                    "Stub process '{name}' is not healthy. (its process ended and could not be started anew: {}; it is tried again \
+                     with the next request after {pause} s)",
+                    status.message
+                );
+                Status::new(status.code, text)
+            });
+            let live = live.inspect_err(|status| self.failed = Some((now, status.clone())))?;
             (self.live, self.failed) = (Some(live), None);
         }
         Ok(())
@@ -109,8 +128,16 @@ impl PythonInstance {
     fn hear(&mut self, mut under_way: UnderWay, patience: Option<Duration>) -> Begun {
         let Some(live) = &mut self.live else { return Begun::Silent(under_way, Silence::Unasked) };
         let answer = match converse(live, &self.blocks, &mut under_way.planned, patience) {
-            Ok(answer) => answer,
+            Ok(said) => {
+                live.shares.disown(numbers(said.get("unmapped")));
+                keep(&mut self.kept, &mut under_way.planned, &said);
+                answer_of(said)
+            }
             Err(Silence::TimedOut) => return Begun::Asked(under_way),
+            Err(silence) => Err(silence),
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
             Err(silence) => return Begun::Silent(under_way, silence),
         };
         live.child.side.unwatch();
@@ -128,6 +155,7 @@ impl PythonInstance {
     fn bury(&mut self, under_way: UnderWay, silence: Silence) -> Begun {
         let UnderWay { planned, times, meter, .. } = under_way;
         let why = self.live.take().map(|live| live.child.bury());
+        self.kept.clear();
         if matches!(silence, Silence::Unasked) {
             return Begun::Unasked(planned.into_iter().map(|planned| planned.job).collect(), meter);
         }
@@ -256,13 +284,13 @@ fn converse(
     blocks: &Blocks,
     planned: &mut [Planned],
     patience: Option<Duration>,
-) -> Result<Answer, Silence> {
+) -> Result<Value, Silence> {
     let mut has_it = false;
     loop {
         if let Some(patience) = patience {
             live.child.wait(patience)?;
         }
-        let mut said = live.child.answer().map_err(|silence| match silence {
+        let said = live.child.answer().map_err(|silence| match silence {
             Silence::Unasked if has_it => Silence::Ended(silence.to_string()),
             other => other,
         })?;
@@ -275,14 +303,34 @@ fn converse(
             continue;
         }
         answer::note_lost(planned, said.get("lost"));
-        if let Some(error) = said.get("error") {
-            return Ok(Answer::Failed(error.as_str().unwrap_or("it does not say why").to_owned()));
-        }
-        return match said.get_mut("responses").map(Value::take) {
-            Some(Value::Array(responses)) => Ok(Answer::Responses(responses)),
-            _ => Err(Silence::Ended("its answer has neither responses nor an error".to_owned())),
-        };
+        return Ok(said);
     }
+}
+
+fn answer_of(mut said: Value) -> Result<Answer, Silence> {
+    if let Some(error) = said.get("error") {
+        return Ok(Answer::Failed(error.as_str().unwrap_or("it does not say why").to_owned()));
+    }
+    match said.get_mut("responses").map(Value::take) {
+        Some(Value::Array(responses)) => Ok(Answer::Responses(responses)),
+        _ => Err(Silence::Ended("its answer has neither responses nor an error".to_owned())),
+    }
+}
+
+/// Takes the memory of inputs out of use on which the model kept arrays, and lets that go on which it keeps none any more.
+fn keep(kept: &mut HashMap<u64, Block>, planned: &mut [Planned], said: &Value) {
+    for segment in numbers(said.get("let_go")) {
+        kept.remove(&segment);
+    }
+    for segment in numbers(said.get("held")) {
+        let inputs = planned.iter_mut().map(|one| &mut one.inputs);
+        let block = inputs.filter_map(|inputs| inputs.take_if(|block| block.segment() == segment)).next();
+        kept.extend(block.map(|block| (segment, block)));
+    }
+}
+
+fn numbers(list: Option<&Value>) -> impl Iterator<Item = u64> {
+    list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_u64)
 }
 
 fn finish(done: Vec<(Job, Ended)>, times: Times, meter: &Arc<dyn Meter>) {

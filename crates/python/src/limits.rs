@@ -14,8 +14,6 @@ pub const LONG_BYTES_MAX: usize = 64 << 20;
 pub const TENSOR_ALIGN: usize = 64;
 /// A process that could not be started anew is not tried again for so long.
 pub const RESTART_PAUSE: Duration = Duration::from_secs(1);
-/// How long a model's `finalize` may take before its process is killed.
-pub const FINALIZE_MAX: Duration = Duration::from_secs(30);
 /// Bytes that are kept of what an interpreter prints when it is asked what it is.
 pub const SAID_BYTES_MAX: usize = 64 << 10;
 /// Entries of a packed environment; the largest ones in use have a quarter of that.

@@ -17,7 +17,7 @@ use crate::shares::{Maps, Shares, Spot};
 pub(crate) struct Planned {
     pub(crate) job: Job,
     /// Inputs that were copied to where the process reaches them.
-    _inputs: Option<Block>,
+    pub(crate) inputs: Option<Block>,
     pub(crate) homes: Vec<Home>,
 }
 
@@ -76,7 +76,7 @@ impl Planner<'_> {
             self.output(at, home);
         }
         self.text.push_str("]}");
-        Ok(Planned { job, _inputs: block, homes })
+        Ok(Planned { job, inputs: block, homes })
     }
 
     /// Where the process finds each input; what it cannot reach is gathered in a block.

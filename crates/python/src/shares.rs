@@ -66,6 +66,14 @@ impl Shares {
         std::mem::take(&mut self.lock().untold)
     }
 
+    /// The process could not map these: they are introduced again when they are needed again.
+    pub(crate) fn disown(&self, segments: impl Iterator<Item = u64>) {
+        let mut state = self.lock();
+        for segment in segments {
+            state.known.remove(&segment);
+        }
+    }
+
     fn knows(&self, segment: u64) -> bool {
         self.lock().known.contains(&segment)
     }

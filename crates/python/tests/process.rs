@@ -76,6 +76,18 @@ fn process(instance: &mut dyn Instance) -> i32 {
     response.outputs[0].data.numbers::<i32>().unwrap()[0]
 }
 
+fn lives(process: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// Kills a process and waits until it has let go of everything.
+fn kill(process: i32) {
+    assert!(Command::new("kill").args(["-9", &process.to_string()]).status().unwrap().success());
+    while lives(process) {
+        std::thread::yield_now();
+    }
+}
+
 fn maps_of(process: i32) -> String {
     std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap()
 }
@@ -102,7 +114,7 @@ fn a_process_that_dies_takes_its_request_along_and_no_other() {
         let second = process(&mut *instance);
         assert_ne!(first, second);
         // One that dies while it has nothing to do costs nobody anything.
-        assert!(Command::new("kill").args(["-9", &second.to_string()]).status().unwrap().success());
+        kill(second);
         assert_ne!(process(&mut *instance), second);
         let last = process(&mut *instance);
         drop(instance);
@@ -131,11 +143,28 @@ fn what_takes_long_or_has_died_is_left_to_a_thread_that_may_wait() {
         }
         assert_eq!(begin(&mut *instance, -5, false).error, None);
         let process = process(&mut *instance);
-        assert!(Command::new("kill").args(["-9", &process.to_string()]).status().unwrap().success());
+        kill(process);
         assert_eq!(begin(&mut *instance, 1, false).error, None, "it did not have the request");
         let error = begin(&mut *instance, -6, false).error.unwrap();
         assert!(error.message.contains("(its process has closed the channel to the server while it had"), "{error}");
         assert_eq!(begin(&mut *instance, 1, false).error, None);
+    });
+}
+
+#[test]
+fn what_a_model_keeps_of_its_inputs_stays_as_it_was() {
+    with_python(|runtime, context| {
+        let mut instance = instance(runtime, &context);
+        let mut last = |a: &[i32]| sum(&mut *instance, a).outputs[0].data.numbers::<i32>().unwrap().to_vec();
+        let keep = -8;
+        for value in 1..20 {
+            last(&[keep, value]);
+        }
+        assert_eq!(last(&[-9, 0]), [-9 + (1..20).sum::<i32>(), (1..20).sum()]);
+        // Now it has let go of them all, and their memory is used again.
+        for value in 1..20 {
+            assert_eq!(last(&[5, value]), [5, value]);
+        }
     });
 }
 
@@ -153,7 +182,7 @@ fn what_a_model_has_started_goes_with_its_process() {
             } else {
                 drop(instance);
             }
-            while lives() {
+            while lives(started) {
                 std::thread::yield_now();
             }
         }

@@ -48,6 +48,8 @@ class Channel:
         except ConnectionError:
             raise Ended from None
         descriptors = [one for _, _, some in beside for one in memoryview(some).cast("i")] if beside else []
+        if flags & socket.MSG_CTRUNC:
+            say("nerite: the model's process has no descriptor left for the memory of a request; does the model close its files? (ulimit -n)")
         if not count or flags & _CUT:
             raise Ended
         message = _decode(str(self._memory[:count], "utf-8"))[0]

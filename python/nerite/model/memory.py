@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from typing import Any, Iterable, Optional
 
 import numpy as np
@@ -74,6 +75,11 @@ class Memory:
         self._bytes: dict[int, np.ndarray] = {}
         # Of regions: the segment's address, and how many bytes of the mapping lie before it.
         self._regions: dict[int, tuple[int, int]] = {}
+        # What every array over the segment has as its base, and how many references there are to it without any.
+        self._bases: dict[int, tuple[np.ndarray, int]] = {}
+        self._held: set[int] = set()
+        # Segments that could not be mapped, until the server is told.
+        self.unmapped: list[int] = []
 
     def __getitem__(self, segment: int) -> np.ndarray:
         """The segment's bytes, as an array of uint8."""
@@ -82,14 +88,18 @@ class Memory:
         except KeyError:
             raise Unmapped(f"memory of segment {segment} is not mapped in the model's process") from None
 
-    def map(self, wanted: Iterable[list[Any]], descriptors: list[int]) -> None:
+    def map(self, wanted: list[list[Any]], descriptors: list[int]) -> None:
         """Maps ``[segment, bytes, file_offset, is_region]`` each, and closes the descriptors."""
         try:
             for (segment, length, file_offset, is_region), descriptor in zip(wanted, descriptors):
                 try:
                     self._map(segment, length, file_offset, is_region, descriptor)
                 except (OSError, ValueError) as error:
-                    raise Unmapped(f"memory of {length} bytes cannot be mapped in the model's process: {error}") from error
+                    self.unmapped = [other[0] for other in wanted if other[0] not in self._bytes]
+                    raise Unmapped(
+                        f"memory of {length} bytes cannot be mapped in the model's process: {error}; "
+                        "raise its limits on address space (ulimit -v) and mappings, or use smaller regions"
+                    ) from error
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -105,12 +115,39 @@ class Memory:
             self._regions[segment] = (owner.start, skip)
             whole = np.asarray(owner)
         self._bytes[segment] = whole[skip : skip + length]
+        self._bases[segment] = (whole, 0)
+        self._bases[segment] = (whole, sys.getrefcount(whole))
+
+    def _in_use(self, segment: int) -> bool:
+        whole, idle = self._bases[segment]
+        # The name in this function is one reference more than there was when they were counted, as the name there was.
+        return sys.getrefcount(whole) > idle
+
+    def kept(self, segments: Iterable[Any]) -> tuple[list[int], list[int], bool]:
+        """What the model keeps of what it was given, now that its batch has been answered.
+
+        Returns segments of the server's own that arrays still use (each told once), those of them that none uses any more, and
+        whether an array on a client's region is kept, which will change when the client writes there.
+        """
+        fresh, keeps_region = [], False
+        for segment in segments:
+            if segment in self._bases and segment not in self._held and self._in_use(segment):
+                if segment in self._regions:
+                    keeps_region = True
+                else:
+                    self._held.add(segment)
+                    fresh.append(segment)
+        let_go = [segment for segment in self._held if not self._in_use(segment)] if self._held else []
+        self._held.difference_update(let_go)
+        return fresh, let_go, keeps_region
 
     def forget(self, segments: Iterable[int]) -> None:
         """Drops segments that are no more; mappings go with the last array that uses them."""
         for segment in segments:
             self._bytes.pop(segment, None)
             self._regions.pop(segment, None)
+            self._bases.pop(segment, None)
+            self._held.discard(segment)
 
     def has_regions(self) -> bool:
         """Whether there is memory that could be lost."""

@@ -29,6 +29,12 @@ from .tensors import Tensor
 _PR_SET_PDEATHSIG = 1
 
 
+KEPT = (
+    "it keeps an input's array after execute; the array is the client's own region and changes when the client writes there: let the "
+    "model copy it, or set its parameter PRIVATE_INPUTS to 'yes' for copies of all"
+)
+
+
 class Failed(Exception):
     """A command cannot be carried out; the text is for the server."""
 
@@ -44,6 +50,7 @@ class Stub:
         self._class: Any = None
         self._model: Any = None
         self._names: dict[str, str] = {}
+        self._warned = False
         self._commands: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "complete": self._complete,
             "initialize": self._initialize,
@@ -73,6 +80,10 @@ class Stub:
                 raise
             except BaseException as error:  # noqa: BLE001 - a model may raise anything, SystemExit as well
                 answer = {"error": told(error)}
+            if name == "execute":
+                self._tell_kept(message, answer)
+            if self._talk.memory.unmapped:
+                answer["unmapped"], self._talk.memory.unmapped = self._talk.memory.unmapped, []
             channel.send(answer)
             done = name == "finalize"
             # What the batch used must not be kept until the next one comes.
@@ -133,6 +144,19 @@ class Stub:
         finally:
             os.close(self._guard_descriptor)
             self._guard_descriptor = None
+
+    def _tell_kept(self, command: dict[str, Any], answer: dict[str, Any]) -> None:
+        """Has the server leave memory alone that the model kept arrays on."""
+        memory = self._talk.memory
+        segments = (tensor[3] for wire in command["requests"] for tensor in wire["inputs"])
+        held, let_go, keeps_region = memory.kept(segments)
+        if held:
+            answer["held"] = held
+        if let_go:
+            answer["let_go"] = let_go
+        if keeps_region and not self._warned:
+            self._warned = True
+            self._side.log("WARNING", f"model '{self._names['name']}': {KEPT}")
 
     def _execute(self, command: dict[str, Any]) -> dict[str, Any]:
         return batch.execute(self._model, self._names, self._talk, command)

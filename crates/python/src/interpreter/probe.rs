@@ -72,7 +72,15 @@ impl Fault {
     pub(super) fn cure(&self, program: &Path, origin: &Origin) -> String {
         let program_is_folder = matches!(self, Fault::Unstartable(_)) && program.is_dir();
         let is_forbidden = matches!(self, Fault::Unstartable(error) if error.kind() == io::ErrorKind::PermissionDenied);
+        // What the server itself has too little of, by the system's numbers: files, of the process and of all, processes and memory.
+        let is_short =
+            matches!(self, Fault::Unstartable(error) if matches!(error.raw_os_error(), Some(24 | 23 | 11 | 12)));
         match (self, origin) {
+            _ if is_short => {
+                "raise the server's limits (ulimit -n, -u, -v) or load fewer instances: each is a process and two descriptors \
+                 of the server"
+                    .to_owned()
+            }
             _ if program_is_folder => "it is a directory: name the program in it, such as bin/python3".to_owned(),
             (_, Origin::Environment(_)) if is_forbidden => {
                 "see that the server's user may run it, and that its file system (TMPDIR's, for an archive) is not mounted with \
