@@ -323,8 +323,8 @@ fn keep(kept: &mut HashMap<u64, Block>, planned: &mut [Planned], said: &Value) {
         kept.remove(&segment);
     }
     for segment in numbers(said.get("held")) {
-        let inputs = planned.iter_mut().map(|one| &mut one.inputs);
-        let block = inputs.filter_map(|inputs| inputs.take_if(|block| block.segment() == segment)).next();
+        let mut inputs = planned.iter_mut().map(|one| &mut one.inputs);
+        let block = inputs.find_map(|inputs| inputs.take_if(|block| block.segment() == segment));
         kept.extend(block.map(|block| (segment, block)));
     }
 }
