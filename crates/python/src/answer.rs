@@ -106,7 +106,7 @@ fn room(
         (home.spot, home.capacity, home.kind) = (Some(spot), slot.len(), Kind::Offered(slot));
         return Ok((spot, home.capacity));
     }
-    let block = blocks.take(bytes)?;
+    let block = blocks.take(bytes).map_err(|full| Status::new(full.code, format!("output '{name}': {full}")))?;
     let spot = shares.spot(block.buffer().share(), maps).ok_or_else(|| unreachable_place(name))?;
     (home.spot, home.capacity, home.kind) = (Some(spot), block.byte_size(), Kind::Block(block));
     Ok((spot, home.capacity))

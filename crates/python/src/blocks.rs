@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nerite_memory::{Buffer, Extent, Reason, Share, Slot};
 use nerite_request::Status;
-use nerite_shm::{Account, Lease, Pools};
+use nerite_shm::{Account, Lease, LeaseError, Pools};
 
 use crate::limits::TENSOR_ALIGN;
 
@@ -24,12 +24,22 @@ impl Blocks {
     pub(crate) fn take(&self, bytes: usize) -> Result<Block, Status> {
         // What was given back to the system in the meantime is told to the process by the memory itself.
         drop(self.0.take_forgotten());
-        let lease = self.0.take(bytes.max(1) as u64).map_err(|refused| {
-            Status::unavailable(format!("no memory to share {bytes} bytes with the model's process: {refused}"))
-        })?;
+        let lease = self.0.take(bytes.max(1) as u64).map_err(|refused| self.full(bytes, &refused))?;
         // It lies ready for the next one at once: as long as somebody holds it, nobody gets it.
         self.0.put_back(&lease);
         Ok(Block(lease))
+    }
+
+    fn full(&self, bytes: usize, refused: &LeaseError) -> Status {
+        // The refusal's own words speak of sessions and their flags, which have no part in this.
+        let (_, used) = self.0.used();
+        let why = match refused {
+            LeaseError::System { cause, .. } => cause.clone(),
+            _ => format!("{used} are in use of {}, half of the host's memory", self.0.bytes_max()),
+        };
+        Status::unavailable(format!(
+            "no memory to share {bytes} bytes with the model's process: {why}; send less at once, or place tensors in shared memory"
+        ))
     }
 
     /// These buffers' bytes one after another in one block, each aligned: the block and where each begins.
@@ -122,6 +132,7 @@ mod tests {
     fn more_than_there_may_be_is_refused_by_number() {
         let pools = Pools::new(LeaseLimits { bytes_max: 4096, session_bytes_max: 4096 });
         let refused = Blocks::new(&pools).take(5000).err().unwrap();
-        assert!(refused.message.starts_with("no memory to share 5000 bytes with the model's process: "), "{refused}");
+        let text = "no memory to share 5000 bytes with the model's process: 0 are in use of 4096, ";
+        assert!(refused.message.starts_with(text), "{refused}");
     }
 }

@@ -160,7 +160,7 @@ impl Child {
         let answer = self.ask(command, &[]);
         patience(&self.channel, None)?;
         answer.map_err(|silence| match silence {
-            Silence::Closed => Silence::Ended(self.end()),
+            Silence::Closed | Silence::Unasked => Silence::Ended(self.end()),
             other => other,
         })
     }
