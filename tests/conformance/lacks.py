@@ -25,7 +25,6 @@ LACKS = {
     "queue policies": ["test_admission.py::test_a_full_queue_refuses_at_once"],
     "dynamic batching": ["test_python_models.py::test_a_batch_is_given_to_the_model_at_once"],
     "readiness that models decide on": ["test_python_starting.py::test_a_model_that_says_itself_whether_it_is_ready"],
-    "eye on models' processes that have nothing to do": ["test_python_kills.py::test_a_process_that_died_with_nothing_to_do_is_buried"],
     "poll mode": ["test_process.py::test_polling_brings_and_takes_models"],
 }
 

@@ -3,14 +3,14 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child as Process, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nerite_request::Status;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde_json::Value;
 
+use crate::body::Body;
 use crate::channel::{Channel, Packet, memory_file};
 use crate::guard_library;
 use crate::interpreter::Interpreter;
@@ -20,7 +20,7 @@ use crate::stub;
 
 /// A running process. Dropped, it is asked to finalize its model, and killed if it does not.
 pub(crate) struct Child {
-    process: Process,
+    body: Arc<Body>,
     pub(crate) channel: Arc<Channel>,
     pub(crate) side: Arc<Side>,
     packet: Packet,
@@ -28,8 +28,6 @@ pub(crate) struct Child {
     has_model: bool,
     /// How long it may take to initialize, and to finalize.
     patience: Duration,
-    /// How it ended, once it has been waited for.
-    ended: Option<ExitStatus>,
 }
 
 /// What a process is started with.
@@ -92,18 +90,17 @@ impl Child {
         command.args(["-u", "-c", &launch.interpreter.text(stub::LAUNCHER)]).stdin(Stdio::from(theirs));
         // A terminal's interrupt is for the server, which stops its models itself.
         command.process_group(0);
-        let process = keeper.spawn(command)?;
+        let body = Arc::new(Body::new(keeper.spawn(command)?));
         let mut child = Child {
-            process,
+            body,
             channel: Arc::new(channel),
             side,
             packet: Packet::default(),
             has_model: false,
             patience: launch.start_max,
-            ended: None,
         };
         child.hand_over(side_theirs)?;
-        keeper.hear(Arc::clone(&child.side))?;
+        keeper.hear(Arc::clone(&child.side), Some(Arc::clone(&child.body)))?;
         Ok(child)
     }
 
@@ -178,43 +175,9 @@ impl Child {
 
     /// How the process ended. One that has closed its channel is about to be no more.
     fn end(&mut self) -> String {
-        let by_itself = self.ends_within(CLOSED_MAX);
-        let status = self.reap();
+        let by_itself = self.body.ends_within(CLOSED_MAX);
+        let status = self.body.bury();
         status.filter(|_| by_itself).map_or_else(|| Silence::Closed.to_string(), how)
-    }
-
-    /// Waits for the end of the process, but not for ever: one that closed its sockets may live on.
-    fn ends_within(&self, at_most: Duration) -> bool {
-        let deadline = Instant::now() + at_most;
-        while !self.has_ended() {
-            if Instant::now() >= deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        true
-    }
-
-    /// A look that leaves the process to be waited for: until then its number is nobody else's.
-    fn has_ended(&self) -> bool {
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        self.group().is_none_or(|group| !matches!(waitid(WaitId::Pid(group), look), Ok(None)))
-    }
-
-    /// Kills the process and whatever its model has started in its group, and takes it off the system's hands.
-    fn reap(&mut self) -> Option<ExitStatus> {
-        if self.ended.is_none() {
-            if let Some(group) = self.group() {
-                // Fails if none is left.
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-            self.ended = self.process.wait().ok();
-        }
-        self.ended
-    }
-
-    fn group(&self) -> Option<Pid> {
-        i32::try_from(self.process.id()).ok().and_then(Pid::from_raw)
     }
 }
 
@@ -223,10 +186,10 @@ impl Drop for Child {
         if self.has_model {
             let _ = self.channel.set_patience(Some(self.patience));
             if self.ask(r#"{"do":"finalize"}"#, &[]).is_ok() {
-                self.ends_within(CLOSED_MAX);
+                self.body.ends_within(CLOSED_MAX);
             }
         }
-        self.reap();
+        self.body.bury();
     }
 }
 

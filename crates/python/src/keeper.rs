@@ -14,6 +14,7 @@ use nerite_request::Cancel;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use serde_json::Value;
 
+use crate::body::Body;
 use crate::channel::{Channel, Packet};
 
 /// The thread, as others see it.
@@ -25,7 +26,13 @@ pub(crate) struct Keeper {
 
 enum Order {
     Start { command: Box<Command>, started: SyncSender<io::Result<Process>> },
-    Hear(Arc<Side>),
+    Hear(Kept),
+}
+
+/// What is kept of a process: its words, until it has none any more, and its end.
+struct Kept {
+    side: Option<Arc<Side>>,
+    body: Option<(Arc<Body>, OwnedFd)>,
 }
 
 /// Where any thread of one process speaks to the server.
@@ -119,9 +126,11 @@ impl Keeper {
         process.recv().map_err(|_| gone())?
     }
 
-    /// Has a process's words heard until it ends.
-    pub(crate) fn hear(&self, side: Arc<Side>) -> io::Result<()> {
-        self.order(Order::Hear(side))
+    /// Has a process's words heard, and the process buried when it has ended, whether or not somebody wants to use it then.
+    pub(crate) fn hear(&self, side: Arc<Side>, body: Option<Arc<Body>>) -> io::Result<()> {
+        // Where the end cannot be watched, who uses the process next will find out.
+        let body = body.and_then(|body| body.watch().ok().map(|end| (body, end)));
+        self.order(Order::Hear(Kept { side: Some(side), body }))
     }
 
     fn order(&self, order: Order) -> io::Result<()> {
@@ -148,39 +157,63 @@ fn gone() -> io::Error {
     io::Error::other("the thread that keeps the processes of models has ended")
 }
 
-/// The thread's life: until nobody can give orders and no process speaks.
+/// The thread's life: until nobody can give orders and no process is left.
 fn keep(ordered: &Receiver<Order>, bell: &OwnedFd) {
-    let (mut sides, mut packet) = (Vec::<Arc<Side>>::new(), Packet::default());
+    let (mut all, mut packet) = (Vec::<Kept>::new(), Packet::default());
     let mut open = true;
-    while open || !sides.is_empty() {
-        let ready = wait(bell, &sides);
-        if ready.first() == Some(&true) {
-            let _ = rustix::io::read(bell, &mut [0u8; 8]);
-            open = obey(ordered, &mut sides);
+    while open || !all.is_empty() {
+        let (rings, ready) = wait(bell, &all);
+        for (kept, ready) in all.iter_mut().zip(ready) {
+            kept.attend(ready, &mut packet);
         }
-        // Those that came with an order just now have not been waited for.
-        let mut heard = ready.into_iter().skip(1);
-        sides.retain(|side| !heard.next().unwrap_or(false) || side.hear(&mut packet).is_ok());
+        all.retain(|kept| kept.side.is_some() || kept.body.is_some());
+        if rings {
+            let _ = rustix::io::read(bell, &mut [0u8; 8]);
+            open = obey(ordered, &mut all);
+        }
     }
 }
 
-/// Which of the bell and the sides have something.
-fn wait(bell: &OwnedFd, sides: &[Arc<Side>]) -> Vec<bool> {
-    let all = std::iter::once(bell.as_fd()).chain(sides.iter().map(|side| side.channel.as_fd()));
-    let mut polled: Vec<_> =
-        all.map(|descriptor: BorrowedFd<'_>| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
+/// Who has something: whether the bell rings, and of each process whether it speaks and whether it has ended.
+fn wait(bell: &OwnedFd, all: &[Kept]) -> (bool, Vec<[bool; 2]>) {
+    let each: Vec<[Option<BorrowedFd<'_>>; 2]> = all.iter().map(Kept::descriptors).collect();
+    let polled = std::iter::once(bell.as_fd()).chain(each.iter().flatten().flatten().copied());
+    let mut polled: Vec<_> = polled.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
     // Interrupted: nobody has anything, and it is waited again.
     let _ = poll(&mut polled, None);
-    polled.iter().map(|one| !one.revents().is_empty()).collect()
+    let mut ready = polled.iter().map(|one| !one.revents().is_empty());
+    let rings = ready.next().unwrap_or(false);
+    let mut of = |descriptor: &Option<BorrowedFd<'_>>| descriptor.is_some() && ready.next().unwrap_or(false);
+    (rings, each.iter().map(|[side, end]| [of(side), of(end)]).collect())
+}
+
+impl Kept {
+    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        let side = self.side.as_ref().map(|side| side.channel.as_fd());
+        [side, self.body.as_ref().map(|(_, end)| end.as_fd())]
+    }
+
+    /// Hears what it says. When it has ended, the last words come first.
+    fn attend(&mut self, [speaks, ended]: [bool; 2], packet: &mut Packet) {
+        if speaks && self.side.as_ref().is_some_and(|side| side.hear(packet).is_err()) {
+            self.side = None;
+        }
+        if ended
+            && !speaks
+            && let Some((body, _)) = self.body.take()
+        {
+            body.bury();
+        }
+    }
 }
 
 /// Carries out what was ordered. `false` once nobody can order any more.
-fn obey(ordered: &Receiver<Order>, sides: &mut Vec<Arc<Side>>) -> bool {
+fn obey(ordered: &Receiver<Order>, all: &mut Vec<Kept>) -> bool {
     use std::sync::mpsc::TryRecvError;
     loop {
         match ordered.try_recv() {
             Ok(Order::Start { mut command, started }) => drop(started.send(command.spawn())),
-            Ok(Order::Hear(side)) => sides.push(side),
+            Ok(Order::Hear(kept)) => all.push(kept),
             Err(TryRecvError::Empty) => return true,
             Err(TryRecvError::Disconnected) => return false,
         }
@@ -206,7 +239,7 @@ mod tests {
         let (yes, no) = (Cancel::new(), Cancel::new());
         yes.cancel();
         side.watch([(1, yes), (2, no)].into_iter());
-        keeper.hear(Arc::clone(&side)).unwrap();
+        keeper.hear(Arc::clone(&side), None).unwrap();
         let mut got = Packet::default();
         for (number, expect) in [(1, true), (2, false), (3, false)] {
             theirs.send("nonsense", &[]).unwrap();
@@ -224,7 +257,7 @@ mod tests {
         let keeper = Keeper::start().unwrap();
         let (side, theirs) = Side::pair().unwrap();
         let watch = Arc::downgrade(&side);
-        keeper.clone().hear(side).unwrap();
+        keeper.clone().hear(side, None).unwrap();
         drop(keeper);
         drop(theirs);
         while watch.upgrade().is_some() {

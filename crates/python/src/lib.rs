@@ -13,6 +13,7 @@
 
 mod answer;
 mod blocks;
+mod body;
 mod channel;
 mod child;
 mod guard_library;
