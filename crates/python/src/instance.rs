@@ -111,10 +111,13 @@ impl PythonInstance {
     fn ask(&mut self, jobs: Vec<Job>, meter: Arc<dyn Meter>) -> Begun {
         let mut times = jobs.first().map_or_else(Times::begin, Job::begin);
         let Some(live) = &mut self.live else { return Begun::Unasked(jobs, meter) };
-        let (planned, packet, maps) = plan(live, &self.blocks, &self.sizes, jobs, &meter, times);
+        let (planned, requests, maps) = plan(live, &self.blocks, &self.sizes, jobs, &meter, times);
         if planned.is_empty() {
+            // Nothing is sent, so what was to be introduced must be introduced another time.
+            live.shares.disown(maps.segments.into_iter());
             return Begun::Nothing;
         }
+        let packet = packet(&requests, &maps, &live.shares.take_untold());
         times.input_ends();
         let rows = planned.iter().map(|planned| u64::from(planned.job.rows().max(1))).sum();
         let under_way = UnderWay { planned, rows, times, meter };
@@ -127,17 +130,13 @@ impl PythonInstance {
     /// Waits for the process's answer, at most for `patience`, and passes it on. What is not there by then stays begun.
     fn hear(&mut self, mut under_way: UnderWay, patience: Option<Duration>) -> Begun {
         let Some(live) = &mut self.live else { return Begun::Silent(under_way, Silence::Unasked) };
-        let answer = match converse(live, &self.blocks, &mut under_way.planned, patience) {
-            Ok(said) => {
-                live.shares.disown(numbers(said.get("unmapped")));
-                keep(&mut self.kept, &mut under_way.planned, &said);
-                answer_of(said)
-            }
-            Err(Silence::TimedOut) => return Begun::Asked(under_way),
-            Err(silence) => Err(silence),
-        };
-        let answer = match answer {
+        let said = converse(live, &self.blocks, &mut under_way.planned, patience).inspect(|said| {
+            live.shares.disown(numbers(said.get("unmapped")));
+            keep(&mut self.kept, &mut under_way.planned, said);
+        });
+        let answer = match said.and_then(answer_of) {
             Ok(answer) => answer,
+            Err(Silence::TimedOut) => return Begun::Asked(under_way),
             Err(silence) => return Begun::Silent(under_way, silence),
         };
         live.child.side.unwatch();
@@ -249,7 +248,7 @@ fn refuse(jobs: Vec<Job>, status: &Status, meter: &Arc<dyn Meter>) {
     }
 }
 
-/// The packet that asks for the execution. Jobs whose tensors cannot be brought to the process end here.
+/// What the process is to be told of the batch. Jobs whose tensors cannot be brought to the process end here.
 fn plan(
     live: &Live,
     blocks: &Blocks,
@@ -272,10 +271,13 @@ fn plan(
         }
     }
     let Planner { maps, text, .. } = planner;
-    let forget: Vec<String> = live.shares.take_untold().iter().map(u64::to_string).collect();
-    let packet =
-        format!(r#"{{"do":"execute","requests":[{text}],"map":[{}],"forget":[{}]}}"#, maps.text, forget.join(","));
-    (planned, packet, maps)
+    (planned, text, maps)
+}
+
+/// The packet that asks for the execution.
+fn packet(requests: &str, maps: &Maps, forget: &[u64]) -> String {
+    let forget: Vec<String> = forget.iter().map(u64::to_string).collect();
+    format!(r#"{{"do":"execute","requests":[{requests}],"map":[{}],"forget":[{}]}}"#, maps.text, forget.join(","))
 }
 
 /// Answers what the process asks until it answers what it was asked.

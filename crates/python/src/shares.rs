@@ -30,6 +30,8 @@ struct State {
 pub(crate) struct Maps {
     pub(crate) text: String,
     pub(crate) descriptors: Vec<OwnedFd>,
+    /// Their numbers, for [`Shares::disown`] if the packet is never sent.
+    pub(crate) segments: Vec<u64>,
 }
 
 /// Bytes as a model's process finds them.
@@ -66,7 +68,7 @@ impl Shares {
         std::mem::take(&mut self.lock().untold)
     }
 
-    /// The process could not map these: they are introduced again when they are needed again.
+    /// The process has not got these, or could not map them: they are introduced again when they are needed again.
     pub(crate) fn disown(&self, segments: impl Iterator<Item = u64>) {
         let mut state = self.lock();
         for segment in segments {
@@ -114,6 +116,7 @@ impl Maps {
         let comma = if self.text.is_empty() { "" } else { "," };
         self.text.push_str(&format!("{comma}[{segment},{byte_size},{file_offset},{is_region}]"));
         self.descriptors.push(descriptor);
+        self.segments.push(segment);
     }
 }
 
@@ -176,6 +179,18 @@ mod tests {
             assert!(maps.text.ends_with(text) && maps.text.is_empty() != guarded, "{}", maps.text);
         }
         assert_eq!(Shares::new(pair().0, true).spot(Buffer::from(vec![1u8]).share(), &mut Maps::default()), None);
+    }
+
+    #[test]
+    fn memory_that_the_process_did_not_get_is_introduced_again() {
+        let (ours, _theirs) = pair();
+        let shares = Shares::new(ours, false);
+        let (buffer, mut maps) = (lease(), Maps::default());
+        shares.spot(buffer.share(), &mut maps);
+        shares.disown(maps.segments.drain(..));
+        let mut again = Maps::default();
+        shares.spot(buffer.share(), &mut again);
+        assert_eq!((again.text, again.descriptors.len()), (maps.text, 1));
     }
 
     #[test]
