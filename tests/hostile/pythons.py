@@ -7,13 +7,14 @@ import threading
 import time
 from dataclasses import dataclass
 
+import passages
 import pytest
 import python_catalogue
-from doors import Asked, Given, Refused, check_refusal, fp32
+from doors import Asked, Given, fp32
 from house import LEASE_BYTES_MAX, RESIDENT_SLACK, SESSION_BYTES_MAX, put_delayed
 from python_catalogue import parameters, python, tensors, vector
 from python_house import this_python_first
-from regions import SHM, Region
+from regions import SHM
 from witness import (
     MADE,
     ROOM,
@@ -29,7 +30,6 @@ from witness import (
     witnesses,
 )
 
-SIZE = 1 << 20
 PROTOCOLS = ["http", "grpc", "session"]
 WAIT_MS = 400
 STEPS = 8
@@ -287,20 +287,5 @@ def door(request: pytest.FixtureRequest, victim):
 # ---------------------------------------------------------------------------------------------- asking
 
 
-def through(door, source, target, byte_size: int = SIZE, model: str = "py_identity") -> None:
-    """`byte_size` bytes of one region into another, by way of a model."""
-    given = Given("INPUT0", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
-    door.infer(model, [given], [Asked("OUTPUT0", (target.name, byte_size, 0))])
-
-
-def lost(made: Region, says: str) -> str:
-    return (
-        f"shared memory region '{made.name}' can no longer be used: its object '{made.key}' was {made.byte_size} bytes "
-        f"when registered and {says}"
-    )
-
-
-def check_lost(failure, made: Region, says: str) -> None:
-    assert isinstance(failure, Refused), failure
-    check_refusal(failure.status, failure.text, "INVALID_ARG", lost(made, says))
-    assert "register it again" in failure.text
+def through(door, source, target, byte_size: int = passages.SIZE, model: str = "py_identity") -> None:
+    passages.through(door, source, target, byte_size, model)

@@ -15,9 +15,9 @@ import pytest
 from doors import Asked, Given, http_call
 from house import DELAY_MS, onnxruntime_library, put_delayed
 from onnx import helper
-from witness import any_door, lent
+from passages import SIZE, memory_of
+from witness import any_door
 
-SIZE = 1 << 20
 COUNT = SIZE // 4
 REQUESTS = 20
 SIDE = 1024
@@ -66,13 +66,8 @@ def door(request: pytest.FixtureRequest, engine):
 
 @pytest.fixture(params=["region", "lease"])
 def memory(request: pytest.FixtureRequest, engine, door):
-    """Makes memory of so many bytes that the door's requests can name: a POSIX region, or a lease of a session."""
-    with contextlib.ExitStack() as held:
-        if request.param == "region":
-            yield lambda byte_size: held.enter_context(lent(door, byte_size))
-        else:
-            session = door if door.protocol == "session" else held.enter_context(any_door("session", engine))
-            yield session.borrow
+    with memory_of(request.param, door, engine) as make:
+        yield make
 
 
 def copied(server) -> dict[str, int]:

@@ -19,12 +19,12 @@ import pytest
 from doors import Asked, Given, Refused, http_call, refuses
 from house import DELAY_MS, RESIDENT_SLACK, SESSION_BYTES_MAX
 from packets import F_ADD_SEALS, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK, SEAL_WRITE, open_session, welcomed
+from passages import SIZE, through
 from witness import any_door, comes_to, falls_to, mapped_leases, resident
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
 PAGE = os.sysconf("SC_PAGESIZE")
-SIZE = 1 << 20
 FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_COLLAPSE, FALLOC_ZERO, FALLOC_INSERT = 1, 2, 8, 16, 32
 LIES = [5, 60, SIZE, 2**31 - 1, 2**31, 2**32 - 8, 2**32 - 1]
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -45,11 +45,6 @@ def door(request: pytest.FixtureRequest, victim, owner):
         return
     with any_door(request.param, victim) as found:
         yield found
-
-
-def through(door, source, target, byte_size: int = SIZE, model: str = "identity_fp32") -> None:
-    given = Given("INPUT0", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
-    door.infer(model, [given], [Asked("OUTPUT0", (target.name, byte_size, 0))])
 
 
 def fallocate(descriptor: int, mode: int, offset: int, byte_size: int) -> bool:

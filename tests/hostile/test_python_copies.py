@@ -4,15 +4,15 @@ Asked as in test_copies.py: by the server's own count, and by canaries that are 
 """
 
 import concurrent.futures
-import contextlib
 import time
 
 import numpy as np
 import pytest
 from doors import Asked, Given
-from pythons import PROTOCOLS, SIZE, WAIT_MS, serving
+from passages import SIZE, memory_of
+from pythons import PROTOCOLS, WAIT_MS, serving
 from test_copies import copying
-from witness import any_door, lent
+from witness import any_door
 
 COUNT = SIZE // 4
 REQUESTS = 20
@@ -34,13 +34,8 @@ def door(request: pytest.FixtureRequest, engine):
 
 @pytest.fixture(params=["region", "lease"])
 def memory(request: pytest.FixtureRequest, engine, door):
-    """Makes memory of so many bytes that the door's requests can name: a POSIX region, or a lease of a session."""
-    with contextlib.ExitStack() as held:
-        if request.param == "region":
-            yield lambda byte_size: held.enter_context(lent(door, byte_size))
-        else:
-            session = door if door.protocol == "session" else held.enter_context(any_door("session", engine))
-            yield session.borrow
+    with memory_of(request.param, door, engine) as make:
+        yield make
 
 
 def pair(source, target, byte_size: int = SIZE):

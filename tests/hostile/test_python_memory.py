@@ -13,14 +13,13 @@ import time
 
 import pytest
 from doors import Asked, Given, Refused, fp32, refuses
+from passages import SIZE, lost
 from pythons import (
     PROTOCOLS,
-    SIZE,
     WAIT_MS,
     Meanwhile,
     baseline,
     door,
-    lost,
     nobody_else_is_harmed,
     processes_of,
     through,

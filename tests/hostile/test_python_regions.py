@@ -15,15 +15,13 @@ import time
 import numpy as np
 import pytest
 from doors import Refused, refuses
+from passages import SIZE, check_lost, lost
 from pythons import (
-    SIZE,
     STEPS,
     WAIT_MS,
     Meanwhile,
     baseline,
-    check_lost,
     door,
-    lost,
     nobody_else_is_harmed,
     through,
     victim,

@@ -5,16 +5,15 @@ import random
 
 import pytest
 from doors import Asked, Given, refuses
+from passages import SIZE, lost
 from pythons import (
     MODELS,
     PROTOCOLS,
-    SIZE,
     baseline_of,
     check_left,
     check_no_memory_of_clients,
     everybody,
     in_all,
-    lost,
     processes_of,
     serving,
     through,

@@ -20,15 +20,15 @@ import graphs
 import make_models
 import numpy as np
 import pytest
-from doors import Asked, Given, Refused, check_refusal, open_door, refuses
+from doors import Asked, Given, Refused, open_door, refuses
 from house import DELAY_MS, onnxruntime_library
+from passages import SIZE, check_lost, lost, through
 from regions import SHM, Region, fresh_name
 from witness import MADE, any_door, comes_to, lent, mapped_objects, mappings, witnesses
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
 PAGE = os.sysconf("SC_PAGESIZE")
-SIZE = 1 << 20
 REGISTRATIONS = 10_000
 LOST = 1000
 REGIONS_MAX = 32_768
@@ -39,25 +39,6 @@ LOST_IN_A_SESSION = 60
 def door(request: pytest.FixtureRequest, victim):
     with any_door(request.param, victim) as found:
         yield found
-
-
-def through(door, source, target, byte_size: int = SIZE, model: str = "identity_fp32") -> None:
-    """`byte_size` bytes of one region into another, by way of a model."""
-    given = Given("INPUT0", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
-    door.infer(model, [given], [Asked("OUTPUT0", (target.name, byte_size, 0))])
-
-
-def lost(made: Region, says: str) -> str:
-    return (
-        f"shared memory region '{made.name}' can no longer be used: its object '{made.key}' was {made.byte_size} bytes "
-        f"when registered and {says}"
-    )
-
-
-def check_lost(failure, made: Region, says: str) -> None:
-    assert isinstance(failure, Refused), failure
-    check_refusal(failure.status, failure.text, "INVALID_ARG", lost(made, says))
-    assert "register it again" in failure.text
 
 
 # ---------------------------------------------------------------------------------------------- shrinking and growing

@@ -1,0 +1,39 @@
+"""How do bytes go from one client's memory to another by way of a model, and what does a client hear whose region was lost?"""
+
+import contextlib
+
+from doors import Asked, Given, Refused, check_refusal
+from regions import Region
+from witness import any_door, lent
+
+SIZE = 1 << 20
+
+
+def through(door, source, target, byte_size: int = SIZE, model: str = "identity_fp32") -> None:
+    """`byte_size` bytes of one region into another, by way of a model."""
+    given = Given("INPUT0", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
+    door.infer(model, [given], [Asked("OUTPUT0", (target.name, byte_size, 0))])
+
+
+def lost(made: Region, says: str) -> str:
+    return (
+        f"shared memory region '{made.name}' can no longer be used: its object '{made.key}' was {made.byte_size} bytes "
+        f"when registered and {says}"
+    )
+
+
+def check_lost(failure, made: Region, says: str) -> None:
+    assert isinstance(failure, Refused), failure
+    check_refusal(failure.status, failure.text, "INVALID_ARG", lost(made, says))
+    assert "register it again" in failure.text
+
+
+@contextlib.contextmanager
+def memory_of(kind: str, door, server):
+    """Makes memory of so many bytes that the door's requests can name: a POSIX region, or a lease of a session."""
+    with contextlib.ExitStack() as held:
+        if kind == "region":
+            yield lambda byte_size: held.enter_context(lent(door, byte_size))
+        else:
+            session = door if door.protocol == "session" else held.enter_context(any_door("session", server))
+            yield session.borrow
