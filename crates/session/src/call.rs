@@ -34,8 +34,8 @@ impl Session {
         if self.place.reserve().is_some() {
             return Err(only_operators_calls());
         }
-        if let Some(category) = category(&call) {
-            self.allow(category)?;
+        for category in categories(&call) {
+            self.allow(*category)?;
         }
         let scope = &self.scope;
         Ok(match call {
@@ -163,16 +163,18 @@ fn regions(scope: &Scope, name: &str) -> Result<v1::Regions, Status> {
     Ok(v1::Regions { regions: scope.system_status(name)?.into_iter().map(region).collect() })
 }
 
-/// The group of calls it belongs to, for the operator's restrictions.
-fn category(call: &Call) -> Option<Category> {
+/// The groups of calls it belongs to, for the operator's restrictions.
+fn categories(call: &Call) -> &'static [Category] {
     match call {
-        Call::Infer(_) => Some(Category::Inference),
+        // A lease of the server's choice is memory lent like any other: it must not be a way past the rule for those.
+        Call::Infer(infer) if !infer.leased_outputs.is_empty() => &[Category::Inference, Category::SharedMemory],
+        Call::Infer(_) => &[Category::Inference],
         Call::Borrow(_)
         | Call::Fetch(_)
         | Call::RegisterSystem(_)
         | Call::UnregisterSystem(_)
-        | Call::SystemStatus(_) => Some(Category::SharedMemory),
-        Call::Hello(_) | Call::Cancel(_) | Call::Abandon(_) | Call::SessionStatus(_) => None,
+        | Call::SystemStatus(_) => &[Category::SharedMemory],
+        Call::Hello(_) | Call::Cancel(_) | Call::Abandon(_) | Call::SessionStatus(_) => &[],
         // The operator's calls have a rule of their own, which comes first.
         Call::InspectRegions(_)
         | Call::InspectPools(_)
@@ -180,6 +182,6 @@ fn category(call: &Call) -> Option<Category> {
         | Call::InspectLeases(_)
         | Call::DropRegion(_)
         | Call::DropAllRegions(_)
-        | Call::EndSession(_) => None,
+        | Call::EndSession(_) => &[],
     }
 }

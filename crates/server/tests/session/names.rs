@@ -173,5 +173,7 @@ async fn what_is_restricted_elsewhere_is_restricted_here() {
         let session = Session::connect_with(&house.socket, headers).await.unwrap();
         assert_eq!(session.infer(&request).await.is_ok(), infers, "{headers:?}");
         assert_eq!(session.borrow(1).await.is_ok(), borrows, "{headers:?}");
+        // Memory that the server chooses for an output is lent as well.
+        assert_eq!(session.infer_leased(&request, &["OUT"]).await.is_ok(), infers && borrows, "{headers:?}");
     }
 }

@@ -2,8 +2,7 @@
 
 use thiserror::Error;
 
-use super::limits::LEASES_PER_SESSION_MAX;
-use crate::objects::Size;
+use super::limits::{LEASES_MAX, LEASES_PER_SESSION_MAX};
 
 /// What sort of refusal it is; `api` turns each into the codes of its protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +26,7 @@ pub enum LeaseError {
     #[error("a lease has at least one byte")]
     Empty,
     /// More than the session could ever have.
-    #[error("a lease of {} is larger than a session may have, {} (--session-max-bytes)", Size(*.bytes), Size(*.bytes_max))]
+    #[error("a lease of {bytes} bytes is larger than a session may have, {bytes_max} (--session-max-bytes)")]
     Large {
         /// Bytes asked for.
         bytes: u64,
@@ -36,8 +35,8 @@ pub enum LeaseError {
     },
     /// The session has its share.
     #[error(
-        "a lease of {} does not fit: the session has {} of {} in {count} leases of {LEASES_PER_SESSION_MAX}; return some or \
-         raise --session-max-bytes", Size(*.bytes), Size(*.used), Size(*.bytes_max)
+        "a lease of {bytes} bytes does not fit: the session has {used} of {bytes_max} in {count} leases of \
+         {LEASES_PER_SESSION_MAX}; return some or raise --session-max-bytes"
     )]
     SessionFull {
         /// Bytes asked for.
@@ -51,8 +50,8 @@ pub enum LeaseError {
     },
     /// All sessions together have what there is.
     #[error(
-        "a lease of {} does not fit: all sessions together have {} of {} in {count} leases; try again or raise \
-         --lease-max-bytes", Size(*.bytes), Size(*.used), Size(*.bytes_max)
+        "a lease of {bytes} bytes does not fit: all sessions together have {used} of {bytes_max} in {count} leases of \
+         {LEASES_MAX}; try again or raise --lease-max-bytes"
     )]
     PoolsFull {
         /// Bytes asked for.
@@ -74,7 +73,7 @@ pub enum LeaseError {
     #[error("the session has abandoned this request's outputs")]
     Abandoned,
     /// The system refused.
-    #[error("no memory for a lease of {}: {cause}", Size(*.bytes))]
+    #[error("no memory for a lease of {bytes} bytes: {cause}")]
     System {
         /// Bytes asked for.
         bytes: u64,
