@@ -1,22 +1,24 @@
 """Which server may the hostile tests hurt, and what must it be like after each of them?"""
 
-import time
 from dataclasses import dataclass
 
 import pytest
 from house import DELAY_MS, LEASE_BYTES_MAX, RESIDENT_SLACK, SESSION_BYTES_MAX, put_delayed
 from witness import (
     MADE,
-    SETTLE_S,
+    are_answered,
     comes_to,
     descriptors,
     falls_to,
+    left_alone,
     mapped_leases,
     mapped_objects,
     resident,
     settled,
+    warm_up,
     witnesses,
 )
+
 
 @pytest.fixture(scope="module")
 def victim(launcher, request: pytest.FixtureRequest, tmp_path_factory):
@@ -34,8 +36,8 @@ def victim(launcher, request: pytest.FixtureRequest, tmp_path_factory):
     ]
     with launcher.running(name, *flags, repository=repository) as found:
         found.session = socket
-        with witnesses(found):
-            time.sleep(2)
+        with witnesses(found) as asking:
+            warm_up(asking)
         yield found
 
 
@@ -49,6 +51,7 @@ class Baseline:
 
 @pytest.fixture(scope="module")
 def baseline(victim):
+    left_alone(victim)
     open_ = settled(lambda: descriptors(victim.pid))
     return Baseline(open_, settled(lambda: resident(victim.pid)))
 
@@ -59,12 +62,8 @@ def nobody_else_is_harmed(victim, baseline):
     MADE.clear()
     with witnesses(victim) as found:
         yield found
-        seen = [one.answers for one in found]
-        deadline = time.monotonic() + SETTLE_S
-        # At least one more answer each, after all that was done.
-        while any(one.is_alive() and one.answers <= before for one, before in zip(found, seen)):
-            assert time.monotonic() < deadline, "a witness gets no answer"
-            time.sleep(0.01)
+        # At least one request each that began after all that was done.
+        are_answered(found, 3)
     assert victim.process.poll() is None, f"the server died:\n{victim.log_text()[-3000:]}"
     comes_to(lambda: descriptors(victim.pid), baseline.descriptors)
     comes_to(lambda: mapped_objects(victim.pid), 0)

@@ -24,7 +24,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 SCHEMA = pathlib.Path(__file__).resolve().parents[2] / "crates" / "wire" / "proto" / "session.proto"
 PACKET_BYTES_MAX = 131_072
 DESCRIPTORS_MAX = 128
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
 SEAL_SEAL, SEAL_SHRINK, SEAL_GROW, SEAL_WRITE, SEAL_FUTURE_WRITE = 1, 2, 4, 8, 16
 

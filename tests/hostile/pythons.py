@@ -21,12 +21,16 @@ from witness import (
     SETTLE_S,
     Witness,
     any_door,
+    are_answered,
+    connections,
     descriptors,
     falls_to,
     mapped_leases,
     mapped_objects,
+    maps_with,
     resident,
     settled,
+    warm_up,
     witnesses,
 )
 
@@ -62,8 +66,8 @@ def serving(launcher, name: str, socket: pathlib.Path, models=MODELS):
     ]  # fmt: skip
     with this_python_first(), launcher.running(name, *flags, repository=repository) as found:
         found.session = socket
-        with everybody(found):
-            time.sleep(2)
+        with everybody(found) as asking:
+            warm_up(asking)
         yield found
 
 
@@ -99,6 +103,11 @@ def in_all(look, pids) -> int:
 def mapped_in_children(pid: int) -> int:
     """Mappings of clients' objects and of leases, in the children."""
     return in_all(lambda child: mapped_objects(child) + mapped_leases(child), processes_of(pid))
+
+
+def mapped_by_children(server, words: str) -> int:
+    """Mappings in the children in whose names these words are."""
+    return in_all(lambda child: maps_with(child, words), processes_of(server.pid))
 
 
 def open_in(pids) -> list[str]:
@@ -141,6 +150,7 @@ def everybody(server):
         for one in mine:
             one.start()
         try:
+            are_answered(mine)
             yield [*found, *mine]
         finally:
             for one in mine:
@@ -152,12 +162,8 @@ def everybody(server):
 
 
 def each_is_answered_again(found) -> None:
-    """At least one more answer each, after all that was done."""
-    seen = [one.answers for one in found]
-    deadline = time.monotonic() + SETTLE_S
-    while any(one.is_alive() and one.answers <= before for one, before in zip(found, seen)):
-        assert time.monotonic() < deadline, "a witness gets no answer"
-        time.sleep(0.01)
+    """At least one request each that began after all that was done."""
+    are_answered(found, 3)
 
 
 # ---------------------------------------------------------------------------------------------- what must be left
@@ -199,6 +205,7 @@ def comes_to_rest(server) -> None:
 
 
 def baseline_of(server) -> Baseline:
+    comes_to(lambda: connections(server), 0)
     comes_to_rest(server)
     open_ = settled(lambda: descriptors(server.pid))
     children = processes_of(server.pid)

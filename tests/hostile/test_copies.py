@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from doors import Asked, Given, http_call
 from house import DELAY_MS, onnxruntime_library, put_delayed
+from meanwhile import TRIES, Delay, again_if_too_late
 from onnx import helper
 from passages import SIZE, memory_of
 from witness import any_door
@@ -23,6 +24,7 @@ REQUESTS = 20
 SIDE = 1024
 # Enough multiplications that the last input is read long after the request was sent.
 STEPS = 24
+WRITTEN_AFTER_S = 0.05
 
 PROTOCOLS = ["http", "grpc", "session"]
 
@@ -126,37 +128,42 @@ def test_the_one_copy_of_the_identity_model_is_its_own(engine, door, memory):
             door.infer("identity_fp32", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
 
 
-def written_meanwhile(door, memory, canary: bytes, model: str, given, asked) -> None:
-    """Asks, and writes the canary a moment later."""
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        running = pool.submit(door.infer, model, given, asked)
-        time.sleep(DELAY_MS / 8000)
-        assert not running.done(), "the model was too quick for this test to mean anything"
-        memory.write(canary)
-        running.result()
-
-
-def test_a_model_that_waits_reads_what_was_written_meanwhile(door, memory):
+@again_if_too_late
+def test_a_model_that_waits_reads_what_was_written_meanwhile(engine, door, memory):
     source, target = memory(SIZE), memory(SIZE)
     source.write(b"\x66" * SIZE)
     given = [Given("INPUT0", "FP32", [COUNT], region=(source.name, SIZE, 0))]
-    written_meanwhile(door, source, b"\x77" * SIZE, "delayed", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        delay = Delay(DELAY_MS)
+        running = pool.submit(door.infer, "delayed", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
+        delay.reaches(engine, "delayed")
+        source.write(b"\x77" * SIZE)
+        delay.must_last()
+        running.result()
     assert target.read(SIZE) == b"\x77" * SIZE
 
 
 def test_an_engine_reads_what_was_written_while_it_ran(engine, door, memory):
-    """The engine itself, in the midst of a graph."""
+    """The engine itself, in the midst of a graph. How long it takes to the end of it is the machine's affair, and so is when
+    this test goes on; but what was copied at the beginning is never the canary, however often one asks."""
     early, source, target = memory(4 * SIDE * SIDE), memory(SIZE), memory(SIZE)
-    source.write(np.full(COUNT, 1, np.float32).tobytes())
     given = [
         Given("EARLY", "FP32", [SIDE, SIDE], region=(early.name, 4 * SIDE * SIDE, 0)),
         Given("LATE", "FP32", [COUNT], region=(source.name, SIZE, 0)),
     ]
     asked = [Asked("OUTPUT0", (target.name, SIZE, 0))]
-    canary = np.full(COUNT, 2, np.float32).tobytes()
-    with copying(engine, **placing(engine, SIZE)):
-        written_meanwhile(door, source, canary, "late", given, asked)
-    assert target.read(SIZE) == canary
+    before, canary = (np.full(COUNT, value, np.float32).tobytes() for value in (1, 2))
+    for _ in range(TRIES):
+        source.write(before)
+        with copying(engine, **placing(engine, SIZE)), concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(door.infer, "late", given, asked)
+            time.sleep(WRITTEN_AFTER_S)
+            source.write(canary)
+            running.result()
+        if target.read(SIZE) == canary:
+            return
+        assert set(np.frombuffer(target.read(SIZE), np.float32).tolist()) <= {1.0, 2.0}
+    pytest.fail("the engine never read what was written after it was asked")
 
 
 def test_unregistering_all_regions_leaves_leases_alone(engine):

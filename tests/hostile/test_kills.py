@@ -15,7 +15,7 @@ import pytest
 from doors import open_door
 from house import put_delayed
 from killed import KINDS, SIZE, object_path, region_name
-from witness import SETTLE_S, descriptors, witnesses
+from witness import SETTLE_S, descriptors, warm_up, witnesses
 
 pytestmark = [pytest.mark.usefixtures("nobody_else_is_harmed"), pytest.mark.timeout(3600)]
 
@@ -45,7 +45,7 @@ class Nursery:
 
     def close(self) -> None:
         self.process.stdin.close()
-        self.process.wait(20)
+        self.process.wait(SETTLE_S)
         self.process.stdout.close()
 
 
@@ -113,6 +113,6 @@ def victim(launcher, tmp_path_factory):
     socket = tmp_path_factory.mktemp("kills") / "socket"
     with launcher.running("kills", f"--session-socket={socket}", repository=repository) as found:
         found.session = socket
-        with witnesses(found):
-            time.sleep(2)
+        with witnesses(found) as asking:
+            warm_up(asking)
         yield found

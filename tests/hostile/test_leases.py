@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from doors import Asked, Given, Refused, http_call, refuses
 from house import DELAY_MS, RESIDENT_SLACK, SESSION_BYTES_MAX
+from meanwhile import Delay, again_if_too_late
 from packets import F_ADD_SEALS, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK, SEAL_WRITE, open_session, welcomed
 from passages import SIZE, through
 from witness import any_door, comes_to, falls_to, mapped_leases, resident
@@ -131,14 +132,17 @@ def test_holes_in_leases_are_zeros(door, owner, how):
             assert set(np.frombuffer(target.read(SIZE), np.float32).tolist()) <= {0.0, 2.5}
 
 
-def test_leases_that_were_punched_out_while_models_run(door, owner):
+@again_if_too_late
+def test_leases_that_were_punched_out_while_models_run(victim, door, owner):
     """The model finds zeros and writes to fresh pages: nobody faults."""
     source, target = owner.borrow(SIZE, b"\x11" * SIZE), owner.borrow(SIZE)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        delay = Delay(DELAY_MS)
         running = pool.submit(through, door, source, target, SIZE, "delayed")
-        time.sleep(DELAY_MS / 4000)
+        delay.reaches(victim, "delayed")
         for one in (source, target):
             assert fallocate(one.descriptor, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, 0, SIZE)
+        delay.must_last()
         running.result()
     assert target.read(SIZE) == bytes(SIZE)
 

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from doors import Asked, Given, Refused, open_door, refuses
 from house import DELAY_MS, onnxruntime_library
+from meanwhile import Delay, again_if_too_late
 from passages import SIZE, check_lost, lost, through
 from regions import SHM, Region, fresh_name
 from witness import MADE, any_door, comes_to, lent, mapped_objects, mappings, witnesses
@@ -79,15 +80,18 @@ def test_a_region_that_shrank_within_its_last_page_ends_in_zeros(door):
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
-def test_a_region_that_shrinks_while_models_run(door, side):
+@again_if_too_late
+def test_a_region_that_shrinks_while_models_run(victim, door, side):
     content = random.Random(2).randbytes(SIZE)
     with lent(door, SIZE, content) as bad, lent(door, SIZE, content) as good, lent(door, SIZE) as apart:
         source, target = (bad, good) if side == "input" else (good, bad)
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            delay = Delay(DELAY_MS)
             running = [pool.submit(through, door, source, target, SIZE, "delayed") for _ in range(2)]
             other = pool.submit(through, door, good, apart, SIZE, "delayed")
-            time.sleep(DELAY_MS / 4000)
+            delay.reaches(victim, "delayed", 3)
             os.truncate(bad.path, 0)
+            delay.must_last()
             for one in running:
                 check_lost(one.exception(), bad, "has 0 now (touched at offset ")
             other.result()
@@ -347,14 +351,17 @@ def test_scribbling_during_inference_changes_only_the_scribblers_result(door):
             scribbling.join()
 
 
-def test_what_is_written_after_sending_is_what_the_model_reads(door):
+@again_if_too_late
+def test_what_is_written_after_sending_is_what_the_model_reads(victim, door):
     """No copy was made on the way: the model, which waits before it reads, sees what was written meanwhile."""
     early, late = b"\x66" * SIZE, b"\x77" * SIZE
     with lent(door, SIZE, early) as made, lent(door, SIZE) as target:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            delay = Delay(DELAY_MS)
             running = pool.submit(through, door, made, target, SIZE, "delayed")
-            time.sleep(DELAY_MS / 4000)
+            delay.reaches(victim, "delayed")
             made.write(late)
+            delay.must_last()
             running.result()
         assert target.read(SIZE) == late
 

@@ -18,7 +18,7 @@ from doors import Asked, Given, Refused, fp32, open_door, refuses
 from house import RESIDENT_SLACK
 from packets import open_session
 from regions import fresh_name
-from witness import comes_to, descriptors, falls_to, mapped_objects, resident, settled
+from witness import comes_to, descriptors, falls_to, left_alone, mapped_objects, resident, settled
 
 PAGE = os.sysconf("SC_PAGESIZE")
 ROOM_MIB = 8
@@ -180,6 +180,7 @@ def test_clients_that_take_all_descriptors(poor):
     """Nobody else can be served while they do; but the server lives, and serves again when they are gone."""
     with open_session(poor.session), open_door("grpc", poor) as door:
         door.infer("identity_fp32", [fp32("INPUT0", [1])])
+    left_alone(poor)
     before = settled(lambda: descriptors(poor.pid))
     for _ in range(3):
         with contextlib.ExitStack() as held:

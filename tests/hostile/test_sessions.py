@@ -4,16 +4,17 @@ Most clients here are raw sockets (`packets.py`). During each test three well-be
 answer; after it the server has the descriptors, mappings and memory it had before.
 """
 
+import concurrent.futures
 import contextlib
 import os
 import random
 import socket
-import threading
 import time
 
 import pytest
 from doors import Asked, Given, GrpcDoor, Refused, fp32, refuses
 from house import DELAY_MS, LEASE_BYTES_MAX, SESSION_BYTES_MAX
+from meanwhile import Delay, again_if_too_late
 from packets import (
     HELLO,
     PACKET_BYTES_MAX,
@@ -24,7 +25,7 @@ from packets import (
     peer_pid,
     welcomed,
 )
-from witness import ALL_IS_LENT, any_door, comes_to, descriptors, lent
+from witness import ALL_IS_LENT, SETTLE_S, any_door, comes_to, descriptors, lent
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
@@ -290,12 +291,13 @@ def test_sessions_that_borrow_all_there_is(path):
                     refused += 1
             assert refused == 100
         with open_session(path) as door:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + SETTLE_S
             while True:
                 with contextlib.suppress(Refused):
                     door.borrow(SESSION_BYTES_MAX)
                     break
                 assert time.monotonic() < deadline
+                time.sleep(0.01)
     finally:
         ALL_IS_LENT.clear()
 
@@ -304,9 +306,8 @@ def test_more_sessions_than_there_are_places(path):
     """Those who come too late are told; who has a session keeps it, and places are free again a moment later."""
     for _ in range(2):
         with contextlib.ExitStack() as held:
-            opened = fill_places(path, held)
             # The operator's are not for everything that the operator's user runs, as these tests are.
-            assert opened == SESSIONS_MAX - WITNESS_SESSIONS
+            fill_places(path, held, SESSIONS_MAX - WITNESS_SESSIONS)
             with Raw(path) as operator:
                 operator.call(1, hello=HELLO | {"operator": True})
                 assert operator.answer().WhichOneof("answer") == "welcome"
@@ -320,15 +321,23 @@ def test_more_sessions_than_there_are_places(path):
         comes_to(lambda: can_open(path), True)
 
 
-def fill_places(path, held) -> int:
-    """Opens sessions until there is no place, which may take a moment to show; how many."""
-    opened = 0
-    while True:
-        raw = held.enter_context(Raw(path))
+def fill_places(path, held, places: int) -> None:
+    """Opens sessions until there is no place: as many as there must be, once those that ended have left theirs."""
+    opened, deadline = 0, time.monotonic() + SETTLE_S
+    while opened <= places:
+        raw = Raw(path)
         raw.send_anyway(encode(1, hello=HELLO))
-        if raw.answer().WhichOneof("answer") == "error":
-            return opened
-        opened += 1
+        answer = raw.answer()
+        if answer is not None and answer.WhichOneof("answer") == "welcome":
+            held.enter_context(raw)
+            opened += 1
+            continue
+        raw.close()
+        if opened == places:
+            return
+        assert time.monotonic() < deadline, f"{opened} of {places} places"
+        time.sleep(0.01)
+    pytest.fail(f"more than {places} places")
 
 
 def can_open(path) -> bool:
@@ -494,40 +503,35 @@ def test_nobody_reads_what_another_session_wrote(path):
                 assert all(b"\xbb" not in lease.read(size) for lease in kept)
 
 
-def test_an_inference_outlives_the_return_of_its_lease(path):
+@again_if_too_late
+def test_an_inference_outlives_the_return_of_its_lease(victim, path):
     with open_session(path) as door:
         lease = door.borrow(2 * PAGE, b"\x01\x02\x03\x04" * (PAGE // 4))
         given = Given("INPUT0", "FP32", [PAGE // 4], region=(lease.name, PAGE, 0))
-        running = threading.Thread(
-            target=door.infer, args=("delayed", [given], [Asked("OUTPUT0", (lease.name, PAGE, PAGE))])
-        )
-        running.start()
-        time.sleep(DELAY_MS / 4000)
-        door.give_back(lease)
-        # It is in use, so another one is lent.
-        assert door.borrow(2 * PAGE).name != lease.name
-        running.join()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            delay = Delay(DELAY_MS)
+            running = pool.submit(door.infer, "delayed", [given], [Asked("OUTPUT0", (lease.name, PAGE, PAGE))])
+            delay.reaches(victim, "delayed")
+            door.give_back(lease)
+            another = door.borrow(2 * PAGE)
+            delay.must_last()
+            # It is in use, so another one is lent.
+            assert another.name != lease.name
+            running.result()
         assert lease.read(PAGE, PAGE) == b"\x01\x02\x03\x04" * (PAGE // 4)
 
 
-def test_requests_of_others_outlive_the_session_of_their_lease(path, other):
+@again_if_too_late
+def test_requests_of_others_outlive_the_session_of_their_lease(victim, path, other):
     """A lease was passed on by name; its session ends while the other's request runs."""
-    mine = welcomed(path)
-    mine.call(2, borrow={"byte_size": PAGE})
-    message, found = mine.receive()
-    failures = []
-
-    def ask():
-        try:
-            given = Given("INPUT0", "FP32", [4], region=(message.lease.name, 16, 0))
-            assert other.infer("delayed", [given]).outputs["OUTPUT0"].raw == bytes(16)
-        except BaseException as failure:  # noqa: BLE001 - told below
-            failures.append(failure)
-
-    running = threading.Thread(target=ask)
-    running.start()
-    time.sleep(DELAY_MS / 4000)
-    mine.close()
-    running.join()
-    os.close(found[0])
-    assert failures == []
+    with welcomed(path) as mine, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        mine.call(2, borrow={"byte_size": PAGE})
+        message, found = mine.receive()
+        os.close(found[0])
+        given = Given("INPUT0", "FP32", [4], region=(message.lease.name, 16, 0))
+        delay = Delay(DELAY_MS)
+        running = pool.submit(other.infer, "delayed", [given])
+        delay.reaches(victim, "delayed")
+        mine.close()
+        delay.must_last()
+        assert running.result().outputs["OUTPUT0"].raw == bytes(16)

@@ -18,7 +18,7 @@ import pytest
 from doors import Asked, Given, Refused, fp32, refuses
 from house import DELAY_MS, LEASE_BYTES_MAX, SESSION_BYTES_MAX, put_delayed
 from packets import HELLO, Raw, encode, open_session, welcomed
-from witness import any_door, comes_to, descriptors, lent, mapped_leases, witnesses
+from witness import any_door, comes_to, descriptors, lent, mapped_leases, warm_up, witnesses
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
@@ -49,8 +49,8 @@ def victim(launcher):
     try:
         with launcher.running("strangers", *flags, repository=repository) as found:
             found.session = folder / "socket"
-            with witnesses(found):
-                time.sleep(2)
+            with witnesses(found) as asking:
+                warm_up(asking)
             yield found
     finally:
         shutil.rmtree(folder)

@@ -13,7 +13,10 @@ from doors import Asked, Given, Refused, fp32, int32, open_door
 from packets import open_session
 from regions import Region, fresh_name
 
-SETTLE_S = 20
+# How long a thing may take to come true. No test asks for speed, so this only bounds how long a failure takes to show.
+SETTLE_S = 60
+# How long a number must be the same to have settled.
+STILL_S = 0.5
 ROOM = 1 << 20
 
 # Set while a test has borrowed all that the server lends: then nobody can be lent more, not even a witness.
@@ -81,6 +84,8 @@ def witnesses(server):
         one.start()
     found = [one for one in found if one.ident]
     try:
+        # Not before they have what they need: memory, and a place for a session.
+        are_answered(found)
         yield found
     finally:
         for one in found:
@@ -89,6 +94,21 @@ def witnesses(server):
             one.join()
     for one in found:
         assert one.failure is None, f"the {one.protocol} witness: {one.failure!r}"
+
+
+def are_answered(witnesses, times: int = 1) -> None:
+    """Waits until each has that many more answers."""
+    seen = [one.answers for one in witnesses]
+    deadline = time.monotonic() + SETTLE_S
+    while any(one.is_alive() and one.answers < before + times for one, before in zip(witnesses, seen)):
+        assert time.monotonic() < deadline, "a witness gets no answer"
+        time.sleep(0.01)
+
+
+def warm_up(witnesses) -> None:
+    """Makes the server have what it keeps for itself once it has been asked a while."""
+    are_answered(witnesses, 200)
+    time.sleep(2)
 
 
 # Paths that were made since a test began.
@@ -132,6 +152,40 @@ def maps_with(pid: int, words: str) -> int:
         return sum(words in line for line in maps)
 
 
+def connections(server) -> int:
+    """Clients that the server has not taken leave of yet, by its sockets."""
+    accepted = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), open(f"/proc/{server.pid}/net/{table}", encoding="utf-8") as lines:
+            rows = [line.split() for line in lines][1:]
+            listening = "0A"
+            accepted |= {row[9] for row in rows if row[3] != listening}
+    with open(f"/proc/{server.pid}/net/unix", encoding="utf-8") as lines:
+        rows = [line.split() for line in lines][1:]
+        # The second flag says that it listens.
+        path = str(getattr(server, "session", None))
+        accepted |= {row[6] for row in rows if row[7:] == [path] and not int(row[3], 16) & 0x10000}
+    return len(accepted & sockets(server.pid))
+
+
+def sockets(pid: int) -> set[str]:
+    """Their numbers."""
+    found = set()
+    for one in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/{pid}/fd/{one}")
+            if target.startswith("socket:["):
+                found.add(target[len("socket:[") : -1])
+    return found
+
+
+def left_alone(server) -> None:
+    """Waits until nothing of a client is left, so that what the server has is its own."""
+    comes_to(lambda: connections(server), 0)
+    comes_to(lambda: mapped_objects(server.pid), 0)
+    comes_to(lambda: mapped_leases(server.pid), 0)
+
+
 def resident(pid: int) -> int:
     """Bytes of memory that the server has of its own or shares with clients; the program's own pages do not count."""
     with open(f"/proc/{pid}/status", encoding="utf-8") as status:
@@ -145,10 +199,10 @@ def mappings(pid: int) -> int:
 
 
 def settled(look):
-    """What `look` sees once it has seen it for half a second: connections take a moment to end."""
+    """What `look` sees once it has seen it for a while."""
     last, since = look(), time.monotonic()
     deadline = since + SETTLE_S
-    while time.monotonic() < min(deadline, since + 0.5):
+    while time.monotonic() < min(deadline, since + STILL_S):
         time.sleep(0.05)
         now = look()
         if now != last:
