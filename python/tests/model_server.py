@@ -18,7 +18,7 @@ PACKAGE = "nerite_model"
 PACKET_BYTES_MAX = 65_536
 # Another one of these can be tried: any CPython from 3.9 on that has numpy.
 INTERPRETER = os.environ.get("MODEL_PYTHON", sys.executable)
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 
 
 def modules() -> dict[str, str]:

@@ -13,7 +13,7 @@ from model_server import IDENTITY, INTERPRETER, OBEDIENT, SOURCES, given, obey, 
 
 EMPTY = "class TritonPythonModel:\n"
 FAILING = "from __future__ import annotations\n\ndef deep():\n    raise ValueError('bad')\n\n" + EMPTY
-ENDS_S = 10.0
+ENDS_S = 60.0
 VERSION = subprocess.check_output([INTERPRETER, "-c", "import platform; print(platform.python_version())"], text=True).strip()
 
 
@@ -310,6 +310,73 @@ def test_what_the_server_forgets_is_unmapped_once_no_array_uses_it(start):  # no
     before = maps(server).count("memfd:test")
     obey(server, "self.kept = None; out = 0", outputs=[])
     assert maps(server).count("memfd:test") == before - 1
+
+
+KEPT = ["request.inputs()[0].as_numpy()", "request.inputs()[0].as_numpy()[1:2].view(np.uint8)", "request", "request.inputs()"]
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_memory_that_a_model_keeps_is_told_and_no_other(start, kept):  # noqa: F811
+    server = start(OBEDIENT)
+    memory = server.memory(1 << 16)
+    for code, expect in [
+        ("out = [one.as_numpy().sum() for one in requests[0].inputs()]", {}),
+        (f"self.kept = {kept}", {"held": [memory.segment]}),
+        ("out = self.kept", {}),
+        ("self.kept = None", {"let_go": [memory.segment]}),
+        ("raise ValueError(request.inputs()[0].as_numpy())", {}),
+    ]:
+        answer = obey(server, code, [given(memory, "IN", np.arange(4, dtype=np.int32), "INT32")])
+        assert {key: answer[key] for key in ("held", "let_go") if key in answer} == expect, code
+
+
+def test_the_place_of_an_output_that_a_model_keeps_is_told(start):  # noqa: F811
+    server = start(OBEDIENT)
+    code = "self.kept = request.output_array('OUT', (4,), 'f4'); ret = [pb_utils.InferenceResponse([pb_utils.Tensor('OUT', self.kept)])]"
+    answer = obey(server, code)
+    (_, _, _, segment, _, _) = answer["responses"][0]["outputs"][0]
+    assert answer["held"] == [segment]
+    assert obey(server, "self.kept = None", outputs=[])["let_go"] == [segment]
+
+
+def test_an_idle_model_gives_memory_back_that_it_kept(start):  # noqa: F811
+    """Without another request, and only what the server had of it is settled: it may not have read yet that more was kept."""
+    server = start(OBEDIENT)
+    inputs = [given(server.memory(1 << 16), "IN", np.arange(4, dtype=np.int32), "INT32") for _ in range(2)]
+    code = "self.kept = [one.as_numpy() for one in request.inputs()]; threading.Timer(0.1, self.kept.clear).start()"
+    answer = obey(server, code, inputs, outputs=[])
+    assert sorted(answer.get("held", [])) == [1, 2], answer
+    for had in ([1], [2]):
+        asked = server.receive(server.side)["let_go"]
+        assert had[0] in asked
+        server.side.send(json.dumps({"let_go": had}).encode())
+    assert "let_go" not in obey(server, "", outputs=[])
+
+
+WORKERS = """
+import multiprocessing, os
+import triton_python_backend_utils as pb_utils
+from c_python_backend_utils import Tensor
+
+def work(number):
+    pb_utils.Logger.log_info(f"worker {number}")
+    return number + 1, pb_utils.triton_string_to_numpy("TYPE_FP32").__name__, Tensor.__name__, os.getpid()
+
+class TritonPythonModel:
+    def execute(self, requests):
+        with multiprocessing.get_context(requests[0].request_id()).Pool(2) as pool:
+            done = pool.map_async(work, range(4)).get(60)
+        assert [one[:3] for one in done] == [(number, "float32", "Tensor") for number in range(1, 5)], done
+        assert os.getpid() not in {one[3] for one in done}
+        return [pb_utils.InferenceResponse([])]
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_every_start_method_find_the_module(start, method):  # noqa: F811
+    server = start(WORKERS)
+    assert server.execute(server.request(id=method))["responses"] == [{"outputs": [], "parameters": {}}], server.printed()
+    assert "worker 3" in server.printed()
 
 
 def test_an_unknown_packet_without_a_command_is_passed_over(start):  # noqa: F811

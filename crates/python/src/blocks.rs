@@ -11,7 +11,8 @@ use crate::limits::TENSOR_ALIGN;
 /// Memory of one instance, reused from request to request and given back to the system when idle.
 pub(crate) struct Blocks(Arc<Account>);
 
-/// A piece of it. It is free for others once this and all Buffers over it are gone.
+/// A piece of it. It is free for others once this, its clones and all Buffers over it are gone.
+#[derive(Clone)]
 pub(crate) struct Block(Arc<Lease>);
 
 impl Blocks {

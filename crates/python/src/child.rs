@@ -190,6 +190,7 @@ impl Drop for Child {
             }
         }
         self.body.bury();
+        self.side.let_all_go();
     }
 }
 

@@ -10,8 +10,9 @@ use nerite_request::{Code, Status};
 use serde_json::Value;
 
 use crate::answer::{self, Ended};
-use crate::blocks::{Block, Blocks};
+use crate::blocks::Blocks;
 use crate::child::{Child, Silence};
+use crate::keeper::{Side, numbers};
 use crate::limits::RESTART_PAUSE;
 use crate::model::Seed;
 use crate::plan::{Planned, Planner};
@@ -29,8 +30,6 @@ pub(crate) struct PythonInstance {
     failed: Option<(u64, Status)>,
     /// Bytes that each output had last time.
     sizes: HashMap<String, usize>,
-    /// Memory of inputs that the model keeps arrays on, by its number: nobody else's until it has let go.
-    kept: HashMap<u64, Block>,
     begun: Begun,
 }
 
@@ -48,9 +47,21 @@ enum Begun {
 /// A batch that the process has.
 struct UnderWay {
     planned: Vec<Planned>,
+    /// Whether the process has asked for room in it, so must have read it.
+    is_read: bool,
     rows: u64,
     times: Times,
     meter: Arc<dyn Meter>,
+}
+
+impl UnderWay {
+    /// What a process that asked for room in the batch did not read afterwards does not make the batch unasked.
+    fn silence(&self, silence: Silence) -> Silence {
+        match silence {
+            Silence::Unasked if self.is_read => Silence::Closed,
+            other => other,
+        }
+    }
 }
 
 /// A process that has the model.
@@ -70,15 +81,7 @@ impl PythonInstance {
     /// Starts the process and initializes the model in it.
     pub(crate) fn start(seed: Seed, blocks: Blocks) -> Result<PythonInstance, Status> {
         let live = Some(seed.grow()?);
-        Ok(PythonInstance {
-            seed,
-            blocks,
-            live,
-            failed: None,
-            sizes: HashMap::new(),
-            kept: HashMap::new(),
-            begun: Begun::Nothing,
-        })
+        Ok(PythonInstance { seed, blocks, live, failed: None, sizes: HashMap::new(), begun: Begun::Nothing })
     }
 
     /// The process, started anew if it has died. At most one attempt in [`RESTART_PAUSE`]: a model that cannot start must not keep
@@ -120,7 +123,7 @@ impl PythonInstance {
         let packet = packet(&requests, &maps, &live.shares.take_untold());
         times.input_ends();
         let rows = planned.iter().map(|planned| u64::from(planned.job.rows().max(1))).sum();
-        let under_way = UnderWay { planned, rows, times, meter };
+        let under_way = UnderWay { planned, is_read: false, rows, times, meter };
         match live.child.tell(&packet, &maps.descriptors) {
             Ok(()) => Begun::Asked(under_way),
             Err(silence) => Begun::Silent(under_way, silence),
@@ -130,9 +133,9 @@ impl PythonInstance {
     /// Waits for the process's answer, at most for `patience`, and passes it on. What is not there by then stays begun.
     fn hear(&mut self, mut under_way: UnderWay, patience: Option<Duration>) -> Begun {
         let Some(live) = &mut self.live else { return Begun::Silent(under_way, Silence::Unasked) };
-        let said = converse(live, &self.blocks, &mut under_way.planned, patience).inspect(|said| {
+        let said = converse(live, &self.blocks, &mut under_way, patience).inspect(|said| {
             live.shares.disown(numbers(said.get("unmapped")));
-            keep(&mut self.kept, &mut under_way.planned, said);
+            keep(&live.child.side, &under_way.planned, said);
         });
         let answer = match said.and_then(answer_of) {
             Ok(answer) => answer,
@@ -140,7 +143,7 @@ impl PythonInstance {
             Err(silence) => return Begun::Silent(under_way, silence),
         };
         live.child.side.unwatch();
-        let UnderWay { planned, rows, mut times, meter } = under_way;
+        let UnderWay { planned, rows, mut times, meter, .. } = under_way;
         times.infer_ends();
         let done = self.settle(planned, answer);
         times.ends();
@@ -154,7 +157,6 @@ impl PythonInstance {
     fn bury(&mut self, under_way: UnderWay, silence: Silence) -> Begun {
         let UnderWay { planned, times, meter, .. } = under_way;
         let why = self.live.take().map(|live| live.child.bury());
-        self.kept.clear();
         if matches!(silence, Silence::Unasked) {
             return Begun::Unasked(planned.into_iter().map(|planned| planned.job).collect(), meter);
         }
@@ -284,27 +286,21 @@ fn packet(requests: &str, maps: &Maps, forget: &[u64]) -> String {
 fn converse(
     live: &mut Live,
     blocks: &Blocks,
-    planned: &mut [Planned],
+    under_way: &mut UnderWay,
     patience: Option<Duration>,
 ) -> Result<Value, Silence> {
-    let mut has_it = false;
     loop {
         if let Some(patience) = patience {
             live.child.wait(patience)?;
         }
-        let said = live.child.answer().map_err(|silence| match silence {
-            Silence::Unasked if has_it => Silence::Ended(silence.to_string()),
-            other => other,
-        })?;
+        let said = live.child.answer().map_err(|silence| under_way.silence(silence))?;
         if let Some(need) = said.get("need") {
-            let (text, maps) = answer::find_room(planned, need, &live.shares, blocks);
-            // It has the batch, so what it did not read now does not make the batch unasked.
-            let told = live.child.tell(&text, &maps.descriptors);
-            told.map_err(|silence| Silence::Ended(silence.to_string()))?;
-            has_it = true;
+            under_way.is_read = true;
+            let (text, maps) = answer::find_room(&mut under_way.planned, need, &live.shares, blocks);
+            live.child.tell(&text, &maps.descriptors).map_err(|silence| under_way.silence(silence))?;
             continue;
         }
-        answer::note_lost(planned, said.get("lost"));
+        answer::note_lost(&under_way.planned, said.get("lost"));
         return Ok(said);
     }
 }
@@ -319,20 +315,13 @@ fn answer_of(mut said: Value) -> Result<Answer, Silence> {
     }
 }
 
-/// Takes the memory of inputs out of use on which the model kept arrays, and lets that go on which it keeps none any more.
-fn keep(kept: &mut HashMap<u64, Block>, planned: &mut [Planned], said: &Value) {
-    for segment in numbers(said.get("let_go")) {
-        kept.remove(&segment);
-    }
+/// Takes the memory out of use on which the model kept arrays, and lets that go on which it keeps none any more.
+fn keep(side: &Side, planned: &[Planned], said: &Value) {
+    side.let_go(numbers(said.get("let_go")));
     for segment in numbers(said.get("held")) {
-        let mut inputs = planned.iter_mut().map(|one| &mut one.inputs);
-        let block = inputs.find_map(|inputs| inputs.take_if(|block| block.segment() == segment));
-        kept.extend(block.map(|block| (segment, block)));
+        let block = planned.iter().flat_map(Planned::blocks).find(|block| block.segment() == segment);
+        side.keep(block.cloned().into_iter());
     }
-}
-
-fn numbers(list: Option<&Value>) -> impl Iterator<Item = u64> {
-    list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_u64)
 }
 
 fn finish(done: Vec<(Job, Ended)>, times: Times, meter: &Arc<dyn Meter>) {

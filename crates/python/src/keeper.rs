@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nerite_request::Cancel;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::blocks::Block;
 use crate::body::Body;
 use crate::channel::{Channel, Packet};
 
@@ -40,13 +41,15 @@ pub(crate) struct Side {
     channel: Channel,
     /// Flags of the requests that the process has, by their numbers.
     cancels: Mutex<HashMap<u64, Cancel>>,
+    /// Memory that the model keeps arrays on, by its number: nobody else's until it has let go.
+    kept: Mutex<HashMap<u64, Block>>,
 }
 
 impl Side {
     /// This end of a fresh pair, and that of the process.
     pub(crate) fn pair() -> io::Result<(Arc<Side>, OwnedFd)> {
         let (channel, theirs) = Channel::pair()?;
-        Ok((Arc::new(Side { channel, cancels: Mutex::default() }), theirs))
+        Ok((Arc::new(Side { channel, cancels: Mutex::default(), kept: Mutex::default() }), theirs))
     }
 
     /// The requests that the process may ask about now.
@@ -57,6 +60,26 @@ impl Side {
     /// It has none of them any more.
     pub(crate) fn unwatch(&self) {
         self.cancels().clear();
+    }
+
+    /// The model keeps arrays on these.
+    pub(crate) fn keep(&self, blocks: impl Iterator<Item = Block>) {
+        self.kept().extend(blocks.map(|block| (block.segment(), block)));
+    }
+
+    /// It keeps none on these any more. Returns those that were kept.
+    pub(crate) fn let_go(&self, segments: impl Iterator<Item = u64>) -> Vec<u64> {
+        let mut kept = self.kept();
+        segments.filter(|segment| kept.remove(segment).is_some()).collect()
+    }
+
+    /// The process is no more.
+    pub(crate) fn let_all_go(&self) {
+        self.kept().clear();
+    }
+
+    fn kept(&self) -> MutexGuard<'_, HashMap<u64, Block>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cancels(&self) -> MutexGuard<'_, HashMap<u64, Cancel>> {
@@ -73,11 +96,23 @@ impl Side {
         }
         if let Some(number) = said.get("cancelled").and_then(Value::as_u64) {
             let is = self.cancels().get(&number).is_some_and(Cancel::is_cancelled);
-            // A process that asks and does not listen for the answer must not keep the others waiting.
-            let _ = self.channel.try_send(&format!(r#"{{"cancelled":{is}}}"#));
+            self.reply(&json!({ "cancelled": is }));
+        }
+        if let Some(segments) = said.get("let_go") {
+            self.reply(&json!({ "let_go": self.let_go(numbers(Some(segments))) }));
         }
         Ok(())
     }
+
+    /// A process that asks and does not listen for the answer must not keep the others waiting.
+    fn reply(&self, answer: &Value) {
+        let _ = self.channel.try_send(&answer.to_string());
+    }
+}
+
+/// The numbers in a list, if it is one.
+pub(crate) fn numbers(list: Option<&Value>) -> impl Iterator<Item = u64> {
+    list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_u64)
 }
 
 /// Logs a line of a model's, with the place in the model's code that wrote it, where there is one.
@@ -250,6 +285,26 @@ mod tests {
         side.unwatch();
         theirs.send(r#"{"cancelled":1}"#, &[]).unwrap();
         assert_eq!(theirs.receive(&mut got).unwrap(), Some(&br#"{"cancelled":false}"#[..]));
+    }
+
+    #[test]
+    fn memory_that_an_idle_model_lets_go_of_is_free_again() {
+        let account = nerite_shm::Pools::new(nerite_shm::LeaseLimits::default());
+        let blocks = crate::blocks::Blocks::new(&account);
+        let (keeper, (side, theirs)) = (Keeper::start().unwrap(), Side::pair().unwrap());
+        let (theirs, mut got) = (Channel::from(theirs), Packet::default());
+        keeper.hear(Arc::clone(&side), None).unwrap();
+        let block = blocks.take(100).unwrap();
+        let number = block.segment();
+        side.keep(std::iter::once(block));
+        assert_ne!(blocks.take(100).unwrap().segment(), number);
+        for expect in [format!("[{number}]"), "[]".to_owned()] {
+            theirs.send(&format!(r#"{{"let_go":[{},{number}]}}"#, number + 1000), &[]).unwrap();
+            let text = theirs.receive(&mut got).unwrap().unwrap();
+            assert_eq!(String::from_utf8_lossy(text), format!(r#"{{"let_go":{expect}}}"#));
+        }
+        let again: Vec<_> = (0..2).map(|_| blocks.take(100).unwrap()).collect();
+        assert!(again.iter().any(|block| block.segment() == number));
     }
 
     #[test]

@@ -21,6 +21,17 @@ pub(crate) struct Planned {
     pub(crate) homes: Vec<Home>,
 }
 
+impl Planned {
+    /// Memory of the server's own in which its tensors lie.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
+        let of_home = |home| match home {
+            &Home { kind: Kind::Block(ref block), .. } => Some(block),
+            _ => None,
+        };
+        self.inputs.iter().chain(self.homes.iter().filter_map(of_home))
+    }
+}
+
 /// Where an output is to be written.
 pub(crate) struct Home {
     pub(crate) name: String,

@@ -32,6 +32,7 @@ const MODULES: &[(&str, &str)] = &[
     part!("stub"),
     part!("tensors"),
     part!("utils"),
+    part!("workers"),
 ];
 
 /// The module that takes over.

@@ -152,6 +152,10 @@ fn what_takes_long_or_has_died_is_left_to_a_thread_that_may_wait() {
         let error = begin(&mut *instance, -6, false).error.unwrap();
         assert!(error.message.contains("(its process has closed the channel to the server while it had"), "{error}");
         assert_eq!(begin(&mut *instance, 1, false).error, None);
+        // It had asked for room in the request, so the request is not for the next one.
+        let error = begin(&mut *instance, -10, false).error.unwrap();
+        assert!(error.message.contains("(its process was ended by signal 9 while it had this request;"), "{error}");
+        assert_eq!(begin(&mut *instance, 1, false).error, None);
     });
 }
 

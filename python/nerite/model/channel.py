@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import json
 import os
+import select
 import socket
 import threading
 from typing import Any
@@ -40,6 +41,12 @@ class Channel:
         self._memory = memory
         self._buffers = [memory]
         self._receive = end.recvmsg_into
+
+    def wait(self, seconds: float) -> bool:
+        """Whether there is a message, or the end, within that time."""
+        events = select.poll()
+        events.register(self.socket, select.POLLIN)
+        return bool(events.poll(1000 * seconds))
 
     def receive(self) -> tuple[dict[str, Any], list[int]]:
         """The next message and the descriptors beside it; raises :class:`Ended` at the end."""
@@ -102,6 +109,14 @@ class Side:
                 self._channel.send(line, socket.MSG_DONTWAIT)
         except (OSError, Ended):
             say(text)
+
+    def let_go(self, segments: list[int]) -> list[int]:
+        """Gives memory back that the server keeps for the model; returns what it had of it. A packet that is on its way may name
+        more: the server has read that before it hears of the same memory again.
+        """
+        with self._lock:
+            self._channel.send({"let_go": segments})
+            return list(self._channel.receive()[0]["let_go"])
 
     def is_cancelled(self, number: int) -> bool:
         """Asks whether the client gave up the request of this number."""

@@ -11,7 +11,7 @@ class Given:
     """Imports the modules that the server sent, and shows their lines to tracebacks."""
 
     def __init__(self, sources: "dict[str, str]") -> None:
-        self.get_source = sources.get
+        self.sources, self.get_source = sources, sources.get
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         return type(sys.__spec__)(name, self, is_package="." not in name) if self.get_source(name) is not None else None

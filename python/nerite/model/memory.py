@@ -75,8 +75,9 @@ class Memory:
         self._bytes: dict[int, np.ndarray] = {}
         # Of regions: the segment's address, and how many bytes of the mapping lie before it.
         self._regions: dict[int, tuple[int, int]] = {}
-        # What every array over the segment has as its base, and how many references there are to it without any.
-        self._bases: dict[int, tuple[np.ndarray, int]] = {}
+        # What every array over the segment has as its base, and how many references are counted when nobody uses it.
+        self._bases: dict[int, np.ndarray] = {}
+        self._idle: dict[int, int] = {}
         self._held: set[int] = set()
         # Segments that could not be mapped, until the server is told.
         self.unmapped: list[int] = []
@@ -115,31 +116,44 @@ class Memory:
             self._regions[segment] = (owner.start, skip)
             whole = np.asarray(owner)
         self._bytes[segment] = whole[skip : skip + length]
-        self._bases[segment] = (whole, 0)
-        self._bases[segment] = (whole, sys.getrefcount(whole))
+        self._bases[segment] = whole
+        # The name in this function would be one reference more.
+        del whole
+        self._idle[segment] = self._references(segment)
+
+    def _references(self, segment: int) -> int:
+        # Inputs whose arrays have not been made yet refer to the bytes.
+        return sys.getrefcount(self._bases[segment]) + sys.getrefcount(self._bytes[segment])
 
     def _in_use(self, segment: int) -> bool:
-        whole, idle = self._bases[segment]
-        # The name in this function is one reference more than there was when they were counted, as the name there was.
-        return sys.getrefcount(whole) > idle
+        return self._references(segment) > self._idle[segment]
 
-    def kept(self, segments: Iterable[Any]) -> tuple[list[int], list[int], bool]:
-        """What the model keeps of what it was given, now that its batch has been answered.
+    def kept(self, inputs: Iterable[Any], outputs: Iterable[Any]) -> tuple[list[int], list[int], bool]:
+        """What the model keeps of the segments in which inputs and outputs lay, now that its batch has been answered.
 
         Returns segments of the server's own that arrays still use (each told once), those of them that none uses any more, and
-        whether an array on a client's region is kept, which will change when the client writes there.
+        whether an array on a client's input is kept, which will change when the client writes there.
         """
-        fresh, keeps_region = [], False
-        for segment in segments:
-            if segment in self._bases and segment not in self._held and self._in_use(segment):
-                if segment in self._regions:
-                    keeps_region = True
-                else:
-                    self._held.add(segment)
-                    fresh.append(segment)
-        let_go = [segment for segment in self._held if not self._in_use(segment)] if self._held else []
-        self._held.difference_update(let_go)
+        inputs = list(inputs)
+        in_use = {one for one in (*inputs, *outputs) if one in self._bases and one not in self._held and self._in_use(one)}
+        fresh = [one for one in in_use if one not in self._regions]
+        keeps_region = len(fresh) < len(in_use) and any(one in in_use and one in self._regions for one in inputs)
+        self._held.update(fresh)
+        let_go = self.let_go() if self._held else []
+        self.given_back(let_go)
         return fresh, let_go, keeps_region
+
+    def keeps_any(self) -> bool:
+        """Whether the server was told of memory that the model keeps, and not yet that it does not any more."""
+        return bool(self._held)
+
+    def let_go(self) -> list[int]:
+        """The memory that the model kept and keeps no more."""
+        return [segment for segment in self._held if not self._in_use(segment)]
+
+    def given_back(self, segments: Iterable[int]) -> None:
+        """The server knows of these that the model let go of them."""
+        self._held.difference_update(segments)
 
     def forget(self, segments: Iterable[int]) -> None:
         """Drops segments that are no more; mappings go with the last array that uses them."""
@@ -147,6 +161,7 @@ class Memory:
             self._bytes.pop(segment, None)
             self._regions.pop(segment, None)
             self._bases.pop(segment, None)
+            self._idle.pop(segment, None)
             self._held.discard(segment)
 
     def has_regions(self) -> bool:

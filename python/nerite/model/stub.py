@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import batch, native, utils
+from . import batch, utils, workers
 from .answer import Conversation
 from .batch import call
 from .channel import Channel, Ended, Side, encode
@@ -27,7 +27,8 @@ from .memory import Guard, Memory, Unmapped
 from .tensors import Tensor
 
 _PR_SET_PDEATHSIG = 1
-
+# Seconds between two looks at what an idle model still keeps.
+_LOOK_S = 1.0
 
 KEPT = (
     "it keeps an input's array after execute; the array is the client's own region and changes when the client writes there: let the "
@@ -64,6 +65,7 @@ class Stub:
         channel = self._channel
         done = False
         while not done:
+            self._rest()
             message, descriptors = channel.receive()
             if message.get("forget"):
                 self._talk.memory.forget(message["forget"])
@@ -88,6 +90,16 @@ class Stub:
             done = name == "finalize"
             # What the batch used must not be kept until the next one comes.
             del message, answer
+
+    def _rest(self) -> None:
+        """Waits for the next command while the model keeps arrays on memory of the server's, which gets back meanwhile what the
+        model lets go of: there may never be a next one.
+        """
+        memory = self._talk.memory
+        while memory.keeps_any() and not self._channel.wait(_LOOK_S):
+            let_go = memory.let_go()
+            if let_go:
+                memory.given_back(self._side.let_go(let_go))
 
     def _load(self, model: dict[str, str]) -> None:
         """Imports the model's file, once."""
@@ -148,8 +160,9 @@ class Stub:
     def _tell_kept(self, command: dict[str, Any], answer: dict[str, Any]) -> None:
         """Has the server leave memory alone that the model kept arrays on."""
         memory = self._talk.memory
-        segments = (tensor[3] for wire in command["requests"] for tensor in wire["inputs"])
-        held, let_go, keeps_region = memory.kept(segments)
+        inputs = (tensor[3] for wire in command["requests"] for tensor in wire["inputs"])
+        outputs = (place[1] for wire in command["requests"] for place in wire["outputs"])
+        held, let_go, keeps_region = memory.kept(inputs, outputs)
         if held:
             answer["held"] = held
         if let_go:
@@ -225,9 +238,9 @@ def run(channel: socket.socket, side: socket.socket, guard: Optional[int] = None
     os.register_at_fork(after_in_child=channel.close)
     os.register_at_fork(after_in_child=side.close)
     threading.Thread(target=_leave_with, args=(side,), name=batch.LEAVER, daemon=True).start()
-    utils.__name__ = "triton_python_backend_utils"
-    sys.modules[utils.__name__] = utils
-    sys.modules["c_python_backend_utils"] = native
+    workers.name_as_tritons()
+    if sources := getattr(__spec__ and __spec__.loader, "sources", None):
+        workers.put_on_path(sources)
     try:
         Stub(Channel(channel), Side(side), guard).serve()
     except Ended:

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -38,6 +39,14 @@ class TritonPythonModel:
             a = np.full_like(a, subprocess.Popen(["sleep", "1000"]).pid)
         if first == -8:
             self.kept.append(a)
+        if first == -10:
+            # As a process does that is killed when it has asked for room.
+            frame = sys._getframe()
+            while "channel" not in frame.f_locals:
+                frame = frame.f_back
+            frame.f_locals["channel"].send({"need": [0, "SUM", 1 << 20]})
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGKILL)
         if first == -9:
             b = np.full_like(b, sum(int(kept[1]) for kept in self.kept))
             self.kept.clear()
