@@ -51,7 +51,7 @@ class AsideClient(ManagedClient):
         return self._server_id
 
     def _at_hand(self, outputs: Optional[Sequence[Any]]) -> bool:
-        sizes = [one.byte_size() for one in outputs or () if isinstance(one, ManagedOutput)]
+        sizes = [one.byte_size() for one in outputs or () if isinstance(one, ManagedOutput) and not one.has_region()]
         return not sizes or self._lender().is_at_hand(sizes)
 
     async def _flight_aside(self, inputs: Any, outputs: Optional[Sequence[Any]]) -> Flight:

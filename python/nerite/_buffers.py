@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Protocol, Sequence, Union
+from typing import Any, Container, Optional, Protocol, Sequence, TypeVar, Union
 
 import numpy as np
 from tritonclient.utils import InferenceServerException
@@ -11,6 +11,8 @@ from nerite import _datatypes
 from nerite._pool import Block, Slab
 
 ALIGNMENT_BYTES = 64
+
+Input = TypeVar("Input", bound="ManagedInput")
 
 
 class Lender(Protocol):
@@ -44,6 +46,15 @@ def view(block: Block, shape: Sequence[int], datatype: str) -> np.ndarray:
     return block.array()[:byte_size].view(_datatypes.numpy_dtype(datatype)).reshape(tuple(shape))
 
 
+def check_handle(handle: Any) -> TensorBuffer:
+    """The handle itself, or an error if it is something else."""
+    if not isinstance(handle, TensorBuffer):
+        raise InferenceServerException(
+            f"expected a handle of register_input_tensor_with_shared_memory, got {type(handle).__name__}"
+        )
+    return handle
+
+
 class TensorBuffer:
     """A tensor in a managed buffer: what ``register_input_tensor_with_shared_memory`` returns.
 
@@ -58,12 +69,9 @@ class TensorBuffer:
         if any(dim < 0 for dim in self._shape):
             raise InferenceServerException(f"a buffer needs every dimension, got shape {list(self._shape)}")
         fixed = _datatypes.fixed_byte_size(self._shape, datatype)
-        if fixed is not None and byte_size not in (None, fixed):
-            raise InferenceServerException(
-                f"a tensor {list(self._shape)} of {datatype} takes {fixed} bytes, not the {byte_size} asked for"
-            )
+        byte_size = _datatypes.check_byte_size(byte_size, self._shape, datatype)
         # A BYTES tensor has no size before it is written; as zeros it is a tensor of empty elements.
-        empty = _datatypes.LENGTH_BYTES * _datatypes.element_count(self._shape)
+        empty = _datatypes.empty_byte_size(self._shape)
         self._byte_size = empty if fixed is None else fixed
         self._block: Optional[Block] = self._lend(max(byte_size or 0, self._byte_size))
         if fixed is None:
@@ -120,10 +128,12 @@ class TensorBuffer:
 
     def copy_from(self, data: Union[np.ndarray, _datatypes.BytesLike]) -> None:
         """Copies an array of the handle's shape and datatype in, or the bytes of such an array as they travel."""
+        self._held()
         if isinstance(data, np.ndarray):
             self._copy_array(data)
         elif isinstance(data, (bytes, bytearray, memoryview)):
-            self._copy_bytes(memoryview(data).cast("B"))
+            whole = memoryview(data)
+            self._copy_bytes((whole if whole.c_contiguous else memoryview(whole.tobytes())).cast("B"))
         else:
             raise InferenceServerException(f"expected a numpy array or bytes, got {type(data).__name__}")
 
@@ -132,6 +142,7 @@ class TensorBuffer:
         self._block = None
 
     def __enter__(self) -> TensorBuffer:
+        self._held()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -193,15 +204,12 @@ class ManagedInput:
 
     _handle: Optional[TensorBuffer] = None
 
-    def set_shared_memory_request(self, handle: TensorBuffer) -> Any:
+    def set_shared_memory_request(self: Input, handle: TensorBuffer) -> Input:
         """The input's data is the handle's buffer, as it is when the request is sent. Returns the input.
 
         The handle's shape and datatype must be the input's.
         """
-        if not isinstance(handle, TensorBuffer):
-            raise InferenceServerException(
-                f"expected a handle of register_input_tensor_with_shared_memory, got {type(handle).__name__}"
-            )
+        check_handle(handle)
         name, shape, datatype = self.name(), tuple(self.shape()), self.datatype()  # type: ignore[attr-defined]
         if (shape, datatype) != (handle.shape, handle.datatype):
             raise InferenceServerException(
@@ -232,11 +240,7 @@ class ManagedOutput:
     def _describe(self, shape: Optional[Sequence[int]], datatype: Optional[str], byte_size: Optional[int]) -> None:
         self._shape = None if shape is None else _datatypes.check_shape(shape)
         self._datatype = None if datatype is None else _datatypes.check_datatype(datatype)
-        if byte_size is not None and byte_size < 0:
-            raise InferenceServerException(f"an output of {byte_size} bytes")
-        self._byte_size = byte_size
-        if byte_size is None and self._shape is not None and self._datatype is not None:
-            self._byte_size = _datatypes.fixed_byte_size(self._shape, self._datatype)
+        self._byte_size = _datatypes.check_byte_size(byte_size, self._shape, self._datatype)
 
     def shape(self) -> Optional[tuple[int, ...]]:
         """The expected dimensions."""
@@ -249,6 +253,14 @@ class ManagedOutput:
     def byte_size(self) -> Optional[int]:
         """The bytes to hold ready for the output; None where nobody knows yet (BYTES without ``byte_size``)."""
         return self._byte_size
+
+    def _parameter_names(self) -> Container[str]:
+        """The parameters that the output goes with as it is."""
+        raise NotImplementedError
+
+    def has_region(self) -> bool:
+        """Whether the program itself named a region for it, by ``set_shared_memory``."""
+        return "shared_memory_region" in self._parameter_names()
 
     def _placed_in(self, block: Block) -> Any:
         """A requested output of tritonclient's kind for one request, to be written to ``block``."""

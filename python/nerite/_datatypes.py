@@ -6,6 +6,7 @@ endian, row-major. Elements of ``BYTES`` are each a length of 4 bytes (little en
 
 from __future__ import annotations
 
+import operator
 import struct
 from typing import Any, Optional, Sequence, Union
 
@@ -29,6 +30,8 @@ ELEMENT_BYTES = {
 }
 LENGTH_BYTES = 4
 ELEMENT_BYTES_MAX = 2**32 - 1
+# More than any machine can address.
+TENSOR_BYTES_MAX = 2**63 - 1
 
 BytesLike = Union[bytes, bytearray, memoryview]
 
@@ -42,7 +45,13 @@ def check_datatype(datatype: str) -> str:
 
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """The shape as a tuple of whole numbers; dimensions of -1 (not known yet) are kept."""
-    dims = tuple(int(dim) for dim in shape)
+    if isinstance(shape, (str, bytes)):
+        raise InferenceServerException(f"shape {shape!r} is no sequence of whole numbers")
+    try:
+        # Not int(), for which 2.5 is 2.
+        dims = tuple(operator.index(dim) for dim in shape)
+    except TypeError:
+        raise InferenceServerException(f"shape {shape!r} is no sequence of whole numbers") from None
     if any(dim < -1 for dim in dims):
         raise InferenceServerException(f"shape {list(dims)} has a negative dimension")
     return dims
@@ -60,7 +69,39 @@ def fixed_byte_size(shape: Sequence[int], datatype: str) -> Optional[int]:
     """The tensor's size in bytes; None where the shape does not tell (BYTES, a dimension of -1)."""
     if datatype == "BYTES" or any(dim < 0 for dim in shape):
         return None
-    return element_count(shape) * ELEMENT_BYTES[datatype]
+    byte_size = element_count(shape) * ELEMENT_BYTES[datatype]
+    if byte_size > TENSOR_BYTES_MAX:
+        raise InferenceServerException(
+            f"a tensor {list(shape)} of {datatype} takes {byte_size} bytes, no memory has more than {TENSOR_BYTES_MAX}"
+        )
+    return byte_size
+
+
+def empty_byte_size(shape: Sequence[int]) -> int:
+    """What a BYTES tensor of empty elements takes: a length for each."""
+    byte_size = LENGTH_BYTES * element_count(shape)
+    if byte_size > TENSOR_BYTES_MAX:
+        raise InferenceServerException(
+            f"a tensor {list(shape)} of BYTES takes {byte_size} bytes and more, no memory has more than {TENSOR_BYTES_MAX}"
+        )
+    return byte_size
+
+
+def check_byte_size(byte_size: Optional[int], shape: Optional[Sequence[int]], datatype: Optional[str]) -> Optional[int]:
+    """The bytes asked for a tensor, or those that follow from shape and datatype; an error where the two differ."""
+    fixed = None if shape is None or datatype is None else fixed_byte_size(shape, datatype)
+    if byte_size is None:
+        return fixed
+    try:
+        asked = operator.index(byte_size)
+    except TypeError:
+        raise InferenceServerException(f"byte_size {byte_size!r} is no whole number") from None
+    if asked < 0:
+        raise InferenceServerException(f"byte_size {asked} is negative")
+    if fixed is not None and asked != fixed:
+        assert shape is not None
+        raise InferenceServerException(f"a tensor {list(shape)} of {datatype} takes {fixed} bytes, not the {asked} asked for")
+    return asked
 
 
 def numpy_dtype(datatype: str) -> np.dtype[Any]:
@@ -68,7 +109,14 @@ def numpy_dtype(datatype: str) -> np.dtype[Any]:
     found = triton_to_np_dtype(datatype)
     if found is None:
         raise InferenceServerException(f"datatype '{datatype}' has no numpy form here")
-    return np.dtype(found)
+    dtype = np.dtype(found)
+    if dtype.itemsize != ELEMENT_BYTES.get(datatype, dtype.itemsize):
+        # BF16 was float32 for tritonclient once, which is no view of it.
+        raise InferenceServerException(
+            f"a {datatype} element has {ELEMENT_BYTES[datatype]} bytes, the installed tritonclient makes it a {dtype} of "
+            f"{dtype.itemsize}; install a newer tritonclient"
+        )
+    return dtype
 
 
 def datatype_of(array: np.ndarray) -> Optional[str]:
@@ -82,7 +130,11 @@ def encoded_elements(array: np.ndarray) -> list[bytes]:
     Bytes stay as they are, anything else becomes its ``str`` in UTF-8: tritonclient's rule.
     """
     elements = array.ravel(order="C").tolist()
-    return [one if isinstance(one, bytes) else str(one).encode("utf-8") for one in elements]
+    encoded = [one if isinstance(one, bytes) else str(one).encode("utf-8") for one in elements]
+    longest = max(map(len, encoded), default=0)
+    if longest > ELEMENT_BYTES_MAX:
+        raise InferenceServerException(f"a BYTES element has {longest} bytes, it may have {ELEMENT_BYTES_MAX}")
+    return encoded
 
 
 def encoded_byte_size(elements: Sequence[bytes]) -> int:

@@ -276,8 +276,8 @@ class Flight:
 
     def _place(self, output: Any) -> Any:
         byte_size = output.byte_size()
-        if byte_size == 0:
-            # There is nothing to write.
+        if byte_size == 0 or output.has_region():
+            # There is nothing to write, or a place for it.
             return output
         if byte_size is None:
             self.placing = placing_for(self._buffers, self.placing)
@@ -321,10 +321,10 @@ class Flight:
             for block in self.placed.values():
                 block.slab.retired = True
 
-
     def _say_why(self, error: BaseException) -> None:
         """A server that does not know a lease cannot know that it was one, and advises to register it."""
-        sessions = [one.slab.keeper for one in (*self.inputs, *self.placed.values())]
+        # Inputs that travel by other ways have no block.
+        sessions = [one.slab.keeper for one in (*self.inputs, *self.placed.values()) if one is not None]
         if self.placing is not None:
             sessions.append(self.placing.session)
         why = next((why for one in sessions if isinstance(one, Session) and (why := one.why_ended()) is not None), None)
@@ -366,8 +366,8 @@ class PlacedResult:
     def as_numpy(self, name: str) -> Optional[np.ndarray]:
         """The output as an array; None if the response has none of that name.
 
-        A placed output of fixed element size is a view on the shared memory it was written to, and keeps that memory for as
-        long as the array lives. Other outputs are arrays of their own.
+        A placed output of fixed element size is a writable view on the shared memory it was written to, and keeps that memory
+        for as long as the array lives. Other outputs are as tritonclient gives them: those of fixed element size are read-only.
         """
         block = self._placed.get(name)
         if block is None:
@@ -456,7 +456,7 @@ class ManagedClient:
 
         BYTES tensors are serialised in place. To copy nothing at all, write to ``handle.as_numpy()``.
         """
-        handle.copy_from(data)
+        _buffers.check_handle(handle).copy_from(data)
 
     @property
     def buffer_transport(self) -> str:

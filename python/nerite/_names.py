@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
+
+Passed = TypeVar("Passed", bound=Callable[..., Any])
+
+
+def passing(theirs: Callable[..., Any], *more: str) -> Callable[[Passed], Passed]:
+    """For a method that passes on what it is given: ``help`` and editors show the parameters of the method it stands for.
+
+    ``more`` are its own parameters beyond those.
+    """
+
+    def dress(ours: Passed) -> Passed:
+        own = inspect.signature(ours).parameters
+        signature = inspect.signature(theirs)
+        shown = [*signature.parameters.values(), *(own[name] for name in more)]
+        ours.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+        ours.__doc__ = f"{inspect.cleandoc(ours.__doc__ or '')}\n\n{inspect.cleandoc(theirs.__doc__ or '')}".strip()
+        return ours
+
+    return dress
 
 
 def adopt(namespace: dict[str, Any], origin: ModuleType) -> None:

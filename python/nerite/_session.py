@@ -184,6 +184,11 @@ class Session:
         """Ends the session at once: the server takes back what it lent."""
         self._socket.close()
 
+    def __del__(self) -> None:
+        # A session ends with its last array as a matter of course: no reason for Python to warn of an open socket.
+        if (opened := getattr(self, "_socket", None)) is not None:
+            opened.close()
+
     def _let_go(self, holding: Holding, held: set[Holding]) -> None:
         """A placed output is no longer used. A finalizer, which runs anywhere: it takes no lock and waits for nobody."""
         self._returns.append((holding, held))

@@ -1,8 +1,12 @@
 """Is everything that tritonclient has here as well?"""
 
+import ast
 import importlib
+import inspect
+import pathlib
 import subprocess
 import sys
+import typing
 
 import pytest
 import tritonclient.grpc
@@ -10,6 +14,7 @@ import tritonclient.http
 
 import nerite.grpc
 import nerite.http
+import nerite.shm
 
 MODULES = ["http", "grpc", "http.aio", "grpc.aio", "http.auth", "grpc.auth"]
 
@@ -32,6 +37,43 @@ def test_classes_are_subclasses(name):
     for ours, theirs in ((nerite.http, tritonclient.http), (nerite.grpc, tritonclient.grpc)):
         assert issubclass(getattr(ours, name), getattr(theirs, name))
         assert issubclass(ours.InferOutput, theirs.InferRequestedOutput)
+
+
+def described(call):
+    return [(one.name, one.kind, one.default) for one in inspect.signature(call).parameters.values()]
+
+
+@pytest.mark.parametrize("name", ["http", "grpc", "http.aio", "grpc.aio"])
+@pytest.mark.parametrize("kind", ["InferenceServerClient", "InferInput", "InferResult", "InferRequestedOutput"])
+def test_every_method_has_the_same_parameters(name, kind):
+    theirs, ours = (getattr(importlib.import_module(f"{package}.{name}"), kind, None) for package in ("tritonclient", "nerite"))
+    assert (theirs is None) == (ours is None)
+    public = {one for one in dir(theirs) if not one.startswith("_")} if theirs else set()
+    for method in public:
+        assert described(getattr(ours, method)) == described(getattr(theirs, method)), method
+    if theirs:
+        made, more = described(ours), {"buffers", "session_socket"}
+        assert [one for one in made if one[0] not in more] == described(theirs)
+        assert all(kind == inspect.Parameter.KEYWORD_ONLY for name, kind, _ in made if name in more)
+
+
+def test_what_is_our_own_is_typed():
+    # A `with` block around an untyped __enter__ makes a client of type Any.
+    aio = importlib.import_module("nerite.grpc.aio")
+    for client, enter in ((nerite.http, "__enter__"), (nerite.grpc, "__enter__"), (aio, "__aenter__")):
+        hints = typing.get_type_hints(getattr(client.InferenceServerClient, enter))
+        assert hints["self"] is hints["return"]
+    for module in (nerite.http, nerite.grpc):
+        hints = typing.get_type_hints(module.InferInput.set_shared_memory_request)
+        assert hints["self"] is hints["return"]
+        for kind in (module.InferOutput, module.InferResult, module.TensorBuffer, nerite.shm.Region):
+            own = {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and not name.startswith("_")}
+            assert all("return" in typing.get_type_hints(one) for one in own.values()), kind
+
+
+@pytest.mark.parametrize("path", sorted(pathlib.Path(nerite.__file__).parent.rglob("*.py")), ids=str)
+def test_every_file_is_python_3_9(path):
+    ast.parse(path.read_text(), feature_version=(3, 9))
 
 
 def test_other_attributes_are_found_too_and_wrong_ones_are_not():

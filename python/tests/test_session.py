@@ -92,6 +92,16 @@ def test_closing_ends_the_session_when_the_last_array_is_gone(server, buffers):
     server.wait(lambda: server.ended == 1)
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_end_of_a_session_is_no_reason_to_warn(server):
+    buffers = Buffers(["lease"], {"lease": lambda: LeaseTransport(server.path, "", is_certain=True)})
+    array = view(buffers.lend_shared(1000), [1000], "UINT8")
+    buffers.close()
+    del array
+    gc.collect()
+    server.wait(lambda: server.ended == 1)
+
+
 def test_closing_returns_idle_leases(server, buffers):
     buffers.lend_shared(100_000)
     buffers.close()
@@ -150,7 +160,8 @@ def test_a_request_that_uses_what_an_ended_session_lent_says_so(server, buffers)
     server.end_all(14, "the operator has ended this session")
     server.wait(lambda: server.ended == 1)
     flight = Flight([], None, buffers)
-    flight.inputs = [block]
+    # With an input that has no block, for its bytes travel in the request.
+    flight.inputs = [None, block]
     unknown = "Unable to find shared memory region: 'lease-1'; register it before the request"
     error = InferenceServerException(unknown, status="404")
     flight.lost(error, lambda _: True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence, TypeVar
 
 import tritonclient.grpc as origin
 from tritonclient.utils import InferenceServerException
 
-from nerite import _managed
+from nerite import _managed, _names
 from nerite._buffers import ManagedOutput
 from nerite._managed import Buffers, Flight, ManagedClient, Placing, placing_for
 from nerite._transports import GOODBYE_S
@@ -20,6 +20,7 @@ ANSWERS = ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "UNIMPLEMENTED", "
 AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN")
 
 Callback = Callable[..., Any]
+Client = TypeVar("Client", bound="InferenceServerClient")
 
 
 def _code(error: BaseException) -> str:
@@ -53,14 +54,16 @@ class Stream:
         if any(block is not None for block in flight.inputs):
             with self._lock:
                 self._flights.setdefault(request_id, []).append(flight)
-        if outputs is None or not any(isinstance(one, ManagedOutput) for one in outputs):
+        if outputs is None or not any(isinstance(one, ManagedOutput) and not one.has_region() for one in outputs):
             return outputs
         placing = placing_for(self._buffers, self._placings[-1] if self._placings else None)
         if placing is None:
             return outputs
         if placing not in self._placings:
             self._placings.append(placing)
-        return [one._placed_for(placing) if isinstance(one, ManagedOutput) else one for one in outputs]
+        return [
+            one._placed_for(placing) if isinstance(one, ManagedOutput) and not one.has_region() else one for one in outputs
+        ]
 
     def is_missing(self, result: Any) -> bool:
         """Whether the response names leases that must be fetched, which waits for the server."""
@@ -122,6 +125,7 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
     response, one without until the stream is stopped.
     """
 
+    @_names.passing(origin.InferenceServerClient.__init__, "buffers", "session_socket")
     def __init__(
         self, url: str, *args: Any, buffers: str = "auto", session_socket: Optional[str] = None, **kwargs: Any
     ):
@@ -129,6 +133,10 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
         ways = _managed.chosen_ways(buffers, self._ways_offered)
         super().__init__(url, *args, **kwargs)
         self._open_buffers(url, ways, session_socket)
+
+    def __enter__(self: Client) -> Client:
+        super().__enter__()
+        return self
 
     def close(self) -> None:
         """Closes the client and tells the server to forget its buffers. Arrays over them stay valid."""
@@ -138,6 +146,7 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
             self._close_buffers()
             super().close()
 
+    @_names.passing(origin.InferenceServerClient.infer)
     def infer(
         self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
     ) -> InferResult:
@@ -150,6 +159,7 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
             raise
         return InferResult.of(result, flight)
 
+    @_names.passing(origin.InferenceServerClient.async_infer)
     def async_infer(
         self,
         model_name: str,
@@ -175,6 +185,7 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
 
         return super().async_infer(model_name, inputs, placed, model_version, flight.outputs, *args, **kwargs)
 
+    @_names.passing(origin.InferenceServerClient.start_stream)
     def start_stream(self, callback: Callback, *args: Any, **kwargs: Any) -> None:
         """As tritonclient's."""
         streamed = Stream(self._lender(), callback)
@@ -188,6 +199,7 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
             self._streamed.end()
             self._streamed = None
 
+    @_names.passing(origin.InferenceServerClient.async_stream_infer)
     def async_stream_infer(
         self,
         model_name: str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Container, Optional, Sequence
 
 import tritonclient.grpc as origin
 
@@ -76,6 +76,9 @@ class InferOutput(ManagedOutput, origin.InferRequestedOutput):
     ):
         origin.InferRequestedOutput.__init__(self, name)
         self._describe(shape, datatype, byte_size)
+
+    def _parameter_names(self) -> Container[str]:
+        return self._output.parameters
 
     def _placed_in(self, block: Block) -> origin.InferRequestedOutput:
         placed = origin.InferRequestedOutput(self.name())

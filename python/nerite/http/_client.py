@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, Sequence, TypeVar
 
 import gevent
 import tritonclient.http as origin
 from tritonclient.utils import InferenceServerException
 
-from nerite import _managed
+from nerite import _managed, _names
 from nerite._managed import Flight, ManagedClient
 from nerite._transports import GOODBYE_S
 from nerite.http._tensors import InferResult
+
+Client = TypeVar("Client", bound="InferenceServerClient")
 
 
 def is_answer(error: BaseException) -> bool:
@@ -61,12 +63,17 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
         user puts it.
     """
 
+    @_names.passing(origin.InferenceServerClient.__init__, "buffers", "session_socket")
     def __init__(
         self, url: str, *args: Any, buffers: str = "auto", session_socket: Optional[str] = None, **kwargs: Any
     ):
         ways = _managed.chosen_ways(buffers, self._ways_offered)
         super().__init__(url, *args, **kwargs)
         self._open_buffers(url, ways, session_socket)
+
+    def __enter__(self: Client) -> Client:
+        super().__enter__()
+        return self
 
     def close(self) -> None:
         """Closes the client and tells the server to forget its buffers. Arrays over them stay valid."""
@@ -75,6 +82,7 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
             self._close_buffers()
             super().close()
 
+    @_names.passing(origin.InferenceServerClient.infer)
     def infer(
         self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
     ) -> InferResult:
@@ -87,6 +95,7 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
             raise
         return InferResult.of(result, flight)
 
+    @_names.passing(origin.InferenceServerClient.async_infer)
     def async_infer(
         self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
     ) -> InferAsyncRequest:

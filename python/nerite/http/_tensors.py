@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Container, Optional, Sequence
 
 import tritonclient.http as origin
 
@@ -82,6 +82,9 @@ class InferOutput(ManagedOutput, origin.InferRequestedOutput):
     ):
         origin.InferRequestedOutput.__init__(self, name, binary_data=True)
         self._describe(shape, datatype, byte_size)
+
+    def _parameter_names(self) -> Container[str]:
+        return self._parameters or ()
 
     def _placed_in(self, block: Block) -> origin.InferRequestedOutput:
         placed = origin.InferRequestedOutput(self.name(), binary_data=True)

@@ -7,7 +7,7 @@ are kept until its final response, or its end for requests without an id.
 """
 
 from functools import partial
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 import tritonclient.grpc.aio as _origin
 from tritonclient.grpc.aio import *  # noqa: F403
@@ -16,6 +16,9 @@ from nerite import _managed, _names
 from nerite._aside import LOOP_ANSWER_S, AsideClient, aside
 from nerite.grpc._client import Stream, is_answer
 from nerite.grpc._tensors import InferInput, InferOutput, InferResult
+
+
+Client = TypeVar("Client", bound="InferenceServerClient")
 
 
 class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
@@ -27,6 +30,7 @@ class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
     _ways_offered = ("lease", "inline")
     _answer_s = LOOP_ANSWER_S
 
+    @_names.passing(_origin.InferenceServerClient.__init__, "buffers", "session_socket")
     def __init__(
         self, url: str, *args: Any, buffers: str = "auto", session_socket: Optional[str] = None, **kwargs: Any
     ):
@@ -34,9 +38,10 @@ class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
         super().__init__(url, *args, **kwargs)
         self._open_buffers(url, ways, session_socket)
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self: Client) -> Client:
         await self._find_session()
-        return await super().__aenter__()
+        await super().__aenter__()
+        return self
 
     async def _await_extensions(self) -> Any:
         return list((await self.get_server_metadata()).extensions)
@@ -46,6 +51,7 @@ class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
         self._close_buffers()
         await super().close()
 
+    @_names.passing(_origin.InferenceServerClient.infer)
     async def infer(
         self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
     ) -> InferResult:
@@ -58,6 +64,7 @@ class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
             raise
         return await self._land_aside(InferResult, result, flight)
 
+    @_names.passing(_origin.InferenceServerClient.stream_infer)
     def stream_infer(self, inputs_iterator: Any, *args: Any, **kwargs: Any) -> Any:
         """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects, for each of which the server chooses a lease."""
         stream = Stream(self._lender())

@@ -5,7 +5,7 @@ takes microseconds. Whatever may wait for the server within ``infer`` waits in a
 of its own, so buffers travel as leases or inline here.
 """
 
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 import tritonclient.http.aio as _origin
 from tritonclient.http.aio import *  # noqa: F403
@@ -14,6 +14,9 @@ from nerite import _managed, _names
 from nerite._aside import LOOP_ANSWER_S, AsideClient
 from nerite.http._client import is_answer
 from nerite.http._tensors import InferInput, InferOutput, InferResult
+
+
+Client = TypeVar("Client", bound="InferenceServerClient")
 
 
 class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
@@ -25,6 +28,7 @@ class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
     _ways_offered = ("lease", "inline")
     _answer_s = LOOP_ANSWER_S
 
+    @_names.passing(_origin.InferenceServerClient.__init__, "buffers", "session_socket")
     def __init__(
         self, url: str, *args: Any, buffers: str = "auto", session_socket: Optional[str] = None, **kwargs: Any
     ):
@@ -32,9 +36,10 @@ class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
         super().__init__(url, *args, **kwargs)
         self._open_buffers(url, ways, session_socket)
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self: Client) -> Client:
         await self._find_session()
-        return await super().__aenter__()
+        await super().__aenter__()
+        return self
 
     async def _await_extensions(self) -> Any:
         return list((await self.get_server_metadata())["extensions"])
@@ -44,6 +49,7 @@ class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
         self._close_buffers()
         await super().close()
 
+    @_names.passing(_origin.InferenceServerClient.infer)
     async def infer(
         self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
     ) -> InferResult:
