@@ -7,18 +7,23 @@ import contextlib
 import mmap
 import os
 import pathlib
-import random
 import shutil
 import socket
 import subprocess
 
+import graphs
+import make_models
+import numpy as np
 import pytest
+import python_catalogue
 import servers
 from doors import Asked, Given, Refused, fp32, open_door, refuses
-from house import RESIDENT_SLACK
+from house import RESIDENT_SLACK, onnxruntime_library
 from packets import open_session
+from python_house import this_python_first
 from regions import fresh_name
-from witness import comes_to, descriptors, falls_to, left_alone, mapped_objects, resident, settled
+from test_regions import punch_hole
+from witness import any_door, comes_to, descriptors, falls_to, left_alone, mapped_objects, resident, settled
 
 PAGE = os.sysconf("SC_PAGESIZE")
 ROOM_MIB = 8
@@ -46,31 +51,35 @@ def can_unshare() -> bool:
     return subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode == 0
 
 
-@pytest.fixture(scope="module")
-def room(launcher, tmp_path_factory):
-    """A server with a small /dev/shm; `server.shm` is where others find it."""
+@pytest.fixture(scope="module", params=["embedded", "onnxruntime"])
+def room(request: pytest.FixtureRequest, launcher, tmp_path_factory):
+    """A server with a small /dev/shm, whose ONNX models run on one of the two engines; `server.shm` is where others find it."""
     if launcher.oracle:
         pytest.skip("a /dev/shm without room kills 2.51 (SIGBUS)")
     if not can_unshare():
         pytest.skip("no mount namespace to be had: not root")
     scratch = tmp_path_factory.mktemp("room")
     (scratch / "disk").write_bytes(bytes(4 * PAGE))
-    repository = launcher.copy_of("room", "identity_fp32")
-    command, environment = servers.nerite_command(repository)
-    furnished = ["unshare", "-m", "--propagation", "private", "sh", "-c", FURNISH, "sh", str(scratch / "disk"), *command]
-    server = servers.start(
-        furnished, environment, ["--session-socket=off"], scratch / "log", oracle=False, repository=repository
-    )
+    repository = launcher.copy_of(scratch.name, "identity_fp32")
+    make_models.put(repository, "sums", graphs.add_sub("FP32", ["batch", "n"]))
+    python_catalogue.put(repository, python_catalogue.vector("py_identity", "identity"))
+    library = "none" if request.param == "embedded" else onnxruntime_library()
+    flags = [f"--session-socket={scratch / 'socket'}", f"--onnxruntime-library={library}"]
+    with this_python_first():
+        command, environment = servers.nerite_command(repository)
+        furnished = ["unshare", "-m", "--propagation", "private", "sh", "-c", FURNISH, "sh", str(scratch / "disk"), *command]
+        server = servers.start(furnished, environment, flags, scratch / "log", oracle=False, repository=repository)
     server.shm = pathlib.Path(f"/proc/{server.pid}/root/dev/shm")
+    server.session = scratch / "socket"
     try:
         yield server
     finally:
         servers.stop(server)
 
 
-@pytest.fixture(params=["http", "grpc"])
+@pytest.fixture(params=["http", "grpc", "session"])
 def door(request: pytest.FixtureRequest, room):
-    with open_door(request.param, room) as found:
+    with any_door(request.param, room) as found:
         yield found
 
 
@@ -101,46 +110,96 @@ def lent(room, door, byte_size: int):
         yield made
 
 
-def through(door, source, target, byte_size: int) -> None:
-    given = Given("INPUT0", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
-    door.infer("identity_fp32", [given], [Asked("OUTPUT0", (target.name, byte_size, 0))])
+def through(door, model: str, source, target, offset: int = 0) -> None:
+    """A megabyte of one object into another at that offset, by way of a model: as it is, or all of its numbers doubled."""
+    where = (source.name, SIZE, 0)
+    asked = [Asked("OUTPUT0", (target.name, SIZE, offset))]
+    if model == "sums":
+        given = [Given(name, "FP32", [1, SIZE // 4], region=where) for name in ("INPUT0", "INPUT1")]
+    else:
+        given = [Given("INPUT0", "FP32", [SIZE // 4], region=where)]
+    door.infer(model, given, asked)
 
 
-def test_more_promised_than_there_is_room_for(room, door):
+NUMBERS = np.random.default_rng(1).random(SIZE // 4, np.float32)
+MADE_OF = {"identity_fp32": NUMBERS, "sums": NUMBERS + NUMBERS, "py_identity": NUMBERS}
+
+
+@contextlib.contextmanager
+def nothing_stays(room):
+    yield
+    assert room.process.poll() is None, room.log_text()[-3000:]
+    comes_to(lambda: mapped_objects(room.pid), 0)
+
+
+def lost(made, byte_size: int) -> str:
+    return f"shared memory region '{made.name}' can no longer be used: its object '/{made.path.name}' was {byte_size} "
+
+
+@pytest.mark.parametrize("model", list(MADE_OF))
+def test_more_promised_than_there_is_room_for(room, door, model):
     """Requests over pages that do not exist fail, by the region's name; all others are answered to the byte."""
     with lent(room, door, SIZE):
         door.infer("identity_fp32", [Given("INPUT0", "FP32", [1], raw=bytes(4))])
-    open_, held = settled(lambda: descriptors(room.pid)), settled(lambda: resident(room.pid))
-    content = random.Random(1).randbytes(SIZE)
-    with lent(room, door, SIZE) as good, lent(room, door, SIZE) as apart:
-        good.map[:], apart.map[:] = content, bytes(SIZE)
-        for _ in range(5):
+    held, expected = settled(lambda: resident(room.pid)), MADE_OF[model].tobytes()
+    with nothing_stays(room), lent(room, door, SIZE) as good, lent(room, door, SIZE) as apart:
+        good.map[:], apart.map[:] = NUMBERS.tobytes(), bytes(SIZE)
+        for _ in range(3):
             with lent(room, door, 64 << 20) as vain:
                 for source, target in ((good, vain), (vain, apart)):
-                    says = f"shared memory region '{vain.name}' can no longer be used: its object '/{vain.path.name}' was 67108864"
-                    with refuses("INVALID_ARG", says):
-                        fill(door, good, vain)
-                    through(door, good, apart, SIZE)
-                    assert apart.map[:] == content
-                    with refuses("INVALID_ARG", says):
-                        through(door, source, target, SIZE)
+                    with refuses("INVALID_ARG", lost(vain, 64 << 20)):
+                        # Megabyte after megabyte, until there is no room.
+                        for offset in range(0, vain.byte_size, SIZE):
+                            through(door, model, good, vain, offset)
+                    through(door, model, good, apart)
+                    assert apart.map[:] == expected
+                    with refuses("INVALID_ARG", lost(vain, 64 << 20)):
+                        through(door, model, source, target)
                 # With room again, and registered again, it is as good as any.
                 os.truncate(vain.path, 0)
                 os.truncate(vain.path, 64 << 20)
                 vain.register()
-                through(door, good, vain, SIZE)
-                assert vain.map[:SIZE] == content
-    assert room.process.poll() is None, room.log_text()[-3000:]
-    comes_to(lambda: descriptors(room.pid), open_)
-    comes_to(lambda: mapped_objects(room.pid), 0)
+                through(door, model, good, vain)
+                assert vain.map[:SIZE] == expected
     falls_to(lambda: resident(room.pid), held + RESIDENT_SLACK)
 
 
-def fill(door, source, target) -> None:
-    """Writes to the target, megabyte after megabyte, until there is no room."""
-    for offset in range(0, target.byte_size, SIZE):
-        given = Given("INPUT0", "FP32", [SIZE // 4], region=(source.name, SIZE, 0))
-        door.infer("identity_fp32", [given], [Asked("OUTPUT0", (target.name, SIZE, offset))])
+@pytest.mark.parametrize("side", ["input", "output"])
+@pytest.mark.parametrize("model", list(MADE_OF))
+def test_a_hole_where_there_is_no_room(room, door, model, side):
+    """Elsewhere a hole is zeros; here it is a fault, as what was never there."""
+    with nothing_stays(room), lent(room, door, SIZE) as good, lent(room, door, SIZE) as bad:
+        good.map[:] = bad.map[:] = NUMBERS.tobytes()
+        ends = (bad, good) if side == "input" else (good, bad)
+        through(door, model, *ends)
+        good.map[:] = NUMBERS.tobytes()
+        with contextlib.closing(Filler(room)) as filler:
+            punch_hole(bad.path, 0, SIZE)
+            filler.take_all()
+            for _ in range(2):
+                with refuses("INVALID_ARG", lost(bad, SIZE)):
+                    through(door, model, *ends)
+        bad.register()
+        bad.map[:] = NUMBERS.tobytes()
+        through(door, model, *ends)
+        assert ends[1].map[:] == MADE_OF[model].tobytes()
+
+
+class Filler:
+    """An object that takes what room there is."""
+
+    def __init__(self, room):
+        self.path = room.shm / f"nerite_test_{fresh_name()}"
+        self.descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+
+    def take_all(self) -> None:
+        room = os.fstatvfs(self.descriptor)
+        os.posix_fallocate(self.descriptor, 0, os.fstat(self.descriptor).st_size + room.f_bavail * room.f_frsize)
+        assert os.fstatvfs(self.descriptor).f_bavail == 0
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        self.path.unlink()
 
 
 @pytest.mark.parametrize("key", ["huge", "disk"])

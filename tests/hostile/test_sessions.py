@@ -5,6 +5,7 @@ answer; after it the server has the descriptors, mappings and memory it had befo
 """
 
 import concurrent.futures
+import array
 import contextlib
 import os
 import random
@@ -227,6 +228,18 @@ def test_descriptors_that_nobody_asked_for(victim, path):
     for _ in range(50):
         with Raw(path) as raw:
             raw.send(encode(1, hello=HELLO), [raw.socket.fileno()] * 253)
+
+
+def test_a_thousand_descriptors_in_one_message(path):
+    """The kernel carries 253 with one message, in however many parts they come; a refused message is none."""
+    with open(os.devnull, "rb") as file, welcomed(path) as raw:
+        many = array.array("i", [file.fileno()] * 250)
+        for parts in ([many * 4], [many] * 4):
+            control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, part) for part in parts]
+            with pytest.raises(OSError):
+                raw.socket.sendmsg([encode(2, session_status={})], control)
+        raw.call(3, session_status={})
+        assert raw.answer().id == 3
 
 
 def test_descriptors_without_a_message(path):
