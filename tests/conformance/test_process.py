@@ -1,5 +1,6 @@
 """Does the process start, refuse to start, and end as operators expect?"""
 
+import concurrent.futures
 import contextlib
 import http.client
 import json
@@ -13,10 +14,12 @@ import pytest
 import servers
 import triton
 import tritonclient.grpc as tritongrpc
+from catalogue import SLOW_MS
 from doors import differs, fp32, http_call, http_infer, open_door, refuses
+from meanwhile import Delay, again_if_too_late
 from tritonclient.utils import InferenceServerException
 
-START_S = 60
+START_S = 200
 
 
 @pytest.fixture
@@ -152,7 +155,7 @@ def test_the_lines_that_scripts_look_for(launcher):
     with launcher.running("lines", repository=repository) as server:
         # The last of them may come a moment after the server is live.
         last = f"Started Metrics Service at {server.metrics}"
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + START_S
         while last not in server.log_text() and time.monotonic() < deadline:
             time.sleep(0.05)
         log = server.log_text()
@@ -163,42 +166,56 @@ def test_the_lines_that_scripts_look_for(launcher):
             assert line in log
 
 
-def test_a_polite_end_lets_requests_finish(launcher):
-    repository = launcher.copy_of("polite", "slow_fp32")
-    with launcher.running("polite", repository=repository) as server:
-        found = []
-        document = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
-        asking = threading.Thread(target=lambda: found.append(http_infer(server.http, "slow_fp32", document)))
-        asking.start()
-        time.sleep(0.3)
-        server.process.terminate()
-        asking.join()
-        assert found[0].status == 200
-        assert server.process.wait(START_S) == 0
-
-
 SLOW = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
+SEEN_MS = 4000
+BUSY_MS = 10_000
 
 
 @contextlib.contextmanager
-def asked_for_something_slow(server):
-    """A request in flight, and where its answer will be found."""
-    found = []
-    asking = threading.Thread(target=lambda: found.append(http_infer(server.http, "slow_fp32", SLOW)))
-    asking.start()
-    time.sleep(0.3)
-    yield found
-    asking.join()
+def with_a_slow_model(launcher, name: str, *flags: str, delay_ms: int = SLOW_MS):
+    """A server whose model takes so long."""
+    name = f"{name}_{time.monotonic_ns()}"
+    repository = launcher.copy_of(name, "slow_fp32")
+    config = repository / "slow_fp32" / "config.pbtxt"
+    text = config.read_text()
+    assert f'"{SLOW_MS}"' in text
+    config.write_text(text.replace(f'"{SLOW_MS}"', f'"{delay_ms}"'))
+    with launcher.running(name, *flags, repository=repository) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def asked_for_something_slow(server, delay_ms: int = SLOW_MS):
+    """A request in flight, whose answer must come. A block that takes longer than the request is done again."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        delay = Delay(delay_ms)
+        running = pool.submit(http_infer, server.http, "slow_fp32", SLOW)
+        delay.reaches(server, "slow_fp32")
+        try:
+            yield
+        except (OSError, http.client.HTTPException, AssertionError):
+            delay.must_last()
+            raise
+        delay.must_last()
+        assert running.result().status == 200
+
+
+@again_if_too_late
+def test_a_polite_end_lets_requests_finish(launcher):
+    with with_a_slow_model(launcher, "polite") as server:
+        with asked_for_something_slow(server):
+            server.process.terminate()
+        assert server.process.wait(START_S) == 0
 
 
 @differs("2.51 closes its ports at once; what it answers while it exits is seen on open connections only")
+@again_if_too_late
 def test_while_requests_are_in_flight_everybody_sees_that_the_server_exits(launcher):
-    repository = launcher.copy_of("exiting", "slow_fp32")
-    with launcher.running("exiting", repository=repository) as server, tritongrpc.InferenceServerClient(
+    with with_a_slow_model(launcher, "exiting", delay_ms=SEEN_MS) as server, tritongrpc.InferenceServerClient(
         server.grpc
     ) as grpc:
         assert grpc.is_server_ready()
-        with asked_for_something_slow(server) as found:
+        with asked_for_something_slow(server, SEEN_MS):
             server.process.terminate()
             while http_call(server.http, "GET", "/v2/health/ready").status == 200:
                 time.sleep(0.01)
@@ -213,30 +230,29 @@ def test_while_requests_are_in_flight_everybody_sees_that_the_server_exits(launc
             assert refusal.value.status() == "StatusCode.UNAVAILABLE"
             assert http_call(server.http, "GET", "/v2").status == 503
             assert http_call(server.metrics, "GET", "/metrics").status == 200
-        assert found[0].status == 200
         # The connections that are open and idle do not keep it.
         assert server.process.wait(START_S) == 0
 
 
+@again_if_too_late
 def test_two_signals_at_once_are_one(launcher):
-    repository = launcher.copy_of("twice", "slow_fp32")
-    with launcher.running("twice", repository=repository) as server:
-        with asked_for_something_slow(server) as found:
+    with with_a_slow_model(launcher, "twice") as server:
+        with asked_for_something_slow(server):
             server.process.terminate()
             time.sleep(0.05)
             server.process.terminate()
-        assert found[0].status == 200
         assert server.process.wait(START_S) == 0
 
 
 @pytest.mark.parametrize("busy", [False, True])
 @differs("2.51 waits a second at least")
+@again_if_too_late
 def test_no_time_to_exit_is_enough_if_nothing_is_in_flight(launcher, busy):
-    repository = launcher.copy_of(f"hasty_{busy}", "slow_fp32")
-    with launcher.running(f"hasty_{busy}", "--exit-timeout-secs=0", repository=repository) as server:
+    with with_a_slow_model(launcher, f"hasty_{busy}", "--exit-timeout-secs=0", delay_ms=BUSY_MS) as server:
         if busy:
+            delay = Delay(BUSY_MS)
             threading.Thread(target=lambda: lost(server)).start()
-            time.sleep(0.3)
+            delay.reaches(server, "slow_fp32")
         server.process.terminate()
         assert server.process.wait(START_S) == (1 if busy else 0)
         assert ("Exit timeout expired" in server.log_text()) == busy

@@ -1,6 +1,7 @@
 """What does a client hear of a Python model that answers wrongly, with an error, or by a sender?"""
 
 import json
+import queue
 import time
 
 import grpc
@@ -243,23 +244,42 @@ def test_a_model_sees_that_its_request_was_cancelled(python_server, python_door)
     client = grpc_client.InferenceServerClient(python_server.grpc)
     given = grpc_client.InferInput("MS", [1], "INT32")
     given.set_data_from_numpy(np.array([20_000], np.int32))
-    answers = []
-    running = client.async_infer("py_sleeping", [given], lambda result, error: answers.append(error))
-    time.sleep(0.5)
-    running.cancel()
-    assert last_ended(python_door) == "cancelled"
-    assert isinstance(answers[0], InferenceServerException) and "CANCELLED" in str(answers[0].status())
+
+    def cancel_after(seconds: float) -> None:
+        answers = queue.SimpleQueue()
+        running = client.async_infer("py_sleeping", [given], lambda result, error: answers.put(error))
+        time.sleep(seconds)
+        running.cancel()
+        error = answers.get(timeout=60)
+        assert isinstance(error, InferenceServerException) and "CANCELLED" in str(error.status())
+
+    check_seen(python_door, cancel_after)
     client.close()
+
+
+def check_seen(door, cancel_after) -> None:
+    """The model sees it. What is cancelled before it comes to the model, on a busy machine, is cancelled later next time."""
+    seen = []
+    for seconds in (0.5, 2, 8):
+        last_ended(door)
+        cancel_after(seconds)
+        seen.append(last_ended(door))
+        if seen[-1] == "cancelled":
+            return
+    pytest.fail(f"the model's requests ended as: {seen}")
 
 
 def test_a_deadline_of_the_client_is_a_cancellation(python_server, python_door):
     if python_door.protocol != "grpc":
         pytest.skip("there is none in HTTP")
     request = python_door.request("py_sleeping", [sleep_ms(20_000)])
-    with pytest.raises(grpc.RpcError) as caught:
-        python_door.stub.ModelInfer(request, timeout=0.5)
-    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert last_ended(python_door) == "cancelled"
+
+    def give_up_after(seconds: float) -> None:
+        with pytest.raises(grpc.RpcError) as caught:
+            python_door.stub.ModelInfer(request, timeout=seconds)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+    check_seen(python_door, give_up_after)
 
 
 # ---------------------------------------------------------------------------------------------- statistics
@@ -287,7 +307,7 @@ def test_what_counts_as_a_failure(python_door, deed, expected):
         do(python_door, "py_deeds", deed)
     except Refused:
         assert deed != "ok"
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while True:
         after = counts(python_door, "py_deeds")
         moved = {key: after[key] - before[key] for key in after}
@@ -300,8 +320,10 @@ def test_what_counts_as_a_failure(python_door, deed, expected):
 def test_the_time_of_execute_is_counted(python_server, python_door):
     before = python_door.statistics("py_sleeping")[0]["inference_stats"]["compute_infer"]["ns"]
     python_door.infer("py_sleeping", [sleep_ms(200)])
-    time.sleep(0.2)
-    after = python_door.statistics("py_sleeping")[0]["inference_stats"]["compute_infer"]["ns"]
+    deadline = time.monotonic() + 60
+    while (after := python_door.statistics("py_sleeping")[0]["inference_stats"]["compute_infer"]["ns"]) == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     assert after - before >= 190_000_000
     lines = http_call(python_server.metrics, "GET", "/metrics").body.decode()
     assert 'nv_inference_request_success{model="py_sleeping",version="1"}' in lines

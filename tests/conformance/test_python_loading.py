@@ -15,6 +15,9 @@ import servers
 from doors import CODES, Refused, differs, fp32, open_door, text
 from python_house import said, this_python_first
 
+# Far beyond what the server is given to end in, and not for ever.
+ENDS_S = 120
+
 
 # Of the session, though for this file only: tests of one protocol come together, whatever file they are in.
 
@@ -112,7 +115,7 @@ def children(pid: int) -> set[int]:
     return found
 
 
-def wait_for(condition, limit_s: float = 20) -> None:
+def wait_for(condition, limit_s: float = 60) -> None:
     deadline = time.monotonic() + limit_s
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -192,13 +195,11 @@ def test_a_model_that_never_ends_does_not_keep_the_server(launcher, where):
                 [sys.executable, "-c", "import sys, urllib.request as u; u.urlopen(sys.argv[1], sys.argv[2].encode())",
                  f"http://{found.http}/v2/models/py_looping/infer", document], stderr=subprocess.DEVNULL)
             time.sleep(1)
-        since = time.monotonic()
         found.process.terminate()
-        found.process.wait(30)
-        assert time.monotonic() - since < 25
-        wait_for(lambda: not is_running(child), 5)
+        found.process.wait(ENDS_S)
+        wait_for(lambda: not is_running(child))
         if where == "in execute":
-            asking.wait(10)
+            asking.wait(60)
 
 
 def test_a_server_that_is_killed_takes_its_models_along(launcher):
@@ -208,7 +209,7 @@ def test_a_server_that_is_killed_takes_its_models_along(launcher):
         (child,) = children(found.pid)
         found.process.kill()
         found.process.wait()
-        wait_for(lambda: not is_running(child), 15)
+        wait_for(lambda: not is_running(child))
 
 
 @differs("2.51 leaves it behind", run=False)

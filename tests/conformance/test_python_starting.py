@@ -16,7 +16,7 @@ import triton
 from doors import differs, fp32, http_call, open_door
 from python_house import strings, this_python_first
 
-START_S = 60
+START_S = 200
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_load_infer_unload(explicit_door):
         explicit_door.infer("versioned", [fp32("INPUT0", [1])], version="3")
 
 
-def wait_for(condition, seconds: float = 20) -> None:
+def wait_for(condition, seconds: float = 60) -> None:
     import time
 
     deadline = time.monotonic() + seconds

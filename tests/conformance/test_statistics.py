@@ -35,7 +35,7 @@ def moves(door, model: str, work, **wanted: int) -> None:
 
 
 def settles(condition) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
 

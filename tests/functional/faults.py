@@ -13,10 +13,12 @@ import time
 
 import grpc
 import pytest
+from catalogue import SLOW_MS
 from doors import (
     TIMEOUT_S, Asked, Given, GrpcDoor, HttpDoor, Refused, differs, fp32, grpc_channel, http_call, http_infer, open_door,
     pb,
 )  # fmt: skip
+from meanwhile import Delay, again_if_too_late
 from regions import fresh_name, region, registered
 
 REFUSALS = 10_000
@@ -160,15 +162,18 @@ def test_a_truncated_region_fails_its_own_request_only(victim, protocol, side, l
 
 
 @differs(KILLED, run=False)
+@again_if_too_late
 def test_a_region_truncated_while_the_model_runs(victim):
     size = 1 << 20
     with open_door("http", victim) as door, registered(door, size) as bad:
         given = Given("INPUT0", "FP32", [size // 8], region=(bad.name, size // 2, 0))
         asked = [Asked("OUTPUT0", (bad.name, size // 2, size // 2))]
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            delay = Delay(SLOW_MS)
             running = pool.submit(door.infer, "slow_fp32", [given], asked)
-            time.sleep(0.2)
+            delay.reaches(victim, "slow_fp32")
             os.truncate(bad.path, 0)
+            delay.must_last()
             assert isinstance(running.exception(), Refused)
 
 
@@ -351,7 +356,7 @@ def test_a_client_that_vanishes_in_the_middle_of_a_large_body(victim):
     wait_until(lambda: len(os.listdir(f"/proc/{victim.pid}/fd")) <= before + 2)
 
 
-def wait_until(condition, seconds: float = 20) -> None:
+def wait_until(condition, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "never came true"
@@ -368,7 +373,8 @@ def test_large_bodies_that_never_end_do_not_pile_up(victim):
     for _ in range(20):
         with connected(victim.http) as gone:
             gone.sendall(lines + document + bytes(LARGE // 4))
-    assert resident_mib(victim.pid) < before + 128
+    # The server hears of the last of them when it gets round to it.
+    wait_until(lambda: resident_mib(victim.pid) < before + 128)
 
 
 def test_grpc_calls_cancelled_in_the_middle_of_a_large_message(victim):
@@ -484,8 +490,8 @@ def test_many_requests_on_one_connection_leave_nothing_behind(victim):
     ask(500)
     before, held = resident_mib(victim.pid), len(os.listdir(f"/proc/{victim.pid}/fd"))
     ask(5000)
-    assert resident_mib(victim.pid) < before + 16
-    assert len(os.listdir(f"/proc/{victim.pid}/fd")) <= held + 2
+    wait_until(lambda: resident_mib(victim.pid) < before + 16)
+    wait_until(lambda: len(os.listdir(f"/proc/{victim.pid}/fd")) <= held + 2)
 
 
 def test_doors_agree_after_all_this(victim):

@@ -13,9 +13,12 @@ from faults import resident_mib
 BYTE_SIZE = 1920 << 20
 PIECE = np.arange(1 << 20, dtype=np.uint32).view(np.uint8)
 RESIDENT_MIB_MAX = 100
-SETTLE_S = 15
+SETTLE_S = 60
 # The JSON before an HTTP tensor comes with it.
 HEAD_BYTES_MAX = 4096
+
+# Six times the tensor goes through this process, which a busy machine takes its time for.
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +61,7 @@ def test_http(roomy):
         "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}}],
     }).encode()  # fmt: skip
     pieces = BYTE_SIZE // PIECE.nbytes
-    connection = http.client.HTTPConnection(roomy.http, timeout=200)
+    connection = http.client.HTTPConnection(roomy.http, timeout=900)
     connection.putrequest("POST", "/v2/models/identity_uint8/infer")
     connection.putheader("Inference-Header-Content-Length", str(len(head)))
     connection.putheader("Content-Length", str(len(head) + BYTE_SIZE))

@@ -162,14 +162,15 @@ def test_a_region_that_a_request_uses_stays_until_it_is_answered(cuda_server, de
             assert imports(cuda_server) == 1
             waiting()
         assert device.read(address + 4, 4) == b"abcd"
-        assert imports(cuda_server) == 0
+        # Whoever waits for the answer may have it a moment before the server has let go.
+        comes(lambda: imports(cuda_server) == 0)
         with open_door("http", cuda_server) as door, pytest.raises(Refused, match="Unable to find cuda shared memory"):
             door.status("cuda", "gpu")
 
 
 def comes(happens) -> None:
     """Waits for something. How long it takes is no matter of these tests, only that it comes."""
-    for _ in range(2000):
+    for _ in range(6000):
         if happens():
             return
         time.sleep(0.01)

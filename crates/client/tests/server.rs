@@ -25,7 +25,7 @@ async fn server() -> Option<(http::Client, grpc::Client)> {
     static SERVER: OnceLock<Option<Server>> = OnceLock::new();
     let server = SERVER.get_or_init(find).as_ref()?;
     let client = http::Client::new(&server.http).unwrap();
-    for _ in 0..3000 {
+    for _ in 0..12_000 {
         if matches!(client.is_ready().await, Ok(true)) {
             return Some((client, grpc::Client::new(&server.grpc).unwrap()));
         }

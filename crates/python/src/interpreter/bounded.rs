@@ -108,6 +108,8 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_mins(1);
+    /// For a program to begin and say a word, where others keep the machine busy.
+    const LONG_ENOUGH_TO_BEGIN: Duration = Duration::from_secs(2);
 
     #[track_caller]
     fn check(script: &str, code: i32, said: &str) {
@@ -129,9 +131,9 @@ mod tests {
 
     #[test]
     fn a_program_that_hangs_or_talks_for_ever_is_ended() {
-        let ran = shell("echo begun; sleep 600", Duration::from_millis(300));
+        let ran = shell("echo begun; sleep 600", LONG_ENOUGH_TO_BEGIN);
         assert_eq!((ran.end, ran.said.as_str()), (None, "begun\n"));
-        let ran = shell("while :; do echo and so on; done", Duration::from_millis(200));
+        let ran = shell("while :; do echo and so on; done", LONG_ENOUGH_TO_BEGIN);
         assert!(ran.end.is_none() && ran.said.len() <= SAID_BYTES_MAX);
     }
 
