@@ -36,7 +36,7 @@ class SessionServer:
 
     def wait(self, condition):
         with self.changed:
-            assert self.changed.wait_for(condition, timeout=10)
+            assert self.changed.wait_for(condition, timeout=60)
 
     def hang_up(self):
         for one in self.sockets:
