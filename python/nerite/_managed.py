@@ -403,9 +403,10 @@ class Door:
         """Whether a registration failed for want of a server."""
         return bool(self._client()._server_is_away(error))
 
-    def leave(self, buffers: Buffers) -> None:
-        """Closes the buffers of the client, which may be in its last moments."""
-        self._leaving = self._weak() or self._leaving
+    def leave(self, client: Any, buffers: Buffers) -> None:
+        """Closes the buffers of the client, which may be in its last moments: in a cycle the collector has cut weak references
+        by then."""
+        self._leaving = client
         try:
             buffers.close()
         finally:
@@ -496,4 +497,4 @@ class ManagedClient:
     def _close_buffers(self) -> None:
         # Not there if tritonclient's constructor failed.
         if self._buffers is not None:
-            self._door.leave(self._buffers)
+            self._door.leave(self, self._buffers)

@@ -434,6 +434,18 @@ def test_nothing_stays_registered_after_closing(server, protocol):
         other.infer("identity_fp32", [given])
 
 
+@pytest.mark.parametrize("in_cycle", [False, True])
+def test_nothing_stays_registered_after_collecting_the_garbage(server, protocol, in_cycle):
+    client = server.client(protocol, buffers="region")
+    name = client.register_input_tensor_with_shared_memory([1000], "FP32")._block.slab.name
+    assert name in server.regions()
+    if in_cycle:
+        client.itself = client
+    del client
+    gc.collect()
+    assert name not in server.regions()
+
+
 ENDINGS = {
     "exit": "",
     "exit with an exception": "1 / 0",
