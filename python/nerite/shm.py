@@ -82,14 +82,14 @@ class Region:
         try:
             descriptor = os.open(path, flags, 0o600)
         except OSError as error:
-            raise RegionError(f"unable to create shared memory '{key}': {error.strerror}") from error
+            raise RegionError(f"unable to create shared memory '{key}': {_why(error, path)}") from error
         try:
             status = os.fstat(descriptor)
             identity = (status.st_dev, status.st_ino)
             try:
                 os.posix_fallocate(descriptor, 0, byte_size)
                 mapping = mmap.mmap(descriptor, byte_size)
-            except OSError as error:
+            except (OSError, OverflowError) as error:
                 _unlink_own(path, identity, os.getpid())
                 raise RegionError(f"unable to create shared memory '{key}' of {byte_size} bytes: {_room(error)}") from error
         finally:
@@ -101,14 +101,15 @@ class Region:
     @classmethod
     def attach(cls, key: str) -> Region:
         """Maps the whole of an object that somebody else made; it stays theirs to unlink."""
+        path = path_of(key)
         try:
-            descriptor = os.open(path_of(key), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
-            raise RegionError(f"unable to open shared memory '{key}': {error.strerror}") from error
+            raise RegionError(f"unable to open shared memory '{key}': {_why(error, path)}") from error
         try:
             byte_size = os.fstat(descriptor).st_size
             if byte_size == 0:
-                raise RegionError(f"shared memory '{key}' has no bytes")
+                raise RegionError(f"shared memory '{key}' has 0 bytes; attach when its maker has given it some (ftruncate)")
             return cls(key, mmap.mmap(descriptor, byte_size))
         except OSError as error:
             raise RegionError(f"unable to map shared memory '{key}': {error.strerror}") from error
@@ -128,6 +129,7 @@ class Region:
         dims = _datatypes.check_shape(shape)
         byte_size = _datatypes.fixed_byte_size(dims, _datatypes.check_datatype(datatype))
         if byte_size is None:
+            self._check(offset, 0)
             with memoryview(self._mapped()) as memory, memory[offset:] as rest:
                 return _datatypes.decode_elements(rest, dims)
         self._check(offset, byte_size)
@@ -176,8 +178,14 @@ class Region:
     def __enter__(self) -> Region:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.destroy()
+    def __exit__(self, kind: object, *exc: object) -> None:
+        try:
+            self.destroy()
+        except RegionInUse:
+            if kind is None:
+                raise
+            # The exception that leaves the block says more, and its own frames may be what holds the arrays.
+            self.abandon()
 
     def __repr__(self) -> str:
         return f"Region('{self.key}', {self.byte_size} bytes{', destroyed' if self._map is None else ''})"
@@ -194,10 +202,32 @@ class Region:
             )
 
 
-def _room(error: OSError) -> str:
-    """The reason, and for a full file system how large it is."""
-    if error.errno != errno.ENOSPC:
-        return error.strerror or str(error)
+def _room(error: Exception) -> str:
+    """The reason, and for a full file system how large it is and what to do."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EFBIG):
+        return getattr(error, "strerror", None) or str(error)
     found = os.statvfs(SHM_DIRECTORY)
     size, free = found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
-    return f"{SHM_DIRECTORY} has {free} of {size} bytes free"
+    return (
+        f"{SHM_DIRECTORY} has {free} of {size} bytes free; remove objects nobody uses, or make it larger (docker run --shm-size, "
+        f"mount -o remount,size=)"
+    )
+
+
+def _why(error: OSError, path: str) -> str:
+    """Why an object could not be opened, and what to do about it."""
+    why = error.strerror or str(error)
+    if error.errno == errno.EEXIST:
+        return f"{why}; attach to it, or take another key (nerite.shm.fresh_key)"
+    if error.errno == errno.ENOENT:
+        return f"{why}; is its maker in another container, with a {SHM_DIRECTORY} of its own?"
+    if error.errno == errno.EACCES:
+        try:
+            found = os.stat(path, follow_symlinks=False)
+        except OSError:
+            return why
+        return (
+            f"{why}: it is user {found.st_uid}'s with mode {found.st_mode & 0o7777:04o}, this is user {os.geteuid()}; run both as one "
+            f"user, or widen its mode"
+        )
+    return why

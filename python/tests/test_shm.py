@@ -1,5 +1,6 @@
 """Does a region outlive its arrays, and its name only its creator?"""
 
+import errno
 import gc
 import os
 import subprocess
@@ -76,11 +77,14 @@ def test_an_abandoned_region_lives_as_long_as_its_arrays(key):
         (lambda r: r.as_numpy([1], "INT32", -4), "asked to reach 0 from -4"),
         (lambda r: r.write(np.zeros(5000, np.uint8)), "asked to reach 5000"),
         (lambda r: r.write(np.array([b"x" * 4093], dtype=object)), "asked to reach 4097"),
-        (lambda r: Region.create(r.key, 1), "File exists"),
+        (lambda r: r.as_numpy([1], "BYTES", -4), "asked to reach -4 from -4"),
+        (lambda r: r.as_numpy([0], "BYTES", 4097), "asked to reach 4097 from 4097"),
+        (lambda r: Region.create(r.key, 1), "File exists; attach to it, or take another key"),
+        (lambda r: Region.create("/nerite-huge", 1 << 70), "of 1180591620717411303424 bytes: "),
         (lambda r: Region.create("/a/b", 1), "invalid shared memory key"),
         (lambda r: Region.create("//", 1), "invalid shared memory key"),
         (lambda r: Region.create("/nerite-none", 0), "at least 1 byte"),
-        (lambda r: Region.attach("/nerite-absent"), "No such file"),
+        (lambda r: Region.attach("/nerite-absent"), "No such file.*; is its maker in another container"),
     ],
 )
 def test_mistakes_are_errors_that_say_what_is_wrong(key, call, text):
@@ -97,9 +101,35 @@ def test_a_bytes_length_beyond_the_region_is_an_error(key):
 
 
 def test_more_than_the_file_system_has_is_an_error_and_leaves_nothing(key):
-    with pytest.raises(RegionError, match="bytes free|too large|Cannot allocate"):
+    with pytest.raises(RegionError, match="of 35184372088832 bytes: .* bytes free; .* make it larger|Cannot allocate"):
         Region.create(key, 1 << 45)
     assert not exists(key)
+
+
+def test_an_object_of_another_user_is_told_with_both_users(key, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with Region.create(key, 4096):
+        monkeypatch.setattr(os, "open", refuse)
+        with pytest.raises(RegionError, match=rf"it is user {os.getuid()}'s with mode 0600, this is user {os.getuid()}; run both"):
+            Region.attach(key)
+        monkeypatch.undo()
+
+
+def test_an_object_without_bytes_yet_is_told(key):
+    os.close(os.open(f"/dev/shm{key}", os.O_CREAT | os.O_RDWR))
+    with pytest.raises(RegionError, match="has 0 bytes; attach when its maker"):
+        Region.attach(key)
+    os.unlink(f"/dev/shm{key}")
+
+
+def test_an_error_in_the_block_of_a_region_is_the_one_that_is_seen(key):
+    with pytest.raises(ZeroDivisionError), Region.create(key, 4096) as region:
+        array = region.as_numpy([4096])
+        1 / 0  # noqa: B018
+    assert not exists(key)
+    array[:] = 1
 
 
 def test_a_process_that_attached_never_unlinks(key):
