@@ -87,12 +87,11 @@ class Launcher:
             servers.stop(server)
 
     def start(self, command, environment, flags, log: pathlib.Path, repository: pathlib.Path) -> servers.Server:
-        """A second try where the first failed for reasons that are not the server's: a port that somebody took in the
-        meantime, or a machine so busy that 2.51 gives up on its Python processes."""
+        """A second try where the machine was so busy that 2.51 gave up on its Python processes."""
         try:
             return servers.start(command, environment, flags, log, oracle=self.oracle, repository=repository)
         except RuntimeError:
-            if not self.oracle and "already in use" not in log.read_text(errors="replace"):
+            if not self.oracle:
                 raise
         return servers.start(command, environment, flags, log, oracle=self.oracle, repository=repository)
 
