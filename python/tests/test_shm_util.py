@@ -137,6 +137,10 @@ def test_regions_can_be_cleaned_up_without_a_server():
         (([X, Y], OUTPUTS, ["a", "b"], [127, 128]), "region 'a' has 127 bytes, its tensors need 128"),
         (([[1, 2]], [], ["a"], None), "must be a numpy array"),
         (([np.array(["x"])], [], ["a"], None), "no datatype"),
+        (([X], ["OUT"], ["a", "b"], None), "pair of its name and its byte size, got 'OUT'"),
+        (([X], [("OUT", 2.5)], ["a", "b"], None), r"pair of its name and its byte size, got \('OUT', 2.5\)"),
+        (([X], [("OUT", -4)], ["a", "b"], None), "output 'OUT' is to have -4 bytes"),
+        (([X], OUTPUTS[:1], "ab", None), "a list of strings, got the string 'ab'"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_made(arguments, text):

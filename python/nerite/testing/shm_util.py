@@ -23,6 +23,7 @@ registered before by somebody else stays theirs.
 
 from __future__ import annotations
 
+import operator
 from functools import partial
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
@@ -165,7 +166,9 @@ def _plans(
     """All that can be found wrong before anything is made is found here."""
     _check_protocol(protocol)
     tensors: list[tuple[Optional[np.ndarray], int]] = [(one, _byte_size(one)) for one in inputs]
-    tensors += [(None, int(byte_size)) for _, byte_size in outputs]
+    tensors += [(None, _output_byte_size(one)) for one in outputs]
+    if isinstance(names, str):
+        raise ValueError(f"region names are a list of strings, got the string '{names}'")
     if len(names) == len(tensors):
         groups = [[one] for one in tensors]
     elif len(names) == 2 and inputs and outputs:
@@ -284,6 +287,17 @@ def _byte_size(array: np.ndarray) -> int:
     if _datatypes.datatype_of(array) is None:
         raise ValueError(f"an input has dtype {array.dtype}, which the protocol has no datatype for")
     return _datatypes.encoded_byte_size(_datatypes.encoded_elements(array)) if _is_bytes(array) else array.nbytes
+
+
+def _output_byte_size(output: Any) -> int:
+    try:
+        name, byte_size = output
+        byte_size = operator.index(byte_size)
+    except (TypeError, ValueError):
+        raise ValueError(f"an output is a pair of its name and its byte size, got {output!r}") from None
+    if byte_size < 0:
+        raise ValueError(f"output '{name}' is to have {byte_size} bytes")
+    return byte_size
 
 
 def _unregister(handle: Any, client: Any) -> None:
