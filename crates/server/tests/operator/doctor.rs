@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use nerite_shm::OwnedRegion;
 use serde_json::Value;
 
-use crate::run::{NOBODY, Server, key, nerite, program_for_all, refusal};
+use crate::run::{NOBODY, Server, copy_program, key, nerite, program_for_all, refusal};
 
 /// A process that waits until a test lets it go.
 struct Waiting(Child);
@@ -164,9 +164,10 @@ fn asked_for_python(words: &[&str]) -> (Value, Option<i32>) {
 
 /// A program that is this shell script.
 fn script(folder: &std::path::Path, lines: &str) -> String {
-    let path = folder.join("python3");
-    std::fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
-    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (text, path) = (folder.join("text"), folder.join("python3"));
+    std::fs::write(&text, format!("#!/bin/sh\n{lines}\n")).unwrap();
+    std::fs::set_permissions(&text, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    copy_program(&text, &path);
     path.display().to_string()
 }
 

@@ -29,10 +29,14 @@ pub fn program_for_all() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("nerite");
-    // By another process: a descriptor open for writing here would go along with whatever another test starts meanwhile, and
-    // the program could not be run until that has ended.
-    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_nerite")).arg(&program).status().unwrap().success());
+    copy_program(Path::new(env!("CARGO_BIN_EXE_nerite")), &program);
     (directory, program)
+}
+
+/// Copies a program that is to be run at once. By another process: a descriptor open for writing here would go along with
+/// whatever another test starts meanwhile, and the program could not be run until that has ended.
+pub fn copy_program(from: &Path, to: &Path) {
+    assert!(Command::new("cp").args([from, to]).status().unwrap().success());
 }
 
 pub fn shm(socket: &Path, words: &[&str]) -> Output {

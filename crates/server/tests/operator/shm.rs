@@ -13,7 +13,7 @@ use nerite_shm::OwnedRegion;
 use serde_json::Value;
 
 use crate::house::House;
-use crate::run::{NOBODY, Server, json, key, nerite, program_for_all, refusal, row, runtime, shm, text};
+use crate::run::{NOBODY, Server, copy_program, json, key, nerite, program_for_all, refusal, row, runtime, shm, text};
 
 /// A name that would clear the screen, turn the line around and end it, if it were shown as it is.
 const ODD: &str = "odd \u{1b}[2J\u{202e}\n'name'";
@@ -213,7 +213,7 @@ fn one_user_takes_no_more_than_its_share_of_the_places() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     let (socket, program) = (directory.path().join("s"), directory.path().join("crowd"));
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copy_program(&std::env::current_exe().unwrap(), &program);
     let options = Options { allow_uids: vec![NOBODY] };
     let _served = serve(house.api.clone(), options, Listener::bind(&socket, true).unwrap());
     let mut command = Command::new(&program);
