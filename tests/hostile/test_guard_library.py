@@ -23,6 +23,9 @@ ASKED = {"__errno_location", "memcpy", "memset", "mmap", "munmap", "raise", "sch
 START_FILES = {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__cxa_finalize", "__gmon_start__"}
 BYTES_MAX = 64 << 10
 
+# The library is built before the first of them.
+pytestmark = pytest.mark.timeout(1800)
+
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory) -> pathlib.Path:

@@ -28,7 +28,7 @@ from pythons import (
     through,
     victim,
 )  # some of them are fixtures
-from witness import lent
+from witness import lent, times
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
@@ -127,7 +127,7 @@ def test_a_region_that_shrinks_and_grows_all_the_time(door, model):
 
         refused = 0
         with Meanwhile(breathe):
-            for _ in range(200):
+            for _ in times(200, lambda: refused):
                 try:
                     through(door, bad, good, model=model)
                     assert set(np.frombuffer(good.read(SIZE), np.float32).tolist()) <= {more, 1.5 + more}
@@ -149,7 +149,7 @@ def test_an_output_region_that_shrinks_and_grows_all_the_time(door):
 
         refused = 0
         with Meanwhile(breathe):
-            for _ in range(200):
+            for _ in times(200, lambda: refused):
                 try:
                     through(door, good, bad, model="py_copies")
                 except Refused as failure:

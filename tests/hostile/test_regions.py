@@ -25,7 +25,7 @@ from house import DELAY_MS, onnxruntime_library
 from meanwhile import Delay, again_if_too_late
 from passages import SIZE, check_lost, lost, through
 from regions import SHM, Region, fresh_name
-from witness import MADE, any_door, comes_to, lent, mapped_objects, mappings, witnesses
+from witness import MADE, any_door, comes_to, lent, mapped_objects, mappings, times, witnesses
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
@@ -116,7 +116,7 @@ def test_a_region_that_shrinks_and_grows_all_the_time(door):
         breathing.start()
         refused = 0
         try:
-            for _ in range(200):
+            for _ in times(200, lambda: refused):
                 try:
                     through(door, bad, good)
                     assert set(np.frombuffer(good.read(SIZE), np.float32).tolist()) <= {0.0, 1.5}

@@ -218,6 +218,14 @@ def comes_to(look, expected) -> None:
     assert found == expected
 
 
+def times(count: int, happened):
+    """So many times, and then again until it has happened, which takes luck where there are few processors."""
+    deadline = time.monotonic() + SETTLE_S
+    while count > 0 or (not happened() and time.monotonic() < deadline):
+        yield
+        count -= 1
+
+
 def falls_to(look, bound: int) -> int:
     """Waits until `look` sees no more than `bound`, and fails if it never does."""
     deadline = time.monotonic() + SETTLE_S
