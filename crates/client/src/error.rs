@@ -1,5 +1,6 @@
 //! What can go wrong between a caller and a server?
 
+use nerite_memory::NoMemory;
 pub use nerite_request::Code;
 use nerite_request::Status;
 use nerite_tensor::{DataType, ShapeError};
@@ -44,6 +45,14 @@ pub enum Error {
         name: String,
         /// What is wrong with the shape.
         source: ShapeError,
+    },
+    /// There is no memory for the tensor.
+    #[error("tensor '{name}': {source}")]
+    Memory {
+        /// The tensor's name.
+        name: String,
+        /// How much was asked for.
+        source: NoMemory,
     },
     /// The data is not as long as datatype and shape say.
     #[error("tensor '{name}' of this shape has {need} bytes, its data has {have}")]

@@ -44,9 +44,10 @@ impl Loan {
         datatype: DataType,
         shape: &[i64],
     ) -> Result<Loan, Error> {
-        let size = byte_size(datatype, shape).map_err(|source| Error::Shape { name: String::new(), source })?;
+        let size =
+            byte_size(datatype, shape).map_err(|source| Error::Shape { name: called(datatype, shape), source })?;
         let size = size.ok_or_else(|| Error::Strings {
-            name: String::new(),
+            name: called(datatype, shape),
             reason: "only its elements tell the size of a BYTES tensor: use Loan::of_strings".to_owned(),
         })?;
         Loan::of(session.into(), datatype, shape, size).await
@@ -58,7 +59,7 @@ impl Loan {
         shape: &[i64],
         elements: &[S],
     ) -> Result<Loan, Error> {
-        let fault = |reason: String| Error::Strings { name: String::new(), reason };
+        let fault = |reason: String| Error::Strings { name: called(DataType::Bytes, shape), reason };
         let expected = element_count(shape).map_err(|reason| fault(reason.to_string()))?;
         if expected != elements.len() as u64 {
             return Err(fault(format!("its shape has {expected} elements, {} are given", elements.len())));
@@ -85,7 +86,7 @@ impl Loan {
             Memory::Lease(lease) => lease.edit(0, count, write),
             Memory::Heap(heap) => {
                 // A request may hold the bytes that were there: they stay as they are.
-                let mut slot = Slot::heap(self.byte_size);
+                let mut slot = own_memory(self.byte_size, self.datatype, &self.shape)?;
                 // Both have the tensor's size.
                 let _ = slot.fill_from(0, heap, Reason::InlineRequest);
                 write(slot.numbers_mut::<T>().unwrap_or_default());
@@ -144,7 +145,7 @@ impl Loan {
     async fn of(session: Option<&Session>, datatype: DataType, shape: &[i64], byte_size: usize) -> Result<Loan, Error> {
         let memory = match lend(session, byte_size).await? {
             Some(lease) => Memory::Lease(lease),
-            None => Memory::Heap(Slot::heap(byte_size).filled().into_buffer()),
+            None => Memory::Heap(own_memory(byte_size, datatype, shape)?.filled().into_buffer()),
         };
         Ok(Loan { datatype, shape: Shape::from_slice(shape), byte_size, memory })
     }
@@ -153,7 +154,8 @@ impl Loan {
         if T::reads(self.datatype) {
             return Ok(());
         }
-        Err(Error::Datatype { name: String::new(), held: self.datatype, asked: T::DATATYPE })
+        let name = called(self.datatype, &self.shape);
+        Err(Error::Datatype { name, held: self.datatype, asked: T::DATATYPE })
     }
 }
 
@@ -166,6 +168,16 @@ async fn lend(session: Option<&Session>, byte_size: usize) -> Result<Option<Leas
         Err(Error::Refused(status)) if matches!(status.code, Code::Unavailable | Code::InvalidArg) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Memory of this process. The size is the caller's, who hears of it if there is none.
+fn own_memory(byte_size: usize, datatype: DataType, shape: &[i64]) -> Result<Slot, Error> {
+    Slot::try_heap(byte_size).map_err(|source| Error::Memory { name: called(datatype, shape), source })
+}
+
+/// What errors call a tensor that no request has given a name yet.
+fn called(datatype: DataType, shape: &[i64]) -> String {
+    format!("loan of {datatype} {shape:?}")
 }
 
 #[cfg(test)]
@@ -181,10 +193,18 @@ mod tests {
         loan.fill(|numbers: &mut [i32]| numbers[0] += 8).unwrap();
         assert_eq!(*loan.view::<i32>().unwrap(), [9, 2, 3, 4]);
         assert_eq!((loan.is_shared(), before[0], loan.bytes()[0]), (false, 1, 9));
-        assert!(matches!(loan.fill(|_: &mut [f32]| {}), Err(Error::Datatype { .. })));
+        let wrong = loan.fill(|_: &mut [f32]| {}).unwrap_err().to_string();
+        assert_eq!(wrong, "tensor 'loan of INT32 [2, 2]' holds INT32, asked for as FP32");
         assert!(matches!(Loan::new(None, DataType::Bytes, &[1]).await, Err(Error::Strings { .. })));
         assert!(matches!(Loan::new(None, DataType::Int8, &[-1]).await, Err(Error::Shape { .. })));
         assert_eq!(Loan::new(None, DataType::Int8, &[0]).await.unwrap().byte_size(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_loan_that_no_memory_has_room_for_is_an_error() {
+        let refused = Loan::new(None, DataType::Int8, &[1 << 50]).await.unwrap_err();
+        assert!(matches!(refused, Error::Memory { .. }));
+        assert!(refused.to_string().starts_with("tensor 'loan of INT8 [1125899906842624]': "), "{refused}");
     }
 
     #[tokio::test]
