@@ -12,6 +12,7 @@ import contextlib
 import pathlib
 import shutil
 import sys
+import tempfile
 
 import grpc
 import pytest
@@ -98,7 +99,12 @@ class Launcher:
     def copy_of(self, name: str, *models: str) -> pathlib.Path:
         """A repository of its own with some models of the catalogue, which a test may change."""
         repository = self.scratch / name
-        repository.mkdir()
+        if repository.exists():
+            # A fixture that is made a second time, where tests run in another order.
+            repository = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}_", dir=self.scratch))
+            repository.chmod(0o755)
+        else:
+            repository.mkdir()
         for model in models:
             shutil.copytree(self.catalogue / model, repository / model)
         return repository

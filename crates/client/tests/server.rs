@@ -5,7 +5,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::net::TcpListener;
+#[path = "ports/free.rs"]
+mod ports;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -43,8 +45,7 @@ fn find() -> Option<Server> {
     let built: Vec<PathBuf> = ["release", "debug"].map(|kind| root.join("target").join(kind).join("nerite")).into();
     let age = |path: &PathBuf| std::fs::metadata(path).and_then(|about| about.modified()).ok();
     let binary = built.iter().filter(|path| age(path).is_some()).max_by_key(|path| age(path))?;
-    let ports = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    let [http, grpc, metrics] = ports.map(|port| port.local_addr().unwrap().port().to_string());
+    let [http, grpc, metrics] = ports::free_ports().map(|port| port.to_string());
     // A static is never dropped, so the server's end is tied to this process's end of a pipe.
     let child = Command::new("sh")
         .args(["-c", "\"$@\" & server=$!; cat > /dev/null; kill $server", "sh"])

@@ -4,10 +4,11 @@
 //! device memory of its own.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../client/tests/ports/free.rs"]
+mod ports;
 #[path = "../../cuda/tests/stand_in/compile.rs"]
 mod stand_in;
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -85,8 +86,7 @@ impl Server {
     /// With two models of the examples, on the embedded engine and on identity, both of which compute on the host.
     async fn start(more: &[&str]) -> Server {
         let folder = tempfile::tempdir().unwrap();
-        let ports = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [http, grpc, metrics] = ports.map(|port| port.local_addr().unwrap().port().to_string());
+        let [http, grpc, metrics] = ports::free_ports().map(|port| port.to_string());
         let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models");
         let child = Command::new(env!("CARGO_BIN_EXE_nerite"))
             .args([

@@ -3,10 +3,11 @@
 //! The server is the binary. Its driver is the stand-in (no CUDA), or none.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../client/tests/ports/free.rs"]
+mod ports;
 #[path = "../../cuda/tests/stand_in/compile.rs"]
 mod stand_in;
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -21,8 +22,7 @@ struct Server {
 impl Server {
     /// With nothing loaded, and this driver.
     async fn start(driver: &Path, onnxruntime: &Path, more: &[&str]) -> Server {
-        let ports = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [http, grpc, metrics] = ports.map(|port| port.local_addr().unwrap().port().to_string());
+        let [http, grpc, metrics] = ports::free_ports().map(|port| port.to_string());
         let child = Command::new(env!("CARGO_BIN_EXE_nerite"))
             .args(["serve", "--model-control-mode", "explicit", "--session-socket", "off", "--log-error", "false"])
             .args(["--http-port", &http, "--grpc-port", &grpc, "--metrics-port", &metrics])

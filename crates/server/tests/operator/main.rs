@@ -4,5 +4,7 @@
 mod doctor;
 #[path = "../session/house.rs"]
 mod house;
+#[path = "../../../client/tests/ports/free.rs"]
+mod ports;
 mod run;
 mod shm;

@@ -2,13 +2,14 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tokio::runtime::Runtime;
+
+use crate::ports::free_ports;
 
 pub const NOBODY: u32 = 65_534;
 
@@ -90,7 +91,7 @@ impl Server {
         let config = "backend: \"identity\" input [{ name: \"IN\" data_type: TYPE_INT32 dims: [-1] }]
                       output [{ name: \"OUT\" data_type: TYPE_INT32 dims: [-1] }]";
         fs::write(model.join("config.pbtxt"), config).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let [port] = free_ports();
         let mut child = Command::new(env!("CARGO_BIN_EXE_nerite"))
             .args(["serve", "--allow-grpc=false", "--allow-metrics=false", "--http-address=127.0.0.1"])
             .arg(format!("--http-port={port}"))

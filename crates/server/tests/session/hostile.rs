@@ -24,7 +24,7 @@ struct Raw(OwnedFd);
 impl Raw {
     fn connect(path: &Path) -> Raw {
         let raw = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
-        sockopt::set_socket_timeout(&raw, sockopt::Timeout::Recv, Some(std::time::Duration::from_secs(60))).unwrap();
+        sockopt::set_socket_timeout(&raw, sockopt::Timeout::Recv, Some(std::time::Duration::from_mins(1))).unwrap();
         connect(&raw, &SocketAddrUnix::new(path).unwrap()).unwrap();
         Raw(raw)
     }
@@ -175,7 +175,7 @@ async fn who_does_not_read_its_answers_is_cut_off() {
     let socket = house.socket.clone();
     let flood = |call: fn() -> Call| {
         let raw = Raw::welcomed(&socket);
-        sockopt::set_socket_timeout(&raw.0, sockopt::Timeout::Send, Some(std::time::Duration::from_secs(60))).unwrap();
+        sockopt::set_socket_timeout(&raw.0, sockopt::Timeout::Send, Some(std::time::Duration::from_mins(1))).unwrap();
         let bytes = v1::ClientMessage { id: 1, returned: vec![], call: Some(call()) }.encode_to_vec();
         // Ends by EPIPE or ECONNRESET when the server has closed.
         while send(&raw.0, &bytes, SendFlags::NOSIGNAL).is_ok() {}

@@ -102,7 +102,7 @@ impl House {
     pub fn until(what: &str, done: impl Fn() -> bool) -> Duration {
         let start = Instant::now();
         while !done() {
-            assert!(start.elapsed() < Duration::from_secs(60), "{what} never came");
+            assert!(start.elapsed() < Duration::from_mins(1), "{what} never came");
             std::thread::sleep(Duration::from_millis(1));
         }
         start.elapsed()
