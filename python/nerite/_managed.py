@@ -256,6 +256,16 @@ class Placing:
         return [one for one in result._named_places() if one[0] in self.asked]
 
 
+def check_names(outputs: Sequence[Any]) -> None:
+    """Refuses an output that is asked for twice: older servers write to the first of its places, newer ones refuse it in these
+    words."""
+    seen: set[str] = set()
+    for output in outputs:
+        if output.name() in seen:
+            raise InferenceServerException(f"output '{output.name()}' already exists in request")
+        seen.add(output.name())
+
+
 class Flight:
     """What one request needs to stay alive until it has ended, and where its outputs land.
 
@@ -272,6 +282,7 @@ class Flight:
         self.placing: Optional[Placing] = None
         self.outputs = outputs
         if outputs is not None and any(isinstance(one, ManagedOutput) for one in outputs):
+            check_names(outputs)
             self.outputs = [self._place(one) if isinstance(one, ManagedOutput) else one for one in outputs]
 
     def _place(self, output: Any) -> Any:

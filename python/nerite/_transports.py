@@ -27,6 +27,9 @@ POOL_PREFIX = "nerite-pool"
 ORPHAN_AGE_S = 60.0
 # How long saying good-bye may take; the server may be gone or stuck.
 GOODBYE_S = 2.0
+# Triton before 24.12 refuses to unregister a region, in these words, for an instant after the answer that used it.
+STILL_IN_USE = "it is currently in use"
+TRIES_MAX, AGAIN_S = 10, 0.02
 
 
 class Refused(Exception):
@@ -128,10 +131,14 @@ class RegionTransport:
         return True
 
     def drop(self, slab: Slab) -> None:
-        try:
-            self._unregister(slab.name)
-        except Exception:  # noqa: BLE001 - a server that is gone has forgotten the region with everything else
-            pass
+        for _ in range(TRIES_MAX):
+            try:
+                self._unregister(slab.name)
+                return
+            except Exception as error:  # noqa: BLE001 - a server that is gone has forgotten the region with everything else
+                if STILL_IN_USE not in str(error):
+                    return
+                time.sleep(AGAIN_S)
 
     def close(self) -> None:
         pass
