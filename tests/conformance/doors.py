@@ -32,7 +32,7 @@ CODES = {
     "CANCELLED": (400, grpc.StatusCode.CANCELLED),
 }
 NO_ID = "[request id: <id_unknown>] "
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 MESSAGE_MAX = 2**31 - 1
 
 

@@ -10,6 +10,10 @@ import python_catalogue
 from doors import Reply, text
 
 
+# Many interpreters that start at once may take long where the machine is busy.
+PATIENT = "--backend-config=python,stub-timeout-seconds=300"
+
+
 @contextlib.contextmanager
 def this_python_first():
     """Servers started meanwhile find this interpreter, which has numpy, as `python3`."""
@@ -27,7 +31,7 @@ def serving(launcher, name: str, *models: str, flags=(), with_too=()):
     repository = launcher.copy_of(name, *with_too)
     for one in models:
         python_catalogue.put(repository, python_catalogue.named(one))
-    with this_python_first(), launcher.running(name, *flags, repository=repository) as found:
+    with this_python_first(), launcher.running(name, PATIENT, *flags, repository=repository) as found:
         yield found
 
 

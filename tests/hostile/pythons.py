@@ -14,7 +14,7 @@ import python_catalogue
 from doors import Asked, Given, fp32
 from house import LEASE_BYTES_MAX, RESIDENT_SLACK, SESSION_BYTES_MAX, put_delayed
 from python_catalogue import parameters, python, tensors, vector
-from python_house import this_python_first
+from python_house import PATIENT, this_python_first
 from regions import SHM
 from witness import (
     MADE,
@@ -63,7 +63,8 @@ def serving(launcher, name: str, socket: pathlib.Path, models=MODELS):
     for model in models:
         python_catalogue.put(repository, model)
     flags = [
-        f"--session-socket={socket}", f"--lease-max-bytes={LEASE_BYTES_MAX}", f"--session-max-bytes={SESSION_BYTES_MAX}",
+        PATIENT, f"--session-socket={socket}", f"--lease-max-bytes={LEASE_BYTES_MAX}",
+        f"--session-max-bytes={SESSION_BYTES_MAX}",
     ]  # fmt: skip
     with this_python_first(), launcher.running(name, *flags, repository=repository) as found:
         found.session = socket
@@ -234,7 +235,7 @@ def objects_of_nobody(server) -> set[str]:
     machine runs: they have the number of a process that lives."""
     ours = {server.pid, *processes_of(server.pid)}
     found = {one for one in os.listdir(SHM) if "nerite" in one and "test" not in one}
-    return {one for one in found if not any(is_another(int(number), ours) for number in re.findall(r"(?<![0-9A-Za-z])\d+(?![0-9A-Za-z])", one))}
+    return {one for one in found if not any(is_another(int(part), ours) for part in re.split(r"\W|_", one) if part.isdigit())}
 
 
 def is_another(pid: int, ours: set[int]) -> bool:
