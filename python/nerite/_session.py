@@ -435,12 +435,13 @@ def listens(pid: int, url: str) -> bool:
         # Columns: 1 local address and port in hexadecimal, 3 state (0A listens), 9 inode.
         sockets |= {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1].rsplit(":", 1)[1], 16) == int(port)}
     try:
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            try:
-                if os.readlink(entry.path) in sockets:
-                    return True
-            except OSError:
-                continue
+        with os.scandir(f"/proc/{pid}/fd") as entries:
+            for entry in entries:
+                try:
+                    if os.readlink(entry.path) in sockets:
+                        return True
+                except OSError:
+                    continue
     except OSError:
         pass
     return False

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import operator
 import os
 import secrets
 import weakref
@@ -45,6 +46,8 @@ def fresh_key(prefix: str = "nerite") -> str:
 
 def path_of(key: str) -> str:
     """Where the object of a key lies; one leading slash or none, as POSIX allows."""
+    if not isinstance(key, str):
+        raise RegionError(f"invalid shared memory key {key!r}: one name, with or without a slash in front")
     name = key.lstrip("/")
     if not name or "/" in name or "\0" in name or name in (".", ".."):
         raise RegionError(f"invalid shared memory key '{key}': one name, with or without a slash in front")
@@ -76,6 +79,10 @@ class Region:
     def create(cls, key: str, byte_size: int) -> Region:
         """Makes a new object of ``byte_size`` bytes, all zero. It is an error if the key is taken or memory is short."""
         path = path_of(key)
+        try:
+            byte_size = operator.index(byte_size)
+        except TypeError:
+            raise RegionError(f"region '{key}' was asked with {byte_size!r} bytes, which is no whole number") from None
         if byte_size <= 0:
             raise RegionError(f"a region needs at least 1 byte, '{key}' was asked with {byte_size}")
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC

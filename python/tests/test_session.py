@@ -222,6 +222,7 @@ def test_a_socket_found_by_default_must_be_that_of_the_urls_server(server):
         LeaseTransport(server.path, "localhost:1", is_certain=False)
 
 
+@pytest.mark.filterwarnings("error")
 def test_the_listener_of_a_port_is_found():
     import socket
 

@@ -84,6 +84,8 @@ def test_an_abandoned_region_lives_as_long_as_its_arrays(key):
         (lambda r: Region.create("/a/b", 1), "invalid shared memory key"),
         (lambda r: Region.create("//", 1), "invalid shared memory key"),
         (lambda r: Region.create("/nerite-none", 0), "at least 1 byte"),
+        (lambda r: Region.create("/nerite-none", 1.5), "asked with 1.5 bytes, which is no whole number"),
+        (lambda r: Region.create(None, 1), "invalid shared memory key None"),
         (lambda r: Region.attach("/nerite-absent"), "No such file.*; is its maker in another container"),
     ],
 )
