@@ -235,11 +235,12 @@ def objects_of_nobody(server) -> set[str]:
     machine runs: they have the number of a process that lives."""
     ours = {server.pid, *processes_of(server.pid)}
     found = {one for one in os.listdir(SHM) if "nerite" in one and "test" not in one}
-    return {one for one in found if not any(is_another(int(part), ours) for part in re.split(r"\W|_", one) if part.isdigit())}
+    return {one for one in found if not is_anothers(one, ours)}
 
 
-def is_another(pid: int, ours: set[int]) -> bool:
-    return pid not in ours and os.path.exists(f"/proc/{pid}")
+def is_anothers(name: str, ours: set[int]) -> bool:
+    pid = next((int(part) for part in re.split(r"\W|_", name) if part.isdigit()), None)
+    return pid is not None and pid not in ours and os.path.exists(f"/proc/{pid}")
 
 
 class Meanwhile(threading.Thread):
