@@ -173,7 +173,8 @@ pub(crate) fn open_cause(key: &str, error: &io::Error) -> String {
     let found = std::fs::symlink_metadata(format!("{DIRECTORY}/{name}"));
     match (error.raw_os_error(), found) {
         (Some(libc::ENOENT), _) => format!(
-            "no object of that name in this IPC namespace ({}); if the client runs in another container, share {DIRECTORY}",
+            "no object of that name in this IPC namespace ({}); if the client runs in another container, share {DIRECTORY} or \
+             use a session socket",
             Objects::look()
         ),
         (Some(libc::EACCES | libc::EPERM), Ok(found)) => {

@@ -109,6 +109,10 @@ fn an_object_that_cannot_be_opened_is_said_to_be_so_with_the_cause() {
         let text = format!("Unable to open shared memory region: '{key}'");
         check_register(key, 0, 64, ErrorKind::Internal, &text, &[cause]);
     }
+    let key = unused_key();
+    let text = format!("Unable to open shared memory region: '{key}'");
+    let cure = "if the client runs in another container, share /dev/shm or use a session socket";
+    check_register(&key, 0, 64, ErrorKind::Internal, &text, &[cure]);
 }
 
 #[test]
