@@ -16,7 +16,8 @@ OUTPUTS = [("OUTPUT0", 64), ("OUTPUT1", 64)]
 
 
 def objects() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("nerite-test-")}
+    """Those of this process: others may be testing, too."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith(f"nerite-test-{os.getpid()}-")}
 
 
 @pytest.fixture(autouse=True)
