@@ -359,3 +359,36 @@ fn a_lease_without_memory_is_told_of_and_not_lent_again() {
     account.give_back(&name).unwrap();
     assert!(account.borrow(2 * PAGE).unwrap().lease.name().to_string() != name);
 }
+
+/// Whether the lease's mapping asks for huge pages; `None` on a system that has none.
+fn asks_for_huge_pages(lease: &Lease) -> Option<bool> {
+    let flags = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let start = format!("{:x}-", lease.mapping.base().as_ptr().addr());
+    let mine = flags.lines().skip_while(|line| !line.starts_with(&start)).find(|line| line.starts_with("VmFlags:"))?;
+    std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists().then(|| mine.contains(" hg"))
+}
+
+#[test]
+fn leases_that_fill_huge_pages_ask_for_them() {
+    let account = pools(1 << 30, 1 << 30).open();
+    for (bytes, asks) in [(PAGE, false), (1 << 20, false), (2 << 20, true), (2 << 21, true), (64 << 20, true)] {
+        let lease = account.borrow(bytes).unwrap().lease;
+        assert_eq!(asks_for_huge_pages(&lease).unwrap_or(asks), asks, "{bytes} bytes");
+    }
+}
+
+#[test]
+fn a_refusal_says_every_byte() {
+    let account = pools(16 << 10, 12 << 10).open();
+    let _lent = account.borrow(5000).unwrap();
+    for (bytes, text) in [
+        (12_289, "a lease of 12289 bytes is larger than a session may have, 12288 (--session-max-bytes)"),
+        (
+            8000,
+            "a lease of 8192 bytes does not fit: the session has 8192 of 12288 in 1 leases of 1024; return some or raise \
+             --session-max-bytes",
+        ),
+    ] {
+        assert_eq!(account.borrow(bytes).unwrap_err().to_string(), text);
+    }
+}
