@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import json
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -166,6 +167,19 @@ def test_the_lines_that_scripts_look_for(launcher):
             assert line in log
 
 
+def test_who_is_told_that_it_is_live_finds_all_doors_open(launcher, tmp_path):
+    if launcher.oracle:
+        pytest.skip("2.51 opens them one after the other, and has no sessions")
+    path = tmp_path / "sessions"
+    repository = launcher.copy_of(f"doors_{time.monotonic_ns()}", "identity_fp32")
+    with launcher.running("doors", f"--session-socket={path}", repository=repository) as server:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as session:
+            session.connect(str(path))
+        for url in (server.grpc, server.metrics):
+            host, port = url.split(":")
+            socket.create_connection((host, int(port))).close()
+
+
 SLOW = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
 SEEN_MS = 4000
 BUSY_MS = 10_000
@@ -266,8 +280,6 @@ def lost(server) -> None:
 def test_services_can_be_switched_off(launcher):
     repository = launcher.copy_of("quiet", "identity_fp32")
     with launcher.running("quiet", "--allow-grpc=false", "--allow-metrics=false", repository=repository) as server:
-        import socket
-
         for url in (server.grpc, server.metrics):
             host, _, port = url.rpartition(":")
             with socket.socket() as probe:

@@ -38,37 +38,47 @@ impl Fronts {
     }
 }
 
-/// Opens all ports and sockets. Nothing listens before the models are loaded.
+/// Opens all ports and sockets. Nothing listens before the models are loaded, and nothing answers before everything listens:
+/// who is told by one of them that the server is there finds the others.
 pub fn start(api: &Api, settings: &Settings) -> Result<Fronts, StartError> {
-    let grpc = settings.grpc.as_ref().map(|front| start_grpc(api, front, &settings.grpc_tuning)).transpose()?;
-    let http = settings.http.as_ref().map(|front| start_http(api, front)).transpose()?;
-    let metrics = settings.metrics.as_ref().map(|metrics| start_metrics(api, metrics)).transpose()?;
-    let sessions = super::sessions::start(api, &settings.sessions)?;
+    let grpc = settings.grpc.as_ref().map(|front| bind_front("GRPC", front)).transpose()?;
+    let http = settings.http.as_ref().map(|front| bind_front("HTTP", front)).transpose()?;
+    let metrics = settings.metrics.as_ref().map(bind_metrics).transpose()?;
+    let sessions = super::sessions::open(&settings.sessions)?;
+
+    // Said in the order in which Triton says it: scripts wait for the last line.
+    let tuning = &settings.grpc_tuning;
+    let grpc = settings.grpc.as_ref().zip(grpc).map(|(front, at)| start_grpc(api, front, tuning, at)).transpose()?;
+    let http = settings.http.as_ref().zip(http).map(|(front, at)| start_http(api, front, at));
+    let metrics = settings.metrics.as_ref().zip(metrics).map(|(metrics, at)| start_metrics(api, metrics, at));
+    let sessions = sessions.map(|at| super::sessions::start(api, &settings.sessions, at));
     Ok(Fronts { http, grpc, metrics, sessions })
 }
 
-fn start_http(api: &Api, front: &Front) -> Result<nerite_http::Handle, StartError> {
-    let handle = nerite_http::serve(api.clone(), bind_front("HTTP", front)?);
+fn start_http(api: &Api, front: &Front, listeners: Vec<Listener>) -> nerite_http::Handle {
+    let handle = nerite_http::serve(api.clone(), listeners);
     log::info!("Started HTTPService at {}:{}", front.address, front.port);
-    Ok(handle)
+    handle
 }
 
-fn start_metrics(api: &Api, metrics: &Metrics) -> Result<nerite_metrics::Handle, StartError> {
-    let Metrics { address, port, .. } = metrics;
-    let tcp = Endpoint::Tcp { address: address.clone(), port: *port, reuse_port: false };
-    let listener = bind(&tcp).map_err(|error| not_started("Metrics", &error))?;
+fn start_metrics(api: &Api, metrics: &Metrics, listener: Listener) -> nerite_metrics::Handle {
     let handle = nerite_metrics::serve(api.clone(), listener);
-    log::info!("Started Metrics Service at {address}:{port}");
-    Ok(handle)
+    log::info!("Started Metrics Service at {}:{}", metrics.address, metrics.port);
+    handle
 }
 
-fn start_grpc(api: &Api, front: &Front, tuning: &GrpcTuning) -> Result<nerite_grpc::Handle, StartError> {
+fn start_grpc(
+    api: &Api,
+    front: &Front,
+    tuning: &GrpcTuning,
+    listeners: Vec<Listener>,
+) -> Result<nerite_grpc::Handle, StartError> {
     let secure = |files: &crate::settings::Tls| {
         nerite_grpc::Tls::from_files(&files.cert, &files.key, files.client_roots.as_deref())
     };
     let tls = tuning.tls.as_ref().map(secure).transpose().map_err(|error| not_started("GRPC", &error))?;
     let options = nerite_grpc::Options { tls, ..grpc_options(tuning) };
-    let handle = nerite_grpc::serve(api.clone(), options, bind_front("GRPC", front)?);
+    let handle = nerite_grpc::serve(api.clone(), options, listeners);
     log::info!("Started GRPCInferenceService at {}:{}", front.address, front.port);
     Ok(handle)
 }
@@ -79,6 +89,11 @@ fn bind_front(service: &str, front: &Front) -> Result<Vec<Listener>, StartError>
     let tcp = Endpoint::Tcp { address: address.clone(), port: *port, reuse_port: *reuse_port };
     let places = [Some(tcp), socket.clone().map(Endpoint::Unix)];
     places.iter().flatten().map(|place| bind(place).map_err(|error| not_started(service, &error))).collect()
+}
+
+fn bind_metrics(metrics: &Metrics) -> Result<Listener, StartError> {
+    let tcp = Endpoint::Tcp { address: metrics.address.clone(), port: metrics.port, reuse_port: false };
+    bind(&tcp).map_err(|error| not_started("Metrics", &error))
 }
 
 fn not_started(service: &str, error: &dyn std::fmt::Display) -> StartError {

@@ -8,7 +8,7 @@ use crate::settings::{SessionSocket, Sessions};
 
 /// Opens the socket. At the default place a server that finds it taken, or cannot make it, does without: nobody asked for it
 /// by name.
-pub fn start(api: &Api, settings: &Sessions) -> Result<Option<Handle>, StartError> {
+pub fn open(settings: &Sessions) -> Result<Option<Listener>, StartError> {
     let others = !settings.allow_uids.is_empty();
     let listener = match &settings.socket {
         SessionSocket::Off => return Ok(None),
@@ -25,9 +25,14 @@ pub fn start(api: &Api, settings: &Sessions) -> Result<Option<Handle>, StartErro
         let path = listener.path().display();
         log::warn!("other users cannot reach {path}; give --session-socket a directory that they can enter");
     }
+    Ok(Some(listener))
+}
+
+/// Serves who connects to it.
+pub fn start(api: &Api, settings: &Sessions, listener: Listener) -> Handle {
     raise_descriptor_limit();
     log::info!("Started sessions at {}", listener.path().display());
-    Ok(Some(serve(api.clone(), Options { allow_uids: settings.allow_uids.clone() }, listener)))
+    serve(api.clone(), Options { allow_uids: settings.allow_uids.clone() }, listener)
 }
 
 fn not_started(error: &BindError) -> StartError {
