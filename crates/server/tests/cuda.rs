@@ -250,8 +250,8 @@ async fn what_cannot_be_registered_or_used_is_told_and_nothing_stays_open() {
     for door in &server.doors {
         let refused = |name, handle, device, bytes| door.register(name, handle, device, bytes);
         let length = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t";
-        check_refused(refused("a", &handle[..63], 0, 64).await, Code::InvalidArg, length, "");
-        check_refused(refused("a", &[], 0, 64).await, Code::InvalidArg, length, "");
+        check_refused(refused("a", &handle[..63], 0, 64).await, Code::InvalidArg, length, "63 bytes, a handle has 64");
+        check_refused(refused("a", &[], 0, 64).await, Code::InvalidArg, length, "0 bytes, a handle has 64");
         let missing = "there is no device 9; the server sees 0 (Stand-in device 0";
         check_refused(refused("a", &handle, 9, 64).await, Code::InvalidArg, CLOSED, missing);
         let elsewhere = "the handle is for memory of device 1, not of device 0";

@@ -77,9 +77,9 @@ fn lend(probe: &Probe, seccomp: u32) -> Verdict {
         Probe::Failed(reason) if seccomp == SECCOMP_FILTERS => fails(
             check,
             format!(
-                "{reason} (seccomp mode {seccomp}, with filters; wanted: memfd_create and fcntl F_ADD_SEALS allowed)"
+                "{reason} (seccomp mode {seccomp}, with filters; wanted: memfd_create, ftruncate, fcntl F_ADD_SEALS and mmap allowed)"
             ),
-            "allow memfd_create and fcntl in the container's seccomp profile; Docker's own profile does",
+            "allow these calls in the container's seccomp profile; Docker's own profile does",
         ),
         Probe::Failed(reason) => fails(
             check,
@@ -221,7 +221,7 @@ mod tests {
         check(lend(&Probe::Works, 2), "");
         check(
             lend(&failed("EPERM"), 2),
-            "FAIL leases: EPERM (seccomp mode 2, with filters; wanted: memfd_create and fcntl",
+            "FAIL leases: EPERM (seccomp mode 2, with filters; wanted: memfd_create, ftruncate, fcntl",
         );
         check(
             lend(&failed("ENOSYS"), 0),

@@ -24,16 +24,13 @@ pub struct SystemRegister {
 /// The body of a CUDA region's registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaRegister {
-    /// The IPC handle's bytes.
+    /// The IPC handle's bytes, as many as were sent.
     pub raw_handle: Vec<u8>,
     /// The device the memory lies on.
     pub device_id: u64,
     /// Bytes.
     pub byte_size: u64,
 }
-
-/// Bytes of a CUDA IPC handle.
-const CUDA_HANDLE_BYTES: usize = 64;
 
 /// Reads `{"key","offset"?,"byte_size"}`.
 pub fn read_system_register(text: &[u8]) -> Result<SystemRegister, Status> {
@@ -64,9 +61,6 @@ pub fn read_cuda_register(text: &[u8]) -> Result<CudaRegister, Status> {
     let byte_size = byte_size.unwrap_or_else(|| Err(absent("byte_size")))?;
     let device_id = device_id.unwrap_or_else(|| Err(absent("device_id")))?;
     let raw_handle = base64::decode(&raw_text).map_err(|refused| Status::no_memory("'raw_handle'", refused))?;
-    if raw_handle.len() != CUDA_HANDLE_BYTES {
-        return Err(Status::invalid("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"));
-    }
     Ok(CudaRegister { raw_handle, device_id, byte_size })
 }
 
