@@ -21,6 +21,8 @@ const HEAP_ROUNDS_BUSY: u32 = 60;
 const HEAP_KEPT_BYTES: u64 = 2 << 20;
 /// Hundredths of a second of processor time in a round that are nothing.
 const IDLE_TICKS: u64 = 2;
+/// Hundredths of a second of processor time in which enough may have been freed to be worth a look.
+const WORKED_TICKS: u64 = 10;
 
 /// Gives memory back to the system that no request used for a while.
 pub(super) async fn keep(pools: Arc<Pools>, engine: Arc<Engine>) {
@@ -70,8 +72,12 @@ impl Usage {
 #[derive(Debug, Default)]
 struct Heap {
     before: Usage,
-    /// The least there was; 0 until the first look.
+    /// The least there ever was; 0 until the first look.
+    least: u64,
+    /// The least there was since it was last asked: what was left then.
     floor: u64,
+    /// Processor time when it was last asked.
+    asked_ticks: u64,
     idle_rounds: u32,
     rounds: u32,
 }
@@ -82,15 +88,23 @@ impl Heap {
         let idle = now.ticks.saturating_sub(self.before.ticks) <= IDLE_TICKS;
         self.idle_rounds = if idle { self.idle_rounds.saturating_add(1) } else { 0 };
         self.rounds = self.rounds.saturating_add(1);
-        self.floor = if self.floor == 0 { now.bytes } else { self.floor.min(now.bytes) };
+        if self.least == 0 {
+            (self.least, self.floor) = (now.bytes, now.bytes);
+        }
+        (self.least, self.floor) = (self.least.min(now.bytes), self.floor.min(now.bytes));
         self.before = now;
-        let rests = self.idle_rounds >= HEAP_ROUNDS || self.rounds >= HEAP_ROUNDS_BUSY;
-        rests && now.bytes > self.floor + HEAP_KEPT_BYTES
+        let has_grown = now.bytes > self.floor + HEAP_KEPT_BYTES;
+        // What was in use when it was last asked, and has been freed since, makes nothing grow.
+        let worked = now.ticks.saturating_sub(self.asked_ticks) > WORKED_TICKS;
+        let may_have_freed = worked && now.bytes > self.least + HEAP_KEPT_BYTES;
+        let rests = self.idle_rounds >= HEAP_ROUNDS;
+        rests && (has_grown || may_have_freed) || self.rounds >= HEAP_ROUNDS_BUSY && has_grown
     }
 
-    /// What is left now is in use, so it is not asked for again.
+    /// It was asked, and this is what was left.
     fn trimmed(&mut self, now: Usage) {
-        *self = Heap { before: now, floor: now.bytes, ..Heap::default() };
+        let least = self.least.min(now.bytes);
+        *self = Heap { before: now, least, floor: now.bytes, asked_ticks: now.ticks, ..Heap::default() };
     }
 }
 
@@ -100,15 +114,15 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Looks at usages of so many ticks and mebibytes in turn; the rounds in which the heap was trimmed, each to 6 MiB.
+    /// Looks at usages of so many ticks and mebibytes in turn; the rounds in which the heap was trimmed, and was left so large.
     #[track_caller]
-    fn check(rounds: &[(u64, u64)], due: &[usize]) {
+    fn check(rounds: &[(u64, u64)], left: u64, due: &[usize]) {
         let (mut heap, mut ticks, mut found) = (Heap::default(), 0, Vec::new());
         for (round, (more, mib)) in rounds.iter().enumerate() {
             ticks += more;
             if heap.is_due(Usage { ticks, bytes: mib * MIB }) {
                 found.push(round);
-                heap.trimmed(Usage { ticks, bytes: 6 * MIB });
+                heap.trimmed(Usage { ticks, bytes: left * MIB });
             }
         }
         assert_eq!(found, due);
@@ -116,16 +130,27 @@ mod tests {
 
     #[test]
     fn the_heap_is_trimmed_once_after_a_burst_when_there_is_nothing_to_do() {
-        check(&[(50, 5), (50, 30), (0, 30), (0, 30), (0, 30), (0, 6), (0, 6), (0, 6), (0, 6), (0, 6)], &[4]);
-        check(&[(0, 5), (0, 7), (0, 7), (0, 7), (0, 7)], &[]);
-        check(&[(0, 5), (0, 5), (0, 5), (0, 30)], &[3]);
+        check(&[(50, 5), (50, 30), (0, 30), (0, 30), (0, 30), (0, 6), (0, 6), (0, 6), (0, 6), (0, 6)], 6, &[4]);
+        check(&[(0, 5), (0, 7), (0, 7), (0, 7), (0, 7)], 6, &[]);
+        check(&[(0, 5), (0, 5), (0, 5), (0, 30)], 6, &[3]);
     }
 
     #[test]
     fn who_is_busy_is_asked_once_a_minute() {
         let mut rounds = vec![(50, 5)];
         rounds.extend([(50, 30); 130]);
-        check(&rounds, &[59, 119]);
+        check(&rounds, 6, &[59, 119]);
+    }
+
+    #[test]
+    fn what_is_freed_after_the_heap_was_trimmed_goes_back_when_there_is_nothing_to_do() {
+        let (busy, idle) = ([(50, 30)], [(0, 30)]);
+        let rounds = |first: &[(u64, u64)]| [first, &busy.repeat(60), &idle.repeat(10)].concat();
+        check(&rounds(&[(50, 5)]), 30, &[59, 63]);
+        let held = [&[(50, 5), (50, 30)][..], &idle.repeat(5), &[(4, 30), (4, 30), (4, 30)], &idle.repeat(10)].concat();
+        check(&held, 30, &[4, 12]);
+        let still = [&[(50, 5), (50, 30)][..], &idle.repeat(70)].concat();
+        check(&still, 30, &[4]);
     }
 
     #[test]
