@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::blocks::Block;
 use crate::body::Body;
 use crate::channel::{Channel, Packet};
+use crate::spawn::spawn;
 
 /// The thread, as others see it.
 #[derive(Clone)]
@@ -247,7 +248,7 @@ fn obey(ordered: &Receiver<Order>, all: &mut Vec<Kept>) -> bool {
     use std::sync::mpsc::TryRecvError;
     loop {
         match ordered.try_recv() {
-            Ok(Order::Start { mut command, started }) => drop(started.send(command.spawn())),
+            Ok(Order::Start { mut command, started }) => drop(started.send(spawn(&mut command))),
             Ok(Order::Hear(kept)) => all.push(kept),
             Err(TryRecvError::Empty) => return true,
             Err(TryRecvError::Disconnected) => return false,

@@ -26,6 +26,7 @@ mod plan;
 mod runtime;
 mod settings;
 mod shares;
+mod spawn;
 mod stub;
 
 pub use interpreter::{NoPython, PythonFound, find_python};

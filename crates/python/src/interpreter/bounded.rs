@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::limits::SAID_BYTES_MAX;
+use crate::spawn::spawn;
 
 /// How often it is asked whether a program has ended whose output somebody else holds open.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -35,7 +36,7 @@ pub(super) fn run(mut command: Command, at_most: Duration) -> io::Result<Ran> {
     let (mut reader, writer) = io::pipe()?;
     rustix::io::ioctl_fionbio(&reader, true)?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
-    let mut process = command.spawn()?;
+    let mut process = spawn(&mut command)?;
     // It holds the writing end, which the program alone should have.
     drop(command);
     let ran = listen(&mut process, &mut reader, deadline);
