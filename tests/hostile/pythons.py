@@ -4,7 +4,6 @@ import contextlib
 import os
 import pathlib
 import re
-import threading
 import time
 from dataclasses import dataclass
 
@@ -241,30 +240,6 @@ def objects_of_nobody(server) -> set[str]:
 def is_anothers(name: str, ours: set[int]) -> bool:
     pid = next((int(part) for part in re.split(r"\W|_", name) if part.isdigit()), None)
     return pid is not None and pid not in ours and os.path.exists(f"/proc/{pid}")
-
-
-class Meanwhile(threading.Thread):
-    """Does a thing again and again as long as the `with` block lasts."""
-
-    def __init__(self, deed):
-        super().__init__()
-        self.deed, self.ended, self.failure = deed, threading.Event(), None
-
-    def run(self) -> None:
-        try:
-            while not self.ended.is_set():
-                self.deed()
-        except BaseException as failure:  # noqa: BLE001 - told by the main thread
-            self.failure = failure
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ended.set()
-        self.join()
-        assert self.failure is None, self.failure
 
 
 # ---------------------------------------------------------------------------------------------- fixtures

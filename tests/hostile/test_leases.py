@@ -12,22 +12,20 @@ import os
 import random
 import struct
 import threading
-import time
 
 import numpy as np
 import pytest
 from doors import Asked, Given, Refused, http_call, refuses
 from house import DELAY_MS, RESIDENT_SLACK, SESSION_BYTES_MAX
 from meanwhile import Delay, again_if_too_late
+from misdeeds import LIES, PAGE
 from packets import F_ADD_SEALS, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK, SEAL_WRITE, open_session, welcomed
 from passages import SIZE, through
 from witness import any_door, comes_to, falls_to, mapped_leases, resident
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
-PAGE = os.sysconf("SC_PAGESIZE")
 FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_COLLAPSE, FALLOC_ZERO, FALLOC_INSERT = 1, 2, 8, 16, 32
-LIES = [5, 60, SIZE, 2**31 - 1, 2**31, 2**32 - 8, 2**32 - 1]
 LIBC = ctypes.CDLL(None, use_errno=True)
 # At least so long is kept what was returned.
 IDLE_MS = 1900

@@ -14,11 +14,11 @@ import time
 import pytest
 from doors import Asked, Given, Refused, fp32, refuses
 from meanwhile import Delay, again_if_too_late
+from misdeeds import LIES, PAGE, Meanwhile
 from passages import SIZE, lost
 from pythons import (
     PROTOCOLS,
     WAIT_MS,
-    Meanwhile,
     baseline,
     door,
     mapped_by_children,
@@ -32,7 +32,6 @@ from witness import MADE, any_door, comes_to, lent
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
-PAGE = os.sysconf("SC_PAGESIZE")
 
 
 # ---------------------------------------------------------------------------------------------- scribbling, strings
@@ -50,9 +49,6 @@ def test_scribbling_during_inference_changes_only_the_scribblers_result(door):
                 through(door, made, target, model="py_copies")
                 through(door, made, made)
             through(door, made, target, model="py_slow")
-
-
-LIES = [5, 60, SIZE, 2**31 - 1, 2**31, 2**32 - 8, 2**32 - 1]
 
 
 @pytest.mark.parametrize("length", LIES)

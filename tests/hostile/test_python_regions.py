@@ -5,22 +5,21 @@ other requests be answered to the byte; afterwards the server and its children h
 """
 
 import concurrent.futures
-import contextlib
-import ctypes
+import functools
 import os
 import random
-import struct
 import time
 
+import misdeeds
 import numpy as np
 import pytest
-from doors import Refused, refuses
+from doors import refuses
 from meanwhile import Delay, again_if_too_late
+from misdeeds import PAGE
 from passages import SIZE, check_lost, lost
 from pythons import (
     STEPS,
     WAIT_MS,
-    Meanwhile,
     baseline,
     door,
     mapped_by_children,
@@ -28,11 +27,9 @@ from pythons import (
     through,
     victim,
 )  # some of them are fixtures
-from witness import lent, times
+from witness import lent
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
-
-PAGE = os.sysconf("SC_PAGESIZE")
 
 
 # ---------------------------------------------------------------------------------------------- shrinking and growing
@@ -40,29 +37,10 @@ PAGE = os.sysconf("SC_PAGESIZE")
 
 @pytest.mark.parametrize("model", ["py_identity", "py_copies"])
 @pytest.mark.parametrize("side", ["input", "output"])
-@pytest.mark.parametrize("left", [0, PAGE, SIZE // 2 + 100])
+@pytest.mark.parametrize("left", misdeeds.SHRUNK)
 def test_a_region_that_shrank_before_the_request(door, side, left, model):
-    content = random.Random(1).randbytes(SIZE)
-    with lent(door, SIZE, content) as bad, lent(door, SIZE, content) as good:
-        source, target = (bad, good) if side == "input" else (good, bad)
-        # The child has it mapped already.
-        through(door, source, target, model=model)
-        os.truncate(bad.path, left)
-        # The first request finds it out, the others are told.
-        for _ in range(3):
-            with refuses("INVALID_ARG", lost(bad, f"has {left} now (touched at offset ")):
-                through(door, source, target, model=model)
-        good.write(content)
-        through(door, good, good, model=model)
-        assert good.read(SIZE) == content
-        os.truncate(bad.path, SIZE)
-        bad.write(content)
-        with refuses("INVALID_ARG", lost(bad, f"has {SIZE} now, but no memory when it was touched")):
-            through(door, source, target, model=model)
-        # Nobody has to unregister it first.
-        door.register_system(bad.name, bad.key, SIZE)
-        through(door, source, target, model=model)
-        assert target.read(SIZE) == content
+    by_model = functools.partial(through, model=model)
+    misdeeds.shrink_and_register_again(door, by_model, side, left, is_known=True)
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
@@ -115,28 +93,8 @@ def test_a_region_that_shrinks_under_a_model_that_writes_in_place(door, side):
 
 @pytest.mark.parametrize("model", ["py_identity", "py_copies", "py_in_place"])
 def test_a_region_that_shrinks_and_grows_all_the_time(door, model):
-    """Each answer holds the client's own numbers or zeros, or is refused by the region's name."""
-    word, more = struct.pack("<f", 1.5), float(model == "py_in_place")
-    with lent(door, SIZE, word * (SIZE // 4)) as bad, lent(door, SIZE) as good:
-
-        def breathe():
-            os.truncate(bad.path, 0)
-            os.truncate(bad.path, SIZE)
-            with contextlib.suppress(ValueError), bad.path.open("r+b") as file:
-                file.write(word * (SIZE // 4))
-
-        refused = 0
-        with Meanwhile(breathe):
-            for _ in times(200, lambda: refused):
-                try:
-                    through(door, bad, good, model=model)
-                    assert set(np.frombuffer(good.read(SIZE), np.float32).tolist()) <= {more, 1.5 + more}
-                except Refused as failure:
-                    refused += 1
-                    check_lost(failure, bad, "")
-                    with contextlib.suppress(Refused):
-                        door.register_system(bad.name, bad.key, SIZE)
-        assert refused > 0
+    by_model = functools.partial(through, model=model)
+    misdeeds.shrink_and_grow_all_the_time(door, by_model, more=float(model == "py_in_place"))
 
 
 def test_an_output_region_that_shrinks_and_grows_all_the_time(door):
@@ -147,34 +105,15 @@ def test_an_output_region_that_shrinks_and_grows_all_the_time(door):
             os.truncate(bad.path, 1000 * PAGE % SIZE)
             os.truncate(bad.path, SIZE)
 
-        refused = 0
-        with Meanwhile(breathe):
-            for _ in times(200, lambda: refused):
-                try:
-                    through(door, good, bad, model="py_copies")
-                except Refused as failure:
-                    refused += 1
-                    check_lost(failure, bad, "")
-                    with contextlib.suppress(Refused):
-                        door.register_system(bad.name, bad.key, SIZE)
-        assert refused > 0
+        misdeeds.be_refused_now_and_then(door, bad, breathe, lambda: through(door, good, bad, model="py_copies"))
 
 
 def test_a_region_that_grows_stays_what_it_was(door):
-    content = random.Random(5).randbytes(SIZE)
-    with lent(door, SIZE, content) as made, lent(door, SIZE) as target:
-        through(door, made, target)
-        os.truncate(made.path, 8 * SIZE)
-        through(door, made, target)
-        assert target.read(SIZE) == content
+    misdeeds.grow(door, through)
 
 
 def test_a_region_that_shrank_within_its_last_page_ends_in_zeros(door):
-    content = b"\x11" * SIZE
-    with lent(door, SIZE, content) as made, lent(door, SIZE) as target:
-        os.truncate(made.path, SIZE - 100)
-        through(door, made, target)
-        assert target.read(SIZE) == content[:-100] + bytes(100)
+    misdeeds.shrink_within_the_last_page(door, through)
 
 
 def test_losing_regions_again_and_again_leaves_nothing_behind(door):
@@ -193,66 +132,18 @@ def test_losing_regions_again_and_again_leaves_nothing_behind(door):
 # ---------------------------------------------------------------------------------------------- holes and keys
 
 
-def punch_hole(path, offset: int, byte_size: int) -> None:
-    """fallocate(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)"""
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        done = libc.fallocate(descriptor, 3, ctypes.c_long(offset), ctypes.c_long(byte_size))
-        assert done == 0, os.strerror(ctypes.get_errno())
-    finally:
-        os.close(descriptor)
-
-
 def test_a_hole_is_zeros_and_harms_nothing(door):
-    content = b"\x22" * SIZE
-    with lent(door, SIZE, content) as made, lent(door, SIZE, content) as target:
-        through(door, made, target)
-        punch_hole(made.path, PAGE, PAGE)
-        punch_hole(target.path, 0, SIZE)
-        through(door, made, target)
-        assert target.read(SIZE) == content[:PAGE] + bytes(PAGE) + content[2 * PAGE :]
+    misdeeds.punch(door, through, is_known=True)
 
 
 def test_holes_that_appear_all_the_time(door):
-    word = struct.pack("<f", 2.5)
-    with lent(door, SIZE, word * (SIZE // 4)) as made, lent(door, SIZE) as target:
-
-        def punch():
-            punch_hole(made.path, 0, SIZE)
-            punch_hole(target.path, PAGE, SIZE // 2)
-            made.write(word * (SIZE // 4))
-
-        with Meanwhile(punch):
-            for _ in range(100):
-                through(door, made, target, model="py_copies")
-                assert set(np.frombuffer(target.read(SIZE), np.float32).tolist()) <= {0.0, 2.5}
+    misdeeds.punch_all_the_time(door, functools.partial(through, model="py_copies"), 100)
 
 
 def test_a_key_that_names_another_object_later(door):
-    old, new = b"\x33" * SIZE, b"\x44" * SIZE
-    with lent(door, SIZE, old) as made, lent(door, SIZE) as target:
-        made.path.unlink()
-        through(door, made, target)
-        assert target.read(SIZE) == old
-        made.path.write_bytes(new)
-        through(door, made, target)
-        assert target.read(SIZE) == old, "the registration means the object, not the key"
-        door.unregister("system", made.name)
-        door.register_system(made.name, made.key, SIZE)
-        through(door, made, target)
-        assert target.read(SIZE) == new
+    misdeeds.give_the_key_to_another_object(door, through)
 
 
-@pytest.mark.parametrize(("anew", "says"), [(False, "its key is gone now"), (True, "its key leads to another object now")])
+@pytest.mark.parametrize(("anew", "says"), misdeeds.KEYS_AFTERWARDS)
 def test_a_key_that_was_removed_from_a_region_that_shrank(door, anew, says):
-    with lent(door, SIZE) as made, lent(door, SIZE) as target:
-        through(door, made, target)
-        os.truncate(made.path, 0)
-        made.path.unlink()
-        if anew:
-            made.path.write_bytes(b"\x55" * SIZE)
-        with pytest.raises(Refused) as caught:
-            through(door, made, target)
-        check_lost(caught.value, made, "was cut short or without room (touched at offset ")
-        assert says in caught.value.text
+    misdeeds.shrink_and_remove_the_key(door, through, anew, says, is_known=True)

@@ -6,30 +6,29 @@ the descriptors, mappings and memory it had before, and `/dev/shm` holds none of
 
 import concurrent.futures
 import contextlib
-import ctypes
 import http.client
 import json
 import os
 import random
 import socket
 import struct
-import threading
 import time
 
 import graphs
 import make_models
+import misdeeds
 import numpy as np
 import pytest
 from doors import Asked, Given, Refused, open_door, refuses
 from house import DELAY_MS, onnxruntime_library
 from meanwhile import Delay, again_if_too_late
+from misdeeds import LIES, PAGE, Meanwhile
 from passages import SIZE, check_lost, lost, through
 from regions import SHM, Region, fresh_name
 from witness import MADE, any_door, comes_to, lent, mapped_objects, mappings, times, witnesses
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
-PAGE = os.sysconf("SC_PAGESIZE")
 REGISTRATIONS = 10_000
 LOST = 1000
 REGIONS_MAX = 32_768
@@ -46,37 +45,13 @@ def door(request: pytest.FixtureRequest, victim):
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
-@pytest.mark.parametrize("left", [0, PAGE, SIZE // 2 + 100])
+@pytest.mark.parametrize("left", misdeeds.SHRUNK)
 def test_a_region_that_shrank_before_the_request(door, side, left):
-    content = random.Random(1).randbytes(SIZE)
-    with lent(door, SIZE, content) as bad, lent(door, SIZE, content) as good:
-        os.truncate(bad.path, left)
-        source, target = (bad, good) if side == "input" else (good, bad)
-        # The first request finds it out, the others are told.
-        for _ in range(3):
-            with refuses("INVALID_ARG", lost(bad, f"has {left} now (touched at offset ")):
-                through(door, source, target)
-        good.write(content)
-        through(door, good, good)
-        assert good.read(SIZE) == content
-        os.truncate(bad.path, SIZE)
-        bad.write(content)
-        with refuses("INVALID_ARG", lost(bad, f"has {SIZE} now, but no memory when it was touched")):
-            through(door, source, target)
-        # Nobody has to unregister it first.
-        door.register_system(bad.name, bad.key, SIZE)
-        through(door, source, target)
-        assert target.read(SIZE) == content
-        with refuses("ALREADY_EXISTS", f"shared memory region '{bad.name}' already in manager"):
-            door.register_system(bad.name, bad.key, SIZE)
+    misdeeds.shrink_and_register_again(door, through, side, left, is_known=False)
 
 
 def test_a_region_that_shrank_within_its_last_page_ends_in_zeros(door):
-    content = b"\x11" * SIZE
-    with lent(door, SIZE, content) as made, lent(door, SIZE) as target:
-        os.truncate(made.path, SIZE - 100)
-        through(door, made, target)
-        assert target.read(SIZE) == content[:-100] + bytes(100)
+    misdeeds.shrink_within_the_last_page(door, through)
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
@@ -100,43 +75,13 @@ def test_a_region_that_shrinks_while_models_run(victim, door, side):
 
 
 def test_a_region_that_shrinks_and_grows_all_the_time(door):
-    """Each answer holds the client's own numbers or zeros, or is refused by the region's name."""
-    word = struct.pack("<f", 1.5)
-    with lent(door, SIZE, word * (SIZE // 4)) as bad, lent(door, SIZE) as good:
-        ended = threading.Event()
-
-        def breathe():
-            while not ended.is_set():
-                os.truncate(bad.path, 0)
-                os.truncate(bad.path, SIZE)
-                with contextlib.suppress(ValueError), bad.path.open("r+b") as file:
-                    file.write(word * (SIZE // 4))
-
-        breathing = threading.Thread(target=breathe)
-        breathing.start()
-        refused = 0
-        try:
-            for _ in times(200, lambda: refused):
-                try:
-                    through(door, bad, good)
-                    assert set(np.frombuffer(good.read(SIZE), np.float32).tolist()) <= {0.0, 1.5}
-                except Refused as failure:
-                    refused += 1
-                    check_lost(failure, bad, "")
-                    with contextlib.suppress(Refused):
-                        door.register_system(bad.name, bad.key, SIZE)
-        finally:
-            ended.set()
-            breathing.join()
-        assert refused > 0
+    misdeeds.shrink_and_grow_all_the_time(door, through)
 
 
 def test_a_region_that_grows_stays_what_it_was(door):
-    content = random.Random(3).randbytes(SIZE)
-    with lent(door, SIZE, content) as made, lent(door, SIZE) as target:
+    misdeeds.grow(door, through)
+    with lent(door, SIZE) as made:
         os.truncate(made.path, 8 * SIZE)
-        through(door, made, target)
-        assert target.read(SIZE) == content
         with refuses("INVALID_ARG", f"Invalid offset for shared memory region: '{made.name}'"):
             door.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(made.name, 4, SIZE))])
 
@@ -185,7 +130,7 @@ def test_regions_that_shrink_inside_an_engine(engine, bad_side):
         given = [Given(side, "FP32", [1, BIG // 4], region=(made[side].name, BIG, 0)) for side in where[:2]]
         asked = [Asked(side, (made[side].name, BIG, 0)) for side in where[2:]]
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            for _ in range(15):
+            for _ in times(15, lambda: lost_count):
                 made["INPUT0"].write(left.tobytes())
                 made["INPUT1"].write(right.tobytes())
                 running = pool.submit(door.infer, "sums", given, asked)
@@ -208,77 +153,24 @@ def test_regions_that_shrink_inside_an_engine(engine, bad_side):
 # ---------------------------------------------------------------------------------------------- holes
 
 
-def punch_hole(path, offset: int, byte_size: int) -> None:
-    """fallocate(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)"""
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        done = libc.fallocate(descriptor, 3, ctypes.c_long(offset), ctypes.c_long(byte_size))
-        assert done == 0, os.strerror(ctypes.get_errno())
-    finally:
-        os.close(descriptor)
-
-
 def test_a_hole_is_zeros_and_harms_nothing(door):
-    content = b"\x22" * SIZE
-    with lent(door, SIZE, content) as made, lent(door, SIZE, content) as target:
-        punch_hole(made.path, PAGE, PAGE)
-        punch_hole(target.path, 0, SIZE)
-        through(door, made, target)
-        assert target.read(SIZE) == content[:PAGE] + bytes(PAGE) + content[2 * PAGE :]
+    misdeeds.punch(door, through, is_known=False)
 
 
 def test_holes_that_appear_all_the_time(door):
-    word = struct.pack("<f", 2.5)
-    with lent(door, SIZE, word * (SIZE // 4)) as made, lent(door, SIZE) as target:
-        ended = threading.Event()
-
-        def punch():
-            while not ended.is_set():
-                punch_hole(made.path, 0, SIZE)
-                punch_hole(target.path, PAGE, SIZE // 2)
-                made.write(word * (SIZE // 4))
-
-        punching = threading.Thread(target=punch)
-        punching.start()
-        try:
-            for _ in range(200):
-                through(door, made, target)
-                assert set(np.frombuffer(target.read(SIZE), np.float32).tolist()) <= {0.0, 2.5}
-        finally:
-            ended.set()
-            punching.join()
+    misdeeds.punch_all_the_time(door, through, 200)
 
 
 # ---------------------------------------------------------------------------------------------- keys
 
 
 def test_a_key_that_names_another_object_later(door):
-    old, new = b"\x33" * SIZE, b"\x44" * SIZE
-    with lent(door, SIZE, old) as made, lent(door, SIZE) as target:
-        made.path.unlink()
-        through(door, made, target)
-        assert target.read(SIZE) == old
-        made.path.write_bytes(new)
-        through(door, made, target)
-        assert target.read(SIZE) == old, "the registration means the object, not the key"
-        door.unregister("system", made.name)
-        door.register_system(made.name, made.key, SIZE)
-        through(door, made, target)
-        assert target.read(SIZE) == new
+    misdeeds.give_the_key_to_another_object(door, through)
 
 
-@pytest.mark.parametrize(("anew", "says"), [(False, "its key is gone now"), (True, "its key leads to another object now")])
+@pytest.mark.parametrize(("anew", "says"), misdeeds.KEYS_AFTERWARDS)
 def test_a_key_that_was_removed_from_a_region_that_shrank(door, anew, says):
-    with lent(door, SIZE) as made, lent(door, SIZE) as target:
-        os.truncate(made.path, 0)
-        made.path.unlink()
-        if anew:
-            made.path.write_bytes(b"\x55" * SIZE)
-        with pytest.raises(Refused) as caught:
-            through(door, made, target)
-        check_lost(caught.value, made, "was cut short or without room (touched at offset ")
-        assert says in caught.value.text
+    misdeeds.shrink_and_remove_the_key(door, through, anew, says, is_known=False)
 
 
 def make_socket(path) -> None:
@@ -329,26 +221,19 @@ def test_an_object_that_is_huge_on_paper(door):
 
 
 def test_scribbling_during_inference_changes_only_the_scribblers_result(door):
+    chance = random.Random(4)
     with lent(door, SIZE) as made:
-        ended = threading.Event()
 
         def scribble():
-            chance = random.Random(4)
-            while not ended.is_set():
-                # No number whose double overflows: that would be the model's own trouble.
-                made.write(bytes([chance.randrange(64)]) * (SIZE // 4), chance.randrange(4) * (SIZE // 4))
+            # No number whose double overflows: that would be the model's own trouble.
+            made.write(bytes([chance.randrange(64)]) * (SIZE // 4), chance.randrange(4) * (SIZE // 4))
 
-        scribbling = threading.Thread(target=scribble)
-        scribbling.start()
-        try:
+        with Meanwhile(scribble):
             for _ in range(50):
                 through(door, made, made)
                 inputs = [Given(f"INPUT{n}", "INT32", [1, 16], region=(made.name, 64, n * 64)) for n in range(2)]
                 door.infer("simple", inputs, [Asked("OUTPUT0", (made.name, 64, 128)), Asked("OUTPUT1")])
             through(door, made, made, model="delayed")
-        finally:
-            ended.set()
-            scribbling.join()
 
 
 @again_if_too_late
@@ -368,8 +253,6 @@ def test_what_is_written_after_sending_is_what_the_model_reads(victim, door):
 
 # ---------------------------------------------------------------------------------------------- strings
 
-LIES = [5, 60, SIZE, 2**31 - 1, 2**31, 2**32 - 8, 2**32 - 1]
-
 
 @pytest.mark.parametrize("length", LIES)
 def test_a_string_that_claims_more_than_there_is(door, length):
@@ -382,28 +265,20 @@ def test_a_string_that_claims_more_than_there_is(door, length):
 
 def test_string_lengths_that_change_all_the_time(door):
     """An answer is right, refused, or strings that lie within the region; never a byte from elsewhere."""
-    count = 64
+    count, chance = 64, random.Random(5)
     with lent(door, PAGE, (struct.pack("<I", 4) + b"abcd") * count) as made:
-        ended = threading.Event()
 
         def lie():
-            chance = random.Random(5)
-            while not ended.is_set():
-                at = 8 * chance.randrange(count)
-                made.write(struct.pack("<I", chance.choice([0, 3, 5, 12, *LIES])), at)
-                made.write(struct.pack("<I", 4), at)
+            at = 8 * chance.randrange(count)
+            made.write(struct.pack("<I", chance.choice([0, 3, 5, 12, *LIES])), at)
+            made.write(struct.pack("<I", 4), at)
 
-        lying = threading.Thread(target=lie)
-        lying.start()
-        try:
+        with Meanwhile(lie):
             for _ in range(300):
                 with contextlib.suppress(Refused):
                     given = Given("INPUT0", "BYTES", [count], region=(made.name, 8 * count, 0))
                     raw = door.infer("identity_bytes", [given]).outputs["OUTPUT0"].raw
                     assert len(raw) == 8 * count and set(raw[4::8]) <= set(b"abcd")
-        finally:
-            ended.set()
-            lying.join()
 
 
 def test_strings_in_a_region_that_shrank(door):

@@ -19,10 +19,10 @@ import python_catalogue
 import servers
 from doors import Asked, Given, Refused, fp32, open_door, refuses
 from house import RESIDENT_SLACK, onnxruntime_library
+from misdeeds import punch_hole
 from packets import open_session
 from python_house import this_python_first
 from regions import fresh_name
-from test_regions import punch_hole
 from witness import any_door, comes_to, descriptors, falls_to, left_alone, mapped_objects, resident, settled
 
 PAGE = os.sysconf("SC_PAGESIZE")
