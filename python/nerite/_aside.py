@@ -10,7 +10,7 @@ import asyncio
 from functools import partial
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
-from nerite._buffers import ManagedOutput
+from nerite._buffers import wants_place
 from nerite._managed import Flight, ManagedClient
 from nerite._session import server_id_among
 
@@ -51,7 +51,7 @@ class AsideClient(ManagedClient):
         return self._server_id
 
     def _at_hand(self, outputs: Optional[Sequence[Any]]) -> bool:
-        sizes = [one.byte_size() for one in outputs or () if isinstance(one, ManagedOutput) and not one.has_region()]
+        sizes = [one.byte_size() for one in outputs or () if wants_place(one)]
         return not sizes or self._lender().is_at_hand(sizes)
 
     async def _flight_aside(self, inputs: Any, outputs: Optional[Sequence[Any]]) -> Flight:

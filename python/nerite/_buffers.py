@@ -274,3 +274,8 @@ class ManagedOutput:
     def _placed_by_server(self, key: str) -> Any:
         """A requested output of tritonclient's kind, to be written to a lease of the session of that key."""
         raise NotImplementedError
+
+
+def wants_place(output: Any) -> bool:
+    """Whether a request has to find a place for the output: it is of our kind, and the program named no region for it."""
+    return isinstance(output, ManagedOutput) and not output.has_region()

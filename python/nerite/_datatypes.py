@@ -69,20 +69,18 @@ def fixed_byte_size(shape: Sequence[int], datatype: str) -> Optional[int]:
     """The tensor's size in bytes; None where the shape does not tell (BYTES, a dimension of -1)."""
     if datatype == "BYTES" or any(dim < 0 for dim in shape):
         return None
-    byte_size = element_count(shape) * ELEMENT_BYTES[datatype]
-    if byte_size > TENSOR_BYTES_MAX:
-        raise InferenceServerException(
-            f"a tensor {list(shape)} of {datatype} takes {byte_size} bytes, no memory has more than {TENSOR_BYTES_MAX}"
-        )
-    return byte_size
+    return _addressable(element_count(shape) * ELEMENT_BYTES[datatype], shape, datatype, "")
 
 
 def empty_byte_size(shape: Sequence[int]) -> int:
     """What a BYTES tensor of empty elements takes: a length for each."""
-    byte_size = LENGTH_BYTES * element_count(shape)
+    return _addressable(LENGTH_BYTES * element_count(shape), shape, "BYTES", " and more")
+
+
+def _addressable(byte_size: int, shape: Sequence[int], datatype: str, more: str) -> int:
     if byte_size > TENSOR_BYTES_MAX:
         raise InferenceServerException(
-            f"a tensor {list(shape)} of BYTES takes {byte_size} bytes and more, no memory has more than {TENSOR_BYTES_MAX}"
+            f"a tensor {list(shape)} of {datatype} takes {byte_size} bytes{more}, no memory has more than {TENSOR_BYTES_MAX}"
         )
     return byte_size
 

@@ -13,7 +13,7 @@ import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from nerite import _buffers
-from nerite._buffers import ManagedInput, ManagedOutput, TensorBuffer
+from nerite._buffers import ManagedInput, ManagedOutput, TensorBuffer, wants_place
 from nerite._datatypes import BytesLike
 from nerite._pool import Block, Pool
 from nerite._session import ANSWER_S, Holding, LeaseTransport, Session, default_path, server_id_among
@@ -283,12 +283,12 @@ class Flight:
         self.outputs = outputs
         if outputs is not None and any(isinstance(one, ManagedOutput) for one in outputs):
             check_names(outputs)
-            self.outputs = [self._place(one) if isinstance(one, ManagedOutput) else one for one in outputs]
+            self.outputs = [self._place(one) if wants_place(one) else one for one in outputs]
 
     def _place(self, output: Any) -> Any:
         byte_size = output.byte_size()
-        if byte_size == 0 or output.has_region():
-            # There is nothing to write, or a place for it.
+        if byte_size == 0:
+            # There is nothing to write.
             return output
         if byte_size is None:
             self.placing = placing_for(self._buffers, self.placing)

@@ -319,8 +319,9 @@ fn answer_of(mut said: Value) -> Result<Answer, Silence> {
 fn keep(side: &Side, planned: &[Planned], said: &Value) {
     side.let_go(numbers(said.get("let_go")));
     for segment in numbers(said.get("held")) {
-        let block = planned.iter().flat_map(Planned::blocks).find(|block| block.segment() == segment);
-        side.keep(block.cloned().into_iter());
+        if let Some(block) = planned.iter().flat_map(Planned::blocks).find(|block| block.segment() == segment) {
+            side.keep(block.clone());
+        }
     }
 }
 

@@ -63,9 +63,9 @@ impl Side {
         self.cancels().clear();
     }
 
-    /// The model keeps arrays on these.
-    pub(crate) fn keep(&self, blocks: impl Iterator<Item = Block>) {
-        self.kept().extend(blocks.map(|block| (block.segment(), block)));
+    /// The model keeps arrays on this memory.
+    pub(crate) fn keep(&self, block: Block) {
+        self.kept().insert(block.segment(), block);
     }
 
     /// It keeps none on these any more. Returns those that were kept.
@@ -297,7 +297,7 @@ mod tests {
         keeper.hear(Arc::clone(&side), None).unwrap();
         let block = blocks.take(100).unwrap();
         let number = block.segment();
-        side.keep(std::iter::once(block));
+        side.keep(block);
         assert_ne!(blocks.take(100).unwrap().segment(), number);
         for expect in [format!("[{number}]"), "[]".to_owned()] {
             theirs.send(&format!(r#"{{"let_go":[{},{number}]}}"#, number + 1000), &[]).unwrap();

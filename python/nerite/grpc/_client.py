@@ -9,7 +9,7 @@ import tritonclient.grpc as origin
 from tritonclient.utils import InferenceServerException
 
 from nerite import _managed, _names
-from nerite._buffers import ManagedOutput
+from nerite._buffers import wants_place
 from nerite._managed import Buffers, Flight, ManagedClient, Placing, placing_for
 from nerite._transports import GOODBYE_S
 from nerite.grpc._tensors import InferResult
@@ -54,16 +54,14 @@ class Stream:
         if any(block is not None for block in flight.inputs):
             with self._lock:
                 self._flights.setdefault(request_id, []).append(flight)
-        if outputs is None or not any(isinstance(one, ManagedOutput) and not one.has_region() for one in outputs):
+        if outputs is None or not any(wants_place(one) for one in outputs):
             return outputs
         placing = placing_for(self._buffers, self._placings[-1] if self._placings else None)
         if placing is None:
             return outputs
         if placing not in self._placings:
             self._placings.append(placing)
-        return [
-            one._placed_for(placing) if isinstance(one, ManagedOutput) and not one.has_region() else one for one in outputs
-        ]
+        return [one._placed_for(placing) if wants_place(one) else one for one in outputs]
 
     def is_missing(self, result: Any) -> bool:
         """Whether the response names leases that must be fetched, which waits for the server."""

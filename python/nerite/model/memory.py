@@ -137,9 +137,9 @@ class Memory:
         inputs = list(inputs)
         in_use = {one for one in (*inputs, *outputs) if one in self._bases and one not in self._held and self._in_use(one)}
         fresh = [one for one in in_use if one not in self._regions]
-        keeps_region = len(fresh) < len(in_use) and any(one in in_use and one in self._regions for one in inputs)
+        keeps_region = any(one in self._regions for one in in_use.intersection(inputs))
         self._held.update(fresh)
-        let_go = self.let_go() if self._held else []
+        let_go = self.let_go()
         self.given_back(let_go)
         return fresh, let_go, keeps_region
 
