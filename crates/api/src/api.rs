@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nerite_engine::Engine;
-use nerite_request::Status;
+use nerite_request::{Peer, Status};
 use nerite_shm::{LeaseLimits, Pools, Registry, random_bits};
 use nerite_wire::prometheus::HostMetrics;
 use regex::Regex;
@@ -13,9 +13,9 @@ use crate::access::{self, Category, Protocol, Restriction};
 use crate::logging::LogSwitches;
 use crate::trace::Trace;
 
-/// The server as its clients see it. Cheap to clone.
+/// The server as one of its clients sees it. Cheap to clone.
 #[derive(Clone)]
-pub struct Api(pub(crate) Arc<Inner>);
+pub struct Api(pub(crate) Arc<Inner>, Peer);
 
 pub(crate) struct Inner {
     /// 32 hexadecimal digits that no other server process has.
@@ -74,7 +74,19 @@ impl Api {
         // Without randomness the server has no identity, and says so by naming none.
         let server_id = random_bits().map(|bits| format!("{bits:032x}")).unwrap_or_default();
         let under_way = Arc::default();
-        Api(Arc::new(Inner { server_id, engine, regions, pools, log, trace, options, stopping, under_way, host }))
+        let inner = Inner { server_id, engine, regions, pools, log, trace, options, stopping, under_way, host };
+        Api(Arc::new(inner), Peer::own())
+    }
+
+    /// The same server as `peer` sees it. A front end makes one for each connection; until then the peer is the user who runs
+    /// the server.
+    pub fn for_peer(&self, peer: Peer) -> Api {
+        Api(Arc::clone(&self.0), peer)
+    }
+
+    /// The client who makes the calls.
+    pub fn peer(&self) -> &Peer {
+        &self.1
     }
 
     /// This server process, as its metadata and its sessions name it; empty if it could not be told apart from others.

@@ -10,14 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nerite_api::Api;
-use nerite_listen::{ACCEPT_PAUSE, Connection, Listener};
+use nerite_listen::{ACCEPT_PAUSE, Listener, Stream};
+use nerite_request::Peer;
 use tokio::sync::watch;
 
 use local::Local;
 
 use crate::options::Options;
 
-/// What all connections share.
+/// What the calls of one connection need. All but the API is the same for all connections.
+#[derive(Clone)]
 pub(crate) struct Front {
     pub(crate) api: Api,
     pub(crate) options: Options,
@@ -26,6 +28,11 @@ pub(crate) struct Front {
 }
 
 impl Front {
+    /// The same for a connection whose client is `peer`.
+    fn for_peer(&self, peer: Peer) -> Arc<Front> {
+        Arc::new(Front { api: self.api.for_peer(peer), ..self.clone() })
+    }
+
     /// Ready when the server is asked to stop.
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut stop = self.stop.clone();
@@ -99,19 +106,20 @@ async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>
             () = &mut stop => return,
             connection = listener.accept() => connection,
         };
-        let (front, open) = (Arc::clone(&front), open.clone());
-        match (connection, front.options.tls.clone()) {
-            (Ok(Connection::Tcp(stream)), None) => drop(tokio::spawn(connection::serve(stream, front, open))),
-            (Ok(Connection::Tcp(stream)), Some(tls)) => {
-                tokio::spawn(connection::serve_secured(stream, tls, front, open));
-            }
-            (Ok(Connection::Unix(stream)), _) => {
-                tokio::spawn(connection::serve(Local::new(stream), front, open));
-            }
-            (Err(fault), _) => {
+        match connection {
+            Ok(connection) => begin(connection.stream, front.for_peer(connection.peer), open.clone()),
+            Err(fault) => {
                 log::warn!("failed to accept a gRPC connection: {fault}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+}
+
+fn begin(stream: Stream, front: Arc<Front>, open: watch::Receiver<()>) {
+    match (stream, front.options.tls.clone()) {
+        (Stream::Tcp(stream), None) => drop(tokio::spawn(connection::serve(stream, front, open))),
+        (Stream::Tcp(stream), Some(tls)) => drop(tokio::spawn(connection::serve_secured(stream, tls, front, open))),
+        (Stream::Unix(stream), _) => drop(tokio::spawn(connection::serve(Local::new(stream), front, open))),
     }
 }

@@ -13,7 +13,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nerite_api::Api;
-use nerite_listen::{ACCEPT_PAUSE, Connection, Listener, Wary};
+use nerite_listen::{ACCEPT_PAUSE, Listener, Stream, Wary};
+use nerite_request::Peer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 
@@ -26,11 +27,18 @@ pub struct Handle(Arc<House>);
 
 /// Whoever answers requests: the API, or what a test puts in its place.
 pub(crate) trait Answers: Send + Sync + 'static {
+    /// Whoever answers the requests of one connection, whose client is `peer`.
+    fn for_peer(self: &Arc<Self>, peer: Peer) -> Arc<Self>;
+
     /// Answers one request. The future is dropped when the client goes away.
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Outgoing>> + Send;
 }
 
 impl Answers for Api {
+    fn for_peer(self: &Arc<Self>, peer: Peer) -> Arc<Self> {
+        Arc::new(Api::for_peer(self, peer))
+    }
+
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Outgoing>> + Send {
         dispatch(self, request)
     }
@@ -120,12 +128,15 @@ async fn accept(listener: Listener, answers: Arc<impl Answers>, open: Open) {
             _ = stop.wait_for(|stop| *stop) => return,
             connection = listener.accept() => connection,
         };
-        let (answers, share) = (Arc::clone(&answers), Open::new(&open.house, 1));
         match connection {
-            Ok(Connection::Tcp(stream)) => drop(tokio::spawn(converse(stream, answers, share))),
-            Ok(Connection::Unix(stream)) => drop(tokio::spawn(converse(stream, answers, share))),
+            Ok(connection) => {
+                let (answers, share) = (answers.for_peer(connection.peer), Open::new(&open.house, 1));
+                match connection.stream {
+                    Stream::Tcp(stream) => drop(tokio::spawn(converse(stream, answers, share))),
+                    Stream::Unix(stream) => drop(tokio::spawn(converse(stream, answers, share))),
+                }
+            }
             Err(error) => {
-                drop(share);
                 log::warn!("cannot accept an HTTP connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }

@@ -3,6 +3,8 @@
 //! TCP ports and Unix sockets, bound alike for every front end. What is spoken over them is the front end's affair.
 #![forbid(unsafe_code)]
 
+mod peer;
+mod sock_diag;
 mod wary;
 
 use std::io;
@@ -12,6 +14,7 @@ use std::os::unix::net;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nerite_request::Peer;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
 
 pub use wary::Wary;
@@ -66,9 +69,18 @@ enum Socket {
     Unix(UnixListener, PathBuf),
 }
 
-/// What a listener hears.
+/// A connection, and who is at its other end.
 #[derive(Debug)]
-pub enum Connection {
+pub struct Connection {
+    /// What the bytes come by.
+    pub stream: Stream,
+    /// The client, as the kernel names it.
+    pub peer: Peer,
+}
+
+/// What the bytes of a connection come by.
+#[derive(Debug)]
+pub enum Stream {
     /// Over TCP; small answers do not wait for the acknowledgement of the ones before.
     Tcp(TcpStream),
     /// Over a Unix socket.
@@ -88,12 +100,17 @@ impl Listener {
     pub async fn accept(&self) -> io::Result<Connection> {
         match &self.0 {
             Socket::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, address) = listener.accept().await?;
                 // Refused only for a connection that is gone already, which shows soon enough.
                 let _ = stream.set_nodelay(true);
-                Ok(Connection::Tcp(stream))
+                let peer = peer::of_tcp(&stream, address);
+                Ok(Connection { stream: Stream::Tcp(stream), peer })
             }
-            Socket::Unix(listener, _) => Ok(Connection::Unix(listener.accept().await?.0)),
+            Socket::Unix(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                let peer = peer::of_unix(&stream);
+                Ok(Connection { stream: Stream::Unix(stream), peer })
+            }
         }
     }
 }
@@ -171,7 +188,9 @@ mod tests {
         let error = bind(&local(address.port())).unwrap_err();
         assert_eq!(error.to_string(), format!("Socket '{address}' already in use "));
         let (heard, _client) = tokio::join!(first.accept(), TcpStream::connect(address));
-        assert!(matches!(heard.unwrap(), Connection::Tcp(stream) if stream.nodelay().unwrap()));
+        let heard = heard.unwrap();
+        assert!(matches!(heard.stream, Stream::Tcp(stream) if stream.nodelay().unwrap()));
+        assert_eq!(heard.peer, Peer::own());
     }
 
     #[tokio::test]
@@ -182,7 +201,9 @@ mod tests {
         let listener = bind(&Endpoint::Unix(path.clone())).unwrap();
         assert!(matches!(bind(&Endpoint::Unix(path.clone())), Err(BindError::InUse(_))));
         let (heard, _client) = tokio::join!(listener.accept(), UnixStream::connect(&path));
-        assert!(matches!(heard.unwrap(), Connection::Unix(_)));
+        let heard = heard.unwrap();
+        assert!(matches!(heard.stream, Stream::Unix(_)));
+        assert_eq!(heard.peer, Peer::own());
         drop(listener);
         assert!(!path.exists());
     }

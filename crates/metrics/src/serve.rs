@@ -8,7 +8,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nerite_api::Api;
-use nerite_listen::{ACCEPT_PAUSE, Connection, Listener};
+use nerite_listen::{ACCEPT_PAUSE, Listener, Stream};
 use nerite_wire::prometheus::write_metrics;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
@@ -48,8 +48,13 @@ async fn accept(api: Api, listener: Listener, stop: watch::Receiver<bool>) {
             outcome = listener.accept() => outcome,
         };
         match outcome {
-            Ok(Connection::Tcp(stream)) => drop(tokio::spawn(converse(api.clone(), stream, stop.clone()))),
-            Ok(Connection::Unix(stream)) => drop(tokio::spawn(converse(api.clone(), stream, stop.clone()))),
+            Ok(connection) => {
+                let api = api.for_peer(connection.peer);
+                match connection.stream {
+                    Stream::Tcp(stream) => drop(tokio::spawn(converse(api, stream, stop.clone()))),
+                    Stream::Unix(stream) => drop(tokio::spawn(converse(api, stream, stop.clone()))),
+                }
+            }
             Err(error) => {
                 log::warn!("cannot accept a metrics connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;

@@ -15,6 +15,7 @@ mod cancel;
 pub mod inspect;
 mod lent;
 mod parameter;
+mod peer;
 mod reply;
 pub mod report;
 #[allow(clippy::module_inception)]
@@ -27,6 +28,7 @@ pub use ask::{Ask, AskInput, AskOutput, RegionRef, Sequence, SequenceId, Source}
 pub use cancel::Cancel;
 pub use lent::{Lent, SessionRef};
 pub use parameter::{Parameter, Parameters};
+pub use peer::Peer;
 pub use reply::Reply;
 pub use request::{Request, Wanted};
 pub use response::{Output, Response};

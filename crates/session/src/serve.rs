@@ -105,7 +105,8 @@ async fn accept(api: Api, options: Options, listener: Listener, mut stopped: Sto
                 continue;
             }
         };
-        let session = Session::new(api.clone(), server.clone(), socket, place);
+        let api = api.for_peer(nerite_request::Peer::User { uid: place.uid() });
+        let session = Session::new(api, server.clone(), socket, place);
         let (stopped, open) = (stopped.clone(), open.clone());
         tokio::spawn(async move {
             let end = session.run(stopped).await;

@@ -26,6 +26,10 @@ struct Echo {
 }
 
 impl Answers for Echo {
+    fn for_peer(self: &Arc<Self>, _: Peer) -> Arc<Self> {
+        Arc::clone(self)
+    }
+
     async fn answer(&self, request: Request<Incoming>) -> Response<Outgoing> {
         match request.uri().path() {
             "/slow" => {

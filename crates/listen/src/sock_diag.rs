@@ -1,0 +1,132 @@
+//! Which user has the socket at the other end of a TCP connection of this host?
+//!
+//! The kernel answers over netlink (`sock_diag(7)`): one exact lookup in its table of connections, no list of sockets. The
+//! answer covers the network namespace of this process only.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
+
+/// `SOCK_DIAG_BY_FAMILY`, the type of both messages.
+const BY_FAMILY: u16 = 20;
+/// `NLM_F_REQUEST`.
+const REQUEST: u16 = 1;
+/// `IPPROTO_TCP`.
+const TCP: u8 = 6;
+/// `TCP_LISTEN`: the kernel falls back to a listening socket of the same port.
+const LISTENING: u8 = 10;
+/// Bytes of `struct nlmsghdr`, and of `struct inet_diag_req_v2` behind it.
+const HEADER: usize = 16;
+const REQUEST_BYTES: usize = HEADER + 56;
+/// Bytes of `struct nlmsghdr` and `struct inet_diag_msg`.
+const ANSWER_BYTES: usize = HEADER + 72;
+/// Where `struct inet_diag_sockid` begins, in requests and in answers.
+const REQUEST_ID: usize = HEADER + 8;
+const ANSWER_ID: usize = HEADER + 4;
+/// Bytes of the two ports and two addresses, which come first in `struct inet_diag_sockid`.
+const ID_BYTES: usize = 36;
+/// Where the user and the inode stand in an answer.
+const ANSWER_UID: usize = ANSWER_ID + 48 + 12;
+const ANSWER_INODE: usize = ANSWER_UID + 4;
+
+/// The effective user who made the socket of `client`, as connected to `server`. `None` where no such socket is open in this
+/// network namespace, or where the kernel does not say.
+pub fn user_of(client: SocketAddr, server: SocketAddr) -> Option<u32> {
+    let request = request(client, server)?;
+    let mut answer = [0; ANSWER_BYTES];
+    ask(&request, &mut answer).ok()?;
+    read(&answer, &request[REQUEST_ID..][..ID_BYTES])
+}
+
+fn ask(request: &[u8], answer: &mut [u8]) -> io::Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG))?;
+    sendto(&socket, request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    // The kernel answers within the call above, so there is nothing to wait for.
+    recv(&socket, answer, RecvFlags::DONTWAIT)?;
+    Ok(())
+}
+
+/// The bytes of a request for one socket; `None` if the addresses are of two families.
+fn request(client: SocketAddr, server: SocketAddr) -> Option<[u8; REQUEST_BYTES]> {
+    let family = if client.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    if client.is_ipv4() != server.is_ipv4() {
+        return None;
+    }
+    let mut bytes = [0; REQUEST_BYTES];
+    bytes[..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
+    bytes[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
+    bytes[HEADER] = family.as_raw() as u8;
+    bytes[HEADER + 1] = TCP;
+    // All states.
+    bytes[HEADER + 4..HEADER + 8].copy_from_slice(&u32::MAX.to_ne_bytes());
+    let id = &mut bytes[REQUEST_ID..];
+    id[..2].copy_from_slice(&client.port().to_be_bytes());
+    id[2..4].copy_from_slice(&server.port().to_be_bytes());
+    write_address(&mut id[4..20], client.ip());
+    write_address(&mut id[20..36], server.ip());
+    let interface = if let SocketAddr::V6(client) = client { client.scope_id() } else { 0 };
+    id[36..40].copy_from_slice(&interface.to_ne_bytes());
+    // No cookie: the connection is named by its addresses alone.
+    id[40..48].fill(0xff);
+    Some(bytes)
+}
+
+fn write_address(to: &mut [u8], address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => to[..4].copy_from_slice(&address.octets()),
+        IpAddr::V6(address) => to.copy_from_slice(&address.octets()),
+    }
+}
+
+/// The user in an answer about the socket `id`.
+fn read(answer: &[u8; ANSWER_BYTES], id: &[u8]) -> Option<u32> {
+    let number = |at: usize| answer[at..].first_chunk().copied().map(u32::from_ne_bytes);
+    let kind = u16::from_ne_bytes([answer[4], answer[5]]);
+    let state = answer[HEADER + 1];
+    // A socket that its process closed has no inode, and user 0 whoever made it.
+    let is_open = state != LISTENING && number(ANSWER_INODE)? != 0;
+    let is_same = &answer[ANSWER_ID..][..ID_BYTES] == id;
+    if kind == BY_FAMILY && is_open && is_same { number(ANSWER_UID) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 40_000);
+    const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8000);
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut [u8; ANSWER_BYTES]), expect: Option<u32>) {
+        let request = request(CLIENT, SERVER).expect("both are of one family");
+        let id = &request[REQUEST_ID..][..ID_BYTES];
+        let mut answer = [0; ANSWER_BYTES];
+        answer[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
+        answer[HEADER + 1] = 1;
+        answer[ANSWER_ID..][..ID_BYTES].copy_from_slice(id);
+        answer[ANSWER_UID..][..4].copy_from_slice(&1000u32.to_ne_bytes());
+        answer[ANSWER_INODE..][..4].copy_from_slice(&7u32.to_ne_bytes());
+        change(&mut answer);
+        assert_eq!(read(&answer, id), expect);
+    }
+
+    #[test]
+    fn only_an_open_connection_of_those_addresses_tells_its_user() {
+        check(|_| (), Some(1000));
+        check(|answer| answer[4..6].copy_from_slice(&2u16.to_ne_bytes()), None);
+        check(|answer| answer[HEADER + 1] = LISTENING, None);
+        check(|answer| answer[ANSWER_INODE..][..4].fill(0), None);
+        check(|answer| answer[ANSWER_ID] ^= 1, None);
+        check(|answer| answer[ANSWER_ID + ID_BYTES - 1] ^= 1, None);
+    }
+
+    #[test]
+    fn a_socket_that_is_not_there_has_no_user() {
+        assert_eq!(user_of(SocketAddr::new(CLIENT.ip(), 1), SocketAddr::new(SERVER.ip(), 2)), None);
+        assert_eq!(user_of(CLIENT, "[::1]:8000".parse().expect("an address")), None);
+    }
+}
