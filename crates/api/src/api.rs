@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use nerite_engine::Engine;
 use nerite_request::{Peer, Status};
-use nerite_shm::{LeaseLimits, Pools, Registry, random_bits};
+use nerite_shm::{LeaseLimits, Pools, Registries, random_bits};
 use nerite_wire::prometheus::HostMetrics;
 use regex::Regex;
 
 use crate::access::{self, Category, Protocol, Restriction};
 use crate::logging::LogSwitches;
+use crate::owners::RegionRules;
 use crate::trace::Trace;
 
 /// The server as one of its clients sees it. Cheap to clone.
@@ -21,7 +22,7 @@ pub(crate) struct Inner {
     /// 32 hexadecimal digits that no other server process has.
     pub server_id: String,
     pub engine: Arc<Engine>,
-    pub regions: Arc<Registry>,
+    pub regions: Registries<Peer>,
     pub pools: Arc<Pools>,
     pub log: Arc<LogSwitches>,
     pub trace: Mutex<Trace>,
@@ -40,6 +41,8 @@ pub struct Options {
     pub version: String,
     /// Calls that want a header.
     pub restrictions: Vec<Restriction>,
+    /// Whose regions a client reaches, and which objects it may name.
+    pub regions: RegionRules,
     /// HTTP headers that become parameters of a request.
     pub http_forward: Option<Regex>,
     /// gRPC metadata that become parameters of a request.
@@ -58,14 +61,14 @@ const RESERVED_HEADERS: [&str; 7] =
 
 impl Api {
     /// The calls over this engine, these regions and these log switches.
-    pub fn new(engine: Arc<Engine>, regions: Arc<Registry>, log: Arc<LogSwitches>, options: Options) -> Api {
+    pub fn new(engine: Arc<Engine>, regions: Registries<Peer>, log: Arc<LogSwitches>, options: Options) -> Api {
         Api::with_pools(engine, regions, Pools::new(LeaseLimits::default()), log, options)
     }
 
     /// As [`Api::new`], lending from these pools.
     pub fn with_pools(
         engine: Arc<Engine>,
-        regions: Arc<Registry>,
+        regions: Registries<Peer>,
         pools: Arc<Pools>,
         log: Arc<LogSwitches>,
         options: Options,

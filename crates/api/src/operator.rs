@@ -52,15 +52,35 @@ impl Api {
 }
 
 impl Operator {
-    /// Up to `count` regions whose names follow `after`, by name: those of a session, or the common ones.
+    /// Up to `count` regions whose names follow `after`, by name: those of a session, or those of all users and addresses. All
+    /// of one name are on one page.
     pub fn regions(&self, of: Option<&Scope>, after: Option<&str>, count: usize) -> Vec<RegionView> {
-        let Some(regions) = self.registry(of) else { return Vec::new() };
-        regions.inspect(after, count).into_iter().map(region_view).collect()
+        let Some(scope) = of else { return self.common_regions(after, count) };
+        let Some(regions) = scope.registry() else { return Vec::new() };
+        regions.inspect(after, count).into_iter().map(|state| region_view(state, "")).collect()
     }
 
-    /// The region of that name: a session's own, or the common one.
+    fn common_regions(&self, after: Option<&str>, count: usize) -> Vec<RegionView> {
+        let view = |owner: String| move |state| region_view(state, &owner);
+        let regions = &self.0.0.regions;
+        let mut found: Vec<_> = regions.operator().inspect(after, count).into_iter().map(view(String::new())).collect();
+        for (owner, registry) in &*regions.owned() {
+            found.extend(registry.inspect(after, count).into_iter().map(view(owner.to_string())));
+        }
+        // Stable, so that the operator's come first among those of one name.
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        let end = found.get(count).map_or(found.len(), |beyond| {
+            let last = found.partition_point(|view| view.name < beyond.name);
+            // The page ends before the name that would be cut, unless all of it is that name.
+            if last > 0 { last } else { found.partition_point(|view| view.name <= beyond.name) }
+        });
+        found.truncate(end);
+        found
+    }
+
+    /// The region of that name: a session's own, or the first of those that the operator reaches.
     pub fn region(&self, of: Option<&Scope>, name: &str) -> Option<RegionView> {
-        self.registry(of)?.inspect_one(name).map(region_view)
+        self.with_registry(of, name, |regions, owner| Some(region_view(regions.inspect_one(name)?, owner)))?
     }
 
     /// What is lent, by size.
@@ -100,35 +120,43 @@ impl Operator {
     /// Ends the registration of one region. Requests in flight keep its memory.
     pub fn drop_region(&self, of: Option<&Scope>, name: &str) -> Result<Dropped, Status> {
         let unknown = || Status::not_found(format!("no region '{name}' is registered"));
-        let regions = self.registry(of).ok_or_else(unknown)?;
-        let found = regions.inspect_one(name).filter(|found| found.registered).ok_or_else(unknown)?;
-        match found.record.kind() {
-            Kind::System => regions.unregister_system(name),
-            Kind::Cuda => regions.unregister_cuda(name),
-        }
-        .map_err(of_shm)?;
-        Ok(Dropped { count: 1, in_use: u64::from(found.users > 0) })
+        let dropped = self.with_registry(of, name, |regions, _| {
+            let found = regions.inspect_one(name).filter(|found| found.registered).ok_or_else(unknown)?;
+            match found.record.kind() {
+                Kind::System => regions.unregister_system(name),
+                Kind::Cuda => regions.unregister_cuda(name),
+            }
+            .map_err(of_shm)?;
+            Ok(Dropped { count: 1, in_use: u64::from(found.users > 0) })
+        });
+        dropped.unwrap_or_else(|| Err(unknown()))
     }
 
-    /// Ends the registrations of all common regions.
+    /// Ends the registrations of the regions of all users and addresses.
     pub fn drop_all_regions(&self) -> Result<Dropped, Status> {
         let (regions, before) = (&self.0.0.regions, self.0.0.regions.counts().registered);
-        regions.unregister_all_system().map_err(of_shm)?;
-        regions.unregister_all_cuda().map_err(of_shm)?;
+        regions.unregister_all().map_err(of_shm)?;
         let after = regions.counts();
         let in_use = after.mapped.saturating_sub(after.registered);
         Ok(Dropped { count: before.saturating_sub(after.registered), in_use })
     }
 
-    fn registry<'a>(&'a self, of: Option<&'a Scope>) -> Option<&'a Registry> {
-        match of {
-            Some(scope) => scope.registry(),
-            None => Some(&self.0.0.regions),
+    /// Asks the registry that has a region of that name, and tells whose it is (empty: the operator's, or the session's).
+    fn with_registry<T>(&self, of: Option<&Scope>, name: &str, ask: impl FnOnce(&Registry, &str) -> T) -> Option<T> {
+        let regions = &self.0.0.regions;
+        if let Some(scope) = of {
+            return scope.registry().map(|own| ask(own, ""));
         }
+        if regions.operator().inspect_one(name).is_some() {
+            return Some(ask(regions.operator(), ""));
+        }
+        let owned = regions.owned();
+        let (owner, found) = owned.iter().find(|(_, registry)| registry.inspect_one(name).is_some())?;
+        Some(ask(found, &owner.to_string()))
     }
 }
 
-fn region_view(state: RegionState) -> RegionView {
+fn region_view(state: RegionState, owner: &str) -> RegionView {
     let RegionState { record, registered, users, lost_at, object_bytes, object_now } = state;
     let origin = match &record.origin {
         Origin::System { key, offset } => RegionOrigin::System { key: shown(key), offset: *offset },
@@ -146,6 +174,7 @@ fn region_view(state: RegionState) -> RegionView {
         origin,
         byte_size,
         session: 0,
+        owner: owner.to_owned(),
         registered,
         users: users as u64,
         lost_at,

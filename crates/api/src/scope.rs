@@ -1,8 +1,8 @@
 //! Whose names does a request mean?
 //!
 //! ```text
-//!   HTTP, gRPC:  lease names (whoever knows one may use it), then the one namespace that Triton's clients share
-//!   a session:   its own leases, leases of others by name, its own regions, then that shared namespace
+//!   HTTP, gRPC:  lease names (whoever knows one may use it), then the regions of the client's user (see `owners`)
+//!   a session:   its own leases, leases of others by name, its own regions, then those of its user
 //! ```
 //!
 //! What a session registers is its own: nobody else can name it, list it or unregister it, and it goes with the session.
@@ -63,7 +63,7 @@ impl Api {
 
     /// The names that HTTP and gRPC requests mean.
     pub(crate) fn global(&self) -> Global<'_> {
-        Global { regions: &self.0.regions, pools: &self.0.pools }
+        Global { api: self }
     }
 }
 
@@ -120,7 +120,8 @@ impl Scope {
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), Status> {
         self.api.check_running()?;
         self.api.check_client_shm()?;
-        self.own_regions().register_system(name, key, offset, byte_size).map_err(of_shm)
+        let rights = self.api.rights(key);
+        self.own_regions().register_system_as(&rights, name, key, offset, byte_size).map_err(of_shm)
     }
 
     /// Unregisters one of the session's regions, or (empty name) all. Those of others are not touched.
@@ -215,24 +216,25 @@ impl Regions for Scope {
     }
 }
 
-/// The names that everybody shares.
+/// The names that HTTP and gRPC requests of one client mean.
 pub(crate) struct Global<'a> {
-    regions: &'a Registry,
-    pools: &'a Pools,
+    api: &'a Api,
 }
 
 impl Regions for Global<'_> {
     fn buffer(&self, region: &RegionRef) -> Result<Buffer, Status> {
-        match self.pools.find(&region.name) {
+        let RegionRef { name, offset, byte_size } = region;
+        match self.api.0.pools.find(name) {
             Some(lease) => lease_buffer(&lease, region),
-            None => self.regions.buffer(region),
+            None => self.api.in_regions(|regions| Ok(regions.locate(name, *offset, *byte_size)?.into_buffer())),
         }
     }
 
     fn slot(&self, region: &RegionRef) -> Result<Slot, Status> {
-        match self.pools.find(&region.name) {
+        let RegionRef { name, offset, byte_size } = region;
+        match self.api.0.pools.find(name) {
             Some(lease) => lease_slot(&lease, region),
-            None => self.regions.slot(region),
+            None => self.api.in_regions(|regions| Ok(regions.locate(name, *offset, *byte_size)?.into_slot())),
         }
     }
 }

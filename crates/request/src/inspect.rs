@@ -9,8 +9,10 @@ pub struct RegionView {
     pub origin: RegionOrigin,
     /// Bytes.
     pub byte_size: u64,
-    /// The session that it belongs to; 0 for the names that HTTP and gRPC clients share.
+    /// The session that it belongs to; 0 for those registered over HTTP and gRPC.
     pub session: u64,
+    /// The user or address that it belongs to, in words; empty for the operator's and for those of sessions.
+    pub owner: String,
     /// Whether it is registered; if not, it waits for the last request that uses it.
     pub registered: bool,
     /// Tensors of requests that hold it now.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::OnceLock;
 
 /// The client of a connection, as the kernel names it. Nothing in it is the client's own word.
 ///
@@ -41,9 +42,10 @@ impl Peer {
     }
 }
 
-/// The effective user id of this process.
+/// The effective user id of this process. It is asked of the system once: every request needs it.
 fn own_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
+    static OWN: OnceLock<u32> = OnceLock::new();
+    *OWN.get_or_init(|| rustix::process::geteuid().as_raw())
 }
 
 impl fmt::Display for Peer {

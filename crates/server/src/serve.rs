@@ -14,7 +14,7 @@ use std::sync::Arc;
 use nerite_api::{Api, LogSwitches};
 use nerite_engine::Engine;
 use nerite_python::Python;
-use nerite_shm::{Pools, Registry};
+use nerite_shm::{Pools, Registries};
 
 use crate::flags::{self, ParseError};
 use crate::logger::{self, PLAIN};
@@ -100,26 +100,19 @@ fn front_threads(asked: Option<usize>, cores: usize) -> usize {
 
 fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Settings, gpu: Option<&gpu::GpuHost>) -> Api {
     let gpu = gpu.map(|host| host.gpu.clone());
-    let allow_client_shm = settings.allow_client_shm;
-    let regions =
-        Registry::new(nerite_shm::Options { allow_client_shm, ..nerite_shm::Options::default() }).with_gpu(gpu.clone());
+    let regions = Registries::new(settings.allow_client_shm, gpu.clone());
     let options = nerite_api::Options {
         id: settings.id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         restrictions: settings.restrictions.clone(),
+        regions: settings.regions.clone(),
         http_forward: settings.http.as_ref().and_then(|front| front.forward.clone()),
         grpc_forward: settings.grpc.as_ref().and_then(|front| front.forward.clone()),
         http_input_bytes_max: settings.http_input_bytes_max,
         strict_readiness: settings.strict_readiness,
         counter_latencies: settings.metrics.as_ref().is_some_and(|metrics| metrics.counter_latencies),
     };
-    Api::with_pools(
-        Arc::clone(engine),
-        Arc::new(regions),
-        Pools::with_gpu(settings.sessions.limits, gpu),
-        switches,
-        options,
-    )
+    Api::with_pools(Arc::clone(engine), regions, Pools::with_gpu(settings.sessions.limits, gpu), switches, options)
 }
 
 /// The tables that Triton prints once its models are loaded; scripts look for them.

@@ -2,11 +2,12 @@
 
 mod access;
 mod gpu;
+mod regions;
 mod sessions;
 
 use std::path::PathBuf;
 
-use nerite_api::Restriction;
+use nerite_api::{RegionRules, Restriction};
 use nerite_repository::ControlMode;
 use nerite_request::setting::LogSettings;
 use regex::{Regex, RegexBuilder};
@@ -43,6 +44,8 @@ pub struct Settings {
     pub threads: Option<usize>,
     /// Whether clients may register shared memory.
     pub allow_client_shm: bool,
+    /// Which objects a client may register, and which regions it reaches.
+    pub regions: RegionRules,
     /// The session socket and what it lends.
     pub sessions: Sessions,
     /// GPUs and the memory that is locked for them.
@@ -179,6 +182,7 @@ impl Settings {
             http_input_bytes_max: http_input_bytes_max as u64,
             threads: values.int_if_given("http-thread-count")?,
             allow_client_shm: values.bool("allow-client-shm", true)?,
+            regions: regions::rules(&values)?,
             sessions: sessions::sessions(&values)?,
             gpu: gpu::gpu(&values)?,
             exit_on_error: values.bool("exit-on-error", true)?,

@@ -107,6 +107,12 @@ pub enum ShmError {
         /// Why, and the cure.
         cause: String,
     },
+    /// Too many clients have regions.
+    #[error("{owners} users and addresses have regions registered, which is the most there may be; try again later")]
+    OwnersMany {
+        /// Those that have regions.
+        owners: usize,
+    },
     /// A CUDA region on a server that reaches no GPU.
     #[error("{}: this server reaches no GPU; use system shared memory", phrasebook::gpus_not_supported(name))]
     GpusNotSupported {
@@ -211,6 +217,7 @@ impl ShmError {
             | ShmError::KeyReserved { .. }
             | ShmError::Bounds { .. }
             | ShmError::Map { .. }
+            | ShmError::OwnersMany { .. }
             | ShmError::GpusNotSupported { .. }
             | ShmError::HandleLength { .. }
             | ShmError::CudaOpen { .. }

@@ -15,6 +15,7 @@ use nerite_memory::Keep;
 use crate::error::reason;
 use crate::limits::KEY_BYTES_MAX;
 use crate::objects::{DIRECTORY, Objects};
+use crate::rights::Access;
 use crate::source::{Mapping, Object, ObjectError, Source};
 use crate::window::Window;
 use watched::{Identity, WatchedMapping};
@@ -40,6 +41,7 @@ pub(crate) struct PosixObject {
     byte_size: u64,
     present: bool,
     identity: Identity,
+    access: Access,
 }
 
 impl PosixObject {
@@ -59,7 +61,8 @@ impl PosixObject {
         }
         // Blocks are of 512 bytes, whatever the file system says of its own.
         let present = found.blocks().saturating_mul(512) >= byte_size;
-        Ok(PosixObject { key: key.into(), file, byte_size, present, identity: Identity::of(&found) })
+        let access = Access { uid: found.uid(), gid: found.gid(), mode: found.mode() };
+        Ok(PosixObject { key: key.into(), file, byte_size, present, identity: Identity::of(&found), access })
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -70,6 +73,10 @@ impl PosixObject {
 impl Object for PosixObject {
     fn byte_size(&self) -> u64 {
         self.byte_size
+    }
+
+    fn access(&self) -> Option<Access> {
+        Some(self.access)
     }
 
     fn is_present(&self) -> bool {

@@ -12,8 +12,9 @@ use crate::phrasebook::RESERVED_PREFIX;
 use crate::posix::Posix;
 use crate::record::{CudaStatus, Kind, Origin, Record, SystemStatus};
 use crate::region::{Located, Region};
+use crate::rights::{Rights, own_uid};
 use crate::source::{Mapping, Object, ObjectError, Source};
-use crate::tally::{Counts, Tally, Ticket};
+use crate::tally::{Counts, Tally, Ticket, Total};
 use crate::window::{Window, WindowError};
 
 /// What the operator decided.
@@ -54,6 +55,12 @@ impl Registry {
         Registry { options, source, names: Names::new(), tally, cuda_tally, gpu: None }
     }
 
+    /// One of several registries of POSIX objects that have a bound in common: what all of them map counts in `total`.
+    pub(crate) fn counted_in(self, total: &Total) -> Registry {
+        let (tally, cuda_tally) = (Tally::within(&total.system), Tally::within(&total.cuda));
+        Registry { tally, cuda_tally, ..self }
+    }
+
     /// The same registry on a host with a GPU: it takes CUDA regions, and may page-lock system regions.
     pub fn with_gpu(self, gpu: Option<Gpu>) -> Registry {
         Registry { gpu, ..self }
@@ -67,7 +74,19 @@ impl Registry {
     /// Maps `byte_size` bytes from `offset` on of the POSIX object `key` and calls them `name`. The checks and their order
     /// are Triton's; no lock is held while the system is asked.
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), ShmError> {
-        let registered = self.try_register_system(name, key, offset, byte_size);
+        self.register_system_as(&Rights::Any, name, key, offset, byte_size)
+    }
+
+    /// The same for a client with these rights: an object that it could not open by itself is refused.
+    pub fn register_system_as(
+        &self,
+        rights: &Rights,
+        name: &str,
+        key: &str,
+        offset: u64,
+        byte_size: u64,
+    ) -> Result<(), ShmError> {
+        let registered = self.try_register_system(rights, name, key, offset, byte_size);
         registered.inspect_err(|_| self.tally.count_refused())
     }
 
@@ -118,6 +137,12 @@ impl Registry {
         region.locate(offset, byte_size)
     }
 
+    /// Whether nothing is registered and nothing of it is mapped any more.
+    pub(crate) fn is_unused(&self) -> bool {
+        let Counts { registered, mapped, cuda_mapped, .. } = self.counts();
+        registered + mapped + cuda_mapped == 0
+    }
+
     /// The registry's numbers, for metrics.
     pub fn counts(&self) -> Counts {
         let cuda = self.cuda_tally.counts(0);
@@ -125,7 +150,14 @@ impl Registry {
         Counts { cuda_mapped: cuda.mapped, cuda_mapped_bytes: cuda.mapped_bytes, ..system }
     }
 
-    fn try_register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), ShmError> {
+    fn try_register_system(
+        &self,
+        rights: &Rights,
+        name: &str,
+        key: &str,
+        offset: u64,
+        byte_size: u64,
+    ) -> Result<(), ShmError> {
         self.check_name(name, Kind::System)?;
         check_key(name, key)?;
         if let Some(holder) = self.names.holder(name) {
@@ -135,6 +167,11 @@ impl Registry {
             ObjectError::Open { cause } => ShmError::Open { key: key.to_string(), cause },
             ObjectError::Invalid { cause } => ShmError::Object { key: key.to_string(), cause },
         })?;
+        // Before a look at the size: who may not open an object is not told how large it is.
+        if let Some(access) = object.access() {
+            let checked = rights.check(access, own_uid());
+            checked.map_err(|refused| ShmError::Open { key: key.to_string(), cause: refused.to_string() })?;
+        }
         let (mapping, ticket) = self.map(&*object, name, key, offset, byte_size)?;
         let present = object.is_present();
         drop(object);
@@ -207,12 +244,19 @@ impl Registry {
 
     fn crowd(&self) -> String {
         let (Counts { mapped, mapped_bytes, .. }, max) = (self.counts(), self.options);
-        format!(
-            "{mapped} regions of {} are mapped, at most {} of {} may be; unregister some",
-            Size(mapped_bytes),
-            max.regions_max,
-            Size(max.mapped_bytes_max)
-        )
+        let (regions_max, bytes_max) = (max.regions_max, Size(max.mapped_bytes_max));
+        let bytes = Size(mapped_bytes);
+        let own = format!("{mapped} regions of {bytes} are mapped, at most {regions_max} of {bytes_max} may be");
+        match self.tally.total().filter(|total| total.mapped > mapped) {
+            None => format!("{own}; unregister some"),
+            Some(Counts { mapped, mapped_bytes, .. }) => {
+                let (bytes, bytes_max) = (Size(mapped_bytes), Size(MAPPED_BYTES_MAX));
+                format!(
+                    "{own}; all clients together have {mapped} of {bytes}, at most {REGIONS_MAX} of {bytes_max}; \
+                     unregister some"
+                )
+            }
+        }
     }
 
     fn check_name(&self, name: &str, kind: Kind) -> Result<(), ShmError> {
@@ -240,7 +284,7 @@ impl Registry {
         Ok(())
     }
 
-    fn unregister_all(&self, kind: Kind) -> Result<(), ShmError> {
+    pub(crate) fn unregister_all(&self, kind: Kind) -> Result<(), ShmError> {
         self.check_allowed()?;
         self.names.remove_all(kind);
         Ok(())

@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use nerite_memory::{Carrier, IpcSource, Place};
 
 use crate::loss::ObjectNow;
+use crate::rights::Access;
 use crate::window::Window;
 
 /// Finds objects by their key.
@@ -25,6 +26,11 @@ pub(crate) trait Source: Send + Sync {
 pub(crate) trait Object {
     /// Bytes it had when it was opened.
     fn byte_size(&self) -> u64;
+
+    /// Who may open it; `None` where everybody may.
+    fn access(&self) -> Option<Access> {
+        None
+    }
 
     /// Whether all of it has memory already, so that touching it takes none.
     fn is_present(&self) -> bool {

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::limits::{
+    MAPPED_BYTES_FEW, MAPPED_BYTES_MAX, MAPPED_BYTES_RESERVED, REGIONS_FEW, REGIONS_MAX, REGIONS_RESERVED,
+};
 use crate::sync::AtomicU64;
 
 /// The registry's numbers at one moment, for metrics.
@@ -27,6 +30,15 @@ pub(crate) struct Tally {
     mapped: AtomicU64,
     mapped_bytes: AtomicU64,
     refused: AtomicU64,
+    /// What this one and others have together.
+    total: Option<Arc<Tally>>,
+}
+
+/// What all owners of regions have mapped together.
+#[derive(Default)]
+pub(crate) struct Total {
+    pub(crate) system: Arc<Tally>,
+    pub(crate) cuda: Arc<Tally>,
 }
 
 /// The right to one mapping of so many bytes. Given back when dropped, which a Region does after it has unmapped.
@@ -36,18 +48,50 @@ pub(crate) struct Ticket {
 }
 
 impl Tally {
-    /// A ticket, unless `regions_max` regions or `bytes_max` bytes would be exceeded.
+    /// A tally of one owner, whose regions count in `total` as well.
+    pub(crate) fn within(total: &Arc<Tally>) -> Arc<Tally> {
+        Arc::new(Tally { total: Some(Arc::clone(total)), ..Tally::default() })
+    }
+
+    /// A ticket, unless `regions_max` regions or `bytes_max` bytes would be exceeded, or what all owners may have together.
     pub(crate) fn admit(self: &Arc<Tally>, byte_size: u64, regions_max: u64, bytes_max: u64) -> Option<Ticket> {
-        take(&self.mapped, 1, regions_max).then_some(())?;
-        if !take(&self.mapped_bytes, byte_size, bytes_max) {
-            self.mapped.fetch_sub(1, Ordering::AcqRel);
-            return None;
+        self.take(byte_size, regions_max, bytes_max).then_some(())?;
+        if let Some(total) = &self.total {
+            let (regions_max, bytes_max) = shared_bounds(self.counts(0));
+            if !total.take(byte_size, regions_max, bytes_max) {
+                self.give_back(byte_size);
+                return None;
+            }
         }
         Some(Ticket { tally: Arc::clone(self), byte_size })
     }
 
+    fn take(&self, byte_size: u64, regions_max: u64, bytes_max: u64) -> bool {
+        if !take(&self.mapped, 1, regions_max) {
+            return false;
+        }
+        let taken = take(&self.mapped_bytes, byte_size, bytes_max);
+        if !taken {
+            self.mapped.fetch_sub(1, Ordering::AcqRel);
+        }
+        taken
+    }
+
+    fn give_back(&self, byte_size: u64) {
+        self.mapped_bytes.fetch_sub(byte_size, Ordering::AcqRel);
+        self.mapped.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// What all owners have together, if there are others.
+    pub(crate) fn total(&self) -> Option<Counts> {
+        self.total.as_ref().map(|total| total.counts(0))
+    }
+
     pub(crate) fn count_refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
+        if let Some(total) = &self.total {
+            total.count_refused();
+        }
     }
 
     pub(crate) fn counts(&self, registered: u64) -> Counts {
@@ -62,6 +106,16 @@ impl Tally {
     }
 }
 
+/// Regions and bytes that all owners together may reach by a registration of one who has `own` with it. The last of both are
+/// for owners who have little.
+fn shared_bounds(own: Counts) -> (u64, u64) {
+    let few = own.mapped <= REGIONS_FEW as u64;
+    let regions_max = if few { REGIONS_MAX } else { REGIONS_MAX - REGIONS_RESERVED } as u64;
+    let small = own.mapped_bytes <= MAPPED_BYTES_FEW;
+    let bytes_max = if small { MAPPED_BYTES_MAX } else { MAPPED_BYTES_MAX - MAPPED_BYTES_RESERVED };
+    (regions_max, bytes_max)
+}
+
 /// Adds `more` to `to` unless the sum would exceed `max` or wrap.
 fn take(to: &AtomicU64, more: u64, max: u64) -> bool {
     to.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| now.checked_add(more).filter(|&sum| sum <= max)).is_ok()
@@ -69,14 +123,17 @@ fn take(to: &AtomicU64, more: u64, max: u64) -> bool {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.tally.mapped_bytes.fetch_sub(self.byte_size, Ordering::AcqRel);
-        self.tally.mapped.fetch_sub(1, Ordering::AcqRel);
+        self.tally.give_back(self.byte_size);
+        if let Some(total) = &self.tally.total {
+            total.give_back(self.byte_size);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::REGIONS_PER_OWNER_MAX;
 
     #[test]
     fn a_ticket_is_refused_past_either_bound_and_gives_back_what_it_took() {
@@ -90,5 +147,30 @@ mod tests {
         assert_eq!((tally.counts(0).mapped, tally.counts(0).mapped_bytes), (2, 100));
         drop((first, second));
         assert_eq!((tally.counts(0).mapped, tally.counts(0).mapped_bytes), (0, 0));
+    }
+    #[test]
+    fn the_last_places_are_for_owners_who_have_few() {
+        let total = Arc::default();
+        let owners = [Tally::within(&total), Tally::within(&total), Tally::within(&total)];
+        let all = |owner: &Arc<Tally>| -> Vec<Ticket> {
+            std::iter::from_fn(|| owner.admit(1, REGIONS_PER_OWNER_MAX as u64, u64::MAX)).collect()
+        };
+        let tickets: Vec<_> = owners.iter().map(all).collect();
+        let each: Vec<_> = tickets.iter().map(Vec::len).collect();
+        assert_eq!(each, [REGIONS_PER_OWNER_MAX, REGIONS_PER_OWNER_MAX, REGIONS_FEW]);
+        assert_eq!(total.counts(0).mapped, (2 * REGIONS_PER_OWNER_MAX + REGIONS_FEW) as u64);
+        drop(tickets);
+        assert_eq!((total.counts(0).mapped, total.counts(0).mapped_bytes), (0, 0));
+    }
+
+    #[test]
+    fn what_all_owners_may_not_have_is_given_back_by_the_one_who_asked() {
+        let total = Arc::default();
+        let (one, other) = (Tally::within(&total), Tally::within(&total));
+        let large = one.admit(MAPPED_BYTES_MAX - MAPPED_BYTES_RESERVED, 9, u64::MAX);
+        assert!(large.is_some());
+        assert!(other.admit(MAPPED_BYTES_FEW + 1, 9, u64::MAX).is_none());
+        assert_eq!((other.counts(0).mapped, other.counts(0).mapped_bytes), (0, 0));
+        assert!(other.admit(MAPPED_BYTES_FEW, 9, u64::MAX).is_some());
     }
 }

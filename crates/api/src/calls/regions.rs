@@ -1,76 +1,107 @@
 //! How do clients manage their shared memory?
 
-use nerite_memory::{Buffer, Slot};
 use nerite_request::report::{CudaRegionReport, SystemRegionReport};
-use nerite_request::{RegionRef, Status};
-use nerite_shm::Registry;
+use nerite_request::{Code, Status};
+use nerite_shm::{Registry, ShmError};
 
 use crate::Api;
-use crate::admit::Regions;
 use crate::errors::of_shm;
 
 impl Api {
     /// Whether clients may register regions at all; HTTP asks before it reads a body.
     pub fn check_client_shm(&self) -> Result<(), Status> {
-        self.0.regions.check_allowed().map_err(of_shm)
+        self.0.regions.operator().check_allowed().map_err(of_shm)
     }
 
     /// Whether a CUDA region could be had here at all; HTTP asks before it reads a body.
     pub fn check_cuda(&self, name: &str) -> Result<(), Status> {
-        self.0.regions.check_gpu(name).map(drop).map_err(of_shm)
+        self.0.regions.operator().check_gpu(name).map(drop).map_err(of_shm)
     }
 
     /// Maps `byte_size` bytes from `offset` on of the POSIX object `key` and calls them `name`.
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), Status> {
         self.check_running()?;
-        self.0.regions.register_system(name, key, offset, byte_size).map_err(of_shm)?;
-        log::debug!("registered system shared memory region '{name}' over '{key}': {byte_size} bytes at {offset}");
+        let rights = self.rights(key);
+        self.in_own_regions(|regions| regions.register_system_as(&rights, name, key, offset, byte_size))?;
+        let peer = self.peer();
+        log::debug!(
+            "{peer} registered system shared memory region '{name}' over '{key}': {byte_size} bytes at {offset}"
+        );
         Ok(())
     }
 
     /// Opens the device memory behind a 64-byte CUDA IPC handle and calls it `name`.
     pub fn register_cuda(&self, name: &str, raw_handle: &[u8], device_id: i64, byte_size: u64) -> Result<(), Status> {
         self.check_running()?;
-        self.0.regions.register_cuda(name, raw_handle, device_id, byte_size).map_err(of_shm)
+        self.in_own_regions(|regions| regions.register_cuda(name, raw_handle, device_id, byte_size))
     }
 
-    /// Unregisters one system region, or (empty name) all. Requests in flight keep their memory.
+    /// Unregisters one system region, or (empty name) all of the client's own. Requests in flight keep their memory.
     pub fn unregister_system(&self, name: &str) -> Result<(), Status> {
         self.check_running()?;
+        self.check_client_shm()?;
         match name {
-            "" => self.0.regions.unregister_all_system(),
-            name => self.0.regions.unregister_system(name),
+            "" => self.in_own_regions(Registry::unregister_all_system),
+            name => self.unregister(
+                name,
+                |regions| regions.system_status(Some(name)).map(drop),
+                Registry::unregister_system,
+            ),
         }
-        .map_err(of_shm)
     }
 
-    /// Unregisters one CUDA region, or (empty name) all.
+    /// Unregisters one CUDA region, or (empty name) all of the client's own.
     pub fn unregister_cuda(&self, name: &str) -> Result<(), Status> {
         self.check_running()?;
+        self.check_client_shm()?;
         match name {
-            "" => self.0.regions.unregister_all_cuda(),
-            name => self.0.regions.unregister_cuda(name),
+            "" => self.in_own_regions(Registry::unregister_all_cuda),
+            name => {
+                self.unregister(name, |regions| regions.cuda_status(Some(name)).map(drop), Registry::unregister_cuda)
+            }
         }
-        .map_err(of_shm)
     }
 
-    /// One system region, or (empty name) all, by name.
+    /// Unregisters a region in the registry where `look` finds it; a name that is not found, or is of the other kind, is fine.
+    fn unregister(
+        &self,
+        name: &str,
+        look: impl Fn(&Registry) -> Result<(), ShmError>,
+        end: impl Fn(&Registry, &str) -> Result<(), ShmError>,
+    ) -> Result<(), Status> {
+        let outcome = self.in_regions(|regions| look(regions).and_then(|()| end(regions, name)));
+        match outcome {
+            Err(status) if matches!(status.code, Code::NotFound | Code::InvalidArg) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// One system region, or (empty name) all that the client reaches, by name.
     pub fn system_status(&self, name: &str) -> Result<Vec<SystemRegionReport>, Status> {
         self.check_running()?;
-        let all = self.0.regions.system_status(Some(name).filter(|name| !name.is_empty())).map_err(of_shm)?;
-        Ok(all.into_iter().map(system_report).collect())
+        let mut found = match name {
+            "" => self.in_each_region(|regions| regions.system_status(None))?,
+            name => self.in_regions(|regions| regions.system_status(Some(name)))?,
+        };
+        // Those of one name stand in order: the operator's first.
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found.into_iter().map(system_report).collect())
     }
 
-    /// One CUDA region, or (empty name) all, by name.
+    /// One CUDA region, or (empty name) all that the client reaches, by name.
     pub fn cuda_status(&self, name: &str) -> Result<Vec<CudaRegionReport>, Status> {
         self.check_running()?;
-        let all = self.0.regions.cuda_status(Some(name).filter(|name| !name.is_empty())).map_err(of_shm)?;
+        let mut found = match name {
+            "" => self.in_each_region(|regions| regions.cuda_status(None))?,
+            name => self.in_regions(|regions| regions.cuda_status(Some(name)))?,
+        };
+        found.sort_by(|a, b| a.name.cmp(&b.name));
         let report = |region: nerite_shm::CudaStatus| CudaRegionReport {
             name: region.name.to_string(),
             device_id: region.device_id,
             byte_size: region.byte_size,
         };
-        Ok(all.into_iter().map(report).collect())
+        Ok(found.into_iter().map(report).collect())
     }
 }
 
@@ -80,17 +111,5 @@ pub(crate) fn system_report(region: nerite_shm::SystemStatus) -> SystemRegionRep
         key: region.key.to_string(),
         offset: region.offset,
         byte_size: region.byte_size,
-    }
-}
-
-impl Regions for Registry {
-    fn buffer(&self, region: &RegionRef) -> Result<Buffer, Status> {
-        let located = self.locate(&region.name, region.offset, region.byte_size).map_err(of_shm)?;
-        Ok(located.into_buffer())
-    }
-
-    fn slot(&self, region: &RegionRef) -> Result<Slot, Status> {
-        let located = self.locate(&region.name, region.offset, region.byte_size).map_err(of_shm)?;
-        Ok(located.into_slot())
     }
 }

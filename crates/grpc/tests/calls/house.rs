@@ -11,7 +11,7 @@ use nerite_grpc::{Handle, Options, serve};
 use nerite_listen::{Endpoint, Listener, bind};
 use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::setting::LogSettings;
-use nerite_shm::Registry;
+use nerite_shm::Registries;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
@@ -55,8 +55,7 @@ impl House {
         runtimes.add(Arc::new(Identity));
         runtimes.add(Arc::new(held.clone()));
         runtimes.add(Arc::new(Repeat));
-        let api =
-            Api::new(engine(&models, runtimes), Arc::new(Registry::new(nerite_shm::Options::default())), log(), rules);
+        let api = Api::new(engine(&models, runtimes), Registries::new(true, None), log(), rules);
         let address = listener.address();
         let handle = serve(api, options, vec![listener]);
         House { handle, held, address, _models: models }

@@ -128,6 +128,9 @@ flags! {
         "metrics-config" Takes::Value("<string>=<string>"), Yes, "A setting of metrics, such as counter_latencies=false.";
     }
     "Shared Memory": {
+        "shm-trust" TEXT, Yes, "Which shared memory objects a client may register: 'peer', those that its own user could open, or 'any', all that the server can open, as in Triton. Default is 'peer'.";
+        "shm-key-prefix" TEXT, Yes, "Objects whose keys begin so may be registered by every client. May be given several times.";
+        "shm-scope" TEXT, Yes, "Which regions a client reaches by name: 'own', those that its own user registered, or 'all', as in Triton. Default is 'own'.";
         "allow-client-shm" BOOL, Yes, "Whether clients may register shared memory. Default is true.";
         "session-socket" Takes::Value("<path>"), Yes, "Unix socket where programs of this host borrow shared memory; 'off' for none. Default is $XDG_RUNTIME_DIR/nerite/session.sock, else /tmp/nerite-<uid>/session.sock.";
         "session-allow-uid" INT, Yes, "Number of a user besides the server's own and root who may open sessions. May be repeated.";

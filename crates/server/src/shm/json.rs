@@ -45,6 +45,7 @@ fn region_json(region: &RegionView) -> Value {
         "kind": kind(region),
         "byte_size": region.byte_size,
         "session": region.session,
+        "owner": region.owner,
         "registered": region.registered,
         "in_flight": region.users,
         "poisoned": region.lost_at.is_some(),

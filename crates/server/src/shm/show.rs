@@ -200,6 +200,7 @@ fn place(region: &RegionView) -> (String, String) {
 
 fn owner(region: &RegionView, sessions: &[SessionView]) -> String {
     match (region.session, sessions.iter().find(|session| session.number == region.session)) {
+        (0, _) if !region.owner.is_empty() => region.owner.clone(),
         (0, _) => "common".to_owned(),
         (number, Some(SessionView { pid, uid, .. })) => format!("session {number} (pid {pid}, uid {uid})"),
         (number, None) => format!("session {number}"),

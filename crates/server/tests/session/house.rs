@@ -19,7 +19,7 @@ use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::setting::LogSettings;
 use nerite_request::{Output, Reply, Response, Status};
 use nerite_session::{Handle, Listener, Options, serve};
-use nerite_shm::{LeaseLimits, Pools, Registry};
+use nerite_shm::{LeaseLimits, Pools, Registries};
 use tempfile::TempDir;
 
 /// A server in this process with the models `simple` (sum and difference of INT32[16]), `echo` (IN to OUT, any INT32 vector),
@@ -78,7 +78,7 @@ impl House {
         runtimes.add(Arc::new(held.clone()));
         runtimes.add(Arc::new(Several));
         let pools = Pools::new(limits);
-        let regions = Arc::new(Registry::new(nerite_shm::Options::default()));
+        let regions = Registries::new(true, None);
         let options = nerite_api::Options { id: "house".into(), http_input_bytes_max: 1 << 20, ..options };
         let api = Api::with_pools(engine(&models, runtimes), regions, Arc::clone(&pools), log(), options);
         let socket = models.path().join("session.sock");

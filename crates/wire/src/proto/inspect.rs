@@ -11,8 +11,18 @@ use v1::inspected_region::Origin;
 
 impl From<RegionView> for v1::InspectedRegion {
     fn from(region: RegionView) -> v1::InspectedRegion {
-        let RegionView { name, origin, byte_size, session, registered, users, lost_at, object_bytes, object_now } =
-            region;
+        let RegionView {
+            name,
+            origin,
+            byte_size,
+            session,
+            owner,
+            registered,
+            users,
+            lost_at,
+            object_bytes,
+            object_now,
+        } = region;
         let origin = match origin {
             RegionOrigin::System { key, offset } => Origin::System(v1::SystemOrigin { key, offset }),
             RegionOrigin::Cuda { device_id } => Origin::Cuda(v1::CudaOrigin { device_id }),
@@ -34,6 +44,7 @@ impl From<RegionView> for v1::InspectedRegion {
             object_bytes,
             object_now: object_now.into(),
             object_bytes_now,
+            owner,
         }
     }
 }
@@ -51,8 +62,9 @@ impl From<v1::InspectedRegion> for RegionView {
             Some(Origin::Cuda(v1::CudaOrigin { device_id })) => RegionOrigin::Cuda { device_id },
             None => RegionOrigin::default(),
         };
-        let v1::InspectedRegion { name, session, byte_size, registered, users, lost_at, object_bytes, .. } = region;
-        RegionView { name, origin, byte_size, session, registered, users, lost_at, object_bytes, object_now }
+        let v1::InspectedRegion { name, session, byte_size, registered, users, lost_at, object_bytes, owner, .. } =
+            region;
+        RegionView { name, origin, byte_size, session, owner, registered, users, lost_at, object_bytes, object_now }
     }
 }
 
@@ -109,9 +121,20 @@ mod tests {
     #[track_caller]
     fn check(origin: RegionOrigin, object_now: ObjectState, lost_at: Option<u64>) {
         let name = "a\u{1b}[2J".to_owned();
-        let (byte_size, session, registered, users, object_bytes) = (1, 2, true, 3, 4);
-        let view =
-            RegionView { name, origin, byte_size, session, registered, users, lost_at, object_bytes, object_now };
+        let (byte_size, session, owner, registered) = (1, 2, "user 7".to_owned(), true);
+        let (users, object_bytes) = (3, 4);
+        let view = RegionView {
+            name,
+            origin,
+            byte_size,
+            session,
+            owner,
+            registered,
+            users,
+            lost_at,
+            object_bytes,
+            object_now,
+        };
         assert_eq!(RegionView::from(v1::InspectedRegion::from(view.clone())), view);
     }
 

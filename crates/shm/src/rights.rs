@@ -1,0 +1,175 @@
+//! May this client map that object?
+//!
+//! The server opens objects with its own rights, which are those of root in many containers. A client gets an object only if
+//! it could have opened that object itself. The kernel names the client's user; the object's owner, group and mode come from
+//! the open descriptor, so the object that is checked is the one that is mapped. Access control lists are not looked at: the
+//! mode decides.
+
+mod groups;
+
+use std::fmt;
+
+/// What entitles a client to objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// To whatever the server itself can open.
+    Any,
+    /// To what this user could open for reading and writing.
+    User(u32),
+    /// To objects of the server's own user, and to those that everybody may read and write.
+    Stranger {
+        /// How the client is named in a refusal.
+        who: String,
+    },
+}
+
+/// Who may open an object, as its inode says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mode: u32,
+}
+
+/// Reading and writing: both are needed, because a region is mapped for both.
+const READ_WRITE: u32 = 0o6;
+
+/// Why a client does not get an object. A user of this host is told whose it is, which anybody there can look up; a stranger
+/// is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    User { uid: u32, access: Access },
+    Stranger { who: String },
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::User { uid, access: Access { uid: owner, gid, mode } } => {
+                let mode = mode & 0o777;
+                write!(
+                    f,
+                    "user {uid} asks for an object of user {owner}, group {gid}, mode {mode:04o}, which user {uid} "
+                )?;
+                write!(f, "may not read and write; let its owner change the mode, or ")?;
+            }
+            Refused::Stranger { who } => {
+                write!(
+                    f,
+                    "{who} asks, whose user on this host is not known, and the object is neither the server's own "
+                )?;
+                write!(f, "nor open to all; ")?;
+            }
+        }
+        f.write_str("start the server with --shm-key-prefix or --shm-trust=any, or use a session's leases")
+    }
+}
+
+impl Rights {
+    /// Whether a client with these rights gets an object with that access, on a server that `own_uid` runs.
+    pub(crate) fn check(&self, access: Access, own_uid: u32) -> Result<(), Refused> {
+        let permitted = match self {
+            Rights::Any => true,
+            // What the server's own user may, the kernel has decided when it opened the object.
+            Rights::User(uid) => *uid == own_uid || may_open(*uid, access, || groups::of(*uid)),
+            Rights::Stranger { .. } => access.uid == own_uid || may_others(access),
+        };
+        match (permitted, self) {
+            (true, _) | (_, Rights::Any) => Ok(()),
+            (false, Rights::User(uid)) => Err(Refused::User { uid: *uid, access }),
+            (false, Rights::Stranger { who }) => Err(Refused::Stranger { who: who.clone() }),
+        }
+    }
+}
+
+/// The effective user of this process, which does not change.
+pub(crate) fn own_uid() -> u32 {
+    nix::unistd::Uid::effective().as_raw()
+}
+
+/// The kernel's rule for an object without an access control list: exactly one of the three classes decides.
+fn may_open(uid: u32, access: Access, groups: impl FnOnce() -> Vec<u32>) -> bool {
+    if uid == 0 {
+        return true;
+    }
+    if uid == access.uid {
+        return access.mode >> 6 & READ_WRITE == READ_WRITE;
+    }
+    let group = access.mode >> 3 & READ_WRITE == READ_WRITE;
+    let others = access.mode & READ_WRITE == READ_WRITE;
+    // The lookup of groups may be slow. It is made only where the answer depends on it.
+    if group == others {
+        group
+    } else if groups().contains(&access.gid) {
+        group
+    } else {
+        others
+    }
+}
+
+fn may_others(access: Access) -> bool {
+    let class = |shift: u32| access.mode >> shift & READ_WRITE == READ_WRITE;
+    // A stranger may be of any group, and the owner: the narrowest class decides.
+    class(6) && class(3) && class(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: u32 = 1000;
+    const GROUP: u32 = 2000;
+
+    #[track_caller]
+    fn check(uid: u32, groups: &[u32], mode: u32, permitted: bool) {
+        let access = Access { uid: OWNER, gid: GROUP, mode };
+        assert_eq!(may_open(uid, access, || groups.to_vec()), permitted, "{uid} {groups:?} {mode:04o}");
+    }
+
+    #[test]
+    fn a_user_gets_what_the_kernel_would_let_it_open() {
+        check(OWNER, &[], 0o600, true);
+        check(OWNER, &[], 0o400, false);
+        check(OWNER, &[GROUP], 0o066, false);
+        check(1001, &[], 0o600, false);
+        check(1001, &[GROUP], 0o600, false);
+        check(1001, &[GROUP], 0o660, true);
+        check(1001, &[GROUP], 0o640, false);
+        check(1001, &[3, GROUP], 0o606, false);
+        check(1001, &[3], 0o606, true);
+        check(1001, &[], 0o666, true);
+        check(1001, &[], 0o664, false);
+        check(0, &[], 0o000, true);
+    }
+
+    #[test]
+    fn groups_are_looked_up_only_where_they_decide() {
+        let access = |mode| Access { uid: OWNER, gid: GROUP, mode };
+        let never = || -> Vec<u32> { panic!("the groups do not matter") };
+        assert!(!may_open(1001, access(0o600), never));
+        assert!(may_open(1001, access(0o666), never));
+        assert!(may_open(OWNER, access(0o660), never));
+    }
+
+    #[test]
+    fn a_stranger_gets_the_servers_own_objects_and_those_open_to_all() {
+        let stranger = Rights::Stranger { who: "address 10.0.0.7".into() };
+        let access = |uid, mode| Access { uid, gid: GROUP, mode };
+        assert_eq!(stranger.check(access(7, 0o600), 7), Ok(()));
+        assert_eq!(stranger.check(access(OWNER, 0o666), 7), Ok(()));
+        assert!(stranger.check(access(OWNER, 0o660), 7).is_err());
+        assert!(stranger.check(access(OWNER, 0o606), 7).is_err());
+        let text = stranger.check(access(OWNER, 0o600), 7).expect_err("it is another's").to_string();
+        assert!(text.starts_with("address 10.0.0.7 asks") && !text.contains("1000") && !text.contains("600"), "{text}");
+    }
+
+    #[test]
+    fn a_user_is_told_whose_object_it_is_and_what_to_do() {
+        let refused = Rights::User(1001).check(Access { uid: OWNER, gid: GROUP, mode: 0o100_600 }, 0);
+        let text = refused.expect_err("it is another's").to_string();
+        assert!(text.contains("user 1001") && text.contains("of user 1000") && text.contains("0600"), "{text}");
+        assert!(text.contains("--shm-key-prefix"), "{text}");
+        assert_eq!(Rights::Any.check(Access { uid: OWNER, gid: GROUP, mode: 0 }, 7), Ok(()));
+        assert_eq!(Rights::User(7).check(Access { uid: OWNER, gid: GROUP, mode: 0 }, 7), Ok(()));
+    }
+}

@@ -1,0 +1,201 @@
+"""Can a client reach memory that is another user's, by naming its object or its region?
+
+The server runs as root here, as in many containers, so it could open every object. Clients are threads with another effective
+user: the kernel tells the server that user of their sockets.
+"""
+
+import concurrent.futures
+import contextlib
+import ctypes
+import http.client
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+SIZE = 64
+ALICE, BOB = 65101, 65102
+LIBC = ctypes.CDLL(None, use_errno=True)
+SYS_SETRESUID, SYS_SETRESGID = 117, 119
+
+
+@pytest.fixture(autouse=True)
+def only_root_can_be_somebody_else():
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+
+
+@pytest.fixture(scope="module")
+def server(launcher):
+    """A server with its defaults, whose regions are all of these tests."""
+    if launcher.oracle:
+        pytest.skip("2.51 lets every client reach everything")
+    with launcher.running("owners", repository=launcher.copy_of("owners", "identity_fp32")) as found:
+        yield found
+
+
+def as_user(uid: int, act):
+    """Does it in a thread whose effective user and group are `uid`."""
+
+    def change_and_act():
+        assert LIBC.syscall(SYS_SETRESGID, -1, uid, -1) == 0, ctypes.get_errno()
+        assert LIBC.syscall(SYS_SETRESUID, -1, uid, -1) == 0, ctypes.get_errno()
+        return act()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(change_and_act).result()
+
+
+@contextlib.contextmanager
+def an_object(name: str, uid: int, mode: int, fill: float):
+    """An object of shared memory with 16 numbers, and its key."""
+    path = pathlib.Path("/dev/shm") / f"nerite-owners-{os.getpid()}-{name}"
+    path.write_bytes(np.full(SIZE // 4, fill, np.float32).tobytes())
+    os.chown(path, uid, uid)
+    path.chmod(mode)
+    try:
+        yield f"/{path.name}", path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def call(at: str, method: str, path: str, document=None) -> tuple[int, str]:
+    """One call on a connection of its own."""
+    connection = http.client.HTTPConnection(at, timeout=60)
+    connection.request(method, path, None if document is None else json.dumps(document))
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+def register(at: str, name: str, key: str, byte_size: int = SIZE) -> tuple[int, str]:
+    return call(at, "POST", f"/v2/systemsharedmemory/region/{name}/register", {"key": key, "byte_size": byte_size})
+
+
+def unregister(at: str, name: str = "") -> tuple[int, str]:
+    region = f"/region/{name}" if name else ""
+    return call(at, "POST", f"/v2/systemsharedmemory{region}/unregister", {})
+
+
+def names(at: str) -> list[str]:
+    status, text = call(at, "GET", "/v2/systemsharedmemory/status")
+    assert status == 200, text
+    return [region["name"] for region in json.loads(text)]
+
+
+def infer(at: str, source: str, target: str | None = None) -> tuple[int, str]:
+    """Copies region `source` through the identity model, into region `target` or inline."""
+    place = lambda region: {"shared_memory_region": region, "shared_memory_byte_size": SIZE}
+    output = {"name": "OUTPUT0", "parameters": place(target) if target else {"binary_data": False}}
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [SIZE // 4], "parameters": place(source)}
+    return call(at, "POST", "/v2/models/identity_fp32/infer", {"inputs": [tensor], "outputs": [output]})
+
+
+@pytest.mark.parametrize("mode, opens", [(0o600, False), (0o660, False), (0o644, False), (0o666, True)])
+def test_an_object_is_opened_for_whom_its_mode_lets_in(server, mode, opens):
+    """Another user's object is refused as the kernel would, without its size; its owner has it."""
+    with an_object("mode", ALICE, mode, 1.0) as (key, _):
+        status, text = as_user(BOB, lambda: register(server.http, "mode", key, 1 << 30))
+        if opens:
+            assert "Invalid args" in text or "bytes" in text, text
+        else:
+            assert status != 200 and f"user {BOB}" in text and f"user {ALICE}" in text, text
+            assert f"{SIZE} bytes" not in text and "--shm-key-prefix" in text, text
+        if mode & 0o600 == 0o600:
+            status, text = as_user(ALICE, lambda: register(server.http, "mode", key))
+            assert status == 200, text
+            assert as_user(ALICE, lambda: unregister(server.http, "mode"))[0] == 200
+    assert names(server.http) == []
+
+
+def test_root_opens_all_as_root_can(server):
+    """Root clients of a server that root runs notice nothing."""
+    with an_object("root", ALICE, 0o600, 3.0) as (key, _):
+        assert register(server.http, "root", key) == (200, "")
+        status, text = infer(server.http, "root")
+        assert status == 200 and json.loads(text)["outputs"][0]["data"] == [3.0] * 16
+        assert unregister(server.http)[0] == 200
+
+
+def test_a_region_is_its_users_own(server):
+    """Another user neither lists, nor uses, nor replaces, nor unregisters it; the operator sees it."""
+    with an_object("a", ALICE, 0o600, 1.0) as (alices, path), an_object("b", BOB, 0o600, 2.0) as (bobs, _):
+        assert as_user(ALICE, lambda: register(server.http, "shared", alices))[0] == 200
+        assert as_user(BOB, lambda: names(server.http)) == []
+        status, text = as_user(BOB, lambda: infer(server.http, "shared"))
+        assert status == 404 or status == 400, text
+        assert "shared" in text and "--shm-scope=all" in text and "1.0" not in text, text
+        status, text = as_user(BOB, lambda: call(server.http, "GET", "/v2/systemsharedmemory/region/shared/status"))
+        assert status != 200 and alices not in text, text
+
+        # The same name is another region of another user.
+        assert as_user(BOB, lambda: register(server.http, "shared", bobs))[0] == 200
+        assert '"data":[2.0' in as_user(BOB, lambda: infer(server.http, "shared"))[1].replace(" ", "")
+        assert '"data":[1.0' in as_user(ALICE, lambda: infer(server.http, "shared"))[1].replace(" ", "")
+
+        # The operator sees both, and its own call for all regions takes nobody's away.
+        assert names(server.http) == ["shared", "shared"]
+        assert unregister(server.http)[0] == 200
+        assert as_user(BOB, lambda: unregister(server.http))[0] == 200
+        assert as_user(BOB, lambda: names(server.http)) == []
+        assert as_user(ALICE, lambda: names(server.http)) == ["shared"]
+
+        # Nobody writes into it either.
+        assert as_user(BOB, lambda: register(server.http, "mine", bobs))[0] == 200
+        assert as_user(BOB, lambda: infer(server.http, "mine", "shared"))[0] != 200
+        assert np.all(np.frombuffer(path.read_bytes(), np.float32) == 1.0)
+
+        # The operator uses and ends what it does not have itself.
+        assert '"data":[1.0' in infer(server.http, "shared")[1].replace(" ", "")
+        assert unregister(server.http, "shared")[0] == 200
+        assert as_user(ALICE, lambda: names(server.http)) == []
+        assert as_user(BOB, lambda: unregister(server.http))[0] == 200
+    assert names(server.http) == []
+
+
+@pytest.mark.usefixtures("nobody_else_is_harmed")
+def test_one_user_cannot_take_all_places(victim):
+    """Whoever registers without end is refused while others still find places."""
+    with an_object("mine", ALICE, 0o600, 1.0) as (mine, _), an_object("theirs", BOB, 0o600, 2.0) as (theirs, _):
+
+        def flood() -> tuple[int, str]:
+            connection, count = http.client.HTTPConnection(victim.http, timeout=60), 0
+            while True:
+                path = f"/v2/systemsharedmemory/region/flood{count}/register"
+                connection.request("POST", path, json.dumps({"key": mine, "byte_size": SIZE}))
+                answer = connection.getresponse()
+                text = answer.read().decode()
+                if answer.status != 200:
+                    return count, text
+                count += 1
+
+        count, text = as_user(ALICE, flood)
+        assert count == 12_288 and "at most 12288" in text, (count, text)
+        assert as_user(BOB, lambda: register(victim.http, "one", theirs))[0] == 200
+        assert as_user(BOB, lambda: infer(victim.http, "one"))[0] == 200
+        assert as_user(BOB, lambda: unregister(victim.http))[0] == 200
+        assert as_user(ALICE, lambda: unregister(victim.http))[0] == 200
+
+
+def test_the_operator_may_open_what_it_wants(launcher):
+    """A prefix lets everybody in; trust in any and a common scope are Triton's way."""
+    if launcher.oracle:
+        pytest.skip("2.51 has no such flags")
+    repository = launcher.copy_of("trusting", "identity_fp32")
+    prefix = f"/nerite-owners-{os.getpid()}-cam"
+    with (
+        an_object("cam0", ALICE, 0o600, 1.0) as (open_key, _),
+        an_object("mic0", ALICE, 0o600, 2.0) as (closed_key, _),
+    ):
+        with launcher.running("prefix", f"--shm-key-prefix={prefix}", repository=repository) as server:
+            assert as_user(BOB, lambda: register(server.http, "cam", open_key))[0] == 200
+            assert as_user(BOB, lambda: register(server.http, "mic", closed_key))[0] != 200
+        with launcher.running("triton", "--shm-trust=any", "--shm-scope=all", repository=repository) as server:
+            assert as_user(BOB, lambda: register(server.http, "mic", closed_key))[0] == 200
+            assert as_user(ALICE, lambda: names(server.http)) == ["mic"]
+            assert '"data":[2.0' in as_user(ALICE, lambda: infer(server.http, "mic"))[1].replace(" ", "")
+            assert as_user(ALICE, lambda: unregister(server.http))[0] == 200
+            assert names(server.http) == []
