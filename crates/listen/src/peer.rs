@@ -52,6 +52,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_client_with_an_ipv6_socket_is_known_over_ipv4() {
+        // The C core of gRPC connects so.
+        let Ok(socket) = TcpSocket::new_v6() else { return };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let at = SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), port);
+        let (accepted, client) = tokio::join!(listener.accept(), socket.connect(at));
+        let (stream, address) = accepted.unwrap();
+        assert_eq!(of_tcp(&stream, address), Peer::own());
+        let _client = client.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_client_that_closed_is_known_by_its_address_alone() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();

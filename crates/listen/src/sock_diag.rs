@@ -25,8 +25,6 @@ const ANSWER_BYTES: usize = HEADER + 72;
 /// Where `struct inet_diag_sockid` begins, in requests and in answers.
 const REQUEST_ID: usize = HEADER + 8;
 const ANSWER_ID: usize = HEADER + 4;
-/// Bytes of the two ports and two addresses, which come first in `struct inet_diag_sockid`.
-const ID_BYTES: usize = 36;
 /// Where the user and the inode stand in an answer.
 const ANSWER_UID: usize = ANSWER_ID + 48 + 12;
 const ANSWER_INODE: usize = ANSWER_UID + 4;
@@ -37,7 +35,7 @@ pub fn user_of(client: SocketAddr, server: SocketAddr) -> Option<u32> {
     let request = request(client, server)?;
     let mut answer = [0; ANSWER_BYTES];
     ask(&request, &mut answer).ok()?;
-    read(&answer, &request[REQUEST_ID..][..ID_BYTES])
+    read(&answer, client, server)
 }
 
 fn ask(request: &[u8], answer: &mut [u8]) -> io::Result<()> {
@@ -82,15 +80,27 @@ fn write_address(to: &mut [u8], address: IpAddr) {
     }
 }
 
-/// The user in an answer about the socket `id`.
-fn read(answer: &[u8; ANSWER_BYTES], id: &[u8]) -> Option<u32> {
+/// The user in an answer about the connection from `client` to `server`.
+fn read(answer: &[u8; ANSWER_BYTES], client: SocketAddr, server: SocketAddr) -> Option<u32> {
     let number = |at: usize| answer[at..].first_chunk().copied().map(u32::from_ne_bytes);
+    let port = |at: usize| answer[at..].first_chunk().copied().map(u16::from_be_bytes);
     let kind = u16::from_ne_bytes([answer[4], answer[5]]);
-    let state = answer[HEADER + 1];
+    let (family, state) = (answer[HEADER], answer[HEADER + 1]);
     // A socket that its process closed has no inode, and user 0 whoever made it.
     let is_open = state != LISTENING && number(ANSWER_INODE)? != 0;
-    let is_same = &answer[ANSWER_ID..][..ID_BYTES] == id;
+    let from = SocketAddr::new(read_address(family, &answer[ANSWER_ID + 4..])?, port(ANSWER_ID)?);
+    let to = SocketAddr::new(read_address(family, &answer[ANSWER_ID + 20..])?, port(ANSWER_ID + 2)?);
+    let is_same = (from.ip(), from.port()) == (client.ip(), client.port())
+        && (to.ip(), to.port()) == (server.ip(), server.port());
     if kind == BY_FAMILY && is_open && is_same { number(ANSWER_UID) } else { None }
+}
+
+/// An address of an answer. A socket of IPv6 that is connected over IPv4 has mapped addresses.
+fn read_address(family: u8, bytes: &[u8]) -> Option<IpAddr> {
+    if u16::from(family) == AddressFamily::INET6.as_raw() {
+        return Some(IpAddr::from(*bytes.first_chunk::<16>()?).to_canonical());
+    }
+    Some(IpAddr::from(*bytes.first_chunk::<4>()?))
 }
 
 #[cfg(test)]
@@ -103,15 +113,16 @@ mod tests {
     #[track_caller]
     fn check(change: impl FnOnce(&mut [u8; ANSWER_BYTES]), expect: Option<u32>) {
         let request = request(CLIENT, SERVER).expect("both are of one family");
-        let id = &request[REQUEST_ID..][..ID_BYTES];
+        let id = &request[REQUEST_ID..][..36];
         let mut answer = [0; ANSWER_BYTES];
         answer[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
+        answer[HEADER] = AddressFamily::INET.as_raw() as u8;
         answer[HEADER + 1] = 1;
-        answer[ANSWER_ID..][..ID_BYTES].copy_from_slice(id);
+        answer[ANSWER_ID..][..36].copy_from_slice(id);
         answer[ANSWER_UID..][..4].copy_from_slice(&1000u32.to_ne_bytes());
         answer[ANSWER_INODE..][..4].copy_from_slice(&7u32.to_ne_bytes());
         change(&mut answer);
-        assert_eq!(read(&answer, id), expect);
+        assert_eq!(read(&answer, CLIENT, SERVER), expect);
     }
 
     #[test]
@@ -121,7 +132,19 @@ mod tests {
         check(|answer| answer[HEADER + 1] = LISTENING, None);
         check(|answer| answer[ANSWER_INODE..][..4].fill(0), None);
         check(|answer| answer[ANSWER_ID] ^= 1, None);
-        check(|answer| answer[ANSWER_ID + ID_BYTES - 1] ^= 1, None);
+        check(|answer| answer[ANSWER_ID + 20] ^= 1, None);
+    }
+
+    #[test]
+    fn an_ipv6_socket_that_is_connected_over_ipv4_is_told_by_mapped_addresses() {
+        let mapped = |answer: &mut [u8; ANSWER_BYTES]| {
+            answer[HEADER] = AddressFamily::INET6.as_raw() as u8;
+            for at in [ANSWER_ID + 4, ANSWER_ID + 20] {
+                let address = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
+                answer[at..at + 16].copy_from_slice(&address);
+            }
+        };
+        check(mapped, Some(1000));
     }
 
     #[test]
