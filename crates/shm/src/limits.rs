@@ -26,7 +26,7 @@ pub const WATCHED_MAX: usize = nerite_guard::WATCHED_MAX;
 pub const MAPPED_BYTES_MAX: u64 = 1 << 46;
 
 /// Bytes of address space that the regions of one owner may cover.
-pub const MAPPED_BYTES_PER_OWNER_MAX: u64 = MAPPED_BYTES_MAX / 2;
+pub const MAPPED_BYTES_PER_OWNER_MAX: u64 = MAPPED_BYTES_MAX / 8 * 5;
 
 /// The last bytes are for owners whose regions cover less than [`MAPPED_BYTES_FEW`].
 pub const MAPPED_BYTES_RESERVED: u64 = MAPPED_BYTES_MAX / 8;
