@@ -219,7 +219,7 @@ def test_client_shared_memory_can_be_switched_off(without_shm, protocol):
         assert door.status("system") == []
         with pytest.raises(Refused):
             door.register_cuda(fresh_name(), bytes(64), 0, 64)
-        assert "system_shared_memory" in http_call(without_shm.http, "GET", "/v2").json["extensions"]
+        assert "system_shared_memory" not in http_call(without_shm.http, "GET", "/v2").json["extensions"]
 
 
 # ---------------------------------------------------------------------------------------------- header forwarding

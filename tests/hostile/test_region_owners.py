@@ -4,9 +4,7 @@ The server runs as root here, as in many containers, so it could open every obje
 user: the kernel tells the server that user of their sockets.
 """
 
-import concurrent.futures
 import contextlib
-import ctypes
 import http.client
 import json
 import os
@@ -14,11 +12,10 @@ import pathlib
 
 import numpy as np
 import pytest
+from users import as_user
 
 SIZE = 64
 ALICE, BOB = 65101, 65102
-LIBC = ctypes.CDLL(None, use_errno=True)
-SYS_SETRESUID, SYS_SETRESGID = 117, 119
 
 
 @pytest.fixture(autouse=True)
@@ -34,18 +31,6 @@ def server(launcher):
         pytest.skip("2.51 lets every client reach everything")
     with launcher.running("owners", repository=launcher.copy_of("owners", "identity_fp32")) as found:
         yield found
-
-
-def as_user(uid: int, act):
-    """Does it in a thread whose effective user and group are `uid`."""
-
-    def change_and_act():
-        assert LIBC.syscall(SYS_SETRESGID, -1, uid, -1) == 0, ctypes.get_errno()
-        assert LIBC.syscall(SYS_SETRESUID, -1, uid, -1) == 0, ctypes.get_errno()
-        return act()
-
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(change_and_act).result()
 
 
 @contextlib.contextmanager

@@ -3,9 +3,7 @@
 Other users, sessions that reach for each other's leases, and HTTP and gRPC clients that were told a session's key.
 """
 
-import concurrent.futures
 import contextlib
-import ctypes
 import os
 import pathlib
 import random
@@ -18,6 +16,7 @@ import pytest
 from doors import Asked, Given, Refused, fp32, refuses
 from house import DELAY_MS, LEASE_BYTES_MAX, SESSION_BYTES_MAX, put_delayed
 from packets import HELLO, Raw, encode, open_session, welcomed
+from users import as_user
 from witness import any_door, comes_to, descriptors, lent, mapped_leases, warm_up, witnesses
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
@@ -25,8 +24,6 @@ pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 PAGE = os.sysconf("SC_PAGESIZE")
 NOBODY, SOMEBODY = 65534, 65533
 SESSIONS_PER_USER_MAX = 64
-LIBC = ctypes.CDLL(None, use_errno=True)
-SYS_SETRESUID = 117
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +51,6 @@ def victim(launcher):
             yield found
     finally:
         shutil.rmtree(folder)
-
-
-def as_user(uid: int, act):
-    """Does it as that user: a thread can change its own and no other's, past the C library, which would change all."""
-
-    def change_and_act():
-        assert LIBC.syscall(SYS_SETRESUID, -1, uid, -1) == 0, ctypes.get_errno()
-        return act()
-
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(change_and_act).result()
 
 
 # ---------------------------------------------------------------------------------------------- users

@@ -1,6 +1,6 @@
 //! How are the calls answered that are not inferences?
 
-use nerite_api::{Api, Status};
+use nerite_api::{Api, Protocol, Status};
 use nerite_memory::Room;
 use nerite_wire::proto::health::health_check_response::ServingStatus;
 use nerite_wire::proto::health::{HealthCheckRequest, HealthCheckResponse};
@@ -178,7 +178,11 @@ fn settings(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
         return framed(&TraceSettingResponse::from(settings));
     }
     let request: LogSettingsRequest = read(message)?;
-    let settings =
-        if request.settings.is_empty() { api.log_settings() } else { api.change_log(log_change(request.settings)?)? };
+    let settings = if request.settings.is_empty() {
+        api.log_settings()
+    } else {
+        api.allow_log_change(Protocol::Grpc)?;
+        api.change_log(log_change(request.settings)?)?
+    };
     framed(&LogSettingsResponse::from(settings))
 }

@@ -119,12 +119,18 @@ fn quoted(message: &str) -> String {
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            c if u32::from(c) < 0x20 => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c if steers(c) => out.push_str(&format!("\\u{:04X}", u32::from(c))),
             c => out.push(c),
         }
     }
     out.push('"');
     out
+}
+
+/// Whether a terminal or an editor could take the character for something else than text: controls (C0, delete, C1), separators
+/// of lines and paragraphs, and what changes the direction of writing.
+fn steers(c: char) -> bool {
+    matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -146,5 +152,13 @@ mod tests {
     #[test]
     fn a_message_stays_on_its_line() {
         assert_eq!(quoted("a \"b\"\nc\u{1}"), "\"a \\\"b\\\"\\nc\\u0001\"");
+    }
+
+    #[test]
+    fn no_character_steers_a_terminal_or_turns_the_text_around() {
+        for c in ['\u{7f}', '\u{80}', '\u{9b}', '\u{9f}', '\u{2028}', '\u{2029}', '\u{202a}', '\u{202e}', '\u{2066}'] {
+            assert_eq!(quoted(&c.to_string()), format!("\"\\u{:04X}\"", u32::from(c)));
+        }
+        assert_eq!(quoted("\u{a0}é\u{2027}\u{202f}漢😀"), "\"\u{a0}é\u{2027}\u{202f}漢😀\"");
     }
 }

@@ -12,22 +12,27 @@ use tokio::sync::oneshot;
 
 use crate::{Api, version};
 
-/// What the server's metadata lists, in Triton's order: clients look for the words.
-const EXTENSIONS: [&str; 13] = [
-    "classification",
-    "sequence",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "system_shared_memory",
-    "cuda_shared_memory",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-    "trace",
-    "logging",
-];
+/// The protocol extensions that do something here, in Triton's order. Triton lists "sequence", "schedule_policy" and "trace" as
+/// well.
+fn extensions(shared_memory: bool, gpu: bool) -> impl Iterator<Item = &'static str> {
+    let order = [
+        "classification",
+        "model_repository",
+        "model_repository(unload_dependents)",
+        "model_configuration",
+        "system_shared_memory",
+        "cuda_shared_memory",
+        "binary_tensor_data",
+        "parameters",
+        "statistics",
+        "logging",
+    ];
+    order.into_iter().filter(move |extension| match *extension {
+        "system_shared_memory" => shared_memory,
+        "cuda_shared_memory" => shared_memory && gpu,
+        _ => true,
+    })
+}
 
 impl Api {
     /// The process answers.
@@ -52,10 +57,11 @@ impl Api {
         let options = &self.0.options;
         // Clients look for words they know and pass over others. Ours look whether a session socket is this server's.
         let own = Some(self.server_id()).filter(|id| !id.is_empty()).map(ServerReport::id_extension);
+        let (shared_memory, gpu) = (self.check_client_shm().is_ok(), self.0.regions.gpu().is_some());
         Ok(ServerReport {
             name: options.id.clone(),
             version: options.version.clone(),
-            extensions: EXTENSIONS.iter().map(|&extension| extension.to_owned()).chain(own).collect(),
+            extensions: extensions(shared_memory, gpu).map(str::to_owned).chain(own).collect(),
         })
     }
 

@@ -1,12 +1,12 @@
 //! What is traced and logged?
 
-use http::Method;
+use http::{Method, StatusCode};
 use hyper::body::Incoming;
-use nerite_api::{Api, Code, Status};
+use nerite_api::{Api, Code, Protocol, Status};
 use nerite_wire::json::{read_log_change, read_trace_change, write_log_settings, write_trace_settings};
 
-use super::{Outcome, read_body};
-use crate::reply::json;
+use super::{Outcome, pass_over, read_body};
+use crate::reply::{PLAIN, error, json};
 
 /// Trace settings of the server (empty name) or of a model, changed first if the method is POST.
 pub async fn trace(api: &Api, method: &Method, body: Incoming, name: &str) -> Outcome {
@@ -24,6 +24,11 @@ pub async fn trace(api: &Api, method: &Method, body: Incoming, name: &str) -> Ou
 pub async fn logging(api: &Api, method: &Method, body: Incoming) -> Outcome {
     if method == Method::GET {
         return Ok(json(write_log_settings(&api.log_settings())));
+    }
+    if let Err(status) = api.allow_log_change(Protocol::Http) {
+        // Answered as a call that wants a header which is not there.
+        pass_over(body).await;
+        return Ok(error(StatusCode::FORBIDDEN, PLAIN, &status.message));
     }
     let body = read_body(body, api.http_input_bytes_max()).await?;
     let settings = api.change_log(read_log_change(body.bytes())?).map_err(worded_for_http)?;
