@@ -103,4 +103,13 @@ mod tests {
             check(text, Err(0o600));
         }
     }
+
+    #[test]
+    fn a_wrong_mode_is_refused_with_the_nearest_right_spelling() {
+        let words = ["--http-socket-mode=432".to_owned()];
+        let given = crate::flags::parse(&words).expect("a known flag");
+        let refused = socket_mode(&Values(&given), "http-socket-mode").expect_err("a decimal number");
+        assert!(refused.reason.ends_with("write it in octal, as --http-socket-mode=0660"), "{refused}");
+        assert_eq!(socket_mode(&Values(&given), "grpc-socket-mode"), Ok(0o600));
+    }
 }
