@@ -156,10 +156,7 @@ def listen_as(path: str, uid: int) -> None:
     print("listening", flush=True)
     sys.stdin.readline()
     # The clients have closed their ends, so what they sent is there and the readers end.
-    for _ in range(100):
-        if readers:
-            break
-        time.sleep(0.1)
+    time.sleep(0.5)
     for one in readers:
         one.join(10)
     print(f"{len(readers)} connections, {sum(got)} bytes", flush=True)
