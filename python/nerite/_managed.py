@@ -6,6 +6,7 @@ import atexit
 import os
 import threading
 import time
+import warnings
 import weakref
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union
 
@@ -16,8 +17,9 @@ from nerite import _buffers
 from nerite._buffers import ManagedInput, ManagedOutput, TensorBuffer, wants_place
 from nerite._datatypes import BytesLike
 from nerite._pool import Block, Pool
-from nerite._session import ANSWER_S, Holding, LeaseTransport, Session, default_path, server_id_among
+from nerite._session import ANSWER_S, Holding, LeaseTransport, Session, Untrusted, server_id_among
 from nerite._transports import WAYS, Refused, RegionTransport, Transport
+from nerite._trust import default_path
 
 # A way that could not be opened, perhaps after a long wait, is not tried again for so long.
 AGAIN_S = 5.0
@@ -96,6 +98,9 @@ class Way:
             made = self._make()
         except Refused as refusal:
             self._refusal, self._again_at = str(refusal), time.monotonic() + AGAIN_S
+            if isinstance(refusal, Untrusted):
+                # Other ways go to the address that the program named, but whoever waits there should not go unnoticed.
+                warnings.warn(str(refusal), RuntimeWarning, stacklevel=2)
             raise
         with self._opening:
             if self._transport is transport:
@@ -475,13 +480,15 @@ class ManagedClient:
         """How managed buffers reach the server: ``lease``, ``region`` or ``inline``. Asks the server if need be."""
         return self._lender().way()
 
-    def _open_buffers(self, url: str, ways: Sequence[str], session_socket: Optional[str]) -> None:
+    def _open_buffers(
+        self, url: str, ways: Sequence[str], session_socket: Optional[str], server_uid: Optional[int]
+    ) -> None:
         self._may_have_session = "lease" in ways and os.path.exists(session_socket or default_path())
         self._door = Door(self)
         door, answer_s = self._door, self._answer_s
         makers: Makers = {
             "lease": lambda: LeaseTransport(
-                session_socket or default_path(), url, session_socket is not None, door.server_id, answer_s
+                session_socket or default_path(), url, session_socket is not None, door.server_id, answer_s, server_uid
             ),
             "region": lambda: RegionTransport(url, door.register, door.unregister, door.server_is_away),
         }

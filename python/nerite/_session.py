@@ -15,14 +15,13 @@ import mmap
 import os
 import select
 import socket
-import struct
 import threading
 import weakref
 from typing import Callable, Iterable, Optional, Sequence, Tuple
 
 import numpy as np
 
-from nerite import _protobuf
+from nerite import _protobuf, _trust
 from nerite._pool import Block, Slab
 from nerite._transports import Refused, is_this_host
 from nerite._version import __version__
@@ -69,10 +68,20 @@ class SessionLost(Refused):
         super().__init__(why, final=False)
 
 
-class Session:
-    """One connection to a session socket. Thread-safe. Everything borrowed goes back when the object goes."""
+class Untrusted(Refused):
+    """Somebody is at the session socket whom this program has no reason to trust. Nothing was sent."""
 
-    def __init__(self, path: str, answer_s: float = ANSWER_S):
+    def __init__(self, path: str, why: str):
+        super().__init__(f"session socket '{path}' is not used: {why}", final=True)
+
+
+class Session:
+    """One connection to a session socket. Thread-safe. Everything borrowed goes back when the object goes.
+
+    ``server_uid`` names a user whose server may be talked to, besides this program's own user and root.
+    """
+
+    def __init__(self, path: str, answer_s: float = ANSWER_S, server_uid: Optional[int] = None):
         self._lock = threading.Lock()
         self._last_id = 0
         # What the server said when it ended the session, and whether asking again is of no use.
@@ -86,7 +95,7 @@ class Session:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.settimeout(answer_s)
-            self._socket.connect(path)
+            self._connect(path, server_uid)
             client = f"nerite-python {__version__}"
             hello = [(HELLO_VERSION_MIN, VERSION), (HELLO_VERSION_MAX, VERSION)]
             welcome, _ = self._ask(CLIENT_HELLO, _protobuf.encode([*hello, (HELLO_CLIENT, client)]), SERVER_WELCOME)
@@ -177,8 +186,7 @@ class Session:
 
     def peer_pid(self) -> int:
         """The process at the other end."""
-        found = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return int(struct.unpack("3i", found)[0])
+        return _trust.peer_of(self._socket).pid
 
     def close(self) -> None:
         """Ends the session at once: the server takes back what it lent."""
@@ -188,6 +196,20 @@ class Session:
         # A session ends with its last array as a matter of course: no reason for Python to warn of an open socket.
         if (opened := getattr(self, "_socket", None)) is not None:
             opened.close()
+
+    def _connect(self, path: str, server_uid: Optional[int]) -> None:
+        """Connects, and looks who is there."""
+        own_uid, directory = os.geteuid(), _trust.directory_of(path)
+        try:
+            named = _trust.named_uid() if server_uid is None else server_uid
+        except ValueError as error:
+            raise Untrusted(path, str(error)) from None
+        why = _trust.why_not(own_uid, named, directory, None)
+        if why is None:
+            self._socket.connect(path)
+            why = _trust.why_not(own_uid, named, directory, _trust.peer_of(self._socket).uid)
+        if why is not None:
+            raise Untrusted(path, why)
 
     def _let_go(self, holding: Holding, held: set[Holding]) -> None:
         """A placed output is no longer used. A finalizer, which runs anywhere: it takes no lock and waits for nobody."""
@@ -359,9 +381,10 @@ class LeaseTransport:
         is_certain: bool,
         server_id: Callable[[], Optional[str]] = lambda: None,
         answer_s: float = ANSWER_S,
+        server_uid: Optional[int] = None,
     ):
         """``server_id`` tells what the server behind the url calls itself, or None where it cannot be asked."""
-        self._session: Optional[Session] = Session(path, answer_s)
+        self._session: Optional[Session] = Session(path, answer_s, server_uid)
         if not is_certain and not is_server_of(self._session, url, server_id()):
             self._session.close()
             raise Refused(f"the server at '{path}' is not seen to be that of '{url}'; name its socket to be sure", final=True)
@@ -393,16 +416,6 @@ class LeaseTransport:
     def close(self) -> None:
         """The session ends when the last slab has gone."""
         self._session = None
-
-
-def default_path() -> str:
-    """Where a server of this user puts its session socket, unless ``NERITE_SESSION_SOCKET`` names another place."""
-    named = os.environ.get("NERITE_SESSION_SOCKET")
-    if named:
-        return named
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    directory = f"{runtime}/nerite" if runtime else f"/tmp/nerite-{os.getuid()}"
-    return f"{directory}/session.sock"
 
 
 def is_server_of(session: Session, url: str, server_id: Optional[str]) -> bool:

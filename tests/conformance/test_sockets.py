@@ -2,7 +2,15 @@
 
 import contextlib
 import json
+import os
+import pathlib
+import shutil
 import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
 
 import numpy as np
 import pytest
@@ -215,3 +223,41 @@ def test_real_clients_talk_over_unix_sockets(launcher, tmp_path):
             stream.connect(str(sockets["http"]))
             stream.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert stream.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+@pytest.mark.parametrize("flag, mode", [(None, 0o600), ("0660", 0o660), ("0o666", 0o666), ("600", 0o600)])
+def test_unix_sockets_have_the_mode_that_was_asked_for(launcher, flag, mode, umask):
+    if launcher.oracle:
+        pytest.skip("Triton has no Unix sockets")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="nerite-modes-"))
+    folder.chmod(0o755)
+    sockets = {kind: folder / kind for kind in ("http", "grpc")}
+    flags = [f"--{kind}-socket={path}" for kind, path in sockets.items()]
+    flags += [f"--{kind}-socket-mode={flag}" for kind in sockets if flag]
+    repository = launcher.copy_of(f"modes_{time.monotonic_ns()}", "identity_fp32")
+    before = os.umask(umask)
+    try:
+        with launcher.running("modes", *flags, repository=repository):
+            for path in sockets.values():
+                assert stat.S_IMODE(path.lstat().st_mode) == mode
+                if os.geteuid() == 0:
+                    assert another_user_connects(path) == (mode == 0o666)
+        assert not any(path.exists() for path in sockets.values())
+    finally:
+        os.umask(before)
+        shutil.rmtree(folder)
+
+
+CONNECT = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    socket.socket(socket.AF_UNIX).connect(sys.argv[1])
+except PermissionError:
+    sys.exit(1)
+"""
+
+
+def another_user_connects(path) -> bool:
+    return subprocess.run([sys.executable, "-c", CONNECT, path], timeout=60).returncode == 0

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use nerite_engine::Engine;
 use nerite_request::{Peer, Status};
 use nerite_shm::{LeaseLimits, Pools, Registries, random_bits};
-use nerite_wire::prometheus::HostMetrics;
+use nerite_wire::prometheus::{HostMetrics, SessionSocketMetrics};
 use regex::Regex;
 
 use crate::access::{self, Category, Protocol, Restriction};
@@ -30,6 +30,7 @@ pub(crate) struct Inner {
     pub stopping: AtomicBool,
     pub under_way: Arc<AtomicUsize>,
     pub host: Mutex<Option<HostMetrics>>,
+    pub session_socket: Mutex<Option<SessionSocketMetrics>>,
 }
 
 /// What the operator decided about calls.
@@ -76,8 +77,9 @@ impl Api {
         let (trace, stopping, host) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
         // Without randomness the server has no identity, and says so by naming none.
         let server_id = random_bits().map(|bits| format!("{bits:032x}")).unwrap_or_default();
-        let under_way = Arc::default();
-        let inner = Inner { server_id, engine, regions, pools, log, trace, options, stopping, under_way, host };
+        let (under_way, session_socket) = (Arc::default(), Mutex::default());
+        let inner =
+            Inner { server_id, engine, regions, pools, log, trace, options, stopping, under_way, host, session_socket };
         Api(Arc::new(inner), Peer::own())
     }
 

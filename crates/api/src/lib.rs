@@ -31,7 +31,7 @@ pub use api::{Api, Options};
 pub use logging::LogSwitches;
 pub use nerite_request::{Code, Status};
 pub use nerite_shm::{LEASES_PER_SESSION_MAX, Loan};
-pub use nerite_wire::prometheus::HostMetrics;
+pub use nerite_wire::prometheus::{HostMetrics, SessionSocketMetrics};
 pub use operator::{NotOperator, Operator, check_operator};
 pub use owners::{RegionRules, ShmScope, ShmTrust};
 pub use places::Placed;

@@ -24,6 +24,16 @@ pub enum Error {
         /// What the system says.
         reason: String,
     },
+    /// Somebody answers at a session socket whom this program has no reason to trust. Nothing was sent.
+    #[error("session socket {endpoint} is not used: {reason}; {cure}")]
+    Untrusted {
+        /// The socket's path.
+        endpoint: String,
+        /// What is wrong.
+        reason: String,
+        /// What to do.
+        cure: String,
+    },
     /// The connection broke before an answer came. Whether the server has carried out the request is unknown.
     #[error("connection to {endpoint} broke: {reason}")]
     Broken {

@@ -53,5 +53,8 @@ pub use nerite_tensor::{DataType, Shape};
 pub use region::{Region, RegisteredRegion, Registrar, View};
 pub use request::Request;
 pub use response::{Output, Response};
-pub use session::{Lease, PreparedRequest, Session, SessionStream, SessionTerms, SessionUse, default_path};
+pub use session::{
+    Lease, PreparedRequest, Session, SessionOptions, SessionServer, SessionStream, SessionTerms, SessionUse,
+    default_path, session_server,
+};
 pub use tensor::{Element, Tensor};

@@ -12,11 +12,13 @@ mod lease;
 mod limits;
 mod mapped;
 mod operator;
+mod options;
 mod place;
 mod placing;
 mod returns;
 mod socket;
 mod stream;
+mod trust;
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -41,7 +43,8 @@ use returns::Returns;
 use socket::{Packet, Socket};
 
 pub use lease::Lease;
-pub use place::default_path;
+pub use options::SessionOptions;
+pub use place::{SessionServer, default_path, session_server};
 pub(crate) use placing::Placing;
 pub use stream::SessionStream;
 
@@ -112,27 +115,33 @@ struct Shared {
 }
 
 impl Session {
-    /// Opens a session on the socket at `path`. Needs the runtime's context.
+    /// Opens a session on the socket at `path`, with a server of this program's own user or of root. Needs the runtime's context.
     pub async fn connect(path: impl AsRef<Path>) -> Result<Session, Error> {
-        Session::connect_with(path, &[]).await
+        Session::connect_to(path, &SessionOptions::default()).await
     }
 
     /// As [`Session::connect`], with headers for calls that the operator restricted.
     pub async fn connect_with(path: impl AsRef<Path>, headers: &[(&str, &str)]) -> Result<Session, Error> {
-        let headers = headers.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Session::open(path.as_ref(), v1::Hello { headers, ..v1::Hello::default() }).await
+        let with = |options: SessionOptions, &(name, value): &(&str, &str)| options.header(name, value);
+        Session::connect_to(path, &headers.iter().fold(SessionOptions::default(), with)).await
     }
 
-    /// As [`Session::connect`], for an operator: when all sessions are taken, the server has places left for those. A session
-    /// that got such a place makes the operator's calls and no others.
+    /// As [`Session::connect`], for an operator; see [`SessionOptions::operator`].
     pub async fn connect_as_operator(path: impl AsRef<Path>) -> Result<Session, Error> {
-        Session::open(path.as_ref(), v1::Hello { operator: true, ..v1::Hello::default() }).await
+        Session::connect_to(path, &SessionOptions::default().operator()).await
     }
 
-    async fn open(path: &Path, hello: v1::Hello) -> Result<Session, Error> {
-        let endpoint = path.display().to_string();
-        let refused = |error: std::io::Error| Error::Connect { endpoint: endpoint.clone(), reason: error.to_string() };
-        let socket = Socket::connect(path).map_err(refused)?;
+    /// As [`Session::connect`], with more to say. Nothing is sent before the server is known to be one that this program may talk
+    /// to.
+    pub async fn connect_to(path: impl AsRef<Path>, options: &SessionOptions) -> Result<Session, Error> {
+        let path = path.as_ref();
+        let socket = place::connect(path, options)?;
+        let headers = options.headers.iter().cloned().collect();
+        Session::open(path, socket, v1::Hello { headers, operator: options.operator, ..v1::Hello::default() }).await
+    }
+
+    async fn open(path: &Path, socket: Socket, hello: v1::Hello) -> Result<Session, Error> {
+        let refused = |error: std::io::Error| place::not_connected(path, &error);
         let client = concat!("nerite-client ", env!("CARGO_PKG_VERSION")).to_owned();
         let hello = v1::Hello { version_min: VERSION, version_max: VERSION, client, ..hello };
         let call = v1::ClientMessage { id: 1, returned: Vec::new(), call: Some(Call::Hello(hello)) };
@@ -146,6 +155,7 @@ impl Session {
             (Err(error), _) => return Err(refused(error)),
         };
         let (terms, key) = read_welcome(packet)?;
+        let endpoint = path.display().to_string();
         let (calls, mapped, returns, tags) =
             (Calls::new(receiver), Mapped::default(), Returns::default(), Tags::default());
         Ok(Session(Arc::new(Shared { socket, endpoint, terms, key, calls, mapped, returns, tags })))
@@ -153,7 +163,7 @@ impl Session {
 
     /// The server's process; `None` if it cannot be seen from here. Needs the runtime's context.
     pub fn server_pid(&self) -> Option<u32> {
-        self.0.socket.peer_pid()
+        self.0.socket.peer().ok()?.pid
     }
 
     /// What the server said at the start.

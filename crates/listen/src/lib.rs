@@ -5,18 +5,20 @@
 
 mod peer;
 mod sock_diag;
+mod unix;
 mod wary;
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nerite_request::Peer;
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
+use rustix::net::SocketType;
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
+pub use unix::{OWNER_ONLY, SocketFile, bind_unix, may_be_socket};
 pub use wary::Wary;
 
 /// Connections that may wait to be accepted, as in Triton.
@@ -37,7 +39,12 @@ pub enum Endpoint {
         reuse_port: bool,
     },
     /// A Unix socket. A socket file there that nobody listens at any more is replaced.
-    Unix(PathBuf),
+    Unix {
+        /// Where its file is made.
+        path: PathBuf,
+        /// The file's mode: who may connect.
+        mode: u32,
+    },
 }
 
 /// Why nobody can be heard there.
@@ -66,7 +73,11 @@ pub struct Listener(Socket);
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix {
+        /// It is dropped before the listener is closed.
+        _file: SocketFile,
+        listener: UnixListener,
+    },
 }
 
 /// A connection, and who is at its other end.
@@ -87,12 +98,19 @@ pub enum Stream {
     Unix(UnixStream),
 }
 
+impl Endpoint {
+    /// A Unix socket of the server's user alone.
+    pub fn unix(path: &Path) -> Endpoint {
+        Endpoint::Unix { path: path.to_owned(), mode: OWNER_ONLY }
+    }
+}
+
 impl Listener {
     /// The address that a TCP listener really got; `None` for a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.0 {
             Socket::Tcp(listener) => listener.local_addr().ok(),
-            Socket::Unix(..) => None,
+            Socket::Unix { .. } => None,
         }
     }
 
@@ -106,20 +124,11 @@ impl Listener {
                 let peer = peer::of_tcp(&stream, address);
                 Ok(Connection { stream: Stream::Tcp(stream), peer })
             }
-            Socket::Unix(listener, _) => {
+            Socket::Unix { listener, .. } => {
                 let (stream, _) = listener.accept().await?;
                 let peer = peer::of_unix(&stream);
                 Ok(Connection { stream: Stream::Unix(stream), peer })
             }
-        }
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        if let Socket::Unix(_, path) = self {
-            // Already gone is as good.
-            let _ = std::fs::remove_file(path);
         }
     }
 }
@@ -130,13 +139,10 @@ pub fn bind(endpoint: &Endpoint) -> Result<Listener, BindError> {
         Endpoint::Tcp { address, port, reuse_port } => {
             (format!("{address}:{port}"), bind_tcp(address, *port, *reuse_port).map(Socket::Tcp))
         }
-        Endpoint::Unix(path) => {
-            let socket = bind_unix(path).map(|listener| Socket::Unix(listener, path.clone()));
-            (path.display().to_string(), socket)
-        }
+        Endpoint::Unix { path, mode } => (path.display().to_string(), bind_stream(path, *mode)),
     };
     outcome.map(Listener).map_err(|cause| match cause.kind() {
-        io::ErrorKind::AddrInUse if matches!(endpoint, Endpoint::Unix(path) if !may_be_socket(path)) => {
+        io::ErrorKind::AddrInUse if matches!(endpoint, Endpoint::Unix { path, .. } if !may_be_socket(path)) => {
             BindError::NoSocket(place)
         }
         io::ErrorKind::AddrInUse => BindError::InUse(place),
@@ -157,19 +163,9 @@ fn bind_tcp(address: &str, port: u16, reuse_port: bool) -> io::Result<TcpListene
     socket.listen(BACKLOG)
 }
 
-fn bind_unix(path: &Path) -> io::Result<UnixListener> {
-    let found = std::fs::symlink_metadata(path);
-    if found.is_ok_and(|found| found.file_type().is_socket()) && net::UnixStream::connect(path).is_err() {
-        std::fs::remove_file(path)?;
-    }
-    let socket = UnixSocket::new_stream()?;
-    socket.bind(path)?;
-    socket.listen(BACKLOG)
-}
-
-/// False for what is there and no socket.
-fn may_be_socket(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).map_or(true, |found| found.file_type().is_socket())
+fn bind_stream(path: &Path, mode: u32) -> io::Result<Socket> {
+    let (file, socket) = bind_unix(path, SocketType::STREAM, mode, BACKLOG.cast_signed())?;
+    Ok(Socket::Unix { _file: file, listener: UnixListener::from_std(net::UnixListener::from(socket))? })
 }
 
 #[cfg(test)]
@@ -198,8 +194,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         drop(net::UnixListener::bind(&path).unwrap());
-        let listener = bind(&Endpoint::Unix(path.clone())).unwrap();
-        assert!(matches!(bind(&Endpoint::Unix(path.clone())), Err(BindError::InUse(_))));
+        let listener = bind(&Endpoint::unix(&path)).unwrap();
+        assert!(matches!(bind(&Endpoint::unix(&path)), Err(BindError::InUse(_))));
         let (heard, _client) = tokio::join!(listener.accept(), UnixStream::connect(&path));
         let heard = heard.unwrap();
         assert!(matches!(heard.stream, Stream::Unix(_)));
@@ -213,7 +209,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("letter");
         std::fs::write(&path, "dear").unwrap();
-        let error = bind(&Endpoint::Unix(path.clone())).unwrap_err().to_string();
+        let error = bind(&Endpoint::unix(&path)).unwrap_err().to_string();
         assert!(error.ends_with("there is a file that is no socket; remove it or name another path"), "{error}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "dear");
     }

@@ -40,6 +40,7 @@ Says what stands in the way, and how to mend it. Without a topic, all of them.
       --client-pid N        look at this client as well: its keys, its user, its namespaces, its GPUs
       --server-pid N        the server, if it does not answer at the session socket
       --session-socket P    the server's session socket, if it is not at the default place
+      --server-uid N        the server there may be that user's, besides this one's and root's
       --interpreter P       the Python that --backend-config=python,interpreter=P names
       --environment P       the environment that a model names as EXECUTION_ENV_PATH, a directory or an archive
       --json                for programs
@@ -135,6 +136,11 @@ fn read(words: &[String]) -> Result<Option<Asked>, String> {
             "-h" | "--help" => return Ok(None),
             "--client-pid" => asked.wanted.client_pid = Some(number(value()?)?),
             "--server-pid" => asked.wanted.server_pid = Some(number(value()?)?),
+            "--server-uid" => {
+                let text = value()?;
+                let uid = text.parse().map_err(|_| format!("'{text}' is no user's number"))?;
+                asked.wanted.server_uid = Some(uid);
+            }
             "--session-socket" => asked.wanted.socket = Some(PathBuf::from(value()?)),
             "--interpreter" => asked.interpreter = Some(PathBuf::from(value()?)),
             "--environment" => asked.environment = Some(value()?),
@@ -160,7 +166,7 @@ mod tests {
     }
 
     fn processes(client_pid: Option<u32>, server_pid: Option<u32>) -> Wanted {
-        Wanted { client_pid, server_pid, socket: None }
+        Wanted { client_pid, server_pid, ..Wanted::default() }
     }
 
     #[test]
@@ -185,6 +191,9 @@ mod tests {
         );
         check(&["shm", "--client-pid", "me"], Err("'me' is no process's number"));
         check(&["--client-pid", "0"], Err("'0' is no process's number"));
+        let wanted = Wanted { server_uid: Some(9), ..Wanted::default() };
+        check(&["--server-uid=9"], Ok(Asked { wanted, ..none() }));
+        check(&["--server-uid", "me"], Err("'me' is no user's number"));
         check(&["--client-pid"], Err("--client-pid wants a value"));
         check(&["gpu"], Err("there is no topic 'gpu'; shm and python are two"));
         check(&["--verbose"], Err("there is no option '--verbose'"));

@@ -4,6 +4,7 @@ mod access;
 mod gpu;
 mod regions;
 mod sessions;
+mod sockets;
 
 use std::path::PathBuf;
 
@@ -92,6 +93,8 @@ pub struct Front {
     pub reuse_port: bool,
     /// Unix socket it listens at as well.
     pub socket: Option<PathBuf>,
+    /// The mode of that socket's file.
+    pub socket_mode: u32,
     /// Headers that become parameters.
     pub forward: Option<Regex>,
 }
@@ -205,6 +208,7 @@ struct FrontFlags {
     default_port: u16,
     reuse: &'static str,
     socket: &'static str,
+    socket_mode: &'static str,
     forward: &'static str,
 }
 
@@ -215,6 +219,7 @@ const HTTP: FrontFlags = FrontFlags {
     default_port: 8000,
     reuse: "reuse-http-port",
     socket: "http-socket",
+    socket_mode: "http-socket-mode",
     forward: "http-header-forward-pattern",
 };
 const GRPC: FrontFlags = FrontFlags {
@@ -224,6 +229,7 @@ const GRPC: FrontFlags = FrontFlags {
     default_port: 8001,
     reuse: "reuse-grpc-port",
     socket: "grpc-socket",
+    socket_mode: "grpc-socket-mode",
     forward: "grpc-header-forward-pattern",
 };
 
@@ -241,6 +247,7 @@ fn front(values: &Values<'_>, flags: FrontFlags) -> Result<Option<Front>, BadVal
         port: values.int(flags.port, flags.default_port)?,
         reuse_port: values.bool(flags.reuse, false)?,
         socket: values.text(flags.socket).map(PathBuf::from),
+        socket_mode: sockets::socket_mode(values, flags.socket_mode)?,
         forward: pattern.map(compile).transpose()?,
     }))
 }
@@ -363,6 +370,7 @@ const POLL_LOADS_ONCE: &str = "--model-control-mode=poll: this version of nerite
 
 fn notes(given: &[Given]) -> Vec<String> {
     let mut notes = Vec::new();
+    let has = |name: &str| given.iter().any(|given| given.flag.name == name);
     for given in given {
         let name = given.flag.name;
         match given.flag.honour {
@@ -371,6 +379,9 @@ fn notes(given: &[Given]) -> Vec<String> {
                     .into(),
             ),
             _ if name == "model-control-mode" && given.value == "poll" => notes.push(POLL_LOADS_ONCE.into()),
+            _ if name.strip_suffix("-mode").is_some_and(|of| of.ends_with("-socket") && !has(of)) => {
+                notes.push(format!("--{name} has no effect without --{}", name.trim_end_matches("-mode")));
+            }
             Honour::NotYet => notes.push(format!("--{name} is accepted but has no effect in this version of nerite")),
             Honour::Accepted | Honour::Yes => {}
         }
@@ -397,5 +408,6 @@ mod tests {
             "--repository-poll-secs=3",
             &["--repository-poll-secs is accepted but has no effect in this version of nerite"],
         );
+        check("--http-socket-mode=0660", &["--http-socket-mode has no effect without --http-socket"]);
     }
 }

@@ -36,6 +36,7 @@ Usage: nerite shm <command> [options]
   sessions                  who has a session
 
       --session-socket P    the server's session socket, if it is not at the default place
+      --server-uid N        the server may be that user's, besides this one's and root's
       --http URL            ask over HTTP instead: list, show and drop of common regions, also against a Triton
       --json                for programs
   -h, --help                print this
@@ -87,8 +88,8 @@ async fn ask(asked: &Asked) -> Result<(Server, Told), String> {
             name(asked, &server);
             over_http::ask(url, &asked.what).await.map(|told| (server, told))
         }
-        Way::Socket(path) => {
-            let session = reach::connect(path).await?;
+        Way::Socket { path, server_uid } => {
+            let session = reach::connect(path, *server_uid).await?;
             let server = Server::Socket { path: path.clone(), pid: session.server_pid() };
             name(asked, &server);
             let told = ask_session(&session, &asked.what).await;

@@ -12,6 +12,7 @@
 
 mod call;
 mod descriptors;
+mod door;
 mod inference;
 pub mod limits;
 mod listen;
@@ -21,7 +22,9 @@ mod roster;
 mod serve;
 mod session;
 mod socket;
+mod watch;
 
 pub use descriptors::raise_descriptor_limit;
-pub use listen::{BindError, Listener, default_path};
-pub use serve::{Handle, Options, serve};
+pub use door::log_failure;
+pub use listen::{BindError, FoundDirectory, Listener, Location, check_directory, default_path};
+pub use serve::{Handle, Options, serve, serve_later};

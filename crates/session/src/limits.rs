@@ -52,6 +52,13 @@ pub(crate) const QUICK_CLOSE_BYTES_MAX: u64 = 16 << 20;
 /// Connections that wait to be accepted.
 pub(crate) const BACKLOG: i32 = 128;
 
+/// A session socket that could not be made is tried again after this time, and sooner if something happened there. Where the
+/// system has no inotify left, the socket's file is looked at as often.
+pub(crate) const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(30);
+
+/// Between two tries there is always this much time: whoever owns the place may change it without end.
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
 const _: () = assert!(DESCRIPTORS_MAX <= QUEUED_DESCRIPTORS_MAX, "one answer must be able to wait");
 const _: () = assert!(PACKET_BYTES_MAX < QUEUED_BYTES_MAX);
 const _: () = assert!(SESSIONS_PER_USER_MAX * 2 <= SESSIONS_MAX);

@@ -1,18 +1,26 @@
-//! Where do clients find the server?
+//! Where do clients find the server, and is that place its own?
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net;
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use nerite_listen::{OWNER_ONLY, SocketFile, bind_unix, may_be_socket};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, statat};
+use rustix::net::SocketType;
 use tokio::net::UnixListener;
 
 use crate::limits::BACKLOG;
 use crate::socket::Socket;
+
+/// The mode of a socket that other users may connect to; the peer's user decides then.
+const EVERYBODY: u32 = 0o666;
+/// Bits of a directory's mode that let the group or others in.
+const OTHERS: u32 = 0o077;
+/// The socket's name in its default directory.
+const NAME: &str = "session.sock";
 
 /// Why there is no session socket.
 #[derive(Debug, thiserror::Error)]
@@ -23,15 +31,13 @@ pub enum BindError {
     /// Something that is no socket is there.
     #[error("session socket '{}': there is a file that is no socket; remove it or name another path", .0.display())]
     NoSocket(PathBuf),
-    /// The directory is open to others, who could put their own socket there.
-    #[error("session socket '{}': its directory belongs to user {uid}, mode {mode:04o}; it must be this user's alone, mode 0700", .path.display())]
+    /// The default directory is not this user's alone: somebody else could put a socket there.
+    #[error("session socket '{}': {fault}", .path.display())]
     Directory {
         /// The socket's path.
         path: PathBuf,
-        /// The directory's owner.
-        uid: u32,
-        /// The directory's mode.
-        mode: u32,
+        /// What is wrong, and the cure.
+        fault: String,
     },
     /// The system refused.
     #[error("session socket '{}': {cause}", .path.display())]
@@ -43,13 +49,33 @@ pub enum BindError {
     },
 }
 
+/// Where a session socket is to be.
+#[derive(Clone, Debug)]
+pub struct Location {
+    path: PathBuf,
+    mode: u32,
+    /// Whether the directory is the default one, which must be this user's alone.
+    is_default: bool,
+}
+
 /// A socket that clients can connect to. Its file goes with it.
 #[derive(Debug)]
 pub struct Listener {
+    /// It is dropped before the listener is closed.
+    file: SocketFile,
     listener: UnixListener,
-    path: PathBuf,
-    /// Device and inode: what we made, and may remove.
-    made: (u64, u64),
+    location: Location,
+}
+
+/// What is found where the default directory should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundDirectory {
+    /// Its owner.
+    pub uid: u32,
+    /// Its permissions.
+    pub mode: u32,
+    /// Whether it is a directory, and no link to one.
+    pub is_directory: bool,
 }
 
 /// Where clients look for a server of their own user: `$XDG_RUNTIME_DIR/nerite/session.sock`, and without that variable
@@ -57,49 +83,128 @@ pub struct Listener {
 pub fn default_path() -> PathBuf {
     let directory = match std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()) {
         Some(directory) => PathBuf::from(directory).join("nerite"),
-        None => PathBuf::from(format!("/tmp/nerite-{}", rustix::process::geteuid().as_raw())),
+        None => PathBuf::from(format!("/tmp/nerite-{}", own_uid())),
     };
-    directory.join("session.sock")
+    directory.join(NAME)
+}
+
+/// Whether the default directory may hold the socket of user `own_uid`. Err: what is wrong with it, and the cure.
+pub fn check_directory(directory: &Path, found: FoundDirectory, own_uid: u32) -> Result<(), String> {
+    let FoundDirectory { uid, mode, is_directory } = found;
+    let shown = directory.display();
+    if !is_directory {
+        return Err(format!(
+            "'{shown}', which user {uid} made, is no directory or a link to one; remove it, and the server makes it anew"
+        ));
+    }
+    if uid != own_uid {
+        return Err(format!(
+            "its directory '{shown}' belongs to user {uid}, and the server is user {own_uid}; remove that directory, or give the \
+             server an XDG_RUNTIME_DIR of its own user"
+        ));
+    }
+    if mode & OTHERS != 0 {
+        return Err(format!("its directory '{shown}' has mode {mode:04o}, which lets others in; `chmod 0700 {shown}`"));
+    }
+    Ok(())
+}
+
+impl Location {
+    /// [`default_path`], whose directory is made if need be and must be this user's alone.
+    pub fn default_of_user() -> Location {
+        Location { path: default_path(), mode: OWNER_ONLY, is_default: true }
+    }
+
+    /// A path that the operator chose, in a directory that is the operator's affair. With `others` other users may connect,
+    /// whose credentials decide then.
+    pub fn at(path: &Path, others: bool) -> Location {
+        let mode = if others { EVERYBODY } else { OWNER_ONLY };
+        Location { path: path.to_owned(), mode, is_default: false }
+    }
+
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Listens here. A socket that nobody listens at any more is replaced. Needs the runtime's context.
+    pub fn bind(&self) -> Result<Listener, BindError> {
+        let directory = self.is_default.then(|| self.open_own_directory()).transpose()?;
+        let (file, socket) =
+            bind_unix(&self.path, SocketType::SEQPACKET, self.mode, BACKLOG).map_err(|cause| match cause.kind() {
+                io::ErrorKind::AddrInUse if !may_be_socket(&self.path) => BindError::NoSocket(self.path.clone()),
+                io::ErrorKind::AddrInUse => BindError::InUse(self.path.clone()),
+                _ => self.system(cause),
+            })?;
+        if let Some(directory) = directory {
+            self.check_made(&directory, &file)?;
+        }
+        let listener = UnixListener::from_std(net::UnixListener::from(socket)).map_err(|cause| self.system(cause))?;
+        Ok(Listener { file, listener, location: self.clone() })
+    }
+
+    /// Makes the default directory if it is not there, and looks at what is there then, following no link.
+    ///
+    /// `/tmp` is sticky: nobody but root and this user can rename or remove what this user owns. Once the directory is found to be
+    /// this user's and closed to others, it stays so until the socket is in it. Whoever makes the directory first in /tmp can
+    /// keep the server from having its socket there, and no more: it is refused here, and clients refuse it as well.
+    fn open_own_directory(&self) -> Result<OwnedFd, BindError> {
+        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        match DirBuilder::new().mode(0o700).create(directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(self.system(error)),
+            _ => {}
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(directory, flags, Mode::empty()).map_err(|errno| self.system(errno.into()))?;
+        let opened = File::from(opened);
+        let found = opened.metadata().map_err(|cause| self.system(cause))?;
+        let found =
+            FoundDirectory { uid: found.uid(), mode: found.mode() & 0o7777, is_directory: found.file_type().is_dir() };
+        match check_directory(directory, found, own_uid()) {
+            Ok(()) => Ok(opened.into()),
+            Err(fault) => Err(BindError::Directory { path: self.path.clone(), fault }),
+        }
+    }
+
+    /// The socket must have been made in the directory that was checked. Where the directory above is not sticky, somebody can put
+    /// another one in its place; nobody can connect to a socket that was made there, because it ends here.
+    fn check_made(&self, directory: &OwnedFd, file: &SocketFile) -> Result<(), BindError> {
+        let found = statat(directory, NAME, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| self.system(errno.into()))?;
+        let is_it = (found.st_dev, found.st_ino) == file.device_and_inode()
+            && FileType::from_raw_mode(found.st_mode) == FileType::Socket
+            && found.st_uid == own_uid()
+            && found.st_mode & 0o7777 == self.mode;
+        if is_it {
+            return Ok(());
+        }
+        let fault = "its directory was replaced while the socket was made; give the server an XDG_RUNTIME_DIR where only its own \
+                     user may write";
+        Err(BindError::Directory { path: self.path.clone(), fault: fault.to_owned() })
+    }
+
+    fn system(&self, cause: io::Error) -> BindError {
+        BindError::System { path: self.path.clone(), cause }
+    }
 }
 
 impl Listener {
-    /// Listens at [`default_path`], whose directory is made if need be and must be this user's alone.
-    pub fn bind_default() -> Result<Listener, BindError> {
-        let path = default_path();
-        let directory = path.parent().unwrap_or(Path::new("/"));
-        let system = |cause| BindError::System { path: path.clone(), cause };
-        match DirBuilder::new().mode(0o700).create(directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(system(error)),
-            _ => {}
-        }
-        check_own(&path, directory)?;
-        Listener::bind(&path, false)
-    }
-
-    /// Listens at `path`; with `others` also for other users, whose credentials decide then. A socket there that nobody
-    /// listens at any more is replaced. Needs the runtime's context.
+    /// Listens at a path that the operator chose; see [`Location::at`]. Needs the runtime's context.
     pub fn bind(path: &Path, others: bool) -> Result<Listener, BindError> {
-        let system = |cause: io::Error| match cause.kind() {
-            io::ErrorKind::AddrInUse if is_no_socket(path) => BindError::NoSocket(path.to_owned()),
-            io::ErrorKind::AddrInUse => BindError::InUse(path.to_owned()),
-            _ => BindError::System { path: path.to_owned(), cause },
-        };
-        let address = SocketAddrUnix::new(path).map_err(|error| system(error.into()))?;
-        remove_stale(path, &address).map_err(system)?;
-        let socket = seqpacket().map_err(|error| system(error.into()))?;
-        bind(&socket, &address).map_err(|error| system(error.into()))?;
-        // Nobody can connect before `listen`, so the mode is in force in time.
-        let mode = if others { 0o666 } else { 0o600 };
-        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(system)?;
-        listen(&socket, BACKLOG).map_err(|error| system(error.into()))?;
-        let made = fs::symlink_metadata(path).map_err(system)?;
-        let listener = UnixListener::from_std(net::UnixListener::from(socket)).map_err(system)?;
-        Ok(Listener { listener, path: path.to_owned(), made: (made.dev(), made.ino()) })
+        Location::at(path, others).bind()
     }
 
     /// Where it listens.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
+    }
+
+    pub(crate) fn location(&self) -> &Location {
+        &self.location
+    }
+
+    /// Whether clients still find it: its file was neither removed nor replaced.
+    pub(crate) fn is_there(&self) -> bool {
+        self.file.is_there()
     }
 
     pub(crate) async fn accept(&self) -> io::Result<Socket> {
@@ -107,55 +212,24 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // Another server may have replaced the file by its own.
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.made) {
-            // Already gone is as good.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// In /tmp anybody could have made the directory before us, or put a link in its place.
-fn check_own(path: &Path, directory: &Path) -> Result<(), BindError> {
-    let found = fs::symlink_metadata(directory);
-    let found = found.map_err(|cause| BindError::System { path: path.to_owned(), cause })?;
-    let mode = found.mode() & 0o7777;
-    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 {
-        return Err(BindError::Directory { path: path.to_owned(), uid: found.uid(), mode });
-    }
-    Ok(())
-}
-
-fn seqpacket() -> rustix::io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-}
-
-fn is_no_socket(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket())
-}
-
-/// Removes a socket that its server left behind. Err if one listens there.
-fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
-    if !fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        return Ok(());
-    }
-    match connect(&seqpacket()?, address) {
-        Err(Errno::CONNREFUSED) => fs::remove_file(path),
-        // Full for the moment, or of another type: somebody is there.
-        _ => Err(io::Error::from(io::ErrorKind::AddrInUse)),
-    }
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
 
     fn mode(path: &Path) -> u32 {
         fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    fn default_in(directory: &Path) -> Location {
+        Location { path: directory.join(NAME), mode: OWNER_ONLY, is_default: true }
     }
 
     #[tokio::test]
@@ -191,22 +265,51 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_directory(mode: u32, own: bool) {
-        let directory = tempfile::tempdir().unwrap();
-        fs::set_permissions(directory.path(), Permissions::from_mode(mode)).unwrap();
-        let checked = check_own(&directory.path().join("s"), directory.path());
-        assert_eq!(checked.is_ok(), own, "{mode:o}: {checked:?}");
+    fn check(uid: u32, mode: u32, is_directory: bool, fault: Option<&str>) {
+        let found = FoundDirectory { uid, mode, is_directory };
+        let checked = check_directory(Path::new("/d"), found, 7);
+        match fault {
+            None => assert_eq!(checked, Ok(()), "{found:?}"),
+            Some(part) => assert!(checked.as_ref().is_err_and(|text| text.contains(part)), "{found:?}: {checked:?}"),
+        }
     }
 
     #[test]
-    fn a_directory_open_to_others_or_a_link_is_no_place_for_the_default() {
-        check_directory(0o700, true);
-        check_directory(0o701, false);
-        check_directory(0o770, false);
-        check_directory(0o1777, false);
-        let directory = tempfile::tempdir().unwrap();
-        let link = directory.path().join("link");
-        std::os::unix::fs::symlink(directory.path(), &link).unwrap();
-        assert!(check_own(&link.join("s"), &link).is_err());
+    fn the_default_directory_is_the_servers_own_and_closed_to_others() {
+        check(7, 0o700, true, None);
+        check(7, 0o500, true, None);
+        for mode in [0o701, 0o710, 0o770, 0o755, 0o1777] {
+            check(7, mode, true, Some(&format!("has mode {mode:04o}, which lets others in; `chmod 0700 /d`")));
+        }
+        check(8, 0o700, true, Some("'/d' belongs to user 8, and the server is user 7; remove that directory"));
+        check(0, 0o700, true, Some("belongs to user 0, and the server is user 7"));
+        check(8, 0o777, false, Some("'/d', which user 8 made, is no directory or a link to one"));
+    }
+
+    #[tokio::test]
+    async fn the_default_directory_is_made_and_a_link_is_not_followed() {
+        let above = tempfile::tempdir().unwrap();
+        let (own, link) = (above.path().join("own"), above.path().join("link"));
+        let listener = default_in(&own).bind().unwrap();
+        assert_eq!((mode(&own), mode(listener.path())), (0o700, 0o600));
+        symlink(&own, &link).unwrap();
+        assert!(matches!(default_in(&link).bind(), Err(BindError::Directory { .. })));
+        drop(listener);
+        fs::set_permissions(&own, Permissions::from_mode(0o750)).unwrap();
+        assert!(matches!(default_in(&own).bind(), Err(BindError::Directory { .. })));
+        assert!(!own.join(NAME).exists());
+        fs::write(above.path().join("file"), "").unwrap();
+        assert!(matches!(default_in(&above.path().join("file")).bind(), Err(BindError::Directory { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_socket_outside_the_directory_that_was_checked_is_not_kept() {
+        let (checked, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let location = default_in(&checked.path().join("nerite"));
+        let directory = location.open_own_directory().unwrap();
+        let (file, _socket) = bind_unix(&other.path().join(NAME), SocketType::SEQPACKET, OWNER_ONLY, BACKLOG).unwrap();
+        assert!(location.check_made(&directory, &file).is_err());
+        let _squatted = bind_unix(location.path(), SocketType::SEQPACKET, OWNER_ONLY, BACKLOG).unwrap();
+        assert!(matches!(location.check_made(&directory, &file), Err(BindError::Directory { .. })));
     }
 }

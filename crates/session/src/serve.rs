@@ -9,7 +9,8 @@ use nerite_request::report::ServerReport;
 use tokio::sync::watch;
 
 use crate::call::error_packet;
-use crate::listen::Listener;
+use crate::door::Door;
+use crate::listen::{Listener, Location};
 use crate::roster::{Peer, Roster};
 use crate::session::Session;
 use crate::socket::Socket;
@@ -57,15 +58,27 @@ impl Stopped {
     }
 }
 
-/// Serves sessions over `api` on this socket until [`Handle::stop`]. Needs the runtime's context.
+/// Serves sessions over `api` on this socket until [`Handle::stop`]. If its file is removed, it is made anew. Needs the runtime's
+/// context.
 pub fn serve(api: Api, options: Options, listener: Listener) -> Handle {
+    let door = Door::open(api.clone(), listener);
+    start(api, options, door)
+}
+
+/// As [`serve`], for a socket that could not be made. It is tried again until it can.
+pub fn serve_later(api: Api, options: Options, location: Location) -> Handle {
+    let door = Door::closed(api.clone(), location);
+    start(api, options, door)
+}
+
+fn start(api: Api, options: Options, door: Door) -> Handle {
     let (stop, stopped) = watch::channel(false);
     let (open, opened) = watch::channel(());
-    tokio::spawn(accept(api, options, listener, Stopped(stopped), opened));
+    tokio::spawn(accept(api, options, door, Stopped(stopped), opened));
     Handle { stop, open }
 }
 
-async fn accept(api: Api, options: Options, listener: Listener, mut stopped: Stopped, open: watch::Receiver<()>) {
+async fn accept(api: Api, options: Options, mut door: Door, mut stopped: Stopped, open: watch::Receiver<()>) {
     let server = api.server_report().unwrap_or_else(|_| ServerReport {
         name: String::new(),
         version: String::new(),
@@ -77,7 +90,7 @@ async fn accept(api: Api, options: Options, listener: Listener, mut stopped: Sto
         let accepted = tokio::select! {
             biased;
             () = stopped.wait() => return,
-            accepted = listener.accept() => accepted,
+            accepted = door.accept() => accepted,
         };
         let socket = match accepted {
             Ok(socket) => socket,

@@ -123,6 +123,6 @@ impl Receiver {
 /// A descriptor that the runtime polls. The function is deprecated because it is safe although it trusts `T` to name the same
 /// open descriptor for as long as it lives; `OwnedFd` does, and its replacement is unsafe.
 #[allow(deprecated)]
-fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(descriptor, interest)
 }

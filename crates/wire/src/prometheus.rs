@@ -1,6 +1,6 @@
 //! How do metrics look as Prometheus text?
 //!
-//! Text format 0.0.4, families and labels as Triton's dashboards expect them, and three families of our own at the end.
+//! Text format 0.0.4, families and labels as Triton's dashboards expect them, and families of our own at the end.
 //! A family without a sample is left out.
 
 use std::fmt::Write;
@@ -30,8 +30,19 @@ pub struct MetricsReport {
     pub shm_mapped_bytes: u64,
     /// Sessions that are open.
     pub sessions: u64,
+    /// The session socket; `None` where the server has none (`--session-socket=off`).
+    pub session_socket: Option<SessionSocketMetrics>,
     /// Bytes of leases, by state.
     pub lease_bytes: Vec<(&'static str, u64)>,
+}
+
+/// The socket at which sessions are opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionSocketMetrics {
+    /// Whether clients can open sessions there.
+    pub is_up: bool,
+    /// How often it was opened after the start: its file was gone, or it could not be made before.
+    pub reopened: u64,
 }
 
 /// One model version.
@@ -188,6 +199,19 @@ fn write_own(page: &mut Page, report: &MetricsReport) {
         [(String::new(), Value::Whole(report.shm_mapped_bytes))],
     );
     page.family("nerite_sessions", "gauge", "Open sessions", [(String::new(), Value::Whole(report.sessions))]);
+    let socket = report.session_socket;
+    page.family(
+        "nerite_session_socket_up",
+        "gauge",
+        "Whether sessions can be opened at the session socket",
+        socket.map(|socket| (String::new(), Value::Whole(socket.is_up.into()))),
+    );
+    page.family(
+        "nerite_session_socket_reopened_total",
+        "counter",
+        "Number of times the session socket was opened after the start, because its file was gone or could not be made before",
+        socket.map(|socket| (String::new(), Value::Whole(socket.reopened))),
+    );
     page.family(
         "nerite_lease_bytes",
         "gauge",
@@ -273,6 +297,7 @@ mod tests {
             copied_bytes: vec![("unaligned", 64)],
             shm_regions: vec![("system", 2)],
             sessions: 3,
+            session_socket: Some(SessionSocketMetrics { is_up: true, reopened: 2 }),
             lease_bytes: vec![("lent", 4096), ("idle", 0)],
             ..MetricsReport::default()
         }
@@ -298,12 +323,15 @@ mod tests {
         check(&report(), "nerite_shm_regions{kind=\"system\"} 2", true);
         check(&report(), "nerite_shm_mapped_bytes 0", true);
         check(&report(), "nerite_sessions 3", true);
+        check(&report(), "nerite_session_socket_up 1", true);
+        check(&report(), "nerite_session_socket_reopened_total 2", true);
         check(&report(), "nerite_lease_bytes{state=\"lent\"} 4096", true);
     }
 
     #[test]
     fn what_is_switched_off_is_left_out() {
-        let off = MetricsReport { counter_latencies: false, host: None, ..report() };
+        let off = MetricsReport { counter_latencies: false, host: None, session_socket: None, ..report() };
+        check(&off, "# TYPE nerite_session_socket_up gauge", false);
         check(&off, "# TYPE nv_inference_queue_duration_us counter", false);
         check(&off, "# TYPE nv_cpu_utilization gauge", false);
         check(&off, "# TYPE nv_inference_count counter", true);

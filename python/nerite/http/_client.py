@@ -61,15 +61,24 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
     session_socket : str
         The path of the server's session socket, for leases. By default ``NERITE_SESSION_SOCKET`` or where a server of this
         user puts it.
+    server_uid : int
+        A user whose server may be talked to over its session socket, besides this program's own user and root. By default
+        ``NERITE_SERVER_UID``. Somebody else's server is not used, with a warning.
     """
 
-    @_names.passing(origin.InferenceServerClient.__init__, "buffers", "session_socket")
+    @_names.passing(origin.InferenceServerClient.__init__, "buffers", "session_socket", "server_uid")
     def __init__(
-        self, url: str, *args: Any, buffers: str = "auto", session_socket: Optional[str] = None, **kwargs: Any
+        self,
+        url: str,
+        *args: Any,
+        buffers: str = "auto",
+        session_socket: Optional[str] = None,
+        server_uid: Optional[int] = None,
+        **kwargs: Any,
     ):
         ways = _managed.chosen_ways(buffers, self._ways_offered)
         super().__init__(url, *args, **kwargs)
-        self._open_buffers(url, ways, session_socket)
+        self._open_buffers(url, ways, session_socket, server_uid)
 
     def __enter__(self: Client) -> Client:
         super().__enter__()

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use nerite_memory::{Reason, copied_bytes};
-use nerite_wire::prometheus::{HostMetrics, MetricsReport, ModelMetrics};
+use nerite_wire::prometheus::{HostMetrics, MetricsReport, ModelMetrics, SessionSocketMetrics};
 
 use crate::Api;
 
@@ -30,6 +30,7 @@ impl Api {
             shm_regions: vec![("system", regions.mapped), ("cuda", regions.cuda_mapped)],
             shm_mapped_bytes: regions.mapped_bytes + regions.cuda_mapped_bytes,
             sessions: leases.sessions,
+            session_socket: *self.0.session_socket.lock().unwrap_or_else(PoisonError::into_inner),
             lease_bytes: vec![("lent", leases.bytes.saturating_sub(leases.idle_bytes)), ("idle", leases.idle_bytes)],
         }
     }
@@ -37,5 +38,9 @@ impl Api {
     /// Takes over how busy the machine is, from whoever looks at it regularly.
     pub fn note_host(&self, host: HostMetrics) {
         *self.0.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
+    }
+    /// Takes over whether sessions can be opened, from whoever listens for them.
+    pub fn note_session_socket(&self, socket: SessionSocketMetrics) {
+        *self.0.session_socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
     }
 }

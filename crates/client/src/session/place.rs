@@ -1,55 +1,102 @@
 //! Where is the session socket of the server that a client talks to?
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::Session;
+use super::socket::Socket;
+use super::trust::{Directory, Distrust, Trust};
+use super::{Session, SessionOptions};
 use crate::report::ServerReport;
 use crate::{Error, grpc, http};
 
 const SOCKET: &str = "NERITE_SESSION_SOCKET";
 
+/// Who listens at a session socket, as the kernel tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionServer {
+    /// Its process; `None` if that cannot be seen from here.
+    pub pid: Option<u32>,
+    /// Its user.
+    pub uid: u32,
+}
+
 /// Where a server of this user puts its session socket, unless `NERITE_SESSION_SOCKET` names another place.
 pub fn default_path() -> PathBuf {
-    let named = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(path) = named(SOCKET) {
-        return path.into();
-    }
+    named(SOCKET).map_or_else(own_path, PathBuf::from)
+}
+
+/// Who listens at the session socket at `path`, if this program may talk to it. Nothing is sent. Needs the runtime's context.
+pub fn session_server(path: impl AsRef<Path>, options: &SessionOptions) -> Result<SessionServer, Error> {
+    connect(path.as_ref(), options)?.peer().map_err(|error| not_connected(path.as_ref(), &error))
+}
+
+/// Connects, and looks whether this program may talk to who is there.
+pub(super) fn connect(path: &Path, options: &SessionOptions) -> Result<Socket, Error> {
+    let trust = Trust { own_uid: own_uid(), server_uid: options.named_uid()? };
+    let untrusted = |Distrust { reason, cure }| Error::Untrusted { endpoint: path.display().to_string(), reason, cure };
+    // A place that the program chose is the program's affair; at the default place anybody could have been first.
+    let directory = path.parent().filter(|_| path == own_path()).and_then(Directory::look);
+    trust.check(directory.as_ref(), None).map_err(untrusted)?;
+    let socket = Socket::connect(path).map_err(|error| not_connected(path, &error))?;
+    let peer = socket.peer().map_err(|error| not_connected(path, &error))?;
+    trust.check(directory.as_ref(), Some(peer.uid)).map_err(untrusted)?;
+    Ok(socket)
+}
+
+pub(super) fn not_connected(path: &Path, error: &std::io::Error) -> Error {
+    Error::Connect { endpoint: path.display().to_string(), reason: error.to_string() }
+}
+
+fn own_path() -> PathBuf {
     let directory = match named("XDG_RUNTIME_DIR") {
         Some(directory) => PathBuf::from(directory).join("nerite"),
-        None => PathBuf::from(format!("/tmp/nerite-{}", rustix::process::getuid().as_raw())),
+        None => PathBuf::from(format!("/tmp/nerite-{}", own_uid())),
     };
     directory.join("session.sock")
 }
 
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn named(variable: &str) -> Option<OsString> {
+    std::env::var_os(variable).filter(|value| !value.is_empty())
+}
+
 impl http::Client {
     /// A session with this very server, for leases and for outputs of unknown size, if its socket is at [`default_path`]; `None`
-    /// with a server on another host, or of another kind.
+    /// with a server on another host, or of another kind. Somebody who only waits there for tensors is an [`Error::Untrusted`]:
+    /// requests can still be sent over this client.
     pub async fn session(&self) -> Result<Option<Session>, Error> {
         self.session_at(default_path()).await
     }
 
     /// As `session`, with a socket at `path`.
     pub async fn session_at(&self, path: impl AsRef<Path>) -> Result<Option<Session>, Error> {
-        Ok(beside(&self.server_metadata().await?, path.as_ref()).await)
+        beside(&self.server_metadata().await?, path.as_ref()).await
     }
 }
 
 impl grpc::Client {
     /// A session with this very server, for leases and for outputs of unknown size, if its socket is at [`default_path`]; `None`
-    /// with a server on another host, or of another kind.
+    /// with a server on another host, or of another kind. Somebody who only waits there for tensors is an [`Error::Untrusted`]:
+    /// requests can still be sent over this client.
     pub async fn session(&self) -> Result<Option<Session>, Error> {
         self.session_at(default_path()).await
     }
 
     /// As `session`, with a socket at `path`.
     pub async fn session_at(&self, path: impl AsRef<Path>) -> Result<Option<Session>, Error> {
-        Ok(beside(&self.server_metadata().await?, path.as_ref()).await)
+        beside(&self.server_metadata().await?, path.as_ref()).await
     }
 }
 
 /// A session with the very server that this metadata is of, if the socket at `path` is its own.
-async fn beside(server: &ServerReport, path: &Path) -> Option<Session> {
-    let id = server.server_id()?;
-    let session = Session::connect(path).await.ok()?;
-    (session.terms().server_id == id).then_some(session)
+async fn beside(server: &ServerReport, path: &Path) -> Result<Option<Session>, Error> {
+    let Some(id) = server.server_id() else { return Ok(None) };
+    match Session::connect(path).await {
+        Ok(session) => Ok(Some(session).filter(|session| session.terms().server_id == id)),
+        Err(error @ Error::Untrusted { .. }) => Err(error),
+        Err(_) => Ok(None),
+    }
 }

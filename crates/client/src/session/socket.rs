@@ -13,6 +13,7 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::SessionServer;
 use super::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 
 /// What came from the server: `bytes` is `None` when it has gone.
@@ -37,13 +38,14 @@ impl Socket {
         Ok(Socket(watch(socket, Interest::READABLE)?))
     }
 
-    /// The process that listens at the other end; `None` if it cannot be seen from here.
-    pub(super) fn peer_pid(&self) -> Option<u32> {
+    /// The process and the user who listen at the other end; no process if it cannot be seen from here.
+    pub(super) fn peer(&self) -> io::Result<SessionServer> {
         // The runtime calls it a stream; it is whatever was connected. (rustix would make a number of 0, which stands for a
         // process of another namespace, one that must not be 0.)
-        let again = std::os::unix::net::UnixStream::from(self.0.get_ref().try_clone().ok()?);
-        let pid = tokio::net::UnixStream::from_std(again).ok()?.peer_cred().ok()?.pid()?;
-        u32::try_from(pid).ok().filter(|pid| *pid > 0)
+        let again = std::os::unix::net::UnixStream::from(self.0.get_ref().try_clone()?);
+        let found = tokio::net::UnixStream::from_std(again)?.peer_cred()?;
+        let pid = found.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+        Ok(SessionServer { pid, uid: found.uid() })
     }
 
     pub(super) async fn send(&self, bytes: &[u8]) -> io::Result<()> {

@@ -136,7 +136,7 @@ async fn calls_go_through_a_unix_socket_and_its_file_goes_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("grpc.sock");
     for _ in 0..2 {
-        let listener = bind(&Endpoint::Unix(path.clone())).unwrap();
+        let listener = bind(&Endpoint::unix(&path)).unwrap();
         let house = House::behind(listener, Options::default(), nerite_api::Options::default());
         let peer = Peer::over(UnixStream::connect(&path).await.unwrap()).await;
         assert!(is_live(&peer).await);

@@ -91,7 +91,7 @@ fn house() -> House {
         runtime.block_on(async move {
             let tcp = bind(&Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false }).unwrap();
             let address = tcp.address().unwrap();
-            let unix = bind(&Endpoint::Unix(path)).unwrap();
+            let unix = bind(&Endpoint::unix(&path)).unwrap();
             let handle = serve_by(&echo, vec![tcp, unix]);
             ready.send((address, handle.clone())).unwrap();
             tokio::task::spawn_blocking(move || stop_asked.recv()).await.unwrap().unwrap();
@@ -231,7 +231,7 @@ fn a_taken_port_is_named_and_a_dead_socket_file_replaced() {
     let path = folder.path().join("s");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let listening = bind(&Endpoint::Unix(path.clone())).unwrap();
-    assert!(matches!(bind(&Endpoint::Unix(path)), Err(BindError::InUse(_))));
+    let listening = bind(&Endpoint::unix(&path)).unwrap();
+    assert!(matches!(bind(&Endpoint::unix(&path)), Err(BindError::InUse(_))));
     drop(listening);
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use nerite_session::FoundDirectory;
+
 /// Everything that was found.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
@@ -87,24 +89,19 @@ pub(super) struct SocketPlace {
     pub(super) is_default: bool,
     pub(super) answer: SocketAnswer,
     /// The directory it lies in.
-    pub(super) directory: Option<Directory>,
+    pub(super) directory: Option<FoundDirectory>,
     /// Whether that directory could be made.
     pub(super) can_be_made: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SocketAnswer {
-    /// A server, of this process.
-    Server { pid: u32 },
+    /// A server, of this process; `None` if that cannot be seen from here.
+    Server { pid: Option<u32> },
+    /// Somebody whom clients of this user do not talk to.
+    Untrusted { reason: String, cure: String },
     /// The system's words.
     None { reason: String },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Directory {
-    pub(super) uid: u32,
-    pub(super) mode: u32,
-    pub(super) is_directory: bool,
 }
 
 /// A client that the operator asks about.

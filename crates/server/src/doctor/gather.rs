@@ -8,14 +8,12 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use nerite_session::default_path;
+use nerite_client::{Error, SessionOptions, session_server};
+use nerite_session::{FoundDirectory, default_path};
 use nerite_shm::{AdoptedLease, LeaseLimits, OwnedRegion, Pools};
 use rustix::fs::{Access, access, statfs};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket, sockopt};
 
-use super::facts::{
-    Card, Client, Directory, Facts, FileSystem, Gpu, Library, Object, Probe, Process, SocketAnswer, SocketPlace,
-};
+use super::facts::{Card, Client, Facts, FileSystem, Gpu, Library, Object, Probe, Process, SocketAnswer, SocketPlace};
 
 /// Bytes that the probes take.
 const PROBE_BYTES: usize = 4096;
@@ -43,15 +41,16 @@ pub(super) struct Wanted {
     pub(super) client_pid: Option<u32>,
     pub(super) server_pid: Option<u32>,
     pub(super) socket: Option<PathBuf>,
+    pub(super) server_uid: Option<u32>,
 }
 
 /// Looks at everything.
 pub(super) fn facts(wanted: &Wanted) -> Facts {
     let here = process(std::process::id()).unwrap_or_default();
-    let socket = socket_place(wanted.socket.as_deref());
+    let socket = socket_place(wanted.socket.as_deref(), wanted.server_uid);
     let answering = match &socket.answer {
-        SocketAnswer::Server { pid } => Some(*pid),
-        SocketAnswer::None { .. } => None,
+        SocketAnswer::Server { pid } => *pid,
+        SocketAnswer::Untrusted { .. } | SocketAnswer::None { .. } => None,
     };
     let running = wanted.server_pid.or(answering).and_then(process);
     let missing = wanted.server_pid.filter(|_| running.is_none());
@@ -109,33 +108,37 @@ fn file_system(path: &Path) -> Option<FileSystem> {
     })
 }
 
-fn socket_place(given: Option<&Path>) -> SocketPlace {
+fn socket_place(given: Option<&Path>, server_uid: Option<u32>) -> SocketPlace {
     let path = given.map_or_else(default_path, Path::to_owned);
     let directory = path.parent().unwrap_or(Path::new("/"));
-    let found = fs::symlink_metadata(directory).ok().map(|found| Directory {
+    let found = fs::symlink_metadata(directory).ok().map(|found| FoundDirectory {
         uid: found.uid(),
         mode: found.mode() & 0o7777,
         is_directory: found.is_dir(),
     });
     let above = directory.parent().unwrap_or(Path::new("/"));
     let can_be_made = access(above, Access::WRITE_OK | Access::EXEC_OK).is_ok();
-    let answer = match server_at(&path) {
-        Ok(pid) => SocketAnswer::Server { pid },
-        Err(error) => SocketAnswer::None { reason: error.to_string() },
-    };
+    let answer = answer_at(&path, server_uid);
     SocketPlace { path, is_default: given.is_none(), answer, directory: found, can_be_made }
 }
 
-/// The process that listens there. The connection is closed before a word is said.
-fn server_at(path: &Path) -> std::io::Result<u32> {
+/// Who listens there. The connection is closed before a word is said.
+fn answer_at(path: &Path, server_uid: Option<u32>) -> SocketAnswer {
     if fs::metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
-        return Err(std::io::Error::other("it is no socket"));
+        return SocketAnswer::None { reason: "it is no socket".to_owned() };
     }
-    let address = SocketAddrUnix::new(path)?;
-    let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
-    connect(&socket, &address)?;
-    let peer = sockopt::socket_peercred(&socket)?;
-    Ok(peer.pid.as_raw_nonzero().get().unsigned_abs())
+    let options = server_uid.map_or_else(SessionOptions::default, |uid| SessionOptions::default().server_uid(uid));
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return SocketAnswer::None { reason: format!("cannot start a runtime: {error}") },
+    };
+    let _context = runtime.enter();
+    match session_server(path, &options) {
+        Ok(server) => SocketAnswer::Server { pid: server.pid },
+        Err(Error::Untrusted { reason, cure, .. }) => SocketAnswer::Untrusted { reason, cure },
+        Err(Error::Connect { reason, .. }) => SocketAnswer::None { reason },
+        Err(error) => SocketAnswer::None { reason: error.to_string() },
+    }
 }
 
 fn client(pid: u32, server_pid: u32) -> Client {

@@ -1,6 +1,10 @@
 //! Can a server here lend memory, and map what clients make?
 
-use super::facts::{Directory, Facts, FileSystem, Limit, Probe, Process, SocketAnswer, SocketPlace};
+use std::path::Path;
+
+use nerite_session::{FoundDirectory, check_directory};
+
+use super::facts::{Facts, FileSystem, Limit, Probe, Process, SocketAnswer, SocketPlace};
 use super::verdict::{Verdict, fails, holds, note};
 use crate::plain::size;
 
@@ -153,7 +157,13 @@ fn socket(place: &SocketPlace, server_uid: u32) -> Verdict {
     let SocketPlace { path, is_default, answer, directory, can_be_made } = place;
     let (bytes, path) = (path.as_os_str().len(), path.display());
     let reason = match answer {
-        SocketAnswer::Server { pid } => return holds(check, format!("process {pid} listens at {path}")),
+        SocketAnswer::Server { pid: Some(pid) } => return holds(check, format!("process {pid} listens at {path}")),
+        SocketAnswer::Server { pid: None } => {
+            return holds(check, format!("a server of another process namespace listens at {path}"));
+        }
+        SocketAnswer::Untrusted { reason, cure } => {
+            return fails(check, format!("clients of this user do not use {path}: {reason}"), cure.clone());
+        }
         SocketAnswer::None { reason } => reason,
     };
     let nobody = format!("no server answers at {path} ({reason})");
@@ -161,14 +171,16 @@ fn socket(place: &SocketPlace, server_uid: u32) -> Verdict {
         let found = format!("{nobody}: the path has {bytes} bytes, at most {PATH_BYTES_MAX} can be");
         return fails(check, found, "a shorter path with --session-socket, or a shorter XDG_RUNTIME_DIR");
     }
+    let at = place.path.parent().unwrap_or(Path::new("/"));
     match directory {
-        Some(Directory { is_directory: false, .. }) => {
+        Some(FoundDirectory { is_directory: false, .. }) => {
             fails(check, format!("{nobody}: its directory is none"), "remove what is there, or give --session-socket")
         }
-        Some(Directory { uid, mode, .. }) if *is_default && (*uid != server_uid || mode & 0o077 != 0) => fails(
+        Some(found) if *is_default && check_directory(at, *found, server_uid).is_err() => fails(
             check,
             format!(
-                "{nobody}: its directory is user {uid}'s, mode {mode:04o}; it must be user {server_uid}'s, mode 0700"
+                "{nobody}: its directory is user {}'s, mode {:04o}; it must be user {server_uid}'s, mode 0700",
+                found.uid, found.mode
             ),
             "remove that directory, or put the socket elsewhere with --session-socket",
         ),
@@ -262,7 +274,7 @@ mod tests {
     #[track_caller]
     fn check_socket(path: &str, directory: Option<(u32, u32, bool)>, can_be_made: bool, expect: &str) {
         let answer = SocketAnswer::None { reason: "why".to_owned() };
-        let directory = directory.map(|(uid, mode, is_directory)| Directory { uid, mode, is_directory });
+        let directory = directory.map(|(uid, mode, is_directory)| FoundDirectory { uid, mode, is_directory });
         let place = SocketPlace { path: PathBuf::from(path), is_default: true, answer, directory, can_be_made };
         check(socket(&place, 7), expect);
     }
@@ -297,6 +309,22 @@ mod tests {
         let expect =
             format!("FAIL session socket: no server answers at {long} (why): the path has 108 bytes, at most 107");
         check_socket(&long, Some((7, 0o700, true)), true, &expect);
+    }
+
+    #[test]
+    fn who_listens_may_be_one_whom_clients_do_not_talk_to() {
+        let judged = |answer| {
+            let place =
+                SocketPlace { path: "/r/s".into(), is_default: false, answer, directory: None, can_be_made: true };
+            socket(&place, 7)
+        };
+        check(judged(SocketAnswer::Server { pid: Some(5) }), "");
+        check(judged(SocketAnswer::Server { pid: None }), "");
+        let (reason, cure) = ("the server there is user 8".to_owned(), "name it".to_owned());
+        check(
+            judged(SocketAnswer::Untrusted { reason, cure }),
+            "FAIL session socket: clients of this user do not use /r/s: the server there is user 8 => name it",
+        );
     }
 
     #[test]

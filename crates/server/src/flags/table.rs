@@ -86,6 +86,7 @@ flags! {
         "http-address" TEXT, Yes, "Address that HTTP listens at. Default is 0.0.0.0.";
         "http-port" INT, Yes, "Port that HTTP listens at. Default is 8000.";
         "http-socket" Takes::Value("<path>"), Yes, "Unix socket that HTTP listens at as well.";
+        "http-socket-mode" Takes::Value("<mode>"), Yes, "Mode of that socket's file, in octal: who may connect. Default is 0600, the server's own user and root.";
         "reuse-http-port" BOOL, Yes, "Let several servers share the HTTP port (SO_REUSEPORT). Default is false.";
         "http-header-forward-pattern" TEXT, Yes, "Regular expression for headers that become request parameters.";
         "http-thread-count" INT, Yes, "Threads that serve the front ends, at most one per core. Default is half of the cores, at most 8.";
@@ -97,6 +98,7 @@ flags! {
         "grpc-address" TEXT, Yes, "Address that GRPC listens at. Default is 0.0.0.0.";
         "grpc-port" INT, Yes, "Port that GRPC listens at. Default is 8001.";
         "grpc-socket" Takes::Value("<path>"), Yes, "Unix socket that GRPC listens at as well.";
+        "grpc-socket-mode" Takes::Value("<mode>"), Yes, "Mode of that socket's file, in octal: who may connect. Default is 0600, the server's own user and root.";
         "reuse-grpc-port" BOOL, Yes, "Let several servers share the GRPC port (SO_REUSEPORT). Default is false.";
         "grpc-header-forward-pattern" TEXT, Yes, "Regular expression for metadata that become request parameters.";
         "grpc-infer-thread-count" INT, Accepted, "Threads for inference in Triton; all calls share the runtime's here.";

@@ -85,9 +85,10 @@ fn start_grpc(
 
 /// The port of a service, and its Unix socket if it has one.
 fn bind_front(service: &str, front: &Front) -> Result<Vec<Listener>, StartError> {
-    let Front { address, port, reuse_port, socket, .. } = front;
+    let Front { address, port, reuse_port, socket, socket_mode, .. } = front;
     let tcp = Endpoint::Tcp { address: address.clone(), port: *port, reuse_port: *reuse_port };
-    let places = [Some(tcp), socket.clone().map(Endpoint::Unix)];
+    let unix = socket.clone().map(|path| Endpoint::Unix { path, mode: *socket_mode });
+    let places = [Some(tcp), unix];
     places.iter().flatten().map(|place| bind(place).map_err(|error| not_started(service, &error))).collect()
 }
 

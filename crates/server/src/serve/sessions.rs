@@ -1,38 +1,56 @@
 //! How does the session socket come to be?
 
 use nerite_api::Api;
-use nerite_session::{BindError, Handle, Listener, Options, raise_descriptor_limit, serve};
+use nerite_session::{
+    BindError, Handle, Listener, Location, Options, log_failure, raise_descriptor_limit, serve, serve_later,
+};
 
 use super::StartError;
 use crate::settings::{SessionSocket, Sessions};
 
-/// Opens the socket. At the default place a server that finds it taken, or cannot make it, does without: nobody asked for it
-/// by name.
-pub fn open(settings: &Sessions) -> Result<Option<Listener>, StartError> {
+/// The session socket at the start.
+pub enum Opened {
+    /// Clients can connect to it.
+    Listening(Listener),
+    /// It could not be made, and is tried again while the server runs.
+    Later(Location),
+}
+
+/// Opens the socket. A server that cannot make it at the default place goes on without: nobody asked for it by name.
+pub fn open(settings: &Sessions) -> Result<Option<Opened>, StartError> {
     let others = !settings.allow_uids.is_empty();
-    let listener = match &settings.socket {
+    let location = match &settings.socket {
         SessionSocket::Off => return Ok(None),
-        SessionSocket::At(path) => Listener::bind(path, others).map_err(|error| not_started(&error))?,
-        SessionSocket::Default => match Listener::bind_default() {
-            Ok(listener) => listener,
-            Err(error) => {
-                log::warn!("no sessions: {error}; --session-socket=<path> would put the socket elsewhere");
-                return Ok(None);
-            }
-        },
+        SessionSocket::At(path) => {
+            let listener = Listener::bind(path, others).map_err(|error| not_started(&error))?;
+            return Ok(Some(Opened::Listening(listener)));
+        }
+        SessionSocket::Default => Location::default_of_user(),
     };
-    if others && settings.socket == SessionSocket::Default {
-        let path = listener.path().display();
+    if others {
+        let path = location.path().display();
         log::warn!("other users cannot reach {path}; give --session-socket a directory that they can enter");
     }
-    Ok(Some(listener))
+    Ok(Some(match location.bind() {
+        Ok(listener) => Opened::Listening(listener),
+        Err(error) => {
+            log_failure(&error);
+            Opened::Later(location)
+        }
+    }))
 }
 
 /// Serves who connects to it.
-pub fn start(api: &Api, settings: &Sessions, listener: Listener) -> Handle {
+pub fn start(api: &Api, settings: &Sessions, opened: Opened) -> Handle {
     raise_descriptor_limit();
-    log::info!("Started sessions at {}", listener.path().display());
-    serve(api.clone(), Options { allow_uids: settings.allow_uids.clone() }, listener)
+    let options = Options { allow_uids: settings.allow_uids.clone() };
+    match opened {
+        Opened::Listening(listener) => {
+            log::info!("Started sessions at {}", listener.path().display());
+            serve(api.clone(), options, listener)
+        }
+        Opened::Later(location) => serve_later(api.clone(), options, location),
+    }
 }
 
 fn not_started(error: &BindError) -> StartError {

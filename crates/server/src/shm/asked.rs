@@ -36,13 +36,18 @@ pub(super) enum What {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    Socket(PathBuf),
+    Socket {
+        path: PathBuf,
+        /// Whose server may be asked, besides those of this user and of root.
+        server_uid: Option<u32>,
+    },
     Http(String),
 }
 
 #[derive(Default)]
 struct Options {
     socket: Option<String>,
+    server_uid: Option<u32>,
     http: Option<String>,
     session: Option<u64>,
     all: bool,
@@ -54,7 +59,7 @@ impl Asked {
     /// Reads the words after `shm`; `None` where help is asked for.
     pub(super) fn read(words: &[String]) -> Result<Option<Asked>, String> {
         let Some(options) = Options::read(words)? else { return Ok(None) };
-        let Options { socket, http, session, all, json, words } = options;
+        let Options { socket, server_uid, http, session, all, json, words } = options;
         let mut words = words.into_iter();
         let command = words.next().ok_or("a command is missing")?;
         let name = words.next();
@@ -77,8 +82,11 @@ impl Asked {
         };
         let way = match (socket, http) {
             (Some(_), Some(_)) => return Err("--session-socket and --http are two ways; give one".to_owned()),
+            (None, Some(_)) if server_uid.is_some() => {
+                return Err("--server-uid is for the session socket, not for --http".to_owned());
+            }
             (None, Some(url)) => Way::Http(url),
-            (socket, None) => Way::Socket(socket.map_or_else(default_path, PathBuf::from)),
+            (socket, None) => Way::Socket { path: socket.map_or_else(default_path, PathBuf::from), server_uid },
         };
         Ok(Some(Asked { what, way, json }))
     }
@@ -96,6 +104,10 @@ impl Options {
             match flag {
                 "-h" | "--help" => return Ok(None),
                 "--session-socket" => options.socket = Some(value()?),
+                "--server-uid" => {
+                    let text = value()?;
+                    options.server_uid = Some(text.parse().map_err(|_| format!("'{text}' is no user's number"))?);
+                }
                 "--http" => options.http = Some(value()?),
                 "--session" => {
                     let text = value()?;
@@ -129,7 +141,7 @@ mod tests {
     fn each_command_has_its_words() {
         check(&["list"], Ok(What::List));
         check(&["pools", "--json"], Ok(What::Pools));
-        check(&["sessions", "--session-socket=/s"], Ok(What::Sessions));
+        check(&["sessions", "--session-socket=/s", "--server-uid", "7"], Ok(What::Sessions));
         check(&["show", "a"], Ok(What::Show { name: "a".into() }));
         check(&["show", "--session", "3"], Ok(What::ShowSession { number: 3 }));
         check(&["drop", "a"], Ok(What::Drop { name: "a".into(), session: 0 }));
@@ -156,6 +168,8 @@ mod tests {
         check(&["drop", "--session"], Err("--session wants a value"));
         check(&["drop", "--all=yes"], Err("there is no option '--all=yes'"));
         check(&["show", "-x"], Err("there is no option '-x'"));
+        check(&["list", "--server-uid=root"], Err("'root' is no user's number"));
+        check(&["list", "--http=u", "--server-uid=7"], Err("--server-uid is for the session socket, not for --http"));
         check(&["list", "--http=u", "--session-socket=s"], Err("--session-socket and --http are two ways; give one"));
     }
 }

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use nerite_client::{Error, Session};
+use nerite_client::{Error, Session, SessionOptions};
 use nerite_session::default_path;
 
 /// What stands at the path of a session socket.
@@ -21,13 +21,19 @@ enum Stands {
 }
 
 /// Opens a session; the error says where it was looked for and what to do.
-pub(super) async fn connect(path: &Path) -> Result<Session, String> {
-    match Session::connect_as_operator(path).await {
+pub(super) async fn connect(path: &Path, server_uid: Option<u32>) -> Result<Session, String> {
+    let options = SessionOptions::default().operator();
+    let options = match server_uid {
+        Some(uid) => options.server_uid(uid),
+        None => options,
+    };
+    match Session::connect_to(path, &options).await {
         Ok(session) => Ok(session),
         Err(Error::Connect { reason, .. }) => {
             let uid = rustix::process::geteuid().as_raw();
             Err(why(path, &reason, &look(path), uid, &elsewhere(path, uid)))
         }
+        Err(error @ Error::Untrusted { .. }) => Err(error.to_string()),
         // The server speaks for itself.
         Err(error) => Err(format!("{}: {error}", path.display())),
     }

@@ -90,7 +90,7 @@ impl House {
     /// Clients of the ordinary protocols, whose front ends it opens.
     pub fn clients(&self) -> (http::Client, grpc::Client) {
         let place = |name: &str| self.socket.with_file_name(name);
-        let open = |name: &str| vec![bind(&Endpoint::Unix(place(name))).unwrap()];
+        let open = |name: &str| vec![bind(&Endpoint::unix(&place(name))).unwrap()];
         nerite_http::serve(self.api.clone(), open("http.sock"));
         nerite_grpc::serve(self.api.clone(), nerite_grpc::Options::default(), open("grpc.sock"));
         let at = |name: &str| format!("unix:{}", place(name).display());

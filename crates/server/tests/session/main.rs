@@ -6,3 +6,4 @@ mod house;
 mod inference;
 mod names;
 mod placed;
+mod socket;

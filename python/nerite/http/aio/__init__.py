@@ -22,19 +22,25 @@ Client = TypeVar("Client", bound="InferenceServerClient")
 class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
     """``tritonclient.http.aio.InferenceServerClient`` with managed buffers.
 
-    ``buffers`` and ``session_socket`` are those of ``nerite.http.InferenceServerClient``; ``buffers="region"`` is refused.
+    ``buffers``, ``session_socket`` and ``server_uid`` are those of ``nerite.http.InferenceServerClient``; ``buffers="region"`` is refused.
     """
 
     _ways_offered = ("lease", "inline")
     _answer_s = LOOP_ANSWER_S
 
-    @_names.passing(_origin.InferenceServerClient.__init__, "buffers", "session_socket")
+    @_names.passing(_origin.InferenceServerClient.__init__, "buffers", "session_socket", "server_uid")
     def __init__(
-        self, url: str, *args: Any, buffers: str = "auto", session_socket: Optional[str] = None, **kwargs: Any
+        self,
+        url: str,
+        *args: Any,
+        buffers: str = "auto",
+        session_socket: Optional[str] = None,
+        server_uid: Optional[int] = None,
+        **kwargs: Any,
     ):
         ways = _managed.chosen_ways(buffers, self._ways_offered)
         super().__init__(url, *args, **kwargs)
-        self._open_buffers(url, ways, session_socket)
+        self._open_buffers(url, ways, session_socket, server_uid)
 
     async def __aenter__(self: Client) -> Client:
         await self._find_session()

@@ -1,0 +1,196 @@
+//! How does a Unix socket get its file, and who may connect to it?
+
+use std::fs::{self, Metadata, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+
+/// The mode of a socket that only its own user, and root, may connect to.
+pub const OWNER_ONLY: u32 = 0o600;
+
+/// The permission bits of a file's mode.
+const PERMISSIONS: u32 = 0o7777;
+
+/// The file of a listening Unix socket. Dropping it removes the file if it is still the one that was made.
+///
+/// It must be dropped before the socket is closed: as long as the socket is open, the kernel gives the inode's number to no
+/// other file.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    made: (u64, u64),
+}
+
+impl SocketFile {
+    /// Where it was made.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its device and its inode.
+    pub fn device_and_inode(&self) -> (u64, u64) {
+        self.made
+    }
+
+    /// Whether it is still there: neither removed nor replaced.
+    pub fn is_there(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.made)
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.is_there() {
+            // If somebody removed it in this moment, that is as good.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Listens at `path`, whose file gets exactly this mode whatever the umask is. A socket there that nobody listens at any more is
+/// replaced. The socket does not block.
+pub fn bind_unix(path: &Path, kind: SocketType, mode: u32, backlog: i32) -> io::Result<(SocketFile, OwnedFd)> {
+    let address = SocketAddrUnix::new(path)?;
+    remove_stale(path, kind, &address)?;
+    let socket = new_socket(kind)?;
+    // Linux gives the file the mode of the socket, less the umask: no other user can open it in between. Where this is refused,
+    // the mode is set below, and until `listen` every connection is refused.
+    let _ = fchmod(&socket, Mode::from_raw_mode(mode));
+    bind(&socket, &address)?;
+    let found = fs::symlink_metadata(path)?;
+    if !found.file_type().is_socket() {
+        return Err(io::Error::other("the file was replaced while it was made; try again, in a directory of your own"));
+    }
+    let file = SocketFile { path: path.to_owned(), made: identity(&found) };
+    if found.mode() & PERMISSIONS != mode {
+        fs::set_permissions(path, Permissions::from_mode(mode))?;
+        let has = fs::symlink_metadata(path)?.mode() & PERMISSIONS;
+        if has != mode {
+            return Err(io::Error::other(format!(
+                "its file has mode {has:04o} and cannot be given mode {mode:04o}; name a path in another file system"
+            )));
+        }
+    }
+    listen(&socket, backlog)?;
+    Ok((file, socket))
+}
+
+/// False for what is there and no socket.
+pub fn may_be_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).map_or(true, |found| found.file_type().is_socket())
+}
+
+/// Removes a socket that its server left behind. Err if somebody may listen there.
+fn remove_stale(path: &Path, kind: SocketType, address: &SocketAddrUnix) -> io::Result<()> {
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        // It is no socket to replace; `bind` says that something is there.
+        return Ok(());
+    }
+    if !means_stale(connect(&new_socket(kind)?, address)) {
+        return Err(io::Error::from(io::ErrorKind::AddrInUse));
+    }
+    // Another server may have put its own there meanwhile.
+    match fs::symlink_metadata(path) {
+        Ok(now) if identity(&now) == identity(&found) => fs::remove_file(path),
+        _ => Ok(()),
+    }
+}
+
+/// Only a refused connection means that nobody listens. Any other failure comes from a socket that lives: its queue is full, it
+/// is of another type, or this user may not connect to it.
+fn means_stale(connected: rustix::io::Result<()>) -> bool {
+    connected == Err(Errno::CONNREFUSED)
+}
+
+fn new_socket(kind: SocketType) -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+}
+
+fn identity(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn open(path: &Path, mode: u32) -> io::Result<(SocketFile, OwnedFd)> {
+        bind_unix(path, SocketType::STREAM, mode, 1)
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & PERMISSIONS
+    }
+
+    #[test]
+    fn the_file_has_the_mode_that_was_asked_for_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        for asked in [0o600, 0o660, 0o666, 0o777, 0o620] {
+            let path = folder.path().join(format!("{asked:o}"));
+            let _kept = open(&path, asked).unwrap();
+            assert_eq!(mode(&path), asked);
+        }
+    }
+
+    #[test]
+    fn only_a_refused_connection_means_that_nobody_listens() {
+        for (connected, stale) in [
+            (Ok(()), false),
+            (Err(Errno::CONNREFUSED), true),
+            (Err(Errno::AGAIN), false),
+            (Err(Errno::ACCESS), false),
+            (Err(Errno::PERM), false),
+            (Err(Errno::PROTOTYPE), false),
+            (Err(Errno::NOENT), false),
+        ] {
+            assert_eq!(means_stale(connected), stale, "{connected:?}");
+        }
+    }
+
+    #[test]
+    fn a_socket_whose_queue_is_full_or_whose_type_differs_is_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let (_file, _socket) = open(&path, OWNER_ONLY).unwrap();
+        let waiting: Vec<_> = (0..2).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        let in_use = |kind| bind_unix(&path, kind, OWNER_ONLY, 1).unwrap_err().kind();
+        assert_eq!(in_use(SocketType::STREAM), io::ErrorKind::AddrInUse, "full");
+        assert_eq!(in_use(SocketType::SEQPACKET), io::ErrorKind::AddrInUse, "of another type");
+        drop(waiting);
+    }
+
+    #[test]
+    fn a_file_goes_with_its_socket_unless_it_was_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let (file, socket) = open(&path, OWNER_ONLY).unwrap();
+        assert!(file.is_there());
+        drop((file, socket));
+        assert!(!path.exists());
+        let (file, _socket) = open(&path, OWNER_ONLY).unwrap();
+        fs::remove_file(&path).unwrap();
+        let (other, _other_socket) = open(&path, OWNER_ONLY).unwrap();
+        assert!(!file.is_there() && other.is_there());
+        drop(file);
+        assert!(other.is_there(), "the socket of another server was removed");
+    }
+
+    #[test]
+    fn a_socket_that_nobody_listens_at_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let (file, _socket) = open(&path, OWNER_ONLY).unwrap();
+        assert!(file.is_there());
+    }
+}

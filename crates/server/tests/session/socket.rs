@@ -1,0 +1,94 @@
+//! Is the session socket there as long as the server is?
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nerite_client::{Error, Session, SessionOptions};
+use nerite_session::{Listener, Location, Options, serve, serve_later};
+
+use crate::house::House;
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within a minute: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn socket_metrics(house: &House) -> (bool, u64) {
+    let found = house.api.metrics_report().session_socket.unwrap();
+    (found.is_up, found.reopened)
+}
+
+async fn is_served(path: &Path) -> bool {
+    match Session::connect(path).await {
+        Ok(session) => session.borrow(64).await.is_ok(),
+        Err(_) => false,
+    }
+}
+
+#[tokio::test]
+async fn a_socket_that_is_removed_or_replaced_is_made_anew() {
+    let house = House::new();
+    let path = &house.socket;
+    let before = Session::connect(path).await.unwrap();
+    assert_eq!(socket_metrics(&house), (true, 0));
+    fs::remove_file(path).unwrap();
+    until("anew after a removal", || socket_metrics(&house) == (true, 1)).await;
+    assert!(is_served(path).await);
+    assert_eq!(fs::symlink_metadata(path).unwrap().mode() & 0o7777, 0o600);
+    fs::rename(path, path.with_extension("moved")).unwrap();
+    until("anew after a move", || socket_metrics(&house) == (true, 2)).await;
+    assert!(is_served(path).await);
+    // What nobody listens at is replaced.
+    let stale = path.with_extension("stale");
+    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    fs::rename(&stale, path).unwrap();
+    until("anew after a replacement", || socket_metrics(&house) == (true, 3)).await;
+    assert!(is_served(path).await);
+    before.borrow(64).await.expect("open sessions go on");
+}
+
+#[tokio::test]
+async fn a_place_that_is_taken_is_told_and_had_again_when_it_is_free() {
+    let house = House::new();
+    let path = &house.socket;
+    let kept = path.with_extension("kept");
+    fs::write(&kept, "a letter").unwrap();
+    fs::rename(&kept, path).unwrap();
+    until("down", || !socket_metrics(&house).0).await;
+    assert_eq!(fs::read(path).unwrap(), b"a letter");
+    fs::remove_file(path).unwrap();
+    until("up again", || socket_metrics(&house) == (true, 1)).await;
+    assert!(is_served(path).await);
+    house.handle.stop().await;
+    until("down at the end", || !socket_metrics(&house).0 && !path.exists()).await;
+}
+
+#[tokio::test]
+async fn a_server_takes_the_place_of_one_that_ends() {
+    let (first, second) = (House::new(), House::new());
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("s");
+    let ends = serve(first.api.clone(), Options::default(), Listener::bind(&path, false).unwrap());
+    let _waits = serve_later(second.api.clone(), Options::default(), Location::at(&path, false));
+    assert_eq!(socket_metrics(&second), (false, 0));
+    ends.stop().await;
+    until("the second has it", || socket_metrics(&second) == (true, 1)).await;
+    assert_eq!(Session::connect(&path).await.unwrap().terms().server_id, second.api.server_id());
+}
+
+#[tokio::test]
+async fn options_say_whose_server_it_may_be() {
+    let house = House::new();
+    let me = rustix::process::geteuid().as_raw();
+    let options = SessionOptions::default().server_uid(me + 1);
+    assert!(Session::connect_to(&house.socket, &options).await.is_ok(), "the own user's always");
+    let found = nerite_client::session_server(&house.socket, &options).unwrap();
+    assert_eq!((found.pid, found.uid), (Some(std::process::id()), me));
+    let nowhere = nerite_client::session_server(house.socket.with_extension("none"), &options);
+    assert!(matches!(nowhere, Err(Error::Connect { .. })));
+}
