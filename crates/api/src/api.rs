@@ -48,7 +48,7 @@ pub struct Options {
     pub http_forward: Option<Regex>,
     /// gRPC metadata that become parameters of a request.
     pub grpc_forward: Option<Regex>,
-    /// Largest JSON part, JSON input, raw body and decompressed body over HTTP, in bytes.
+    /// Largest JSON part, JSON input, raw body and decompressed body over HTTP, and decompressed message over gRPC, in bytes.
     pub http_input_bytes_max: u64,
     /// Whether every known model must be ready before the server is.
     pub strict_readiness: bool,
@@ -112,8 +112,13 @@ impl Api {
         access::check(&self.0.options.restrictions, protocol, category, header)
     }
 
-    /// Largest JSON part, JSON input, raw body and decompressed body over HTTP, in bytes.
+    /// Largest JSON part, JSON input and raw body over HTTP, in bytes.
     pub fn http_input_bytes_max(&self) -> u64 {
+        self.0.options.http_input_bytes_max
+    }
+
+    /// Largest decompressed body over HTTP and decompressed message over gRPC, in bytes.
+    pub fn inflated_bytes_max(&self) -> u64 {
         self.0.options.http_input_bytes_max
     }
 

@@ -5,7 +5,7 @@ use http::{HeaderValue, Response, StatusCode};
 use nerite_wire::proto::Chunks;
 
 use crate::body::Body;
-use crate::compress::{ACCEPTED, Encoding};
+use crate::compress::ACCEPTED;
 use crate::failure::Failure;
 use crate::serve::CallGuard;
 use crate::stream::StreamBody;
@@ -15,22 +15,22 @@ pub(crate) type Answer = Response<Body>;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-fn with(body: Body, encoding: Option<Encoding>) -> Answer {
+fn with(body: Body, encoding: Option<HeaderValue>) -> Answer {
     let mut answer = Response::new(body);
     answer.headers_mut().insert(CONTENT_TYPE, GRPC);
     if let Some(encoding) = encoding {
-        answer.headers_mut().insert("grpc-encoding", encoding.header());
+        answer.headers_mut().insert("grpc-encoding", encoding);
     }
     answer
 }
 
 /// One message, and success.
-pub(crate) fn message(chunks: Chunks, encoding: Option<Encoding>, guard: CallGuard) -> Answer {
+pub(crate) fn message(chunks: Chunks, encoding: Option<HeaderValue>, guard: CallGuard) -> Answer {
     with(Body::message(chunks, guard), encoding)
 }
 
 /// Messages as they come, and whatever end.
-pub(crate) fn stream(stream: StreamBody, encoding: Option<Encoding>, guard: CallGuard) -> Answer {
+pub(crate) fn stream(stream: StreamBody, encoding: Option<HeaderValue>, guard: CallGuard) -> Answer {
     with(Body::stream(stream, guard), encoding)
 }
 

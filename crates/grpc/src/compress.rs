@@ -1,143 +1,149 @@
 //! How are messages made smaller, and large again?
 
-use std::io::{self, Read, Write};
-
-use bytes::{Buf, Bytes, BytesMut};
-use flate2::Compression;
-use flate2::read::{GzDecoder, ZlibDecoder};
-use flate2::write::{GzEncoder, ZlibEncoder};
+use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
-use nerite_memory::{Reason, Spool, count_copied};
+use nerite_compress::{Encoding, InflateError, Lane, Level, Sink, compress};
+use nerite_memory::{NoMemory, Reason, Spool, count_copied};
+use nerite_request::Status;
 use nerite_wire::proto::{Chain, Chunks, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES};
 
 use crate::failure::Failure;
+use crate::limits::{COMPRESS_BYTES_MIN, INFLATED_PIECE_BYTES_MAX, INFLATED_PIECE_BYTES_MIN};
 use crate::options::CompressionLevel;
-
-/// What is inflated at once.
-const INFLATE_STEP_BYTES: usize = 256 << 10;
-/// Smaller messages do not get smaller.
-const COMPRESS_BYTES_MIN: usize = 64;
 
 /// The encodings we know.
 pub(crate) const ACCEPTED: HeaderValue = HeaderValue::from_static("identity, deflate, gzip");
 
-/// How a message is compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Encoding {
-    Gzip,
-    /// zlib's format, as everywhere in HTTP.
-    Deflate,
-}
-
-impl Encoding {
-    /// How the client's messages are compressed, if those with the flag are.
-    pub(crate) fn of_request(headers: &HeaderMap) -> Result<Option<Encoding>, Failure> {
-        let Some(name) = headers.get("grpc-encoding") else { return Ok(None) };
-        match name.as_bytes() {
-            b"identity" | b"" => Ok(None),
-            b"gzip" => Ok(Some(Encoding::Gzip)),
-            b"deflate" => Ok(Some(Encoding::Deflate)),
-            other => Err(Failure::unknown_encoding(&String::from_utf8_lossy(other))),
-        }
-    }
-
-    /// How a response is to be compressed, if the operator wants it and the client can read it.
-    pub(crate) fn of_response(headers: &HeaderMap, level: CompressionLevel) -> Option<Encoding> {
-        if level == CompressionLevel::None {
-            return None;
-        }
-        let accepted = headers.get("grpc-accept-encoding")?.to_str().ok()?;
-        let accepts = |name| accepted.split(',').any(|word| word.trim() == name);
-        if accepts("gzip") { Some(Encoding::Gzip) } else { accepts("deflate").then_some(Encoding::Deflate) }
-    }
-
-    /// Its name in metadata.
-    pub(crate) fn header(self) -> HeaderValue {
-        HeaderValue::from_static(match self {
-            Encoding::Gzip => "gzip",
-            Encoding::Deflate => "deflate",
-        })
+/// How the client's messages are compressed, if those with the flag are.
+pub(crate) fn request_encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Failure> {
+    let Some(name) = headers.get("grpc-encoding") else { return Ok(None) };
+    match name.as_bytes() {
+        b"identity" | b"" => Ok(None),
+        b"gzip" => Ok(Some(Encoding::Gzip)),
+        b"deflate" => Ok(Some(Encoding::Deflate)),
+        other => Err(Failure::unknown_encoding(&String::from_utf8_lossy(other))),
     }
 }
 
 /// The message that `message` was before it was compressed.
-pub(crate) fn inflate(message: Chain, encoding: Encoding) -> Result<Chain, Failure> {
-    let reader = message.into_reader().reader();
-    match encoding {
-        Encoding::Gzip => inflate_from(GzDecoder::new(reader)),
-        Encoding::Deflate => inflate_from(ZlibDecoder::new(reader)),
+pub(crate) async fn inflate(message: Chain, encoding: Encoding, bytes_max: u64, lane: Lane) -> Result<Chain, Failure> {
+    let inflated = nerite_compress::inflate(message.into_reader(), encoding, bytes_max, Inflated::new(), &lane).await;
+    match inflated.map(Inflated::finish) {
+        Ok(message) => Ok(message?),
+        Err(fault @ (InflateError::TooLarge { .. } | InflateError::TooDense { .. })) => {
+            Err(Failure::inflates_too_far(&fault))
+        }
+        Err(InflateError::Damaged(fault)) => {
+            Err(Failure::unreadable(format_args!("the compressed message is damaged ({fault})")))
+        }
+        Err(InflateError::Refused(status)) => Err(status.into()),
     }
 }
 
-fn inflate_from(mut from: impl Read) -> Result<Chain, Failure> {
-    // Its length is not known, but what is compressed is mostly large.
-    let (mut gather, mut len) = (Gather::new(usize::MAX), 0);
-    loop {
-        let mut step = Vec::with_capacity(INFLATE_STEP_BYTES);
-        let got = (&mut from).take(INFLATE_STEP_BYTES as u64).read_to_end(&mut step);
-        let got =
-            got.map_err(|fault| Failure::unreadable(format_args!("the compressed message is damaged ({fault})")))?;
-        if got == 0 {
-            return Ok(gather.finish());
-        }
-        len += got;
-        if len > MESSAGE_BYTES_MAX {
-            return Err(Failure::too_large(len, MESSAGE_BYTES_MAX));
-        }
-        gather.push(Bytes::from(step))?;
+/// An inflated message, as far as it is there.
+struct Inflated {
+    gather: Gather,
+    /// The piece that is being filled.
+    piece: Vec<u8>,
+    filled: usize,
+}
+
+impl Inflated {
+    fn new() -> Inflated {
+        // The length is not known, but what is compressed is mostly large.
+        Inflated { gather: Gather::new(usize::MAX), piece: Vec::new(), filled: 0 }
+    }
+
+    fn push(&mut self) -> Result<(), Status> {
+        let larger = (2 * self.piece.len()).clamp(INFLATED_PIECE_BYTES_MIN, INFLATED_PIECE_BYTES_MAX);
+        let mut piece = std::mem::replace(&mut self.piece, vec![0; larger]);
+        piece.truncate(self.filled);
+        self.filled = 0;
+        self.gather.push(Bytes::from(piece))
+    }
+
+    fn finish(mut self) -> Result<Chain, Status> {
+        self.piece.truncate(self.filled);
+        self.gather.push(Bytes::from(self.piece))?;
+        Ok(self.gather.finish())
     }
 }
 
-/// The same framed message, compressed if that makes it smaller.
-pub(crate) fn deflate(chunks: Chunks, encoding: Encoding, level: CompressionLevel) -> Chunks {
-    let len: usize = chunks.iter().map(Bytes::len).sum();
-    if len < PREFIX_BYTES + COMPRESS_BYTES_MIN {
-        return chunks;
-    }
-    let level = match level {
-        CompressionLevel::None => return chunks,
-        CompressionLevel::Low => Compression::fast(),
-        CompressionLevel::Medium => Compression::default(),
-        CompressionLevel::High => Compression::best(),
-    };
-    // Without memory to make it smaller it goes out as it is, as it does where it would become larger.
-    match deflated(&chunks, encoding, level) {
-        Ok(bytes) if bytes.len() < len => {
-            count_copied(Reason::InlineResponse, len);
-            Chunks::from_iter([bytes])
+impl Sink for Inflated {
+    fn room(&mut self) -> Result<&mut [u8], Status> {
+        if self.filled == self.piece.len() {
+            self.push()?;
         }
-        _ => chunks,
+        Ok(&mut self.piece[self.filled..])
+    }
+
+    fn advance(&mut self, written: usize) -> Result<(), Status> {
+        self.filled += written;
+        Ok(())
     }
 }
 
-fn deflated(chunks: &Chunks, encoding: Encoding, level: Compression) -> io::Result<Bytes> {
-    let mut out = Spool::with_capacity(0).map_err(io::Error::other)?;
-    out.write_all(&[1; PREFIX_BYTES])?;
-    let mut out = match encoding {
-        Encoding::Gzip => {
-            let mut encoder = GzEncoder::new(out, level);
-            write_message(&mut encoder, chunks)?;
-            encoder.finish()?
-        }
-        Encoding::Deflate => {
-            let mut encoder = ZlibEncoder::new(out, level);
-            write_message(&mut encoder, chunks)?;
-            encoder.finish()?
-        }
-    };
-    let len = u32::try_from(out.len() - PREFIX_BYTES).map_err(io::Error::other)?;
-    out.replace(1, &len.to_be_bytes());
-    Ok(out.finish().into_bytes())
+/// How the answers of one call are compressed.
+#[derive(Clone, Debug)]
+pub(crate) struct Compression {
+    encoding: Encoding,
+    level: Level,
+    lane: Lane,
 }
 
-/// Everything but the prefix, which the first chunk begins with.
-fn write_message(to: &mut impl Write, chunks: &Chunks) -> io::Result<()> {
-    let mut skip = PREFIX_BYTES;
-    for chunk in chunks {
-        to.write_all(&chunk[skip..])?;
-        skip = 0;
+impl Compression {
+    /// If the operator wants it and the client can read it.
+    pub(crate) fn of_response(headers: &HeaderMap, level: CompressionLevel, lane: &Lane) -> Option<Compression> {
+        let level = match level {
+            CompressionLevel::None => return None,
+            CompressionLevel::Low => Level::fast(),
+            CompressionLevel::Medium => Level::default(),
+            CompressionLevel::High => Level::best(),
+        };
+        let accepted = headers.get("grpc-accept-encoding")?.to_str().ok()?;
+        let accepts = |encoding: &Encoding| accepted.split(',').any(|word| word.trim() == encoding.name());
+        let encoding = [Encoding::Gzip, Encoding::Deflate].into_iter().find(accepts)?;
+        Some(Compression { encoding, level, lane: lane.clone() })
     }
-    Ok(())
+
+    /// Its name in metadata.
+    pub(crate) fn header(&self) -> HeaderValue {
+        HeaderValue::from_static(self.encoding.name())
+    }
+
+    /// The same framed message, compressed if that makes it smaller.
+    pub(crate) async fn apply(self, chunks: Chunks) -> Chunks {
+        let len: usize = chunks.iter().map(Bytes::len).sum();
+        if len < PREFIX_BYTES + COMPRESS_BYTES_MIN {
+            return chunks;
+        }
+        let mut pieces = chunks.clone();
+        let Ok(prefixed) = prefix_room() else { return chunks };
+        // The first chunk begins with the prefix.
+        pieces[0] = pieces[0].slice(PREFIX_BYTES..);
+        // Without memory to make it smaller it goes out as it is, as it does where it would become larger.
+        match compress(pieces, self.encoding, self.level, prefixed, &self.lane).await.map(framed_again) {
+            Ok(Some(bytes)) if bytes.len() < len => {
+                count_copied(Reason::InlineResponse, len);
+                Chunks::from_iter([bytes])
+            }
+            _ => chunks,
+        }
+    }
+}
+
+/// What a compressed message begins with; the length is not known yet.
+fn prefix_room() -> Result<Spool, NoMemory> {
+    let mut spool = Spool::with_capacity(0)?;
+    spool.push(&[1; PREFIX_BYTES])?;
+    Ok(spool)
+}
+
+/// The message with its length in the prefix, if the prefix has room for that.
+fn framed_again(mut spool: Spool) -> Option<Bytes> {
+    let len = u32::try_from(spool.len() - PREFIX_BYTES).ok()?;
+    spool.replace(1, &len.to_be_bytes());
+    Some(spool.finish().into_bytes())
 }
 
 /// A framed message that was not compressed.
@@ -147,8 +153,8 @@ pub(crate) fn framed(message: &impl prost::Message) -> Result<Chunks, Failure> {
         return Err(Failure::too_large(len, MESSAGE_BYTES_MAX));
     }
     let mut out = BytesMut::with_capacity(PREFIX_BYTES + len);
-    out.extend_from_slice(&[0]);
-    out.extend_from_slice(&(len as u32).to_be_bytes());
+    out.put_u8(0);
+    out.put_u32(len as u32);
     message.encode(&mut out).expect("the buffer grows as it must");
     Ok(Chunks::from_iter([out.freeze()]))
 }
@@ -156,6 +162,8 @@ pub(crate) fn framed(message: &impl prost::Message) -> Result<Chunks, Failure> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use bytes::Buf;
+
     use super::*;
 
     fn message(len: usize) -> Chunks {
@@ -165,38 +173,50 @@ mod tests {
         Chunks::from_iter([Bytes::from(head), Bytes::from(tail)])
     }
 
-    #[track_caller]
-    fn check(len: usize, encoding: Encoding, level: CompressionLevel, compressed: bool) {
+    fn compression(encoding: Encoding, level: Level) -> Compression {
+        Compression { encoding, level, lane: Lane::new() }
+    }
+
+    async fn inflate(message: Bytes, encoding: Encoding) -> Result<Chain, Failure> {
+        super::inflate(Chain::from(message), encoding, 1 << 20, Lane::new()).await
+    }
+
+    async fn check(len: usize, encoding: Encoding, level: Level, compressed: bool) {
         let plain = message(len);
-        let sent = deflate(plain.clone(), encoding, level);
+        let sent = compression(encoding, level).apply(plain.clone()).await;
         assert_eq!(sent[0][0] == 1, compressed);
         if compressed {
             let all = Bytes::from(sent.concat());
             assert_eq!(u32::from_be_bytes(all[1..5].try_into().unwrap()) as usize, all.len() - PREFIX_BYTES);
-            let back = inflate(Chain::from(all.slice(PREFIX_BYTES..)), encoding).unwrap();
+            let back = inflate(all.slice(PREFIX_BYTES..), encoding).await.unwrap();
             assert!(back.into_reader().copy_to_bytes(len) == plain[1]);
         }
     }
 
-    #[test]
-    fn what_was_deflated_inflates_to_itself() {
+    #[tokio::test]
+    async fn what_was_deflated_inflates_to_itself() {
         for encoding in [Encoding::Gzip, Encoding::Deflate] {
-            for level in [CompressionLevel::Low, CompressionLevel::Medium, CompressionLevel::High] {
-                check(1000, encoding, level, true);
-                check(1_000_000, encoding, level, true);
-                check(3, encoding, level, false);
+            for level in [Level::fast(), Level::default(), Level::best()] {
+                check(1000, encoding, level, true).await;
+                check(1_000_000, encoding, level, true).await;
+                check(3, encoding, level, false).await;
             }
-            check(1000, encoding, CompressionLevel::None, false);
         }
     }
 
-    #[test]
-    fn damaged_messages_are_refused() {
-        let sent = Bytes::from(deflate(message(1000), Encoding::Gzip, CompressionLevel::Low).concat());
+    #[tokio::test]
+    async fn damaged_and_too_large_messages_are_refused() {
+        let sent = Bytes::from(compression(Encoding::Gzip, Level::fast()).apply(message(1000)).await.concat());
         for end in [PREFIX_BYTES + 3, sent.len() / 2, sent.len() - 1] {
-            assert!(inflate(Chain::from(sent.slice(PREFIX_BYTES..end)), Encoding::Gzip).is_err(), "{end}");
+            assert!(inflate(sent.slice(PREFIX_BYTES..end), Encoding::Gzip).await.is_err(), "{end}");
         }
-        assert!(inflate(Chain::from(Bytes::from_static(b"nonsense")), Encoding::Deflate).is_err());
+        assert!(inflate(Bytes::from_static(b"nonsense"), Encoding::Deflate).await.is_err());
+        let large =
+            Bytes::from(compression(Encoding::Gzip, Level::fast()).apply(message((1 << 20) + 1)).await.concat());
+        let text = "Decompressed data size exceeds the maximum allowed value of 1048576 bytes. Use --http-max-input-size \
+                    to increase the limit.";
+        let refused = inflate(large.slice(PREFIX_BYTES..), Encoding::Gzip).await.unwrap_err();
+        assert_eq!(refused, Failure::inflates_too_far(text));
     }
 
     #[track_caller]
@@ -207,9 +227,10 @@ mod tests {
         response: Option<Encoding>,
     ) {
         let headers: HeaderMap = [(name.parse().unwrap(), HeaderValue::from_static(value))].into_iter().collect();
-        assert_eq!(Encoding::of_request(&headers).map_err(drop), request, "{name}: {value}");
-        assert_eq!(Encoding::of_response(&headers, CompressionLevel::Low), response, "{name}: {value}");
-        assert_eq!(Encoding::of_response(&headers, CompressionLevel::None), None);
+        assert_eq!(request_encoding(&headers).map_err(drop), request, "{name}: {value}");
+        let chosen = |level| Compression::of_response(&headers, level, &Lane::new()).map(|chosen| chosen.encoding);
+        assert_eq!(chosen(CompressionLevel::Low), response, "{name}: {value}");
+        assert_eq!(chosen(CompressionLevel::None), None);
     }
 
     #[test]

@@ -7,20 +7,21 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use nerite_api::Protocol;
-use nerite_wire::proto::Chunks;
+use nerite_compress::Lane;
+use nerite_wire::proto::{Chunks, MESSAGE_BYTES_MAX};
 
 use crate::answer::{self, Answer};
 use crate::call::Call;
-use crate::compress::Encoding;
+use crate::compress::{Compression, request_encoding};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
-use crate::frame::{Deframer, Messages};
+use crate::frame::{Messages, Packing};
 use crate::serve::{CallGuard, Front};
 use crate::stream::StreamBody;
 use crate::{infer, unary};
 
-/// Answers one HTTP/2 request.
-pub(crate) async fn dispatch(front: Arc<Front>, request: Request<Incoming>) -> Result<Answer, Infallible> {
+/// Answers one HTTP/2 request of the connection whose messages are compressed and inflated in `lane`.
+pub(crate) async fn dispatch(front: Arc<Front>, lane: Lane, request: Request<Incoming>) -> Result<Answer, Infallible> {
     if request.method() != Method::POST {
         return Ok(answer::not_grpc(StatusCode::METHOD_NOT_ALLOWED));
     }
@@ -28,26 +29,30 @@ pub(crate) async fn dispatch(front: Arc<Front>, request: Request<Incoming>) -> R
         return Ok(answer::not_grpc(StatusCode::UNSUPPORTED_MEDIA_TYPE));
     }
     let guard = front.begin_call();
-    Ok(call(front, request, guard).await.unwrap_or_else(|failure| answer::failure(&failure)))
+    Ok(call(front, lane, request, guard).await.unwrap_or_else(|failure| answer::failure(&failure)))
 }
 
-async fn call(front: Arc<Front>, request: Request<Incoming>, guard: CallGuard) -> Result<Answer, Failure> {
+async fn call(front: Arc<Front>, lane: Lane, request: Request<Incoming>, guard: CallGuard) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
     let call = Call::from_path(head.uri.path()).ok_or(Failure::UNKNOWN_CALL)?;
     front.api.allow(Protocol::Grpc, call.category(), |name| head.headers.get(name).map(HeaderValue::as_bytes))?;
     let is_infer = matches!(call, Call::ModelInfer | Call::ModelStreamInfer);
     // Counted from its head on. A stream holds none of its own: each of its requests is counted by itself.
     let under_way = is_infer.then(|| front.api.take_on()).transpose().map_err(|_| Failure::STOPPING)?;
-    let messages = Messages::new(body, Deframer::new(Encoding::of_request(&head.headers)?));
+    let inflated_bytes_max = front.api.inflated_bytes_max().min(MESSAGE_BYTES_MAX as u64);
+    let packing = Packing { encoding: request_encoding(&head.headers)?, inflated_bytes_max };
+    let level = front.options.response_compression;
+    let compression = Compression::of_response(&head.headers, level, &lane).filter(|_| is_infer);
+    let encoding = compression.as_ref().map(Compression::header);
+    let messages = Messages::new(body, packing, lane);
     let deadline = Deadline::from_headers(&head.headers);
-    let encoding = Encoding::of_response(&head.headers, front.options.response_compression).filter(|_| is_infer);
     if call == Call::ModelStreamInfer {
         drop(under_way);
-        let stream = StreamBody::new(front, head.headers, messages, deadline, encoding);
+        let stream = StreamBody::new(front, head.headers, messages, deadline, compression);
         return Ok(answer::stream(stream, encoding, guard));
     }
     let _until_it_is_answered = under_way;
-    let chunks = deadline.bound(unary(&front, call, head.headers, messages, encoding)).await?;
+    let chunks = deadline.bound(unary(&front, call, head.headers, messages, compression)).await?;
     Ok(answer::message(chunks, encoding, guard))
 }
 
@@ -56,11 +61,11 @@ async fn unary(
     call: Call,
     headers: HeaderMap,
     messages: Messages,
-    encoding: Option<Encoding>,
+    compression: Option<Compression>,
 ) -> Result<Chunks, Failure> {
     let message = messages.only().await?;
     if call == Call::ModelInfer {
-        return infer::model_infer(front, headers, message, encoding).await;
+        return infer::model_infer(front, headers, message, compression).await;
     }
     // The cold calls' futures are large; apart, they do not make room for themselves in every inference.
     Box::pin(unary::answer(&front.api, call, message)).await

@@ -47,6 +47,11 @@ impl Failure {
         Failure::new(RESOURCE_EXHAUSTED, format!("SERVER: Received message larger than max ({len} vs. {max})"))
     }
 
+    /// A compressed message that would become larger than it may.
+    pub(crate) fn inflates_too_far(cause: impl std::fmt::Display) -> Failure {
+        Failure::new(RESOURCE_EXHAUSTED, cause.to_string())
+    }
+
     /// A message that is none.
     pub(crate) fn unreadable(cause: impl std::fmt::Display) -> Failure {
         Failure::new(INTERNAL, format!("Unable to parse request: {cause}"))

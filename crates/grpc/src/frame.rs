@@ -1,15 +1,16 @@
 //! Where does one message end and the next begin?
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use nerite_compress::{Encoding, InflateError, Lane, compressed_bytes_max};
 use nerite_wire::proto::{Chain, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES};
 
-use crate::compress::{Encoding, inflate};
+use crate::compress::inflate;
 use crate::failure::Failure;
 
 /// Cuts what arrives into messages.
@@ -17,24 +18,40 @@ pub(crate) struct Deframer {
     prefix: [u8; PREFIX_BYTES],
     prefix_len: usize,
     message: Option<Coming>,
-    encoding: Option<Encoding>,
+    packing: Packing,
+}
+
+/// What is known of a call's compressed messages before they come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packing {
+    /// How they are compressed; `None` if there are none.
+    pub(crate) encoding: Option<Encoding>,
+    /// What each may become, in bytes.
+    pub(crate) inflated_bytes_max: u64,
+}
+
+/// A whole message.
+#[derive(Debug)]
+pub(crate) enum Framed {
+    Plain(Chain),
+    Packed(Chain, Encoding),
 }
 
 /// A message whose prefix is known.
 struct Coming {
     left: usize,
-    compressed: bool,
+    packed: Option<Encoding>,
     gather: Gather,
 }
 
 impl Deframer {
     /// Messages of a call, which may be compressed.
-    pub(crate) fn new(encoding: Option<Encoding>) -> Deframer {
-        Deframer { prefix: [0; PREFIX_BYTES], prefix_len: 0, message: None, encoding }
+    pub(crate) fn new(packing: Packing) -> Deframer {
+        Deframer { prefix: [0; PREFIX_BYTES], prefix_len: 0, message: None, packing }
     }
 
     /// Takes from `bytes` up to the end of the next message, which it returns once it is complete.
-    pub(crate) fn take(&mut self, bytes: &mut Bytes) -> Result<Option<Chain>, Failure> {
+    pub(crate) fn take(&mut self, bytes: &mut Bytes) -> Result<Option<Framed>, Failure> {
         if self.message.is_none() && !self.take_prefix(bytes)? {
             return Ok(None);
         }
@@ -45,13 +62,12 @@ impl Deframer {
         if coming.left > 0 {
             return Ok(None);
         }
-        let Some(Coming { compressed, gather, .. }) = self.message.take() else { return Ok(None) };
+        let Some(Coming { packed, gather, .. }) = self.message.take() else { return Ok(None) };
         let chain = gather.finish();
-        match (compressed, self.encoding) {
-            (false, _) => Ok(Some(chain)),
-            (true, Some(encoding)) => inflate(chain, encoding).map(Some),
-            (true, None) => Err(Failure::unreadable("the message is compressed, but no grpc-encoding says how")),
-        }
+        Ok(Some(match packed {
+            Some(encoding) => Framed::Packed(chain, encoding),
+            None => Framed::Plain(chain),
+        }))
     }
 
     /// Whether nothing of an unfinished message has come.
@@ -76,10 +92,21 @@ impl Deframer {
         if flag > 1 {
             return Err(Failure::unreadable(format_args!("a message begins with the flag {flag}")));
         }
-        let compressed = flag == 1;
-        let gather = Gather::new(if compressed { 0 } else { left });
-        self.message = Some(Coming { left, compressed, gather });
+        let packed = if flag == 1 { Some(self.packing.encoding_of(left)?) } else { None };
+        let gather = Gather::new(if packed.is_some() { 0 } else { left });
+        self.message = Some(Coming { left, packed, gather });
         Ok(true)
+    }
+}
+
+impl Packing {
+    /// How a message with the flag is compressed, which will have `len` bytes.
+    fn encoding_of(&self, len: usize) -> Result<Encoding, Failure> {
+        let bytes_max = self.inflated_bytes_max;
+        if len as u64 > compressed_bytes_max(bytes_max) {
+            return Err(Failure::inflates_too_far(InflateError::TooLarge { bytes_max }));
+        }
+        self.encoding.ok_or_else(|| Failure::unreadable("the message is compressed, but no grpc-encoding says how"))
     }
 }
 
@@ -88,15 +115,48 @@ pub(crate) struct Messages {
     body: Incoming,
     bytes: Bytes,
     deframer: Deframer,
+    packing: Packing,
+    lane: Lane,
+    /// The message that is being inflated. Nothing is read meanwhile.
+    inflating: Option<Pin<Box<dyn Future<Output = Result<Chain, Failure>> + Send>>>,
 }
 
 impl Messages {
-    pub(crate) fn new(body: Incoming, deframer: Deframer) -> Messages {
-        Messages { body, bytes: Bytes::new(), deframer }
+    pub(crate) fn new(body: Incoming, packing: Packing, lane: Lane) -> Messages {
+        Messages { body, bytes: Bytes::new(), deframer: Deframer::new(packing), packing, lane, inflating: None }
     }
 
     /// The next message; `None` when the client has said all.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Chain>, Failure>> {
+        loop {
+            if let Some(inflating) = &mut self.inflating {
+                let outcome = ready!(inflating.as_mut().poll(cx));
+                self.inflating = None;
+                return Poll::Ready(outcome.map(Some));
+            }
+            match ready!(self.poll_framed(cx))? {
+                None => return Poll::Ready(Ok(None)),
+                Some(Framed::Plain(message)) => return Poll::Ready(Ok(Some(message))),
+                Some(Framed::Packed(message, encoding)) => {
+                    self.inflating = Some(Box::pin(self.inflate(message, encoding)));
+                }
+            }
+        }
+    }
+
+    /// The only message of a call that has one.
+    pub(crate) async fn only(mut self) -> Result<Chain, Failure> {
+        let message = poll_fn(|cx| self.poll_framed(cx)).await?.ok_or(Failure::NO_MESSAGE)?;
+        // The end must be seen too: a stream dropped before it is reset, which some clients take for a failure.
+        match (poll_fn(|cx| self.poll_framed(cx)).await?, message) {
+            (Some(_), _) => Err(Failure::unreadable("a second message where there can be only one")),
+            (None, Framed::Plain(message)) => Ok(message),
+            (None, Framed::Packed(message, encoding)) => Box::pin(self.inflate(message, encoding)).await,
+        }
+    }
+
+    /// The next message as it came.
+    fn poll_framed(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Framed>, Failure>> {
         loop {
             // A message may be empty, and so may the rest of a frame when the message before it is complete.
             if !self.bytes.is_empty() {
@@ -118,20 +178,20 @@ impl Messages {
         }
     }
 
-    /// The only message of a call that has one.
-    pub(crate) async fn only(mut self) -> Result<Chain, Failure> {
-        let message = poll_fn(|cx| self.poll_next(cx)).await?.ok_or(Failure::NO_MESSAGE)?;
-        // The end must be seen too: a stream dropped before it is reset, which some clients take for a failure.
-        match poll_fn(|cx| self.poll_next(cx)).await? {
-            None => Ok(message),
-            Some(_) => Err(Failure::unreadable("a second message where there can be only one")),
-        }
+    fn inflate(
+        &self,
+        message: Chain,
+        encoding: Encoding,
+    ) -> impl Future<Output = Result<Chain, Failure>> + Send + use<> {
+        inflate(message, encoding, self.packing.inflated_bytes_max, self.lane.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PLAIN: Packing = Packing { encoding: None, inflated_bytes_max: 1000 };
 
     fn framed(flag: u8, message: &[u8]) -> Vec<u8> {
         let mut all = vec![flag];
@@ -144,12 +204,13 @@ mod tests {
     #[track_caller]
     fn check(stream: &[u8], expect: Result<&[&[u8]], ()>) {
         for step in 1..=stream.len() {
-            let mut deframer = Deframer::new(None);
+            let mut deframer = Deframer::new(PLAIN);
             let mut got = Vec::new();
             let outcome = stream.chunks(step).try_for_each(|piece| {
                 let mut piece = Bytes::copy_from_slice(piece);
                 while !piece.is_empty() {
-                    if let Some(message) = deframer.take(&mut piece).map_err(drop)? {
+                    if let Some(framed) = deframer.take(&mut piece).map_err(drop)? {
+                        let (Framed::Plain(message) | Framed::Packed(message, _)) = framed;
                         let len = message.len();
                         got.push(message.into_reader().copy_to_bytes(len));
                     }
@@ -179,8 +240,19 @@ mod tests {
     }
 
     #[test]
+    fn a_compressed_message_that_must_become_too_large_is_refused_before_it_comes() {
+        let packing = Packing { encoding: Some(Encoding::Gzip), ..PLAIN };
+        let take = |len: u32| {
+            let prefix = [&[1], &len.to_be_bytes()[..]].concat();
+            Deframer::new(packing).take(&mut Bytes::from(prefix)).map(drop)
+        };
+        assert_eq!(take(2000), Ok(()));
+        assert_eq!(take(2001), Err(Failure::inflates_too_far(InflateError::TooLarge { bytes_max: 1000 })));
+    }
+
+    #[test]
     fn a_deframer_knows_when_it_is_between_messages() {
-        let mut deframer = Deframer::new(None);
+        let mut deframer = Deframer::new(PLAIN);
         assert!(deframer.is_between());
         assert_eq!(deframer.take(&mut Bytes::from_static(&[0, 0])).map(|m| m.is_none()), Ok(true));
         assert!(!deframer.is_between());

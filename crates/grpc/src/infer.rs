@@ -5,7 +5,7 @@ use nerite_api::Protocol;
 use nerite_wire::proto::{Chain, Chunks, InferMessage, encode_unary};
 
 use crate::ask::to_ask;
-use crate::compress::{Encoding, deflate};
+use crate::compress::Compression;
 use crate::failure::Failure;
 use crate::serve::Front;
 
@@ -14,7 +14,7 @@ pub(crate) async fn model_infer(
     front: &Front,
     headers: HeaderMap,
     message: Chain,
-    encoding: Option<Encoding>,
+    compression: Option<Compression>,
 ) -> Result<Chunks, Failure> {
     let message = {
         // The message's own references to its pieces replace the chain's.
@@ -29,8 +29,9 @@ pub(crate) async fn model_infer(
         return Err(error.into());
     }
     let chunks = encode_unary(response)?;
-    Ok(match encoding {
-        Some(encoding) => deflate(chunks, encoding, front.options.response_compression),
+    Ok(match compression {
+        // Boxed: the room for it is not kept in every inference.
+        Some(compression) => Box::pin(compression.apply(chunks)).await,
         None => chunks,
     })
 }

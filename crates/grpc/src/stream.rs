@@ -24,7 +24,7 @@ use nerite_request::{Cancel, Response, Status};
 use nerite_wire::proto::{Chain, Chunks, InferMessage, StreamNews, encode_stream};
 
 use crate::ask::to_ask;
-use crate::compress::{Encoding, deflate};
+use crate::compress::Compression;
 use crate::deadline::Deadline;
 use crate::failure::{Failure, ok_trailers};
 use crate::frame::Messages;
@@ -37,7 +37,9 @@ use order::{Item, Order, Turn};
 pub(crate) struct StreamBody {
     front: Arc<Front>,
     headers: HeaderMap,
-    encoding: Option<Encoding>,
+    compression: Option<Compression>,
+    /// The message that is being compressed. Nothing else is sent meanwhile.
+    compressing: Option<Pin<Box<dyn Future<Output = Chunks> + Send>>>,
     /// Whether the first failed response ends the stream with its own status.
     strict: bool,
     messages: Option<Messages>,
@@ -57,11 +59,12 @@ impl StreamBody {
         headers: HeaderMap,
         messages: Messages,
         deadline: Deadline,
-        encoding: Option<Encoding>,
+        compression: Option<Compression>,
     ) -> StreamBody {
         let strict = headers.get("triton_grpc_error").is_some_and(|value| value == "true");
         StreamBody {
-            encoding,
+            compression,
+            compressing: None,
             strict,
             messages: Some(messages),
             deadline,
@@ -80,6 +83,21 @@ impl StreamBody {
         loop {
             if let Some(chunk) = self.chunks.next() {
                 return Poll::Ready(Ok(Frame::data(chunk)));
+            }
+            if let Some(compressing) = &mut self.compressing {
+                // Responses are not collected meanwhile, so that models wait for a client as they do while it takes none.
+                match compressing.as_mut().poll(cx) {
+                    Poll::Ready(chunks) => {
+                        self.compressing = None;
+                        self.chunks = chunks.into_iter();
+                    }
+                    Poll::Pending if self.deadline.poll_passed(cx).is_ready() => {
+                        self.compressing = None;
+                        self.fail(Failure::DEADLINE);
+                    }
+                    Poll::Pending => return Poll::Pending,
+                }
+                continue;
             }
             if let Some(Turn { item, response }) = self.order.next() {
                 self.send(&item, response);
@@ -171,14 +189,10 @@ impl StreamBody {
             }
         };
         match encoded {
-            Ok(chunks) => {
-                let level = self.front.options.response_compression;
-                let chunks = match self.encoding {
-                    Some(encoding) => deflate(chunks, encoding, level),
-                    None => chunks,
-                };
-                self.chunks = chunks.into_iter();
-            }
+            Ok(chunks) => match &self.compression {
+                Some(compression) => self.compressing = Some(Box::pin(compression.clone().apply(chunks))),
+                None => self.chunks = chunks.into_iter(),
+            },
             Err(error) => self.fail(error.into()),
         }
     }

@@ -20,7 +20,7 @@ pub const TAIL_ALIGN: usize = 64;
 pub const TAIL_KEPT_BYTES_MAX: usize = 4 << 10;
 /// A body that a call has no use for is read all the same up to this size. Left unread it would cost the client its connection.
 pub const UNUSED_BODY_BYTES_MAX: u64 = 64 << 10;
-/// JSON texts and compressed bodies larger than this are worked on outside the threads that serve connections.
+/// JSON texts larger than this are read outside the threads that serve connections.
 pub const INLINE_WORK_BYTES_MAX: usize = 1 << 20;
 
 const _: () = assert!(FIRST_BLOCK_BYTES_MIN <= FIRST_BLOCK_BYTES_MAX);

@@ -62,6 +62,12 @@ impl Received {
     }
 }
 
+impl AsRef<[u8]> for Received {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
 /// Reads `body` to its end.
 pub async fn receive<B>(body: B, expected: Expected) -> Result<Received, Failure>
 where

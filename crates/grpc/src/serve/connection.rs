@@ -10,6 +10,7 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nerite_compress::Lane;
 use nerite_listen::Wary;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -46,11 +47,12 @@ where
     let (age_max, age_grace) = (front.options.connection_age_max, front.options.connection_age_grace);
     let protocol = protocol(&front.options);
     let called = Arc::new(AtomicBool::new(false));
+    let lane = Lane::new();
     let calls = service_fn({
         let called = Arc::clone(&called);
         move |request| {
             called.store(true, Ordering::Relaxed);
-            dispatch(Arc::clone(&front), request)
+            dispatch(Arc::clone(&front), lane.clone(), request)
         }
     });
     let (socket, held) = cork(Wary::new(socket));

@@ -1,16 +1,12 @@
 //! What is gRPC, and what is not?
 
-use flate2::Compression;
-use flate2::read::{GzDecoder, GzEncoder, ZlibEncoder};
 use http::StatusCode;
 use nerite_api::{Category, Protocol, Restriction};
-use nerite_grpc::{CompressionLevel, Options};
+use nerite_grpc::Options;
 use nerite_wire::proto::health::{HealthCheckRequest, HealthCheckResponse};
 use nerite_wire::proto::messages::{
     ModelInferResponse, ServerLiveRequest, ServerLiveResponse, ServerReadyRequest, ServerReadyResponse,
 };
-use prost::Message;
-use std::io::Read;
 
 use crate::house::House;
 use crate::peer::{framed, request};
@@ -79,46 +75,6 @@ async fn a_message_that_is_none_is_an_error_and_the_connection_goes_on() {
     assert_eq!(reply.status(), (8, "SERVER: Received message larger than max (4294967295 vs. 2147483647)"));
     let live = peer.call("ServerLive", &ServerLiveRequest {}).await;
     assert!(live.message::<ServerLiveResponse>().live);
-}
-
-fn compressed(mut encoder: impl Read) -> Vec<u8> {
-    let mut out = vec![1, 0, 0, 0, 0];
-    encoder.read_to_end(&mut out).unwrap();
-    let len = (out.len() as u32 - 5).to_be_bytes();
-    out[1..5].copy_from_slice(&len);
-    out
-}
-
-#[tokio::test]
-async fn compressed_requests_are_read() {
-    let house = House::new();
-    let peer = house.peer().await;
-    let message = request("echo", "7", 300_000).encode_to_vec();
-    let gzip = compressed(GzEncoder::new(message.as_slice(), Compression::fast()));
-    let zlib = compressed(ZlibEncoder::new(message.as_slice(), Compression::fast()));
-    for (name, body) in [("gzip", gzip), ("deflate", zlib)] {
-        let reply = peer.call_raw("ModelInfer", &[("grpc-encoding", name)], &[&body]).await;
-        assert_eq!(reply.message::<ModelInferResponse>().raw_output_contents[0].len(), 1_200_000);
-    }
-    let reply = peer.call_raw("ModelInfer", &[("grpc-encoding", "snappy")], &[b""]).await;
-    assert_eq!(reply.status(), (12, "Compression algorithm 'snappy' is not supported"));
-    assert_eq!(reply.headers["grpc-accept-encoding"], "identity, deflate, gzip");
-}
-
-#[tokio::test]
-async fn responses_are_compressed_for_those_who_accept_it() {
-    let options = Options { response_compression: CompressionLevel::Medium, ..Options::default() };
-    let house = House::with(options, nerite_api::Options::default());
-    let peer = house.peer().await;
-    let body = framed(&request("echo", "7", 3000));
-    let reply = peer.call_raw("ModelInfer", &[("grpc-accept-encoding", "identity, gzip")], &[&body]).await;
-    assert_eq!(reply.headers["grpc-encoding"], "gzip");
-    assert_eq!(reply.messages[0].0, 1);
-    let mut plain = Vec::new();
-    GzDecoder::new(&reply.messages[0].1[..]).read_to_end(&mut plain).unwrap();
-    assert_eq!(ModelInferResponse::decode(plain.as_slice()).unwrap().raw_output_contents[0].len(), 12_000);
-    let reply = peer.call_raw("ModelInfer", &[], &[&body]).await;
-    assert!(reply.messages[0].0 == 0 && !reply.headers.contains_key("grpc-encoding"));
 }
 
 #[tokio::test]

@@ -26,6 +26,9 @@ pub struct House {
     _models: TempDir,
 }
 
+/// What a compressed message may become.
+pub const INPUT_BYTES_MAX: u64 = 12 << 20;
+
 const SIGNATURE: &str = r#"
     input [{ name: "IN" data_type: TYPE_FP32 dims: [-1] }]
     output [{ name: "OUT" data_type: TYPE_FP32 dims: [-1] }]
@@ -43,6 +46,7 @@ impl House {
     }
 
     pub fn behind(listener: Listener, options: Options, rules: nerite_api::Options) -> House {
+        let rules = nerite_api::Options { http_input_bytes_max: INPUT_BYTES_MAX, ..rules };
         let models = tempfile::tempdir().unwrap();
         let decoupled = "model_transaction_policy { decoupled: true }";
         for (name, backend, more) in [("echo", "identity", ""), ("held", "held", ""), ("repeat", "repeat", decoupled)] {

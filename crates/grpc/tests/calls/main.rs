@@ -1,6 +1,7 @@
 //! Do calls over a socket go as clients expect?
 #![allow(clippy::unwrap_used)]
 
+mod compression;
 mod ending;
 mod framing;
 mod house;

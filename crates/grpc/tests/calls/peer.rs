@@ -143,7 +143,11 @@ impl Talk {
     }
 
     pub fn ask(&self, message: &impl Message) {
-        self.feed.as_ref().unwrap().send(framed(message).into()).unwrap();
+        self.ask_raw(framed(message));
+    }
+
+    pub fn ask_raw(&self, bytes: Vec<u8>) {
+        self.feed.as_ref().unwrap().send(bytes.into()).unwrap();
     }
 
     pub fn end(&mut self) {
@@ -152,12 +156,18 @@ impl Talk {
 
     /// The next answer; `None` at the end of the stream.
     pub async fn next(&mut self) -> Option<ModelStreamInferResponse> {
+        let (_, message) = self.next_raw().await?;
+        Some(ModelStreamInferResponse::decode(message).unwrap())
+    }
+
+    /// The next message with its compression flag.
+    pub async fn next_raw(&mut self) -> Option<(u8, Bytes)> {
         loop {
             let mut bytes = self.bytes.split().freeze();
             let message = take_message(&mut bytes);
             self.bytes = BytesMut::from(bytes);
-            if let Some((_, message)) = message {
-                return Some(ModelStreamInferResponse::decode(message).unwrap());
+            if message.is_some() {
+                return message;
             }
             let frame = self.body.frame().await?.unwrap();
             match frame.into_data() {

@@ -15,7 +15,7 @@ use nerite_wire::json::{GenerateText, read_generate, write_error, write_flat};
 use tokio::sync::mpsc;
 
 use super::{Outcome, read_body};
-use crate::encoding::Encoding;
+use crate::encoding::request_encoding;
 use crate::reply::{JSON, Outgoing, error, json};
 pub use events::Events;
 
@@ -28,7 +28,7 @@ pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, ver
     let _under_way = api.take_on()?;
     let inputs = api.model_report(model, version)?.inputs;
     let encoding = parts.headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes);
-    if !matches!(Encoding::of_request(encoding), Ok(None)) {
+    if !matches!(request_encoding(encoding), Ok(None)) {
         return Err(Status::invalid("Unsupported content-encoding, only 'identity' is supported.").into());
     }
     let bytes_max = api.http_input_bytes_max();

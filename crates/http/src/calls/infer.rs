@@ -3,6 +3,7 @@
 mod framing;
 
 use std::collections::VecDeque;
+use std::io::Cursor;
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
@@ -14,7 +15,7 @@ use nerite_request::{Ask, Parameter, Status};
 use nerite_wire::json::{Answer, InferText, Rendering, read_infer, read_raw_infer, write_answer};
 
 use super::Outcome;
-use crate::encoding::Encoding;
+use crate::encoding::{Encoding, compress, inflate, response_encoding};
 use crate::limits::INLINE_WORK_BYTES_MAX;
 use crate::receive::{Received, Store, discard, receive};
 use crate::reply::{BINARY, Failure, JSON, Outgoing};
@@ -31,7 +32,7 @@ pub async fn infer(api: &Api, parts: &Parts, body: Incoming, model: &str, versio
         return Err(status.into());
     }
     let answer = write_answer(response, &rendering)?;
-    write(answer, Encoding::of_response(parts.headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes))).await
+    write(answer, response_encoding(parts.headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes))).await
 }
 
 async fn read(
@@ -86,12 +87,9 @@ fn read_text(
 /// The body as it was before it was compressed.
 async fn inflated(received: Received, framing: Framing) -> Result<Received, Failure> {
     let Some(encoding) = framing.encoding else { return Ok(received) };
-    let inflate = move || {
-        let mut store = Store::new(framing.tail_at().unwrap_or_default(), None)?;
-        encoding.inflate(received.bytes(), &mut store, framing.bytes_max)?;
-        Ok::<_, Status>(Received::Block(store.finish()))
-    };
-    Ok(aside(inflate).await??)
+    let store = Store::new(framing.tail_at().unwrap_or_default(), None)?;
+    let store = inflate(Cursor::new(received), encoding, store, framing.bytes_max).await?;
+    Ok(Received::Block(store.finish()))
 }
 
 /// Work that would hold up other connections.
@@ -132,7 +130,7 @@ async fn write(answer: Answer, encoding: Option<Encoding>) -> Outcome {
     }
     if let Some(encoding) = encoding {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static(encoding.name()));
-        let compressed = compressed(pieces, encoding).await?;
+        let compressed = compress(pieces, encoding).await?;
         pieces = VecDeque::from([compressed]);
     }
     *response.body_mut() = match pieces.pop_front() {
@@ -144,10 +142,4 @@ async fn write(answer: Answer, encoding: Option<Encoding>) -> Outcome {
         None => Outgoing::Empty,
     };
     Ok(response)
-}
-
-async fn compressed(pieces: VecDeque<Bytes>, encoding: Encoding) -> Result<Bytes, Status> {
-    let len: usize = pieces.iter().map(Bytes::len).sum();
-    let compress = move || encoding.compress(pieces.iter().map(|piece| &piece[..]));
-    if len > INLINE_WORK_BYTES_MAX { aside(compress).await? } else { compress() }
 }

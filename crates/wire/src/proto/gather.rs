@@ -221,6 +221,8 @@ impl Fill {
 
 fn after_tag(tag: u64) -> Follow {
     match tag & 7 {
+        // There is no field of this number, so this is no message: zeros, for example.
+        _ if tag >> 3 == 0 => Follow::Nothing,
         0 => Follow::Number,
         1 => Follow::Pass(8),
         2 => Follow::Length { raw: tag >> 3 == RAW_INPUT_CONTENTS, so_far: Varint::default() },

@@ -1,11 +1,12 @@
 //! How long is a body, and where does its JSON end?
 
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap};
+use nerite_compress::{InflateError, compressed_bytes_max};
 use nerite_request::Status;
 use nerite_wire::json::{check_json_size, check_raw_size};
 
 use super::JSON_LENGTH;
-use crate::encoding::Encoding;
+use crate::encoding::{Encoding, request_encoding};
 use crate::limits::INFER_BODY_BYTES_MAX;
 use crate::receive::Expected;
 use crate::reply::Failure;
@@ -28,7 +29,7 @@ impl Framing {
     /// a byte is read.
     pub fn of(headers: &HeaderMap, declared: Option<u64>, bytes_max: u64) -> Result<Framing, Failure> {
         let value = |name| headers.get(name).map(http::HeaderValue::as_bytes);
-        let encoding = Encoding::of_request(value(CONTENT_ENCODING))
+        let encoding = request_encoding(value(CONTENT_ENCODING))
             .map_err(|status| Failure { lists_encodings: true, ..Failure::plain(status) })?;
         if encoding.is_none() && headers.contains_key(CONTENT_LENGTH) {
             check_content_length(declared).map_err(|status| Failure { close: true, ..Failure::plain(status) })?;
@@ -66,11 +67,10 @@ impl Framing {
     pub fn expected(&self) -> Expected {
         let Framing { encoding, declared, json, bytes_max } = *self;
         if encoding.is_some() {
-            // Compressing makes nothing much larger, so more than this cannot inflate to less.
             return Expected {
                 declared,
                 tail_at: None,
-                bytes_max: bytes_max.saturating_mul(2),
+                bytes_max: compressed_bytes_max(bytes_max),
                 too_large: inflates_too_far,
             };
         }
@@ -146,11 +146,7 @@ fn raw_too_large(size: u64, bytes_max: u64) -> Status {
 }
 
 fn inflates_too_far(_: u64, twice_max: u64) -> Status {
-    Status::invalid(format!(
-        "Decompressed data size exceeds the maximum allowed value of {} bytes. Use --http-max-input-size to increase the \
-         limit.",
-        twice_max / 2
-    ))
+    Status::invalid(InflateError::TooLarge { bytes_max: twice_max / 2 }.to_string())
 }
 
 #[cfg(test)]

@@ -1,0 +1,144 @@
+//! How is a message compressed?
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+
+use bytes::{Buf, Bytes};
+use flate2::write::{GzEncoder, ZlibEncoder};
+use nerite_memory::{NoMemory, Spool, shortage};
+use nerite_request::Status;
+
+use crate::encoding::{Encoding, Level};
+use crate::limits::INLINE_COMPRESS_BYTES;
+use crate::turns::{Lane, Pace, Progress, Work, run};
+
+/// Why a message was not compressed.
+#[derive(Debug, thiserror::Error)]
+pub enum CompressError {
+    /// There was no memory for it.
+    #[error("{0}")]
+    NoMemory(NoMemory),
+    /// There was no thread for it.
+    #[error("{0}")]
+    Refused(Status),
+    /// The encoder failed.
+    #[error("{0}")]
+    Failed(io::Error),
+}
+
+impl From<Status> for CompressError {
+    fn from(status: Status) -> CompressError {
+        CompressError::Refused(status)
+    }
+}
+
+impl From<io::Error> for CompressError {
+    fn from(fault: io::Error) -> CompressError {
+        shortage(&fault).map_or(CompressError::Failed(fault), CompressError::NoMemory)
+    }
+}
+
+/// Compresses the pieces into one message and adds it to the end of `to`.
+pub async fn compress(
+    pieces: impl IntoIterator<Item = Bytes>,
+    encoding: Encoding,
+    level: Level,
+    to: Spool,
+    lane: &Lane,
+) -> Result<Spool, CompressError> {
+    let pieces: VecDeque<Bytes> = pieces.into_iter().collect();
+    let bytes_in: usize = pieces.iter().map(Bytes::len).sum();
+    let work = Compress { pieces, encoder: Encoder::new(to, encoding, level) };
+    let first = (bytes_in <= INLINE_COMPRESS_BYTES).then_some(Pace { bytes_in, bytes_out: usize::MAX });
+    run(work, first, lane).await?.encoder.finish()
+}
+
+/// A message that is being compressed.
+struct Compress {
+    /// What is not compressed yet.
+    pieces: VecDeque<Bytes>,
+    encoder: Encoder,
+}
+
+impl Work for Compress {
+    type Error = CompressError;
+
+    fn step(&mut self, pace: Pace) -> Result<Progress, CompressError> {
+        let mut left = pace.bytes_in;
+        while let Some(piece) = self.pieces.front_mut() {
+            let count = piece.len().min(left);
+            self.encoder.write(&piece[..count])?;
+            piece.advance(count);
+            left -= count;
+            if !piece.is_empty() {
+                return Ok(Progress::More);
+            }
+            self.pieces.pop_front();
+        }
+        Ok(Progress::Done)
+    }
+}
+
+enum Encoder {
+    Gzip(GzEncoder<Spool>),
+    Zlib(ZlibEncoder<Spool>),
+}
+
+impl Encoder {
+    fn new(to: Spool, encoding: Encoding, level: Level) -> Encoder {
+        match encoding {
+            Encoding::Gzip => Encoder::Gzip(GzEncoder::new(to, level)),
+            Encoding::Deflate => Encoder::Zlib(ZlibEncoder::new(to, level)),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Encoder::Gzip(encoder) => encoder.write_all(bytes),
+            Encoder::Zlib(encoder) => encoder.write_all(bytes),
+        }
+    }
+
+    /// Writes the end of the stream: what the encoder still holds, some tens of KiB at most.
+    fn finish(self) -> Result<Spool, CompressError> {
+        Ok(match self {
+            Encoder::Gzip(encoder) => encoder.finish()?,
+            Encoder::Zlib(encoder) => encoder.finish()?,
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    async fn check(lens: &[usize], encoding: Encoding) {
+        let pieces: Vec<Bytes> =
+            lens.iter().map(|len| (0..*len).map(|at| (at / 7) as u8).collect::<Vec<u8>>().into()).collect();
+        let mut head = Spool::with_capacity(0).unwrap();
+        head.push(b"head").unwrap();
+        let spool = compress(pieces.clone(), encoding, Level::fast(), head, &Lane::new()).await.unwrap();
+        let made = spool.finish();
+        let made = made.private_bytes().unwrap().strip_prefix(b"head").unwrap();
+        let mut back = Vec::new();
+        match encoding {
+            Encoding::Gzip => flate2::read::GzDecoder::new(made).read_to_end(&mut back).unwrap(),
+            Encoding::Deflate => flate2::read::ZlibDecoder::new(made).read_to_end(&mut back).unwrap(),
+        };
+        assert!(back == pieces.concat(), "{lens:?}");
+        assert_eq!(Encoding::of_body(made), encoding);
+    }
+
+    #[tokio::test]
+    async fn what_is_compressed_inflates_to_itself_behind_what_was_there() {
+        for encoding in [Encoding::Gzip, Encoding::Deflate] {
+            check(&[], encoding).await;
+            check(&[0, 3, 0], encoding).await;
+            check(&[1000, 2000], encoding).await;
+            check(&[3, 1_000_000, 5, 300_000], encoding).await;
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! How large may a compressed message become, and how is it inflated?
+
+use std::io::{self, BufRead, Read};
+
+use bytes::Buf;
+use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
+use nerite_request::Status;
+
+use crate::encoding::Encoding;
+use crate::limits::{INFLATED_FLOOR_BYTES, INFLATED_RATIO_MAX, INLINE_INFLATE_BYTES_IN, INLINE_INFLATE_BYTES_OUT};
+use crate::turns::{Lane, Pace, Progress, Work, run};
+
+/// Where inflated bytes go.
+pub trait Sink: Send + 'static {
+    /// Room for the next bytes; never empty.
+    fn room(&mut self) -> Result<&mut [u8], Status>;
+    /// So many bytes were written to the beginning of the room.
+    fn advance(&mut self, written: usize) -> Result<(), Status>;
+}
+
+/// Why a message was not inflated.
+#[derive(Debug, thiserror::Error)]
+pub enum InflateError {
+    /// It is larger than the operator allows.
+    #[error(
+        "Decompressed data size exceeds the maximum allowed value of {bytes_max} bytes. Use --http-max-input-size to \
+         increase the limit."
+    )]
+    TooLarge {
+        /// What the operator allows.
+        bytes_max: u64,
+    },
+    /// It becomes too many times as large as it was.
+    #[error(
+        "Decompressed data size exceeds the maximum allowed value of {bytes_max} bytes for {bytes_in} compressed bytes: \
+         {INFLATED_RATIO_MAX} times as many, or {INFLATED_FLOOR_BYTES} if that is more. Send this data uncompressed."
+    )]
+    TooDense {
+        /// Its compressed size.
+        bytes_in: u64,
+        /// What that may become.
+        bytes_max: u64,
+    },
+    /// It is no such stream, or the stream does not end.
+    #[error("{0}")]
+    Damaged(io::Error),
+    /// There was no memory or no thread for it.
+    #[error("{0}")]
+    Refused(Status),
+}
+
+impl From<Status> for InflateError {
+    fn from(status: Status) -> InflateError {
+        InflateError::Refused(status)
+    }
+}
+
+/// The largest compressed message that may inflate to `bytes_max`. Compressing makes nothing much larger, so what has more
+/// bytes than this becomes too large.
+pub fn compressed_bytes_max(bytes_max: u64) -> u64 {
+    bytes_max.saturating_mul(2)
+}
+
+/// Inflates all of `from` into `sink`, to no more than `bytes_max` bytes and no more than its compressed size allows.
+pub async fn inflate<S: Sink>(
+    from: impl Buf + Send + 'static,
+    encoding: Encoding,
+    bytes_max: u64,
+    sink: S,
+    lane: &Lane,
+) -> Result<S, InflateError> {
+    let bytes_in = from.remaining();
+    let bound = Bound::of(bytes_in as u64, bytes_max);
+    let work = Inflate { decoder: Decoder::new(from, encoding), sink, bound, left: bound.bytes };
+    let is_small = bytes_in <= INLINE_INFLATE_BYTES_IN;
+    let first = is_small.then_some(Pace { bytes_in, bytes_out: INLINE_INFLATE_BYTES_OUT });
+    run(work, first, lane).await.map(|done| done.sink)
+}
+
+/// How many bytes a message may become, and why no more.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    bytes: u64,
+    bytes_in: u64,
+    by_ratio: bool,
+}
+
+impl Bound {
+    fn of(bytes_in: u64, bytes_max: u64) -> Bound {
+        let by_ratio = bytes_in.saturating_mul(INFLATED_RATIO_MAX).max(INFLATED_FLOOR_BYTES);
+        Bound { bytes: by_ratio.min(bytes_max), bytes_in, by_ratio: by_ratio < bytes_max }
+    }
+
+    fn exceeded(self) -> InflateError {
+        let Bound { bytes: bytes_max, bytes_in, by_ratio } = self;
+        if by_ratio { InflateError::TooDense { bytes_in, bytes_max } } else { InflateError::TooLarge { bytes_max } }
+    }
+}
+
+/// A message that is being inflated.
+struct Inflate<B, S> {
+    decoder: Decoder<B>,
+    sink: S,
+    bound: Bound,
+    /// Bytes that it may still become.
+    left: u64,
+}
+
+impl<B: Buf + Send + 'static, S: Sink> Work for Inflate<B, S> {
+    type Error = InflateError;
+
+    fn step(&mut self, pace: Pace) -> Result<Progress, InflateError> {
+        self.decoder.feed().allowed = pace.bytes_in;
+        let mut step_left = pace.bytes_out;
+        while step_left > 0 {
+            let room = self.sink.room()?;
+            // One byte more than it may have shows that it has too many.
+            let most = usize::try_from(self.left.saturating_add(1)).unwrap_or(usize::MAX);
+            let len = room.len().min(step_left).min(most);
+            let read = match self.decoder.read(&mut room[..len]) {
+                Ok(0) => return Ok(Progress::Done),
+                Ok(read) => read,
+                Err(fault) if fault.kind() == io::ErrorKind::Interrupted => continue,
+                Err(fault) if fault.kind() == io::ErrorKind::WouldBlock => return Ok(Progress::More),
+                Err(fault) => return Err(InflateError::Damaged(fault)),
+            };
+            self.left = self.left.checked_sub(read as u64).ok_or_else(|| self.bound.exceeded())?;
+            self.sink.advance(read)?;
+            step_left -= read;
+        }
+        Ok(Progress::More)
+    }
+}
+
+enum Decoder<B> {
+    /// One stream or several, one after the other.
+    Gzip(MultiGzDecoder<Feed<B>>),
+    Zlib(ZlibDecoder<Feed<B>>),
+}
+
+impl<B: Buf> Decoder<B> {
+    fn new(from: B, encoding: Encoding) -> Decoder<B> {
+        let feed = Feed { from, allowed: 0 };
+        match encoding {
+            Encoding::Gzip => Decoder::Gzip(MultiGzDecoder::new(feed)),
+            Encoding::Deflate => Decoder::Zlib(ZlibDecoder::new(feed)),
+        }
+    }
+
+    fn feed(&mut self) -> &mut Feed<B> {
+        match self {
+            Decoder::Gzip(decoder) => decoder.get_mut(),
+            Decoder::Zlib(decoder) => decoder.get_mut(),
+        }
+    }
+
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Decoder::Gzip(decoder) => decoder.read(to),
+            Decoder::Zlib(decoder) => decoder.read(to),
+        }
+    }
+}
+
+/// Compressed bytes, of which a step may read so many: a stream can be long and come to nothing.
+struct Feed<B> {
+    from: B,
+    allowed: usize,
+}
+
+impl<B: Buf> BufRead for Feed<B> {
+    /// What is not allowed yet would block. The decoders keep their state then.
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.allowed == 0 && self.from.has_remaining() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let chunk = self.from.chunk();
+        Ok(&chunk[..chunk.len().min(self.allowed)])
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.from.advance(count);
+        self.allowed -= count;
+    }
+}
+
+impl<B: Buf> Read for Feed<B> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let from = self.fill_buf()?;
+        let count = from.len().min(to.len());
+        to[..count].copy_from_slice(&from[..count]);
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests;

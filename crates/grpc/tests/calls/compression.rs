@@ -1,0 +1,126 @@
+//! Are compressed messages read and written, and is nobody harmed by them?
+
+use std::io::Read;
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::{GzDecoder, GzEncoder, ZlibEncoder};
+use nerite_grpc::{CompressionLevel, Options};
+use nerite_wire::proto::messages::{
+    ModelInferResponse, ModelStreamInferResponse, ServerLiveRequest, ServerLiveResponse,
+};
+use prost::Message;
+
+use crate::house::{House, INPUT_BYTES_MAX};
+use crate::peer::{Talk, framed, request};
+
+fn compressed(mut encoder: impl Read) -> Vec<u8> {
+    let mut out = vec![1, 0, 0, 0, 0];
+    encoder.read_to_end(&mut out).unwrap();
+    let len = (out.len() as u32 - 5).to_be_bytes();
+    out[1..5].copy_from_slice(&len);
+    out
+}
+
+/// A message of zeros, framed.
+fn zeros(len: usize) -> Vec<u8> {
+    compressed(GzEncoder::new(std::io::repeat(0).take(len as u64), Compression::fast()))
+}
+
+#[tokio::test]
+async fn compressed_requests_are_read() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let message = request("echo", "7", 300_000).encode_to_vec();
+    let gzip = compressed(GzEncoder::new(message.as_slice(), Compression::fast()));
+    let zlib = compressed(ZlibEncoder::new(message.as_slice(), Compression::fast()));
+    for (name, body) in [("gzip", gzip), ("deflate", zlib)] {
+        let reply = peer.call_raw("ModelInfer", &[("grpc-encoding", name)], &[&body]).await;
+        assert_eq!(reply.message::<ModelInferResponse>().raw_output_contents[0].len(), 1_200_000);
+    }
+    let reply = peer.call_raw("ModelInfer", &[("grpc-encoding", "snappy")], &[b""]).await;
+    assert_eq!(reply.status(), (12, "Compression algorithm 'snappy' is not supported"));
+    assert_eq!(reply.headers["grpc-accept-encoding"], "identity, deflate, gzip");
+}
+
+#[tokio::test]
+async fn responses_are_compressed_for_those_who_accept_it() {
+    let options = Options { response_compression: CompressionLevel::Medium, ..Options::default() };
+    let house = House::with(options, nerite_api::Options::default());
+    let peer = house.peer().await;
+    let body = framed(&request("echo", "7", 3000));
+    let reply = peer.call_raw("ModelInfer", &[("grpc-accept-encoding", "identity, gzip")], &[&body]).await;
+    assert_eq!(reply.headers["grpc-encoding"], "gzip");
+    assert_eq!(reply.messages[0].0, 1);
+    let mut plain = Vec::new();
+    GzDecoder::new(&reply.messages[0].1[..]).read_to_end(&mut plain).unwrap();
+    assert_eq!(ModelInferResponse::decode(plain.as_slice()).unwrap().raw_output_contents[0].len(), 12_000);
+    let reply = peer.call_raw("ModelInfer", &[], &[&body]).await;
+    assert!(reply.messages[0].0 == 0 && !reply.headers.contains_key("grpc-encoding"));
+}
+
+#[tokio::test]
+async fn a_message_that_becomes_too_large_is_refused_and_the_connection_goes_on() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let text = format!(
+        "Decompressed data size exceeds the maximum allowed value of {INPUT_BYTES_MAX} bytes. Use --http-max-input-size \
+         to increase the limit."
+    );
+    let too_large = zeros(INPUT_BYTES_MAX as usize + 1);
+    let gzip = [("grpc-encoding", "gzip")];
+    assert_eq!(peer.call_raw("ModelInfer", &gzip, &[&too_large]).await.status(), (8, &*text));
+    assert_eq!(peer.call_raw("ServerLive", &gzip, &[&too_large]).await.status(), (8, &*text));
+    let mut talk = Talk::begin(&peer, &gzip).await;
+    talk.ask_raw(too_large);
+    talk.end();
+    assert_eq!(talk.status().await, (8, text.clone()));
+    // More than that cannot become less, and is not even read.
+    let announced = [&[1], &(2 * INPUT_BYTES_MAX as u32 + 1).to_be_bytes()[..]].concat();
+    assert_eq!(peer.call_raw("ModelInfer", &gzip, &[&announced]).await.status(), (8, &*text));
+    let live = peer.call("ServerLive", &ServerLiveRequest {}).await;
+    assert!(live.message::<ServerLiveResponse>().live);
+}
+
+#[tokio::test]
+async fn a_stream_reads_and_answers_compressed_messages_in_order() {
+    let options = Options { response_compression: CompressionLevel::Low, ..Options::default() };
+    let house = House::with(options, nerite_api::Options::default());
+    let headers = [("grpc-encoding", "deflate"), ("grpc-accept-encoding", "gzip")];
+    let mut talk = Talk::begin(&house.peer().await, &headers).await;
+    let lens = [3000, 500_000, 1000, 200_000, 1_000_000, 700];
+    for (id, len) in lens.iter().enumerate() {
+        let message = request("echo", &id.to_string(), *len);
+        // Every other one is compressed.
+        let packed = compressed(ZlibEncoder::new(message.encode_to_vec().as_slice(), Compression::fast()));
+        talk.ask_raw(if id % 2 == 0 { packed } else { framed(&message) });
+    }
+    talk.end();
+    for (id, len) in lens.iter().enumerate() {
+        let (flag, message) = talk.next_raw().await.unwrap();
+        assert_eq!(flag, 1);
+        let mut plain = Vec::new();
+        GzDecoder::new(&message[..]).read_to_end(&mut plain).unwrap();
+        let answer = ModelStreamInferResponse::decode(Bytes::from(plain)).unwrap().infer_response.unwrap();
+        assert_eq!((answer.id, answer.raw_output_contents[0].len()), (id.to_string(), 4 * len));
+    }
+    assert_eq!(talk.status().await, (0, String::new()));
+}
+
+#[tokio::test]
+async fn a_damaged_message_ends_its_stream_only() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let mut talk = Talk::begin(&peer, &[("grpc-encoding", "gzip")]).await;
+    talk.ask(&request("echo", "a", 5));
+    let mut cut = zeros(3_000_000);
+    cut.truncate(cut.len() - 9);
+    let len = (cut.len() as u32 - 5).to_be_bytes();
+    cut[1..5].copy_from_slice(&len);
+    talk.ask_raw(cut);
+    assert_eq!(talk.next().await.unwrap().infer_response.unwrap().id, "a");
+    let (code, text) = talk.status().await;
+    assert_eq!(code, 13);
+    assert!(text.starts_with("Unable to parse request: the compressed message is damaged ("), "{text}");
+    assert_eq!(peer.call("ModelInfer", &request("echo", "", 1)).await.status(), (0, ""));
+}
