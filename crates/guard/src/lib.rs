@@ -16,7 +16,7 @@
 //!
 //! Integers of a peer's that a library divides without looking: [`arithmetic`].
 //!
-//! The crate is used twice: the server watches with [`watch`] and [`count_traps`], and the processes that run Python models load it as a library
+//! The crate is used twice: the server calls [`watch`] and [`count_traps`], and the processes that run Python models load it as a library
 //! of four C functions ([`library`]). That is why it has no `std`: what is loaded into other people's processes allocates
 //! nothing, starts nothing and is small.
 

@@ -18,6 +18,7 @@ mod runtime;
 mod session;
 mod signature;
 mod strings;
+mod traps;
 mod value;
 
 pub use library::find_library;
