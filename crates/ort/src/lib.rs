@@ -11,6 +11,7 @@
 
 mod cuda;
 mod fence;
+mod fragile;
 mod library;
 mod options;
 mod provider;

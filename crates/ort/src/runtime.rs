@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use nerite_backend::onnx::{self, BACKEND, Exposed, Ports};
+use nerite_backend::onnx::{self, BACKEND, Nodes, Ports};
 use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Reach, Runtime};
 use nerite_config::ModelConfig;
 use nerite_guard::{Errno, install_traps};
@@ -125,11 +125,11 @@ impl Runtime for OnnxRuntime {
         let opened = open_session(&path, context, &options, device)?;
         let ports = ports(&opened.session);
         onnx::check(context, &ports)?;
-        let exposed = Exposed::read(&path).map_err(|e| {
+        let nodes = Nodes::read(&path).map_err(|e| {
             Status::internal(format!("unable to load model '{}': '{}': {e}", context.model, path.display()))
         })?;
         Ok(Arc::new(OrtModel {
-            traits: Traits::new(&ports, exposed)?,
+            traits: Traits::new(&ports, &nodes)?,
             ports: Arc::new(ports),
             path,
             options,

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nerite_backend::onnx::{Exposed, Port, Ports, steady};
+use nerite_backend::onnx::{Exposed, Nodes, Port, Ports, steady};
 use nerite_backend::{Execute, Times, Work};
 use nerite_memory::{Buffer, Place, Reason, Slot};
 use nerite_request::Status;
@@ -13,6 +13,7 @@ use ort::session::{NoSelectedOutputs, RunOptions, Session};
 use ort::{AsPointer, sys};
 
 use crate::fence::Fence;
+use crate::fragile::Fragile;
 use crate::options::Options;
 use crate::runtime::{Opened, library_status};
 use crate::strings::{self, StringsFault};
@@ -23,6 +24,7 @@ use crate::value::{Memory, Value, done};
 pub struct Traits {
     outputs: Vec<Output>,
     pub exposed: Exposed,
+    pub fragile: Fragile,
 }
 
 struct Output {
@@ -32,14 +34,18 @@ struct Output {
 }
 
 impl Traits {
-    /// Of a graph with these ports and exposed inputs.
-    pub fn new(ports: &Ports, exposed: Exposed) -> Result<Arc<Traits>, Status> {
+    /// Of a graph with these ports and nodes.
+    pub fn new(ports: &Ports, nodes: &Nodes) -> Result<Arc<Traits>, Status> {
         let outputs = ports.outputs.iter().map(|port| {
             // An input that is an output too never comes by an operator that could write it elsewhere.
             let passes_through = ports.inputs.iter().any(|input| input.name == port.name);
             Ok(Output { name: c_name(&port.name)?, bindable: AtomicBool::new(!passes_through) })
         });
-        Ok(Arc::new(Traits { outputs: outputs.collect::<Result<_, Status>>()?, exposed }))
+        Ok(Arc::new(Traits {
+            outputs: outputs.collect::<Result<_, Status>>()?,
+            exposed: Exposed::of(&nodes.graph),
+            fragile: Fragile::of(ports, &nodes.graph, &nodes.functions),
+        }))
     }
 }
 
@@ -158,6 +164,7 @@ impl OrtInstance {
         let feed = |tensor: &Tensor| {
             let index = self.ports.inputs.iter().position(|port| port.name == tensor.name);
             let index = index.ok_or_else(|| Status::invalid(format!("the model has no input '{}'", tensor.name)))?;
+            self.traits.fragile.check(tensor)?;
             let shape = self.ports.inputs[index].graph_shape(&tensor.shape);
             let data = match tensor.data.place() {
                 // Nothing on a device is exposed: see `cuda::reach`.
