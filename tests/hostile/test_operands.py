@@ -147,7 +147,7 @@ class Asking:
             self.lives(f"loading {case.name}")
         return False
 
-    def infer(self, inputs, arrays) -> list[bytes] | None:
+    def infer(self, inputs, arrays) -> list[np.ndarray] | None:
         """The outputs, or None where the request was refused."""
         tensors = [given(name, kind, array) for (name, kind), array in zip(inputs, arrays)]
         shapes = [[*array.shape] for array in arrays]
@@ -158,7 +158,8 @@ class Asking:
         except grpc.RpcError as error:
             assert error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED, "no answer"
             return None
-        return list(answer.raw_output_contents)
+        kinds = [NUMPY.get(one.datatype, np.uint8) for one in answer.outputs]
+        return [np.frombuffer(raw, kind) for raw, kind in zip(answer.raw_output_contents, kinds)]
 
     def lives(self, what: str) -> None:
         # A process that was ended by a signal may still be on its way out.
@@ -167,6 +168,19 @@ class Asking:
             return
         status = self.server.process.wait(ANSWER_LIMIT_S)
         pytest.fail(f"{what} ended the server: {status}\n{self.server.log_text()[-2000:]}")
+
+
+def same(found: list[np.ndarray] | None, wanted: list[np.ndarray] | None) -> bool:
+    """Sums of floats depend on where the numbers lie, which is another place each time."""
+    if found is None or wanted is None:
+        return found is wanted
+    pairs = list(zip(found, wanted, strict=True))
+    if any(one.shape != other.shape for one, other in pairs):
+        return False
+    floats = [(one.astype(np.float64), other.astype(np.float64)) for one, other in pairs if one.dtype.kind not in "iub"]
+    rest = [(one, other) for one, other in pairs if one.dtype.kind in "iub"]
+    close = all(np.allclose(*pair, rtol=1e-2, atol=1e-3, equal_nan=True) for pair in floats)
+    return close and all(np.array_equal(*pair) for pair in rest)
 
 
 CONFIG = json.dumps({"name": MODEL, "platform": "onnxruntime_onnx", "max_batch_size": 0})
@@ -193,7 +207,8 @@ def test_no_operand_ends_the_process(victim):
                 asked += 1
             again = asking.infer(inputs, arrays)
             # A model on the embedded engine may lose a few threads to requests that want too much memory.
-            if again != honest and not operators & RANDOM and not (again is None and victim.engine == "embedded"):
+            lost = again is None and victim.engine == "embedded"
+            if not (operators & RANDOM or lost or same(again, honest)):
                 failures.append(f"{case.name}: another result than before")
             asking.door.unload(MODEL)
         are_answered(watching, 3)
