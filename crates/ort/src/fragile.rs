@@ -18,24 +18,75 @@ const ENDS_THE_PROCESS: &[&str] = &["ConvTranspose", "GRU", "LSTM", "Unique"];
 /// its own, Conv never ends. Weights that are constants have elements.
 const WITH_OPEN_WEIGHTS: &[&str] = &["Conv", "ConvInteger", "QLinearConv"];
 
-/// The operator for whose sake the graph's inputs must have elements; `None` if they need none.
+/// Operators whose results have elements if all that they read has some. Others may be asked for none: a slice, a selection, a
+/// picture smaller than a window.
+#[rustfmt::skip]
+const KEEPS_ELEMENTS: &[&str] = &[
+    "Abs", "Add", "And", "ArgMax", "ArgMin", "Attention", "BatchNormalization", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
+    "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Clip", "Concat", "Constant", "Cos", "CumSum", "DepthToSpace",
+    "DequantizeLinear", "Div", "Dropout", "DynamicQuantizeLinear", "Einsum", "Elu", "Equal", "Erf", "Exp", "Flatten",
+    "Floor", "GRU", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool",
+    "Greater", "GreaterOrEqual", "GroupNormalization", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization",
+    "IsInf", "IsNaN", "LRN", "LSTM", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax",
+    "LpNormalization", "MatMul", "MatMulInteger", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or",
+    "PRelu", "Pow", "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN", "Reciprocal", "ReduceL1", "ReduceL2",
+    "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+    "ReduceSumSquare", "Relu", "Reshape", "ReverseSequence", "Round", "ScatterElements", "ScatterND", "Selu", "Shape",
+    "Sigmoid", "Sign", "Sin", "Size", "Softmax", "Softplus", "Softsign", "Sqrt", "Squeeze", "Sub", "Sum", "Swish",
+    "Tan", "Tanh", "ThresholdedRelu", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
+];
+
+/// What a graph is known not to survive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fragile(Option<String>);
+pub struct Fragile {
+    /// The operator for whose sake the graph's inputs must have elements.
+    of_inputs: Option<String>,
+    /// An operator that the graph may bring a tensor without elements though all inputs have some.
+    inside: Option<String>,
+}
+
+/// Names of a graph's values, as far as they have been followed.
+#[derive(Default)]
+struct Values<'a> {
+    /// What depends on a request.
+    open: HashSet<&'a str>,
+    /// What may have no elements though the inputs have some.
+    emptied: HashSet<&'a str>,
+}
 
 impl Fragile {
     /// Of the graph with these nodes, in their order, and of its functions' nodes.
     pub fn of(ports: &Ports, nodes: &[Node], functions: &[Node]) -> Fragile {
-        // What depends on a request, by name.
-        let mut open: HashSet<&str> = ports.inputs.iter().map(|port| port.name.as_str()).collect();
-        let of_graph = nodes.iter().find_map(|node| find(node, &mut open));
+        let mut values = Values::default();
+        values.open.extend(ports.inputs.iter().map(|port| port.name.as_str()));
+        let mut fragile = Fragile::default();
+        for node in nodes {
+            fragile.see(node, &values);
+            values.follow(node);
+        }
         // What a function is given is not followed.
-        let of_function = || functions.iter().find_map(named);
-        Fragile(of_graph.or_else(of_function).map(str::to_owned))
+        fragile.of_inputs = fragile.of_inputs.or_else(|| functions.iter().find_map(named).map(str::to_owned));
+        fragile.inside = fragile.inside.or_else(|| functions.iter().find_map(ending).map(str::to_owned));
+        fragile
+    }
+
+    fn see(&mut self, node: &Node, values: &Values<'_>) {
+        let op = node.op.as_str();
+        let ends = ENDS_THE_PROCESS.contains(&op);
+        let has_open_weights = node.inputs.iter().skip(1).any(|weights| values.open.contains(weights.as_str()));
+        let is_fragile = ends || WITH_OPEN_WEIGHTS.contains(&op) && has_open_weights;
+        let is_emptied = |input: &String| values.emptied.contains(input.as_str());
+        // Inner graphs read what is outside by its name, and what they are fed has names that they choose themselves.
+        let of_inputs = if is_fragile { Some(op) } else { node.inner.iter().find_map(named) };
+        let meets = ends && node.inputs.first().is_some_and(is_emptied);
+        let inside = if meets { Some(op) } else { node.inner.iter().find_map(ending) };
+        self.of_inputs = self.of_inputs.take().or_else(|| of_inputs.map(str::to_owned));
+        self.inside = self.inside.take().or_else(|| inside.map(str::to_owned));
     }
 
     /// Refuses an input without elements where the graph may not get one.
     pub fn check(&self, input: &Tensor) -> Result<(), Status> {
-        match &self.0 {
+        match &self.of_inputs {
             Some(op) if input.shape.contains(&0) => Err(Status::invalid(format!(
                 "input '{}' has no elements (its shape is {:?}), and ONNX Runtime does not survive that in a graph with the \
                  operator {op}",
@@ -44,27 +95,39 @@ impl Fragile {
             _ => Ok(()),
         }
     }
-}
 
-/// The fragile operator that a node is or has inside. What it makes is open if anything it reads is.
-fn find<'a>(node: &'a Node, open: &mut HashSet<&'a str>) -> Option<&'a str> {
-    let is_open = |open: &HashSet<&str>| node.inputs.iter().any(|input| open.contains(input.as_str()));
-    let weights_open = node.inputs.iter().skip(1).any(|weights| open.contains(weights.as_str()));
-    let found =
-        ENDS_THE_PROCESS.contains(&node.op.as_str()) || WITH_OPEN_WEIGHTS.contains(&node.op.as_str()) && weights_open;
-    // Inner graphs read what is outside by its name, and what they are fed has names that they choose themselves.
-    let found = if found { Some(node.op.as_str()) } else { node.inner.iter().find_map(named) };
-    if is_open(open) || !node.inner.is_empty() {
-        open.extend(node.outputs.iter().map(String::as_str));
+    /// The operator to which a request can bring a tensor without elements all the same: a model with one is safe only in a
+    /// process of its own.
+    pub fn inside(&self) -> Option<&str> {
+        self.inside.as_deref()
     }
-    found
 }
 
-/// The same for a node of whose inputs nothing is known.
+impl<'a> Values<'a> {
+    /// Notes what is known of what a node makes.
+    fn follow(&mut self, node: &'a Node) {
+        let reads = |names: &HashSet<&str>| node.inputs.iter().any(|input| names.contains(input.as_str()));
+        let outputs = node.outputs.iter().map(String::as_str);
+        if reads(&self.open) || !node.inner.is_empty() {
+            self.open.extend(outputs.clone());
+        }
+        if reads(&self.emptied) || !KEEPS_ELEMENTS.contains(&node.op.as_str()) {
+            self.emptied.extend(outputs);
+        }
+    }
+}
+
+/// The fragile operator that a node is or has inside, where nothing is known of what it reads.
 fn named(node: &Node) -> Option<&str> {
     let op = node.op.as_str();
     let found = ENDS_THE_PROCESS.contains(&op) || WITH_OPEN_WEIGHTS.contains(&op);
     if found { Some(op) } else { node.inner.iter().find_map(named) }
+}
+
+/// The same, of those that do not need a request's weights for it.
+fn ending(node: &Node) -> Option<&str> {
+    let op = node.op.as_str();
+    if ENDS_THE_PROCESS.contains(&op) { Some(op) } else { node.inner.iter().find_map(ending) }
 }
 
 #[cfg(test)]
@@ -82,7 +145,27 @@ mod tests {
     fn check(nodes: &[Node], functions: &[Node], expect: Option<&str>) {
         let inputs = ["x", "w"].map(|name| Port { name: name.into(), datatype: None, dims: None });
         let ports = Ports { inputs: inputs.into(), outputs: Vec::new() };
-        assert_eq!(Fragile::of(&ports, nodes, functions).0.as_deref(), expect, "{nodes:?}");
+        assert_eq!(Fragile::of(&ports, nodes, functions).of_inputs.as_deref(), expect, "{nodes:?}");
+    }
+
+    #[track_caller]
+    fn check_inside(nodes: &[Node], expect: Option<&str>) {
+        let ports = Ports { inputs: Vec::new(), outputs: Vec::new() };
+        assert_eq!(Fragile::of(&ports, nodes, &[]).inside(), expect, "{nodes:?}");
+    }
+
+    #[test]
+    fn what_may_lose_its_elements_inside_is_followed() {
+        let gru = |input: &str| node("GRU", &[input, "w", "r"], &["y"]);
+        check_inside(&[gru("x")], None);
+        check_inside(&[node("Relu", &["x"], &["a"]), gru("a")], None);
+        check_inside(&[node("Slice", &["x", "from", "to"], &["a"]), gru("a")], Some("GRU"));
+        check_inside(
+            &[node("Slice", &["x", "from", "to"], &["a"]), node("Relu", &["a"], &["b"]), gru("b")],
+            Some("GRU"),
+        );
+        check_inside(&[node("Slice", &["x", "from", "to"], &["a"]), gru("x")], None);
+        check_inside(&[node("Slice", &["x", "from", "to"], &["a"]), node("Conv", &["a", "w"], &["b"])], None);
     }
 
     #[test]

@@ -128,8 +128,16 @@ impl Runtime for OnnxRuntime {
         let nodes = Nodes::read(&path).map_err(|e| {
             Status::internal(format!("unable to load model '{}': '{}': {e}", context.model, path.display()))
         })?;
+        let traits = Traits::new(&ports, &nodes)?;
+        if let Some(op) = traits.fragile.inside() {
+            log::warn!(
+                "model '{}': a request may bring the operator {op} a tensor without elements, by its sizes or values, and ONNX Runtime \
+                 ends the process then; serve the model to clients that are trusted, or in a process of its own",
+                context.model
+            );
+        }
         Ok(Arc::new(OrtModel {
-            traits: Traits::new(&ports, &nodes)?,
+            traits,
             ports: Arc::new(ports),
             path,
             options,
