@@ -119,7 +119,21 @@ def narrow():
     write("lacking", [node("Det", "x", "y")], [value("x", FP32, 2, 2)], [value("y", FP32)])
 
 
+def divided():
+    """Integers of a request that are divided, which has no result for some, and what is not survived without elements."""
+    for name, op in (("quotients", "Div"), ("remainders", "Mod")):
+        write(name, [node(op, "a b", "y")], [value("a", INT32, "n", 1), value("b", INT32, "n", 1)], [value("y", INT32, "n", 1)])
+    inside = helper.make_graph([node("Div", "a b", "inner")], "divides", [], [value("inner", INT32, "n", 1)])
+    other = helper.make_graph([node("Identity", "a", "same")], "does_not", [], [value("same", INT32, "n", 1)])
+    write("quotients_inside", [node("If", "which", "y", then_branch=inside, else_branch=other)],
+          [value("which", BOOL), value("a", INT32, "n", 1), value("b", INT32, "n", 1)], [value("y", INT32, "n", 1)])
+    write("constant_quotient", [node("Div", "c d", "q"), node("Add", "x q", "y")], [value("x", INT32, "n")], [value("y", INT32, "n")],
+          [constant("c", [np.iinfo(np.int32).min], np.int32), constant("d", [-1], np.int32)])
+    write("distinct", [node("Unique", "x", "y", axis=1)], [value("x", FP32, 2, "n")], [value("y", FP32, 2, "m")])
+
+
 if __name__ == "__main__":
     shapes()
     types()
     narrow()
+    divided()

@@ -15,7 +15,7 @@ use nerite_tensor::Tensor;
 
 use crate::LoadContext;
 
-pub use exposed::Exposed;
+pub use exposed::{Exposed, Node, Nodes};
 pub use ports::{Dim, Port, Ports};
 
 /// The backend's name in `config.pbtxt`.

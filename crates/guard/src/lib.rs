@@ -1,4 +1,6 @@
-//! Who turns a fault in somebody else's memory into an error instead of the end of the process?
+//! Who turns a fault of a peer's making into an error instead of the end of the process?
+//!
+//! Memory of a peer's that goes away while it is used:
 //!
 //! ```text
 //!  mapping   ─► mmap ─► watch ─────► table: start, end, lost_at ◄── find ── SIGBUS handler, on whichever thread touched
@@ -12,7 +14,9 @@
 //! overcommit). Note that `lost_at` is set before the pages appear: whoever read a zero that the peer did not write finds
 //! the mapping lost when it asks afterwards.
 //!
-//! The crate is used twice: the server watches with [`watch`], and the processes that run Python models load it as a library
+//! Integers of a peer's that a library divides without looking: [`arithmetic`].
+//!
+//! The crate is used twice: the server calls [`watch`] and [`count_traps`], and the processes that run Python models load it as a library
 //! of four C functions ([`library`]). That is why it has no `std`: what is loaded into other people's processes allocates
 //! nothing, starts nothing and is small.
 
@@ -23,10 +27,17 @@ extern crate std;
 
 #[cfg(nerite_guard_library)]
 mod alone;
+pub mod arithmetic;
+#[cfg(target_arch = "x86_64")]
+mod division;
+mod fault;
 pub mod library;
 mod signal;
 mod table;
+#[cfg(target_arch = "x86_64")]
+mod threads;
 
+pub use arithmetic::{DIVISIONS_TRAP, Traps, count_traps, install_traps};
 use table::{Entry, Table};
 
 /// Mappings that can be watched at one time. Linux gives a process 65,530 mappings by default, and others need some.
@@ -52,7 +63,7 @@ pub struct Errno(pub i32);
 /// The range is a mapping of the caller's that holds nothing but a peer's memory, and stays one until the Watch is dropped:
 /// a fault replaces all of it.
 pub unsafe fn watch(start: usize, len: usize) -> Result<Watch, Errno> {
-    signal::install()?;
+    fault::install()?;
     let end = start.checked_add(len).ok_or(Errno(libc::EINVAL))?;
     let (index, entry) = TABLE.enter(start, end).ok_or(Errno(libc::ENOMEM))?;
     Ok(Watch { entry, index })

@@ -8,13 +8,13 @@ use core::ptr;
 
 use libc::{c_int, c_void};
 
-use crate::{Errno, TABLE, signal};
+use crate::{Errno, TABLE, fault, signal};
 
 /// Makes the guard the first to be asked about a SIGBUS, and says 0 or an errno. It may be called again at any time: where
 /// another handler has come before it, that one is asked second from then on.
 #[cfg_attr(nerite_guard_library, unsafe(no_mangle))]
 pub extern "C" fn nerite_guard_install() -> c_int {
-    match signal::install() {
+    match fault::install() {
         Ok(()) => 0,
         Err(Errno(number)) => number,
     }
@@ -64,7 +64,7 @@ fn map(fd: c_int, file_offset: usize, len: usize) -> Result<*mut c_void, Errno> 
     let offset = libc::off_t::try_from(file_offset).map_err(|_| Errno(libc::EOVERFLOW))?;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // First, so that a process which cannot have the guard maps nothing; it also learns the size of a page.
-    signal::install()?;
+    fault::install()?;
     let bytes = pages(len).ok_or(Errno(libc::EINVAL))?;
     // SAFETY: a fresh mapping at an address of the kernel's choice (null, no MAP_FIXED) replaces no memory of anybody's.
     let start = unsafe { libc::mmap(ptr::null_mut(), len, prot, libc::MAP_SHARED, fd, offset) };
@@ -83,7 +83,7 @@ fn map(fd: c_int, file_offset: usize, len: usize) -> Result<*mut c_void, Errno> 
 
 /// The whole pages that `len` bytes take; `None` for no bytes and for more than there are addresses.
 fn pages(len: usize) -> Option<usize> {
-    let bytes = len.checked_add(signal::page_bytes() - 1)?;
-    let bytes = bytes - bytes % signal::page_bytes();
+    let bytes = len.checked_add(fault::page_bytes() - 1)?;
+    let bytes = bytes - bytes % fault::page_bytes();
     (bytes > 0).then_some(bytes)
 }

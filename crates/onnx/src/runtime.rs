@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use nerite_backend::onnx::{self, BACKEND, Exposed, Ports};
+use nerite_backend::onnx::{self, BACKEND, Exposed, Nodes, Ports};
 use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
 use nerite_config::ModelConfig;
 use nerite_request::Status;
@@ -55,7 +55,8 @@ impl Runtime for Embedded {
         let mended = if mend::mend(&mut written.graph) { Some(bytes(context, written)?) } else { None };
         let model = load_graph(context, &path, mended.as_deref())?;
         let threads = onnx::threads(context)?;
-        let exposed = Exposed::read(&path).map_err(|e| unreadable(context, &path, &e.to_string()))?;
+        let nodes = Nodes::read(&path).map_err(|e| unreadable(context, &path, &e.to_string()))?;
+        let exposed = Exposed::of(&nodes.graph);
         let loaded = Arc::new(Loaded { model, ports, exposed, reach, lost: AtomicU32::new(0) });
         Ok(Arc::new(EmbeddedModel { loaded, threads, batching: context.config.batches() }))
     }

@@ -134,6 +134,25 @@ fn a_graph_that_refuses_some_rows_keeps_the_contract() {
 }
 
 #[test]
+fn a_division_without_a_result_fails_its_request_alone() {
+    let of = |name: &str, value: i32| tensor(name, DataType::Int32, &[1, 1], &[value]);
+    for (graph, results) in [("quotients", [-3, 4, i32::MIN]), ("remainders", [1, 0, 0])] {
+        for faulty in [(7, 0), (i32::MIN, -1)] {
+            let case = |at: usize| Case {
+                inputs: vec![of("a", [-7, 8, i32::MIN][at]), of("b", [2, 2, 1][at])],
+                outputs: vec![of("y", results[at])],
+            };
+            let fixture = Fixture {
+                context: loading(graph, 8),
+                cases: vec![case(0), case(1), case(2)],
+                faulty: Some(vec![of("a", faulty.0), of("b", faulty.1)]),
+            };
+            check_runtime(&Embedded, &fixture);
+        }
+    }
+}
+
+#[test]
 fn what_fits_32_bits_comes_back_as_it_went() {
     check("echo_fp32", &[floats("x", &[1.5, f32::NAN, -0.0])], &floats("y", &[1.5, f32::NAN, -0.0]));
     check("echo_int64", &[longs("x", &[i64::from(i32::MIN), 0, 7])], &longs("y", &[i64::from(i32::MIN), 0, 7]));

@@ -11,6 +11,7 @@
 
 mod cuda;
 mod fence;
+mod fragile;
 mod library;
 mod options;
 mod provider;
@@ -18,6 +19,7 @@ mod runtime;
 mod session;
 mod signature;
 mod strings;
+mod traps;
 mod value;
 
 pub use library::find_library;

@@ -9,6 +9,7 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
 use crate::cuda::{self, CudaOptions};
 use crate::provider::append_cuda;
+use crate::traps::PoolThreads;
 
 /// What is said to ONNX Runtime when a session is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,8 +80,13 @@ impl Options {
         }
     }
 
-    /// A builder with these options, of sessions on `device` or on the host.
-    pub fn builder(&self, environment: &Environment, device: Option<u32>) -> Result<SessionBuilder, ort::Error> {
+    /// A builder with these options, of sessions on `device` or on the host, whose pools have these threads.
+    pub fn builder(
+        &self,
+        environment: &Environment,
+        device: Option<u32>,
+        threads: PoolThreads,
+    ) -> Result<SessionBuilder, ort::Error> {
         let spinning = if self.spinning { "1" } else { "0" };
         let mut builder = SessionBuilder::new(environment)?
             .with_log_level(ort::logging::LogLevel::Fatal)?
@@ -90,7 +96,8 @@ impl Options {
             .with_memory_pattern(self.memory_pattern)?
             .with_config_entry("session.intra_op.allow_spinning", spinning)?
             .with_config_entry("session.inter_op.allow_spinning", spinning)?
-            .with_optimization_level(self.level())?;
+            .with_optimization_level(self.level())?
+            .with_thread_manager(threads)?;
         if let Some(value) = &self.device_initializers {
             builder = builder.with_config_entry("session.use_device_allocator_for_initializers", value)?;
         }

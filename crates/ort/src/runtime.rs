@@ -5,9 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use nerite_backend::onnx::{self, BACKEND, Exposed, Ports};
+use nerite_backend::onnx::{self, BACKEND, Nodes, Ports};
 use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Reach, Runtime};
 use nerite_config::ModelConfig;
+use nerite_guard::{Errno, install_traps};
 use nerite_request::Status;
 use ort::environment::{Environment, GlobalThreadPoolOptions};
 use ort::session::Session;
@@ -17,11 +18,19 @@ use crate::options::Options;
 use crate::provider::has_cuda;
 use crate::session::{OrtInstance, Seat, Traits};
 use crate::signature::ports;
+use crate::traps::{PoolThreads, SessionTraps};
 
 /// The library of this process: it cannot be closed or exchanged once it is open.
 static OPENED: Mutex<Option<PathBuf>> = Mutex::new(None);
 /// Its environment, made with the settings of the first model and never dropped: sessions may outlive everybody.
-static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
+static ENVIRONMENT: OnceLock<Shared> = OnceLock::new();
+
+/// What all sessions share.
+struct Shared {
+    environment: Environment,
+    /// Whether that includes the threads they compute on.
+    has_pool: bool,
+}
 
 /// Models of backend `onnxruntime` on ONNX Runtime.
 #[derive(Debug)]
@@ -96,7 +105,7 @@ impl Runtime for OnnxRuntime {
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         onnx::complete(context, |context| {
             let path = onnx::model_file(context)?;
-            Ok(ports(&open_session(&path, context, &Options::to_look(), None)?))
+            Ok(ports(&open_session(&path, context, &Options::to_look(), None)?.session))
         })
     }
 
@@ -113,20 +122,28 @@ impl Runtime for OnnxRuntime {
         let specs = InstanceSpec::all(&context.config);
         let options = Options::of(context, specs.iter().any(|spec| spec.device.is_some()))?;
         let device = specs.first().and_then(|spec| spec.device);
-        let session = open_session(&path, context, &options, device)?;
-        let ports = ports(&session);
+        let opened = open_session(&path, context, &options, device)?;
+        let ports = ports(&opened.session);
         onnx::check(context, &ports)?;
-        let exposed = Exposed::read(&path).map_err(|e| {
+        let nodes = Nodes::read(&path).map_err(|e| {
             Status::internal(format!("unable to load model '{}': '{}': {e}", context.model, path.display()))
         })?;
+        let traits = Traits::new(&ports, &nodes)?;
+        if let Some(op) = traits.fragile.inside() {
+            log::warn!(
+                "model '{}': a request may bring the operator {op} a tensor without elements, by its sizes or values, and ONNX Runtime \
+                 ends the process then; serve the model to clients that are trusted, or in a process of its own",
+                context.model
+            );
+        }
         Ok(Arc::new(OrtModel {
-            traits: Traits::new(&ports, exposed)?,
+            traits,
             ports: Arc::new(ports),
             path,
             options,
             context: context.clone(),
             fenced: self.fenced,
-            first: Mutex::new(Some((device, session))),
+            first: Mutex::new(Some((device, opened))),
         }))
     }
 }
@@ -139,20 +156,20 @@ struct OrtModel {
     traits: Arc<Traits>,
     fenced: bool,
     /// The session that the load made to look at the graph, and its device: the first instance's.
-    first: Mutex<Option<(Option<u32>, Session)>>,
+    first: Mutex<Option<(Option<u32>, Opened)>>,
 }
 
 impl Model for OrtModel {
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        let session = match first.take_if(|(device, _)| *device == spec.device) {
-            Some((_, session)) => session,
+        let opened = match first.take_if(|(device, _)| *device == spec.device) {
+            Some((_, opened)) => opened,
             None => open_session(&self.path, &self.context, &self.options, spec.device)?,
         };
         drop(first);
         let batching = self.context.config.batches();
         let seat = Seat { device: spec.device, fenced: self.fenced };
-        let instance = OrtInstance::new(session, &self.options, &self.ports, &self.traits, batching, seat)?;
+        let instance = OrtInstance::new(opened, &self.options, &self.ports, &self.traits, batching, seat)?;
         Ok(Box::new(Joined::new(instance, batching)))
     }
 
@@ -161,14 +178,37 @@ impl Model for OrtModel {
     }
 }
 
-fn open_session(path: &Path, context: &LoadContext, options: &Options, device: Option<u32>) -> Result<Session, Status> {
-    let environment = environment(context)?;
+/// A session that was opened, and what it counts.
+pub struct Opened {
+    pub session: Session,
+    pub traps: SessionTraps,
+}
+
+fn open_session(path: &Path, context: &LoadContext, options: &Options, device: Option<u32>) -> Result<Opened, Status> {
+    let shared = shared(context)?;
+    let traps = SessionTraps::new(shared.has_pool);
+    // Again for each session: a library of operators may have set a handler since.
+    install_traps().map_err(|Errno(number)| {
+        let fault = std::io::Error::from_raw_os_error(number);
+        Status::unavailable(format!("integer divisions of models cannot be guarded: {fault}"))
+    })?;
     let told = |error: &ort::Error, failure: fn(String) -> Failure| match device {
         None => library_status(error),
         Some(device) => failure(library_status(error).message).status(&context.model, device),
     };
-    let mut builder = options.builder(environment, device).map_err(|error| told(&error, Failure::Provider))?;
-    builder.commit_from_file(path).map_err(|error| told(&error, Failure::Session))
+    let builder = options.builder(&shared.environment, device, traps.pool_threads());
+    let mut builder = builder.map_err(|error| told(&error, Failure::Provider))?;
+    let before = traps.count();
+    // What depends on constants alone is computed here.
+    let session = traps.counting(|| builder.commit_from_file(path))?;
+    let session = session.map_err(|error| told(&error, Failure::Session))?;
+    if traps.count() == before {
+        return Ok(Opened { session, traps });
+    }
+    Err(Status::internal(format!(
+        "unable to load model '{}': its graph divides a constant integer by zero, or the smallest integer by -1",
+        context.model
+    )))
 }
 
 /// An error of the library's, with its number, as Triton words it.
@@ -177,22 +217,24 @@ pub fn library_status(error: &ort::Error) -> Status {
     Status::internal(format!("onnx runtime error {code}: {}", error.message()))
 }
 
-fn environment(context: &LoadContext) -> Result<&'static Environment, Status> {
+fn shared(context: &LoadContext) -> Result<&'static Shared, Status> {
     // Making one twice is an error in the library, so it is made under the lock that opening takes.
     let _making = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(environment) = ENVIRONMENT.get() {
-        return Ok(environment);
+    if let Some(shared) = ENVIRONMENT.get() {
+        return Ok(shared);
     }
     let made = make_environment(context).map_err(|e| library_status(&e))?;
     Ok(ENVIRONMENT.get_or_init(|| made))
 }
 
-fn make_environment(context: &LoadContext) -> Result<Environment, ort::Error> {
+fn make_environment(context: &LoadContext) -> Result<Shared, ort::Error> {
     let setting = |key: &str| context.settings.get(key).and_then(|text| text.trim().parse::<usize>().ok());
+    let has_pool = setting("enable-global-threadpool") == Some(1);
     let mut builder = ort::init().with_name("nerite").with_telemetry(false);
-    if setting("enable-global-threadpool") == Some(1) {
+    if has_pool {
         let intra = setting("intra_op_thread_count").filter(|n| *n > 0).unwrap_or(context.cores.max(1));
-        let mut pool = GlobalThreadPoolOptions::default().with_intra_threads(intra)?.with_spin_control(false)?;
+        let pool = GlobalThreadPoolOptions::default().with_intra_threads(intra)?.with_spin_control(false)?;
+        let mut pool = pool.with_thread_manager(PoolThreads::shared())?;
         if let Some(inter) = setting("inter_op_thread_count") {
             pool = pool.with_inter_threads(inter)?;
         }
@@ -201,7 +243,7 @@ fn make_environment(context: &LoadContext) -> Result<Environment, ort::Error> {
     let environment = builder.build()?;
     // What goes wrong is told to the client or the log by whoever asked; the library's own lines would tell it again.
     environment.set_log_level(ort::logging::LogLevel::Fatal);
-    Ok(environment)
+    Ok(Shared { environment, has_pool })
 }
 
 /// The version that the open library at `path` says it has.

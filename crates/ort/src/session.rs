@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nerite_backend::onnx::{Exposed, Port, Ports, steady};
+use nerite_backend::onnx::{Exposed, Nodes, Port, Ports, steady};
 use nerite_backend::{Execute, Times, Work};
 use nerite_memory::{Buffer, Place, Reason, Slot};
 use nerite_request::Status;
@@ -13,15 +13,18 @@ use ort::session::{NoSelectedOutputs, RunOptions, Session};
 use ort::{AsPointer, sys};
 
 use crate::fence::Fence;
+use crate::fragile::Fragile;
 use crate::options::Options;
-use crate::runtime::library_status;
+use crate::runtime::{Opened, library_status};
 use crate::strings::{self, StringsFault};
+use crate::traps::{SessionTraps, no_such_number};
 use crate::value::{Memory, Value, done};
 
 /// What all instances of a model know of its graph beyond its ports.
 pub struct Traits {
     outputs: Vec<Output>,
     pub exposed: Exposed,
+    pub fragile: Fragile,
 }
 
 struct Output {
@@ -31,20 +34,25 @@ struct Output {
 }
 
 impl Traits {
-    /// Of a graph with these ports and exposed inputs.
-    pub fn new(ports: &Ports, exposed: Exposed) -> Result<Arc<Traits>, Status> {
+    /// Of a graph with these ports and nodes.
+    pub fn new(ports: &Ports, nodes: &Nodes) -> Result<Arc<Traits>, Status> {
         let outputs = ports.outputs.iter().map(|port| {
             // An input that is an output too never comes by an operator that could write it elsewhere.
             let passes_through = ports.inputs.iter().any(|input| input.name == port.name);
             Ok(Output { name: c_name(&port.name)?, bindable: AtomicBool::new(!passes_through) })
         });
-        Ok(Arc::new(Traits { outputs: outputs.collect::<Result<_, Status>>()?, exposed }))
+        Ok(Arc::new(Traits {
+            outputs: outputs.collect::<Result<_, Status>>()?,
+            exposed: Exposed::of(&nodes.graph),
+            fragile: Fragile::of(ports, &nodes.graph, &nodes.functions),
+        }))
     }
 }
 
 /// One session, run by one thread at a time.
 pub struct OrtInstance {
     session: Session,
+    traps: SessionTraps,
     ports: Arc<Ports>,
     traits: Arc<Traits>,
     inputs: Vec<CString>,
@@ -64,6 +72,29 @@ struct Bound {
     datatype: DataType,
 }
 
+/// Why a run has no outputs.
+enum RunFault {
+    /// In the library's words.
+    Library(ort::Error),
+    /// Known without it: another way to run would not help.
+    Request(Status),
+}
+
+impl RunFault {
+    fn status(self) -> Status {
+        match self {
+            RunFault::Library(error) => library_status(&error),
+            RunFault::Request(status) => status,
+        }
+    }
+}
+
+impl From<ort::Error> for RunFault {
+    fn from(error: ort::Error) -> RunFault {
+        RunFault::Library(error)
+    }
+}
+
 /// Where an instance computes.
 #[derive(Clone, Copy, Debug)]
 pub struct Seat {
@@ -74,9 +105,9 @@ pub struct Seat {
 }
 
 impl OrtInstance {
-    /// An instance on `session`, which was made for the seat's device.
+    /// An instance on a session that was made for the seat's device.
     pub fn new(
-        mut session: Session,
+        opened: Opened,
         options: &Options,
         ports: &Arc<Ports>,
         traits: &Arc<Traits>,
@@ -84,6 +115,7 @@ impl OrtInstance {
         seat: Seat,
     ) -> Result<OrtInstance, Status> {
         let failed = |e: ort::Error| library_status(&e);
+        let Opened { mut session, traps } = opened;
         let fence = (seat.fenced || seat.device.is_some()).then(|| Fence::new(&mut session));
         let run_options = options.arena_shrinkage.as_ref().map(|devices| {
             let mut run = RunOptions::new()?;
@@ -92,6 +124,7 @@ impl OrtInstance {
         });
         Ok(OrtInstance {
             session,
+            traps,
             ports: Arc::clone(ports),
             traits: Arc::clone(traits),
             inputs: ports.inputs.iter().map(|port| c_name(&port.name)).collect::<Result<_, _>>()?,
@@ -131,6 +164,7 @@ impl OrtInstance {
         let feed = |tensor: &Tensor| {
             let index = self.ports.inputs.iter().position(|port| port.name == tensor.name);
             let index = index.ok_or_else(|| Status::invalid(format!("the model has no input '{}'", tensor.name)))?;
+            self.traits.fragile.check(tensor)?;
             let shape = self.ports.inputs[index].graph_shape(&tensor.shape);
             let data = match tensor.data.place() {
                 // Nothing on a device is exposed: see `cuda::reach`.
@@ -149,10 +183,10 @@ impl OrtInstance {
         indices: &[usize],
         wanted: &[usize],
         bound: &mut [Option<Bound>],
-    ) -> Result<Vec<Option<Value<'static>>>, ort::Error> {
+    ) -> Result<Vec<Option<Value<'static>>>, RunFault> {
         let memory = &self.memory;
         let places = bound.iter_mut().map(|bound| bound.as_mut().map(|bound| bound.value(memory)).transpose());
-        let places: Vec<Option<Value<'_>>> = places.collect::<Result<_, _>>()?;
+        let places: Vec<Option<Value<'_>>> = places.collect::<Result<_, ort::Error>>()?;
         let options = self.run_options.as_ref().map_or(std::ptr::null(), AsPointer::ptr);
         let input_names: Vec<_> = indices.iter().map(|index| self.inputs[*index].as_ptr()).collect();
         let inputs: Vec<*const sys::OrtValue> = feeds.iter().map(|value| value.as_ptr().cast_const()).collect();
@@ -160,12 +194,14 @@ impl OrtInstance {
         let mut outputs: Vec<*mut sys::OrtValue> =
             places.iter().map(|place| place.as_ref().map_or(std::ptr::null_mut(), Value::as_ptr)).collect();
         let run = ort::api().Run;
+        let session = self.session.ptr_mut();
+        let before = self.traps.count();
         // SAFETY: the session and the options are alive, and `&mut self` makes this the only run of the session; names and
         // values are arrays of the lengths given, alive until the end of this function; a null output is the library's to
         // make, any other is a tensor over memory that `places` borrows.
-        let status = unsafe {
+        let call = || unsafe {
             run(
-                self.session.ptr_mut(),
+                session,
                 options,
                 input_names.as_ptr(),
                 inputs.as_ptr(),
@@ -175,7 +211,8 @@ impl OrtInstance {
                 outputs.as_mut_ptr(),
             )
         };
-        let made = done(status).and_then(|()| {
+        let status = self.traps.counting(call).map_err(RunFault::Request)?;
+        let mut made = done(status).and_then(|()| {
             let made = outputs.into_iter().zip(&places).map(|(output, place)| match place {
                 None => Value::from_made(output).map(Some),
                 Some(_) => Ok(None),
@@ -188,9 +225,12 @@ impl OrtInstance {
             let placed = names.zip(&places).filter_map(|(name, place)| Some((name, place.as_ref()?)));
             // After a run that failed, too: some of it may still touch the client's memory.
             let waited = fence.wait(placed);
-            return made.and_then(|made| waited.map(|()| made));
+            made = made.and_then(|made| waited.map(|()| made));
         }
-        made
+        if self.traps.count() != before {
+            return Err(RunFault::Request(no_such_number()));
+        }
+        made.map_err(RunFault::Library)
     }
 
     /// Puts what a run gave.
@@ -265,7 +305,7 @@ impl Execute for OrtInstance {
         let mut bound = self.bind(work, &wanted)?;
         times.input_ends();
         let mut result = self.run(&values, &indices, &wanted, &mut bound);
-        if result.is_err() && bound.iter().any(Option::is_some) {
+        if matches!(result, Err(RunFault::Library(_))) && bound.iter().any(Option::is_some) {
             // Perhaps only because the graph declares a shape that is not so: then the library shall place the outputs.
             let expected: Vec<_> = bound.iter().map(|b| b.as_ref().map(|b| b.shape.clone())).collect();
             for (index, bound) in wanted.iter().zip(&mut bound) {
@@ -279,7 +319,7 @@ impl Execute for OrtInstance {
             }
         }
         times.infer_ends();
-        let made = result.map_err(|e| library_status(&e))?;
+        let made = result.map_err(RunFault::status)?;
         drop(values);
         self.put(work, &wanted, bound, made, &feeds)
     }

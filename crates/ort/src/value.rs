@@ -16,6 +16,13 @@ use ort::{AsPointer, sys};
 
 use crate::signature::to_sys;
 
+/// What lies where a tensor without elements is said to lie. Some operators read the first element of a scale or a size without
+/// asking whether there is one; what lies behind a client's empty range is not theirs to read.
+static NO_ELEMENTS: NoElements = NoElements([0; 256]);
+
+#[repr(align(64))]
+struct NoElements([u8; 256]);
+
 /// A tensor in the library's hands.
 pub struct Value<'a> {
     ptr: NonNull<sys::OrtValue>,
@@ -67,9 +74,11 @@ impl<'a> Value<'a> {
     /// reference of the caller's on every graph input, so that no operator computes in place there.
     pub fn over(memory: &Memory, buffer: &'a Buffer, datatype: DataType, shape: &[i64]) -> Result<Self, ort::Error> {
         let info = memory.of(buffer.place())?;
+        let is_empty = buffer.is_empty() && buffer.place().is_host();
+        let data = if is_empty { NO_ELEMENTS.0.as_ptr() } else { buffer.as_ptr() };
         // SAFETY: `len` readable bytes that `buffer` keeps mapped for 'a, in the memory that `info` names (`of`), and that are
-        // only read, as said above.
-        let mut value = unsafe { Value::with_data(info, buffer.as_ptr().cast_mut(), buffer.len(), datatype, shape) }?;
+        // only read, as said above; or none, on this host, at an address of a static's.
+        let mut value = unsafe { Value::with_data(info, data.cast_mut(), buffer.len(), datatype, shape) }?;
         value.on_device = !buffer.place().is_host();
         Ok(value)
     }

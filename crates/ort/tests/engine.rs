@@ -7,6 +7,7 @@ use std::sync::Arc;
 use nerite_backend::conformance::{self, Case, Fixture, check_runtime, context};
 use nerite_backend::{InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
+use nerite_guard::DIVISIONS_TRAP;
 use nerite_memory::{Buffer, Slot};
 use nerite_ort::{OnnxRuntime, OpenError, find_library};
 use nerite_request::{Response, Wanted};
@@ -39,6 +40,8 @@ fn loading(runtime: &OnnxRuntime, graph: &str, rows_max: i32) -> LoadContext {
     let mut context = context(&folder, config);
     context.version_dir.clone_from(&context.model_dir);
     context.settings.insert("default-max-batch-size".into(), "0".into());
+    // More than one on every host.
+    context.settings.insert("intra_op_thread_count".into(), "3".into());
     let config = runtime.complete(&context).unwrap();
     LoadContext { config: Arc::new(config), ..context }
 }
@@ -204,6 +207,78 @@ fn what_passes_through_the_graph_outlives_the_request() {
 #[test]
 fn one_element_is_a_scalar_to_the_graph() {
     check("scalar", vec![floats("x", &[1], &[2.5])], &[("y", None)], &[floats("y", &[1], &[-2.5])]);
+}
+
+fn integers(name: &str, values: &[i32]) -> Tensor {
+    tensor(name, DataType::Int32, &[values.len() as i64, 1], Buffer::from_numbers(values.to_vec()))
+}
+
+const NO_RESULT: &str = "the model divided an integer by zero, or the smallest integer by -1, with these inputs";
+
+/// The smallest integer by -1, in the last of these rows.
+fn without_a_result(rows: usize) -> Vec<Tensor> {
+    let (mut dividends, mut divisors) = (vec![7; rows], vec![2; rows]);
+    (dividends[rows - 1], divisors[rows - 1]) = (i32::MIN, -1);
+    vec![integers("a", &dividends), integers("b", &divisors)]
+}
+
+#[test]
+fn a_division_without_a_result_fails_its_request_alone() {
+    let Some(runtime) = runtime() else { return };
+    for (graph, results) in [("quotients", [-3, 4, i32::MIN]), ("remainders", [1, 0, 0])] {
+        let case = |at: usize| Case {
+            inputs: vec![integers("a", &[[-7, 8, i32::MIN][at]]), integers("b", &[[2, 2, 1][at]])],
+            outputs: vec![integers("y", &[results[at]])],
+        };
+        let fixture = Fixture {
+            context: loading(&runtime, graph, 8),
+            cases: vec![case(0), case(1), case(2)],
+            faulty: DIVISIONS_TRAP.then(|| without_a_result(1)),
+        };
+        for runtime in runtimes() {
+            check_runtime(&runtime, &fixture);
+        }
+    }
+}
+
+#[test]
+fn a_division_on_a_thread_of_the_pool_or_in_a_branch_is_found() {
+    for runtime in runtimes() {
+        for places in [None, Some(4 << 20)] {
+            let error = ask(&runtime, "remainders", without_a_result(1 << 20), &[("y", places)]).error;
+            assert_eq!(error.is_some_and(|e| e.message.starts_with(NO_RESULT)), DIVISIONS_TRAP);
+        }
+        for divides in [true, false] {
+            let mut inputs = without_a_result(1);
+            inputs.push(tensor("which", DataType::Bool, &[1], vec![u8::from(divides)]));
+            let error = ask(&runtime, "quotients_inside", inputs, &[("y", None)]).error;
+            assert_eq!(error.is_some_and(|e| e.message.starts_with(NO_RESULT)), divides && DIVISIONS_TRAP);
+        }
+    }
+}
+
+#[test]
+fn a_graph_that_divides_constants_so_is_not_loaded() {
+    let Some(runtime) = runtime() else { return };
+    let loaded = runtime.load(&loading(&runtime, "constant_quotient", 0));
+    assert_eq!(loaded.is_err(), DIVISIONS_TRAP);
+    if let Err(error) = loaded {
+        assert!(error.message.contains("divides a constant integer by zero"), "{}", error.message);
+    }
+}
+
+#[test]
+fn what_the_library_does_not_survive_without_elements_gets_some() {
+    check(
+        "distinct",
+        vec![floats("x", &[2, 3], &[1., 1., 0., 2., 2., 0.])],
+        &[("y", None)],
+        &[floats("y", &[2, 2], &[0., 1., 0., 2.])],
+    );
+    for runtime in runtimes() {
+        let error = ask(&runtime, "distinct", vec![floats("x", &[2, 0], &[])], &[("y", None)]).error.unwrap().message;
+        assert!(error.starts_with("input 'x' has no elements"), "{error}");
+    }
 }
 
 #[test]

@@ -52,35 +52,13 @@ const ALIASES: &[&str] = &[
 pub struct Exposed(HashSet<String>);
 
 impl Exposed {
-    /// Of the graph in the file at `path`.
-    pub fn read(path: &Path) -> io::Result<Exposed> {
-        let mut file = BufReader::new(File::open(path)?);
-        let end = file.get_ref().metadata()?.len();
-        let mut nodes = Vec::new();
-        walk(&mut file, end, &mut |file, model, len| match model {
-            MODEL_GRAPH => {
-                let end = file.stream_position()? + len;
-                walk(file, end, &mut |file, graph, len| match graph {
-                    GRAPH_NODE if len <= NODE_BYTES_MAX => {
-                        let mut bytes = vec![0; len as usize];
-                        file.read_exact(&mut bytes)?;
-                        nodes.push(Node::parse(&bytes));
-                        Ok(())
-                    }
-                    _ => skip(file, len),
-                })
-            }
-            _ => skip(file, len),
-        })?;
-        Ok(Exposed::of(&nodes))
-    }
-
     /// Whether the value of this name must not change. That may be an output too, which the graph goes on to use.
     pub fn contains(&self, value: &str) -> bool {
         self.0.contains(value)
     }
 
-    fn of(nodes: &[Node]) -> Exposed {
+    /// Of the graph with these nodes, in their order.
+    pub fn of(nodes: &[Node]) -> Exposed {
         let mut exposed = HashSet::new();
         // Backwards, so that what an alias gives on is known to be exposed before the alias is looked at.
         for node in nodes.iter().rev() {
@@ -90,12 +68,53 @@ impl Exposed {
     }
 }
 
+/// The operators of a model.
 #[derive(Debug, Default)]
-struct Node {
-    op: String,
-    inputs: Vec<String>,
-    outputs: Vec<String>,
-    inner: Vec<Node>,
+pub struct Nodes {
+    /// Those of its graph, in the order of the file: each comes after those whose results it reads.
+    pub graph: Vec<Node>,
+    /// Those of its functions.
+    pub functions: Vec<Node>,
+}
+
+impl Nodes {
+    /// Of the file at `path`. Weights are skipped.
+    pub fn read(path: &Path) -> io::Result<Nodes> {
+        let mut file = BufReader::new(File::open(path)?);
+        let end = file.get_ref().metadata()?.len();
+        let mut found = Nodes::default();
+        walk(&mut file, end, &mut |file, model, len| {
+            let (nodes, field) = match model {
+                MODEL_GRAPH => (&mut found.graph, GRAPH_NODE),
+                MODEL_FUNCTION => (&mut found.functions, FUNCTION_NODE),
+                _ => return skip(file, len),
+            };
+            let end = file.stream_position()? + len;
+            walk(file, end, &mut |file, inner, len| {
+                if inner != field || len > NODE_BYTES_MAX {
+                    return skip(file, len);
+                }
+                let mut bytes = vec![0; len as usize];
+                file.read_exact(&mut bytes)?;
+                nodes.push(Node::parse(&bytes));
+                Ok(())
+            })
+        })?;
+        Ok(found)
+    }
+}
+
+/// One operator.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// Its name.
+    pub op: String,
+    /// Names of the values that it reads.
+    pub inputs: Vec<String>,
+    /// Names of the values that it makes.
+    pub outputs: Vec<String>,
+    /// The operators of its own graphs, which may read values of the graph around them.
+    pub inner: Vec<Node>,
 }
 
 impl Node {
@@ -137,6 +156,8 @@ impl Node {
 
 // Numbers of the fields of onnx.proto that are looked at.
 const MODEL_GRAPH: u64 = 7;
+const MODEL_FUNCTION: u64 = 25;
+const FUNCTION_NODE: u64 = 7;
 const GRAPH_NODE: u64 = 1;
 const NODE_INPUT: u64 = 1;
 const NODE_OUTPUT: u64 = 2;
@@ -283,7 +304,7 @@ mod tests {
     #[test]
     fn a_file_is_read_without_its_weights_and_garbage_is_an_error_or_nothing() {
         let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
-        let of = |name: &str| Exposed::read(&models.join(name));
+        let of = |name: &str| Nodes::read(&models.join(name)).map(|nodes| Exposed::of(&nodes.graph));
         assert!(of("pick.onnx").is_ok_and(|exposed| exposed.contains("rows") && !exposed.contains("table")));
         assert!(of("misdeclared.onnx").is_ok_and(|exposed| exposed.contains("shape") && !exposed.contains("x")));
         assert!(of("nowhere.onnx").is_err());

@@ -1,0 +1,191 @@
+//! Which graphs does ONNX Runtime not survive if an input has no elements?
+//!
+//! A few of its operators end the process, or never end, where a tensor has a dimension of 0: a check of theirs calls
+//! `std::terminate`, or they read what is not there. No handler can mend that. So a request without elements in some input
+//! is refused where the graph has such an operator. `tests/hostile/test_operands.py` runs every operator of ONNX's own
+//! tests without elements; those that end the process are named here.
+
+use std::collections::HashSet;
+
+use nerite_backend::onnx::{Node, Ports};
+use nerite_request::Status;
+use nerite_tensor::Tensor;
+
+/// Seen in version 1.31: GRU, LSTM and Unique call `std::terminate`, ConvTranspose of three dimensions reads through an
+/// address that is not its own.
+const ENDS_THE_PROCESS: &[&str] = &["ConvTranspose", "GRU", "LSTM", "Unique"];
+/// The same, if a request brings more than their first input. Seen in version 1.31: QLinearConv reads through an address that is not
+/// its own, Conv never ends. Weights that are constants have elements.
+const WITH_OPEN_WEIGHTS: &[&str] = &["Conv", "ConvInteger", "QLinearConv"];
+
+/// Operators whose results have elements if all that they read has some. Others may be asked for none: a slice, a selection, a
+/// picture smaller than a window.
+#[rustfmt::skip]
+const KEEPS_ELEMENTS: &[&str] = &[
+    "Abs", "Add", "And", "ArgMax", "ArgMin", "Attention", "BatchNormalization", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
+    "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Clip", "Concat", "Constant", "Cos", "CumSum", "DepthToSpace",
+    "DequantizeLinear", "Div", "Dropout", "DynamicQuantizeLinear", "Einsum", "Elu", "Equal", "Erf", "Exp", "Flatten",
+    "Floor", "GRU", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool",
+    "Greater", "GreaterOrEqual", "GroupNormalization", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization",
+    "IsInf", "IsNaN", "LRN", "LSTM", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax",
+    "LpNormalization", "MatMul", "MatMulInteger", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or",
+    "PRelu", "Pow", "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN", "Reciprocal", "ReduceL1", "ReduceL2",
+    "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+    "ReduceSumSquare", "Relu", "Reshape", "ReverseSequence", "Round", "ScatterElements", "ScatterND", "Selu", "Shape",
+    "Sigmoid", "Sign", "Sin", "Size", "Softmax", "Softplus", "Softsign", "Sqrt", "Squeeze", "Sub", "Sum", "Swish",
+    "Tan", "Tanh", "ThresholdedRelu", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
+];
+
+/// What a graph is known not to survive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fragile {
+    /// The operator for whose sake the graph's inputs must have elements.
+    of_inputs: Option<String>,
+    /// An operator that the graph may bring a tensor without elements though all inputs have some.
+    inside: Option<String>,
+}
+
+/// Names of a graph's values, as far as they have been followed.
+#[derive(Default)]
+struct Values<'a> {
+    /// What depends on a request.
+    open: HashSet<&'a str>,
+    /// What may have no elements though the inputs have some.
+    emptied: HashSet<&'a str>,
+}
+
+impl Fragile {
+    /// Of the graph with these nodes, in their order, and of its functions' nodes.
+    pub fn of(ports: &Ports, nodes: &[Node], functions: &[Node]) -> Fragile {
+        let mut values = Values::default();
+        values.open.extend(ports.inputs.iter().map(|port| port.name.as_str()));
+        let mut fragile = Fragile::default();
+        for node in nodes {
+            fragile.see(node, &values);
+            values.follow(node);
+        }
+        // What a function is given is not followed.
+        fragile.of_inputs = fragile.of_inputs.or_else(|| functions.iter().find_map(named).map(str::to_owned));
+        fragile.inside = fragile.inside.or_else(|| functions.iter().find_map(ending).map(str::to_owned));
+        fragile
+    }
+
+    fn see(&mut self, node: &Node, values: &Values<'_>) {
+        let op = node.op.as_str();
+        let ends = ENDS_THE_PROCESS.contains(&op);
+        let has_open_weights = node.inputs.iter().skip(1).any(|weights| values.open.contains(weights.as_str()));
+        let is_fragile = ends || WITH_OPEN_WEIGHTS.contains(&op) && has_open_weights;
+        let is_emptied = |input: &String| values.emptied.contains(input.as_str());
+        // Inner graphs read what is outside by its name, and what they are fed has names that they choose themselves.
+        let of_inputs = if is_fragile { Some(op) } else { node.inner.iter().find_map(named) };
+        let meets = ends && node.inputs.first().is_some_and(is_emptied);
+        let inside = if meets { Some(op) } else { node.inner.iter().find_map(ending) };
+        self.of_inputs = self.of_inputs.take().or_else(|| of_inputs.map(str::to_owned));
+        self.inside = self.inside.take().or_else(|| inside.map(str::to_owned));
+    }
+
+    /// Refuses an input without elements where the graph may not get one.
+    pub fn check(&self, input: &Tensor) -> Result<(), Status> {
+        match &self.of_inputs {
+            Some(op) if input.shape.contains(&0) => Err(Status::invalid(format!(
+                "input '{}' has no elements (its shape is {:?}), and ONNX Runtime does not survive that in a graph with the \
+                 operator {op}",
+                input.name, input.shape
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The operator to which a request can bring a tensor without elements all the same: a model with one is safe only in a
+    /// process of its own.
+    pub fn inside(&self) -> Option<&str> {
+        self.inside.as_deref()
+    }
+}
+
+impl<'a> Values<'a> {
+    /// Notes what is known of what a node makes.
+    fn follow(&mut self, node: &'a Node) {
+        let reads = |names: &HashSet<&str>| node.inputs.iter().any(|input| names.contains(input.as_str()));
+        let outputs = node.outputs.iter().map(String::as_str);
+        if reads(&self.open) || !node.inner.is_empty() {
+            self.open.extend(outputs.clone());
+        }
+        if reads(&self.emptied) || !KEEPS_ELEMENTS.contains(&node.op.as_str()) {
+            self.emptied.extend(outputs);
+        }
+    }
+}
+
+/// The fragile operator that a node is or has inside, where nothing is known of what it reads.
+fn named(node: &Node) -> Option<&str> {
+    let op = node.op.as_str();
+    let found = ENDS_THE_PROCESS.contains(&op) || WITH_OPEN_WEIGHTS.contains(&op);
+    if found { Some(op) } else { node.inner.iter().find_map(named) }
+}
+
+/// The same, of those that do not need a request's weights for it.
+fn ending(node: &Node) -> Option<&str> {
+    let op = node.op.as_str();
+    if ENDS_THE_PROCESS.contains(&op) { Some(op) } else { node.inner.iter().find_map(ending) }
+}
+
+#[cfg(test)]
+mod tests {
+    use nerite_backend::onnx::Port;
+
+    use super::*;
+
+    fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> Node {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        Node { op: op.into(), inputs: names(inputs), outputs: names(outputs), ..Node::default() }
+    }
+
+    #[track_caller]
+    fn check(nodes: &[Node], functions: &[Node], expect: Option<&str>) {
+        let inputs = ["x", "w"].map(|name| Port { name: name.into(), datatype: None, dims: None });
+        let ports = Ports { inputs: inputs.into(), outputs: Vec::new() };
+        assert_eq!(Fragile::of(&ports, nodes, functions).of_inputs.as_deref(), expect, "{nodes:?}");
+    }
+
+    #[track_caller]
+    fn check_inside(nodes: &[Node], expect: Option<&str>) {
+        let ports = Ports { inputs: Vec::new(), outputs: Vec::new() };
+        assert_eq!(Fragile::of(&ports, nodes, &[]).inside(), expect, "{nodes:?}");
+    }
+
+    #[test]
+    fn what_may_lose_its_elements_inside_is_followed() {
+        let gru = |input: &str| node("GRU", &[input, "w", "r"], &["y"]);
+        check_inside(&[gru("x")], None);
+        check_inside(&[node("Relu", &["x"], &["a"]), gru("a")], None);
+        check_inside(&[node("Slice", &["x", "from", "to"], &["a"]), gru("a")], Some("GRU"));
+        check_inside(
+            &[node("Slice", &["x", "from", "to"], &["a"]), node("Relu", &["a"], &["b"]), gru("b")],
+            Some("GRU"),
+        );
+        check_inside(&[node("Slice", &["x", "from", "to"], &["a"]), gru("x")], None);
+        check_inside(&[node("Slice", &["x", "from", "to"], &["a"]), node("Conv", &["a", "w"], &["b"])], None);
+    }
+
+    #[test]
+    fn an_operator_that_ends_the_process_makes_a_graph_fragile() {
+        check(&[node("Relu", &["x"], &["y"])], &[], None);
+        check(&[node("Relu", &["x"], &["y"]), node("GRU", &["y", "c"], &["z"])], &[], Some("GRU"));
+        check(&[node("Relu", &["x"], &["y"])], &[node("LSTM", &["a"], &["b"])], Some("LSTM"));
+    }
+
+    #[test]
+    fn a_convolution_does_if_a_request_brings_its_weights() {
+        check(&[node("Conv", &["x", "constant"], &["y"])], &[], None);
+        check(&[node("Conv", &["x", "w"], &["y"])], &[], Some("Conv"));
+        let computed = [node("Transpose", &["w"], &["v"]), node("Conv", &["x", "v"], &["y"])];
+        check(&computed, &[], Some("Conv"));
+    }
+
+    #[test]
+    fn graphs_inside_operators_are_looked_through() {
+        let around = Node { inner: vec![node("Unique", &["a"], &["b"])], ..node("If", &["c"], &["y"]) };
+        check(&[around], &[], Some("Unique"));
+    }
+}

@@ -1,0 +1,102 @@
+//! Which session's run divided an integer by zero?
+//!
+//! ```text
+//!  the thread that calls Run ──► own ──────┐
+//!                                          ├─► more than before the run: that run has no result
+//!  threads of the session's pool ─► pool ──┘
+//! ```
+//!
+//! A session computes on the thread that calls it and on those of its pool. We start the pool's threads, so each of them counts
+//! for its session ([`nerite_guard::count_traps`]), and a session has one run at a time: what is counted during a run is that
+//! run's. Only where all sessions share one pool (`enable-global-threadpool`) it is not known for whom its threads divided; there
+//! all runs fail that are under way at that moment.
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, LazyLock};
+use std::thread::{Builder, JoinHandle};
+
+use nerite_guard::arithmetic::COUNTING_MAX;
+use nerite_guard::{Errno, Traps, count_traps};
+use nerite_request::Status;
+use ort::environment::ThreadManager;
+
+/// What a thread of ONNX Runtime's own has on most systems. Rust's default would be a quarter.
+const STACK_BYTES: usize = 8 << 20;
+
+static SHARED_POOL: LazyLock<Arc<Traps>> = LazyLock::new(Arc::default);
+
+/// Integer divisions of one session that had no result.
+#[derive(Clone, Debug)]
+pub struct SessionTraps {
+    own: Arc<Traps>,
+    pool: Arc<Traps>,
+}
+
+impl SessionTraps {
+    /// Of a session that may compute on the pool that all share.
+    pub fn new(shares_pool: bool) -> SessionTraps {
+        let pool = if shares_pool { Arc::clone(&SHARED_POOL) } else { Arc::default() };
+        SessionTraps { own: Arc::default(), pool }
+    }
+
+    /// How the session starts the threads of a pool of its own.
+    pub fn pool_threads(&self) -> PoolThreads {
+        PoolThreads(Arc::clone(&self.pool))
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> usize {
+        self.own.count().wrapping_add(self.pool.count())
+    }
+
+    /// Calls the session. An error says that it was not called.
+    pub fn counting<R>(&self, call: impl FnOnce() -> R) -> Result<R, Status> {
+        count_traps(&self.own, call).map_err(|Errno(_)| Status::unavailable(too_many_threads()))
+    }
+}
+
+/// Starts threads of a pool.
+pub struct PoolThreads(Arc<Traps>);
+
+impl PoolThreads {
+    /// Of the pool that all sessions share.
+    pub fn shared() -> PoolThreads {
+        PoolThreads(Arc::clone(&SHARED_POOL))
+    }
+}
+
+impl ThreadManager for PoolThreads {
+    type Thread = JoinHandle<()>;
+
+    fn create(&self, work: impl FnOnce() + Send + 'static) -> ort::Result<JoinHandle<()>> {
+        let traps = Arc::clone(&self.0);
+        let (tell, told) = channel();
+        let serve = move || {
+            // Where the thread is not counted, `tell` goes unsaid, and the library is told that there is no thread.
+            let _ = count_traps(&traps, move || {
+                if tell.send(()).is_ok() {
+                    work();
+                }
+            });
+        };
+        let thread = Builder::new().name("onnxruntime".into()).stack_size(STACK_BYTES).spawn(serve);
+        let thread = thread.map_err(|fault| ort::Error::new(format!("the system gave no thread: {fault}")))?;
+        told.recv().map_err(|_| ort::Error::new(too_many_threads()))?;
+        Ok(thread)
+    }
+
+    fn join(thread: JoinHandle<()>) -> ort::Result<()> {
+        thread.join().map_err(|_| ort::Error::new("a thread of the pool panicked"))
+    }
+}
+
+fn too_many_threads() -> String {
+    format!("{COUNTING_MAX} threads run ONNX Runtime already")
+}
+
+/// A request whose values led to a division without a result.
+pub fn no_such_number() -> Status {
+    Status::invalid(
+        "the model divided an integer by zero, or the smallest integer by -1, with these inputs: there is no result",
+    )
+}
