@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use nerite_backend::Job;
 use nerite_memory::{Buffer, Extent, Reason, SharedWindow, count_copied};
-use nerite_request::{Code, Parameter, Parameters, Status};
+use nerite_request::Status;
 use nerite_tensor::{DataType, Shape, byte_size, element_count, strings};
 use serde_json::Value;
 
 use crate::blocks::Blocks;
 use crate::plan::{At, Home, Kind, Planned};
 use crate::shares::{Maps, Shares, Spot};
+use crate::words::{parameters_of, status_of};
 
 /// How one request ended.
 #[derive(Debug)]
@@ -210,57 +211,6 @@ fn check_strings(name: &str, datatype: DataType, shape: &[i64], data: &Buffer) -
     strings::extents(data, elements).map(drop).map_err(|error| wrong(error.to_string()))
 }
 
-/// What a process says of a failure: `[code, text]`, or the text alone.
-pub fn status_of(error: &Value) -> Status {
-    let (code, text) = match error.as_array().map(Vec::as_slice) {
-        Some([code, text]) => (code.as_str().unwrap_or_default(), text.as_str().unwrap_or_default()),
-        _ => ("INTERNAL", error.as_str().unwrap_or_default()),
-    };
-    let code = match code {
-        "UNKNOWN" => Code::Unknown,
-        "NOT_FOUND" => Code::NotFound,
-        "INVALID_ARG" => Code::InvalidArg,
-        "UNAVAILABLE" => Code::Unavailable,
-        "UNSUPPORTED" => Code::Unsupported,
-        "ALREADY_EXISTS" => Code::AlreadyExists,
-        "CANCELLED" => Code::Cancelled,
-        _ => Code::Internal,
-    };
-    Status::new(code, text)
-}
-
-/// The word for a code that [`status_of`] understands.
-pub fn code_word(code: Code) -> &'static str {
-    match code {
-        Code::Unknown => "UNKNOWN",
-        Code::Internal => "INTERNAL",
-        Code::NotFound => "NOT_FOUND",
-        Code::InvalidArg => "INVALID_ARG",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::Unsupported => "UNSUPPORTED",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::Cancelled => "CANCELLED",
-    }
-}
-
-/// Parameters as a packet tells them.
-pub fn parameters_of(said: &serde_json::Map<String, Value>) -> Parameters {
-    let mut parameters = Parameters::new();
-    for (key, value) in said {
-        let value = match value {
-            Value::Bool(value) => Parameter::Bool(*value),
-            Value::Number(number) => match number.as_i64() {
-                Some(value) => Parameter::Int(value),
-                None => Parameter::Double(number.as_f64().unwrap_or_default()),
-            },
-            Value::String(text) => Parameter::String(text.clone()),
-            Value::Null | Value::Array(_) | Value::Object(_) => continue,
-        };
-        parameters.insert(key.as_str(), value);
-    }
-    parameters
-}
-
 fn unreachable_place(name: &str) -> Status {
     Status::unavailable(format!(
         "the place for output '{name}' cannot be given to the model's process: the server has no descriptor left; raise its \
@@ -280,12 +230,13 @@ mod tests {
 
     use nerite_backend::{NoMeter, Times};
     use nerite_memory::{Slot, copied_bytes};
-    use nerite_request::{Reply, Response, Wanted};
+    use nerite_request::{Code, Parameter, Reply, Response, Wanted};
     use nerite_shm::{LeaseLimits, Pools};
     use serde_json::json;
 
     use super::*;
     use crate::plan::tests::{job, nobody, plan, wanted};
+    use crate::words::code_word;
 
     /// Settles `response`, in which `"S"` stands for the segment of the output's place.
     fn settled(slot: Option<Slot>, known: Option<usize>, response: &Value) -> (Ended, Response) {

@@ -26,13 +26,13 @@ mod plan;
 mod shares;
 mod spawn;
 mod spent;
+mod words;
 
-pub use answer::{code_word, parameters_of, status_of};
 pub use blocks::Blocks;
 pub use channel::{Channel, Packet, memory_file};
 pub use child::{Child, Patience, Silence};
 pub use host::ProcessHost;
 pub use instance::{Live, ProcessInstance, Seed};
 pub use keeper::Keeper;
-pub use plan::parameters_text;
 pub use spawn::spawn;
+pub use words::{code_word, parameters_of, parameters_text, status_of};

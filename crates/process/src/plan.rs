@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use nerite_backend::Job;
 use nerite_memory::{Buffer, Slot};
-use nerite_request::{Parameter, Parameters, SequenceId, Status};
+use nerite_request::{SequenceId, Status};
 use nerite_tensor::Tensor;
 use serde_json::Value;
 
 use crate::blocks::{Block, Blocks};
 use crate::shares::{Maps, Shares, Spot};
+use crate::words::parameters_text;
 
 /// One request that the process has, and where its tensors lie meanwhile.
 pub(crate) struct Planned {
@@ -219,24 +220,13 @@ impl std::fmt::Display for At {
     }
 }
 
-/// Parameters as a packet tells them.
-pub fn parameters_text(parameters: &Parameters) -> Value {
-    let value = |parameter: &Parameter| match parameter {
-        Parameter::Bool(value) => Value::from(*value),
-        Parameter::Int(value) => Value::from(*value),
-        Parameter::String(value) => Value::from(value.as_str()),
-        Parameter::Double(value) => Value::from(*value),
-    };
-    Value::Object(parameters.iter().map(|(key, one)| (key.to_owned(), value(one))).collect())
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
 
     use nerite_backend::NoMeter;
     use nerite_memory::Extent;
-    use nerite_request::{Cancel, Reply, Request, Sequence, Wanted};
+    use nerite_request::{Cancel, Parameter, Parameters, Reply, Request, Sequence, Wanted};
     use nerite_shm::{LeaseLimits, Pools};
     use nerite_tensor::{DataType, Shape};
 
