@@ -125,28 +125,30 @@ def open_in(pids) -> list[str]:
 
 
 class PythonWitness(Witness):
-    """Asks a Python model of its own."""
+    """Asks a model of its own, which runs in a process of its own."""
+
+    model = "py_witness"
 
     def through_memory(self, door, mine, chance) -> None:
         size = 4 * chance.randrange(1, 4096)
         sent = chance.randbytes(size)
         mine.write(sent)
         given = Given("INPUT0", "FP32", [size // 4], region=(mine.name, size, 0))
-        door.infer("py_witness", [given], [Asked("OUTPUT0", (mine.name, size, ROOM))])
+        door.infer(self.model, [given], [Asked("OUTPUT0", (mine.name, size, ROOM))])
         assert mine.read(size, ROOM) == sent
 
     def inline(self, door, chance) -> None:
         sent = fp32("INPUT0", [chance.random() for _ in range(chance.randrange(1, 100))])
-        assert door.infer("py_witness", [sent]).outputs["OUTPUT0"].raw == sent.raw
+        assert door.infer(self.model, [sent]).outputs["OUTPUT0"].raw == sent.raw
 
     def to_a_lease(self, door, chance) -> None:
         """The others do."""
 
 
 @contextlib.contextmanager
-def everybody(server):
-    """The witnesses of all servers, and two who ask a Python model."""
-    mine = [PythonWitness(protocol, server) for protocol in ("grpc", "session")]
+def everybody(server, kind=PythonWitness):
+    """The witnesses of all servers, and two who ask a model in a process of its own."""
+    mine = [kind(protocol, server) for protocol in ("grpc", "session")]
     with witnesses(server) as found:
         for one in mine:
             one.start()
@@ -159,7 +161,7 @@ def everybody(server):
             for one in mine:
                 one.join()
     for one in mine:
-        assert one.failure is None, f"the {one.protocol} witness of a Python model: {one.failure!r}"
+        assert one.failure is None, f"the {one.protocol} witness of {one.model}: {one.failure!r}"
 
 
 def each_is_answered_again(found) -> None:

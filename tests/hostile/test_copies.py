@@ -29,12 +29,12 @@ WRITTEN_AFTER_S = 0.05
 PROTOCOLS = ["http", "grpc", "session"]
 
 
-def late() -> "graphs.onnx.ModelProto":
+def late(steps: int = STEPS) -> "graphs.onnx.ModelProto":
     """LATE goes to OUTPUT0 once a long chain of products over EARLY is done, whose result (0) is added."""
     nodes = [helper.make_node("MatMul", ["EARLY", "EARLY"], ["h0"])]
-    nodes += [helper.make_node("MatMul", [f"h{n}", "EARLY"], [f"h{n + 1}"]) for n in range(STEPS)]
+    nodes += [helper.make_node("MatMul", [f"h{n}", "EARLY"], [f"h{n + 1}"]) for n in range(steps)]
     nodes += [
-        helper.make_node("ReduceMax", [f"h{STEPS}"], ["most"], keepdims=0),
+        helper.make_node("ReduceMax", [f"h{steps}"], ["most"], keepdims=0),
         helper.make_node("Add", ["LATE", "most"], ["OUTPUT0"]),
     ]
     given = [graphs.value("EARLY", "FP32", [SIDE, SIDE]), graphs.value("LATE", "FP32", ["n"])]

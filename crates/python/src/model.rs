@@ -7,15 +7,12 @@ use std::time::Instant;
 use nerite_backend::{Instance, InstanceSpec, LoadContext, Model};
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{ModelConfig, to_json};
+use nerite_process::{Blocks, Keeper, Live, ProcessInstance, Seed, Silence};
 use nerite_request::Status;
 use nerite_shm::Pools;
 use serde_json::{Value, json};
 
-use crate::blocks::Blocks;
-use crate::child::{Child, Launch, Silence};
-use crate::instance::{Live, PythonInstance};
-use crate::keeper::Keeper;
-use crate::shares::Shares;
+use crate::launch::Launch;
 
 /// One version, checked as far as it can be without running it.
 pub(crate) struct PythonModel {
@@ -26,11 +23,11 @@ pub(crate) struct PythonModel {
 }
 
 /// From which the process of one instance grows, as often as it must.
-pub(crate) struct Seed {
-    pub(crate) keeper: Keeper,
-    pub(crate) launch: Launch,
+struct PythonSeed {
+    keeper: Keeper,
+    launch: Launch,
     /// The instance's name.
-    pub(crate) instance: String,
+    instance: String,
     /// The command that initializes it.
     command: String,
 }
@@ -43,18 +40,28 @@ impl Model for PythonModel {
         let decoupled = context.config.decoupled();
         let command = json!({ "do": "initialize", "args": args, "model": model, "decoupled": decoupled }).to_string();
         let (keeper, launch) = (self.keeper.clone(), self.launch.clone());
-        let seed = Seed { keeper, launch, instance: spec.name.clone(), command };
-        Ok(Box::new(PythonInstance::start(seed, Blocks::new(&self.pools))?))
+        let seed = PythonSeed { keeper, launch, instance: spec.name.clone(), command };
+        Ok(Box::new(ProcessInstance::start(Box::new(seed), Blocks::new(&self.pools))?))
     }
 }
 
-impl Seed {
-    /// Starts a process and initializes the model in it.
-    pub(crate) fn grow(&self) -> Result<Live, Status> {
+impl Seed for PythonSeed {
+    fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    fn unhealthy(&self, why: &str) -> String {
+        format!("Stub process '{}' is not healthy. ({why})", self.instance)
+    }
+
+    fn failed(&self, text: &str) -> String {
+        format!("Failed to process the request(s) for model '{}', message: {text}", self.instance)
+    }
+
+    fn grow(&self) -> Result<Live, Status> {
         let began = Instant::now();
-        let mut child =
-            Child::start(&self.keeper, &self.launch).map_err(|error| self.launch.unstarted(error, began))?;
-        let answer = child.first(&self.command, &self.launch).map_err(|silence| self.silent(&silence, began))?;
+        let mut child = self.launch.start(&self.keeper).map_err(|error| self.launch.unstarted(error, began))?;
+        let answer = child.first(&self.command).map_err(|silence| self.silent(&silence, began))?;
         if let Some(error) = answer.get("error").and_then(Value::as_str) {
             return Err(Status::internal(error));
         }
@@ -68,11 +75,11 @@ impl Seed {
             text("numpy")
         );
         self.launch.interpreter.check_version(&text("python"))?;
-        child.has_model();
-        let shares = Shares::new(Arc::clone(&child.channel), guarded);
-        Ok(Live { child, shares })
+        Ok(Live::new(child, guarded))
     }
+}
 
+impl PythonSeed {
     fn silent(&self, silence: &Silence, began: Instant) -> Status {
         let (instance, interpreter) = (&self.instance, &self.launch.interpreter);
         match silence {
@@ -81,12 +88,12 @@ impl Seed {
                  seconds, with interpreter {interpreter}; --backend-config=python,stub-timeout-seconds gives it more)",
                 self.launch.start_max.as_secs()
             )),
-            Silence::Unasked | Silence::Closed | Silence::Ended(_) => self.launch.blame(silence, began).unwrap_or_else(|| {
-                Status::internal(format!(
-                    "Stub process '{instance}' is not healthy. ({silence} while it initialized the model, with interpreter \
-                     {interpreter})"
-                ))
-            }),
+            Silence::Unasked | Silence::Closed | Silence::Ended(_) => {
+                self.launch.blame(silence, began).unwrap_or_else(|| {
+                    let why = format!("{silence} while it initialized the model, with interpreter {interpreter}");
+                    Status::internal(self.unhealthy(&why))
+                })
+            }
         }
     }
 }

@@ -1,38 +1,34 @@
 //! Which Python runs a model, and what does its class say of its configuration?
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use nerite_backend::{LoadContext, Model, Runtime};
 use nerite_config::{ModelConfig, from_json, to_json};
+use nerite_process::ProcessHost;
 use nerite_request::Status;
-use nerite_shm::{LeaseLimits, Pools};
 use serde_json::{Value, json};
 
-use crate::child::{Child, Launch};
 use crate::interpreter::{Environments, Interpreter, NoPython};
-use crate::keeper::Keeper;
+use crate::launch::Launch;
 use crate::model::{PythonModel, file_name, told};
 use crate::settings::Settings;
 
 /// The runtime called `python`.
-#[derive(Default)]
 pub struct Python {
-    /// Memory for tensors that lie neither in a client's memory nor in a model's own.
-    pools: OnceLock<Arc<Pools>>,
-    /// Made with the first model, so that a server without Python models has no thread for them.
-    keeper: Mutex<Option<Keeper>>,
+    host: ProcessHost,
     /// What models bring along.
     environments: Environments,
 }
 
-impl Python {
-    fn pools(&self) -> &Arc<Pools> {
-        let bytes_max = nerite_memory::host_bytes() / 2;
-        self.pools.get_or_init(|| Pools::new(LeaseLimits { bytes_max, session_bytes_max: bytes_max }))
+impl Default for Python {
+    fn default() -> Python {
+        Python { host: ProcessHost::new("nerite-python"), environments: Environments::default() }
     }
+}
 
+impl Python {
     /// The server ends: removes the environments that were unpacked for models. Not a matter of Drop, for a runtime is held by threads
     /// that end with the process.
     pub fn end(&self) {
@@ -46,17 +42,6 @@ impl Python {
             Interpreter::choose(&self.environments, environment, &context.model_dir, interpreter.as_deref(), start_max)
                 .map_err(NoPython::status)?;
         Ok(Launch { interpreter: Arc::new(interpreter), start_max })
-    }
-
-    fn keeper(&self) -> Result<Keeper, Status> {
-        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
-        if keeper.is_none() {
-            let started = Keeper::start();
-            *keeper = Some(started.map_err(|error| {
-                Status::unavailable(format!("no thread (nerite-python) to keep Python's processes: {error}"))
-            })?);
-        }
-        Ok(keeper.clone().expect("it was made just now, if not before"))
     }
 }
 
@@ -77,11 +62,11 @@ impl Runtime for Python {
         }
         let launch = self.launch(context)?;
         let began = Instant::now();
-        let mut child = Child::start(&self.keeper()?, &launch).map_err(|error| launch.unstarted(error, began))?;
+        let mut child = launch.start(&self.host.keeper()?).map_err(|error| launch.unstarted(error, began))?;
         let config: Value = serde_json::from_str(&to_json(&context.config))
             .map_err(|error| Status::internal(format!("the configuration of '{}': {error}", context.model)))?;
         let command = json!({ "do": "complete", "config": config, "model": told(context, &context.model) }).to_string();
-        let answer = child.first(&command, &launch).map_err(|silence| {
+        let answer = child.first(&command).map_err(|silence| {
             launch.blame(&silence, began).unwrap_or_else(|| {
                 Status::internal(format!(
                     "Stub process '{}' is not healthy. ({silence} in auto_complete_config, with interpreter {})",
@@ -98,9 +83,7 @@ impl Runtime for Python {
     }
 
     fn trim(&self, rounds_max: u32) {
-        if let Some(pools) = self.pools.get() {
-            pools.trim(rounds_max);
-        }
+        self.host.trim(rounds_max);
     }
 
     fn offers_gpus(&self) -> Result<(), String> {
@@ -117,7 +100,7 @@ impl Runtime for Python {
             )));
         }
         let launch = self.launch(context)?;
-        let (keeper, pools) = (self.keeper()?, Arc::clone(self.pools()));
+        let (keeper, pools) = (self.host.keeper()?, Arc::clone(self.host.pools()));
         Ok(Arc::new(PythonModel { keeper, pools, launch, context: context.clone() }))
     }
 }

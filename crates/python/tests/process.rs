@@ -108,7 +108,7 @@ fn a_process_that_dies_takes_its_request_along_and_no_other() {
         let first = process(&mut *instance);
         let error = sum(&mut *instance, &[-2]).error.unwrap();
         assert_eq!(error.code, Code::Internal);
-        let text = "Stub process 'add_sub_0_0' is not healthy. (its process was ended by signal 9 while it had this request; the \
+        let text = "Stub process 'add_sub_0_0' is not healthy. (its process was ended by signal 9 (SIGKILL) while it had this request; the \
                     next request starts it anew)";
         assert_eq!(error.message, text);
         let second = process(&mut *instance);
@@ -154,7 +154,10 @@ fn what_takes_long_or_has_died_is_left_to_a_thread_that_may_wait() {
         assert_eq!(begin(&mut *instance, 1, false).error, None);
         // It had asked for room in the request, so the request is not for the next one.
         let error = begin(&mut *instance, -10, false).error.unwrap();
-        assert!(error.message.contains("(its process was ended by signal 9 while it had this request;"), "{error}");
+        assert!(
+            error.message.contains("(its process was ended by signal 9 (SIGKILL) while it had this request;"),
+            "{error}"
+        );
         assert_eq!(begin(&mut *instance, 1, false).error, None);
     });
 }

@@ -12,6 +12,7 @@ mod serve;
 mod settings;
 mod shm;
 mod tables;
+mod worker;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -49,6 +50,8 @@ fn main() -> ExitCode {
         "shm" => shm::main(rest),
         "doctor" => doctor::main(rest),
         "demo" => demo::main(rest),
+        // Not in the help: servers start it.
+        worker::COMMAND => worker::main(rest),
         "version" | "--version" | "-V" => {
             println!("nerite {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

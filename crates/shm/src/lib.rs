@@ -45,6 +45,7 @@
 //! ([`nerite_memory::Carrier`]).
 
 mod cuda;
+mod descriptors;
 mod error;
 mod gpu;
 mod guard;
@@ -52,6 +53,7 @@ mod inspect;
 mod lease;
 pub mod limits;
 mod loss;
+mod mapped;
 mod names;
 mod objects;
 mod own;
@@ -71,6 +73,7 @@ mod window;
 mod conformance;
 
 pub use cuda::{CUDA_HANDLE_BYTES, CudaHandle};
+pub use descriptors::close_all_on_exec;
 pub use error::{ErrorKind, ShmError};
 pub use gpu::Gpu;
 pub use inspect::RegionState;
@@ -79,6 +82,7 @@ pub use lease::{
     LeaseCounts, LeaseError, LeaseErrorKind, LeaseLimits, LeaseName, LeaseState, Loan, Pools, random_bits,
 };
 pub use loss::{Loss, ObjectNow};
+pub use mapped::SharedMapping;
 pub use objects::Objects;
 pub use own::{OwnError, OwnedRegion};
 pub use record::{CudaStatus, Kind, Origin, Record, SystemStatus};

@@ -5,11 +5,11 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child as Process, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use nerite_process::spawn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::limits::SAID_BYTES_MAX;
-use crate::spawn::spawn;
 
 /// How often it is asked whether a program has ended whose output somebody else holds open.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);

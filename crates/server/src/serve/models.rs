@@ -12,6 +12,7 @@ use nerite_request::Status;
 use super::StartError;
 use super::gpu::{self, GpuHost, NoGpu};
 use crate::settings::Settings;
+use crate::worker::isolating;
 
 /// The engine with everything loaded that is to be up at start.
 pub fn start(
@@ -67,16 +68,17 @@ fn runtimes(settings: &Settings, gpu: Option<&GpuHost>, python: &Arc<Python>) ->
 
 /// ONNX Runtime where its library is found, else the embedded engine: both go by the same name.
 fn add_onnx(runtimes: &mut Runtimes, asked: Option<&Path>) -> Result<(), StartError> {
-    let embedded = asked == Some(Path::new("none"));
-    let library = if embedded { None } else { nerite_ort::find_library(asked) };
-    match library.map(|path| nerite_ort::OnnxRuntime::open(&path)) {
-        Some(Ok(runtime)) => runtimes.add(Arc::new(runtime)),
-        Some(Err(error)) if asked.is_some() => return Err(creating(&Status::invalid(error.to_string()))),
-        Some(Err(error)) => {
+    let is_embedded = asked == Some(Path::new("none"));
+    let library = if is_embedded { None } else { nerite_ort::find_library(asked) };
+    let embedded = || isolating(Arc::new(nerite_onnx::Embedded), None);
+    match library.as_deref().map(|path| (path, nerite_ort::OnnxRuntime::open(path))) {
+        Some((path, Ok(runtime))) => runtimes.add(Arc::new(isolating(Arc::new(runtime), Some(path)))),
+        Some((_, Err(error))) if asked.is_some() => return Err(creating(&Status::invalid(error.to_string()))),
+        Some((_, Err(error))) => {
             log::warn!("{error}; using the embedded engine");
-            runtimes.add(Arc::new(nerite_onnx::Embedded));
+            runtimes.add(Arc::new(embedded()));
         }
-        None => runtimes.add(Arc::new(nerite_onnx::Embedded)),
+        None => runtimes.add(Arc::new(embedded())),
     }
     Ok(())
 }

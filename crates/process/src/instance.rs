@@ -14,16 +14,31 @@ use crate::blocks::Blocks;
 use crate::child::{Child, Silence};
 use crate::keeper::{Side, numbers};
 use crate::limits::RESTART_PAUSE;
-use crate::model::Seed;
 use crate::plan::{Planned, Planner};
 use crate::shares::{Maps, Shares};
+use crate::spent;
 
 /// Numbers of requests, over all processes: no process can ask about a request of another.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
+/// From which the process of one instance grows, as often as it must.
+pub trait Seed: Send {
+    /// The instance's name.
+    fn instance(&self) -> &str;
+
+    /// Starts a process and initializes the model in it.
+    fn grow(&self) -> Result<Live, Status>;
+
+    /// The process gives no answer, or there is none; `why` is a sentence about it.
+    fn unhealthy(&self, why: &str) -> String;
+
+    /// The process failed a batch as a whole, for this reason.
+    fn failed(&self, text: &str) -> String;
+}
+
 /// One instance: a process while it lives, and the next one after it died.
-pub(crate) struct PythonInstance {
-    seed: Seed,
+pub struct ProcessInstance {
+    seed: Box<dyn Seed>,
     blocks: Blocks,
     live: Option<Live>,
     /// When the process could not be started anew, and why.
@@ -55,7 +70,7 @@ struct UnderWay {
 }
 
 impl UnderWay {
-    /// What a process that asked for room in the batch did not read afterwards does not make the batch unasked.
+    /// The process may end with a packet unread after it asked for room. It had the batch all the same.
     fn silence(&self, silence: Silence) -> Silence {
         match silence {
             Silence::Unasked if self.is_read => Silence::Closed,
@@ -65,9 +80,18 @@ impl UnderWay {
 }
 
 /// A process that has the model.
-pub(crate) struct Live {
-    pub(crate) child: Child,
-    pub(crate) shares: Arc<Shares>,
+pub struct Live {
+    child: Child,
+    shares: Arc<Shares>,
+}
+
+impl Live {
+    /// `guarded`: whether it maps memory under a guard. Without one it gets no memory that its owner may shrink.
+    pub fn new(mut child: Child, guarded: bool) -> Live {
+        child.has_model();
+        let shares = Shares::new(Arc::clone(&child.channel), guarded);
+        Live { child, shares }
+    }
 }
 
 /// What came of a batch.
@@ -77,11 +101,11 @@ enum Answer {
     Failed(String),
 }
 
-impl PythonInstance {
+impl ProcessInstance {
     /// Starts the process and initializes the model in it.
-    pub(crate) fn start(seed: Seed, blocks: Blocks) -> Result<PythonInstance, Status> {
+    pub fn start(seed: Box<dyn Seed>, blocks: Blocks) -> Result<ProcessInstance, Status> {
         let live = Some(seed.grow()?);
-        Ok(PythonInstance { seed, blocks, live, failed: None, sizes: HashMap::new(), begun: Begun::Nothing })
+        Ok(ProcessInstance { seed, blocks, live, failed: None, sizes: HashMap::new(), begun: Begun::Nothing })
     }
 
     /// The process, started anew if it has died. At most one attempt in [`RESTART_PAUSE`]: a model that cannot start must not keep
@@ -94,15 +118,14 @@ impl PythonInstance {
             {
                 return Err(status.clone());
             }
-            log::warn!("starting the process of model instance '{}' anew", self.seed.instance);
+            log::warn!("starting the process of model instance '{}' anew", self.seed.instance());
             let live = self.seed.grow().map_err(|status| {
-                let (name, pause) = (&self.seed.instance, RESTART_PAUSE.as_secs());
-                let text = format!(
-                    "Stub process '{name}' is not healthy. (its process ended and could not be started anew: {}; it is tried again \
-                     with the next request after {pause} s)",
-                    status.message
+                let why = format!(
+                    "its process ended and could not be started anew: {}; it is tried again with the next request after {} s",
+                    status.message,
+                    RESTART_PAUSE.as_secs()
                 );
-                Status::new(status.code, text)
+                Status::new(status.code, self.seed.unhealthy(&why))
             });
             let live = live.inspect_err(|status| self.failed = Some((now, status.clone())))?;
             (self.live, self.failed) = (Some(live), None);
@@ -137,6 +160,7 @@ impl PythonInstance {
             live.shares.disown(numbers(said.get("unmapped")));
             keep(&live.child.side, &under_way.planned, said);
         });
+        let executions = said.as_ref().ok().and_then(|said| said.get("executions").cloned());
         let answer = match said.and_then(answer_of) {
             Ok(answer) => answer,
             Err(Silence::TimedOut) => return Begun::Asked(under_way),
@@ -145,9 +169,18 @@ impl PythonInstance {
         live.child.side.unwatch();
         let UnderWay { planned, rows, mut times, meter, .. } = under_way;
         times.infer_ends();
+        let spent = spent::told(executions.as_ref(), &times);
         let done = self.settle(planned, answer);
         times.ends();
-        meter.batch(rows, &times);
+        match spent {
+            None => meter.batch(rows, &times),
+            Some(spent) => {
+                for (rows, times) in &spent {
+                    meter.batch(*rows, times);
+                }
+                times = spent::whole(&spent, times);
+            }
+        }
         finish(done, times, &meter);
         Begun::Nothing
     }
@@ -177,9 +210,7 @@ impl PythonInstance {
         let mut responses = match answer {
             Answer::Responses(responses) => responses.into_iter(),
             Answer::Failed(text) => {
-                let name = &self.seed.instance;
-                let text = format!("Failed to process the request(s) for model '{name}', message: {text}");
-                let status = Status::internal(text);
+                let status = Status::internal(self.seed.failed(&text));
                 return planned.into_iter().map(|one| (one.job, Ended::Failed(status.clone()))).collect();
             }
         };
@@ -191,14 +222,12 @@ impl PythonInstance {
     }
 
     fn unhealthy(&self, silence: &Silence) -> Status {
-        Status::internal(format!(
-            "Stub process '{}' is not healthy. ({silence} while it had this request; the next request starts it anew)",
-            self.seed.instance
-        ))
+        let why = format!("{silence} while it had this request; the next request starts it anew");
+        Status::internal(self.seed.unhealthy(&why))
     }
 }
 
-impl Instance for PythonInstance {
+impl Instance for ProcessInstance {
     fn run(&mut self, batch: Batch) {
         self.begin(batch, Duration::ZERO);
         self.finish();
@@ -301,6 +330,7 @@ fn converse(
             continue;
         }
         answer::note_lost(&under_way.planned, said.get("lost"));
+        answer::note_copied(said.get("copied"));
         return Ok(said);
     }
 }

@@ -9,7 +9,7 @@ use nerite_shm::{Account, Lease, LeaseError, Pools};
 use crate::limits::TENSOR_ALIGN;
 
 /// Memory of one instance, reused from request to request and given back to the system when idle.
-pub(crate) struct Blocks(Arc<Account>);
+pub struct Blocks(Arc<Account>);
 
 /// A piece of it. It is free for others once this, its clones and all Buffers over it are gone.
 #[derive(Clone)]
@@ -17,7 +17,7 @@ pub(crate) struct Block(Arc<Lease>);
 
 impl Blocks {
     /// No memory yet.
-    pub(crate) fn new(pools: &Arc<Pools>) -> Blocks {
+    pub fn new(pools: &Arc<Pools>) -> Blocks {
         Blocks(pools.open())
     }
 

@@ -3,63 +3,40 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nerite_request::Status;
 use serde_json::Value;
 
 use crate::body::Body;
-use crate::channel::{Channel, Packet, memory_file};
-use crate::guard_library;
-use crate::interpreter::Interpreter;
+use crate::channel::{Channel, Packet};
 use crate::keeper::{Keeper, Side};
 use crate::limits::CLOSED_MAX;
-use crate::stub;
 
 /// A running process. Dropped, it is asked to finalize its model, and killed if it does not.
-pub(crate) struct Child {
+pub struct Child {
     body: Arc<Body>,
     pub(crate) channel: Arc<Channel>,
     pub(crate) side: Arc<Side>,
     packet: Packet,
     /// Whether it has a model that wants to be finalized.
     has_model: bool,
-    /// How long it may take to initialize, and to finalize.
-    patience: Duration,
+    patience: Patience,
 }
 
-/// What a process is started with.
-#[derive(Clone, Debug)]
-pub(crate) struct Launch {
-    /// The interpreter.
-    pub(crate) interpreter: Arc<Interpreter>,
-    /// How long it may take until it answers its first command.
-    pub(crate) start_max: Duration,
-}
-
-impl Launch {
-    /// The reason in the interpreter, if there is one, that a process which began then has gone without an answer.
-    pub(crate) fn blame(&self, silence: &Silence, began: Instant) -> Option<Status> {
-        // One that took all of its time must not get more.
-        let left = self.start_max.saturating_sub(began.elapsed());
-        if matches!(silence, Silence::TimedOut) { None } else { self.interpreter.blame(left) }
-    }
-
-    /// The system gave no process, or it ended before it could be spoken to.
-    pub(crate) fn unstarted(&self, error: io::Error, began: Instant) -> Status {
-        let blame = match error.kind() {
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => self.blame(&Silence::Unasked, began),
-            _ => None,
-        };
-        blame.unwrap_or_else(|| self.interpreter.unstarted(error))
-    }
+/// How long a process may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// To answer its first command, with a start and a model's load before it.
+    pub first: Duration,
+    /// To finalize its model.
+    pub last: Duration,
 }
 
 /// Why a process gives no answer.
 #[derive(Debug)]
-pub(crate) enum Silence {
+pub enum Silence {
     /// It never got the question.
     Unasked,
     /// It had no answer in the time it was given.
@@ -82,34 +59,26 @@ impl std::fmt::Display for Silence {
 }
 
 impl Child {
-    /// Starts the interpreter and hands it the stub.
-    pub(crate) fn start(keeper: &Keeper, launch: &Launch) -> io::Result<Child> {
+    /// Starts `command`, whose standard input becomes its end of the channel, in a process group of its own: a terminal's interrupt is
+    /// for the server, which stops its models itself. The first packet that it gets is `greeting`, with the descriptor of its end of the
+    /// side channel before the `others`.
+    pub fn start(
+        keeper: &Keeper,
+        mut command: Command,
+        patience: Patience,
+        greeting: &str,
+        others: Vec<OwnedFd>,
+    ) -> io::Result<Child> {
         let (channel, theirs) = Channel::pair()?;
         let (side, side_theirs) = Side::pair()?;
-        let mut command = launch.interpreter.command();
-        command.args(["-u", "-c", &launch.interpreter.text(stub::LAUNCHER)]).stdin(Stdio::from(theirs));
-        // A terminal's interrupt is for the server, which stops its models itself.
-        command.process_group(0);
+        command.stdin(Stdio::from(theirs)).process_group(0);
         let body = Arc::new(Body::new(keeper.spawn(command)?));
-        let mut child = Child {
-            body,
-            channel: Arc::new(channel),
-            side,
-            packet: Packet::default(),
-            has_model: false,
-            patience: launch.start_max,
-        };
-        child.hand_over(side_theirs)?;
+        let child =
+            Child { body, channel: Arc::new(channel), side, packet: Packet::default(), has_model: false, patience };
+        let descriptors: Vec<_> = std::iter::once(side_theirs).chain(others).collect();
+        child.channel.send(greeting, &descriptors)?;
         keeper.hear(Arc::clone(&child.side), Some(Arc::clone(&child.body)))?;
         Ok(child)
-    }
-
-    fn hand_over(&mut self, side: OwnedFd) -> io::Result<()> {
-        let mut descriptors = vec![side];
-        if !guard_library::LIBRARY.is_empty() {
-            descriptors.push(memory_file(guard_library::LIBRARY)?);
-        }
-        self.channel.send(stub::modules(), &descriptors)
     }
 
     /// Sends a command and waits for its answer.
@@ -148,12 +117,12 @@ impl Child {
         }
     }
 
-    /// Asks for the first time, when not even the interpreter may have started.
-    pub(crate) fn first(&mut self, command: &str, launch: &Launch) -> Result<Value, Silence> {
+    /// Asks for the first time, when not even the program may have started.
+    pub fn first(&mut self, command: &str) -> Result<Value, Silence> {
         let patience = |channel: &Channel, how_long| {
             channel.set_patience(how_long).map_err(|error| Silence::Ended(error.to_string()))
         };
-        patience(&self.channel, Some(launch.start_max))?;
+        patience(&self.channel, Some(self.patience.first))?;
         let answer = self.ask(command, &[]);
         patience(&self.channel, None)?;
         answer.map_err(|silence| match silence {
@@ -184,7 +153,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if self.has_model {
-            let _ = self.channel.set_patience(Some(self.patience));
+            let _ = self.channel.set_patience(Some(self.patience.last));
             if self.ask(r#"{"do":"finalize"}"#, &[]).is_ok() {
                 self.body.ends_within(CLOSED_MAX);
             }
@@ -196,7 +165,28 @@ impl Drop for Child {
 
 fn how(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
-        (Some(signal), _) => format!("its process was ended by signal {signal}"),
+        (Some(signal), _) => match signal_name(signal) {
+            Some(name) => format!("its process was ended by signal {signal} ({name})"),
+            None => format!("its process was ended by signal {signal}"),
+        },
         (None, code) => format!("its process ended with code {}", code.unwrap_or_default()),
     }
+}
+
+/// The names of signals that end a process by themselves.
+fn signal_name(signal: i32) -> Option<&'static str> {
+    use rustix::process::Signal;
+    let names = [
+        (Signal::ILL, "SIGILL"),
+        (Signal::ABORT, "SIGABRT"),
+        (Signal::BUS, "SIGBUS"),
+        (Signal::FPE, "SIGFPE"),
+        (Signal::KILL, "SIGKILL"),
+        (Signal::SEGV, "SIGSEGV"),
+        (Signal::TERM, "SIGTERM"),
+        (Signal::TRAP, "SIGTRAP"),
+        (Signal::XCPU, "SIGXCPU"),
+        (Signal::SYS, "SIGSYS"),
+    ];
+    names.into_iter().find(|(one, _)| one.as_raw() == signal).map(|(_, name)| name)
 }

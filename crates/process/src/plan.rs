@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use nerite_backend::Job;
 use nerite_memory::{Buffer, Slot};
-use nerite_request::{Parameter, SequenceId, Status};
+use nerite_request::{SequenceId, Status};
 use nerite_tensor::Tensor;
 use serde_json::Value;
 
 use crate::blocks::{Block, Blocks};
 use crate::shares::{Maps, Shares, Spot};
+use crate::words::parameters_text;
 
 /// One request that the process has, and where its tensors lie meanwhile.
 pub(crate) struct Planned {
@@ -150,10 +151,11 @@ impl Planner<'_> {
         let flags = u32::from(sequence.start) | u32::from(sequence.end) << 1;
         let write = write!(
             self.text,
-            r#"{{"number":{number},"id":{},"correlation":{correlation},"flags":{flags},"timeout":{},"parameters":{}"#,
+            r#"{{"number":{number},"id":{},"rows":{},"correlation":{correlation},"flags":{flags},"timeout":{},"parameters":{}"#,
             Text(job.id()),
+            job.rows(),
             job.timeout_us(),
-            parameters(job),
+            parameters_text(job.parameters()),
         );
         write.expect("a String takes what is written");
     }
@@ -218,23 +220,13 @@ impl std::fmt::Display for At {
     }
 }
 
-fn parameters(job: &Job) -> Value {
-    let value = |parameter: &Parameter| match parameter {
-        Parameter::Bool(value) => Value::from(*value),
-        Parameter::Int(value) => Value::from(*value),
-        Parameter::String(value) => Value::from(value.as_str()),
-        Parameter::Double(value) => Value::from(*value),
-    };
-    Value::Object(job.parameters().iter().map(|(key, one)| (key.to_owned(), value(one))).collect())
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
 
     use nerite_backend::NoMeter;
     use nerite_memory::Extent;
-    use nerite_request::{Cancel, Parameters, Reply, Request, Sequence, Wanted};
+    use nerite_request::{Cancel, Parameter, Parameters, Reply, Request, Sequence, Wanted};
     use nerite_shm::{LeaseLimits, Pools};
     use nerite_tensor::{DataType, Shape};
 
@@ -298,7 +290,8 @@ pub(crate) mod tests {
         let segment = lease.buffer(part(0, 1)).share().unwrap().share.mark().number();
         let [gathered, known] = [&told["inputs"][1][3], &told["outputs"][1][1]];
         let expect = serde_json::json!({
-            "number": 3, "id": "i\u{e9}", "correlation": 7, "flags": 1, "timeout": 5, "parameters": {"key": "\"value\""},
+            "number": 3, "id": "i\u{e9}", "rows": 1, "correlation": 7, "flags": 1, "timeout": 5,
+            "parameters": {"key": "\"value\""},
             "inputs": [
                 ["lent", "UINT8", [8], segment, 64, 8],
                 ["sent", "UINT8", [3], gathered, 0, 3],

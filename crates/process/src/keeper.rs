@@ -21,7 +21,7 @@ use crate::spawn::spawn;
 
 /// The thread, as others see it.
 #[derive(Clone)]
-pub(crate) struct Keeper {
+pub struct Keeper {
     orders: Sender<Order>,
     bell: Arc<OwnedFd>,
 }
@@ -146,12 +146,12 @@ fn place(at: &Value) -> Option<(&str, u32)> {
 }
 
 impl Keeper {
-    /// Starts the thread.
-    pub(crate) fn start() -> io::Result<Keeper> {
+    /// Starts the thread, under this name.
+    pub fn start(name: &str) -> io::Result<Keeper> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, ordered) = channel();
         let heard = Arc::clone(&bell);
-        std::thread::Builder::new().name("nerite-python".to_owned()).spawn(move || keep(&ordered, &heard))?;
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || keep(&ordered, &heard))?;
         Ok(Keeper { orders, bell })
     }
 
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_process_is_started_and_its_questions_are_answered() {
-        let keeper = Keeper::start().unwrap();
+        let keeper = Keeper::start("nerite-test").unwrap();
         let mut command = Command::new("true");
         command.env_clear();
         assert!(keeper.spawn(command).unwrap().wait().unwrap().success());
@@ -292,7 +292,7 @@ mod tests {
     fn memory_that_an_idle_model_lets_go_of_is_free_again() {
         let account = nerite_shm::Pools::new(nerite_shm::LeaseLimits::default());
         let blocks = crate::blocks::Blocks::new(&account);
-        let (keeper, (side, theirs)) = (Keeper::start().unwrap(), Side::pair().unwrap());
+        let (keeper, (side, theirs)) = (Keeper::start("nerite-test").unwrap(), Side::pair().unwrap());
         let (theirs, mut got) = (Channel::from(theirs), Packet::default());
         keeper.hear(Arc::clone(&side), None).unwrap();
         let block = blocks.take(100).unwrap();
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn the_thread_ends_with_its_last_keeper_and_the_last_process() {
-        let keeper = Keeper::start().unwrap();
+        let keeper = Keeper::start("nerite-test").unwrap();
         let (side, theirs) = Side::pair().unwrap();
         let watch = Arc::downgrade(&side);
         keeper.clone().hear(side, None).unwrap();

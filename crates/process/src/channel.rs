@@ -18,10 +18,10 @@ use crate::limits::{DESCRIPTORS_MAX, LONG_BYTES_MAX, PACKET_BYTES_MAX};
 
 /// The server's end of a pair of sockets that keep packets apart. Any thread may send, one at a time receives.
 #[derive(Debug)]
-pub(crate) struct Channel(OwnedFd);
+pub struct Channel(OwnedFd);
 
 /// Where packets arrive, one after another.
-pub(crate) struct Packet {
+pub struct Packet {
     short: Box<[u8]>,
     long: Vec<u8>,
 }
@@ -34,19 +34,19 @@ impl Default for Packet {
 
 impl Channel {
     /// A pair: this end, and that of the process.
-    pub(crate) fn pair() -> io::Result<(Channel, OwnedFd)> {
+    pub fn pair() -> io::Result<(Channel, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(io::Error::from)?;
         Ok((Channel(ours), theirs))
     }
 
     /// Sends a packet; waits where the other side has not read enough of the earlier ones.
-    pub(crate) fn send(&self, text: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
+    pub fn send(&self, text: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
         self.send_with(text, descriptors, SendFlags::NOSIGNAL)
     }
 
     /// Sends a packet if it can be sent at once.
-    pub(crate) fn try_send(&self, text: &str) -> io::Result<()> {
+    pub fn try_send(&self, text: &str) -> io::Result<()> {
         self.send_with(text, &[], SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 
@@ -72,22 +72,45 @@ impl Channel {
 
     /// The next packet's text; `None` at the end. Only texts are believed: a descriptor that comes with a packet is read if the packet
     /// says that it holds its text, and closed.
-    pub(crate) fn receive<'p>(&self, into: &'p mut Packet) -> io::Result<Option<&'p [u8]>> {
+    pub fn receive<'p>(&self, into: &'p mut Packet) -> io::Result<Option<&'p [u8]>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        self.receive_into(into, &mut space, None)
+    }
+
+    /// The next packet's text, and the descriptors that came with it but the one of a long text: for a child, which believes its server.
+    pub fn receive_all<'p>(
+        &self,
+        into: &'p mut Packet,
+        descriptors: &mut Vec<OwnedFd>,
+    ) -> io::Result<Option<&'p [u8]>> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        self.receive_into(into, &mut space, Some(descriptors))
+    }
+
+    fn receive_into<'p>(
+        &self,
+        into: &'p mut Packet,
+        space: &mut [MaybeUninit<u8>],
+        others: Option<&mut Vec<OwnedFd>>,
+    ) -> io::Result<Option<&'p [u8]>> {
+        let mut control = RecvAncillaryBuffer::new(space);
         let flags = RecvFlags::CMSG_CLOEXEC;
         let got = retry_on_intr(|| recvmsg(&self.0, &mut [IoSliceMut::new(&mut into.short)], &mut control, flags))?;
         if got.flags.contains(ReturnFlags::TRUNC) {
             return Err(invalid(format!("a packet of more than {PACKET_BYTES_MAX} bytes")));
         }
-        let descriptor = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        let descriptors = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
             _ => None,
         });
+        let mut descriptors = descriptors.flatten().peekable();
         let text = into.short.get(..got.bytes).unwrap_or_default();
-        if let Some(descriptor) = descriptor
-            && let Some(len) = long_text(text)
-        {
+        let long = descriptors.peek().is_some().then(|| long_text(text)).flatten();
+        let long = long.and_then(|len| Some((descriptors.next()?, len)));
+        if let Some(others) = others {
+            others.extend(descriptors);
+        }
+        if let Some((descriptor, len)) = long {
             into.long = read_long(descriptor, len)?;
             return Ok(Some(&into.long));
         }
@@ -95,7 +118,7 @@ impl Channel {
     }
 
     /// Whether something arrives in that time. Finer than [`Channel::set_patience`], which counts in the system's ticks.
-    pub(crate) fn wait(&self, at_most: Duration) -> io::Result<bool> {
+    pub fn wait(&self, at_most: Duration) -> io::Result<bool> {
         let at_most = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
         let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
         match poll(&mut polled, Some(&at_most)) {
@@ -107,7 +130,7 @@ impl Channel {
     }
 
     /// Waits no longer than this for a packet; `None` waits for ever.
-    pub(crate) fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+    pub fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
         use rustix::net::sockopt::{Timeout, set_socket_timeout};
         Ok(set_socket_timeout(&self.0, Timeout::Recv, patience)?)
     }
@@ -126,7 +149,7 @@ impl From<OwnedFd> for Channel {
 }
 
 /// A memory file with these bytes, for another process to read or load.
-pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut file = File::from(memfd_create("nerite-text", MemfdFlags::CLOEXEC)?);
     file.write_all(bytes)?;
     file.rewind()?;

@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use nerite_backend::Job;
-use nerite_memory::{Buffer, Extent, Reason, SharedWindow};
-use nerite_request::{Code, Parameter, Parameters, Status};
+use nerite_memory::{Buffer, Extent, Reason, SharedWindow, count_copied};
+use nerite_request::Status;
 use nerite_tensor::{DataType, Shape, byte_size, element_count, strings};
 use serde_json::Value;
 
 use crate::blocks::Blocks;
 use crate::plan::{At, Home, Kind, Planned};
 use crate::shares::{Maps, Shares, Spot};
+use crate::words::{parameters_of, status_of};
 
 /// How one request ended.
 #[derive(Debug)]
@@ -32,11 +33,25 @@ struct Made {
     bytes: usize,
 }
 
+/// Counts the copies that the process made of tensors, as if they had been made here.
+pub(crate) fn note_copied(copied: Option<&Value>) {
+    let copied = copied.and_then(Value::as_object).into_iter().flatten();
+    for (name, bytes) in copied {
+        let reason = Reason::ALL.iter().find(|reason| reason.name() == name);
+        if let (Some(reason), Some(bytes)) = (reason, bytes.as_u64()) {
+            count_copied(*reason, bytes as usize);
+        }
+    }
+}
+
 /// Takes one response over into its job. `sizes` learns how large outputs are that the server finds room for.
 pub(crate) fn settle(planned: &mut Planned, response: Option<&Value>, sizes: &mut HashMap<String, usize>) -> Ended {
     let Some(response) = response else { return Ended::Failed(unreadable("there is none for this request")) };
     if let Some(error) = response.get("error") {
-        return Ended::Said(said(error));
+        return Ended::Said(status_of(error));
+    }
+    if let Some(failed) = response.get("failed") {
+        return Ended::Failed(status_of(failed));
     }
     if let Some(parameters) = response.get("parameters").and_then(Value::as_object) {
         planned.job.say(parameters_of(parameters));
@@ -196,41 +211,6 @@ fn check_strings(name: &str, datatype: DataType, shape: &[i64], data: &Buffer) -
     strings::extents(data, elements).map(drop).map_err(|error| wrong(error.to_string()))
 }
 
-fn said(error: &Value) -> Status {
-    let (code, text) = match error.as_array().map(Vec::as_slice) {
-        Some([code, text]) => (code.as_str().unwrap_or_default(), text.as_str().unwrap_or_default()),
-        _ => ("INTERNAL", error.as_str().unwrap_or_default()),
-    };
-    let code = match code {
-        "UNKNOWN" => Code::Unknown,
-        "NOT_FOUND" => Code::NotFound,
-        "INVALID_ARG" => Code::InvalidArg,
-        "UNAVAILABLE" => Code::Unavailable,
-        "UNSUPPORTED" => Code::Unsupported,
-        "ALREADY_EXISTS" => Code::AlreadyExists,
-        "CANCELLED" => Code::Cancelled,
-        _ => Code::Internal,
-    };
-    Status::new(code, text)
-}
-
-fn parameters_of(said: &serde_json::Map<String, Value>) -> Parameters {
-    let mut parameters = Parameters::new();
-    for (key, value) in said {
-        let value = match value {
-            Value::Bool(value) => Parameter::Bool(*value),
-            Value::Number(number) => match number.as_i64() {
-                Some(value) => Parameter::Int(value),
-                None => Parameter::Double(number.as_f64().unwrap_or_default()),
-            },
-            Value::String(text) => Parameter::String(text.clone()),
-            Value::Null | Value::Array(_) | Value::Object(_) => continue,
-        };
-        parameters.insert(key.as_str(), value);
-    }
-    parameters
-}
-
 fn unreachable_place(name: &str) -> Status {
     Status::unavailable(format!(
         "the place for output '{name}' cannot be given to the model's process: the server has no descriptor left; raise its \
@@ -249,13 +229,14 @@ mod tests {
     use std::sync::Mutex;
 
     use nerite_backend::{NoMeter, Times};
-    use nerite_memory::Slot;
-    use nerite_request::{Reply, Response, Wanted};
+    use nerite_memory::{Slot, copied_bytes};
+    use nerite_request::{Code, Parameter, Reply, Response, Wanted};
     use nerite_shm::{LeaseLimits, Pools};
     use serde_json::json;
 
     use super::*;
     use crate::plan::tests::{job, nobody, plan, wanted};
+    use crate::words::code_word;
 
     /// Settles `response`, in which `"S"` stands for the segment of the output's place.
     fn settled(slot: Option<Slot>, known: Option<usize>, response: &Value) -> (Ended, Response) {
@@ -344,6 +325,23 @@ mod tests {
         let (ended, _) = settled(None, None, &json!({ "error": error }));
         let Ended::Said(status) = ended else { panic!("{ended:?}") };
         assert_eq!((status.code, status.message.as_str()), (code, text));
+    }
+
+    #[test]
+    fn a_failure_of_the_runtimes_is_none_of_the_models_answers() {
+        for code in [Code::Internal, Code::InvalidArg, Code::Unavailable, Code::Unsupported, Code::Cancelled] {
+            let (ended, _) = settled(None, None, &json!({ "failed": [code_word(code), "text"] }));
+            let Ended::Failed(status) = ended else { panic!("{ended:?}") };
+            assert_eq!((status.code, status.message.as_str()), (code, "text"));
+        }
+    }
+
+    #[test]
+    fn copies_that_the_process_made_are_counted_here() {
+        let before = copied_bytes(Reason::Convert);
+        note_copied(Some(&json!({ "convert": 12, "unheard_of": 7, "strings": "x" })));
+        note_copied(None);
+        assert_eq!(copied_bytes(Reason::Convert) - before, 12);
     }
 
     #[test]

@@ -7,12 +7,16 @@ use std::io;
 use std::process::{Child as Process, Command};
 use std::time::{Duration, Instant};
 
+use nerite_shm::close_all_on_exec;
+
 /// How long it may take until the last such process has gone on.
 const BUSY_MAX: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Starts it, if need be when nobody has its file open any more.
-pub(crate) fn spawn(command: &mut Command) -> io::Result<Process> {
+pub fn spawn(command: &mut Command) -> io::Result<Process> {
+    // What the server itself inherited is not for the child, which may run anybody's code.
+    close_all_on_exec();
     let deadline = Instant::now() + BUSY_MAX;
     loop {
         match command.spawn() {
@@ -32,6 +36,20 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_child_gets_no_descriptor_that_it_was_not_given() {
+        let file = File::open("/dev/null").unwrap();
+        rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
+        let mut command = Command::new("sh");
+        // The shell reads the folder with a descriptor of its own.
+        command.args(["-c", "for one in /proc/self/fd/*; do readlink $one; done > $1; test -s $1", "sh"]);
+        let folder = tempfile::tempdir().unwrap();
+        let told = folder.path().join("told");
+        command.arg(&told).stdin(std::process::Stdio::piped());
+        assert!(spawn(&mut command).unwrap().wait().unwrap().success());
+        assert!(!fs::read_to_string(told).unwrap().contains("/dev/null"));
+    }
 
     #[test]
     fn a_program_that_somebody_still_writes_runs_once_it_is_closed() {

@@ -1,0 +1,23 @@
+//! How does an engine of the server's run a model in a process of its own?
+//!
+//! ```text
+//!             server                                             child: this program again, `nerite instance-worker`
+//!   Isolated ──load──► IsolatedModel ──instance──► ProcessInstance ── channel ──► worker ──► the engine's own Runtime
+//!     which models?      Seed: how a child starts    (crate `process`)              inputs: Buffers over the client's own region
+//!                                                                                   outputs: Slots over the client's own region
+//! ```
+//!
+//! [`Isolated`] wraps a [`nerite_backend::Runtime`]. A model whose parameter `isolated` is true, or all models of the backend where the
+//! operator's setting of that name is, run in children, one for each instance; the other models run as before. The child opens the same
+//! engine, loads the model, and answers what it is asked ([`work`]). A crash of the engine costs the requests that the child had.
+//! `docs/isolated.md` says what an operator should know.
+#![forbid(unsafe_code)]
+
+mod context;
+mod limits;
+mod model;
+mod runtime;
+mod worker;
+
+pub use runtime::{Isolated, Starter};
+pub use worker::work;

@@ -1,0 +1,10 @@
+//! How long may a child take?
+
+use std::time::Duration;
+
+/// To start and to load its model. A load in the server has no limit; this one only ends what will never answer.
+pub const LOAD_MAX: Duration = Duration::from_mins(10);
+/// To let go of its model when it is unloaded.
+pub const LEAVE_MAX: Duration = Duration::from_secs(10);
+/// Bytes of an error's text that a child tells.
+pub const ERROR_BYTES_MAX: usize = 16 << 10;

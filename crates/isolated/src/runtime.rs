@@ -1,0 +1,134 @@
+//! Which models run in processes of their own?
+
+use std::process::Command;
+use std::sync::Arc;
+
+use nerite_backend::onnx::knob;
+use nerite_backend::{InstanceSpec, LoadContext, Model, Runtime};
+use nerite_config::{ModelConfig, needs_graph};
+use nerite_process::ProcessHost;
+use nerite_request::Status;
+use serde_json::{Value, json};
+
+use crate::context;
+use crate::model::{IsolatedModel, Launch};
+
+/// The model's parameter, and the backend's setting.
+const KNOB: &str = "isolated";
+
+/// What starts a child for the instance of that name: this program, with whatever tells it to call [`crate::work`]. Its standard input
+/// is the channel, so it is set later.
+pub type Starter = Arc<dyn Fn(&str) -> Command + Send + Sync>;
+
+/// A runtime, and how its models run in processes of their own where that was asked for.
+pub struct Isolated {
+    inner: Arc<dyn Runtime>,
+    start: Starter,
+    host: ProcessHost,
+}
+
+impl Isolated {
+    /// Models that are not isolated run on `inner`; `start` makes a child that has the same runtime.
+    pub fn over(inner: Arc<dyn Runtime>, start: Starter) -> Isolated {
+        Isolated { inner, start, host: ProcessHost::new("nerite-isolated") }
+    }
+
+    fn launch(&self, context: &LoadContext) -> Result<Launch, Status> {
+        let (keeper, start) = (self.host.keeper()?, Arc::clone(&self.start));
+        Ok(Launch { keeper, start, model: context.model.clone() })
+    }
+}
+
+impl Runtime for Isolated {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn engine(&self) -> String {
+        self.inner.engine()
+    }
+
+    fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
+        if !is_isolated(context)? {
+            return self.inner.complete(context);
+        }
+        if !needs_graph(&context.config) {
+            return Ok((*context.config).clone());
+        }
+        let command = json!({ "do": "complete", "context": context::told(context)? }).to_string();
+        let (_, answer) = self.launch(context)?.first(&context.model, &command)?;
+        let config = answer.get("config").unwrap_or(&Value::Null).to_string();
+        nerite_config::from_json(&config).map_err(|error| Status::internal(error.to_string()))
+    }
+
+    fn trim(&self, rounds_max: u32) {
+        self.host.trim(rounds_max);
+        self.inner.trim(rounds_max);
+    }
+
+    fn offers_gpus(&self) -> Result<(), String> {
+        self.inner.offers_gpus()
+    }
+
+    fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        if !is_isolated(context)? {
+            return self.inner.load(context);
+        }
+        if let Some(spec) = InstanceSpec::all(&context.config).iter().find(|spec| spec.device.is_some()) {
+            return Err(Status::unsupported(format!(
+                "model '{}' is isolated, but its instance '{}' is on a GPU, and isolated instances compute on the host; give its \
+                 instance group KIND_CPU, or set its parameter '{KNOB}' to 'false'",
+                context.model, spec.name
+            )));
+        }
+        let (launch, pools) = (self.launch(context)?, Arc::clone(self.host.pools()));
+        Ok(Arc::new(IsolatedModel { launch, pools, context: context::told(context)? }))
+    }
+}
+
+/// What the model's author says, else what the operator says, else no.
+fn is_isolated(context: &LoadContext) -> Result<bool, Status> {
+    let Some(text) = knob(context, KNOB) else { return Ok(false) };
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" | "" => Ok(false),
+        _ => Err(Status::invalid(format!(
+            "'{KNOB}' of model '{}' is '{text}'; it is 'true' for instances in processes of their own, or 'false'",
+            context.model
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::path::Path;
+
+    use nerite_backend::conformance::context;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(parameter: Option<&str>, setting: Option<&str>, expected: Result<bool, &str>) {
+        let parameter = parameter.map_or_else(String::new, |value| {
+            format!("parameters {{ key: 'isolated' value {{ string_value: '{value}' }} }}")
+        });
+        let config = nerite_config::parse_text("c", format!("name: 'm' {parameter}").as_bytes()).unwrap();
+        let mut context = context(Path::new("m"), config);
+        context.settings.extend(setting.map(|value| (KNOB.to_owned(), value.to_owned())));
+        assert_eq!(is_isolated(&context).map_err(|status| status.message), expected.map_err(str::to_owned));
+    }
+
+    #[test]
+    fn the_models_parameter_wins_over_the_backends_setting() {
+        check(None, None, Ok(false));
+        check(None, Some("true"), Ok(true));
+        check(Some("false"), Some("true"), Ok(false));
+        check(Some("True"), None, Ok(true));
+        check(Some("1"), Some("0"), Ok(true));
+        let text =
+            "'isolated' of model 'm' is 'maybe'; it is 'true' for instances in processes of their own, or 'false'";
+        check(Some("maybe"), None, Err(text));
+    }
+}

@@ -1,0 +1,41 @@
+//! How do lines that are logged in a child come to the server's log?
+
+use std::os::fd::OwnedFd;
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use nerite_process::Channel;
+use serde_json::json;
+
+/// Sends them over the side channel.
+struct SideLog(Channel);
+
+/// From now on all that is logged here goes to the server over this socket.
+pub(super) fn install(side: OwnedFd) {
+    // Fails if there is a logger already, as in a test: then that one has the lines.
+    if log::set_boxed_logger(Box::new(SideLog(Channel::from(side)))).is_ok() {
+        log::set_max_level(LevelFilter::Info);
+    }
+}
+
+impl Log for SideLog {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= Level::Info
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let level = match record.level() {
+            Level::Error => "ERROR",
+            Level::Warn => "WARNING",
+            Level::Info | Level::Debug | Level::Trace => "INFO",
+        };
+        let text = record.args().to_string();
+        let at = json!([record.file().unwrap_or_default(), record.line().unwrap_or_default()]);
+        // A server that is gone, or does not listen, loses a line.
+        let _ = self.0.try_send(&json!({ "log": [level, text], "at": at }).to_string());
+    }
+
+    fn flush(&self) {}
+}

@@ -1,0 +1,81 @@
+//! How does a child speak with its server?
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nerite_process::{Channel, Packet};
+use nerite_request::Status;
+use serde_json::{Value, json};
+
+use super::memory::Memory;
+
+/// The channel, and the memory that came over it. One command at a time is answered; while it is, any thread of the engine may ask for
+/// room, one at a time.
+pub(super) struct Talk {
+    channel: Channel,
+    packet: Mutex<Packet>,
+    memory: Mutex<Memory>,
+}
+
+/// Room that the server found for an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) segment: u64,
+    pub(super) offset: usize,
+    pub(super) capacity: usize,
+}
+
+impl Talk {
+    pub(super) fn new(channel: Channel, packet: Packet) -> Talk {
+        Talk { channel, packet: Mutex::new(packet), memory: Mutex::default() }
+    }
+
+    pub(super) fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next packet and its descriptors; memory that is no more is let go of. `None` at the end.
+    pub(super) fn next_command(&self) -> io::Result<Option<(Value, Vec<OwnedFd>)>> {
+        let mut packet = self.packet.lock().unwrap_or_else(PoisonError::into_inner);
+        self.receive(&mut packet)
+    }
+
+    fn receive(&self, packet: &mut Packet) -> io::Result<Option<(Value, Vec<OwnedFd>)>> {
+        let mut descriptors = Vec::new();
+        let Some(text) = self.channel.receive_all(packet, &mut descriptors)? else { return Ok(None) };
+        let value: Value = serde_json::from_slice(text)?;
+        self.memory().forget(value.get("forget"));
+        Ok(Some((value, descriptors)))
+    }
+
+    /// Answers a command.
+    pub(super) fn answer(&self, answer: &Value) -> io::Result<()> {
+        self.channel.send(&answer.to_string(), &[])
+    }
+
+    /// Asks for room for so many bytes of an output of the batch's request `index`.
+    pub(super) fn ask_room(&self, index: usize, output: &str, bytes: usize) -> Result<Room, Status> {
+        let mut packet = self.packet.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = |error: io::Error| Status::unavailable(format!("the server cannot be asked for room: {error}"));
+        self.channel.send(&json!({ "need": [index, output, bytes] }).to_string(), &[]).map_err(gone)?;
+        loop {
+            let (said, descriptors) =
+                self.receive(&mut packet).map_err(gone)?.ok_or_else(|| gone(io::ErrorKind::UnexpectedEof.into()))?;
+            if let Some(error) = said.get("error").and_then(Value::as_str) {
+                return Err(Status::unavailable(error));
+            }
+            let Some(at) = said.get("at").and_then(Value::as_array) else { continue };
+            self.memory().map(said.get("map"), descriptors).map_err(Status::unavailable)?;
+            let number = |value: Option<&Value>| value.and_then(Value::as_u64);
+            let room = match (number(at.first()), number(at.get(1)), number(at.get(2))) {
+                (Some(segment), Some(offset), Some(capacity)) => {
+                    Some(Room { segment, offset: offset as usize, capacity: capacity as usize })
+                }
+                _ => None,
+            };
+            let room = room.filter(|room| room.capacity >= bytes);
+            return room.ok_or_else(|| Status::internal("the server found room that is none"));
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! How does a model run in a process of its own?
+//!
+//! ```text
+//!   ProcessInstance ── channel ──► child: maps the memory that requests name, computes there
+//!     plan, answer      side   ◄── log lines, questions of any thread
+//!   Keeper: starts the children, reads their side channels, reaps them
+//! ```
+//!
+//! The server's half of it, the same for every kind of child. Who runs in the child is the [`Seed`]'s business: crate `python` starts
+//! the user's interpreter, crate `isolated` starts this program again with an engine in it. Tensors do not travel: the child maps the
+//! client's own memory ([`nerite_memory::Share`]) and reads and writes there; tensors that lie elsewhere are copied once into blocks that both
+//! map. A child that dies fails its requests and nothing else: the next request starts another. The wire is described in
+//! `docs/python.md` and `docs/isolated.md`.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod blocks;
+mod body;
+mod channel;
+mod child;
+mod host;
+mod instance;
+mod keeper;
+pub mod limits;
+mod plan;
+mod shares;
+mod spawn;
+mod spent;
+mod words;
+
+pub use blocks::Blocks;
+pub use channel::{Channel, Packet, memory_file};
+pub use child::{Child, Patience, Silence};
+pub use host::ProcessHost;
+pub use instance::{Live, ProcessInstance, Seed};
+pub use keeper::Keeper;
+pub use spawn::spawn;
+pub use words::{code_word, parameters_of, parameters_text, status_of};

@@ -1,0 +1,92 @@
+//! How long did each part of an execution take that another process did?
+//!
+//! The child tells durations, not moments: its clock starts elsewhere. They end where the answer arrived, so what the way there and back
+//! took counts as making the inputs ready.
+
+use nerite_backend::Times;
+use serde_json::Value;
+
+/// One execution as the child tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Execution {
+    rows: u64,
+    input_ns: u64,
+    infer_ns: u64,
+    output_ns: u64,
+}
+
+/// The executions of a batch, in order: rows and moments of each.
+pub(crate) type Spent = Vec<(u64, Times)>;
+
+/// What an answer tells of its executions; `None` if it tells nothing. `times` began with the batch, and its answer came when its
+/// `infer_end` is.
+pub(crate) fn told(executions: Option<&Value>, times: &Times) -> Option<Spent> {
+    let executions = executions?.as_array()?;
+    let read = |one: &Value| {
+        let [rows, input_ns, infer_ns, output_ns] = one.as_array()?.as_slice() else { return None };
+        let (rows, input_ns) = (rows.as_u64()?, input_ns.as_u64()?);
+        Some(Execution { rows, input_ns, infer_ns: infer_ns.as_u64()?, output_ns: output_ns.as_u64()? })
+    };
+    Some(spread(&executions.iter().filter_map(read).collect::<Vec<_>>(), times))
+}
+
+fn spread(executions: &[Execution], times: &Times) -> Spent {
+    let window = times.infer_end.saturating_sub(times.start);
+    let all = |one: &Execution| u128::from(one.input_ns) + u128::from(one.infer_ns) + u128::from(one.output_ns);
+    let total: u128 = executions.iter().map(all).sum();
+    // A child that tells more than there was is not believed beyond the window.
+    let fits = total <= u128::from(window);
+    let fit = |ns: u64| if fits { ns } else { (u128::from(ns) * u128::from(window) / total) as u64 };
+    let mut at = times.start;
+    let mut lead = if fits { window - total as u64 } else { 0 };
+    let each = executions.iter().map(|one| {
+        let start = at;
+        let input_end = start + std::mem::take(&mut lead) + fit(one.input_ns);
+        let infer_end = input_end + fit(one.infer_ns);
+        at = infer_end + fit(one.output_ns);
+        (one.rows, Times { start, input_end, infer_end, end: at })
+    });
+    each.collect()
+}
+
+/// The moments of a request of that batch: of all its executions.
+pub(crate) fn whole(spent: &Spent, times: Times) -> Times {
+    let (Some((_, first)), Some((_, last))) = (spent.first(), spent.last()) else { return times };
+    Times { start: first.start, input_end: first.input_end, infer_end: last.infer_end, end: times.end.max(last.end) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(executions: Value, expected: &[(u64, [u64; 4])]) {
+        let times = Times { start: 100, input_end: 110, infer_end: 200, end: 200 };
+        let spent = told(Some(&executions), &times).unwrap();
+        let found: Vec<_> = spent.iter().map(|(rows, t)| (*rows, [t.start, t.input_end, t.infer_end, t.end])).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn the_way_counts_as_input_and_nothing_reaches_beyond_the_answer() {
+        check(json!([]), &[]);
+        check(json!([[3, 5, 60, 5]]), &[(3, [100, 135, 195, 200])]);
+        check(json!([[1, 0, 20, 0], [2, 10, 30, 0]]), &[(1, [100, 140, 160, 160]), (2, [160, 170, 200, 200])]);
+        check(json!([[1, 100, 200, 100]]), &[(1, [100, 125, 175, 200])]);
+        check(json!(["nonsense", [1]]), &[]);
+        assert_eq!(told(None, &Times::default()), None);
+        assert_eq!(told(Some(&json!(7)), &Times::default()), None);
+    }
+
+    #[test]
+    fn a_request_spans_the_executions_of_its_batch() {
+        let times = Times { start: 100, input_end: 110, infer_end: 200, end: 210 };
+        let spent = told(Some(&json!([[1, 0, 20, 0], [2, 10, 30, 0]])), &times).unwrap();
+        assert_eq!(whole(&spent, times), Times { start: 100, input_end: 140, infer_end: 200, end: 210 });
+        assert_eq!(whole(&Vec::new(), times), times);
+    }
+}

@@ -1,0 +1,51 @@
+//! How is the process of a Python model's instance started?
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nerite_process::{Child, Keeper, Patience, Silence, memory_file};
+use nerite_request::Status;
+
+use crate::guard_library;
+use crate::interpreter::Interpreter;
+use crate::stub;
+
+/// What a process is started with.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    /// The interpreter.
+    pub(crate) interpreter: Arc<Interpreter>,
+    /// How long it may take until it answers its first command.
+    pub(crate) start_max: Duration,
+}
+
+impl Launch {
+    /// Starts the interpreter and hands it the stub.
+    pub(crate) fn start(&self, keeper: &Keeper) -> io::Result<Child> {
+        let mut command = self.interpreter.command();
+        command.args(["-u", "-c", &self.interpreter.text(stub::LAUNCHER)]);
+        let mut guard = Vec::new();
+        if !guard_library::LIBRARY.is_empty() {
+            guard.push(memory_file(guard_library::LIBRARY)?);
+        }
+        let patience = Patience { first: self.start_max, last: self.start_max };
+        Child::start(keeper, command, patience, stub::modules(), guard)
+    }
+
+    /// The reason in the interpreter, if there is one, that a process which began then has gone without an answer.
+    pub(crate) fn blame(&self, silence: &Silence, began: Instant) -> Option<Status> {
+        // One that took all of its time must not get more.
+        let left = self.start_max.saturating_sub(began.elapsed());
+        if matches!(silence, Silence::TimedOut) { None } else { self.interpreter.blame(left) }
+    }
+
+    /// The system gave no process, or it ended before it could be spoken to.
+    pub(crate) fn unstarted(&self, error: io::Error, began: Instant) -> Status {
+        let blame = match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => self.blame(&Silence::Unasked, began),
+            _ => None,
+        };
+        blame.unwrap_or_else(|| self.interpreter.unstarted(error))
+    }
+}

@@ -1,0 +1,140 @@
+//! How does a model's process map the memory that its server shares with it?
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nerite_memory::{Access, Buffer, Extent, Keep, Place, Slot, Vacant};
+
+use crate::guard::{Watch, watch};
+use crate::posix::{PosixMapping, page_bytes};
+use crate::window::Window;
+
+/// A client's region or a lease as another process of the server's has it mapped, by the descriptor that the server sent. The mapping
+/// lasts until this value, its clones and all Buffers and Slots over it are gone. It is watched: whoever made the object may shrink it.
+#[derive(Clone)]
+pub struct SharedMapping(Arc<Held>);
+
+struct Held {
+    /// Before the mapping, because fields drop in order: nobody may find the range in the guard's table once it is unmapped.
+    watch: Watch,
+    mapping: PosixMapping,
+}
+
+impl SharedMapping {
+    /// Maps `byte_size` bytes from `file_offset` on, which is a multiple of the page's size. The object may be shorter: what is not there
+    /// reads as zeros, and [`SharedMapping::lost_at`] tells.
+    pub fn map(descriptor: OwnedFd, file_offset: u64, byte_size: usize) -> io::Result<SharedMapping> {
+        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+        let end = file_offset.checked_add(byte_size as u64).ok_or_else(invalid)?;
+        let window = Window::new(file_offset, byte_size as u64, end, page_bytes()).map_err(|_| invalid())?;
+        let mapping = PosixMapping::new(&File::from(descriptor), window)?;
+        let pages = mapping.len().next_multiple_of(page_bytes());
+        // SAFETY: the range is what mmap has just made, in its whole pages, and holds the peer's object only; `mapping` unmaps it after
+        // `watch` is gone, by the order of the fields.
+        let watch = unsafe { watch(mapping.base().as_ptr().expose_provenance(), pages) }?;
+        Ok(SharedMapping(Arc::new(Held { watch, mapping })))
+    }
+
+    /// Number of bytes.
+    pub fn byte_size(&self) -> usize {
+        self.0.mapping.len()
+    }
+
+    /// Offset of the first touched byte that had no memory; `None` while there was none.
+    pub fn lost_at(&self) -> Option<usize> {
+        self.0.watch.lost_at()
+    }
+
+    /// Part of it, readable in place. Others may write it at any moment.
+    ///
+    /// # Panics
+    /// If the extent was made for a longer thing.
+    pub fn buffer(&self, extent: Extent) -> Buffer {
+        assert!(extent.end() <= self.byte_size(), "extent up to {} of {}", extent.end(), self.byte_size());
+        // SAFETY: the extent ends within the mapping, by the assertion.
+        let ptr = unsafe { self.0.mapping.base().add(extent.offset()) };
+        // SAFETY: the bytes are initialised by the kernel and mapped while the Arc handed over lives, and the guard puts pages under those
+        // that lose theirs; Shared claims nothing about other writers.
+        unsafe { Buffer::from_raw(ptr, extent.len(), Place::Host, Access::Shared, Arc::clone(&self.0) as _) }
+    }
+
+    /// Part of it, writable in place.
+    ///
+    /// # Panics
+    /// If the extent was made for a longer thing.
+    pub fn slot(&self, extent: Extent) -> Slot<Vacant> {
+        assert!(extent.end() <= self.byte_size(), "extent up to {} of {}", extent.end(), self.byte_size());
+        // SAFETY: the extent ends within the mapping, by the assertion.
+        let ptr = unsafe { self.0.mapping.base().add(extent.offset()) };
+        // SAFETY: as in `buffer`, and the mapping is writable.
+        unsafe { Slot::from_raw(ptr, extent.len(), Place::Host, Access::Shared, Arc::clone(&self.0) as _) }
+    }
+
+    /// Whether `buffer` begins with the byte at this offset.
+    pub fn starts(&self, offset: usize, buffer: &Buffer) -> bool {
+        self.0.mapping.base().addr().get().checked_add(offset) == Some(buffer.as_ptr().addr())
+    }
+}
+
+/// A loss is no fault here: the server, which knows the region's name, is told of it and tells the client.
+impl Keep for Held {}
+
+impl std::fmt::Debug for SharedMapping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedMapping({} bytes)", self.byte_size())
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use nerite_memory::Reason;
+
+    use super::*;
+    use crate::OwnedRegion;
+
+    const PAGE: usize = 4096;
+
+    fn object(name: &str) -> (OwnedRegion, File) {
+        let key = format!("/nerite-test-mapped-{name}-{}", std::process::id());
+        let region = OwnedRegion::create(&key, 3 * PAGE).unwrap();
+        let file = File::options().read(true).write(true).open(format!("/dev/shm{key}")).unwrap();
+        (region, file)
+    }
+
+    #[test]
+    fn what_the_server_shares_is_read_and_written_in_place() {
+        let (region, file) = object("place");
+        let whole = |len| Extent::new(0, len, 3 * PAGE).unwrap();
+        region.slot(whole(PAGE + 4)).write(PAGE, b"abcd", Reason::Model).unwrap();
+        let mapped = SharedMapping::map(file.try_clone().unwrap().into(), PAGE as u64, PAGE).unwrap();
+        let four = Extent::new(0, 4, PAGE).unwrap();
+        let read = mapped.buffer(four);
+        assert!(mapped.starts(0, &read) && !mapped.starts(4, &read));
+        assert_eq!(read.to_private(Reason::Model).private_bytes(), Some(&b"abcd"[..]));
+        mapped.slot(four).write(0, b"efgh", Reason::Model).unwrap();
+        let seen = region.buffer(Extent::new(PAGE, 4, 3 * PAGE).unwrap());
+        assert_eq!(seen.to_private(Reason::Model).private_bytes(), Some(&b"efgh"[..]));
+        for (offset, len) in [(1, PAGE), (0, 0), (u64::MAX - 100, PAGE)] {
+            assert!(SharedMapping::map(file.try_clone().unwrap().into(), offset, len).is_err(), "{offset}, {len}");
+        }
+    }
+
+    #[test]
+    fn what_is_taken_away_is_told_and_reads_as_zeros() {
+        let (_region, file) = object("gone");
+        let mapped = SharedMapping::map(file.try_clone().unwrap().into(), 0, 3 * PAGE).unwrap();
+        let buffer = mapped.buffer(Extent::new(2 * PAGE, 4, 3 * PAGE).unwrap());
+        assert_eq!(mapped.lost_at(), None);
+        file.set_len(PAGE as u64).unwrap();
+        assert_eq!(buffer.to_private(Reason::Model).private_bytes(), Some(&[0u8; 4][..]));
+        assert_eq!(mapped.lost_at().map(|at| at / PAGE), Some(2));
+        // One that is shorter than was said is met in the same way.
+        let late = SharedMapping::map(file.into(), 0, 3 * PAGE).unwrap();
+        late.slot(Extent::new(PAGE, 1, 3 * PAGE).unwrap()).write(0, b"x", Reason::Model).unwrap();
+        assert!(late.lost_at().is_some());
+    }
+}

@@ -1,0 +1,375 @@
+"""Do isolated models cost nobody anything but the requests that their own process had when it died?
+
+    pytest tests/hostile/test_isolated.py                                30 kills under load
+    NERITE_ISOLATED_KILLS=500 pytest -s tests/hostile/test_isolated.py   as many as that
+"""
+
+import concurrent.futures
+import contextlib
+import functools
+import os
+import random
+import signal
+import threading
+import time
+
+import misdeeds
+import numpy as np
+import pytest
+from doors import Asked, Given, Refused, int32, refuses
+from isolation import GRAPHS, all_witnesses, process_of, serving_isolated
+from meanwhile import TRIES
+from passages import SIZE, check_lost, lost, memory_of, through
+from pythons import (
+    PROTOCOLS,
+    baseline_of,
+    check_left,
+    check_no_memory_of_clients,
+    each_is_answered_again,
+    mapped_by_children,
+    processes_of,
+    state_of,
+)
+from test_copies import SIDE, WRITTEN_AFTER_S, copied, copying
+from witness import MADE, SETTLE_S, any_door, comes_to, lent
+
+KILLS = int(os.environ.get("NERITE_ISOLATED_KILLS", "30"))
+SEED = int(os.environ.get("NERITE_SEED", "1"))
+COUNT = SIZE // 4
+REQUESTS = 20
+LONGEST_LIFE_S = 1.0
+
+pytestmark = pytest.mark.timeout(3600)
+
+
+@pytest.fixture(scope="module")
+def victim(launcher, tmp_path_factory):
+    if launcher.oracle:
+        pytest.skip("2.51 has no isolated models")
+    with serving_isolated(launcher, "isolated", tmp_path_factory.mktemp("isolated") / "socket") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def baseline(victim):
+    """Taken before the first test, and checked after the last."""
+    found = baseline_of(victim)
+    yield found
+    check_left(victim, found)
+
+
+@pytest.fixture
+def others_are_spared(victim, baseline):
+    """Everybody who asks another model has byte-exact answers, from the same process before and after."""
+    MADE.clear()
+    spared = process_of(victim, "iso_witness")
+    with all_witnesses(victim) as found:
+        yield found
+        each_is_answered_again(found)
+    assert process_of(victim, "iso_witness") == spared, "the process of another model was replaced"
+    # What died comes to life again with the next request.
+    for model in GRAPHS:
+        process_of(victim, model)
+    comes_to(lambda: len(living(victim)), len(GRAPHS))
+    assert processes_of(victim.pid) == living(victim), "a dead process was not waited for"
+    check_no_memory_of_clients(victim)
+
+
+@pytest.fixture
+def nobody_dies(others_are_spared, victim):
+    before = processes_of(victim.pid)
+    yield
+    assert processes_of(victim.pid) == before, f"a model's process died:\n{victim.log_text()[-3000:]}"
+
+
+@pytest.fixture(params=PROTOCOLS)
+def door(request: pytest.FixtureRequest, victim):
+    with any_door(request.param, victim) as found:
+        yield found
+
+
+@pytest.fixture(params=["region", "lease"])
+def memory(request: pytest.FixtureRequest, victim, door):
+    with memory_of(request.param, door, victim) as make:
+        yield make
+
+
+def living(victim) -> list[int]:
+    return [pid for pid in processes_of(victim.pid) if state_of(pid) not in ("", "Z", "X")]
+
+
+def late_request(early, source, target):
+    """A request that takes long, and reads `source` at its end."""
+    given = [
+        Given("EARLY", "FP32", [SIDE, SIDE], region=(early.name, 4 * SIDE * SIDE, 0)),
+        Given("LATE", "FP32", [COUNT], region=(source.name, SIZE, 0)),
+    ]
+    return "iso_late", given, [Asked("OUTPUT0", (target.name, SIZE, 0))]
+
+
+# ---------------------------------------------------------------------------------------------- death
+
+
+@pytest.mark.usefixtures("others_are_spared")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGFPE, signal.SIGABRT])
+def test_a_process_that_is_killed_in_the_midst_costs_its_request(victim, door, number):
+    pid = process_of(victim, "iso_late")
+    with lent(door, 4 * SIDE * SIDE) as early, lent(door, SIZE) as source, lent(door, SIZE) as target:
+        request = late_request(early, source, target)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(door.infer, *request)
+            comes_to(lambda: mapped_by_children(victim, source.path.name), 1)
+            os.kill(pid, number)
+            failure = running.exception()
+        assert isinstance(failure, Refused), failure
+        assert failure.text.endswith(
+            f"model 'iso_late', isolated instance 'iso_late_0_0': its process was ended by signal {number.value} ({number.name}) "
+            "while it had this request; the next request starts it anew"
+        )
+        source.write(b"\x07" * SIZE)
+        door.infer(*request)
+        assert target.read(SIZE) == b"\x07" * SIZE
+    assert process_of(victim, "iso_late") != pid
+
+
+@pytest.mark.usefixtures("others_are_spared")
+def test_a_division_that_ends_the_process_costs_its_request(door):
+    numbers = int32("INPUT0", [7, 8, 9])
+    for _ in range(2):
+        with pytest.raises(Refused) as failure:
+            door.infer("iso_divide", [numbers, int32("INPUT1", [1, 0, 3])])
+        assert "iso_divide" in failure.value.text or "zero" in failure.value.text
+        reply = door.infer("iso_divide", [numbers, int32("INPUT1", [1, 2, 3])])
+        assert reply.outputs["OUTPUT0"].raw == np.array([7, 4, 3], np.int32).tobytes()
+
+
+class Asker(threading.Thread):
+    """Asks models whose processes are killed, inline and through memory; errors must be those of a dead process."""
+
+    def __init__(self, protocol: str, server, seed: int):
+        super().__init__()
+        self.protocol, self.server, self.chance = protocol, server, random.Random(seed)
+        self.ended, self.failure, self.answers, self.errors = threading.Event(), None, 0, 0
+
+    def run(self) -> None:
+        try:
+            with any_door(self.protocol, self.server) as door, lent(door, 2 * SIZE) as made:
+                while not self.ended.is_set():
+                    self.one(door, made)
+        except BaseException as failure:  # noqa: BLE001 - told by the main thread
+            self.failure = failure
+
+    def one(self, door, made) -> None:
+        size = 4 * self.chance.randrange(1, COUNT)
+        sent = np.array([self.chance.random()], np.float32).tobytes() * (size // 4)
+        try:
+            if size < 32 << 10:  # which a session's packet holds
+                reply = door.infer("iso_identity", [Given("INPUT0", "FP32", [size // 4], sent)])
+                assert reply.outputs["OUTPUT0"].raw == sent
+            else:
+                made.write(sent)
+                given = Given("INPUT0", "FP32", [size // 4], region=(made.name, size, 0))
+                door.infer("iso_identity", [given], [Asked("OUTPUT0", (made.name, size, SIZE))])
+                assert made.read(size, SIZE) == sent
+            self.answers += 1
+        except Refused as refusal:
+            assert "was ended by signal 9 (SIGKILL)" in refusal.text, refusal
+            self.errors += 1
+
+
+def test_processes_that_are_killed_under_load(victim, others_are_spared):
+    chance = random.Random(SEED)
+    spared = process_of(victim, "iso_witness")
+    askers = [Asker(protocol, victim, seed) for seed, protocol in enumerate(PROTOCOLS)]
+    for one in askers:
+        one.start()
+    try:
+        for _ in range(KILLS):
+            time.sleep(chance.uniform(0, LONGEST_LIFE_S))
+            # A process that is just being started has no model yet; its end is told as well.
+            with contextlib.suppress(ProcessLookupError, IndexError):
+                os.kill(chance.choice([pid for pid in living(victim) if pid != spared]), signal.SIGKILL)
+            assert [one.failure for one in [*askers, *others_are_spared] if not one.is_alive()] == []
+        for one in askers:
+            seen, deadline = one.answers, time.monotonic() + SETTLE_S
+            while one.is_alive() and one.answers < seen + 5:
+                assert time.monotonic() < deadline, f"nobody answers {one.protocol} any more"
+                time.sleep(0.01)
+    finally:
+        for one in askers:
+            one.ended.set()
+        for one in askers:
+            one.join()
+    assert [one.failure for one in askers if one.failure] == []
+    told = sum(one.errors for one in askers)
+    print(f"{KILLS} kills: {sum(one.answers for one in askers)} right answers, {told} requests were told")
+
+
+# ---------------------------------------------------------------------------------------------- regions
+
+
+by_identity = functools.partial(through, model="iso_identity")
+
+
+@pytest.mark.usefixtures("nobody_dies")
+@pytest.mark.parametrize("side", ["input", "output"])
+@pytest.mark.parametrize("left", misdeeds.SHRUNK)
+def test_a_region_that_shrank_before_the_request(door, side, left):
+    misdeeds.shrink_and_register_again(door, by_identity, side, left, is_known=True)
+
+
+@pytest.mark.usefixtures("nobody_dies")
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_a_region_that_shrank_before_the_process_ever_saw_it(door, side):
+    with lent(door, SIZE) as bad, lent(door, SIZE) as good:
+        source, target = (bad, good) if side == "input" else (good, bad)
+        os.truncate(bad.path, 0)
+        with refuses("INVALID_ARG", lost(bad, "has 0 now (touched at offset ")):
+            by_identity(door, source, target)
+        by_identity(door, good, good)
+
+
+@pytest.mark.usefixtures("nobody_dies")
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_a_region_that_shrinks_while_the_engine_computes(victim, door, side):
+    """The engine reads the source and writes the target at its end. How long that takes is the machine's affair."""
+    for _ in range(TRIES):
+        with lent(door, 4 * SIDE * SIDE) as early, lent(door, SIZE) as bad, lent(door, SIZE) as good:
+            source, target = (bad, good) if side == "input" else (good, bad)
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                running = pool.submit(door.infer, *late_request(early, source, target))
+                comes_to(lambda: mapped_by_children(victim, bad.path.name), 1)
+                os.truncate(bad.path, 0)
+                failure = running.exception()
+            if failure is not None:
+                check_lost(failure, bad, "has 0 now (touched at offset ")
+                return
+    pytest.fail("the engine was always done before the region shrank")
+
+
+@pytest.mark.usefixtures("nobody_dies")
+def test_a_region_that_shrinks_and_grows_all_the_time(door):
+    misdeeds.shrink_and_grow_all_the_time(door, by_identity)
+
+
+@pytest.mark.usefixtures("nobody_dies")
+def test_holes_that_appear_all_the_time(door):
+    misdeeds.punch_all_the_time(door, by_identity, 100)
+
+
+# ---------------------------------------------------------------------------------------------- copies
+
+
+def sums_request(made, count: int = COUNT):
+    given = [Given(name, "FP32", [1, count], region=(made[name].name, 4 * count, 0)) for name in ("INPUT0", "INPUT1")]
+    return "iso_sums", given, [Asked(name, (made[name].name, 4 * count, 0)) for name in ("OUTPUT0", "OUTPUT1")]
+
+
+@pytest.mark.parametrize("count", [16, COUNT])
+def test_nothing_is_copied_from_shared_memory_to_an_isolated_model_and_back(victim, door, memory, count):
+    made = {name: memory(SIZE) for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")}
+    left, right = (np.arange(count, dtype=np.float32) % modulus for modulus in (251, 509))
+    made["INPUT0"].write(left.tobytes())
+    made["INPUT1"].write(right.tobytes())
+    with copying(victim):
+        for _ in range(REQUESTS):
+            door.infer(*sums_request(made, count))
+    assert made["OUTPUT0"].read(4 * count) == (left + right).tobytes()
+    assert made["OUTPUT1"].read(4 * count) == (left - right).tobytes()
+
+
+def test_nothing_is_copied_on_the_way_to_a_lease_of_the_servers_choice(victim):
+    with any_door("session", victim) as door:
+        lease = door.borrow(2 * SIZE, np.ones(2 * COUNT, np.float32).tobytes())
+        given = [Given(f"INPUT{n}", "FP32", [1, COUNT], region=(lease.name, SIZE, n * SIZE)) for n in range(2)]
+        with copying(victim):
+            for _ in range(REQUESTS):
+                reply = door.infer("iso_sums", given, leased=["OUTPUT0", "OUTPUT1"])
+        assert reply.outputs["OUTPUT0"].raw == np.full(COUNT, 2, np.float32).tobytes()
+        assert reply.outputs["OUTPUT1"].raw == bytes(SIZE)
+
+
+def test_what_the_process_copies_is_counted_by_the_server(victim, door, memory):
+    """The engine's strings are its own."""
+    both, word = memory(2 * SIZE), b"\x04\0\0\0abcd"
+    both.write(word * (SIZE // 8))
+    given = Given("INPUT0", "BYTES", [SIZE // 8], region=(both.name, SIZE, 0))
+    before = copied(victim)["strings"]
+    door.infer("iso_strings", [given], [Asked("OUTPUT0", (both.name, SIZE, SIZE))])
+    assert copied(victim)["strings"] > before
+    assert both.read(SIZE, SIZE) == both.read(SIZE)
+
+
+def test_an_engine_reads_what_was_written_while_it_ran(victim, door, memory):
+    early, source, target = memory(4 * SIDE * SIDE), memory(SIZE), memory(SIZE)
+    before, canary = (np.full(COUNT, value, np.float32).tobytes() for value in (1, 2))
+    for _ in range(TRIES):
+        source.write(before)
+        with copying(victim), concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(door.infer, *late_request(early, source, target))
+            time.sleep(WRITTEN_AFTER_S)
+            source.write(canary)
+            running.result()
+        if target.read(SIZE) == canary:
+            return
+        assert set(np.frombuffer(target.read(SIZE), np.float32).tolist()) <= {1.0, 2.0}
+    pytest.fail("the engine never read what was written after it was asked")
+
+
+# ---------------------------------------------------------------------------------------------- as if it were within the server
+
+
+def test_clients_cannot_tell_an_isolated_model_from_another(victim):
+    with any_door("http", victim) as door:
+        told = [door.metadata(model) for model in ("sums", "iso_sums")]
+        told += [door.config(model) for model in ("sums", "iso_sums")]
+        for one in told:
+            one["name"] = ""
+            one.pop("parameters", None)
+            for group in one.get("instance_group", []):
+                group["name"] = ""
+        assert told[0] == told[1] and told[2] == told[3]
+        before = [count_of(door, model) for model in ("sums", "iso_sums")]
+        pair = [Given(f"INPUT{n}", "FP32", [2, 3], np.ones(6, np.float32).tobytes()) for n in range(2)]
+        replies = [door.infer(model, pair) for model in ("sums", "iso_sums")]
+        for name in ("OUTPUT0", "OUTPUT1"):
+            assert replies[0].outputs[name].raw == replies[1].outputs[name].raw
+        wrong = [Given("INPUT0", "FP32", [2, 3], np.ones(6, np.float32).tobytes()),
+                 Given("INPUT1", "FP32", [2, 4], np.ones(8, np.float32).tobytes())]  # fmt: skip
+        failures = []
+        for model in ("sums", "iso_sums"):
+            with pytest.raises(Refused) as failure:
+                door.infer(model, wrong)
+            failures.append((failure.value.status, failure.value.text.replace(model, "")))
+        assert failures[0] == failures[1]
+        more = [np.subtract(count_of(door, model), old) for model, old in zip(("sums", "iso_sums"), before)]
+        assert more[0].tolist() == more[1].tolist()
+
+
+def count_of(door, model: str) -> list[int]:
+    """Inferences, executions, successes and failures."""
+    [found] = door.statistics(model)
+    kinds = found["inference_stats"]
+    return [int(found["inference_count"]), int(found["execution_count"]), int(kinds["success"]["count"]), int(kinds["fail"]["count"])]
+
+
+def test_a_model_that_is_unloaded_has_no_process_any_more(victim, baseline):
+    pid = process_of(victim, "iso_identity")
+    with any_door("http", victim) as door:
+        door.unload("iso_identity")
+        comes_to(lambda: state_of(pid), "")
+        assert pid not in processes_of(victim.pid)
+        door.load("iso_identity")
+    assert process_of(victim, "iso_identity") != pid
+
+
+def test_processes_end_with_their_server(launcher, tmp_path):
+    if launcher.oracle:
+        pytest.skip("2.51 has no isolated models")
+    with serving_isolated(launcher, "isolated_end", tmp_path / "socket") as server:
+        children = processes_of(server.pid)
+        assert len(children) == len(GRAPHS)
+        os.kill(server.pid, signal.SIGKILL)
+        for pid in children:
+            comes_to(lambda: state_of(pid) in ("", "Z"), True)
+        server.process.wait()
