@@ -3,12 +3,14 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use nerite_compress::{Encoding, InflateError, Lane, Level, Sink, compress};
-use nerite_memory::{NoMemory, Reason, Spool, count_copied};
+use nerite_memory::{NoMemory, Reason, Slot, Spool, count_copied};
 use nerite_request::Status;
 use nerite_wire::proto::{Chain, Chunks, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES};
 
 use crate::failure::Failure;
-use crate::limits::{COMPRESS_BYTES_MIN, INFLATED_PIECE_BYTES_MAX, INFLATED_PIECE_BYTES_MIN};
+use crate::limits::{
+    COMPRESS_BYTES_MIN, INFLATED_PIECE_BYTES, INFLATED_SMALL_BYTES_MAX, INFLATED_SMALL_BYTES_MIN,
+};
 use crate::options::CompressionLevel;
 
 /// The encodings we know.
@@ -43,29 +45,73 @@ pub(crate) async fn inflate(message: Chain, encoding: Encoding, bytes_max: u64, 
 /// An inflated message, as far as it is there.
 struct Inflated {
     gather: Gather,
-    /// The piece that is being filled.
-    piece: Vec<u8>,
+    piece: Piece,
     filled: usize,
+}
+
+/// The piece that is being filled.
+enum Piece {
+    /// The beginning of a message. Most messages have nothing else.
+    Small(Vec<u8>),
+    /// A block, whose memory the allocator does not keep. It keeps what ever was in use on each thread, and gives back no part
+    /// of that while anything behind it is in use.
+    Large(Slot),
 }
 
 impl Inflated {
     fn new() -> Inflated {
         // The length is not known, but what is compressed is mostly large.
-        Inflated { gather: Gather::new(usize::MAX), piece: Vec::new(), filled: 0 }
+        Inflated { gather: Gather::new(usize::MAX), piece: Piece::Small(Vec::new()), filled: 0 }
     }
 
     fn push(&mut self) -> Result<(), Status> {
-        let larger = (2 * self.piece.len()).clamp(INFLATED_PIECE_BYTES_MIN, INFLATED_PIECE_BYTES_MAX);
-        let mut piece = std::mem::replace(&mut self.piece, vec![0; larger]);
-        piece.truncate(self.filled);
+        let next = match self.piece.len().saturating_mul(2) {
+            larger if larger <= INFLATED_SMALL_BYTES_MAX => {
+                Piece::Small(vec![0; larger.max(INFLATED_SMALL_BYTES_MIN)])
+            }
+            _ => {
+                let slot = Slot::try_heap(INFLATED_PIECE_BYTES);
+                Piece::Large(slot.map_err(|refused| Status::no_memory("an inflated message", refused))?)
+            }
+        };
+        let piece = std::mem::replace(&mut self.piece, next).into_bytes(self.filled);
         self.filled = 0;
-        self.gather.push(Bytes::from(piece))
+        self.gather.push(piece)
     }
 
     fn finish(mut self) -> Result<Chain, Status> {
-        self.piece.truncate(self.filled);
-        self.gather.push(Bytes::from(self.piece))?;
+        self.gather.push(self.piece.into_bytes(self.filled))?;
         Ok(self.gather.finish())
+    }
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Piece::Small(bytes) => bytes.len(),
+            Piece::Large(slot) => slot.len(),
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Piece::Small(bytes) => bytes,
+            Piece::Large(slot) => slot.private_bytes_mut().expect("a heap slot is this process's own"),
+        }
+    }
+
+    /// The first `filled` bytes.
+    fn into_bytes(self, filled: usize) -> Bytes {
+        match self {
+            Piece::Small(mut bytes) => {
+                bytes.truncate(filled);
+                bytes.into()
+            }
+            Piece::Large(mut slot) => {
+                slot.truncate(filled);
+                slot.filled().into_buffer().into_bytes()
+            }
+        }
     }
 }
 
@@ -74,7 +120,7 @@ impl Sink for Inflated {
         if self.filled == self.piece.len() {
             self.push()?;
         }
-        Ok(&mut self.piece[self.filled..])
+        Ok(&mut self.piece.bytes_mut()[self.filled..])
     }
 
     fn advance(&mut self, written: usize) -> Result<(), Status> {

@@ -18,10 +18,12 @@ pub const REQUESTS_PER_STREAM_MAX: usize = 1024;
 pub const HELD_BYTES_MAX: usize = 16 << 10;
 /// Smaller messages do not get smaller by compressing.
 pub const COMPRESS_BYTES_MIN: usize = 64;
-/// An inflated message comes in pieces: the first are small, because most messages are.
-pub const INFLATED_PIECE_BYTES_MIN: usize = 4 << 10;
-/// Later pieces. The allocator keeps no mapping of its own for a piece of this size, which would be made and removed each time.
-pub const INFLATED_PIECE_BYTES_MAX: usize = 64 << 10;
+/// An inflated message comes in pieces: the first are small and grow, because most messages are small.
+pub const INFLATED_SMALL_BYTES_MIN: usize = 4 << 10;
+/// The last of the small pieces.
+pub const INFLATED_SMALL_BYTES_MAX: usize = 32 << 10;
+/// All further pieces.
+pub const INFLATED_PIECE_BYTES: usize = nerite_memory::POOLED_BYTES_MIN;
 /// Pieces of one write.
 pub const SLICES_MAX: usize = 64;
 /// How long a client may take to agree on a key.
@@ -32,7 +34,8 @@ pub const LEAVE_MS_MAX: u64 = 200;
 /// if there is more.
 pub const MESSAGE_BYTES_MAX: usize = 4096;
 
-const _: () = assert!(INFLATED_PIECE_BYTES_MIN <= INFLATED_PIECE_BYTES_MAX);
+const _: () = assert!(INFLATED_SMALL_BYTES_MIN <= INFLATED_SMALL_BYTES_MAX);
+const _: () = assert!(INFLATED_SMALL_BYTES_MAX < INFLATED_PIECE_BYTES);
 const _: () = assert!(STREAM_WINDOW_BYTES <= CONNECTION_WINDOW_BYTES);
 const _: () =
     assert!(FRAME_BYTES_MAX <= STREAM_WINDOW_BYTES && FRAME_BYTES_MAX >= 1 << 14 && FRAME_BYTES_MAX < 1 << 24);
