@@ -24,13 +24,15 @@ pub(crate) fn memcpy(sizes: &[usize], json: bool) -> Result<(), BenchError> {
         let me = std::process::id();
         let from = Region::create(&format!("/nerite_bench_{me}_memcpy_from"), bytes)?;
         let to = Region::create(&format!("/nerite_bench_{me}_memcpy_to"), bytes)?;
-        from.edit(0, bytes / 4, |place: &mut [f32]| place.fill(1.0))?;
+        from.edit(0, bytes / 4, |mut place: nerite_client::CellsMut<'_, f32>| place.fill(1.0))?;
         let view = from.view::<f32>(0, bytes / 4)?;
-        to.write(0, &view)?;
+        let copy =
+            || to.edit(0, bytes / 4, |mut place: nerite_client::CellsMut<'_, f32>| place.copy_cells(view.cells()));
+        copy()?;
         let (since, mut took) = (Instant::now(), Vec::new());
         while took.len() < COPIES_MIN || since.elapsed() < COPY_TIME {
             let start = Instant::now();
-            to.write(0, &view)?;
+            copy()?;
             took.push(start.elapsed());
         }
         print("memcpy", bytes, &mut took, json);

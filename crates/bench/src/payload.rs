@@ -66,7 +66,7 @@ impl Regions {
             Region::create(&format!("nerite_bench_{}_{kind}", std::process::id()), bytes)
         };
         let input = make("in", bytes)?;
-        input.edit(0, bytes / 4, |place: &mut [f32]| place.fill(1.0))?;
+        input.edit(0, bytes / 4, |mut place: nerite_client::CellsMut<'_, f32>| place.fill(1.0))?;
         let output = make("out", plan.output_bytes.unwrap_or(bytes))?;
         let others = (0..plan.regions).map(|i| make(&i.to_string(), OTHER_BYTES)).collect::<Result<Vec<_>, _>>()?;
         let (server, echoes) = (server.clone(), plan.output_bytes.is_none());
@@ -96,7 +96,7 @@ impl Regions {
     fn end(self) -> Result<(), BenchError> {
         // An identity's output is the input; of other models it is only known that some request succeeded.
         let ones = self.output.view::<u32>(0, self.output.byte_size() / 4)?;
-        let written = !self.echoes || ones.iter().all(|value| *value == 1.0f32.to_bits());
+        let written = !self.echoes || ones.iter().all(|value| value == 1.0f32.to_bits());
         self.runtime.block_on(async {
             let caller = Caller::new(&self.server)?;
             for region in self.all() {

@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 infers.clear();
             }
         }
-        assert_eq!(*lease.view::<i32>(128, 16)?, [if model == "simple" { 7 } else { 5 }; 16]);
+        assert_eq!(lease.view::<i32>(128, 16)?.to_vec(), [if model == "simple" { 7 } else { 5 }; 16]);
         Ok::<(), Error>(())
     })?;
     println!("bare ping-pong {:>9.1?} p50 {:>9.1?} p99", at(&mut pings, 50), at(&mut pings, 99));

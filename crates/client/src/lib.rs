@@ -47,7 +47,7 @@ mod tensor;
 
 pub use error::{Code, Error};
 pub use loan::Loan;
-pub use nerite_memory::NoMemory;
+pub use nerite_memory::{Cells, CellsMut, NoMemory};
 pub use nerite_request::{Parameter, Parameters, RegionRef, inspect};
 pub use nerite_tensor::{DataType, Shape};
 pub use region::{Region, RegisteredRegion, Registrar, View};

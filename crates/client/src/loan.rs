@@ -1,7 +1,7 @@
 //! Where does a tensor lie that the model is to read in place, if the server lends memory at all?
 
 use bytes::Bytes;
-use nerite_memory::{Buffer, Reason, Slot};
+use nerite_memory::{Buffer, CellsMut, Reason, Slot};
 use nerite_request::Code;
 use nerite_tensor::{DataType, Shape, byte_size, element_count, strings};
 
@@ -11,16 +11,16 @@ use crate::{Element, Error, Lease, Session, View};
 /// whose bytes then travel in the request. The calls are the same: loan, fill, send.
 ///
 /// ```no_run
-/// use nerite_client::{DataType, Loan, Request, http};
+/// use nerite_client::{CellsMut, DataType, Loan, Request, http};
 ///
 /// # async fn call() -> Result<(), nerite_client::Error> {
 /// let client = http::Client::new("http://localhost:8000")?;
 /// let session = client.session().await?; // None with a server on another host, or of another kind
 /// let mut image = Loan::new(session.as_ref(), DataType::Fp32, &[1, 64]).await?;
-/// image.fill(|pixels: &mut [f32]| pixels.fill(0.5))?;
+/// image.fill(|mut pixels: CellsMut<'_, f32>| pixels.fill(0.5))?;
 /// let request = Request::new("digits").input_loan("image", &image).output_leased("probabilities", session.as_ref());
 /// let response = client.infer(&request).await?;
-/// println!("{:?}", response.output("probabilities")?.as_slice::<f32>()?);
+/// println!("{:?}", response.output("probabilities")?.to_vec::<f32>()?);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ impl Loan {
 
     /// Lets `write` work on the tensor's numbers in place. Requests that were made of the loan before, and are not sent yet, see
     /// it if the memory is shared.
-    pub fn fill<T: Element>(&mut self, write: impl FnOnce(&mut [T])) -> Result<(), Error> {
+    pub fn fill<T: Element>(&mut self, write: impl FnOnce(CellsMut<'_, T>)) -> Result<(), Error> {
         self.check::<T>()?;
         let count = self.byte_size / size_of::<T>();
         match &mut self.memory {
@@ -89,7 +89,7 @@ impl Loan {
                 let mut slot = own_memory(self.byte_size, self.datatype, &self.shape)?;
                 // Both have the tensor's size.
                 let _ = slot.fill_from(0, heap, Reason::InlineRequest);
-                write(slot.numbers_mut::<T>().unwrap_or_default());
+                write(slot.cells_mut::<T>().ok_or_else(uneven)?);
                 *heap = slot.filled().into_buffer();
                 Ok(())
             }
@@ -101,8 +101,7 @@ impl Loan {
         self.check::<T>()?;
         match &self.memory {
             Memory::Lease(lease) => lease.view(0, self.byte_size / size_of::<T>()),
-            Memory::Heap(heap) => View::new(heap.clone().aligned(align_of::<T>()))
-                .ok_or_else(|| Error::Answer("a tensor whose size is no multiple of its elements".to_owned())),
+            Memory::Heap(heap) => View::new(heap.clone().aligned(align_of::<T>())).ok_or_else(uneven),
         }
     }
 
@@ -180,6 +179,10 @@ fn called(datatype: DataType, shape: &[i64]) -> String {
     format!("loan of {datatype} {shape:?}")
 }
 
+fn uneven() -> Error {
+    Error::Answer("a tensor whose size is no multiple of its elements".to_owned())
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -188,12 +191,12 @@ mod tests {
     #[tokio::test]
     async fn without_a_session_a_loan_is_memory_of_our_own() {
         let mut loan = Loan::new(None, DataType::Int32, &[2, 2]).await.unwrap();
-        loan.fill(|numbers: &mut [i32]| numbers.copy_from_slice(&[1, 2, 3, 4])).unwrap();
+        loan.fill(|mut numbers: CellsMut<'_, i32>| numbers.copy_from(0, &[1, 2, 3, 4])).unwrap();
         let before = loan.bytes();
-        loan.fill(|numbers: &mut [i32]| numbers[0] += 8).unwrap();
-        assert_eq!(*loan.view::<i32>().unwrap(), [9, 2, 3, 4]);
+        loan.fill(|mut numbers: CellsMut<'_, i32>| assert!(numbers.set(0, 9))).unwrap();
+        assert_eq!(loan.view::<i32>().unwrap().to_vec(), [9, 2, 3, 4]);
         assert_eq!((loan.is_shared(), before[0], loan.bytes()[0]), (false, 1, 9));
-        let wrong = loan.fill(|_: &mut [f32]| {}).unwrap_err().to_string();
+        let wrong = loan.fill(|_: CellsMut<'_, f32>| {}).unwrap_err().to_string();
         assert_eq!(wrong, "tensor 'loan of INT32 [2, 2]' holds INT32, asked for as FP32");
         assert!(matches!(Loan::new(None, DataType::Bytes, &[1]).await, Err(Error::Strings { .. })));
         assert!(matches!(Loan::new(None, DataType::Int8, &[-1]).await, Err(Error::Shape { .. })));

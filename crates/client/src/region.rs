@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-use nerite_memory::{Buffer, Extent, Number, Reason, Slot};
+use nerite_memory::{Buffer, Cells, CellsMut, Extent, Number, Reason, Slot};
 use nerite_shm::OwnedRegion;
 
 use crate::{Error, grpc, http};
@@ -47,7 +47,7 @@ impl Region {
 
     /// Copies numbers in, from byte `offset` on, which must be a multiple of their size.
     pub fn write<T: Number>(&self, offset: usize, values: &[T]) -> Result<(), Error> {
-        self.edit(offset, values.len(), |place: &mut [T]| place.copy_from_slice(values))
+        self.edit(offset, values.len(), |mut place: CellsMut<'_, T>| place.copy_from(0, values))
     }
 
     /// Copies bytes in, from byte `offset` on.
@@ -56,10 +56,16 @@ impl Region {
         slot.write(0, bytes, Reason::InlineRequest).map_err(|reason| self.fault(reason.to_string()))
     }
 
-    /// Lets `write` work on `count` numbers in place, from byte `offset` on: no copy at all.
-    pub fn edit<T: Number>(&self, offset: usize, count: usize, write: impl FnOnce(&mut [T])) -> Result<(), Error> {
+    /// Lets `write` work on `count` numbers in place, from byte `offset` on: no copy at all. The server may read and write them at
+    /// the same time, so they are cells and not a slice.
+    pub fn edit<T: Number>(
+        &self,
+        offset: usize,
+        count: usize,
+        write: impl FnOnce(CellsMut<'_, T>),
+    ) -> Result<(), Error> {
         let mut slot = self.slot(offset, count.saturating_mul(size_of::<T>()))?;
-        write(slot.numbers_mut::<T>().ok_or_else(|| self.misaligned(offset, size_of::<T>()))?);
+        write(slot.cells_mut::<T>().ok_or_else(|| self.misaligned(offset, size_of::<T>()))?);
         Ok(())
     }
 
@@ -106,7 +112,7 @@ impl Region {
     }
 }
 
-/// Numbers in a region, in place.
+/// Numbers in a region or a lease, in place. The server may write them while they are looked at.
 #[derive(Debug)]
 pub struct View<T> {
     buffer: Buffer,
@@ -116,16 +122,38 @@ pub struct View<T> {
 impl<T: Number> View<T> {
     /// `None` if numbers of that type cannot lie there.
     pub(crate) fn new(buffer: Buffer) -> Option<View<T>> {
-        buffer.numbers::<T>()?;
+        buffer.cells::<T>()?;
         Some(View { buffer, elements: PhantomData })
     }
-}
 
-impl<T: Number> Deref for View<T> {
-    type Target = [T];
+    /// The numbers themselves.
+    pub fn cells(&self) -> Cells<'_, T> {
+        self.buffer.cells().expect("`View::new` made the view only after this very call gave Some")
+    }
 
-    fn deref(&self) -> &[T] {
-        self.buffer.numbers().expect("`View::new` made the view only after this very call gave Some")
+    /// How many numbers there are.
+    pub fn len(&self) -> usize {
+        self.cells().len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.cells().is_empty()
+    }
+
+    /// The number at `at`, read now; `None` past the end.
+    pub fn get(&self, at: usize) -> Option<T> {
+        self.cells().get(at)
+    }
+
+    /// The numbers in order, each read once.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
+        self.cells().iter()
+    }
+
+    /// A copy of all numbers.
+    pub fn to_vec(&self) -> Vec<T> {
+        self.cells().to_vec()
     }
 }
 
@@ -221,7 +249,7 @@ mod tests {
     fn numbers_are_found_where_they_were_put() {
         let region = region("numbers", 64);
         region.write(8, &[1.5f64, 2.5]).expect("within");
-        region.edit(24, 2, |place: &mut [i32]| place.fill(7)).expect("within");
+        region.edit(24, 2, |mut place: CellsMut<'_, i32>| place.fill(7)).expect("within");
         region.write_bytes(33, b"odd").expect("bytes may lie anywhere");
         assert_eq!(*region.view::<f64>(8, 2).expect("within"), [1.5, 2.5]);
         assert_eq!(*region.view::<i32>(24, 2).expect("within"), [7, 7]);

@@ -1,6 +1,8 @@
 //! What does a model answer?
 
-use nerite_memory::Buffer;
+use std::borrow::Cow;
+
+use nerite_memory::{Access, Buffer, Cells, Extent};
 use nerite_request::{Parameters, RegionRef};
 use nerite_tensor::{DataType, Shape, element_count, strings};
 
@@ -61,34 +63,74 @@ impl Output {
     /// let sums: &[i32] = response.output("OUTPUT0")?.as_slice::<i32>()?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// Err for an output in a lease, which the server may write as well: [`Output::cells`] and [`Output::to_vec`] read those.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], Error> {
-        if !T::reads(self.datatype) {
-            let (name, held, asked) = (self.name.clone(), self.datatype, T::DATATYPE);
-            return Err(Error::Datatype { name, held, asked });
+        let data = self.holding::<T>()?;
+        if data.access() == Access::Shared {
+            let name = &self.name;
+            return Err(Error::Answer(format!("output '{name}' lies in shared memory: use `cells` or `to_vec`")));
         }
-        self.here()?.numbers::<T>().ok_or_else(|| {
-            // The bytes were aligned when they came in, so only their number can be wrong.
-            Error::Answer(format!("output '{}' has a size that is no multiple of its elements", self.name))
-        })
+        data.numbers::<T>().ok_or_else(|| self.uneven())
     }
 
-    /// The raw bytes: little-endian, row-major.
-    pub fn bytes(&self) -> Result<&[u8], Error> {
-        // Bytes are numbers as well: those in a lease are not this process's alone.
-        Ok(self.here()?.numbers::<u8>().unwrap_or_default())
+    /// The elements as numbers where they lie, in shared memory too: no copy.
+    pub fn cells<T: Element>(&self) -> Result<Cells<'_, T>, Error> {
+        self.holding::<T>()?.cells::<T>().ok_or_else(|| self.uneven())
     }
 
-    /// The elements of a BYTES tensor.
-    pub fn strings(&self) -> Result<Vec<&[u8]>, Error> {
+    /// A copy of the elements as numbers.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, Error> {
+        Ok(self.cells::<T>()?.to_vec())
+    }
+
+    /// The raw bytes: little-endian, row-major. Copied if they lie in shared memory.
+    pub fn bytes(&self) -> Result<Cow<'_, [u8]>, Error> {
+        let data = self.here()?;
+        if let Some(bytes) = data.numbers::<u8>() {
+            return Ok(Cow::Borrowed(bytes));
+        }
+        Ok(Cow::Owned(data.cells::<u8>().map(|bytes| bytes.to_vec()).unwrap_or_default()))
+    }
+
+    /// The elements of a BYTES tensor. Copied if they lie in shared memory.
+    pub fn strings(&self) -> Result<Vec<Cow<'_, [u8]>>, Error> {
         if self.datatype != DataType::Bytes {
             let name = self.name.clone();
             return Err(Error::Datatype { name, held: self.datatype, asked: DataType::Bytes });
         }
         let fault = |reason: String| Error::Strings { name: self.name.clone(), reason };
         let elements = element_count(&self.shape).map_err(|reason| fault(reason.to_string()))?;
-        let found = strings::extents(self.here()?, elements).map_err(|reason| fault(reason.to_string()))?;
-        let bytes = self.bytes()?;
-        Ok(found.iter().filter_map(|extent| bytes.get(extent.offset()..extent.end())).collect())
+        let extents = |data: &Buffer| strings::extents(data, elements).map_err(|reason| fault(reason.to_string()));
+        match self.bytes()? {
+            Cow::Borrowed(bytes) => {
+                let found = extents(self.here()?)?;
+                let part = |extent: &Extent| bytes.get(extent.offset()..extent.end()).map(Cow::Borrowed);
+                Ok(found.iter().filter_map(part).collect())
+            }
+            // The lengths are read from the copy, which nobody changes.
+            Cow::Owned(bytes) => {
+                let data = Buffer::from(bytes);
+                let bytes = data.numbers::<u8>().unwrap_or_default();
+                let found = extents(&data)?;
+                let part = |extent: &Extent| bytes.get(extent.offset()..extent.end()).map(|part| part.to_vec().into());
+                Ok(found.iter().filter_map(part).collect())
+            }
+        }
+    }
+
+    /// The bytes, if they are of elements that read as `T`.
+    fn holding<T: Element>(&self) -> Result<&Buffer, Error> {
+        if !T::reads(self.datatype) {
+            let (name, held, asked) = (self.name.clone(), self.datatype, T::DATATYPE);
+            return Err(Error::Datatype { name, held, asked });
+        }
+        self.here()
+    }
+
+    /// The bytes were aligned when they came in, so only their number can be wrong.
+    fn uneven(&self) -> Error {
+        Error::Answer(format!("output '{}' has a size that is no multiple of its elements", self.name))
     }
 
     fn here(&self) -> Result<&Buffer, Error> {

@@ -57,8 +57,8 @@ pub use stream::SessionStream;
 /// # async fn call() -> Result<(), nerite_client::Error> {
 /// let session = Session::connect("/run/user/1000/nerite/session.sock").await?;
 /// let lease = session.borrow(256).await?;
-/// lease.edit(0, 16, |numbers: &mut [i32]| numbers.fill(1))?;
-/// lease.edit(64, 16, |numbers: &mut [i32]| numbers.fill(2))?;
+/// lease.edit(0, 16, |mut numbers: nerite_client::CellsMut<'_, i32>| numbers.fill(1))?;
+/// lease.edit(64, 16, |mut numbers: nerite_client::CellsMut<'_, i32>| numbers.fill(2))?;
 /// let request = Request::new("simple")
 ///     .input_in_window("INPUT0", DataType::Int32, &[1, 16], lease.window(0, 64))
 ///     .input_in_window("INPUT1", DataType::Int32, &[1, 16], lease.window(64, 64))

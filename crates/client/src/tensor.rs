@@ -56,8 +56,8 @@ impl Tensor {
     /// A tensor of numbers, row-major; one copy, into memory that is then sent as it is.
     pub fn from_slice<T: Element>(name: &str, shape: &[i64], values: &[T]) -> Result<Tensor, Error> {
         let mut slot = Slot::heap(size_of_val(values));
-        if let Some(place) = slot.numbers_mut::<T>() {
-            place.copy_from_slice(values);
+        if let Some(mut place) = slot.cells_mut::<T>() {
+            place.copy_from(0, values);
         }
         Tensor::from_bytes(name, T::DATATYPE, shape, slot.filled().into_buffer().into_bytes())
     }

@@ -110,11 +110,11 @@ async fn a_region_serves_inputs_and_outputs_over_both_protocols() {
         let by_http = http.infer(&request).await.unwrap();
         assert!(by_http.output("OUTPUT0").unwrap().is_placed());
         assert_eq!(by_http.output("OUTPUT1").unwrap().as_slice::<i32>().unwrap(), [-1; 16]);
-        assert_eq!(*registered.view::<i32>(128, 16).unwrap(), [7; 16]);
+        assert_eq!(registered.view::<i32>(128, 16).unwrap().to_vec(), [7; 16]);
         registered.write(128, &[0i32; 16]).unwrap();
         let by_grpc = grpc.infer(&request).await.unwrap();
         assert!(by_grpc.output("OUTPUT0").unwrap().is_placed());
-        assert_eq!(*registered.view::<i32>(128, 16).unwrap(), [7; 16]);
+        assert_eq!(registered.view::<i32>(128, 16).unwrap().to_vec(), [7; 16]);
     }
     registered.unregister().await.unwrap();
     let gone = http.infer(&request).await.expect_err("the region is unknown now");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::copy::{End, Reason, copy_counted};
-use crate::{Access, Extent, IpcWindow, Keep, NoMemory, Number, Place, SharedWindow, Slot};
+use crate::{Access, Cells, Extent, IpcWindow, Keep, NoMemory, Number, Place, SharedWindow, Slot};
 
 /// Readable bytes: where they are, how many, and what keeps them alive. Cloning and slicing copy no bytes.
 #[derive(Clone)]
@@ -129,20 +129,32 @@ impl Buffer {
         Some(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) })
     }
 
-    /// The bytes as numbers of type `T`, for a runtime that computes on slices; `None` when the address is not aligned for
-    /// `T`, the length is no multiple of it, or the bytes are not on this host.
-    ///
-    /// Over memory that a peer may write this is a view on numbers only, never on lengths or offsets that we act upon: a
-    /// peer who scribbles changes the values that its own request computes with. That is the reading of shared memory
-    /// every numeric library makes; `docs/threats.md` says what follows from it.
+    /// The bytes as numbers of type `T`, for whoever computes on slices; `None` where a peer may write them ([`Buffer::cells`] are
+    /// for those), and where no numbers can be seen: see there.
     pub fn numbers<T: Number>(&self) -> Option<&[T]> {
+        if self.access == Access::Shared {
+            return None;
+        }
+        let (ptr, len) = self.array::<T>()?;
+        // SAFETY: `array` found whole, aligned values inside the mapped range, of which every bit pattern is a Number. Nobody
+        // writes them (Access::Private), and the lifetime is that of `self`, which holds `keep`.
+        Some(unsafe { std::slice::from_raw_parts(ptr.as_ptr(), len) })
+    }
+
+    /// The bytes as numbers of type `T`, whoever may write them; `None` when the address is not aligned for `T`, the length is
+    /// no multiple of it, or the bytes are not on this host.
+    pub fn cells<T: Number>(&self) -> Option<Cells<'_, T>> {
+        let (ptr, len) = self.array::<T>()?;
+        // SAFETY: `array` found whole, aligned values inside the mapped range, which `self` keeps for as long as it is borrowed.
+        Some(unsafe { Cells::new(ptr, len) })
+    }
+
+    fn array<T: Number>(&self) -> Option<(NonNull<T>, usize)> {
         if !self.place.is_host() || !self.is_aligned(align_of::<T>()) || !self.len.is_multiple_of(size_of::<T>()) {
             return None;
         }
         let ptr = if self.len == 0 { NonNull::<T>::dangling() } else { self.ptr.cast::<T>() };
-        // SAFETY: aligned (checked), `len / size` whole values inside the mapped range, every bit pattern is a value of a
-        // Number, and the lifetime is that of `self`, which holds `keep`.
-        Some(unsafe { std::slice::from_raw_parts(ptr.as_ptr(), self.len / size_of::<T>()) })
+        Some((ptr, self.len / size_of::<T>()))
     }
 
     /// A little-endian u32 at `at`, read exactly once, so that what is checked is what is used.

@@ -39,6 +39,8 @@ reasons! {
     Convert = "convert",
     /// Strings, whose lengths must be read once out of memory that others can write.
     Strings = "strings",
+    /// Numbers for an engine that computes on slices, out of memory that others can write.
+    Slices = "slices",
     /// Indices and sizes, which must not change between their check and their use, out of memory that others can write.
     Indices = "indices",
     /// Into memory that a model's own process has as well.

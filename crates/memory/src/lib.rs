@@ -26,6 +26,7 @@
 mod block;
 mod buffer;
 mod carrier;
+mod cells;
 mod copy;
 mod extent;
 mod heap;
@@ -40,6 +41,7 @@ mod spool;
 pub use block::{Block, POOLED_BYTES_MIN, pooled_bytes, trim_heap, trim_pool};
 pub use buffer::Buffer;
 pub use carrier::{Carrier, HeapStaging, PinnedBytes, Staging, StagingFull};
+pub use cells::{Cells, CellsMut};
 pub use copy::{Reason, copied_bytes, count_copied};
 pub use extent::{Extent, ExtentError};
 pub use heap::{COUNTED_BYTES_MIN, Heap, Shortage, allowed_bytes, expendable, fit_heap, host_bytes};

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::copy::{End, Reason, copy_across};
-use crate::{Access, Block, Buffer, Extent, IpcWindow, Keep, NoMemory, Number, Place, SharedWindow};
+use crate::{Access, Block, Buffer, CellsMut, Extent, IpcWindow, Keep, NoMemory, Number, Place, SharedWindow};
 
 /// A slot that still may be written.
 #[derive(Debug)]
@@ -161,14 +161,15 @@ impl Slot<Vacant> {
         Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
     }
 
-    /// The bytes as numbers to be written by a runtime that computes on slices; `None` as in [`Buffer::numbers`].
-    pub fn numbers_mut<T: Number>(&mut self) -> Option<&mut [T]> {
+    /// The bytes as numbers to be written, whoever else may write them; `None` as in [`Buffer::cells`].
+    pub fn cells_mut<T: Number>(&mut self) -> Option<CellsMut<'_, T>> {
         if !self.place.is_host() || !self.is_aligned(align_of::<T>()) || !self.len.is_multiple_of(size_of::<T>()) {
             return None;
         }
         let ptr = if self.len == 0 { NonNull::<T>::dangling() } else { self.ptr.cast::<T>() };
-        // SAFETY: aligned and whole (checked), initialised (`from_raw`/`heap`), every bit pattern is a Number.
-        Some(unsafe { std::slice::from_raw_parts_mut(ptr.as_ptr(), self.len / size_of::<T>()) })
+        // SAFETY: aligned and whole (checked), initialised and writable (`from_raw`/`heap`), and kept by `self` for as long as it
+        // is borrowed.
+        Some(unsafe { CellsMut::new(ptr, self.len / size_of::<T>()) })
     }
 
     /// Says that every byte up to `len()` has been written.

@@ -23,7 +23,7 @@ pub fn is_fp32(value: f64) -> bool {
 }
 
 /// The tensor as the engine takes it, in `shape`: a view where the numbers lie, if they are of a kind that it knows.
-/// `tensor` is on this host and aligned.
+/// `tensor` is on this host, aligned, and nobody else can write it.
 pub fn to_engine<'a>(tensor: &'a Tensor, shape: &[i64]) -> Result<ValueOrView<'a>, Status> {
     let dims: Vec<usize> = shape.iter().map(|dim| usize::try_from(*dim).unwrap_or_default()).collect();
     match tensor.datatype {
@@ -163,10 +163,8 @@ fn widen<T: Copy, U: Number>(
     if let Some(mut slot) = work.slot(name, datatype, shape)? {
         // The slot may be longer than the output, and of a length that is no multiple of a number.
         slot.truncate((slot.len() / size_of::<U>()) * size_of::<U>());
-        if let Some(place) = slot.numbers_mut::<U>().and_then(|all| all.get_mut(..numbers.len())) {
-            for (to, from) in place.iter_mut().zip(numbers) {
-                *to = convert(*from);
-            }
+        if let Some(mut place) = slot.cells_mut::<U>().filter(|place| place.len() >= numbers.len()) {
+            place.fill_with(numbers.iter().map(|number| convert(*number)));
             return work.put_slot(name, datatype, shape, slot);
         }
         work.give_back(name, slot);

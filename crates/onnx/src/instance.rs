@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nerite_backend::onnx::{Exposed, Port, Ports, steady};
 use nerite_backend::{Execute, Times, Work};
-use nerite_memory::{Shortage, allowed_bytes};
+use nerite_memory::{Access, Buffer, Reason, Shortage, allowed_bytes};
 use nerite_request::Status;
 use nerite_tensor::{Shape, Tensor};
 use rten::{Model, NodeId, Value};
@@ -51,7 +51,7 @@ impl EmbeddedInstance {
         let feed = |tensor: &Tensor| {
             let port = self.loaded.ports.inputs.iter().find(|port| port.name == tensor.name);
             let port = port.ok_or_else(|| Status::invalid(format!("the model has no input '{}'", tensor.name)))?;
-            let data = steady(tensor, &self.loaded.exposed)?;
+            let data = out_of_reach(tensor, steady(tensor, &self.loaded.exposed)?)?;
             let shape = port.graph_shape(&tensor.shape);
             Ok((self.node(&port.name)?, Tensor { data, shape, ..tensor.clone() }))
         };
@@ -59,11 +59,12 @@ impl EmbeddedInstance {
     }
 
     /// The graph may compute with INT64 values: refuses those that could leave 32 bits on the way.
-    fn check_reach(&self, work: &Work<'_>) -> Result<(), Status> {
+    fn check_reach(&self, feeds: &[(NodeId, Tensor)]) -> Result<(), Status> {
         if self.loaded.reach.is_trivial() {
             return Ok(());
         }
-        let checked = self.loaded.reach.check(|name| work.input(name).map(convert::extremes));
+        let input = |name: &str| feeds.iter().map(|(_, tensor)| tensor).find(|tensor| *tensor.name == *name);
+        let checked = self.loaded.reach.check(|name| input(name).map(convert::extremes));
         checked.map_err(|why| Status::invalid(format!("{why}; {}", convert::CURE)))
     }
 
@@ -104,10 +105,20 @@ impl EmbeddedInstance {
     }
 }
 
+/// The bytes where no peer can write them: the engine computes on slices, which must not change under it. `data` is that of
+/// `input`, aligned.
+fn out_of_reach(input: &Tensor, data: Buffer) -> Result<Buffer, Status> {
+    if data.access() == Access::Private {
+        return Ok(data);
+    }
+    let refuse = |refused| Status::no_memory(format_args!("a copy of input '{}'", input.name), refused);
+    data.try_private(Reason::Slices).map_err(refuse)
+}
+
 impl Execute for EmbeddedInstance {
     fn execute(&mut self, work: &mut Work<'_>, times: &mut Times) -> Result<(), Status> {
         let feeds = self.feeds(work)?;
-        self.check_reach(work)?;
+        self.check_reach(&feeds)?;
         let wanted = work.wanted().to_vec();
         let nodes: Vec<NodeId> = wanted.iter().map(|name| self.node(name)).collect::<Result<_, _>>()?;
         times.input_ends();

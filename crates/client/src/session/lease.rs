@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_memory::{Buffer, Extent, Number, Reason, Slot};
+use nerite_memory::{Buffer, CellsMut, Extent, Number, Reason, Slot};
 use nerite_request::RegionRef;
 use nerite_shm::AdoptedLease;
 use nerite_wire::proto::session::v1;
@@ -44,7 +44,7 @@ impl Lease {
 
     /// Copies numbers in, from byte `offset` on, which must be a multiple of their size.
     pub fn write<T: Number>(&self, offset: usize, values: &[T]) -> Result<(), Error> {
-        self.edit(offset, values.len(), |place: &mut [T]| place.copy_from_slice(values))
+        self.edit(offset, values.len(), |mut place: CellsMut<'_, T>| place.copy_from(0, values))
     }
 
     /// Copies bytes in, from byte `offset` on.
@@ -53,10 +53,16 @@ impl Lease {
         slot.write(0, bytes, Reason::InlineRequest).map_err(|reason| self.fault(reason.to_string()))
     }
 
-    /// Lets `write` work on `count` numbers in place, from byte `offset` on: no copy at all.
-    pub fn edit<T: Number>(&self, offset: usize, count: usize, write: impl FnOnce(&mut [T])) -> Result<(), Error> {
+    /// Lets `write` work on `count` numbers in place, from byte `offset` on: no copy at all. The server may read and write them at
+    /// the same time, so they are cells and not a slice.
+    pub fn edit<T: Number>(
+        &self,
+        offset: usize,
+        count: usize,
+        write: impl FnOnce(CellsMut<'_, T>),
+    ) -> Result<(), Error> {
         let mut slot = self.slot(offset, count.saturating_mul(size_of::<T>()))?;
-        write(slot.numbers_mut::<T>().ok_or_else(|| self.misaligned(offset, size_of::<T>()))?);
+        write(slot.cells_mut::<T>().ok_or_else(|| self.misaligned(offset, size_of::<T>()))?);
         Ok(())
     }
 

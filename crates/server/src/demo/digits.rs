@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nerite_client::{DataType, Region, RegisteredRegion, Request, http};
+use nerite_client::{CellsMut, DataType, Region, RegisteredRegion, Request, http};
 
 use super::DemoError;
 
@@ -57,8 +57,8 @@ pub(super) async fn classify(client: &http::Client, samples: &[Sample]) -> Resul
     let me = std::process::id();
     let images = Region::create(&format!("/nerite_demo_{me}_images"), samples.len() * PIXELS * 4)?;
     for (i, sample) in samples.iter().enumerate() {
-        images.edit(i * PIXELS * 4, PIXELS, |place: &mut [f32]| {
-            place.iter_mut().zip(sample.pixels).for_each(|(to, pixel)| *to = pixel.into());
+        images.edit(i * PIXELS * 4, PIXELS, |mut place: CellsMut<'_, f32>| {
+            place.fill_with(sample.pixels.into_iter().map(f32::from));
         })?;
     }
     let answers = Region::create(&format!("/nerite_demo_{me}_answers"), samples.len() * CLASSES * 4)?;
@@ -90,7 +90,7 @@ fn batch(
 
 /// For each sample the most probable digit, and its probability.
 fn guesses(answers: &Region, count: usize) -> Result<Vec<(u8, f32)>, DemoError> {
-    let probabilities = answers.view::<f32>(0, count * CLASSES)?;
+    let probabilities = answers.view::<f32>(0, count * CLASSES)?.to_vec();
     let best = |row: &[f32]| {
         let numbered = (0u8..).zip(row.iter().copied());
         numbered.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default()

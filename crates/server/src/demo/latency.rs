@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nerite_client::{DataType, Error, Region, RegisteredRegion, Request, Response, Tensor, grpc, http};
+use nerite_client::{CellsMut, DataType, Error, Region, RegisteredRegion, Request, Response, Tensor, grpc, http};
 
 use super::copies::copied_bytes;
 use super::show::{Progress, size, time};
@@ -139,7 +139,7 @@ impl Windows {
     async fn make(client: &http::Client, bytes: usize) -> Result<Windows, DemoError> {
         let me = std::process::id();
         let from = Region::create(&format!("/nerite_demo_{me}_from"), bytes)?;
-        from.edit(0, bytes / 4, |place: &mut [f32]| place.fill(1.0))?;
+        from.edit(0, bytes / 4, |mut place: CellsMut<'_, f32>| place.fill(1.0))?;
         let to = Region::create(&format!("/nerite_demo_{me}_to"), bytes)?;
         let from = from.register(client, &format!("demo_{me}_from")).await?;
         let to = to.register(client, &format!("demo_{me}_to")).await?;

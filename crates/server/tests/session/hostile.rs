@@ -71,7 +71,7 @@ async fn neighbour(house: &House) -> Session {
 async fn unhurt(session: &Session) {
     let request = Request::new("echo").input(Tensor::from_slice("IN", &[2], &[1i32, 2]).unwrap());
     let response = session.infer_leased(&request, &["OUT"]).await.unwrap();
-    assert_eq!(response.outputs[0].as_slice::<i32>().unwrap(), [1, 2]);
+    assert_eq!(response.outputs[0].to_vec::<i32>().unwrap(), [1, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -162,11 +162,9 @@ impl Compute for AddSub {
             let mut slot = job.output(name, DataType::Int32, &shape)?;
             let data = |job: &Job, name| job.input(name).unwrap().data.clone();
             let (left, right) = (data(job, "INPUT0"), data(job, "INPUT1"));
-            let numbers = slot.numbers_mut::<i32>().unwrap();
-            let terms = left.numbers::<i32>().unwrap().iter().zip(right.numbers::<i32>().unwrap());
-            for (number, (left, right)) in numbers.iter_mut().zip(terms) {
-                *number = left + sign * right;
-            }
+            let mut numbers = slot.cells_mut::<i32>().unwrap();
+            let (left, right) = (left.cells::<i32>().unwrap(), right.cells::<i32>().unwrap());
+            numbers.fill_with(left.iter().zip(right.iter()).map(|(left, right)| left + sign * right));
             job.put(name, DataType::Int32, shape, slot.filled());
         }
         Ok(())
@@ -286,7 +284,7 @@ impl Several {
         let place = reply.place("OUT", 4 * count).unwrap();
         let placed = place.is_some();
         let mut slot = place.unwrap_or_else(|| nerite_memory::Slot::heap(4 * count));
-        slot.numbers_mut::<i32>().unwrap().fill(number);
+        slot.cells_mut::<i32>().unwrap().fill(number);
         let (name, shape, data) = ("OUT".to_owned(), [count as i64].into_iter().collect(), slot.filled().into_buffer());
         let output = Output { name, datatype: DataType::Int32, shape, data, placed };
         Response { model: "several".into(), version: "1".into(), outputs: vec![output], ..Response::default() }

@@ -15,7 +15,7 @@ fn sums(lease: &Lease) -> Request {
 
 async fn filled(session: &Session) -> Lease {
     let lease = session.borrow(256).await.unwrap();
-    lease.edit(0, 16, |numbers: &mut [i32]| numbers.fill(5)).unwrap();
+    lease.edit(0, 16, |mut numbers: nerite_client::CellsMut<'_, i32>| numbers.fill(5)).unwrap();
     lease.write(64, &[2i32; 16]).unwrap();
     lease
 }
@@ -32,8 +32,8 @@ async fn sums_are_found_where_the_client_wanted_them() {
     for _ in 0..50 {
         let response = session.infer_prepared(&request).await.unwrap();
         assert!(response.outputs.iter().all(Output::is_placed));
-        assert_eq!(*lease.view::<i32>(128, 16).unwrap(), [7; 16]);
-        assert_eq!(*lease.view::<i32>(192, 16).unwrap(), [3; 16]);
+        assert_eq!(lease.view::<i32>(128, 16).unwrap().to_vec(), [7; 16]);
+        assert_eq!(lease.view::<i32>(192, 16).unwrap().to_vec(), [3; 16]);
         lease.write(128, &[0i32; 32]).unwrap();
     }
 }
@@ -47,12 +47,12 @@ async fn the_server_finds_places_for_outputs_of_unknown_size() {
         let request = Request::new(model).input_in_window("IN", DataType::Int32, &[40], lease.window(0, 160));
         let response = session.infer_leased(&request, &["OUT"]).await.unwrap();
         let output = response.output("OUT").unwrap();
-        assert_eq!(output.as_slice::<i32>().unwrap(), &*lease.view::<i32>(0, 40).unwrap(), "{model}");
+        assert_eq!(output.to_vec::<i32>().unwrap(), lease.view::<i32>(0, 40).unwrap().to_vec(), "{model}");
         // The view keeps the lease, although the response and the session's handle go.
         let kept = output.clone();
         drop(response);
         session.infer_leased(&request, &["OUT"]).await.unwrap();
-        assert_eq!(kept.as_slice::<i32>().unwrap()[..32], [[5; 16], [2; 16]].concat());
+        assert_eq!(kept.to_vec::<i32>().unwrap()[..32], [[5; 16], [2; 16]].concat());
     }
     // The input, the output that was kept, and one that came and went; a fourth if the last return was still on its way.
     assert!(session.in_use().await.unwrap().leases <= 4, "what was returned is lent again");
@@ -66,7 +66,7 @@ async fn small_tensors_may_travel_in_the_packet() {
         let numbers: Vec<i32> = (0..count).collect();
         let request = Request::new("echo").input(Tensor::from_slice("IN", &[i64::from(count)], &numbers).unwrap());
         let response = session.infer(&request).await.unwrap();
-        assert_eq!(response.output("OUT").unwrap().as_slice::<i32>().unwrap(), numbers);
+        assert_eq!(response.output("OUT").unwrap().to_vec::<i32>().unwrap(), numbers);
     }
     let request = Request::new("echo").input(Tensor::from_slice("IN", &[100_000], &vec![0i32; 100_000]).unwrap());
     let error = session.infer(&request).await.unwrap_err();
@@ -76,7 +76,7 @@ async fn small_tensors_may_travel_in_the_packet() {
     let error = session.infer(&request).await.unwrap_err();
     assert!(error.to_string().contains("ask for its outputs in leases"), "{error}");
     assert_eq!(
-        session.infer_leased(&request, &["OUT"]).await.unwrap().outputs[0].as_slice::<i32>().unwrap().len(),
+        session.infer_leased(&request, &["OUT"]).await.unwrap().outputs[0].to_vec::<i32>().unwrap().len(),
         100_000
     );
 }
@@ -97,7 +97,7 @@ async fn the_model_reads_what_the_client_wrote_after_it_asked() {
     lease.write(0, &[77i32; 16]).unwrap();
     house.held.answer();
     asking.await.unwrap().unwrap();
-    assert_eq!(*lease.view::<i32>(64, 16).unwrap(), [77; 16], "a canary that a hidden copy would have missed");
+    assert_eq!(lease.view::<i32>(64, 16).unwrap().to_vec(), [77; 16], "a canary that a hidden copy would have missed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,7 +111,7 @@ async fn many_callers_share_one_session() {
                 let number = at * 1000 + round;
                 let request = Request::new("echo").input(Tensor::from_slice("IN", &[3], &[number; 3]).unwrap());
                 let response = session.infer_leased(&request, &["OUT"]).await.unwrap();
-                assert_eq!(response.outputs[0].as_slice::<i32>().unwrap(), [number; 3]);
+                assert_eq!(response.outputs[0].to_vec::<i32>().unwrap(), [number; 3]);
             }
         })
     });

@@ -24,7 +24,7 @@ async fn a_region_of_one_session_is_nobody_elses() {
 
     let window = RegionRef { name: "mine".to_owned(), offset: 0, byte_size: 16 };
     let request = Request::new("echo").input_in_window("IN", DataType::Int32, &[4], window);
-    assert_eq!(mine.infer(&request).await.unwrap().outputs[0].as_slice::<i32>().unwrap(), [9; 4]);
+    assert_eq!(mine.infer(&request).await.unwrap().outputs[0].to_vec::<i32>().unwrap(), [9; 4]);
     assert_eq!(other.infer(&request).await.unwrap_err().code(), Some(Code::NotFound));
 
     other.unregister_system_region("").await.unwrap();
@@ -50,11 +50,11 @@ async fn a_sessions_region_shadows_the_shared_one_of_that_name() {
     house.api.register_system("r", &shared, 0, 4096).unwrap();
     let window = RegionRef { name: "r".to_owned(), offset: 0, byte_size: 16 };
     let request = Request::new("echo").input_in_window("IN", DataType::Int32, &[4], window);
-    assert_eq!(session.infer(&request).await.unwrap().outputs[0].as_slice::<i32>().unwrap(), [1; 4]);
+    assert_eq!(session.infer(&request).await.unwrap().outputs[0].to_vec::<i32>().unwrap(), [1; 4]);
     session.register_system_region("r", &own, 0, 4096).await.unwrap();
-    assert_eq!(session.infer(&request).await.unwrap().outputs[0].as_slice::<i32>().unwrap(), [2; 4]);
+    assert_eq!(session.infer(&request).await.unwrap().outputs[0].to_vec::<i32>().unwrap(), [2; 4]);
     session.unregister_system_region("").await.unwrap();
-    assert_eq!(session.infer(&request).await.unwrap().outputs[0].as_slice::<i32>().unwrap(), [1; 4]);
+    assert_eq!(session.infer(&request).await.unwrap().outputs[0].to_vec::<i32>().unwrap(), [1; 4]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,7 +91,7 @@ async fn a_lease_goes_back_when_all_of_it_is_dropped() {
     let (name, view) = (lease.name().to_owned(), lease.view::<u8>(0, 100).unwrap());
     drop(lease);
     assert_eq!(house.pools.counts().idle, 0, "the view holds it");
-    assert_eq!(*view, [1; 100]);
+    assert_eq!(view.to_vec(), [1; 100]);
     drop(view);
     tokio::task::block_in_place(|| House::until("the return", || house.pools.counts().idle == 1));
     let again = session.borrow(2 << 20).await.unwrap();
@@ -141,10 +141,10 @@ async fn a_server_that_stops_answers_what_is_in_flight() {
     assert!(!stopped.is_finished());
     house.held.answer();
     let response = waiting.await.unwrap().unwrap();
-    assert_eq!(response.outputs[0].as_slice::<i32>().unwrap(), [6]);
+    assert_eq!(response.outputs[0].to_vec::<i32>().unwrap(), [6]);
     stopped.await.unwrap();
     assert!(matches!(session.borrow(1).await, Err(nerite_client::Error::Broken { .. })));
-    assert_eq!(response.outputs[0].as_slice::<i32>().unwrap(), [6], "what the client has mapped, it keeps");
+    assert_eq!(response.outputs[0].to_vec::<i32>().unwrap(), [6], "what the client has mapped, it keeps");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -35,7 +35,7 @@ async fn one_request_finds_its_output_over_every_protocol() {
             let request = numbers(model, &given).output_leased("OUT", output);
             for response in by_all(&clients, &session, &request).await {
                 let response = response.unwrap();
-                assert_eq!(response.output("OUT").unwrap().as_slice::<i32>().unwrap(), given, "{model}");
+                assert_eq!(response.output("OUT").unwrap().to_vec::<i32>().unwrap(), given, "{model}");
             }
         }
     }
@@ -69,14 +69,14 @@ async fn an_output_that_is_kept_keeps_its_lease_and_others_are_lent_again() {
     let kept = http.infer(&request(7)).await.unwrap().outputs.remove(0);
     for number in 0..40 {
         for response in [http.infer(&request(number)).await, grpc.infer(&request(number)).await] {
-            assert_eq!(response.unwrap().outputs[0].as_slice::<i32>().unwrap(), vec![number; 5000]);
+            assert_eq!(response.unwrap().outputs[0].to_vec::<i32>().unwrap(), vec![number; 5000]);
         }
     }
-    assert_eq!(kept.as_slice::<i32>().unwrap(), vec![7; 5000]);
+    assert_eq!(kept.to_vec::<i32>().unwrap(), vec![7; 5000]);
     // Returns wait in groups of some for the next message.
     assert!(leases(&session).await <= 12, "{}", leases(&session).await);
     drop(session);
-    assert_eq!(kept.as_slice::<i32>().unwrap(), vec![7; 5000]);
+    assert_eq!(kept.to_vec::<i32>().unwrap(), vec![7; 5000]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -99,7 +99,7 @@ async fn what_nobody_waits_for_comes_back() {
         House::until("the lease", || house.pools.counts().leases == house.pools.counts().idle);
     }
     let response = http.infer(&numbers("echo", &[3]).output_leased("OUT", &session)).await.unwrap();
-    assert_eq!(response.outputs[0].as_slice::<i32>().unwrap(), [3], "the session goes on");
+    assert_eq!(response.outputs[0].to_vec::<i32>().unwrap(), [3], "the session goes on");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -149,14 +149,14 @@ async fn a_loan_is_a_lease_where_there_is_room_and_travels_elsewhere() {
     // The largest does not fit the 16 MiB of a session, nor a packet of it.
     for (with, count, shared) in [(Some(&session), 1000, true), (None, 1000, false), (Some(&session), 5 << 20, false)] {
         let mut loan = Loan::new(with, DataType::Int32, &[count]).await.unwrap();
-        loan.fill(|numbers: &mut [i32]| numbers.fill(count as i32)).unwrap();
+        loan.fill(|mut numbers: nerite_client::CellsMut<'_, i32>| numbers.fill(count as i32)).unwrap();
         assert_eq!(loan.is_shared(), shared);
         let request = Request::new("echo").input_loan("IN", &loan).output_leased("OUT", with);
         // The request keeps what its input lies in.
         drop(loan);
         for response in [clients.0.infer(&request).await, clients.1.infer(&request).await] {
             let response = response.unwrap();
-            let found = response.output("OUT").unwrap().as_slice::<i32>().unwrap();
+            let found = response.output("OUT").unwrap().to_vec::<i32>().unwrap();
             assert!(found.len() == count as usize && found.iter().all(|number| i64::from(*number) == count));
         }
     }
@@ -173,7 +173,7 @@ async fn streamed(session: &Session, request: &Request) -> Vec<Result<Vec<i32>, 
     loop {
         match responses.next().await {
             Ok(None) => return found,
-            Ok(Some(response)) => found.push(Ok(response.outputs[0].as_slice::<i32>().unwrap().to_vec())),
+            Ok(Some(response)) => found.push(Ok(response.outputs[0].to_vec::<i32>().unwrap().to_vec())),
             Err(error) => found.push(Err(error.to_string())),
         }
     }
@@ -201,7 +201,7 @@ async fn a_decoupled_model_answers_a_session_any_number_of_times() {
         session.infer_stream(&numbers("several", &[4; 100]).output_leased("OUT", &session)).await.unwrap();
     responses.next().await.unwrap().unwrap();
     drop(responses);
-    assert_eq!(session.infer(&numbers("echo", &[9])).await.unwrap().outputs[0].as_slice::<i32>().unwrap(), [9]);
+    assert_eq!(session.infer(&numbers("echo", &[9])).await.unwrap().outputs[0].to_vec::<i32>().unwrap(), [9]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -224,7 +224,7 @@ async fn each_response_of_a_grpc_stream_has_a_lease_of_its_own() {
     }
     let mut found: Vec<_> = kept
         .iter()
-        .filter_map(|(id, outputs)| Some((id.as_str(), outputs.first()?.as_slice::<i32>().unwrap().to_vec())))
+        .filter_map(|(id, outputs)| Some((id.as_str(), outputs.first()?.to_vec::<i32>().unwrap().to_vec())))
         .collect();
     found.sort();
     let expect = [("a", vec![2; 2]), ("a", vec![3; 3]), ("a", vec![2000; 2000]), ("b", vec![8; 100]), ("c", vec![9])];
@@ -243,7 +243,7 @@ async fn a_stream_that_is_dropped_returns_what_was_not_seen() {
     drop(stream);
     session.in_use().await.unwrap();
     House::until("the leases", || house.pools.counts().leases == house.pools.counts().idle + 1);
-    assert_eq!(kept.outputs[0].as_slice::<i32>().unwrap(), [1000; 1000]);
+    assert_eq!(kept.outputs[0].to_vec::<i32>().unwrap(), [1000; 1000]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -255,7 +255,7 @@ async fn requests_of_many_tasks_do_not_mix_their_leases() {
         let request = numbers("echo", &vec![number; 1000]).output_leased("OUT", &session);
         for _ in 0..30 {
             for response in [http.infer(&request).await, grpc.infer(&request).await, session.infer(&request).await] {
-                assert_eq!(response.unwrap().outputs[0].as_slice::<i32>().unwrap(), vec![number; 1000]);
+                assert_eq!(response.unwrap().outputs[0].to_vec::<i32>().unwrap(), vec![number; 1000]);
             }
         }
     };
@@ -285,7 +285,7 @@ async fn requests_given_up_at_any_moment_take_no_memory_that_is_in_use() {
                 kept.swap_remove(value as usize % 5);
             }
             for (value, output) in &kept {
-                assert_eq!(output.as_slice::<i32>().unwrap(), vec![*value; 700]);
+                assert_eq!(output.to_vec::<i32>().unwrap(), vec![*value; 700]);
             }
         }
         kept.len()
