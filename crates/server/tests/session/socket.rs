@@ -11,7 +11,7 @@ use nerite_session::{Listener, Location, Options, serve, serve_later};
 use crate::house::House;
 
 async fn until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     while !condition() {
         assert!(Instant::now() < deadline, "not within a minute: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
