@@ -110,6 +110,9 @@ impl Packing {
     }
 }
 
+/// A message that is being inflated on another thread.
+type Inflating = Pin<Box<dyn Future<Output = Result<Chain, Failure>> + Send>>;
+
 /// The messages of one call as they arrive.
 pub(crate) struct Messages {
     body: Incoming,
@@ -118,7 +121,7 @@ pub(crate) struct Messages {
     packing: Packing,
     lane: Lane,
     /// The message that is being inflated. Nothing is read meanwhile.
-    inflating: Option<Pin<Box<dyn Future<Output = Result<Chain, Failure>> + Send>>>,
+    inflating: Option<Inflating>,
 }
 
 impl Messages {

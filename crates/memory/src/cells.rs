@@ -44,16 +44,28 @@ impl<'m, T: Number> Cells<'m, T> {
 
     /// The number at `at`, read once; `None` past the end.
     pub fn get(&self, at: usize) -> Option<T> {
-        // SAFETY: `at` is checked against `len` before the pointer is used, and `new` promised the numbers up to there. The
-        // read is volatile, because a peer may write at this moment; every bit pattern is a Number.
-        (at < self.len).then(|| unsafe { self.first.add(at).read_volatile() })
+        (at < self.len).then(|| self.read(at))
     }
 
     /// The numbers in order, each read once.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + use<'m, T> {
         let cells = *self;
-        // SAFETY: the range ends at `len`, up to which `new` promised the numbers; volatile as in `get`.
-        (0..cells.len).map(move |at| unsafe { cells.first.add(at).read_volatile() })
+        (0..cells.len).map(move |at| cells.read(at))
+    }
+
+    /// The number at `at`, which the caller has compared with `len`.
+    fn read(&self, at: usize) -> T {
+        let number = self.place(at);
+        // SAFETY: `place` found it inside the memory that `new` promised; every bit pattern is a Number. The read is volatile,
+        // because a peer may write at this moment.
+        unsafe { number.read_volatile() }
+    }
+
+    /// The address of the number at `at`, or of the end.
+    fn place(&self, at: usize) -> NonNull<T> {
+        assert!(at <= self.len, "{at} of {}", self.len);
+        // SAFETY: `new` promised `len` numbers, and `at` is no more, by the assertion.
+        unsafe { self.first.add(at) }
     }
 
     /// A copy of all numbers.
@@ -108,8 +120,9 @@ impl<'m, T: Number> CellsMut<'m, T> {
     pub fn set(&mut self, at: usize, number: T) -> bool {
         let is_there = at < self.cells.len;
         if is_there {
+            let place = self.cells.place(at);
             // SAFETY: `at` is below `len`, up to which `new` promised writable numbers.
-            unsafe { self.cells.first.add(at).write_volatile(number) };
+            unsafe { place.write_volatile(number) };
         }
         is_there
     }
@@ -123,8 +136,9 @@ impl<'m, T: Number> CellsMut<'m, T> {
     pub fn fill_with(&mut self, numbers: impl IntoIterator<Item = T>) -> usize {
         let mut count = 0;
         for (at, number) in (0..self.cells.len).zip(numbers) {
+            let place = self.cells.place(at);
             // SAFETY: the range ends at `len`, up to which `new` promised writable numbers.
-            unsafe { self.cells.first.add(at).write(number) };
+            unsafe { place.write(number) };
             count += 1;
         }
         count
@@ -137,8 +151,7 @@ impl<'m, T: Number> CellsMut<'m, T> {
     pub fn copy_from(&mut self, at: usize, from: &[T]) {
         let fits = at.checked_add(from.len()).is_some_and(|end| end <= self.cells.len);
         assert!(fits, "{} numbers at {at} of {}", from.len(), self.cells.len);
-        // SAFETY: `at` is at most `len`, by the assertion.
-        let to = unsafe { self.cells.first.add(at) };
+        let to = self.cells.place(at);
         // SAFETY: as many numbers are writable there, by the assertion and `new`; `from` is a slice, so it is no memory of a peer.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
     }

@@ -93,22 +93,16 @@ fn may_open(uid: u32, access: Access, groups: impl FnOnce() -> Vec<u32>) -> bool
         return true;
     }
     if uid == access.uid {
-        return access.mode >> 6 & READ_WRITE == READ_WRITE;
+        return (access.mode >> 6) & READ_WRITE == READ_WRITE;
     }
-    let group = access.mode >> 3 & READ_WRITE == READ_WRITE;
+    let group = (access.mode >> 3) & READ_WRITE == READ_WRITE;
     let others = access.mode & READ_WRITE == READ_WRITE;
     // The lookup of groups may be slow. It is made only where the answer depends on it.
-    if group == others {
-        group
-    } else if groups().contains(&access.gid) {
-        group
-    } else {
-        others
-    }
+    if group == others || groups().contains(&access.gid) { group } else { others }
 }
 
 fn may_others(access: Access) -> bool {
-    let class = |shift: u32| access.mode >> shift & READ_WRITE == READ_WRITE;
+    let class = |shift: u32| (access.mode >> shift) & READ_WRITE == READ_WRITE;
     // A stranger may be of any group, and the owner: the narrowest class decides.
     class(6) && class(3) && class(0)
 }

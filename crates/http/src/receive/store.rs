@@ -26,11 +26,6 @@ impl Store {
         Ok(Store { slot, lead, filled: 0, declared })
     }
 
-    /// Bytes so far.
-    pub fn len(&self) -> usize {
-        self.filled
-    }
-
     /// Appends a piece.
     pub fn write(&mut self, piece: &[u8]) -> Result<(), Status> {
         let at = self.lead + self.filled;

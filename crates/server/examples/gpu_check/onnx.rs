@@ -1,5 +1,6 @@
 //! Does an ONNX model run on the GPU, on tensors where they lie?
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use nerite_client::{DataType, RegionRef, Request, Response, Tensor};
@@ -107,7 +108,7 @@ impl Lent {
         for (at, (name, expected)) in [("OUTPUT0", sum), ("OUTPUT1", difference)].into_iter().enumerate() {
             let begin = self.at + (2 + at) * STRIDE;
             let found = if outputs {
-                here.get(begin..begin + TENSOR_BYTES).unwrap_or_default()
+                Cow::Borrowed(here.get(begin..begin + TENSOR_BYTES).unwrap_or_default())
             } else {
                 answered.output(name).and_then(|output| output.bytes()).map_err(|error| error.to_string())?
             };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::{Uid, User, getgrouplist};
 
 /// So long an answer is used again. The directory of users may be another host's, and clients decide how often it is asked.
-const KEPT_FOR: Duration = Duration::from_secs(60);
+const KEPT_FOR: Duration = Duration::from_mins(1);
 /// Users whose answers are kept.
 const USERS_KEPT_MAX: usize = 1024;
 
