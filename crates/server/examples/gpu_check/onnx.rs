@@ -110,7 +110,7 @@ impl Lent {
             let found = if outputs {
                 Cow::Borrowed(here.get(begin..begin + TENSOR_BYTES).unwrap_or_default())
             } else {
-                answered.output(name).and_then(|output| output.bytes()).map_err(|error| error.to_string())?
+                answered.output(name).and_then(nerite_client::Output::bytes).map_err(|error| error.to_string())?
             };
             expect(found == bytes(&expected), || format!("{name} is wrong"))?;
         }
