@@ -21,7 +21,7 @@ impl Compute for Act {
 
 fn pool(instances: usize, act: fn(&Job) -> Result<(), Status>) -> Pool {
     let all = (0..instances).map(|_| Box::new(InOrder(Act(act))) as Box<dyn Instance>).collect();
-    Pool::new("test", all, Box::new(nerite_schedule::Fifo::new(instances)), Arc::new(NoMeter))
+    Pool::new("test", all, CostBound::InputSizes, Box::new(nerite_schedule::Fifo::new(instances)), Arc::new(NoMeter))
 }
 
 fn job(id: usize, answers: &mpsc::Sender<Response>) -> (Job, Cancel) {
@@ -135,7 +135,8 @@ fn what_is_not_ready_in_time_is_waited_for_by_a_worker_and_answered_once() {
     for ready in [false, true] {
         let finished = Arc::default();
         let instance = Box::new(Elsewhere { ready, begun: None, finished: Arc::clone(&finished) }) as Box<dyn Instance>;
-        let pool = Pool::new("test", vec![instance], Box::new(nerite_schedule::Fifo::new(1)), Arc::new(NoMeter));
+        let scheduler = Box::new(nerite_schedule::Fifo::new(1));
+        let pool = Pool::new("test", vec![instance], CostBound::Patience, scheduler, Arc::new(NoMeter));
         let (to, answers) = mpsc::channel();
         for id in 0..20 {
             assert!(pool.submit(job(id, &to).0).is_ok());
