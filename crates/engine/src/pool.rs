@@ -27,6 +27,8 @@ pub struct Pool(Arc<Shared>);
 
 struct Shared {
     name: String,
+    /// The same for the watchdog.
+    watched: nerite_watchdog::Name,
     state: Mutex<State>,
     wake: Condvar,
     meter: Arc<dyn Meter>,
@@ -85,6 +87,7 @@ impl Pool {
         };
         Pool(Arc::new(Shared {
             name: name.to_owned(),
+            watched: nerite_watchdog::Name::new(name),
             state: Mutex::new(state),
             wake: Condvar::new(),
             meter,
@@ -283,6 +286,7 @@ impl Shared {
 
     /// Runs, and then some of what came meanwhile: nobody was woken for it.
     fn run_in_a_row(self: &Arc<Self>, run: Run) {
+        nerite_watchdog::running(&self.watched);
         let mut next = run;
         for turn in 1.. {
             let (at, instance) = match self.begin(next) {
