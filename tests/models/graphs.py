@@ -129,3 +129,38 @@ def wrong_rank() -> onnx.ModelProto:
         [value("OUTPUT0", "FP32", ["a", "b"])],
         check=False,
     )
+
+
+def counted_loop() -> onnx.ModelProto:
+    """Adds one to INPUT0 as many times as TRIPS says: the client chooses how long that takes."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Add", ["had", "one"], ["has"])],
+        "body",
+        [value("round", "INT64", []), value("go", "BOOL", []), value("had", "FP32", ["n"])],
+        [value("go_on", "BOOL", []), value("has", "FP32", ["n"])],
+    )
+    weights = {"axis": np.array([0], np.int64), "always": np.array(True), "one": np.array([1], np.float32)}
+    return finish(
+        "counted_loop",
+        [
+            helper.make_node("Squeeze", ["TRIPS", "axis"], ["trips"]),
+            helper.make_node("Loop", ["trips", "always", "INPUT0"], ["OUTPUT0"], body=body),
+        ],
+        [value("TRIPS", "INT64", [1]), value("INPUT0", "FP32", ["n"])],
+        [value("OUTPUT0", "FP32", ["n"])],
+        weights,
+    )
+
+
+def product_sum() -> onnx.ModelProto:
+    """The sum of a matrix product of which both sides, and all three sizes, are the client's."""
+    return finish(
+        "product_sum",
+        [
+            helper.make_node("MatMul", ["LEFT", "RIGHT"], ["product"]),
+            helper.make_node("ReduceSum", ["product", "axes"], ["OUTPUT0"], keepdims=1),
+        ],
+        [value("LEFT", "FP32", ["m", "k"]), value("RIGHT", "FP32", ["k", "n"])],
+        [value("OUTPUT0", "FP32", [1, 1])],
+        {"axes": np.array([0, 1], np.int64)},
+    )

@@ -1,6 +1,9 @@
 //! Who may call what?
 
+use std::sync::LazyLock;
+
 use nerite_request::Status;
+use nerite_watchdog::{Name, doing};
 
 /// The groups of calls that can be put behind a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +46,14 @@ impl Category {
             Category::Statistics => "statistics",
             Category::Trace => "trace",
             Category::Logging => "logging",
+        }
+    }
+
+    /// Tells the watchdog that this thread answers such a call from now on.
+    pub fn begins(self) {
+        static NAMES: LazyLock<[Name; 9]> = LazyLock::new(|| Category::ALL.map(|category| Name::new(category.name())));
+        if let Some(name) = NAMES.get(self as usize) {
+            doing(name);
         }
     }
 }
@@ -114,6 +125,11 @@ mod tests {
         };
         let outcome = check(&[rule], Protocol::Http, category, |name| given.filter(|_| name == "infer-key"));
         assert_eq!(outcome.is_ok(), passes, "{given:?} {category:?}");
+    }
+
+    #[test]
+    fn categories_are_numbered_in_the_order_of_the_list() {
+        assert!(Category::ALL.iter().enumerate().all(|(at, category)| *category as usize == at));
     }
 
     #[test]

@@ -106,6 +106,7 @@ impl Api {
         category: Category,
         header: impl Fn(&str) -> Option<&'h [u8]>,
     ) -> Result<(), Status> {
+        category.begins();
         if self.0.options.restrictions.is_empty() {
             return Ok(());
         }

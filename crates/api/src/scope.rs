@@ -53,6 +53,7 @@ impl Api {
         category: Category,
         header: impl Fn(&str) -> Option<&'h [u8]>,
     ) -> Result<(), Status> {
+        category.begins();
         access::check_any(&self.0.options.restrictions, category, header)
     }
 

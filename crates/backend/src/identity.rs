@@ -11,7 +11,7 @@ use nerite_config::ModelConfig;
 use nerite_memory::Reason;
 use nerite_request::Status;
 
-use crate::{Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, Runtime, Times};
+use crate::{Compute, CostBound, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, Runtime, Times};
 
 /// The runtime called `identity`.
 pub struct Identity;
@@ -52,6 +52,11 @@ struct IdentityModel {
 }
 
 impl Model for IdentityModel {
+    /// It copies its inputs. Who wants a delay waits on a worker.
+    fn cost_bound(&self) -> CostBound {
+        if self.delay_ms == 0 { CostBound::InputSizes } else { CostBound::Unknown }
+    }
+
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let factor = if self.multiplier == 0 { 1 } else { self.multiplier.saturating_mul(spec.index as u64).max(1) };
         let delay = Duration::from_millis(self.delay_ms.saturating_mul(factor));

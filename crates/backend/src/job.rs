@@ -119,6 +119,12 @@ impl Job {
         self.request.reply.place(name, size)
     }
 
+    /// Whether all memory that it names is the host's: its inputs, and the places that its client chose for outputs.
+    pub fn is_on_host(&self) -> bool {
+        self.request.inputs.iter().all(|input| input.data.place().is_host())
+            && self.request.wanted.iter().filter_map(|wanted| wanted.slot.as_ref()).all(|slot| slot.place().is_host())
+    }
+
     /// Adds a parameter to the response that is being made.
     pub fn say(&mut self, parameters: Parameters) {
         self.said = parameters;

@@ -28,4 +28,4 @@ pub use job::{Job, OutputPlace};
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
 pub use reach::Reach;
 pub use rows::{Execute, Joined, Work};
-pub use runtime::{Batch, Instance, InstanceSpec, LoadContext, Model, Runtime};
+pub use runtime::{Batch, CostBound, Instance, InstanceSpec, LoadContext, Model, Runtime};

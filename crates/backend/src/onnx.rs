@@ -1,9 +1,12 @@
 //! What do the runtimes for ONNX models have in common?
 //!
-//! Where the model file is, what its graph takes and gives, how the two complete and check a configuration, and which
-//! shape an output will have before it is computed.
+//! Where the model file is, what its graph takes and gives, how the two complete and check a configuration, which shape an
+//! output will have before it is computed, which inputs must not change while it runs, and whether their shapes tell how long
+//! that takes.
 
+mod cost;
 mod exposed;
+mod nodes;
 mod ports;
 
 use std::path::PathBuf;
@@ -15,7 +18,9 @@ use nerite_tensor::Tensor;
 
 use crate::LoadContext;
 
-pub use exposed::{Exposed, Node, Nodes};
+pub use cost::cost_bound;
+pub use exposed::Exposed;
+pub use nodes::{Node, Nodes};
 pub use ports::{Dim, Port, Ports};
 
 /// The backend's name in `config.pbtxt`.

@@ -57,8 +57,26 @@ pub struct LoadContext {
     pub instances: usize,
 }
 
+/// What bounds the time that one run keeps the thread that calls [`Instance::begin`]. Said once, when the model is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CostBound {
+    /// The shapes and bytes of the inputs, and which outputs are wanted. Whatever values a client sends, a run takes about as long
+    /// as an earlier one of the same sizes.
+    InputSizes,
+    /// The patience: the work is done by somebody else, and who does not wait for its end leaves it to another thread.
+    Patience,
+    /// Nothing that is known before the run.
+    #[default]
+    Unknown,
+}
+
 /// One version of a model, ready to be run.
 pub trait Model: Send + Sync {
+    /// What bounds a run. Where nothing does, runs never keep a front end's thread.
+    fn cost_bound(&self) -> CostBound {
+        CostBound::Unknown
+    }
+
     /// Makes one instance. Instances of one model run concurrently, each on one thread at a time.
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status>;
 

@@ -13,6 +13,7 @@ mod inert;
 mod limits;
 mod load;
 mod pool;
+mod quickness;
 mod runtimes;
 mod served;
 mod stats;

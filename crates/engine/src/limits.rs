@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
-/// A model whose runs take less than this on the average runs on the thread that brought the request, in ns.
+/// A request whose like take less than this on the average runs on the thread that brought it, in ns.
 pub const QUICK_NS_MAX: u64 = 150_000;
-/// Runs to be seen before a model is called quick.
+/// Runs of requests of a size to be seen before that size is called quick.
 pub const QUICK_RUNS_MIN: u64 = 3;
+/// A run that takes so long is slow, in ns: half of what one client may delay another. Less would blame models for a machine that is
+/// busy with something else.
+pub const SLOW_NS: u64 = 50_000_000;
+/// Classes of sizes that are remembered of a model. One word each.
+pub const SIZE_CLASSES: usize = 256;
 /// Requests with more input bytes than this never run on the thread that brought them.
 pub const QUICK_BYTES_MAX: usize = 1 << 20;
 /// How long such a thread waits for an instance whose work is done elsewhere, in another process say; then a worker waits.

@@ -42,6 +42,7 @@ impl Loader {
             labels,
             load_ns: now_ns().saturating_sub(start),
             instances,
+            bound: model.cost_bound(),
             // A directory that a load request brought lives as long as the model is served from it.
             directory: source.directory.clone(),
         }))

@@ -1,36 +1,38 @@
 //! On which thread does a job run?
 //!
 //! ```text
-//!   submit ──► the scheduler says run, the model is known to be quick ──► here, on the caller's thread
-//!      │                                                                    └─ then what the scheduler says next
+//!   submit ──► the scheduler says run, requests of this size are quick ──► here, on the caller's thread
+//!      │                                                                     └─ then what the scheduler says next
 //!      └─────► the scheduler says run, or wait ──► a worker (made when first needed, at most one per instance)
 //! ```
 //! Who runs, when and on which instance is the scheduler's decision; threads, the lock and the clock are ours. On a busy or
-//! small machine the number of wake-ups decides the latency of small requests, so the quick path makes none. Whether a model
-//! is quick is measured, not configured.
+//! small machine the number of wake-ups decides the latency of small requests, so the quick path makes none. Whether a request
+//! is quick is what [`Quickness`] knows from the model's own statement and from runs that were measured; nobody configures it.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nerite_backend::{Batch, Instance, Job, Meter, now_ns};
+use nerite_backend::{Batch, CostBound, Instance, Job, Meter, now_ns};
 use nerite_request::{Code, Status};
 use nerite_schedule::{Arrival, InstanceId, Refusal, Scheduler, Step, Ticket};
 
-use crate::limits::{QUICK_BYTES_MAX, QUICK_NS_MAX, QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW, QUICK_RUNS_MIN};
+use crate::limits::{QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW};
+use crate::quickness::{Quickness, Size};
 
 /// The instances of one model version and the jobs that wait for them.
 pub struct Pool(Arc<Shared>);
 
 struct Shared {
     name: String,
+    /// The same for the watchdog.
+    watched: nerite_watchdog::Name,
     state: Mutex<State>,
     wake: Condvar,
     meter: Arc<dyn Meter>,
-    pace: Pace,
+    quickness: Quickness,
     threads: Mutex<Vec<JoinHandle<()>>>,
     workers_max: usize,
 }
@@ -39,7 +41,7 @@ struct State {
     scheduler: Box<dyn Scheduler + Send>,
     last: Ticket,
     /// Jobs by ticket, until the scheduler lets them run.
-    waiting: HashMap<Ticket, Job>,
+    waiting: HashMap<Ticket, (Job, Option<Size>)>,
     /// `None` while an instance runs.
     instances: Vec<Option<Box<dyn Instance>>>,
     /// Decided, and waiting for a worker.
@@ -56,15 +58,18 @@ struct Run {
     at: InstanceId,
     instance: Box<dyn Instance>,
     jobs: Vec<Job>,
+    /// How large the job is, if it is one alone. Several together always run on a worker.
+    size: Option<Size>,
     /// When the jobs were begun, if they were: the instance has them, and is waited for.
     begun: Option<u64>,
 }
 
 impl Pool {
-    /// A pool over these instances, ordered by this scheduler; `name` names its threads.
+    /// A pool over these instances, whose runs this bounds, ordered by this scheduler; `name` names its threads.
     pub fn new(
         name: &str,
         instances: Vec<Box<dyn Instance>>,
+        bound: CostBound,
         scheduler: Box<dyn Scheduler + Send>,
         meter: Arc<dyn Meter>,
     ) -> Pool {
@@ -82,10 +87,11 @@ impl Pool {
         };
         Pool(Arc::new(Shared {
             name: name.to_owned(),
+            watched: nerite_watchdog::Name::new(name),
             state: Mutex::new(state),
             wake: Condvar::new(),
             meter,
-            pace: Pace::default(),
+            quickness: Quickness::new(bound),
             threads: Mutex::default(),
             workers_max,
         }))
@@ -97,7 +103,8 @@ impl Pool {
     #[allow(clippy::result_large_err)]
     pub fn submit(&self, job: Job) -> Result<(), (Job, Refusal)> {
         let shared = &self.0;
-        let quick = shared.pace.is_quick(&job);
+        let size = shared.quickness.size(&job);
+        let quick = shared.quickness.is_quick(size);
         let mut state = shared.lock();
         let ticket = Ticket(state.last.0 + 1);
         let arrival = Arrival { ticket, rows: job.rows().max(1) };
@@ -106,7 +113,7 @@ impl Pool {
             Err(refusal) => return Err((job, refusal)),
         };
         state.last = ticket;
-        state.waiting.insert(ticket, job);
+        state.waiting.insert(ticket, (job, size));
         match state.take(step) {
             Some(run) if quick => {
                 drop(state);
@@ -167,10 +174,14 @@ impl State {
             }
         };
         let tickets = std::iter::once(batch.oldest).chain(batch.others);
-        let jobs = tickets.filter_map(|ticket| self.waiting.remove(&ticket)).collect();
+        let (mut jobs, mut size) = (Vec::with_capacity(1), None);
+        for (job, own) in tickets.filter_map(|ticket| self.waiting.remove(&ticket)) {
+            size = own.filter(|_| jobs.is_empty());
+            jobs.push(job);
+        }
         let instance = self.instances.get_mut(batch.instance.0).and_then(Option::take);
         let instance = instance.expect("the scheduler names instances that it was told are idle");
-        Some(Run { at: batch.instance, instance, jobs, begun: None })
+        Some(Run { at: batch.instance, instance, jobs, size, begun: None })
     }
 
     /// Takes an instance back and asks what comes next on it.
@@ -275,6 +286,7 @@ impl Shared {
 
     /// Runs, and then some of what came meanwhile: nobody was woken for it.
     fn run_in_a_row(self: &Arc<Self>, run: Run) {
+        nerite_watchdog::running(&self.watched);
         let mut next = run;
         for turn in 1.. {
             let (at, instance) = match self.begin(next) {
@@ -292,7 +304,7 @@ impl Shared {
                 }
                 return;
             };
-            if turn < QUICK_RUNS_IN_A_ROW && more.jobs.iter().all(|job| self.pace.is_quick(job)) {
+            if turn < QUICK_RUNS_IN_A_ROW && self.quickness.is_quick(more.size) {
                 next = more;
                 continue;
             }
@@ -311,14 +323,14 @@ impl Shared {
 
     /// On a worker: from beginning to end, or from where another thread left it.
     fn run(&self, run: Run) -> (InstanceId, Box<dyn Instance>) {
-        let Run { at, mut instance, jobs, begun } = run;
+        let Run { at, mut instance, jobs, size, begun } = run;
         let batch = self.batch(jobs);
         if begun.is_none() && batch.jobs.is_empty() {
             return (at, instance);
         }
         let start = begun.unwrap_or_else(now_ns);
         self.catching(|| if begun.is_some() { instance.finish() } else { instance.run(batch) });
-        self.pace.note(now_ns().saturating_sub(start));
+        self.note(size, now_ns().saturating_sub(start));
         (at, instance)
     }
 
@@ -326,17 +338,28 @@ impl Shared {
     // The run comes back on a path that is taken seldom; a box would cost every request an allocation.
     #[allow(clippy::result_large_err)]
     fn begin(&self, run: Run) -> Result<(InstanceId, Box<dyn Instance>), Run> {
-        let Run { at, mut instance, jobs, .. } = run;
+        let Run { at, mut instance, jobs, size, .. } = run;
         let batch = self.batch(jobs);
         if batch.jobs.is_empty() {
             return Ok((at, instance));
         }
         let start = now_ns();
         if self.catching(|| instance.begin(batch, QUICK_PATIENCE)).unwrap_or(true) {
-            self.pace.note(now_ns().saturating_sub(start));
+            self.note(size, now_ns().saturating_sub(start));
             return Ok((at, instance));
         }
-        Err(Run { at, instance, jobs: Vec::new(), begun: Some(start) })
+        Err(Run { at, instance, jobs: Vec::new(), size, begun: Some(start) })
+    }
+
+    fn note(&self, size: Option<Size>, ns: u64) {
+        if let Some(slow) = self.quickness.note(size, ns) {
+            log::info!(
+                "model '{}': a run took {} ms; requests with {} input bytes or more run on workers from now on",
+                self.name,
+                ns / 1_000_000,
+                slow.bytes_min
+            );
+        }
     }
 
     fn batch(&self, jobs: Vec<Job>) -> Batch {
@@ -356,29 +379,6 @@ impl Shared {
 
 fn now_us() -> u64 {
     now_ns() / 1000
-}
-
-/// How long runs take: a running mean that forgets.
-#[derive(Debug, Default)]
-struct Pace {
-    mean_ns: AtomicU64,
-    runs: AtomicU64,
-}
-
-impl Pace {
-    fn is_quick(&self, job: &Job) -> bool {
-        self.runs.load(Ordering::Relaxed) >= QUICK_RUNS_MIN
-            && self.mean_ns.load(Ordering::Relaxed) <= QUICK_NS_MAX
-            && job.inputs().iter().map(|input| input.data.len()).sum::<usize>() <= QUICK_BYTES_MAX
-    }
-
-    fn note(&self, ns: u64) {
-        let runs = self.runs.fetch_add(1, Ordering::Relaxed);
-        // Two threads may lose one of their samples to each other; a mean does not mind.
-        let mean = self.mean_ns.load(Ordering::Relaxed);
-        let next = if runs == 0 { ns } else { mean - mean / 8 + ns / 8 };
-        self.mean_ns.store(next, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]

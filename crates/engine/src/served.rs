@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_backend::{Job, now_ns};
+use nerite_backend::{CostBound, Job, now_ns};
 use nerite_config::{ModelConfig, TensorSpec};
 use nerite_repository::{Labels, ModelDir};
 use nerite_request::report::StatisticsReport;
@@ -35,15 +35,16 @@ pub(crate) struct Parts {
     pub labels: Arc<Labels>,
     pub load_ns: u64,
     pub instances: Vec<Box<dyn nerite_backend::Instance>>,
+    pub bound: CostBound,
     pub directory: ModelDir,
 }
 
 impl Served {
     pub(crate) fn new(parts: Parts) -> Served {
-        let Parts { name, version, config, labels, load_ns, instances, directory } = parts;
+        let Parts { name, version, config, labels, load_ns, instances, bound, directory } = parts;
         let stats = Arc::new(Stats::new(&name, version, load_ns));
         let scheduler = Box::new(Fifo::new(instances.len()));
-        let pool = Pool::new(&format!("{name}_{version}"), instances, scheduler, Arc::clone(&stats) as _);
+        let pool = Pool::new(&format!("{name}_{version}"), instances, bound, scheduler, Arc::clone(&stats) as _);
         let version_text = version.to_string().into();
         let (inputs, outputs) = (config.inputs(), config.outputs());
         Served {

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, Waker};
 
+use nerite_watchdog::{FrontEnd, watched};
+
 /// Polls each new call once where it is, in its connection's task, and gives it a task of its own only if it has to wait.
 ///
 /// Most calls arrive in one piece and are answered at once. They then cost no task, no queue and no wake-up of another
@@ -18,7 +20,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for FirstPo
         let mut context = Context::from_waker(Waker::noop());
         match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut context))) {
             Ok(Poll::Ready(())) => {}
-            Ok(Poll::Pending) => drop(tokio::spawn(call)),
+            Ok(Poll::Pending) => drop(tokio::spawn(watched(FrontEnd::Grpc, call))),
             // Dropping the call resets its stream; the connection's other calls go on.
             Err(_) => log::error!("a gRPC call panicked; its connection goes on"),
         }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nerite_api::Api;
 use nerite_listen::{ACCEPT_PAUSE, Listener, Stream};
 use nerite_request::Peer;
+use nerite_watchdog::{FrontEnd, watched};
 use tokio::sync::watch;
 
 use local::Local;
@@ -93,7 +94,7 @@ pub fn serve(api: Api, options: Options, listeners: Vec<Listener>) -> Handle {
     let calls = Arc::new(AtomicUsize::new(0));
     let front = Arc::new(Front { api, options, calls: Arc::clone(&calls), stop: stopped });
     for listener in listeners {
-        tokio::spawn(accept(listener, Arc::clone(&front), opened.clone()));
+        tokio::spawn(watched(FrontEnd::Grpc, accept(listener, Arc::clone(&front), opened.clone())));
     }
     Handle { stop, open, calls }
 }
@@ -118,8 +119,14 @@ async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>
 
 fn begin(stream: Stream, front: Arc<Front>, open: watch::Receiver<()>) {
     match (stream, front.options.tls.clone()) {
-        (Stream::Tcp(stream), None) => drop(tokio::spawn(connection::serve(stream, front, open))),
-        (Stream::Tcp(stream), Some(tls)) => drop(tokio::spawn(connection::serve_secured(stream, tls, front, open))),
-        (Stream::Unix(stream), _) => drop(tokio::spawn(connection::serve(Local::new(stream), front, open))),
+        (Stream::Tcp(stream), None) => {
+            tokio::spawn(watched(FrontEnd::Grpc, connection::serve(stream, front, open)));
+        }
+        (Stream::Tcp(stream), Some(tls)) => {
+            tokio::spawn(watched(FrontEnd::Grpc, connection::serve_secured(stream, tls, front, open)));
+        }
+        (Stream::Unix(stream), _) => {
+            tokio::spawn(watched(FrontEnd::Grpc, connection::serve(Local::new(stream), front, open)));
+        }
     }
 }

@@ -20,6 +20,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
+use nerite_api::Category;
 use nerite_request::{Cancel, Response, Status};
 use nerite_wire::proto::{Chain, Chunks, InferMessage, StreamNews, encode_stream};
 
@@ -145,6 +146,7 @@ impl StreamBody {
 
     /// Starts one request. A refusal takes the turn of the request's response; only what is no request at all is an `Err`.
     fn begin(&mut self, chain: Chain) -> Result<(), Failure> {
+        Category::Inference.begins();
         let message = InferMessage::read(&chain)?;
         drop(chain);
         let api = &self.front.api;

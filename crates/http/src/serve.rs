@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use nerite_api::Api;
 use nerite_listen::{ACCEPT_PAUSE, Listener, Stream, Wary};
 use nerite_request::Peer;
+use nerite_watchdog::{FrontEnd, watched};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 
@@ -65,7 +66,7 @@ pub fn serve(api: Api, listeners: Vec<Listener>) -> Handle {
 pub(crate) fn serve_by(answers: &Arc<impl Answers>, listeners: Vec<Listener>) -> Handle {
     let house = Arc::new(House::default());
     for listener in listeners {
-        tokio::spawn(accept(listener, Arc::clone(answers), Open::new(&house, 0)));
+        tokio::spawn(watched(FrontEnd::Http, accept(listener, Arc::clone(answers), Open::new(&house, 0))));
     }
     Handle(house)
 }
@@ -132,8 +133,12 @@ async fn accept(listener: Listener, answers: Arc<impl Answers>, open: Open) {
             Ok(connection) => {
                 let (answers, share) = (answers.for_peer(connection.peer), Open::new(&open.house, 1));
                 match connection.stream {
-                    Stream::Tcp(stream) => drop(tokio::spawn(converse(stream, answers, share))),
-                    Stream::Unix(stream) => drop(tokio::spawn(converse(stream, answers, share))),
+                    Stream::Tcp(stream) => {
+                        drop(tokio::spawn(watched(FrontEnd::Http, converse(stream, answers, share))))
+                    }
+                    Stream::Unix(stream) => {
+                        drop(tokio::spawn(watched(FrontEnd::Http, converse(stream, answers, share))))
+                    }
                 }
             }
             Err(error) => {

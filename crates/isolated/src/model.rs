@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_backend::{Instance, InstanceSpec, Model};
+use nerite_backend::{CostBound, Instance, InstanceSpec, Model};
 use nerite_process::{Blocks, Child, Keeper, Live, Patience, ProcessInstance, Seed, Silence, status_of};
 use nerite_request::Status;
 use nerite_shm::Pools;
@@ -46,6 +46,11 @@ pub(crate) struct IsolatedModel {
 }
 
 impl Model for IsolatedModel {
+    /// Its process does the work.
+    fn cost_bound(&self) -> CostBound {
+        CostBound::Patience
+    }
+
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let instance = json!({ "name": spec.name, "index": spec.index });
         let command = json!({ "do": "initialize", "context": self.context, "instance": instance }).to_string();

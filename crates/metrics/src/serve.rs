@@ -9,6 +9,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nerite_api::Api;
 use nerite_listen::{ACCEPT_PAUSE, Listener, Stream};
+use nerite_watchdog::{FrontEnd, watched};
 use nerite_wire::prometheus::write_metrics;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
@@ -35,7 +36,7 @@ impl Handle {
 /// Serves what comes in at `listener`. To be called inside an async runtime with I/O and time.
 pub fn serve(api: Api, listener: Listener) -> Handle {
     let stop = Arc::new(watch::Sender::new(false));
-    tokio::spawn(accept(api, listener, stop.subscribe()));
+    tokio::spawn(watched(FrontEnd::Metrics, accept(api, listener, stop.subscribe())));
     Handle { stop }
 }
 
@@ -51,8 +52,12 @@ async fn accept(api: Api, listener: Listener, stop: watch::Receiver<bool>) {
             Ok(connection) => {
                 let api = api.for_peer(connection.peer);
                 match connection.stream {
-                    Stream::Tcp(stream) => drop(tokio::spawn(converse(api, stream, stop.clone()))),
-                    Stream::Unix(stream) => drop(tokio::spawn(converse(api, stream, stop.clone()))),
+                    Stream::Tcp(stream) => {
+                        drop(tokio::spawn(watched(FrontEnd::Metrics, converse(api, stream, stop.clone()))))
+                    }
+                    Stream::Unix(stream) => {
+                        drop(tokio::spawn(watched(FrontEnd::Metrics, converse(api, stream, stop.clone()))))
+                    }
                 }
             }
             Err(error) => {

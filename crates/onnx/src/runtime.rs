@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use nerite_backend::onnx::{self, BACKEND, Exposed, Nodes, Ports};
-use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
+use nerite_backend::{CostBound, Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
 use nerite_config::ModelConfig;
 use nerite_request::Status;
 use rten::{LoadError, LoadErrorKind, ModelOptions};
@@ -56,9 +56,10 @@ impl Runtime for Embedded {
         let model = load_graph(context, &path, mended.as_deref())?;
         let threads = onnx::threads(context)?;
         let nodes = Nodes::read(&path).map_err(|e| unreadable(context, &path, &e.to_string()))?;
+        let cost_bound = onnx::cost_bound(&nodes, &ports);
         let exposed = Exposed::of(&nodes.graph);
         let loaded = Arc::new(Loaded { model, ports, exposed, reach, lost: AtomicU32::new(0) });
-        Ok(Arc::new(EmbeddedModel { loaded, threads, batching: context.config.batches() }))
+        Ok(Arc::new(EmbeddedModel { loaded, threads, batching: context.config.batches(), cost_bound }))
     }
 }
 
@@ -66,9 +67,14 @@ struct EmbeddedModel {
     loaded: Arc<Loaded>,
     threads: usize,
     batching: bool,
+    cost_bound: CostBound,
 }
 
 impl Model for EmbeddedModel {
+    fn cost_bound(&self) -> CostBound {
+        self.cost_bound
+    }
+
     fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let instance = EmbeddedInstance::new(&self.loaded, self.threads);
         Ok(Box::new(Joined::new(instance, self.batching)))

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nerite_backend::onnx::{self, BACKEND, Nodes, Ports};
-use nerite_backend::{Instance, InstanceSpec, Joined, LoadContext, Model, Reach, Runtime};
+use nerite_backend::{CostBound, Instance, InstanceSpec, Joined, LoadContext, Model, Reach, Runtime};
 use nerite_config::ModelConfig;
 use nerite_guard::{Errno, install_traps};
 use nerite_request::Status;
@@ -136,8 +136,11 @@ impl Runtime for OnnxRuntime {
                 context.model
             );
         }
+        // A run on a device waits for whatever else that device has to do.
+        let on_host = specs.iter().all(|spec| spec.device.is_none());
         Ok(Arc::new(OrtModel {
             traits,
+            cost_bound: if on_host { onnx::cost_bound(&nodes, &ports) } else { CostBound::Unknown },
             ports: Arc::new(ports),
             path,
             options,
@@ -154,12 +157,17 @@ struct OrtModel {
     context: LoadContext,
     ports: Arc<Ports>,
     traits: Arc<Traits>,
+    cost_bound: CostBound,
     fenced: bool,
     /// The session that the load made to look at the graph, and its device: the first instance's.
     first: Mutex<Option<(Option<u32>, Opened)>>,
 }
 
 impl Model for OrtModel {
+    fn cost_bound(&self) -> CostBound {
+        self.cost_bound
+    }
+
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = match first.take_if(|(device, _)| *device == spec.device) {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nerite_backend::{Instance, InstanceSpec, LoadContext, Model};
+use nerite_backend::{CostBound, Instance, InstanceSpec, LoadContext, Model};
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{ModelConfig, to_json};
 use nerite_process::{Blocks, Keeper, Live, ProcessInstance, Seed, Silence};
@@ -33,6 +33,11 @@ struct PythonSeed {
 }
 
 impl Model for PythonModel {
+    /// Its process does the work.
+    fn cost_bound(&self) -> CostBound {
+        CostBound::Patience
+    }
+
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let context = &self.context;
         let model = told(context, &spec.name);

@@ -81,6 +81,9 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
         .enable_all()
         .build()
         .map_err(|error| StartError(format!("no threads for the front ends: {error}")))?;
+    if let Err(error) = nerite_watchdog::start() {
+        log::warn!("no thread to watch the front ends: {error}; what keeps them is told when it has ended");
+    }
     let clean = runtime.block_on(async {
         let signals = stop::Signals::listen()?;
         let fronts = listen::start(&api, &settings)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nerite_api::{Api, check_operator};
 use nerite_request::report::ServerReport;
+use nerite_watchdog::{FrontEnd, watched};
 use tokio::sync::watch;
 
 use crate::call::error_packet;
@@ -74,7 +75,7 @@ pub fn serve_later(api: Api, options: Options, location: Location) -> Handle {
 fn start(api: Api, options: Options, door: Door) -> Handle {
     let (stop, stopped) = watch::channel(false);
     let (open, opened) = watch::channel(());
-    tokio::spawn(accept(api, options, door, Stopped(stopped), opened));
+    tokio::spawn(watched(FrontEnd::Session, accept(api, options, door, Stopped(stopped), opened)));
     Handle { stop, open }
 }
 
@@ -121,11 +122,12 @@ async fn accept(api: Api, options: Options, mut door: Door, mut stopped: Stopped
         let api = api.for_peer(nerite_request::Peer::User { uid: place.uid() });
         let session = Session::new(api, server.clone(), socket, place);
         let (stopped, open) = (stopped.clone(), open.clone());
-        tokio::spawn(async move {
+        let serving = async move {
             let end = session.run(stopped).await;
             log::debug!("session ended: {end}");
             drop(open);
-        });
+        };
+        tokio::spawn(watched(FrontEnd::Session, serving));
     }
 }
 

@@ -34,6 +34,28 @@ pub struct MetricsReport {
     pub session_socket: Option<SessionSocketMetrics>,
     /// Bytes of leases, by state.
     pub lease_bytes: Vec<(&'static str, u64)>,
+    /// How long threads that serve connections did not come back; `None` to leave it out.
+    pub front_busy: Option<BusyMetrics>,
+}
+
+/// How long threads that serve connections were busy each time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BusyMetrics {
+    /// By the clock.
+    pub wall: Histogram,
+    /// In processor time.
+    pub cpu: Histogram,
+}
+
+/// Times, counted by their length.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Histogram {
+    /// Upper bounds in ns, ascending, and how many times were within each.
+    pub buckets: Vec<(u64, u64)>,
+    /// How many there were.
+    pub count: u64,
+    /// All added up.
+    pub sum_ns: u64,
 }
 
 /// The socket at which sessions are opened.
@@ -218,6 +240,12 @@ fn write_own(page: &mut Page, report: &MetricsReport) {
         "Bytes of memory lent to sessions, and of returned leases kept for them, by state",
         report.lease_bytes.iter().map(|(state, bytes)| (format!("{{state=\"{state}\"}}"), Value::Whole(*bytes))),
     );
+    if let Some(BusyMetrics { wall, cpu }) = &report.front_busy {
+        let help = "Time that a thread which serves connections did not come back to them";
+        page.histogram("nerite_front_thread_busy_seconds", help, wall);
+        let help = "Processor time that a thread which serves connections used before it came back to them";
+        page.histogram("nerite_front_thread_busy_cpu_seconds", help, cpu);
+    }
 }
 
 impl ModelMetrics {
@@ -262,6 +290,20 @@ impl Page {
                 Value::Real(value) => writeln!(self.out, "{name}{labels} {value}"),
             };
         }
+    }
+}
+
+impl Page {
+    fn histogram(&mut self, name: &str, help: &str, times: &Histogram) {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        // Writing to a String cannot fail.
+        let _ = write!(self.out, "# HELP {name} {help}\n# TYPE {name} histogram\n");
+        for (bound_ns, count) in &times.buckets {
+            let _ = writeln!(self.out, "{name}_bucket{{le=\"{}\"}} {count}", seconds(*bound_ns));
+        }
+        let Histogram { count, sum_ns, .. } = *times;
+        let _ = writeln!(self.out, "{name}_bucket{{le=\"+Inf\"}} {count}");
+        let _ = writeln!(self.out, "{name}_sum {}\n{name}_count {count}", seconds(sum_ns));
     }
 }
 
@@ -326,6 +368,19 @@ mod tests {
         check(&report(), "nerite_session_socket_up 1", true);
         check(&report(), "nerite_session_socket_reopened_total 2", true);
         check(&report(), "nerite_lease_bytes{state=\"lent\"} 4096", true);
+    }
+
+    #[test]
+    fn a_histogram_has_cumulative_buckets_a_sum_and_a_count() {
+        let wall = Histogram { buckets: vec![(100_000, 7), (10_000_000_000, 9)], count: 10, sum_ns: 1_500_000_000 };
+        let report = MetricsReport { front_busy: Some(BusyMetrics { wall, ..BusyMetrics::default() }), ..report() };
+        check(&report, "# TYPE nerite_front_thread_busy_seconds histogram", true);
+        check(&report, "nerite_front_thread_busy_seconds_bucket{le=\"0.0001\"} 7", true);
+        check(&report, "nerite_front_thread_busy_seconds_bucket{le=\"10\"} 9", true);
+        check(&report, "nerite_front_thread_busy_seconds_bucket{le=\"+Inf\"} 10", true);
+        check(&report, "nerite_front_thread_busy_seconds_sum 1.5", true);
+        check(&report, "nerite_front_thread_busy_seconds_count 10", true);
+        check(&report, "nerite_front_thread_busy_cpu_seconds_count 0", true);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::sync::PoisonError;
 
 use nerite_memory::{Reason, copied_bytes};
-use nerite_wire::prometheus::{HostMetrics, MetricsReport, ModelMetrics, SessionSocketMetrics};
+use nerite_watchdog::{Busy, Counts, busy};
+use nerite_wire::prometheus::{BusyMetrics, Histogram, HostMetrics, MetricsReport, ModelMetrics, SessionSocketMetrics};
 
 use crate::Api;
 
@@ -32,6 +33,7 @@ impl Api {
             sessions: leases.sessions,
             session_socket: *self.0.session_socket.lock().unwrap_or_else(PoisonError::into_inner),
             lease_bytes: vec![("lent", leases.bytes.saturating_sub(leases.idle_bytes)), ("idle", leases.idle_bytes)],
+            front_busy: Some(front_busy()),
         }
     }
 
@@ -43,4 +45,14 @@ impl Api {
     pub fn note_session_socket(&self, socket: SessionSocketMetrics) {
         *self.0.session_socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
     }
+}
+
+fn front_busy() -> BusyMetrics {
+    let histogram = |counts: &Counts| Histogram {
+        buckets: counts.cumulative().collect(),
+        count: counts.count(),
+        sum_ns: counts.sum_ns,
+    };
+    let Busy { wall, cpu } = busy();
+    BusyMetrics { wall: histogram(&wall), cpu: histogram(&cpu) }
 }

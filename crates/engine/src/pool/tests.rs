@@ -21,7 +21,7 @@ impl Compute for Act {
 
 fn pool(instances: usize, act: fn(&Job) -> Result<(), Status>) -> Pool {
     let all = (0..instances).map(|_| Box::new(InOrder(Act(act))) as Box<dyn Instance>).collect();
-    Pool::new("test", all, Box::new(nerite_schedule::Fifo::new(instances)), Arc::new(NoMeter))
+    Pool::new("test", all, CostBound::InputSizes, Box::new(nerite_schedule::Fifo::new(instances)), Arc::new(NoMeter))
 }
 
 fn job(id: usize, answers: &mpsc::Sender<Response>) -> (Job, Cancel) {
@@ -135,7 +135,8 @@ fn what_is_not_ready_in_time_is_waited_for_by_a_worker_and_answered_once() {
     for ready in [false, true] {
         let finished = Arc::default();
         let instance = Box::new(Elsewhere { ready, begun: None, finished: Arc::clone(&finished) }) as Box<dyn Instance>;
-        let pool = Pool::new("test", vec![instance], Box::new(nerite_schedule::Fifo::new(1)), Arc::new(NoMeter));
+        let scheduler = Box::new(nerite_schedule::Fifo::new(1));
+        let pool = Pool::new("test", vec![instance], CostBound::Patience, scheduler, Arc::new(NoMeter));
         let (to, answers) = mpsc::channel();
         for id in 0..20 {
             assert!(pool.submit(job(id, &to).0).is_ok());
@@ -148,4 +149,46 @@ fn what_is_not_ready_in_time_is_waited_for_by_a_worker_and_answered_once() {
         // On a busy machine no run may have been quick.
         assert!(ready || here == 0, "{here} of 20 ended on the thread that brought them");
     }
+}
+
+/// Notes on which thread each job runs, and takes its time over the one called "100".
+struct Noting(Arc<Mutex<Vec<std::thread::ThreadId>>>);
+
+impl Compute for Noting {
+    fn compute(&mut self, job: &mut Job, _: &mut Times) -> Result<(), Status> {
+        self.0.lock().unwrap().push(std::thread::current().id());
+        if job.id() == "100" {
+            std::thread::sleep(Duration::from_nanos(crate::limits::SLOW_NS));
+        }
+        Ok(())
+    }
+}
+
+/// For each of 300 jobs of one size, one after the other, whether it ran on the thread that brought it.
+fn ran_here(bound: CostBound) -> Vec<bool> {
+    let threads = Arc::default();
+    let instance = Box::new(InOrder(Noting(Arc::clone(&threads)))) as Box<dyn Instance>;
+    let pool = Pool::new("test", vec![instance], bound, Box::new(nerite_schedule::Fifo::new(1)), Arc::new(NoMeter));
+    let (to, answers) = mpsc::channel();
+    for id in 0..300 {
+        assert!(pool.submit(job(id, &to).0).is_ok());
+        assert_eq!(answers.recv().unwrap().id, id.to_string());
+    }
+    pool.close();
+    let threads = threads.lock().unwrap();
+    threads.iter().map(|thread| *thread == std::thread::current().id()).collect()
+}
+
+#[test]
+fn without_a_bound_nothing_runs_on_the_thread_that_brought_it() {
+    assert_eq!(ran_here(CostBound::Unknown), vec![false; 300]);
+}
+
+#[test]
+fn what_is_quick_runs_on_the_thread_that_brought_it_and_what_was_slow_once_never_again() {
+    let here = ran_here(CostBound::InputSizes);
+    assert_eq!(here[..3], [false; 3], "a size that never ran");
+    // A machine may be busy, but not all the time.
+    assert!(here[3..100].contains(&true));
+    assert_eq!(here[101..], [false; 199], "a size that was slow");
 }

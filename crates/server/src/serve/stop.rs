@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nerite_api::Api;
 use nerite_engine::Engine;
+use nerite_watchdog::{FrontEnd, watched};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout_at};
 
@@ -51,10 +52,10 @@ pub async fn when_told(
     settings: &Settings,
 ) -> Result<bool, StartError> {
     let Signals { mut interrupt, mut terminate } = signals;
-    let keeping = tokio::spawn(trim::keep(Arc::clone(api.pools()), Arc::clone(engine)));
-    let watched = settings.metrics.as_ref().filter(|metrics| metrics.cpu);
-    if let Some(metrics) = watched {
-        tokio::spawn(host::watch(api.clone(), Duration::from_millis(metrics.interval_ms)));
+    let keeping = tokio::spawn(watched(FrontEnd::Server, trim::keep(Arc::clone(api.pools()), Arc::clone(engine))));
+    if let Some(metrics) = settings.metrics.as_ref().filter(|metrics| metrics.cpu) {
+        let every = Duration::from_millis(metrics.interval_ms);
+        tokio::spawn(watched(FrontEnd::Server, host::watch(api.clone(), every)));
     }
     let number = either(&mut interrupt, &mut terminate).await;
     log::info!("Signal ({number}) received.");

@@ -1,0 +1,189 @@
+//! Do the shapes of a graph's inputs tell how long it runs?
+//!
+//! They do if no value that a client chooses decides how often something is done or how large something becomes. A trip count of
+//! a loop does, and so do the repeats of a Tile or the shape of an Expand. Where such a value is a constant or is made of the
+//! shapes of inputs alone (Shape, then Gather, then Concat: most exported nets have that), it is *fixed*: the shapes tell it.
+//!
+//! The list names operators that are known to be so. An operator that nobody thought of makes the answer "unknown", and the
+//! graph then always runs on a worker.
+
+use std::collections::HashSet;
+
+use nerite_tensor::DataType;
+
+use super::nodes::{Node, Nodes};
+use super::ports::Ports;
+use crate::CostBound;
+
+/// Operators whose work and whose outputs' shapes follow from the shapes of their inputs.
+#[rustfmt::skip]
+const BY_SHAPES: &[&str] = &[
+    "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "AveragePool",
+    "BatchNormalization", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil",
+    "Celu", "Clip", "Concat", "Constant", "Conv", "ConvInteger", "ConvTranspose", "Cos", "Cosh", "CumSum", "DepthToSpace",
+    "DequantizeLinear", "Det", "Div", "Dropout", "DynamicQuantizeLinear", "Einsum", "Elu", "Equal", "Erf", "Exp", "EyeLike", "Flatten",
+    "Floor", "GRU", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "GlobalAveragePool", "GlobalLpPool",
+    "GlobalMaxPool", "Greater", "GreaterOrEqual", "GridSample", "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax",
+    "Identity", "InstanceNormalization", "IsInf", "IsNaN", "LRN", "LSTM", "LayerNormalization", "LeakyRelu", "Less",
+    "LessOrEqual", "Log", "LogSoftmax", "LpNormalization", "LpPool", "MatMul", "MatMulInteger", "Max", "MaxPool", "Mean",
+    "MeanVarianceNormalization", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "QLinearConv",
+    "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN", "Reciprocal", "Relu", "ReverseSequence", "RotaryEmbedding",
+    "Round", "ScatterElements", "ScatterND", "Selu", "Shape", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Softmax",
+    "Softplus", "Softsign", "SpaceToDepth", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Transpose",
+    "Where", "Xor",
+];
+/// Operators that are so if all inputs behind the first are fixed: those say how much, how often or along which axis. (A shape
+/// for Reshape too: what broadcasts afterwards becomes as large as that says.)
+#[rustfmt::skip]
+const BY_SHAPES_AND_THE_REST: &[&str] = &[
+    "CenterCropPad", "Expand", "OneHot", "Pad", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
+    "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Reshape", "Resize", "Slice", "Split",
+    "Squeeze", "Tile", "TopK", "Trilu", "Unsqueeze", "Upsample",
+];
+/// Operators that are so if all inputs are fixed. NonZero over a constant is how exporters count.
+const BY_FIXED_VALUES: &[&str] = &["ConstantOfShape", "NonZero", "Range"];
+/// Operators whose output's values follow from shapes, whatever their inputs are.
+const TELLS_SHAPES: &[&str] = &["Shape", "Size"];
+
+/// What bounds a run of this graph. Its inputs and outputs are `ports`.
+pub fn cost_bound(nodes: &Nodes, ports: &Ports) -> CostBound {
+    // Elements of BYTES may be of any length: which of them is picked how often decides how much is copied.
+    let is_numeric = |datatype: Option<DataType>| datatype.is_some_and(|datatype| datatype != DataType::Bytes);
+    if !nodes.is_complete || !ports.inputs.iter().all(|input| is_numeric(input.datatype)) {
+        return CostBound::Unknown;
+    }
+    let mut fixed: HashSet<&str> = nodes.constants.iter().map(String::as_str).collect();
+    for input in &ports.inputs {
+        fixed.remove(input.name.as_str());
+    }
+    // What an operator leaves out says nothing.
+    fixed.insert("");
+    if nodes.graph.iter().all(|node| follows(node, &mut fixed)) { CostBound::InputSizes } else { CostBound::Unknown }
+}
+
+/// Whether the operator's work follows from shapes. Its outputs join `fixed` if their values do, too.
+fn follows<'n>(node: &'n Node, fixed: &mut HashSet<&'n str>) -> bool {
+    if !node.is_standard() || !node.inner.is_empty() {
+        return false;
+    }
+    let op = node.op.as_str();
+    let free = match op {
+        op if BY_SHAPES.contains(&op) => node.inputs.len(),
+        op if BY_SHAPES_AND_THE_REST.contains(&op) => 1,
+        op if BY_FIXED_VALUES.contains(&op) => 0,
+        _ => return false,
+    };
+    let is_fixed = |input: &String| fixed.contains(input.as_str());
+    if !node.inputs.iter().skip(free).all(is_fixed) {
+        return false;
+    }
+    if TELLS_SHAPES.contains(&op) || node.inputs.iter().all(is_fixed) {
+        fixed.extend(node.outputs.iter().map(String::as_str));
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ports::Port;
+    use super::*;
+
+    fn node((op, inputs, outputs): &(&str, &str, &str)) -> Node {
+        let names = |text: &str| text.split_whitespace().map(|name| name.replace('-', "")).collect();
+        Node { op: (*op).into(), inputs: names(inputs), outputs: names(outputs), ..Node::default() }
+    }
+
+    fn graph(nodes: &[(&str, &str, &str)]) -> Nodes {
+        let constants = ["c", "d"].map(String::from).into();
+        Nodes { graph: nodes.iter().map(node).collect(), constants, is_complete: true, ..Nodes::default() }
+    }
+
+    fn ports(datatype: DataType) -> Ports {
+        let port = |name: &str| Port { name: name.into(), datatype: Some(datatype), dims: None };
+        Ports { inputs: vec![port("x"), port("y")], outputs: Vec::new() }
+    }
+
+    /// `x` and `y` are inputs, `c` and `d` constants, `-` is an input left out.
+    #[track_caller]
+    fn check(nodes: &[(&str, &str, &str)], expected: CostBound) {
+        assert_eq!(cost_bound(&graph(nodes), &ports(DataType::Fp32)), expected, "{nodes:?}");
+    }
+
+    #[test]
+    fn arithmetic_follows_from_shapes() {
+        use CostBound::InputSizes;
+        check(&[], InputSizes);
+        check(&[("Add", "x y", "z"), ("MatMul", "z c", "out")], InputSizes);
+        check(&[("Constant", "", "k"), ("Conv", "x k d", "out")], InputSizes);
+        check(&[("Gather", "c x", "out")], InputSizes);
+    }
+
+    #[test]
+    fn loops_branches_and_what_nobody_knows_do_not() {
+        use CostBound::Unknown;
+        for op in ["Loop", "If", "Scan", "SequenceMap", "Unique", "NonMaxSuppression", "Compress", "SomethingNew"] {
+            check(&[(op, "x", "out")], Unknown);
+            check(&[("Relu", "x", "z"), (op, "z", "out"), ("Relu", "out", "end")], Unknown);
+        }
+        // A fixed trip count is not looked for.
+        check(&[("Loop", "c", "out")], Unknown);
+    }
+
+    #[test]
+    fn sizes_must_not_come_from_a_clients_values() {
+        use CostBound::{InputSizes, Unknown};
+        for op in ["Tile", "Expand", "Reshape", "Pad", "Slice", "OneHot", "TopK", "Resize", "ReduceSum", "Unsqueeze"] {
+            check(&[(op, "x y", "out")], Unknown);
+            check(&[(op, "x c", "out")], InputSizes);
+            check(&[("Relu", "y", "z"), (op, "x z", "out")], Unknown);
+            check(&[("Shape", "y", "z"), (op, "x z", "out")], InputSizes);
+        }
+        for op in ["Range", "ConstantOfShape", "NonZero"] {
+            check(&[(op, "x", "out")], Unknown);
+            check(&[(op, "c c d", "out")], InputSizes);
+        }
+        check(&[("Resize", "x - - d", "out")], InputSizes);
+        check(&[("Resize", "x - - y", "out")], Unknown);
+        check(&[("Tile", "x never_made", "out")], Unknown);
+    }
+
+    #[test]
+    fn what_is_made_of_shapes_and_constants_is_fixed() {
+        use CostBound::{InputSizes, Unknown};
+        let sizes = [("Shape", "x", "s"), ("Gather", "s c", "n"), ("Mul", "n d", "m"), ("Concat", "m c", "to")];
+        check(&[&sizes[..], &[("Reshape", "x to", "out")]].concat(), InputSizes);
+        let mixed = [("Shape", "x", "s"), ("Gather", "s y", "n"), ("Reshape", "x n", "out")];
+        check(&mixed, Unknown);
+        let counted = [("Shape", "x", "s"), ("ConstantOfShape", "s", "ones"), ("NonZero", "ones", "at")];
+        check(&counted, InputSizes);
+    }
+
+    #[test]
+    fn an_input_is_not_fixed_though_a_constant_has_its_name() {
+        let mut named = graph(&[("Tile", "x y", "out")]);
+        named.constants.insert("y".into());
+        assert_eq!(cost_bound(&named, &ports(DataType::Fp32)), CostBound::Unknown);
+    }
+
+    #[test]
+    fn strings_foreign_operators_functions_and_unread_nodes_are_unknown() {
+        let plain = [("Identity", "x", "out")];
+        let fp32 = ports(DataType::Fp32);
+        assert_eq!(cost_bound(&graph(&plain), &ports(DataType::Bytes)), CostBound::Unknown);
+        assert_eq!(cost_bound(&Nodes { is_complete: false, ..graph(&plain) }, &fp32), CostBound::Unknown);
+        let mut foreign = graph(&plain);
+        foreign.graph[0].domain = "com.microsoft".into();
+        assert_eq!(cost_bound(&foreign, &fp32), CostBound::Unknown);
+        let mut inner = graph(&plain);
+        inner.graph[0].inner.push(node(&plain[0]));
+        assert_eq!(cost_bound(&inner, &fp32), CostBound::Unknown);
+    }
+
+    #[test]
+    fn models_in_files_are_judged() {
+        let models = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
+        let of = |name: &str| Nodes::read(&models.join(name)).map(|nodes| cost_bound(&nodes, &ports(DataType::Fp32)));
+        assert!(of("outer.onnx").is_ok_and(|bound| bound == CostBound::InputSizes));
+        assert!(of("find.onnx").is_ok_and(|bound| bound == CostBound::Unknown));
+    }
+}

@@ -1,0 +1,175 @@
+//! Are front ends' threads kept for what is known to be quick?
+#![allow(clippy::unwrap_used)]
+
+use nerite_memory::Buffer;
+use nerite_request::{Cancel, Parameters, Reply, Request, Sequence, Wanted};
+use nerite_tensor::{DataType, Shape, Tensor};
+
+use super::*;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+
+fn size(class: u64, bytes: usize) -> Option<Size> {
+    // A class is a hash: its upper bits tell classes apart.
+    Some(Size { class: class << TAG_SHIFT, bytes, on_host: true })
+}
+
+/// Runs of `(class, bytes, ns)`, and then whether one of that class and so many bytes is quick.
+#[track_caller]
+fn check(bound: CostBound, runs: &[(u64, usize, u64)], (class, bytes): (u64, usize), quick: bool) {
+    let quickness = Quickness::new(bound);
+    for (class, bytes, ns) in runs {
+        quickness.note(size(*class, *bytes), *ns);
+    }
+    assert_eq!(quickness.is_quick(size(class, bytes)), quick, "{class} {bytes} after {runs:?}");
+}
+
+/// The same often.
+fn times(count: usize, run: (u64, usize, u64)) -> Vec<(u64, usize, u64)> {
+    vec![run; count]
+}
+
+#[test]
+fn a_size_is_quick_once_three_of_it_were() {
+    let bounded = CostBound::InputSizes;
+    check(bounded, &[], (1, 64), false);
+    check(bounded, &times(2, (1, 64, US)), (1, 64), false);
+    check(bounded, &times(3, (1, 64, US)), (1, 64), true);
+    check(bounded, &times(3, (1, 64, 150 * US)), (1, 64), true);
+    check(bounded, &times(300, (1, 64, 160 * US)), (1, 64), false);
+}
+
+#[test]
+fn a_size_that_never_ran_is_not_quick_whatever_others_were() {
+    check(CostBound::InputSizes, &times(300, (1, 64, US)), (2, 64), false);
+    check(CostBound::InputSizes, &times(300, (1, 64, US)), (2, 32), false);
+}
+
+#[test]
+fn nothing_is_quick_without_a_bound() {
+    check(CostBound::Unknown, &times(300, (1, 64, US)), (1, 64), false);
+}
+
+#[test]
+fn many_bytes_and_memory_of_a_device_are_never_quick() {
+    let quickness = Quickness::new(CostBound::InputSizes);
+    let many = size(1, QUICK_BYTES_MAX + 1);
+    let away = size(2, 64).map(|size| Size { on_host: false, ..size });
+    for size in [many, away] {
+        (0..9).for_each(|_| drop(quickness.note(size, US)));
+        assert!(!quickness.is_quick(size), "{size:?}");
+    }
+}
+
+#[test]
+fn a_first_run_does_not_count_against_a_size() {
+    let warm = [times(1, (1, 64, 900 * MS)), times(2, (1, 64, US))].concat();
+    check(CostBound::InputSizes, &warm, (1, 64), true);
+}
+
+#[test]
+fn what_is_a_little_too_long_goes_to_workers_until_the_mean_is_down() {
+    let hiccup = [times(300, (1, 64, 20 * US)), times(1, (1, 64, 3 * MS))].concat();
+    check(CostBound::InputSizes, &hiccup, (1, 64), false);
+    check(CostBound::InputSizes, &[hiccup, times(40, (1, 64, 20 * US))].concat(), (1, 64), true);
+}
+
+#[test]
+fn a_size_that_was_slow_once_is_never_quick_again_nor_is_a_larger_one() {
+    let runs = [times(300, (1, 64, US)), times(300, (2, 4096, US)), times(1, (1, 64, SLOW_NS))].concat();
+    let runs = [runs, times(100_000, (1, 64, US)), times(3, (3, 63, US)), times(3, (4, 32, US))].concat();
+    for (class, bytes, quick) in [(1, 64, false), (2, 4096, false), (3, 63, false), (4, 32, true)] {
+        check(CostBound::InputSizes, &runs, (class, bytes), quick);
+    }
+}
+
+#[test]
+fn a_slow_run_is_told_once_for_its_bytes_and_again_for_fewer() {
+    let quickness = Quickness::new(CostBound::InputSizes);
+    let mut run = |class, bytes, ns| quickness.note(size(class, bytes), ns).map(|slow| slow.bytes_min);
+    assert_eq!(run(1, 4096, 900 * MS), None, "the first of a size");
+    assert_eq!(run(1, 4096, 900 * MS), Some(2049));
+    assert_eq!(run(1, 4096, 900 * MS), None);
+    assert_eq!(run(2, 64, US), None);
+    assert_eq!(run(2, 64, SLOW_NS - 1), None);
+    assert_eq!(run(2, 64, SLOW_NS), Some(33));
+    assert_eq!(run(1, 4096, 900 * MS), None);
+}
+
+#[test]
+fn who_keeps_to_patience_may_be_slow_and_quick_again() {
+    let runs = [times(9, (1, 64, US)), times(1, (1, 64, 900 * MS))].concat();
+    check(CostBound::Patience, &runs, (1, 64), false);
+    check(CostBound::Patience, &[runs, times(40, (1, 64, US))].concat(), (1, 64), true);
+}
+
+#[test]
+fn classes_that_share_a_place_take_it_from_each_other_and_never_share_it() {
+    let quickness = Quickness::new(CostBound::InputSizes);
+    let (one, other) = (size(1, 64), size(2, 64));
+    (0..9).for_each(|_| drop(quickness.note(one, US)));
+    assert!(quickness.is_quick(one) && !quickness.is_quick(other));
+    quickness.note(other, US);
+    assert!(!quickness.is_quick(one) && !quickness.is_quick(other));
+}
+
+#[test]
+fn numbers_are_classed_by_powers_of_two() {
+    for (number, class) in [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3), (5, 4), (8, 4), (9, 5), (u64::MAX, 65)] {
+        assert_eq!(class_of(number), class, "{number}");
+    }
+    for class in 0..64 {
+        assert_eq!(class_of(least_of(class)), class);
+        assert!(class == 0 || class_of(least_of(class) - 1) == class - 1, "{class}");
+    }
+}
+
+fn job(inputs: &[(&str, &[i64])], wanted: &[&str]) -> Job {
+    let tensor = |(name, shape): &(&str, &[i64])| {
+        let data = Buffer::from(vec![0; 4 * shape.iter().product::<i64>() as usize]);
+        Tensor { name: (*name).into(), datatype: DataType::Fp32, shape: Shape::from_slice(shape), data }
+    };
+    let request = Request {
+        id: String::new(),
+        rows: 1,
+        inputs: inputs.iter().map(tensor).collect(),
+        wanted: wanted.iter().map(|name| Wanted { name: (*name).into(), slot: None }).collect(),
+        priority: 0,
+        timeout_us: 0,
+        sequence: Sequence::default(),
+        parameters: Parameters::new(),
+        cancel: Cancel::new(),
+        reply: Reply::new(String::new(), drop),
+    };
+    Job::new(request, "m".into(), "1".into(), 0)
+}
+
+#[track_caller]
+fn check_same(one: &Job, other: &Job, same: bool) {
+    let quickness = Quickness::new(CostBound::InputSizes);
+    let (one, other) = (quickness.size(one).unwrap(), quickness.size(other).unwrap());
+    assert_eq!(one.class == other.class, same, "{one:?} {other:?}");
+}
+
+#[test]
+fn a_class_is_told_by_each_dimension_and_by_the_outputs() {
+    let product = job(&[("a", &[1, 64]), ("b", &[64, 1])], &["y"]);
+    check_same(&product, &job(&[("a", &[1, 64]), ("b", &[64, 1])], &["y"]), true);
+    check_same(&product, &job(&[("a", &[1, 33]), ("b", &[60, 1])], &["y"]), true);
+    // As many bytes, and 4,096 times as many numbers made of them.
+    check_same(&product, &job(&[("a", &[64, 1]), ("b", &[1, 64])], &["y"]), false);
+    check_same(&product, &job(&[("a", &[1, 65]), ("b", &[64, 1])], &["y"]), false);
+    check_same(&product, &job(&[("a", &[1, 64]), ("b", &[64, 1])], &["z"]), false);
+    check_same(&product, &job(&[("a", &[1, 64]), ("b", &[64, 1])], &["y", "z"]), false);
+    // No bytes at all, and yet a sum over the first dimension has as many numbers as the second says.
+    check_same(&job(&[("a", &[0, 1 << 40])], &["y"]), &job(&[("a", &[0, 1])], &["y"]), false);
+    check_same(&job(&[("a", &[1; 12])], &["y"]), &job(&[("a", &[1; 13])], &["y"]), false);
+}
+
+#[test]
+fn a_size_has_the_bytes_of_all_inputs_and_none_where_it_does_not_matter() {
+    let asked = job(&[("a", &[2, 8]), ("b", &[3])], &["y"]);
+    assert_eq!(Quickness::new(CostBound::InputSizes).size(&asked).unwrap().bytes, 4 * (16 + 3));
+    assert_eq!(Quickness::new(CostBound::Unknown).size(&asked), None);
+}

@@ -1,0 +1,107 @@
+//! Which lines about late threads does the log get?
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::FrontEnd;
+use crate::name::What;
+
+/// A poll that takes longer is told to the log, in ns: what one client may delay another.
+pub const LATE_NS: u64 = 100_000_000;
+/// At most one line in this time: who makes threads late must not fill a disk as well.
+const LINE_EVERY_NS: u64 = 1_000_000_000;
+
+/// How late a thread is, or was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Late {
+    /// It has not come back for so long.
+    StillAway { wall_ns: u64 },
+    /// It came back after so long, and used so much processor time.
+    CameBack { wall_ns: u64, cpu_ns: u64 },
+}
+
+/// Writes a line, unless there was one a moment ago.
+pub(crate) fn tell(late: Late, front_end: FrontEnd, what: &What, now_ns: u64) {
+    static PACE: Mutex<Pace> = Mutex::new(Pace { last_ns: None, left_out: 0 });
+    let left_out = PACE.lock().unwrap_or_else(PoisonError::into_inner).admit(now_ns);
+    if let Some(left_out) = left_out {
+        log::warn!("{}", line(late, front_end, what, left_out));
+    }
+}
+
+/// Lets one line pass in a while and counts the others.
+struct Pace {
+    last_ns: Option<u64>,
+    left_out: u64,
+}
+
+impl Pace {
+    /// How many lines were left out before this one; `None` if this one is left out, too.
+    fn admit(&mut self, now_ns: u64) -> Option<u64> {
+        if self.last_ns.is_some_and(|last_ns| now_ns.saturating_sub(last_ns) < LINE_EVERY_NS) {
+            self.left_out += 1;
+            return None;
+        }
+        self.last_ns = Some(now_ns);
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+fn line(late: Late, front_end: FrontEnd, what: &What, left_out: u64) -> String {
+    let ms = |ns: u64| ns / 1_000_000;
+    let mut line = match late {
+        Late::StillAway { wall_ns } => format!("a front thread has not come back for {} ms", ms(wall_ns)),
+        Late::CameBack { wall_ns, cpu_ns } => {
+            format!("a front thread was busy for {} ms ({} ms of processor time)", ms(wall_ns), ms(cpu_ns))
+        }
+    };
+    line += &format!(" with {}", front_end.name());
+    if let Some(call) = &what.call {
+        line += &format!(" {call}");
+    }
+    if let Some(model) = &what.model {
+        // A client may have chosen the name, with a load request.
+        line += &format!(", model '{}'", model.escape_debug());
+    }
+    line += ": other connections waited for it";
+    if left_out > 0 {
+        line += &format!(" ({left_out} more such lines were left out)");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_says_how_many_were_left_out() {
+        let mut pace = Pace { last_ns: None, left_out: 0 };
+        let told: Vec<_> = [0, 1, 999, 1_000, 1_001, 9_000].map(|ms| pace.admit(ms * 1_000_000)).into();
+        assert_eq!(told, [Some(0), None, None, Some(2), None, Some(1)]);
+    }
+
+    #[track_caller]
+    fn check(late: Late, what: &What, left_out: u64, expected: &str) {
+        assert_eq!(line(late, FrontEnd::Http, what, left_out), expected);
+    }
+
+    #[test]
+    fn a_line_names_what_ran() {
+        let away = Late::StillAway { wall_ns: 150_000_000 };
+        let back = Late::CameBack { wall_ns: 8_000_000_000, cpu_ns: 2_000_000 };
+        check(
+            away,
+            &What::default(),
+            0,
+            "a front thread has not come back for 150 ms with http: other connections waited for it",
+        );
+        let run = What { call: Some("inference".into()), model: Some("a\n_1".into()) };
+        check(
+            back,
+            &run,
+            3,
+            "a front thread was busy for 8000 ms (2 ms of processor time) with http inference, model 'a\\n_1': other connections \
+             waited for it (3 more such lines were left out)",
+        );
+    }
+}

@@ -1,0 +1,133 @@
+"""What if a model was quick a few hundred times, and then a client sends what is not?
+
+Requests that are known to be quick run on the thread that serves the connection, and everybody else on that thread waits meanwhile.
+"""
+
+import contextlib
+import http.client
+import threading
+import time
+
+import graphs
+import make_models
+import numpy as np
+import pytest
+from busy import front_threads_come_back, polls
+from doors import Given, fp32, open_door
+from house import onnxruntime_library
+
+QUICK_TIMES = 300
+# How long the slow request is to last. Health must be answered many times meanwhile.
+SLOW_S = 6.0
+# What one answer about the server's health may take on a machine that is busy with other things.
+HEALTH_S_MAX = 3.0
+# Bytes of both sides of the product: 16 KiB, as in [1,2048] by [2048,1].
+LONG = 2048
+WIDE = 8192
+
+
+@pytest.fixture(scope="module", params=["embedded", "onnxruntime"])
+def server(request, launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 here has no ONNX backend")
+    name = f"quick_path_{request.param}"
+    repository = launcher.copy_of(name, "identity_fp32")
+    make_models.put(repository, "counted_loop", graphs.counted_loop())
+    make_models.put(repository, "product_sum", graphs.product_sum())
+    library = "none" if request.param == "embedded" else onnxruntime_library()
+    # One thread for all connections, as on a machine with two cores.
+    flags = [f"--onnxruntime-library={library}", "--http-thread-count=1", "--exit-timeout-secs=1"]
+    with launcher.running(name, *flags, repository=repository) as found:
+        yield found
+
+
+class Health(threading.Thread):
+    """Asks on a connection of its own whether the server is live, all the time, and notes how long each answer took."""
+
+    def __init__(self, server):
+        super().__init__()
+        self.server, self.ended, self.seconds = server, threading.Event(), []
+
+    def run(self) -> None:
+        with contextlib.closing(http.client.HTTPConnection(self.server.http, timeout=60)) as connection:
+            while not self.ended.is_set():
+                began = time.monotonic()
+                connection.request("GET", "/v2/health/live")
+                answer = connection.getresponse()
+                answer.read()
+                assert answer.status == 200
+                self.seconds.append(time.monotonic() - began)
+                time.sleep(0.01)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.join()
+
+
+def trips(door, count: int, elements: int = 4) -> float:
+    """Seconds that so many rounds of the loop took."""
+    began = time.monotonic()
+    given = [Given("TRIPS", "INT64", [1], np.int64(count).tobytes()), fp32("INPUT0", np.zeros(elements, np.float32))]
+    answer = door.infer("counted_loop", given)
+    assert (np.frombuffer(answer.outputs["OUTPUT0"].raw, np.float32) == min(count, 1 << 24)).all()
+    return time.monotonic() - began
+
+
+def product(door, rows: int, inner: int, columns: int) -> None:
+    given = [fp32("LEFT", np.ones((rows, inner), np.float32)), fp32("RIGHT", np.ones((inner, columns), np.float32))]
+    answer = door.infer("product_sum", given)
+    assert np.frombuffer(answer.outputs["OUTPUT0"].raw, np.float32) == pytest.approx(rows * inner * columns, rel=1e-3)
+
+
+def rounds_for(door, seconds: float) -> int:
+    """How many rounds last about so long here. It is tried with more elements than the test uses: what is slow may be remembered of a
+    size and of larger ones."""
+    count = 1000
+    while (took := trips(door, count, elements=1024)) < 0.2:
+        count *= 4
+    return int(count * seconds / took)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_loop_whose_end_the_client_chooses_keeps_nobody_waiting(server, protocol):
+    with open_door(protocol, server) as door, front_threads_come_back(server), Health(server) as health:
+        count = rounds_for(door, SLOW_S)
+        for _ in range(QUICK_TIMES):
+            trips(door, 1)
+        before = len(health.seconds)
+        took = trips(door, count)
+        answers = health.seconds[before:]
+        assert took > SLOW_S / 3, "it was not slow, so nothing was shown"
+    assert len(answers) > 10 and max(answers) < HEALTH_S_MAX, f"{len(answers)} answers, the longest took {max(answers)} s"
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_as_many_bytes_that_make_a_product_a_million_times_as_large_keep_nobody_waiting(server, protocol):
+    with open_door(protocol, server) as door, front_threads_come_back(server), Health(server) as health:
+        for _ in range(QUICK_TIMES):
+            product(door, 1, LONG, 1)
+        for wide in (LONG, LONG, WIDE, WIDE, WIDE):
+            product(door, wide, 1, wide)
+        for _ in range(20):
+            product(door, 1, LONG, 1)
+    assert max(health.seconds) < HEALTH_S_MAX
+
+
+def test_sizes_that_grow_keep_nobody_waiting(server):
+    with open_door("http", server) as door, front_threads_come_back(server), Health(server) as health:
+        for side in (1, 2, 4, 8, 16, 32, 64, 128, 200, 256, 300, 350):
+            for _ in range(20):
+                product(door, side, side, side)
+    assert max(health.seconds) < HEALTH_S_MAX
+
+
+def test_what_runs_on_a_front_thread_is_measured(server):
+    before = polls(server)
+    with open_door("http", server) as door:
+        for _ in range(50):
+            door.infer("identity_fp32", [fp32("INPUT0", np.zeros(4, np.float32))])
+    assert polls(server).all >= before.all + 50
