@@ -134,10 +134,10 @@ async fn accept(listener: Listener, answers: Arc<impl Answers>, open: Open) {
                 let (answers, share) = (answers.for_peer(connection.peer), Open::new(&open.house, 1));
                 match connection.stream {
                     Stream::Tcp(stream) => {
-                        drop(tokio::spawn(watched(FrontEnd::Http, converse(stream, answers, share))))
+                        drop(tokio::spawn(watched(FrontEnd::Http, converse(stream, answers, share))));
                     }
                     Stream::Unix(stream) => {
-                        drop(tokio::spawn(watched(FrontEnd::Http, converse(stream, answers, share))))
+                        drop(tokio::spawn(watched(FrontEnd::Http, converse(stream, answers, share))));
                     }
                 }
             }

@@ -53,10 +53,10 @@ async fn accept(api: Api, listener: Listener, stop: watch::Receiver<bool>) {
                 let api = api.for_peer(connection.peer);
                 match connection.stream {
                     Stream::Tcp(stream) => {
-                        drop(tokio::spawn(watched(FrontEnd::Metrics, converse(api, stream, stop.clone()))))
+                        drop(tokio::spawn(watched(FrontEnd::Metrics, converse(api, stream, stop.clone()))));
                     }
                     Stream::Unix(stream) => {
-                        drop(tokio::spawn(watched(FrontEnd::Metrics, converse(api, stream, stop.clone()))))
+                        drop(tokio::spawn(watched(FrontEnd::Metrics, converse(api, stream, stop.clone()))));
                     }
                 }
             }
