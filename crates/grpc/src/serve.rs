@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nerite_api::Api;
 use nerite_listen::{ACCEPT_PAUSE, Listener, Stream};
 use nerite_request::Peer;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
 use local::Local;
@@ -96,6 +97,13 @@ pub fn serve(api: Api, options: Options, listeners: Vec<Listener>) -> Handle {
         tokio::spawn(accept(listener, Arc::clone(&front), opened.clone()));
     }
     Handle { stop, open, calls }
+}
+
+/// Serves one connection over any stream until it ends.
+pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    let (_stop, stopped) = watch::channel(false);
+    let front = Front { api, options: Options::default(), calls: Arc::default(), stop: stopped };
+    connection::serve(stream, Arc::new(front), watch::channel(()).1).await;
 }
 
 async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>) {
