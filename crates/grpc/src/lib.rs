@@ -20,6 +20,8 @@ mod dispatch;
 mod execute;
 mod failure;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod infer;
 pub mod limits;
 mod options;

@@ -13,6 +13,7 @@ use nerite_api::Api;
 use nerite_listen::{ACCEPT_PAUSE, Listener, Stream};
 use nerite_request::Peer;
 use nerite_watchdog::{FrontEnd, watched};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
 use local::Local;
@@ -97,6 +98,13 @@ pub fn serve(api: Api, options: Options, listeners: Vec<Listener>) -> Handle {
         tokio::spawn(watched(FrontEnd::Grpc, accept(listener, Arc::clone(&front), opened.clone())));
     }
     Handle { stop, open, calls }
+}
+
+/// Serves one connection over any stream until it ends.
+pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    let (_stop, stopped) = watch::channel(false);
+    let front = Front { api, options: Options::default(), calls: Arc::default(), stop: stopped };
+    connection::serve(stream, Arc::new(front), watch::channel(()).1).await;
 }
 
 async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>) {

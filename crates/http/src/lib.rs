@@ -13,6 +13,8 @@
 mod calls;
 mod dispatch;
 mod encoding;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod limits;
 mod receive;
 mod reply;

@@ -71,6 +71,11 @@ pub(crate) fn serve_by(answers: &Arc<impl Answers>, listeners: Vec<Listener>) ->
     Handle(house)
 }
 
+/// Serves one connection over any stream until it ends.
+pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite + Unpin) {
+    converse(stream, Arc::new(api), Open::new(&Arc::default(), 1)).await;
+}
+
 impl Handle {
     /// Connections that are open.
     pub fn connections(&self) -> usize {

@@ -90,7 +90,7 @@ flags! {
         "reuse-http-port" BOOL, Yes, "Let several servers share the HTTP port (SO_REUSEPORT). Default is false.";
         "http-header-forward-pattern" TEXT, Yes, "Regular expression for headers that become request parameters.";
         "http-thread-count" INT, Yes, "Threads that serve the front ends, at most one per core. Default is half of the cores, at most 8.";
-        "http-max-input-size" INT, Yes, "Largest JSON, raw or decompressed input in bytes. Default is 67108864.";
+        "http-max-input-size" INT, Yes, "Largest JSON, raw or decompressed input over HTTP, and largest decompressed message over gRPC, in bytes. Default is 67108864.";
         "http-restricted-api" Takes::Value("<string>:<string>=<string>"), Yes, "Calls that want a header: <apis>:<header>=<value>.";
     }
     "GRPC": {

@@ -1,0 +1,41 @@
+//! What do the fuzz targets reach? Nothing else may use this.
+
+use bytes::{Buf, Bytes};
+use nerite_api::Api;
+use nerite_compress::{Encoding, Lane};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::compress::inflate;
+use crate::failure::Failure;
+use crate::frame::{Deframer, Framed, Packing};
+use crate::serve::serve_stream;
+
+/// Serves one connection over any stream until it ends.
+pub async fn serve_connection(api: Api, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    serve_stream(api, stream).await;
+}
+
+/// The messages of a call whose body comes in these pieces, each inflated if its flag says so; Err: why the call fails.
+pub async fn read_messages(
+    pieces: impl IntoIterator<Item = Bytes>,
+    encoding: Option<Encoding>,
+    inflated_bytes_max: u64,
+) -> Result<Vec<Bytes>, String> {
+    let text = |failure: Failure| format!("{failure:?}");
+    let mut deframer = Deframer::new(Packing { encoding, inflated_bytes_max });
+    let (lane, mut messages) = (Lane::new(), Vec::new());
+    for mut piece in pieces {
+        while !piece.is_empty() {
+            let message = match deframer.take(&mut piece).map_err(text)? {
+                None => continue,
+                Some(Framed::Plain(message)) => message,
+                Some(Framed::Packed(message, encoding)) => {
+                    inflate(message, encoding, inflated_bytes_max, lane.clone()).await.map_err(text)?
+                }
+            };
+            let len = message.len();
+            messages.push(message.into_reader().copy_to_bytes(len));
+        }
+    }
+    if deframer.is_between() { Ok(messages) } else { Err("the call ended within a message".to_owned()) }
+}
