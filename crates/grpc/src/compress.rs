@@ -8,9 +8,7 @@ use nerite_request::Status;
 use nerite_wire::proto::{Chain, Chunks, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES};
 
 use crate::failure::Failure;
-use crate::limits::{
-    COMPRESS_BYTES_MIN, INFLATED_PIECE_BYTES, INFLATED_SMALL_BYTES_MAX, INFLATED_SMALL_BYTES_MIN,
-};
+use crate::limits::{COMPRESS_BYTES_MIN, INFLATED_PIECE_BYTES, INFLATED_SMALL_BYTES_MAX, INFLATED_SMALL_BYTES_MIN};
 use crate::options::CompressionLevel;
 
 /// The encodings we know.
@@ -66,9 +64,7 @@ impl Inflated {
 
     fn push(&mut self) -> Result<(), Status> {
         let next = match self.piece.len().saturating_mul(2) {
-            larger if larger <= INFLATED_SMALL_BYTES_MAX => {
-                Piece::Small(vec![0; larger.max(INFLATED_SMALL_BYTES_MIN)])
-            }
+            larger if larger <= INFLATED_SMALL_BYTES_MAX => Piece::Small(vec![0; larger.max(INFLATED_SMALL_BYTES_MIN)]),
             _ => {
                 let slot = Slot::try_heap(INFLATED_PIECE_BYTES);
                 Piece::Large(slot.map_err(|refused| Status::no_memory("an inflated message", refused))?)

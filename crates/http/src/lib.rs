@@ -13,6 +13,7 @@
 mod calls;
 mod dispatch;
 mod encoding;
+mod incoming;
 pub mod limits;
 mod receive;
 mod reply;

@@ -34,6 +34,21 @@ pub struct MetricsReport {
     pub session_socket: Option<SessionSocketMetrics>,
     /// Bytes of leases, by state.
     pub lease_bytes: Vec<(&'static str, u64)>,
+    /// Connections of HTTP, gRPC and metrics.
+    pub connections: ConnectionMetrics,
+}
+
+/// Connections, and what became of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionMetrics {
+    /// Connections that are open.
+    pub open: u64,
+    /// Users and addresses that have them.
+    pub peers: u64,
+    /// Connections refused so far, by reason.
+    pub refused: Vec<(&'static str, u64)>,
+    /// Connections that the server ended so far because of their client, by reason.
+    pub ended: Vec<(&'static str, u64)>,
 }
 
 /// The socket at which sessions are opened.
@@ -218,6 +233,34 @@ fn write_own(page: &mut Page, report: &MetricsReport) {
         "Bytes of memory lent to sessions, and of returned leases kept for them, by state",
         report.lease_bytes.iter().map(|(state, bytes)| (format!("{{state=\"{state}\"}}"), Value::Whole(*bytes))),
     );
+    write_connections(page, &report.connections);
+}
+
+fn write_connections(page: &mut Page, connections: &ConnectionMetrics) {
+    let by_reason = |counts: &[(&'static str, u64)]| {
+        let sample = |(reason, count): &(&str, u64)| (format!("{{reason=\"{reason}\"}}"), Value::Whole(*count));
+        counts.iter().map(sample).collect::<Vec<_>>()
+    };
+    let whole = |value| [(String::new(), Value::Whole(value))];
+    page.family("nerite_connections", "gauge", "Open connections of HTTP, gRPC and metrics", whole(connections.open));
+    page.family(
+        "nerite_connection_peers",
+        "gauge",
+        "Users and addresses that have connections",
+        whole(connections.peers),
+    );
+    page.family(
+        "nerite_connections_refused_total",
+        "counter",
+        "Connections refused because there are too many, of all or of one peer",
+        by_reason(&connections.refused),
+    );
+    page.family(
+        "nerite_connections_ended_total",
+        "counter",
+        "Connections and calls ended because their client kept the server waiting, or idle ones to make room",
+        by_reason(&connections.ended),
+    );
 }
 
 impl ModelMetrics {
@@ -299,6 +342,7 @@ mod tests {
             sessions: 3,
             session_socket: Some(SessionSocketMetrics { is_up: true, reopened: 2 }),
             lease_bytes: vec![("lent", 4096), ("idle", 0)],
+            connections: ConnectionMetrics { open: 7, refused: vec![("peer", 5)], ..ConnectionMetrics::default() },
             ..MetricsReport::default()
         }
     }
@@ -326,6 +370,8 @@ mod tests {
         check(&report(), "nerite_session_socket_up 1", true);
         check(&report(), "nerite_session_socket_reopened_total 2", true);
         check(&report(), "nerite_lease_bytes{state=\"lent\"} 4096", true);
+        check(&report(), "nerite_connections 7", true);
+        check(&report(), "nerite_connections_refused_total{reason=\"peer\"} 5", true);
     }
 
     #[test]

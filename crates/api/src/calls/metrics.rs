@@ -32,6 +32,8 @@ impl Api {
             sessions: leases.sessions,
             session_socket: *self.0.session_socket.lock().unwrap_or_else(PoisonError::into_inner),
             lease_bytes: vec![("lent", leases.bytes.saturating_sub(leases.idle_bytes)), ("idle", leases.idle_bytes)],
+            // Connections are known to the front ends only.
+            ..MetricsReport::default()
         }
     }
 
