@@ -28,11 +28,18 @@ impl Drop for UnderWay {
 }
 
 impl Api {
-    /// Takes on one more inference, to be asked when it begins to arrive: what was taken on is answered, however long its
-    /// bytes take and whatever the server is told meanwhile. Err when the server stops.
+    /// Whether an inference that begins to arrive may be taken on once it is complete. Err when the server stops: then nobody need
+    /// send the rest.
+    pub fn check_taking_on(&self) -> Result<(), Status> {
+        if self.stopping() { Err(Status::unavailable(STOPPING)) } else { Ok(()) }
+    }
+
+    /// Takes on one more inference, to be asked when all of it has arrived: what was taken on is answered, whatever the server
+    /// is told meanwhile. Err when the server stops.
     pub fn take_on(&self) -> Result<UnderWay, Status> {
+        // Counted first, so that a stop either sees it or is seen.
         let under_way = UnderWay::count(&self.0.under_way);
-        if self.stopping() { Err(Status::unavailable(STOPPING)) } else { Ok(under_way) }
+        self.check_taking_on().map(|()| under_way)
     }
 
     /// Inferences whose last response has not been made.

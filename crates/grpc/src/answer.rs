@@ -1,5 +1,7 @@
 //! What does a call give back to HTTP/2?
 
+use std::sync::Arc;
+
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 use nerite_wire::proto::Chunks;
@@ -7,7 +9,7 @@ use nerite_wire::proto::Chunks;
 use crate::body::Body;
 use crate::compress::ACCEPTED;
 use crate::failure::Failure;
-use crate::serve::CallGuard;
+use crate::serve::Call;
 use crate::stream::StreamBody;
 
 /// A response, as hyper sends it.
@@ -25,13 +27,13 @@ fn with(body: Body, encoding: Option<HeaderValue>) -> Answer {
 }
 
 /// One message, and success.
-pub(crate) fn message(chunks: Chunks, encoding: Option<HeaderValue>, guard: CallGuard) -> Answer {
-    with(Body::message(chunks, guard), encoding)
+pub(crate) fn message(chunks: Chunks, encoding: Option<HeaderValue>, call: Arc<Call>) -> Answer {
+    with(Body::message(chunks, call), encoding)
 }
 
 /// Messages as they come, and whatever end.
-pub(crate) fn stream(stream: StreamBody, encoding: Option<HeaderValue>, guard: CallGuard) -> Answer {
-    with(Body::stream(stream, guard), encoding)
+pub(crate) fn stream(stream: StreamBody, encoding: Option<HeaderValue>, call: Arc<Call>) -> Answer {
+    with(Body::stream(stream, call), encoding)
 }
 
 /// No message, and the reason why.

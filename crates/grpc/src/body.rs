@@ -2,21 +2,30 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::HeaderMap;
 use http_body::Frame;
+use nerite_listen::Awaited;
 use nerite_wire::proto::Chunks;
 
 use crate::failure::ok_trailers;
-use crate::serve::CallGuard;
+use crate::serve::{Call, Doing};
 use crate::stream::StreamBody;
 
 /// The body of a response. It counts as a call in progress until it has been sent.
 pub(crate) struct Body {
     kind: Kind,
-    _guard: Option<CallGuard>,
+    call: Option<Arc<Call>>,
+}
+
+/// Bytes of an answer, which keep their call until they are sent.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    bytes: Bytes,
+    call: Option<Arc<Call>>,
 }
 
 enum Kind {
@@ -30,23 +39,33 @@ enum Kind {
 
 impl Body {
     pub(crate) fn nothing() -> Body {
-        Body { kind: Kind::Nothing, _guard: None }
+        Body { kind: Kind::Nothing, call: None }
     }
 
-    pub(crate) fn message(chunks: Chunks, guard: CallGuard) -> Body {
-        Body { kind: Kind::Message(chunks.into_iter()), _guard: Some(guard) }
+    pub(crate) fn message(chunks: Chunks, call: Arc<Call>) -> Body {
+        call.set_doing(Doing::Answer);
+        call.progress.wait_for(Awaited::Room);
+        Body { kind: Kind::Message(chunks.into_iter()), call: Some(call) }
     }
 
-    pub(crate) fn stream(stream: StreamBody, guard: CallGuard) -> Body {
-        Body { kind: Kind::Stream(Box::new(stream)), _guard: Some(guard) }
+    pub(crate) fn stream(stream: StreamBody, call: Arc<Call>) -> Body {
+        Body { kind: Kind::Stream(Box::new(stream)), call: Some(call) }
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        if let Some(call) = &self.call {
+            call.hand_over();
+        }
     }
 }
 
 impl http_body::Body for Body {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = Infallible;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, Infallible>>> {
         let this = self.get_mut();
         let frame = match &mut this.kind {
             Kind::Nothing => None,
@@ -65,10 +84,33 @@ impl http_body::Body for Body {
                 })),
             },
         };
-        Poll::Ready(frame.map(Ok))
+        if let Some(call) = &this.call {
+            // Whoever asks for the next frame has found room for the one before.
+            call.progress.send(1);
+            call.progress.wait_for(Awaited::Room);
+            call.set_doing(Doing::Answer);
+        }
+        Poll::Ready(frame.map(|frame| Ok(frame.map_data(|bytes| Piece { bytes, call: this.call.clone() }))))
     }
 
     fn is_end_stream(&self) -> bool {
         matches!(self.kind, Kind::Nothing)
+    }
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn advance(&mut self, sent: usize) {
+        if let Some(call) = &self.call {
+            call.progress.send(sent);
+        }
+        self.bytes.advance(sent);
     }
 }

@@ -16,55 +16,70 @@ use crate::compress::{Compression, request_encoding};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::frame::{Messages, Packing};
-use crate::serve::{CallGuard, Front};
+use crate::serve::{self, Doing, Front};
 use crate::stream::StreamBody;
 use crate::{infer, unary};
 
 /// Answers one HTTP/2 request of the connection whose messages are compressed and inflated in `lane`.
-pub(crate) async fn dispatch(front: Arc<Front>, lane: Lane, request: Request<Incoming>) -> Result<Answer, Infallible> {
+pub(crate) async fn dispatch(
+    front: Arc<Front>,
+    lane: Lane,
+    this: Arc<serve::Call>,
+    request: Request<Incoming>,
+) -> Result<Answer, Infallible> {
     if request.method() != Method::POST {
         return Ok(answer::not_grpc(StatusCode::METHOD_NOT_ALLOWED));
     }
     if !is_grpc(request.headers()) {
         return Ok(answer::not_grpc(StatusCode::UNSUPPORTED_MEDIA_TYPE));
     }
-    let guard = front.begin_call();
-    Ok(call(front, lane, request, guard).await.unwrap_or_else(|failure| answer::failure(&failure)))
+    Ok(call(front, lane, this, request).await.unwrap_or_else(|failure| answer::failure(&failure)))
 }
 
-async fn call(front: Arc<Front>, lane: Lane, request: Request<Incoming>, guard: CallGuard) -> Result<Answer, Failure> {
+async fn call(
+    front: Arc<Front>,
+    lane: Lane,
+    this: Arc<serve::Call>,
+    request: Request<Incoming>,
+) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
     let call = Call::from_path(head.uri.path()).ok_or(Failure::UNKNOWN_CALL)?;
     front.api.allow(Protocol::Grpc, call.category(), |name| head.headers.get(name).map(HeaderValue::as_bytes))?;
     let is_infer = matches!(call, Call::ModelInfer | Call::ModelStreamInfer);
-    // Counted from its head on. A stream holds none of its own: each of its requests is counted by itself.
-    let under_way = is_infer.then(|| front.api.take_on()).transpose().map_err(|_| Failure::STOPPING)?;
+    if is_infer {
+        front.api.check_taking_on().map_err(|_| Failure::STOPPING)?;
+    }
     let inflated_bytes_max = front.api.inflated_bytes_max().min(MESSAGE_BYTES_MAX as u64);
     let packing = Packing { encoding: request_encoding(&head.headers)?, inflated_bytes_max };
     let level = front.options.response_compression;
     let compression = Compression::of_response(&head.headers, level, &lane).filter(|_| is_infer);
     let encoding = compression.as_ref().map(Compression::header);
-    let messages = Messages::new(body, packing, lane);
+    let messages = Messages::new(body, packing, lane, Arc::clone(&this));
     let deadline = Deadline::from_headers(&head.headers);
     if call == Call::ModelStreamInfer {
-        drop(under_way);
-        let stream = StreamBody::new(front, head.headers, messages, deadline, compression);
-        return Ok(answer::stream(stream, encoding, guard));
+        let stream = StreamBody::new(front, Arc::clone(&this), head.headers, messages, deadline, compression);
+        return Ok(answer::stream(stream, encoding, this));
     }
-    let _until_it_is_answered = under_way;
-    let chunks = deadline.bound(unary(&front, call, head.headers, messages, compression)).await?;
-    Ok(answer::message(chunks, encoding, guard))
+    let chunks = deadline.bound(unary(&front, &this, call, head.headers, messages, compression)).await?;
+    Ok(answer::message(chunks, encoding, this))
 }
 
 async fn unary(
     front: &Front,
+    this: &serve::Call,
     call: Call,
     headers: HeaderMap,
     messages: Messages,
     compression: Option<Compression>,
 ) -> Result<Chunks, Failure> {
-    let message = messages.only().await?;
-    if call == Call::ModelInfer {
+    let is_infer = call == Call::ModelInfer;
+    // Once all has come, nothing of the client is waited for, and a stop waits for the answer.
+    let all_came = || {
+        this.set_doing(Doing::Compute);
+        is_infer.then(|| front.api.take_on()).transpose().map_err(|_| Failure::STOPPING)
+    };
+    let (_until_it_is_answered, message) = messages.only(all_came).await?;
+    if is_infer {
         return infer::model_infer(front, headers, message, compression).await;
     }
     // The cold calls' futures are large; apart, they do not make room for themselves in every inference.

@@ -2,27 +2,89 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use nerite_listen::{Overdue, Peers, StallTimer, TimeLimits};
+use nerite_request::Peer;
 use nerite_watchdog::{FrontEnd, watched};
+
+use crate::serve::{Call, Link};
 
 /// Polls each new call once where it is, in its connection's task, and gives it a task of its own only if it has to wait.
 ///
 /// Most calls arrive in one piece and are answered at once. They then cost no task, no queue and no wake-up of another
 /// thread, and their answer leaves with the flush that follows in the same poll of the connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FirstPollInPlace;
+#[derive(Clone, Debug)]
+pub(crate) struct FirstPollInPlace(Arc<Ground>);
+
+/// What the calls of one connection are executed on.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    /// The connection's calls.
+    pub(crate) link: Arc<Link>,
+    /// How long they may keep the server waiting.
+    pub(crate) times: TimeLimits,
+    /// Where it is noted who did for longer.
+    pub(crate) peers: Arc<Peers>,
+    /// Who that is.
+    pub(crate) peer: Peer,
+}
+
+impl FirstPollInPlace {
+    pub(crate) fn new(ground: Ground) -> FirstPollInPlace {
+        FirstPollInPlace(Arc::new(ground))
+    }
+}
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for FirstPollInPlace {
     fn execute(&self, call: F) {
+        let state = self.0.link.take_next();
         let mut call = Box::pin(call);
         // Whatever keeps this waker is asked again by the new task, which polls before it sleeps.
         let mut context = Context::from_waker(Waker::noop());
         match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut context))) {
             Ok(Poll::Ready(())) => {}
-            Ok(Poll::Pending) => drop(tokio::spawn(watched(FrontEnd::Grpc, call))),
+            Ok(Poll::Pending) => match state {
+                Some(state) => {
+                    let timer = StallTimer::new(self.0.times);
+                    let waiting = Waiting { call, state, timer, ground: Arc::clone(&self.0) };
+                    drop(tokio::spawn(watched(FrontEnd::Grpc, waiting)));
+                }
+                None => drop(tokio::spawn(watched(FrontEnd::Grpc, call))),
+            },
             // Dropping the call resets its stream; the connection's other calls go on.
             Err(_) => log::error!("a gRPC call panicked; its connection goes on"),
+        }
+    }
+}
+
+/// A call that waits. It ends, with its stream, when its client keeps it waiting for too long.
+struct Waiting<F> {
+    call: Pin<Box<F>>,
+    state: Arc<Call>,
+    timer: StallTimer,
+    ground: Arc<Ground>,
+}
+
+impl<F: Future<Output = ()>> Future for Waiting<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        loop {
+            if this.call.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            let Poll::Ready(overdue) = this.timer.poll(cx, &this.state.progress) else { return Poll::Pending };
+            this.ground.peers.note_ended(&this.ground.peer, overdue);
+            if overdue != Overdue::Body || this.state.gave_up() {
+                return Poll::Ready(());
+            }
+            // The client is told why, if it still listens.
+            this.state.give_up();
+            this.timer.set_limits(this.ground.times);
         }
     }
 }
@@ -30,17 +92,27 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for FirstPo
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::sync::{Arc, mpsc};
+    use std::sync::mpsc;
 
     use hyper::rt::Executor as _;
 
     use super::*;
+    use nerite_listen::{Awaited, ConnectionLimits, Progress};
+
+    fn executor() -> FirstPollInPlace {
+        FirstPollInPlace::new(Ground {
+            link: Link::new(Arc::new(Progress::new(Awaited::Head))),
+            times: TimeLimits::default(),
+            peers: Peers::new(ConnectionLimits::for_descriptors(64)),
+            peer: Peer::Unknown,
+        })
+    }
 
     #[test]
     fn a_call_that_need_not_wait_is_done_at_once_and_needs_no_runtime() {
         let done = Arc::new(AtomicU32::new(0));
         let seen = Arc::clone(&done);
-        FirstPollInPlace.execute(async move {
+        executor().execute(async move {
             seen.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(done.load(Ordering::Relaxed), 1);
@@ -48,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_panic_stays_with_its_call() {
-        FirstPollInPlace.execute(async { panic!("a call's own") });
+        executor().execute(async { panic!("a call's own") });
     }
 
     #[test]
@@ -56,7 +128,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
         let (tell, told) = mpsc::channel();
         runtime.block_on(async {
-            FirstPollInPlace.execute(async move {
+            executor().execute(async move {
                 tokio::task::yield_now().await;
                 tell.send(7).expect("the test waits");
             });
@@ -65,5 +137,35 @@ mod tests {
             }
         });
         assert_eq!(told.try_recv(), Ok(7));
+    }
+
+    /// Executes a call that never ends by itself; the time after which it is gone.
+    async fn ended_after(awaited: Awaited, gives_up: bool) -> (u64, bool) {
+        let executor = executor();
+        let call = executor.0.link.begin_call(&Arc::default());
+        call.progress.wait_for(awaited);
+        let state = Arc::clone(&call);
+        let begun = tokio::time::Instant::now();
+        executor.execute(std::future::poll_fn(move |_| {
+            let _held = &call;
+            if gives_up && call.gave_up() { Poll::Ready(()) } else { Poll::Pending }
+        }));
+        while Arc::strong_count(&state) > 1 {
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        }
+        (begun.elapsed().as_secs(), state.gave_up())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_keeps_the_server_waiting_ends() {
+        // One that answers the news, and one that does not even wake up for it.
+        let (seconds, told) = ended_after(Awaited::Body, true).await;
+        assert!((60..=62).contains(&seconds) && told, "{seconds}");
+        let (seconds, told) = ended_after(Awaited::Body, false).await;
+        assert!((120..=122).contains(&seconds) && told, "{seconds}");
+        let (seconds, told) = ended_after(Awaited::Room, false).await;
+        assert!((60..=62).contains(&seconds) && !told, "{seconds}");
+        let forever = tokio::time::timeout(std::time::Duration::from_hours(1), ended_after(Awaited::Nothing, false));
+        assert!(forever.await.is_err());
     }
 }

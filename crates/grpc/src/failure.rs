@@ -39,6 +39,14 @@ impl Failure {
     /// A call whose client went away.
     pub(crate) const GONE: Failure = Failure { code: CANCELLED, message: Cow::Borrowed("the client closed the call") };
 
+    /// A call whose message stopped coming.
+    pub(crate) const SLOW: Failure = Failure {
+        code: DEADLINE_EXCEEDED,
+        message: Cow::Borrowed(
+            "the request's message stopped coming, or came too slowly; --body-progress-timeout says how slow it may be",
+        ),
+    };
+
     /// A call without its message.
     pub(crate) const NO_MESSAGE: Failure = Failure { code: INTERNAL, message: Cow::Borrowed("No payload") };
 

@@ -2,16 +2,19 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use nerite_compress::{Encoding, InflateError, Lane, compressed_bytes_max};
+use nerite_listen::Awaited;
 use nerite_wire::proto::{Chain, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES};
 
 use crate::compress::inflate;
 use crate::failure::Failure;
+use crate::serve::Call;
 
 /// Cuts what arrives into messages.
 pub(crate) struct Deframer {
@@ -122,11 +125,20 @@ pub(crate) struct Messages {
     lane: Lane,
     /// The message that is being inflated. Nothing is read meanwhile.
     inflating: Option<Inflating>,
+    call: Arc<Call>,
+    /// Whether the end is to come soon: the call has one message.
+    single: bool,
 }
 
 impl Messages {
-    pub(crate) fn new(body: Incoming, packing: Packing, lane: Lane) -> Messages {
-        Messages { body, bytes: Bytes::new(), deframer: Deframer::new(packing), packing, lane, inflating: None }
+    pub(crate) fn new(body: Incoming, packing: Packing, lane: Lane, call: Arc<Call>) -> Messages {
+        let deframer = Deframer::new(packing);
+        Messages { body, bytes: Bytes::new(), deframer, packing, lane, inflating: None, call, single: false }
+    }
+
+    /// Whether something is still to come that the client should send soon.
+    pub(crate) fn is_half(&self) -> bool {
+        self.single || !self.deframer.is_between()
     }
 
     /// The next message; `None` when the client has said all.
@@ -147,19 +159,40 @@ impl Messages {
         }
     }
 
-    /// The only message of a call that has one.
-    pub(crate) async fn only(mut self) -> Result<Chain, Failure> {
+    /// The only message of a call that has one, and what `all_came` gives, which is asked before the message is inflated.
+    pub(crate) async fn only<T>(
+        mut self,
+        all_came: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<(T, Chain), Failure> {
+        self.single = true;
         let message = poll_fn(|cx| self.poll_framed(cx)).await?.ok_or(Failure::NO_MESSAGE)?;
         // The end must be seen too: a stream dropped before it is reset, which some clients take for a failure.
-        match (poll_fn(|cx| self.poll_framed(cx)).await?, message) {
-            (Some(_), _) => Err(Failure::unreadable("a second message where there can be only one")),
-            (None, Framed::Plain(message)) => Ok(message),
-            (None, Framed::Packed(message, encoding)) => Box::pin(self.inflate(message, encoding)).await,
+        if poll_fn(|cx| self.poll_framed(cx)).await?.is_some() {
+            return Err(Failure::unreadable("a second message where there can be only one"));
         }
+        let found = all_came()?;
+        let message = match message {
+            Framed::Plain(message) => message,
+            Framed::Packed(message, encoding) => Box::pin(self.inflate(message, encoding)).await?,
+        };
+        Ok((found, message))
     }
 
-    /// The next message as it came.
+    /// The next message as it came. Notes whether the client is waited for.
     fn poll_framed(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Framed>, Failure>> {
+        if self.call.gave_up() {
+            return Poll::Ready(Err(Failure::SLOW));
+        }
+        let next = self.poll_raw(cx);
+        match &next {
+            Poll::Pending if self.is_half() => self.call.progress.wait_for(Awaited::Body),
+            Poll::Ready(Ok(Some(_))) => self.call.progress.begin_request(),
+            _ => self.call.progress.wait_for(Awaited::Nothing),
+        }
+        next
+    }
+
+    fn poll_raw(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Framed>, Failure>> {
         loop {
             // A message may be empty, and so may the rest of a frame when the message before it is complete.
             if !self.bytes.is_empty() {
@@ -171,6 +204,7 @@ impl Messages {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
+                        self.call.progress.receive(bytes.len());
                         self.bytes = bytes;
                     }
                 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::limits::HANDSHAKE_MS_MAX;
 use crate::tls::Tls;
 
 /// How the gRPC port behaves.
@@ -17,6 +18,8 @@ pub struct Options {
     pub keepalive_time: Duration,
     /// After this long without an answer to that it is not.
     pub keepalive_timeout: Duration,
+    /// How long a client may take to agree on a key.
+    pub handshake_max: Option<Duration>,
     /// After this long a connection is asked to end.
     pub connection_age_max: Option<Duration>,
     /// After this long more it is ended.
@@ -31,6 +34,7 @@ impl Default for Options {
             response_pool_max: i32::MAX as usize,
             keepalive_time: Duration::from_hours(2),
             keepalive_timeout: Duration::from_secs(20),
+            handshake_max: Some(Duration::from_millis(HANDSHAKE_MS_MAX)),
             connection_age_max: None,
             connection_age_grace: None,
         }

@@ -2,7 +2,9 @@
 
 mod connection;
 mod cork;
+mod link;
 mod local;
+mod whole;
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,13 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nerite_api::Api;
-use nerite_listen::{ACCEPT_PAUSE, Listener, Stream};
-use nerite_request::Peer;
+use nerite_listen::{
+    ACCEPT_PAUSE, Connection, ConnectionLimits, Full, Listener, Overseer, Peers, Rules, Stream, TimeLimits,
+};
 use nerite_watchdog::{FrontEnd, watched};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
-use local::Local;
+pub(crate) use link::{Call, Doing, Link};
 
 use crate::options::Options;
 
@@ -25,16 +28,12 @@ use crate::options::Options;
 pub(crate) struct Front {
     pub(crate) api: Api,
     pub(crate) options: Options,
+    rules: Rules,
     calls: Arc<AtomicUsize>,
     stop: watch::Receiver<bool>,
 }
 
 impl Front {
-    /// The same for a connection whose client is `peer`.
-    fn for_peer(&self, peer: Peer) -> Arc<Front> {
-        Arc::new(Front { api: self.api.for_peer(peer), ..self.clone() })
-    }
-
     /// Ready when the server is asked to stop.
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut stop = self.stop.clone();
@@ -44,20 +43,6 @@ impl Front {
                 std::future::pending::<()>().await;
             }
         }
-    }
-
-    pub(crate) fn begin_call(&self) -> CallGuard {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        CallGuard(Arc::clone(&self.calls))
-    }
-}
-
-/// One call in progress.
-pub(crate) struct CallGuard(Arc<AtomicUsize>);
-
-impl Drop for CallGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -79,8 +64,8 @@ impl Handle {
         self.open.receiver_count()
     }
 
-    /// Stops: listeners close, idle connections end at once, calls in progress are finished, new ones refused. Ready when
-    /// the last connection has ended; dropping it changes nothing.
+    /// Stops: listeners close, whole requests are answered, and connections end that have none. Ready when the last connection
+    /// has ended; dropping it changes nothing.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
         self.stop.send_replace(true);
         let open = self.open.clone();
@@ -89,11 +74,11 @@ impl Handle {
 }
 
 /// Serves `api` on these listeners until [`Handle::stop`]. Needs the runtime's context.
-pub fn serve(api: Api, options: Options, listeners: Vec<Listener>) -> Handle {
+pub fn serve(api: Api, options: Options, rules: Rules, listeners: Vec<Listener>) -> Handle {
     let (stop, stopped) = watch::channel(false);
     let (open, opened) = watch::channel(());
     let calls = Arc::new(AtomicUsize::new(0));
-    let front = Arc::new(Front { api, options, calls: Arc::clone(&calls), stop: stopped });
+    let front = Arc::new(Front { api, options, rules, calls: Arc::clone(&calls), stop: stopped });
     for listener in listeners {
         tokio::spawn(watched(FrontEnd::Grpc, accept(listener, Arc::clone(&front), opened.clone())));
     }
@@ -103,8 +88,11 @@ pub fn serve(api: Api, options: Options, listeners: Vec<Listener>) -> Handle {
 /// Serves one connection over any stream until it ends.
 pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let (_stop, stopped) = watch::channel(false);
-    let front = Front { api, options: Options::default(), calls: Arc::default(), stop: stopped };
-    connection::serve(stream, Arc::new(front), watch::channel(()).1).await;
+    let rules = Rules { peers: Peers::new(ConnectionLimits::for_descriptors(64)), times: TimeLimits::default() };
+    let Ok(place) = rules.peers.admit(api.peer()) else { return };
+    let overseer = Overseer::new(place, rules.times, stopped.clone());
+    let front = Front { api, options: Options::default(), rules, calls: Arc::default(), stop: stopped };
+    connection::serve(stream, Arc::new(front), overseer, watch::channel(()).1).await;
 }
 
 async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>) {
@@ -116,7 +104,7 @@ async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>
             connection = listener.accept() => connection,
         };
         match connection {
-            Ok(connection) => begin(connection.stream, front.for_peer(connection.peer), open.clone()),
+            Ok(connection) => begin(connection, &front, open.clone()),
             Err(fault) => {
                 log::warn!("failed to accept a gRPC connection: {fault}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -125,16 +113,37 @@ async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>
     }
 }
 
-fn begin(stream: Stream, front: Arc<Front>, open: watch::Receiver<()>) {
+fn begin(Connection { stream, peer }: Connection, front: &Arc<Front>, open: watch::Receiver<()>) {
+    let is_secured = matches!(stream, Stream::Tcp(_)) && front.options.tls.is_some();
+    let place = match front.rules.peers.admit(&peer) {
+        Ok(place) => place,
+        // Nothing can be said in the clear where TLS is expected.
+        Err(_) if is_secured => return stream.turn_away(&[]),
+        Err(full) => return stream.turn_away(&refusal(&full)),
+    };
+    let overseer = Overseer::new(place, front.rules.times, front.stop.clone());
+    let front = Arc::new(Front { api: front.api.for_peer(peer), ..Front::clone(front) });
     match (stream, front.options.tls.clone()) {
         (Stream::Tcp(stream), None) => {
-            tokio::spawn(watched(FrontEnd::Grpc, connection::serve(stream, front, open)));
+            tokio::spawn(watched(FrontEnd::Grpc, connection::serve_tcp(stream, front, overseer, open)));
         }
         (Stream::Tcp(stream), Some(tls)) => {
-            tokio::spawn(watched(FrontEnd::Grpc, connection::serve_secured(stream, tls, front, open)));
+            tokio::spawn(watched(FrontEnd::Grpc, connection::serve_secured(stream, tls, front, overseer, open)));
         }
         (Stream::Unix(stream), _) => {
-            tokio::spawn(watched(FrontEnd::Grpc, connection::serve(Local::new(stream), front, open)));
+            tokio::spawn(watched(FrontEnd::Grpc, connection::serve_local(stream, front, overseer, open)));
         }
     }
+}
+
+/// What a client reads who finds no place: empty SETTINGS, and GOAWAY with the reason.
+fn refusal(full: &Full) -> Vec<u8> {
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const GOAWAY: u8 = 7;
+    const ENHANCE_YOUR_CALM: [u8; 4] = [0, 0, 0, 11];
+    let reason = full.to_string();
+    let [.., a, b, c] = (8 + reason.len()).to_be_bytes();
+    let header = [a, b, c, GOAWAY, 0, 0, 0, 0, 0];
+    let last_stream = [0; 4];
+    [&SETTINGS[..], &header, &last_stream, &ENHANCE_YOUR_CALM, reason.as_bytes()].concat()
 }

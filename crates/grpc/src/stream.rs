@@ -21,6 +21,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
 use nerite_api::Category;
+use nerite_listen::Awaited;
 use nerite_request::{Cancel, Response, Status};
 use nerite_wire::proto::{Chain, Chunks, InferMessage, StreamNews, encode_stream};
 
@@ -30,13 +31,14 @@ use crate::deadline::Deadline;
 use crate::failure::{Failure, ok_trailers};
 use crate::frame::Messages;
 use crate::limits::REQUESTS_PER_STREAM_MAX;
-use crate::serve::Front;
+use crate::serve::{Call, Doing, Front};
 use mailbox::Mailbox;
 use order::{Item, Order, Turn};
 
 /// A ModelStreamInfer in progress.
 pub(crate) struct StreamBody {
     front: Arc<Front>,
+    call: Arc<Call>,
     headers: HeaderMap,
     compression: Option<Compression>,
     /// The message that is being compressed. Nothing else is sent meanwhile.
@@ -57,6 +59,7 @@ pub(crate) struct StreamBody {
 impl StreamBody {
     pub(crate) fn new(
         front: Arc<Front>,
+        call: Arc<Call>,
         headers: HeaderMap,
         messages: Messages,
         deadline: Deadline,
@@ -75,6 +78,7 @@ impl StreamBody {
             chunks: Chunks::new().into_iter(),
             failure: None,
             front,
+            call,
             headers,
         }
     }
@@ -115,9 +119,17 @@ impl StreamBody {
                 continue;
             }
             if self.poll_request(cx).is_pending() && self.mailbox.listen(cx) {
+                self.note_pending();
                 return Poll::Pending;
             }
         }
+    }
+
+    /// Notes what the stream waits for when it has nothing to send.
+    fn note_pending(&self) {
+        let is_half = self.messages.as_ref().is_some_and(Messages::is_half);
+        self.call.progress.wait_for(if is_half { Awaited::Body } else { Awaited::Nothing });
+        self.call.set_doing(if self.order.is_idle() { Doing::Receive } else { Doing::Compute });
     }
 
     /// Takes one request; ready when something may have changed.

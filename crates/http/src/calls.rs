@@ -9,10 +9,11 @@ pub mod regions;
 pub mod settings;
 
 use http::Response;
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use nerite_request::Status;
 use nerite_wire::json::check_json_size;
 
+use crate::incoming::Incoming;
 use crate::limits::UNUSED_BODY_BYTES_MAX;
 use crate::receive::{Expected, Received, discard, receive};
 use crate::reply::{Failure, Outgoing};

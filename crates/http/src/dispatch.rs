@@ -1,10 +1,10 @@
 //! Who may call what, and who answers?
 
 use http::{Request, Response};
-use hyper::body::Incoming;
 use nerite_api::{Api, Protocol};
 
 use crate::calls::{control, generate, health, infer, metadata, regions, settings};
+use crate::incoming::Incoming;
 use crate::reply::{JSON, Outgoing, PLAIN, error, method_not_allowed, not_found};
 use crate::route::{ModelCall, Route};
 

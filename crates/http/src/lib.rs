@@ -15,6 +15,7 @@ mod dispatch;
 mod encoding;
 #[doc(hidden)]
 pub mod fuzzing;
+mod incoming;
 pub mod limits;
 mod receive;
 mod reply;

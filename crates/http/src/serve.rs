@@ -1,25 +1,28 @@
 //! How does a connection live and end?
 
 use std::convert::Infallible;
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Poll;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use http::{Request, Response};
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nerite_api::Api;
-use nerite_listen::{ACCEPT_PAUSE, Listener, Stream, Wary};
+use nerite_listen::{
+    ACCEPT_PAUSE, Connection, ConnectionLimits, Conversation, Full, Listener, Overseer, Peers, Rules, Stream,
+    TimeLimits, Timed, Wary, oversee,
+};
 use nerite_request::Peer;
 use nerite_watchdog::{FrontEnd, watched};
+use nerite_wire::json::write_error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 
 use crate::dispatch::dispatch;
+use crate::incoming::{Answering, Incoming};
 use crate::reply::Outgoing;
 
 /// The HTTP service while it runs.
@@ -46,10 +49,8 @@ impl Answers for Api {
 }
 
 /// What all connections share.
-#[derive(Default)]
 struct House {
-    /// The same news twice: one to be asked on every wake-up for the price of a load, one to be woken by.
-    stopping: AtomicBool,
+    rules: Rules,
     stop: watch::Sender<bool>,
     /// Connections and listeners that are open.
     open: AtomicUsize,
@@ -58,13 +59,25 @@ struct House {
     empty: Notify,
 }
 
-/// Serves what comes in at `listeners`. To be called inside an async runtime with I/O and time.
-pub fn serve(api: Api, listeners: Vec<Listener>) -> Handle {
-    serve_by(&Arc::new(api), listeners)
+impl House {
+    fn new(rules: Rules) -> Arc<House> {
+        Arc::new(House {
+            rules,
+            stop: watch::Sender::new(false),
+            open: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
+            empty: Notify::new(),
+        })
+    }
 }
 
-pub(crate) fn serve_by(answers: &Arc<impl Answers>, listeners: Vec<Listener>) -> Handle {
-    let house = Arc::new(House::default());
+/// Serves what comes in at `listeners`. To be called inside an async runtime with I/O and time.
+pub fn serve(api: Api, rules: Rules, listeners: Vec<Listener>) -> Handle {
+    serve_by(&Arc::new(api), rules, listeners)
+}
+
+pub(crate) fn serve_by(answers: &Arc<impl Answers>, rules: Rules, listeners: Vec<Listener>) -> Handle {
+    let house = House::new(rules);
     for listener in listeners {
         tokio::spawn(watched(FrontEnd::Http, accept(listener, Arc::clone(answers), Open::new(&house, 0))));
     }
@@ -73,7 +86,11 @@ pub(crate) fn serve_by(answers: &Arc<impl Answers>, listeners: Vec<Listener>) ->
 
 /// Serves one connection over any stream until it ends.
 pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite + Unpin) {
-    converse(stream, Arc::new(api), Open::new(&Arc::default(), 1)).await;
+    let rules = Rules { peers: Peers::new(ConnectionLimits::for_descriptors(64)), times: TimeLimits::default() };
+    let Ok(place) = rules.peers.admit(api.peer()) else { return };
+    let house = House::new(rules);
+    let overseer = Overseer::new(place, house.rules.times, house.stop.subscribe());
+    converse(stream, Arc::new(api), overseer, Open::new(&house, 1)).await;
 }
 
 impl Handle {
@@ -82,11 +99,10 @@ impl Handle {
         self.0.connections.load(Ordering::Relaxed)
     }
 
-    /// Stops listening and closes idle connections now, busy ones after their answer. The future is done when all are
-    /// closed.
+    /// Stops listening, and closes the connections that have no whole request now, the others after their answer. The future is
+    /// done when all are closed.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
         let house = Arc::clone(&self.0);
-        house.stopping.store(true, Ordering::Release);
         house.stop.send_replace(true);
         async move {
             loop {
@@ -135,17 +151,7 @@ async fn accept(listener: Listener, answers: Arc<impl Answers>, open: Open) {
             connection = listener.accept() => connection,
         };
         match connection {
-            Ok(connection) => {
-                let (answers, share) = (answers.for_peer(connection.peer), Open::new(&open.house, 1));
-                match connection.stream {
-                    Stream::Tcp(stream) => {
-                        drop(tokio::spawn(watched(FrontEnd::Http, converse(stream, answers, share))));
-                    }
-                    Stream::Unix(stream) => {
-                        drop(tokio::spawn(watched(FrontEnd::Http, converse(stream, answers, share))));
-                    }
-                }
-            }
+            Ok(connection) => begin(connection, &answers, &open.house),
             Err(error) => {
                 log::warn!("cannot accept an HTTP connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -154,39 +160,50 @@ async fn accept(listener: Listener, answers: Arc<impl Answers>, open: Open) {
     }
 }
 
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, answers: Arc<impl Answers>, open: Open) {
-    let answers = &*answers;
-    // Whether anything was ever asked. Its own task alone looks, but a task may move between threads.
-    let asked = AtomicBool::new(false);
-    let service = service_fn(|request| {
-        asked.store(true, Ordering::Relaxed);
-        async move { Ok::<_, Infallible>(answers.answer(request).await) }
-    });
-    let connection =
-        http1::Builder::new().auto_date_header(false).serve_connection(TokioIo::new(Wary::new(stream)), service);
-    let mut connection = pin!(connection);
-    let house = &*open.house;
-    let mut stop = house.stop.subscribe();
-    let mut stopped = pin!(stop.wait_for(|stop| *stop));
-    let mut listening = false;
-    // A connection is woken many times a request. The news of the stop is asked for once: a task's waker stays the same.
-    let ended = poll_fn(|cx| {
-        if connection.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(true);
-        }
-        if !listening || house.stopping.load(Ordering::Acquire) {
-            listening = true;
-            return stopped.as_mut().poll(cx).map(|_| false);
-        }
-        Poll::Pending
-    })
-    .await;
-    // Who has not asked yet, or only half, is owed nothing: such a connection would last as long as its client likes.
-    if !ended && asked.load(Ordering::Relaxed) {
-        connection.as_mut().graceful_shutdown();
-        // How a connection broke is the client's affair.
-        let _ = connection.await;
+fn begin(Connection { stream, peer }: Connection, answers: &Arc<impl Answers>, house: &Arc<House>) {
+    let place = match house.rules.peers.admit(&peer) {
+        Ok(place) => place,
+        Err(full) => return stream.turn_away(&refusal(&full)),
+    };
+    let overseer = Overseer::new(place, house.rules.times, house.stop.subscribe());
+    let (answers, open) = (answers.for_peer(peer), Open::new(house, 1));
+    match stream {
+        Stream::Tcp(stream) => drop(tokio::spawn(watched(FrontEnd::Http, converse(stream, answers, overseer, open)))),
+        Stream::Unix(stream) => drop(tokio::spawn(watched(FrontEnd::Http, converse(stream, answers, overseer, open)))),
     }
+}
+
+/// What a client reads who finds no place.
+fn refusal(full: &Full) -> Vec<u8> {
+    let body = write_error(&full.to_string());
+    let head = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    [head.into_bytes(), body].concat()
+}
+
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    answers: Arc<impl Answers>,
+    mut overseer: Overseer,
+    open: Open,
+) {
+    let answers = &*answers;
+    let progress = Arc::clone(overseer.progress());
+    let stream = TokioIo::new(Wary::new(Timed::new(stream, Arc::clone(&progress))));
+    let service = service_fn(|request: Request<hyper::body::Incoming>| {
+        progress.begin_request();
+        let request = request.map(|body| Incoming::new(body, Arc::clone(&progress)));
+        let progress = Arc::clone(&progress);
+        async move { Ok::<_, Infallible>(answers.answer(request).await.map(|body| Answering::new(body, progress))) }
+    });
+    let connection = http1::Builder::new().auto_date_header(false).serve_connection(stream, service);
+    let mut conversation =
+        Conversation { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
+    // Whoever is told to leave has no request under way, and need not be waited for.
+    oversee(&mut conversation, &mut overseer, Duration::ZERO).await;
+    drop(open);
 }
 
 #[cfg(test)]

@@ -3,8 +3,14 @@
 //! TCP ports and Unix sockets, bound alike for every front end. What is spoken over them is the front end's affair.
 #![forbid(unsafe_code)]
 
+pub mod limits;
+mod overseer;
 mod peer;
+mod peers;
+mod progress;
 mod sock_diag;
+mod stall;
+mod timed;
 mod unix;
 mod wary;
 
@@ -12,19 +18,19 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::net;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nerite_request::Peer;
-use rustix::net::SocketType;
+use rustix::net::{SocketType, sockopt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
+pub use limits::{ACCEPT_PAUSE, BACKLOG};
+pub use overseer::{Conversation, Overseer, Rules, Served, Why, oversee};
+pub use peers::{ConnectionCounts, ConnectionLimits, Full, Peers, Place};
+pub use progress::{Awaited, Progress, Snapshot};
+pub use stall::{Overdue, StallTimer, TimeLimits};
+pub use timed::Timed;
 pub use unix::{OWNER_ONLY, SocketFile, bind_unix, may_be_socket};
 pub use wary::Wary;
-
-/// Connections that may wait to be accepted, as in Triton.
-pub const BACKLOG: u32 = 1024;
-/// After a failed accept (mostly: no descriptors left) so long nothing should be accepted.
-pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +111,26 @@ impl Endpoint {
     }
 }
 
+impl Stream {
+    /// Closes the connection with a last word, as far as it can be said without waiting.
+    pub fn turn_away(self, word: &[u8]) {
+        // What the client sent is read first: a socket that is closed with bytes unread takes back what it sent. A client that is
+        // gone, or that takes nothing, learns nothing.
+        let mut unread = [0; 4096];
+        match self {
+            Stream::Tcp(stream) => {
+                let _ = stream.try_read(&mut unread);
+                let _ = stream.try_write(word);
+                let _ = rustix::net::shutdown(&stream, rustix::net::Shutdown::Write);
+            }
+            Stream::Unix(stream) => {
+                let _ = stream.try_read(&mut unread);
+                let _ = stream.try_write(word);
+            }
+        }
+    }
+}
+
 impl Listener {
     /// The address that a TCP listener really got; `None` for a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
@@ -159,6 +185,7 @@ fn bind_tcp(address: &str, port: u16, reuse_port: bool) -> io::Result<TcpListene
     if reuse_port {
         socket.set_reuseport(true)?;
     }
+    keep_alive(&socket);
     socket.bind(at)?;
     socket.listen(BACKLOG)
 }
@@ -166,6 +193,16 @@ fn bind_tcp(address: &str, port: u16, reuse_port: bool) -> io::Result<TcpListene
 fn bind_stream(path: &Path, mode: u32) -> io::Result<Socket> {
     let (file, socket) = bind_unix(path, SocketType::STREAM, mode, BACKLOG.cast_signed())?;
     Ok(Socket::Unix { _file: file, listener: UnixListener::from_std(net::UnixListener::from(socket))? })
+}
+
+/// Has the kernel notice clients whose host is gone. The connections of a listener begin with its options.
+fn keep_alive(socket: &TcpSocket) {
+    // A system that knows one of these options no better does without it.
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, limits::KEEPALIVE_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(socket, limits::KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepcnt(socket, limits::KEEPALIVE_COUNT);
+    let _ = sockopt::set_tcp_user_timeout(socket, limits::UNACKNOWLEDGED_MS_MAX);
 }
 
 #[cfg(test)]
@@ -185,7 +222,9 @@ mod tests {
         assert_eq!(error.to_string(), format!("Socket '{address}' already in use "));
         let (heard, _client) = tokio::join!(first.accept(), TcpStream::connect(address));
         let heard = heard.unwrap();
-        assert!(matches!(heard.stream, Stream::Tcp(stream) if stream.nodelay().unwrap()));
+        let Stream::Tcp(stream) = heard.stream else { panic!("it came over TCP") };
+        assert!(stream.nodelay().unwrap() && sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), limits::KEEPALIVE_IDLE);
         assert_eq!(heard.peer, Peer::own());
     }
 

@@ -3,14 +3,17 @@
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nerite_api::Api;
-use nerite_listen::{ACCEPT_PAUSE, Listener, Stream};
+use nerite_listen::{
+    ACCEPT_PAUSE, Awaited, Connection, Conversation, Listener, Overseer, Peers, Rules, Stream, Timed, oversee,
+};
 use nerite_watchdog::{FrontEnd, watched};
-use nerite_wire::prometheus::write_metrics;
+use nerite_wire::prometheus::{ConnectionMetrics, MetricsReport, write_metrics};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
@@ -24,8 +27,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Stops listening and closes idle connections now, busy ones after their answer. The future is done when all are
-    /// closed.
+    /// Stops listening, and closes the connections that have no whole request now, the others after their answer. The future is
+    /// done when all are closed.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
         let stop = Arc::clone(&self.stop);
         stop.send_replace(true);
@@ -34,13 +37,13 @@ impl Handle {
 }
 
 /// Serves what comes in at `listener`. To be called inside an async runtime with I/O and time.
-pub fn serve(api: Api, listener: Listener) -> Handle {
+pub fn serve(api: Api, rules: Rules, listener: Listener) -> Handle {
     let stop = Arc::new(watch::Sender::new(false));
-    tokio::spawn(watched(FrontEnd::Metrics, accept(api, listener, stop.subscribe())));
+    tokio::spawn(watched(FrontEnd::Metrics, accept(api, rules, listener, stop.subscribe())));
     Handle { stop }
 }
 
-async fn accept(api: Api, listener: Listener, stop: watch::Receiver<bool>) {
+async fn accept(api: Api, rules: Rules, listener: Listener, stop: watch::Receiver<bool>) {
     let mut stopped = stop.clone();
     loop {
         let outcome = tokio::select! {
@@ -49,17 +52,7 @@ async fn accept(api: Api, listener: Listener, stop: watch::Receiver<bool>) {
             outcome = listener.accept() => outcome,
         };
         match outcome {
-            Ok(connection) => {
-                let api = api.for_peer(connection.peer);
-                match connection.stream {
-                    Stream::Tcp(stream) => {
-                        drop(tokio::spawn(watched(FrontEnd::Metrics, converse(api, stream, stop.clone()))));
-                    }
-                    Stream::Unix(stream) => {
-                        drop(tokio::spawn(watched(FrontEnd::Metrics, converse(api, stream, stop.clone()))));
-                    }
-                }
-            }
+            Ok(connection) => begin(connection, &api, &rules, &stop),
             Err(error) => {
                 log::warn!("cannot accept a metrics connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -68,18 +61,43 @@ async fn accept(api: Api, listener: Listener, stop: watch::Receiver<bool>) {
     }
 }
 
-async fn converse(api: Api, stream: impl AsyncRead + AsyncWrite + Unpin, mut stop: watch::Receiver<bool>) {
+fn begin(Connection { stream, peer }: Connection, api: &Api, rules: &Rules, stop: &watch::Receiver<bool>) {
+    let place = match rules.peers.admit(&peer) {
+        Ok(place) => place,
+        Err(full) => {
+            return stream.turn_away(
+                format!("HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n\r\n{full}\n").as_bytes(),
+            );
+        }
+    };
+    let overseer = Overseer::new(place, rules.times, stop.clone());
+    let (api, peers) = (api.for_peer(peer), Arc::clone(&rules.peers));
+    match stream {
+        Stream::Tcp(stream) => drop(tokio::spawn(watched(FrontEnd::Metrics, converse(api, peers, stream, overseer)))),
+        Stream::Unix(stream) => drop(tokio::spawn(watched(FrontEnd::Metrics, converse(api, peers, stream, overseer)))),
+    }
+}
+
+async fn converse(api: Api, peers: Arc<Peers>, stream: impl AsyncRead + AsyncWrite + Unpin, mut overseer: Overseer) {
+    let progress = Arc::clone(overseer.progress());
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-        let page = || write_metrics(&api.metrics_report());
+        progress.begin_request();
+        let page = || write_metrics(&report(&api, &peers));
         let response = answer(request.method(), request.uri().path(), page);
+        // A page is made at once. From here on the client is waited for, and the last of its answer goes before what it asks next.
+        progress.wait_for(Awaited::Request);
         async move { Ok::<_, Infallible>(response) }
     });
-    let mut connection = pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-    // How a connection broke is the client's affair.
-    tokio::select! {
-        _ = connection.as_mut() => return,
-        _ = stop.wait_for(|stop| *stop) => {}
-    }
-    connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
+    let stream = TokioIo::new(Timed::new(stream, Arc::clone(&progress)));
+    let connection = http1::Builder::new().serve_connection(stream, service);
+    let mut conversation =
+        Conversation { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
+    oversee(&mut conversation, &mut overseer, Duration::ZERO).await;
+}
+
+fn report(api: &Api, peers: &Peers) -> MetricsReport {
+    let counts = peers.counts();
+    let connections =
+        ConnectionMetrics { open: counts.open, peers: counts.peers, refused: counts.refused, ended: counts.ended };
+    MetricsReport { connections, ..api.metrics_report() }
 }

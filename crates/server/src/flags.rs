@@ -6,4 +6,4 @@ mod values;
 
 pub use parse::{Given, ParseError, parse, usage};
 pub use table::Honour;
-pub use values::{BadValue, Values, bool_of};
+pub use values::{BadValue, Values, bad, bool_of};

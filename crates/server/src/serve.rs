@@ -1,5 +1,6 @@
 //! How is the server wired together, and how does it end?
 
+mod descriptors;
 mod gpu;
 mod host;
 mod listen;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use nerite_api::{Api, LogSwitches};
 use nerite_engine::Engine;
+use nerite_listen::Peers;
 use nerite_python::Python;
 use nerite_shm::{Pools, Registries};
 
@@ -70,6 +72,11 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     for note in &settings.notes {
         log::warn!("{note}");
     }
+    let descriptors = descriptors::raise_limit();
+    let connections = settings.connections.limits(descriptors);
+    if let Some(warning) = descriptors::warning(descriptors, connections.all_max) {
+        log::warn!("{warning}");
+    }
     let gpu = gpu::open(&settings.gpu)?;
     let engine = models::start(&settings, gpu.as_ref(), python)?;
     print_tables(&engine, &settings);
@@ -86,7 +93,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     }
     let clean = runtime.block_on(async {
         let signals = stop::Signals::listen()?;
-        let fronts = listen::start(&api, &settings)?;
+        let fronts = listen::start(&api, &settings, &Peers::new(connections))?;
         stop::when_told(signals, fronts, &api, &engine, &settings).await
     })?;
     // Tasks of clients that never finished must not hold the process.

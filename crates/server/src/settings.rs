@@ -1,6 +1,7 @@
 //! What did the operator decide?
 
 mod access;
+mod connections;
 mod gpu;
 mod regions;
 mod sessions;
@@ -15,6 +16,7 @@ use regex::{Regex, RegexBuilder};
 
 use crate::flags::{BadValue, Given, Honour, Values};
 
+pub use connections::Connections;
 pub use gpu::{CudaLibrary, GpuSettings};
 pub use sessions::{SessionSocket, Sessions};
 
@@ -37,6 +39,8 @@ pub struct Settings {
     pub grpc_tuning: GrpcTuning,
     /// Metrics; `None` if they are off.
     pub metrics: Option<Metrics>,
+    /// What binds connections.
+    pub connections: Connections,
     /// Calls that want a header.
     pub restrictions: Vec<Restriction>,
     /// Largest HTTP input in bytes.
@@ -181,6 +185,7 @@ impl Settings {
             models: models(&values)?,
             grpc_tuning: grpc_tuning(&values)?,
             metrics: if values.bool("allow-metrics", true)? { Some(metrics(&values, metrics_address)?) } else { None },
+            connections: connections::connections(&values)?,
             restrictions: access::restrictions(&values)?,
             http_input_bytes_max: http_input_bytes_max as u64,
             threads: values.int_if_given("http-thread-count")?,

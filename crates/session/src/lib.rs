@@ -11,7 +11,6 @@
 #![forbid(unsafe_code)]
 
 mod call;
-mod descriptors;
 mod door;
 mod inference;
 pub mod limits;
@@ -24,7 +23,6 @@ mod session;
 mod socket;
 mod watch;
 
-pub use descriptors::raise_descriptor_limit;
 pub use door::log_failure;
 pub use listen::{BindError, FoundDirectory, Listener, Location, check_directory, default_path};
 pub use serve::{Handle, Options, serve, serve_later};

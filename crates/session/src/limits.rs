@@ -30,6 +30,12 @@ pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// The same for one that has one of the operator's places, of which there are few.
 pub const RESERVE_HELLO_WITHIN: Duration = Duration::from_secs(1);
 
+/// While the server stops, so long a client may take to read its last answers.
+pub const STOPPING_READ_WITHIN: Duration = Duration::from_secs(1);
+
+/// How often a session that stops looks whether they were read.
+pub(crate) const STOPPING_LOOK_PAUSE: Duration = Duration::from_millis(5);
+
 /// Headers a client may bring.
 pub const HEADERS_MAX: usize = 64;
 

@@ -8,12 +8,15 @@ use nerite_api::{Api, Category, Scope};
 use nerite_request::Status;
 use nerite_request::report::ServerReport;
 use nerite_wire::proto::session::{encode_answer, read_call, v1};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use v1::client_message::Call;
 
 use crate::call::{error_packet, packet};
 use crate::inference::InFlight;
-use crate::limits::{HEADERS_MAX, HELLO_WITHIN, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX, RESERVE_HELLO_WITHIN};
+use crate::limits::{
+    HEADERS_MAX, HELLO_WITHIN, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX, RESERVE_HELLO_WITHIN, STOPPING_LOOK_PAUSE,
+    STOPPING_READ_WITHIN,
+};
 use crate::outbox::{Closed, Outbox};
 use crate::roster::{Full, Parts, Place};
 use crate::serve::{RESOURCE_EXHAUSTED, Stopped};
@@ -69,6 +72,7 @@ impl Session {
         let greeted = tokio::select! {
             biased;
             closed = outbox.flush() => Ok(Err(End::from(closed))),
+            () = stopped.wait() => Ok(Err(End::Stopped)),
             greeted = timeout(within, self.greet(&socket, &mut receiver)) => greeted,
         };
         let end = match greeted {
@@ -182,13 +186,17 @@ impl Session {
         }
     }
 
-    /// The server stops: lets what is in flight end, and its answers go out.
+    /// The server stops: lets what is in flight end, and its answers go out. A client that does not read them is not waited for.
     async fn finish(&self, outbox: &Outbox) {
         let sent = async {
             self.in_flight.drained().await;
-            while !outbox.is_empty() {
-                tokio::task::yield_now().await;
-            }
+            let taken = async {
+                while !outbox.is_empty() {
+                    sleep(STOPPING_LOOK_PAUSE).await;
+                }
+            };
+            // Ended either way.
+            let _ = timeout(STOPPING_READ_WITHIN, taken).await;
         };
         tokio::select! {
             biased;

@@ -36,6 +36,8 @@ pub struct MetricsReport {
     pub lease_bytes: Vec<(&'static str, u64)>,
     /// How long threads that serve connections did not come back; `None` to leave it out.
     pub front_busy: Option<BusyMetrics>,
+    /// Connections of HTTP, gRPC and metrics.
+    pub connections: ConnectionMetrics,
 }
 
 /// How long threads that serve connections were busy each time.
@@ -56,6 +58,19 @@ pub struct Histogram {
     pub count: u64,
     /// All added up.
     pub sum_ns: u64,
+}
+
+/// Connections, and what became of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionMetrics {
+    /// Connections that are open.
+    pub open: u64,
+    /// Users and addresses that have them.
+    pub peers: u64,
+    /// Connections refused so far, by reason.
+    pub refused: Vec<(&'static str, u64)>,
+    /// Connections that the server ended so far because of their client, by reason.
+    pub ended: Vec<(&'static str, u64)>,
 }
 
 /// The socket at which sessions are opened.
@@ -246,6 +261,34 @@ fn write_own(page: &mut Page, report: &MetricsReport) {
         let help = "Processor time that a thread which serves connections used before it came back to them";
         page.histogram("nerite_front_thread_busy_cpu_seconds", help, cpu);
     }
+    write_connections(page, &report.connections);
+}
+
+fn write_connections(page: &mut Page, connections: &ConnectionMetrics) {
+    let by_reason = |counts: &[(&'static str, u64)]| {
+        let sample = |(reason, count): &(&str, u64)| (format!("{{reason=\"{reason}\"}}"), Value::Whole(*count));
+        counts.iter().map(sample).collect::<Vec<_>>()
+    };
+    let whole = |value| [(String::new(), Value::Whole(value))];
+    page.family("nerite_connections", "gauge", "Open connections of HTTP, gRPC and metrics", whole(connections.open));
+    page.family(
+        "nerite_connection_peers",
+        "gauge",
+        "Users and addresses that have connections",
+        whole(connections.peers),
+    );
+    page.family(
+        "nerite_connections_refused_total",
+        "counter",
+        "Connections refused because there are too many, of all or of one peer",
+        by_reason(&connections.refused),
+    );
+    page.family(
+        "nerite_connections_ended_total",
+        "counter",
+        "Connections and calls ended because their client kept the server waiting, or idle ones to make room",
+        by_reason(&connections.ended),
+    );
 }
 
 impl ModelMetrics {
@@ -341,6 +384,7 @@ mod tests {
             sessions: 3,
             session_socket: Some(SessionSocketMetrics { is_up: true, reopened: 2 }),
             lease_bytes: vec![("lent", 4096), ("idle", 0)],
+            connections: ConnectionMetrics { open: 7, refused: vec![("peer", 5)], ..ConnectionMetrics::default() },
             ..MetricsReport::default()
         }
     }
@@ -368,6 +412,8 @@ mod tests {
         check(&report(), "nerite_session_socket_up 1", true);
         check(&report(), "nerite_session_socket_reopened_total 2", true);
         check(&report(), "nerite_lease_bytes{state=\"lent\"} 4096", true);
+        check(&report(), "nerite_connections 7", true);
+        check(&report(), "nerite_connections_refused_total{reason=\"peer\"} 5", true);
     }
 
     #[test]

@@ -34,6 +34,8 @@ impl Api {
             session_socket: *self.0.session_socket.lock().unwrap_or_else(PoisonError::into_inner),
             lease_bytes: vec![("lent", leases.bytes.saturating_sub(leases.idle_bytes)), ("idle", leases.idle_bytes)],
             front_busy: Some(front_busy()),
+            // Connections are known to the front ends only.
+            ..MetricsReport::default()
         }
     }
 

@@ -3,127 +3,191 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nerite_compress::Lane;
-use nerite_listen::Wary;
+use nerite_listen::{Overdue, Overseer, Served, Timed, Wary, Why, oversee};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::Front;
 use super::cork::{Held, cork};
+use super::link::Link;
+use super::local::Local;
+use super::whole::Whole;
 use crate::dispatch::dispatch;
-use crate::execute::FirstPollInPlace;
+use crate::execute::{FirstPollInPlace, Ground};
 use crate::limits;
 use crate::options::Options;
 use crate::tls::Tls;
 
 /// Agrees on a key, then serves the connection.
-pub(super) async fn serve_secured(socket: TcpStream, tls: Tls, front: Arc<Front>, open: watch::Receiver<()>) {
+pub(super) async fn serve_secured(
+    socket: TcpStream,
+    tls: Tls,
+    front: Arc<Front>,
+    mut overseer: Overseer,
+    open: watch::Receiver<()>,
+) {
+    let socket = Timed::new(socket, Arc::clone(overseer.progress()));
     let agreed = tokio::select! {
         biased;
         agreed = tls.0.accept(socket) => agreed,
-        () = front.stopped() => return,
-        () = tokio::time::sleep(Duration::from_millis(limits::HANDSHAKE_MS_MAX)) => return,
+        () = sleep_or_never(front.options.handshake_max) => return overseer.note_ended(Overdue::Head),
+        // Neither a stop nor a newcomer waits for a connection that has not begun.
+        why = poll_fn(|cx| overseer.poll(cx, Duration::ZERO)) => {
+            if let Why::Overdue(overdue) = why {
+                overseer.note_ended(overdue);
+            }
+            return;
+        }
     };
     match agreed {
-        Ok(socket) => serve(socket, front, open).await,
+        Ok(socket) => serve(socket, front, overseer, open).await,
         Err(fault) => log::debug!("a gRPC client and we do not agree on TLS: {fault}"),
     }
 }
 
+/// Serves a connection over TCP.
+pub(super) async fn serve_tcp(socket: TcpStream, front: Arc<Front>, overseer: Overseer, open: watch::Receiver<()>) {
+    let socket = Timed::new(socket, Arc::clone(overseer.progress()));
+    serve(socket, front, overseer, open).await;
+}
+
+/// Serves a connection over a Unix socket.
+pub(super) async fn serve_local(socket: UnixStream, front: Arc<Front>, overseer: Overseer, open: watch::Receiver<()>) {
+    let socket = Timed::new(socket, Arc::clone(overseer.progress()));
+    serve(Local::new(socket), front, overseer, open).await;
+}
+
 /// Serves a connection until it ends; `open` is held that long.
-pub(super) async fn serve<S>(socket: S, front: Arc<Front>, open: watch::Receiver<()>)
+pub(super) async fn serve<S>(socket: S, front: Arc<Front>, mut overseer: Overseer, open: watch::Receiver<()>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let stop = front.stopped();
+    let link = Link::new(Arc::clone(overseer.progress()));
+    let ground = Ground {
+        link: Arc::clone(&link),
+        times: front.rules.times,
+        peers: Arc::clone(&front.rules.peers),
+        peer: front.api.peer().clone(),
+    };
+    let protocol = protocol(&front.options, FirstPollInPlace::new(ground));
     let (age_max, age_grace) = (front.options.connection_age_max, front.options.connection_age_grace);
-    let protocol = protocol(&front.options);
-    let called = Arc::new(AtomicBool::new(false));
     let lane = Lane::new();
     let calls = service_fn({
-        let called = Arc::clone(&called);
+        let link = Arc::clone(&link);
         move |request| {
-            called.store(true, Ordering::Relaxed);
-            dispatch(Arc::clone(&front), lane.clone(), request)
+            let call = link.begin_call(&front.calls);
+            dispatch(Arc::clone(&front), lane.clone(), call, request)
         }
     });
-    let (socket, held) = cork(Wary::new(socket));
-    let mut connection = pin!(protocol.serve_connection(TokioIo::new(socket), calls));
-    tokio::select! {
-        biased;
-        () = converse(connection.as_mut(), &held) => {}
-        () = stop => {
-            connection.as_mut().graceful_shutdown();
-            tokio::select! {
-                () = converse(connection, &held) => {}
-                () = uncalled(&called) => {}
-            }
-        }
-        () = sleep_or_never(age_max) => {
-            connection.as_mut().graceful_shutdown();
-            tokio::select! {
-                () = converse(connection, &held) => {}
-                () = sleep_or_never(age_grace) => {}
-            }
-        }
-    }
+    let (socket, held) = cork(Wary::new(Whole::new(socket, Arc::clone(&link))));
+    let connection = pin!(protocol.serve_connection(TokioIo::new(socket), calls));
+    let mut served = Grpc {
+        connection,
+        shut_down: |connection| connection.graceful_shutdown(),
+        ended: None,
+        held,
+        link,
+        leaving: false,
+        age: age_max.map(|age| Box::pin(sleep(age))),
+        grace: age_grace,
+        is_old: false,
+    };
+    oversee(&mut served, &mut overseer, Duration::from_millis(limits::LEAVE_MS_MAX)).await;
     drop(open);
 }
 
-/// Lets the connection work, and out what it wrote, until it has ended.
-async fn converse<C, S>(mut connection: Pin<&mut C>, held: &Held<S>)
+/// A connection that speaks HTTP/2, and lets out what it wrote each time it has worked.
+struct Grpc<'c, C, S> {
+    connection: Pin<&'c mut C>,
+    shut_down: fn(Pin<&mut C>),
+    ended: Option<hyper::Result<()>>,
+    held: Held<S>,
+    link: Arc<Link>,
+    leaving: bool,
+    /// Fires when the connection is too old; then once more when the time after that is over.
+    age: Option<Pin<Box<Sleep>>>,
+    grace: Option<Duration>,
+    is_old: bool,
+}
+
+impl<C, S> Served for Grpc<'_, C, S>
 where
     C: Future<Output = hyper::Result<()>>,
     S: AsyncWrite + Unpin,
 {
-    let mut ended = None;
-    let sent = poll_fn(|cx| {
-        if ended.is_none()
-            && let Poll::Ready(outcome) = connection.as_mut().poll(cx)
+    fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.poll_age(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        if self.ended.is_none()
+            && let Poll::Ready(outcome) = self.connection.as_mut().poll(cx)
         {
-            ended = Some(outcome);
+            self.ended = Some(outcome);
         }
-        match held.poll_drain(cx) {
+        let sent = match self.held.poll_drain(cx) {
+            Poll::Ready(sent) if sent.is_err() || self.ended.is_some() => sent,
             // Out is what was written so far; there is more to come.
-            Poll::Ready(Ok(())) if ended.is_none() => Poll::Pending,
-            drained => drained,
+            _ => {
+                self.link.note(self.leaving);
+                return Poll::Pending;
+            }
+        };
+        if let Some(Err(fault)) = &self.ended {
+            log::debug!("a gRPC connection ended: {fault}");
         }
-    })
-    .await;
-    if let Some(Err(fault)) = ended {
-        log::debug!("a gRPC connection ended: {fault}");
+        if let Err(fault) = sent {
+            log::debug!("a gRPC connection ended with answers unsent: {fault}");
+        }
+        Poll::Ready(())
     }
-    if let Err(fault) = sent {
-        log::debug!("a gRPC connection ended with answers unsent: {fault}");
+
+    fn shut_down(&mut self) {
+        self.leaving = true;
+        if self.ended.is_none() {
+            (self.shut_down)(self.connection.as_mut());
+        }
     }
 }
 
-/// Ready when a connection has had its time to take leave and never asked for anything, so that nothing is owed to it: its client
-/// may be no client at all, or never say what the protocol wants of it.
-async fn uncalled(called: &AtomicBool) {
-    tokio::time::sleep(Duration::from_millis(limits::LEAVE_MS_MAX)).await;
-    if called.load(Ordering::Relaxed) {
-        std::future::pending::<()>().await;
+impl<C, S> Grpc<'_, C, S> {
+    /// Ready when the connection was asked to end for its age, and its time after that is over.
+    fn poll_age(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some(age) = &mut self.age {
+            if age.as_mut().poll(cx).is_pending() {
+                break;
+            }
+            if self.is_old || self.ended.is_some() {
+                return Poll::Ready(());
+            }
+            self.is_old = true;
+            (self.shut_down)(self.connection.as_mut());
+            match self.grace {
+                Some(grace) => age.as_mut().reset(Instant::now() + grace),
+                None => self.age = None,
+            }
+        }
+        Poll::Pending
     }
 }
 
 async fn sleep_or_never(time: Option<Duration>) {
     match time {
-        Some(time) => tokio::time::sleep(time).await,
+        Some(time) => sleep(time).await,
         None => std::future::pending().await,
     }
 }
 
-fn protocol(options: &Options) -> http2::Builder<FirstPollInPlace> {
-    let mut protocol = http2::Builder::new(FirstPollInPlace);
+fn protocol(options: &Options, executor: FirstPollInPlace) -> http2::Builder<FirstPollInPlace> {
+    let mut protocol = http2::Builder::new(executor);
     protocol
         .timer(TokioTimer::new())
         .auto_date_header(false)

@@ -12,25 +12,24 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
 
 use frames::Frames;
 
 /// A Unix stream of HTTP/2 whose requests name a host that is one.
-pub(super) struct Local {
-    stream: UnixStream,
+pub(super) struct Local<S> {
+    stream: S,
     frames: Frames,
     /// Bytes read that wait for the rest of their frame.
     held: Vec<u8>,
 }
 
-impl Local {
-    pub(super) fn new(stream: UnixStream) -> Local {
+impl<S> Local<S> {
+    pub(super) fn new(stream: S) -> Local<S> {
         Local { stream, frames: Frames::new(), held: Vec::new() }
     }
 }
 
-impl AsyncRead for Local {
+impl<S: AsyncRead + Unpin> AsyncRead for Local<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
@@ -65,7 +64,7 @@ impl AsyncRead for Local {
     }
 }
 
-impl AsyncWrite for Local {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Local<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
     }

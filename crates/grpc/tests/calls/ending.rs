@@ -6,7 +6,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::house::House;
-use crate::peer::{Talk, finish, framed, request};
+use crate::peer::{Peer, Talk, finish, framed, request};
 
 const STOPPING: &str = "GRPC server is shutting down and has stopped accepting new requests.";
 
@@ -69,4 +69,38 @@ async fn an_open_stream_ends_once_it_owes_nothing() {
     assert_eq!(talk.next().await.unwrap().infer_response.unwrap().id, "x");
     assert_eq!(talk.status().await, (14, STOPPING.to_owned()));
     stopped.await.unwrap();
+}
+
+#[tokio::test]
+async fn half_a_request_does_not_hold_a_stop() {
+    let house = House::new();
+    let peer = house.peer().await;
+    let whole = framed(&request("echo", "x", 100));
+    let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
+    feed.send(bytes::Bytes::copy_from_slice(&whole[..50])).unwrap();
+    let talk = Talk::begin(&peer, &[]).await;
+    talk.send(&whole[..50]);
+    while house.handle.calls() < 2 {
+        tokio::task::yield_now().await;
+    }
+    house.handle.stop().await;
+    assert_eq!((house.handle.calls(), house.handle.connections()), (0, 0));
+    drop((feed, calling, talk));
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_does_not_hold_a_stop() {
+    let house = House::new();
+    let peer = Peer::narrow(TcpStream::connect(house.address.unwrap()).await.unwrap()).await;
+    let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
+    feed.send(framed(&request("echo", "x", 1 << 20)).into()).unwrap();
+    drop(feed);
+    let unread = calling.await.unwrap();
+    let talk = Talk::begin(&peer, &[]).await;
+    for _ in 0..4 {
+        talk.ask(&request("echo", "x", 1 << 18));
+    }
+    house.handle.stop().await;
+    assert_eq!(house.handle.connections(), 0);
+    drop((unread, talk));
 }

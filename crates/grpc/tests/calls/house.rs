@@ -8,7 +8,7 @@ use nerite_backend::identity::Identity;
 use nerite_config::HostFacts;
 use nerite_engine::{Engine, Loader, Runtimes};
 use nerite_grpc::{Handle, Options, serve};
-use nerite_listen::{Endpoint, Listener, bind};
+use nerite_listen::{ConnectionLimits, Endpoint, Listener, Peers, Rules, TimeLimits, bind};
 use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::setting::LogSettings;
 use nerite_shm::Registries;
@@ -45,7 +45,17 @@ impl House {
         House::behind(bind(&port).unwrap(), options, rules)
     }
 
+    /// With these time limits for clients.
+    pub fn limited(times: TimeLimits) -> House {
+        let port = Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false };
+        House::make(bind(&port).unwrap(), Options::default(), nerite_api::Options::default(), times)
+    }
+
     pub fn behind(listener: Listener, options: Options, rules: nerite_api::Options) -> House {
+        House::make(listener, options, rules, TimeLimits::default())
+    }
+
+    fn make(listener: Listener, options: Options, rules: nerite_api::Options, times: TimeLimits) -> House {
         let rules = nerite_api::Options { http_input_bytes_max: INPUT_BYTES_MAX, ..rules };
         let models = tempfile::tempdir().unwrap();
         let decoupled = "model_transaction_policy { decoupled: true }";
@@ -61,7 +71,8 @@ impl House {
         runtimes.add(Arc::new(Repeat));
         let api = Api::new(engine(&models, runtimes), Registries::new(true, None), log(), rules);
         let address = listener.address();
-        let handle = serve(api, options, vec![listener]);
+        let peers = Peers::new(ConnectionLimits::for_descriptors(1024));
+        let handle = serve(api, options, Rules { peers, times }, vec![listener]);
         House { handle, held, address, _models: models }
     }
 

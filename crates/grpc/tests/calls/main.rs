@@ -8,5 +8,6 @@ mod house;
 mod infer;
 mod peer;
 mod runtimes;
+mod slow;
 mod stream;
 mod tls;

@@ -68,6 +68,14 @@ impl Peer {
         Peer(peer)
     }
 
+    /// As [`Peer::over`], with the small windows that the protocol begins with.
+    pub async fn narrow(socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Peer {
+        let builder = http2::Builder::new(TokioExecutor::new());
+        let (peer, connection) = builder.handshake(TokioIo::new(socket)).await.unwrap();
+        tokio::spawn(connection);
+        Peer(peer)
+    }
+
     /// Begins a call whose body is fed through the sender.
     pub async fn begin(&self, path: &str, headers: &[(&str, &str)]) -> Option<(mpsc::UnboundedSender<Bytes>, Calling)> {
         let (feed, body) = mpsc::unbounded_channel();
@@ -148,6 +156,10 @@ impl Talk {
 
     pub fn ask_raw(&self, bytes: Vec<u8>) {
         self.feed.as_ref().unwrap().send(bytes.into()).unwrap();
+    }
+
+    pub fn send(&self, bytes: &[u8]) {
+        self.feed.as_ref().unwrap().send(Bytes::copy_from_slice(bytes)).unwrap();
     }
 
     pub fn end(&mut self) {

@@ -1,11 +1,11 @@
 //! Which models are there, and which should be loaded?
 
-use hyper::body::Incoming;
 use nerite_api::Api;
 use nerite_request::Status;
 use nerite_wire::json::{read_index, read_load, read_unload, write_index};
 
 use super::{Outcome, read_body};
+use crate::incoming::Incoming;
 use crate::limits::LOAD_BODY_BYTES_MAX;
 use crate::reply::{Failure, done, json};
 

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{Response, StatusCode};
-use hyper::body::Incoming;
 use nerite_api::Api;
 use nerite_api::codes::http_status;
 use nerite_request::{Cancel, Status};
@@ -16,6 +15,7 @@ use tokio::sync::mpsc;
 
 use super::{Outcome, read_body};
 use crate::encoding::request_encoding;
+use crate::incoming::Incoming;
 use crate::reply::{JSON, Outgoing, error, json};
 pub use events::Events;
 
@@ -25,7 +25,7 @@ const NOT_ONE: &str = "generate expects model to produce exactly 1 response, use
 
 /// Reads flat JSON, asks, writes flat JSON: one answer, or (`stream`) as many events as the model makes.
 pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, version: &str, stream: bool) -> Outcome {
-    let _under_way = api.take_on()?;
+    api.check_taking_on()?;
     let inputs = api.model_report(model, version)?.inputs;
     let encoding = parts.headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes);
     if !matches!(request_encoding(encoding), Ok(None)) {
@@ -33,6 +33,7 @@ pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, ver
     }
     let bytes_max = api.http_input_bytes_max();
     let body = read_body(body, bytes_max).await?;
+    let _under_way = api.take_on()?;
     let ask = read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })?;
     drop(body);
     let cancel = Cancel::new();

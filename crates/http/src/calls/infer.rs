@@ -9,13 +9,14 @@ use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response};
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use nerite_api::{Api, Protocol, UnderWay};
 use nerite_request::{Ask, Parameter, Status};
 use nerite_wire::json::{Answer, InferText, Rendering, read_infer, read_raw_infer, write_answer};
 
 use super::Outcome;
 use crate::encoding::{Encoding, compress, inflate, response_encoding};
+use crate::incoming::Incoming;
 use crate::limits::INLINE_WORK_BYTES_MAX;
 use crate::receive::{Received, Store, discard, receive};
 use crate::reply::{BINARY, Failure, JSON, Outgoing};
@@ -42,12 +43,12 @@ async fn read(
     model: &str,
     version: &str,
 ) -> Result<(UnderWay, Ask, Rendering), Failure> {
-    let early = api.check_infer(Protocol::Http, model, version).and_then(|()| api.take_on()).map_err(Failure::plain);
-    let framing = early.and_then(|under_way| {
-        Ok((under_way, Framing::of(&parts.headers, body.size_hint().exact(), api.http_input_bytes_max())?))
-    });
-    let (under_way, framing) = match framing {
-        Ok(taken) => taken,
+    let early = api.check_infer(Protocol::Http, model, version).and_then(|()| api.check_taking_on());
+    let framing = early
+        .map_err(Failure::plain)
+        .and_then(|()| Framing::of(&parts.headers, body.size_hint().exact(), api.http_input_bytes_max()));
+    let framing = match framing {
+        Ok(framing) => framing,
         Err(failure) => {
             // A client that asks first whether to send is told no by the answer.
             if !failure.close && !parts.headers.contains_key(EXPECT) {
@@ -57,6 +58,8 @@ async fn read(
         }
     };
     let received = receive(body, framing.expected()).await?;
+    // From here on nothing of the client is waited for.
+    let under_way = api.take_on().map_err(Failure::plain)?;
     let received = inflated(received, framing).await?;
     let json_len = framing.json_len(received.bytes().len())?;
     let bytes_max = framing.bytes_max;

@@ -1,11 +1,11 @@
 //! Which regions of shared memory are registered?
 
-use hyper::body::Incoming;
 use nerite_api::Api;
 use nerite_request::Status;
 use nerite_wire::json::{read_cuda_register, read_system_register, write_cuda_status, write_system_status};
 
 use super::{Outcome, pass_over, read_body};
+use crate::incoming::Incoming;
 use crate::reply::{done, json};
 use crate::route::{RegionCall, RegionKind};
 

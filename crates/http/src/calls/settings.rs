@@ -1,11 +1,11 @@
 //! What is traced and logged?
 
 use http::{Method, StatusCode};
-use hyper::body::Incoming;
 use nerite_api::{Api, Code, Protocol, Status};
 use nerite_wire::json::{read_log_change, read_trace_change, write_log_settings, write_trace_settings};
 
 use super::{Outcome, pass_over, read_body};
+use crate::incoming::Incoming;
 use crate::reply::{PLAIN, error, json};
 
 /// Trace settings of the server (empty name) or of a model, changed first if the method is POST.

@@ -11,12 +11,12 @@ use std::sync::mpsc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use hyper::body::Body;
+use http_body::Body;
 
 use super::*;
 use crate::receive::{Expected, receive};
 use crate::reply::{bare, json};
-use nerite_listen::{BindError, Endpoint, bind};
+use nerite_listen::{BindError, ConnectionLimits, Endpoint, Peers, TimeLimits, bind};
 
 /// Answers with the body it got, except below `/slow`, where it waits to be let go, and `/early`, where it does not look.
 struct Echo {
@@ -78,6 +78,11 @@ struct House {
 }
 
 fn house() -> House {
+    house_with(TimeLimits::default(), ConnectionLimits::for_descriptors(1024))
+}
+
+fn house_with(times: TimeLimits, connections: ConnectionLimits) -> House {
+    let rules = Rules { peers: Peers::new(connections), times };
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("http.sock");
     let (gate, (tell, news)) = (Arc::new(Notify::new()), mpsc::channel());
@@ -92,7 +97,7 @@ fn house() -> House {
             let tcp = bind(&Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false }).unwrap();
             let address = tcp.address().unwrap();
             let unix = bind(&Endpoint::unix(&path)).unwrap();
-            let handle = serve_by(&echo, vec![tcp, unix]);
+            let handle = serve_by(&echo, rules, vec![tcp, unix]);
             ready.send((address, handle.clone())).unwrap();
             tokio::task::spawn_blocking(move || stop_asked.recv()).await.unwrap().unwrap();
             handle.stop().await;
@@ -216,6 +221,89 @@ fn a_stop_closes_the_idle_at_once_and_waits_for_the_busy() {
     assert_eq!(answer(&mut busy, b""), OK);
     house.stopped.recv().unwrap();
     assert_eq!(house.handle.connections(), 0);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_half_requests() {
+    let house = house();
+    let mut half = TcpStream::connect(house.address).unwrap();
+    half.write_all(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf").unwrap();
+    let mut second = TcpStream::connect(house.address).unwrap();
+    let request = [post(b"one"), b"GET /v2/heal".to_vec()].concat();
+    assert_eq!(talk(&mut second, &request, &[b"one"]), [OK]);
+    // Of the half body a part was read by now: its connection was there first.
+    house.stop.send(()).unwrap();
+    house.stopped.recv().unwrap();
+    assert_eq!(half.read(&mut [0]).unwrap_or(0), 0);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_client_that_does_not_read() {
+    let house = house();
+    let mut stream = TcpStream::connect(house.address).unwrap();
+    // More than the system keeps for a client: its buffers hold some megabytes.
+    for _ in 0..200 {
+        stream.write_all(b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    }
+    until(|| house.handle.connections() == 1);
+    house.stop.send(()).unwrap();
+    house.stopped.recv().unwrap();
+}
+
+#[track_caller]
+fn check_ended(times: TimeLimits, sent: &[u8], answers: &[&[u8]], then: &[u8]) {
+    let house = house_with(times, ConnectionLimits::for_descriptors(1024));
+    let mut stream = TcpStream::connect(house.address).unwrap();
+    talk(&mut stream, sent, answers);
+    stream.write_all(then).unwrap();
+    // The end, or a reset where not all was read that the client sent.
+    assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
+    until(|| house.handle.connections() == 0);
+}
+
+#[test]
+fn who_keeps_the_server_waiting_is_ended() {
+    let soon = Some(Duration::from_millis(100));
+    let never = TimeLimits { head: None, idle: None, body: None, write: None };
+    check_ended(TimeLimits { head: soon, ..never }, b"", &[], b"");
+    check_ended(TimeLimits { head: soon, ..never }, b"GET /v2/heal", &[], b"");
+    check_ended(TimeLimits { head: soon, ..never }, &post(b"one"), &[b"one"], b"GET");
+    check_ended(TimeLimits { idle: soon, ..never }, &post(b"one"), &[b"one"], b"");
+    let half = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf";
+    check_ended(TimeLimits { body: soon, ..never }, half, &[], b"");
+    let unread = b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n".repeat(200);
+    check_ended_unread(TimeLimits { write: soon, ..never }, &unread);
+}
+
+#[track_caller]
+fn check_ended_unread(times: TimeLimits, sent: &[u8]) {
+    let house = house_with(times, ConnectionLimits::for_descriptors(1024));
+    let mut stream = TcpStream::connect(house.address).unwrap();
+    stream.write_all(sent).unwrap();
+    until(|| house.handle.connections() == 1);
+    until(|| house.handle.connections() == 0);
+}
+
+#[test]
+fn who_finds_no_place_is_told_and_who_is_idle_makes_room() {
+    let house = house_with(TimeLimits::default(), ConnectionLimits { all_max: 16, per_peer_max: 8 });
+    // The tests run as the server's own user, an operator, who may have 14 of the 16.
+    let mut busy: Vec<_> = (0..13).map(|_| TcpStream::connect(house.address).unwrap()).collect();
+    for stream in &mut busy {
+        stream.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        assert_eq!(house.news.recv(), Ok("begun"));
+    }
+    let mut idle = TcpStream::connect(house.address).unwrap();
+    assert_eq!(talk(&mut idle, &post(b"one"), &[b"one"]), [OK]);
+    let mut newcomer = TcpStream::connect(house.address).unwrap();
+    assert_eq!(talk(&mut newcomer, &post(b"two"), &[b"two"]), [OK]);
+    assert_eq!(idle.read(&mut [0]).unwrap(), 0);
+    newcomer.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert_eq!(house.news.recv(), Ok("begun"));
+    let mut refused = String::new();
+    TcpStream::connect(house.address).unwrap().read_to_string(&mut refused).unwrap();
+    assert!(refused.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{refused}");
+    assert!(refused.contains("{\"error\":\"14 connections are open, of 14 that there may be"), "{refused}");
 }
 
 #[test]

@@ -41,6 +41,7 @@ pub struct Flag {
 const INT: Takes = Takes::Value("<integer>");
 const BOOL: Takes = Takes::Value("<boolean>");
 const TEXT: Takes = Takes::Value("<string>");
+const SECONDS: Takes = Takes::Value("<float>");
 const ALONE: Takes = Takes::Nothing;
 
 macro_rules! flags {
@@ -80,6 +81,16 @@ flags! {
         "model-load-thread-count" INT, Yes, "Models loading at the same time. Default is 4.";
         "model-load-retry-count" INT, Yes, "How often a load that failed is tried again. Default is 0.";
         "model-namespacing" BOOL, NotYet, "Let models of different repositories have the same name. Default is false.";
+    }
+    "Connections": {
+        "connections-max" INT, Yes, "Connections of HTTP, gRPC and metrics that may be open. Default is three quarters of the limit of open files, at most 16384.";
+        "connections-per-peer-max" INT, Yes, "Of these, connections of one user of this host, or of one address. Default is half of --connections-max.";
+        "http-header-timeout" SECONDS, Yes, "Seconds for a request's head over HTTP, and for the beginning of a gRPC connection; 0 for no limit. Default is 30.";
+        "http-idle-timeout" SECONDS, Yes, "Seconds between two requests of an HTTP connection; 0 for no limit. Default is 900.";
+        "grpc-idle-timeout" SECONDS, Yes, "Seconds without a call on a gRPC connection; 0 for no limit. Default is 3600.";
+        "grpc-handshake-timeout" SECONDS, Yes, "Seconds for agreeing on TLS; 0 for no limit. Default is 20.";
+        "body-progress-timeout" SECONDS, Yes, "Seconds in which 1024 bytes of a request must come for each of these seconds; 0 for no limit. Default is 60.";
+        "write-timeout" SECONDS, Yes, "Seconds in which a client must take a byte of an answer that waits for it; 0 for no limit. Default is 60.";
     }
     "HTTP": {
         "allow-http" BOOL, Yes, "Whether to listen for HTTP. Default is true.";

@@ -1,12 +1,13 @@
 //! Where does the server listen?
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use nerite_api::Api;
-use nerite_listen::{Endpoint, Listener, bind};
+use nerite_listen::{Endpoint, Listener, Peers, Rules, bind};
 
 use super::StartError;
-use crate::settings::{Front, GrpcTuning, Metrics, Settings};
+use crate::settings::{Connections, Front, GrpcTuning, Metrics, Settings};
 
 /// The front ends at work.
 pub struct Fronts {
@@ -17,7 +18,8 @@ pub struct Fronts {
 }
 
 impl Fronts {
-    /// Stops accepting; resolves when the last request has been answered. Metrics are there to the end.
+    /// Stops accepting; resolves when the last whole request has been answered, and the client has taken the answer or stopped taking
+    /// it. Metrics are there to the end.
     pub async fn stop(&self) {
         // All are told before any is waited for.
         let sessions = self.sessions.as_ref().map(nerite_session::Handle::stop);
@@ -40,29 +42,34 @@ impl Fronts {
 
 /// Opens all ports and sockets. Nothing listens before the models are loaded, and nothing answers before everything listens:
 /// who is told by one of them that the server is there finds the others.
-pub fn start(api: &Api, settings: &Settings) -> Result<Fronts, StartError> {
+pub fn start(api: &Api, settings: &Settings, peers: &Arc<Peers>) -> Result<Fronts, StartError> {
     let grpc = settings.grpc.as_ref().map(|front| bind_front("GRPC", front)).transpose()?;
     let http = settings.http.as_ref().map(|front| bind_front("HTTP", front)).transpose()?;
     let metrics = settings.metrics.as_ref().map(bind_metrics).transpose()?;
     let sessions = super::sessions::open(&settings.sessions)?;
 
     // Said in the order in which Triton says it: scripts wait for the last line.
-    let tuning = &settings.grpc_tuning;
-    let grpc = settings.grpc.as_ref().zip(grpc).map(|(front, at)| start_grpc(api, front, tuning, at)).transpose()?;
-    let http = settings.http.as_ref().zip(http).map(|(front, at)| start_http(api, front, at));
-    let metrics = settings.metrics.as_ref().zip(metrics).map(|(metrics, at)| start_metrics(api, metrics, at));
+    let rules = |times| Rules { peers: Arc::clone(peers), times };
+    let Connections { http: http_times, grpc: grpc_times, .. } = settings.connections;
+    let grpc = match settings.grpc.as_ref().zip(grpc) {
+        Some((front, at)) => Some(start_grpc(api, front, settings, rules(grpc_times), at)?),
+        None => None,
+    };
+    let http = settings.http.as_ref().zip(http).map(|(front, at)| start_http(api, front, rules(http_times), at));
+    let metrics = settings.metrics.as_ref().zip(metrics);
+    let metrics = metrics.map(|(metrics, at)| start_metrics(api, metrics, rules(http_times), at));
     let sessions = sessions.map(|at| super::sessions::start(api, &settings.sessions, at));
     Ok(Fronts { http, grpc, metrics, sessions })
 }
 
-fn start_http(api: &Api, front: &Front, listeners: Vec<Listener>) -> nerite_http::Handle {
-    let handle = nerite_http::serve(api.clone(), listeners);
+fn start_http(api: &Api, front: &Front, rules: Rules, listeners: Vec<Listener>) -> nerite_http::Handle {
+    let handle = nerite_http::serve(api.clone(), rules, listeners);
     log::info!("Started HTTPService at {}:{}", front.address, front.port);
     handle
 }
 
-fn start_metrics(api: &Api, metrics: &Metrics, listener: Listener) -> nerite_metrics::Handle {
-    let handle = nerite_metrics::serve(api.clone(), listener);
+fn start_metrics(api: &Api, metrics: &Metrics, rules: Rules, listener: Listener) -> nerite_metrics::Handle {
+    let handle = nerite_metrics::serve(api.clone(), rules, listener);
     log::info!("Started Metrics Service at {}:{}", metrics.address, metrics.port);
     handle
 }
@@ -70,15 +77,17 @@ fn start_metrics(api: &Api, metrics: &Metrics, listener: Listener) -> nerite_met
 fn start_grpc(
     api: &Api,
     front: &Front,
-    tuning: &GrpcTuning,
+    settings: &Settings,
+    rules: Rules,
     listeners: Vec<Listener>,
 ) -> Result<nerite_grpc::Handle, StartError> {
     let secure = |files: &crate::settings::Tls| {
         nerite_grpc::Tls::from_files(&files.cert, &files.key, files.client_roots.as_deref())
     };
+    let tuning = &settings.grpc_tuning;
     let tls = tuning.tls.as_ref().map(secure).transpose().map_err(|error| not_started("GRPC", &error))?;
-    let options = nerite_grpc::Options { tls, ..grpc_options(tuning) };
-    let handle = nerite_grpc::serve(api.clone(), options, listeners);
+    let options = nerite_grpc::Options { tls, handshake_max: settings.connections.handshake, ..grpc_options(tuning) };
+    let handle = nerite_grpc::serve(api.clone(), options, rules, listeners);
     log::info!("Started GRPCInferenceService at {}:{}", front.address, front.port);
     Ok(handle)
 }
@@ -104,7 +113,6 @@ fn not_started(service: &str, error: &dyn std::fmt::Display) -> StartError {
 fn grpc_options(tuning: &GrpcTuning) -> nerite_grpc::Options {
     use nerite_grpc::CompressionLevel;
     nerite_grpc::Options {
-        tls: None,
         response_compression: match tuning.compression.as_str() {
             "low" => CompressionLevel::Low,
             "medium" => CompressionLevel::Medium,
@@ -116,5 +124,6 @@ fn grpc_options(tuning: &GrpcTuning) -> nerite_grpc::Options {
         keepalive_timeout: Duration::from_millis(tuning.keepalive_timeout_ms),
         connection_age_max: tuning.max_age_ms.map(Duration::from_millis),
         connection_age_grace: tuning.max_age_grace_ms.map(Duration::from_millis),
+        ..nerite_grpc::Options::default()
     }
 }

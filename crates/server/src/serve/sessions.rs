@@ -1,9 +1,7 @@
 //! How does the session socket come to be?
 
 use nerite_api::Api;
-use nerite_session::{
-    BindError, Handle, Listener, Location, Options, log_failure, raise_descriptor_limit, serve, serve_later,
-};
+use nerite_session::{BindError, Handle, Listener, Location, Options, log_failure, serve, serve_later};
 
 use super::StartError;
 use crate::settings::{SessionSocket, Sessions};
@@ -42,7 +40,6 @@ pub fn open(settings: &Sessions) -> Result<Option<Opened>, StartError> {
 
 /// Serves who connects to it.
 pub fn start(api: &Api, settings: &Sessions, opened: Opened) -> Handle {
-    raise_descriptor_limit();
     let options = Options { allow_uids: settings.allow_uids.clone() };
     match opened {
         Opened::Listening(listener) => {

@@ -4,6 +4,9 @@
 //!   signal ─► readiness falls, new inferences are refused ─► what is under way ends ─► listeners close ─► models go ─► exit
 //!             └──────── everybody can still ask, and see it ────────┘
 //! ```
+//!
+//! An inference is under way once all of its request has arrived. Half requests are not waited for, nor are clients that do not take
+//! their answers: neither may decide how long a server lives.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +26,7 @@ const SAME_SIGNAL_MS_MAX: u64 = 1000;
 /// How often the server asks whether the last inference has ended. Only a server that stops asks.
 const UNDER_WAY_POLL_MS: u64 = 5;
 /// With nothing under way closing takes a moment only, which it gets even of an exit timeout of 0.
-const CLOSING_MS_MIN: u64 = 1000;
+const CLOSING_MS_MIN: u64 = 2000;
 
 /// What tells a server to end.
 pub struct Signals {
@@ -96,10 +99,11 @@ async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant)
         return false;
     }
     let deadline = deadline.max(Instant::now() + Duration::from_millis(CLOSING_MS_MIN));
-    let closed = timeout_at(deadline.into(), fronts.stop()).await.is_ok();
+    if timeout_at(deadline.into(), fronts.stop()).await.is_err() {
+        log::warn!("Exit timeout expired before all clients had taken their answers; their connections are closed.");
+    }
     let engine = Arc::clone(engine);
-    let drained = tokio::task::spawn_blocking(move || engine.stop(deadline)).await.unwrap_or(false);
-    closed && drained
+    tokio::task::spawn_blocking(move || engine.stop(deadline)).await.unwrap_or(false)
 }
 
 /// Waits, at most until `deadline`, for the end of the last inference. Gives whether it came.

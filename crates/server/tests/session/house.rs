@@ -14,7 +14,7 @@ use nerite_backend::{
 use nerite_client::{DataType, grpc, http};
 use nerite_config::HostFacts;
 use nerite_engine::{Engine, Loader, Runtimes};
-use nerite_listen::{Endpoint, bind};
+use nerite_listen::{ConnectionLimits, Endpoint, Peers, Rules, TimeLimits, bind};
 use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::setting::LogSettings;
 use nerite_request::{Output, Reply, Response, Status};
@@ -91,8 +91,9 @@ impl House {
     pub fn clients(&self) -> (http::Client, grpc::Client) {
         let place = |name: &str| self.socket.with_file_name(name);
         let open = |name: &str| vec![bind(&Endpoint::unix(&place(name))).unwrap()];
-        nerite_http::serve(self.api.clone(), open("http.sock"));
-        nerite_grpc::serve(self.api.clone(), nerite_grpc::Options::default(), open("grpc.sock"));
+        let rules = Rules { peers: Peers::new(ConnectionLimits::for_descriptors(1024)), times: TimeLimits::default() };
+        nerite_http::serve(self.api.clone(), rules.clone(), open("http.sock"));
+        nerite_grpc::serve(self.api.clone(), nerite_grpc::Options::default(), rules, open("grpc.sock"));
         let at = |name: &str| format!("unix:{}", place(name).display());
         (http::Client::new(&at("http.sock")).unwrap(), grpc::Client::new(&at("grpc.sock")).unwrap())
     }

@@ -54,7 +54,7 @@ async fn strings_are_read_in_a_lease() {
     for response in by_all(&clients, &session, &request).await {
         let response = response.unwrap();
         let output = response.output("OUT").unwrap();
-        assert_eq!(output.bytes().unwrap(), sent[..]);
+        assert_eq!(output.bytes().unwrap()[..], sent[..]);
         assert_eq!(output.strings().unwrap(), words.map(str::as_bytes));
     }
     assert!(leases(&session).await > 0);

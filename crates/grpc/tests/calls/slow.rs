@@ -1,0 +1,119 @@
+//! Do clients that keep the server waiting end, and nobody else?
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use nerite_listen::TimeLimits;
+use nerite_wire::proto::messages::{ModelInferResponse, ServerLiveRequest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::house::House;
+use crate::peer::{Peer, Talk, finish, framed, request};
+
+const NEVER: TimeLimits = TimeLimits { head: None, idle: None, body: None, write: None };
+const SOON: Option<Duration> = Some(Duration::from_millis(200));
+const SLOW: &str =
+    "the request's message stopped coming, or came too slowly; --body-progress-timeout says how slow it may be";
+
+async fn left_alone(house: &House) {
+    while house.handle.connections() > 1 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_does_not_begin_or_stays_idle_ends() {
+    let house = House::limited(TimeLimits { head: SOON, ..NEVER });
+    for begun in [&b""[..], b"PRI * HT", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0"] {
+        let mut stream = TcpStream::connect(house.address.unwrap()).await.unwrap();
+        stream.write_all(begun).await.unwrap();
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    }
+    left_alone(&house).await;
+    let house = House::limited(TimeLimits { idle: SOON, ..NEVER });
+    let peer = house.peer().await;
+    peer.call("ServerLive", &ServerLiveRequest {}).await;
+    left_alone(&house).await;
+}
+
+#[tokio::test]
+async fn half_a_frame_is_not_waited_for() {
+    let house = House::limited(TimeLimits { body: SOON, ..NEVER });
+    let mut stream = TcpStream::connect(house.address.unwrap()).await.unwrap();
+    let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    stream.write_all(&[&settings[..], b"\0\0\x09\x01"].concat()).await.unwrap();
+    let _ = stream.read_to_end(&mut Vec::new()).await;
+    left_alone(&house).await;
+}
+
+#[tokio::test]
+async fn half_a_message_is_not_waited_for_and_the_connection_goes_on() {
+    let house = House::limited(TimeLimits { body: SOON, ..NEVER });
+    let peer = house.peer().await;
+    let whole = framed(&request("echo", "x", 100));
+    for sent in [&whole[..0], &whole[..3], &whole[..50], &whole] {
+        let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
+        feed.send(Bytes::copy_from_slice(sent)).unwrap();
+        let reply = finish(calling).await;
+        assert_eq!(reply.status(), (4, SLOW), "{} of {} bytes and no end", sent.len(), whole.len());
+        drop(feed);
+    }
+    let mut talk = Talk::begin(&peer, &[]).await;
+    // Between two messages a stream may rest.
+    for _ in 0..2 {
+        talk.ask(&request("echo", "x", 1));
+        assert_eq!(talk.next().await.unwrap().error_message, "");
+        tokio::time::sleep(3 * SOON.unwrap()).await;
+    }
+    talk.send(&whole[..20]);
+    assert_eq!(talk.status().await, (4, SLOW.to_owned()));
+    let response: ModelInferResponse = peer.call("ModelInfer", &request("echo", "y", 1)).await.message();
+    assert_eq!(response.id, "y");
+}
+
+#[tokio::test]
+async fn a_slow_client_that_goes_on_sending_is_served() {
+    let house = House::limited(TimeLimits { body: SOON, ..NEVER });
+    let peer = house.peer().await;
+    let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
+    let whole = Bytes::from(framed(&request("echo", "x", 4000)));
+    for part in whole.chunks(whole.len() / 20) {
+        feed.send(whole.slice_ref(part)).unwrap();
+        tokio::time::sleep(SOON.unwrap() / 4).await;
+    }
+    drop(feed);
+    let response: ModelInferResponse = finish(calling).await.message();
+    assert_eq!(response.id, "x");
+}
+
+#[tokio::test]
+async fn a_connection_whose_answer_is_not_taken_ends() {
+    let house = House::limited(TimeLimits { write: SOON, ..NEVER });
+    let peer = Peer::narrow(TcpStream::connect(house.address.unwrap()).await.unwrap()).await;
+    let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
+    feed.send(framed(&request("echo", "x", 1 << 20)).into()).unwrap();
+    drop(feed);
+    let unread = calling.await.unwrap();
+    left_alone(&house).await;
+    assert_eq!(house.handle.calls(), 0);
+    drop(unread);
+}
+
+#[tokio::test]
+async fn a_stream_whose_answers_are_not_taken_ends_and_the_connection_goes_on() {
+    let house = House::limited(TimeLimits { write: SOON, ..NEVER });
+    let peer = Peer::narrow(TcpStream::connect(house.address.unwrap()).await.unwrap()).await;
+    let talk = Talk::begin(&peer, &[]).await;
+    talk.ask(&request("echo", "x", 5000));
+    for _ in 0..3 {
+        talk.ask(&request("echo", "x", 1 << 18));
+    }
+    while house.handle.calls() > 0 {
+        let response: ModelInferResponse = peer.call("ModelInfer", &request("echo", "y", 1)).await.message();
+        assert_eq!(response.id, "y");
+        tokio::time::sleep(SOON.unwrap() / 10).await;
+    }
+    assert_eq!(house.handle.connections(), 2);
+    drop(talk);
+}

@@ -1,0 +1,80 @@
+//! How does a request's body come in?
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use nerite_listen::{Awaited, Progress};
+
+/// The body of a request, which notes on its connection when it is waited for.
+#[derive(Debug)]
+pub struct Incoming {
+    body: hyper::body::Incoming,
+    progress: Arc<Progress>,
+}
+
+impl Incoming {
+    /// A body of a connection with these notes.
+    pub fn new(body: hyper::body::Incoming, progress: Arc<Progress>) -> Incoming {
+        Incoming { body, progress }
+    }
+}
+
+impl Body for Incoming {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.get_mut();
+        let frame = Pin::new(&mut this.body).poll_frame(cx);
+        this.progress.wait_for(if frame.is_pending() { Awaited::Body } else { Awaited::Nothing });
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of an answer, which notes on its connection when all of it has been handed over.
+#[derive(Debug)]
+pub struct Answering<B> {
+    body: B,
+    progress: Arc<Progress>,
+}
+
+impl<B> Answering<B> {
+    /// An answer on a connection with these notes.
+    pub fn new(body: B, progress: Arc<Progress>) -> Answering<B> {
+        Answering { body, progress }
+    }
+}
+
+impl<B: Body + Unpin> Body for Answering<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B> Drop for Answering<B> {
+    fn drop(&mut self) {
+        self.progress.wait_for(Awaited::Request);
+    }
+}

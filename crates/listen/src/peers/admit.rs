@@ -1,0 +1,151 @@
+//! May a peer have one more connection?
+
+use nerite_request::Peer;
+
+use crate::limits::{
+    CONNECTIONS_MAX, CONNECTIONS_MIN, DESCRIPTORS_PER_RESERVED, OPERATORS_RESERVE_MAX, PLACES_PER_OPERATORS_RESERVE,
+    PLACES_PER_OTHERS_RESERVE,
+};
+
+/// How many connections may be open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// Of all peers together.
+    pub all_max: usize,
+    /// Of one peer. Operators are not bound by it.
+    pub per_peer_max: usize,
+}
+
+impl ConnectionLimits {
+    /// What is good for a process that may have so many descriptors: three quarters of them for connections, and half of
+    /// these for one peer.
+    pub fn for_descriptors(descriptors: u64) -> ConnectionLimits {
+        let free = descriptors - descriptors / DESCRIPTORS_PER_RESERVED;
+        let all_max = usize::try_from(free).unwrap_or(usize::MAX).clamp(CONNECTIONS_MIN, CONNECTIONS_MAX);
+        ConnectionLimits { all_max, per_peer_max: all_max / 2 }
+    }
+
+    /// Connections of operators together.
+    fn operators_max(&self) -> usize {
+        self.all_max - self.all_max / PLACES_PER_OTHERS_RESERVE
+    }
+
+    /// Connections of all others together.
+    fn others_max(&self) -> usize {
+        self.all_max - (self.all_max / PLACES_PER_OPERATORS_RESERVE).min(OPERATORS_RESERVE_MAX)
+    }
+}
+
+/// Why there is no place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    /// All places are taken.
+    #[error(
+        "{open} connections are open, of {max} that there may be, and none is idle; try again later, or raise \
+         --connections-max"
+    )]
+    All {
+        /// Connections that are open.
+        open: usize,
+        /// Connections that may be.
+        max: usize,
+    },
+    /// The peer has as many as it may.
+    #[error(
+        "{peer} has {open} connections open, of {max} that one peer may have, and none is idle; close some, or raise \
+         --connections-per-peer-max"
+    )]
+    Peer {
+        /// Whose.
+        peer: Peer,
+        /// Connections that the peer has.
+        open: usize,
+        /// Connections that it may have.
+        max: usize,
+    },
+}
+
+impl Full {
+    /// What metrics call the reasons.
+    pub(crate) const WORDS: [&'static str; 2] = ["all", "peer"];
+
+    /// Which of the [`Full::WORDS`] it is.
+    pub(crate) fn number(&self) -> usize {
+        match self {
+            Full::All { .. } => 0,
+            Full::Peer { .. } => 1,
+        }
+    }
+}
+
+/// Connections that are open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Of all peers.
+    pub all: usize,
+    /// Of operators.
+    pub operators: usize,
+    /// Of the peer who wants one more.
+    pub own: usize,
+}
+
+/// Whether `peer` may have one more.
+pub fn admit(limits: &ConnectionLimits, taken: Taken, peer: &Peer) -> Result<(), Full> {
+    let full = |open, max| if open < max { Ok(()) } else { Err(Full::All { open, max }) };
+    if peer.is_operator() {
+        full(taken.operators, limits.operators_max())?;
+    } else {
+        if taken.own >= limits.per_peer_max {
+            return Err(Full::Peer { peer: peer.clone(), open: taken.own, max: limits.per_peer_max });
+        }
+        full(taken.all - taken.operators, limits.others_max())?;
+    }
+    full(taken.all, limits.all_max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: ConnectionLimits = ConnectionLimits { all_max: 160, per_peer_max: 80 };
+
+    #[track_caller]
+    fn check(operator: bool, [operators, others, own]: [usize; 3], expect: Result<(), (usize, usize)>) {
+        let peer = if operator { Peer::own() } else { Peer::Unknown };
+        let found = admit(&LIMITS, Taken { all: operators + others, operators, own }, &peer);
+        let found = found.map_err(|full| match full {
+            Full::All { open, max } => (open, max),
+            Full::Peer { open, max, .. } => (open, max),
+        });
+        assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn each_side_leaves_places_to_the_other() {
+        check(false, [0, 0, 0], Ok(()));
+        check(false, [0, 79, 79], Ok(()));
+        check(false, [0, 80, 80], Err((80, 80)));
+        check(false, [0, 149, 0], Ok(()));
+        check(false, [0, 150, 0], Err((150, 150)));
+        check(false, [140, 19, 0], Ok(()));
+        check(false, [140, 20, 0], Err((160, 160)));
+        check(true, [139, 0, 139], Ok(()));
+        check(true, [140, 0, 140], Err((140, 140)));
+        check(true, [9, 150, 0], Ok(()));
+        check(true, [10, 150, 10], Err((160, 160)));
+    }
+
+    #[track_caller]
+    fn check_default(descriptors: u64, all_max: usize, per_peer_max: usize) {
+        assert_eq!(ConnectionLimits::for_descriptors(descriptors), ConnectionLimits { all_max, per_peer_max });
+    }
+
+    #[test]
+    fn descriptors_are_left_for_regions_and_models() {
+        check_default(0, 16, 8);
+        check_default(256, 192, 96);
+        check_default(1024, 768, 384);
+        check_default(20_000, 15_000, 7500);
+        check_default(1 << 20, 16_384, 8192);
+    }
+}

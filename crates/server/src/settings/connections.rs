@@ -1,0 +1,105 @@
+//! How many connections may there be, and how long may clients keep the server waiting?
+
+use std::time::Duration;
+
+use nerite_listen::limits::{BODY_TIMEOUT, HEAD_TIMEOUT, IDLE_TIMEOUT, WRITE_TIMEOUT};
+use nerite_listen::{ConnectionLimits, TimeLimits};
+
+use super::SettingsError;
+use crate::flags::{Values, bad};
+
+/// A gRPC connection without calls is asked to end after so long, unless it is said. Clients connect again by themselves.
+const GRPC_IDLE_TIMEOUT: Duration = Duration::from_hours(1);
+/// Longer times are as good as none, and timers cannot be set for them.
+const SECONDS_MAX: f64 = 1e9;
+
+/// What binds connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Connections {
+    /// Connections that may be open, if the operator said how many.
+    pub all_max: Option<usize>,
+    /// Connections of one peer, if the operator said how many.
+    pub per_peer_max: Option<usize>,
+    /// Time limits of HTTP and metrics.
+    pub http: TimeLimits,
+    /// Time limits of gRPC.
+    pub grpc: TimeLimits,
+    /// For agreeing on TLS.
+    pub handshake: Option<Duration>,
+}
+
+impl Connections {
+    /// How many connections there may be in a process that may have so many descriptors.
+    pub fn limits(&self, descriptors: u64) -> ConnectionLimits {
+        let all_max = self.all_max.unwrap_or(ConnectionLimits::for_descriptors(descriptors).all_max);
+        let per_peer_max = self.per_peer_max.unwrap_or(all_max / 2).clamp(1, all_max);
+        ConnectionLimits { all_max, per_peer_max }
+    }
+}
+
+pub(super) fn connections(values: &Values<'_>) -> Result<Connections, SettingsError> {
+    let count = |flag| match values.int_if_given::<usize>(flag)? {
+        Some(0) => Err(bad(flag, "a server without connections serves nobody; give at least 1")),
+        count => Ok(count),
+    };
+    let seconds = |flag, default: Duration| {
+        let seconds = values.float(flag, default.as_secs_f64())?;
+        if !(0.0..=SECONDS_MAX).contains(&seconds) {
+            return Err(bad(flag, format!("a time is 0 to {SECONDS_MAX} seconds. Got {seconds}")));
+        }
+        let time = Duration::from_secs_f64(seconds);
+        Ok((!time.is_zero()).then_some(time))
+    };
+    let http = TimeLimits {
+        head: seconds("http-header-timeout", HEAD_TIMEOUT)?,
+        idle: seconds("http-idle-timeout", IDLE_TIMEOUT)?,
+        body: seconds("body-progress-timeout", BODY_TIMEOUT)?,
+        write: seconds("write-timeout", WRITE_TIMEOUT)?,
+    };
+    Ok(Connections {
+        all_max: count("connections-max")?,
+        per_peer_max: count("connections-per-peer-max")?,
+        http,
+        grpc: TimeLimits { idle: seconds("grpc-idle-timeout", GRPC_IDLE_TIMEOUT)?, ..http },
+        handshake: seconds("grpc-handshake-timeout", Duration::from_millis(nerite_grpc::limits::HANDSHAKE_MS_MAX))?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags;
+
+    fn read(line: &str) -> Result<Connections, String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let given = flags::parse(&words).expect("known flags");
+        connections(&Values(&given)).map_err(|error| error.to_string())
+    }
+
+    #[track_caller]
+    fn check(line: &str, descriptors: u64, all_max: usize, per_peer_max: usize) {
+        let limits = read(line).expect("legal values").limits(descriptors);
+        assert_eq!(limits, ConnectionLimits { all_max, per_peer_max }, "{line}");
+    }
+
+    #[test]
+    fn what_is_not_said_follows_from_the_rest() {
+        check("", 1024, 768, 384);
+        check("--connections-max=100", 1024, 100, 50);
+        check("--connections-max=1", 1024, 1, 1);
+        check("--connections-per-peer-max=7", 1024, 768, 7);
+        check("--connections-per-peer-max=9999", 1024, 768, 768);
+    }
+
+    #[test]
+    fn times_are_seconds_and_none_is_no_limit() {
+        let found = read("--http-header-timeout=0.5 --write-timeout=0").expect("legal values");
+        let http = TimeLimits { head: Some(Duration::from_millis(500)), write: None, ..TimeLimits::default() };
+        assert_eq!((found.http, found.grpc), (http, TimeLimits { idle: Some(GRPC_IDLE_TIMEOUT), ..http }));
+        assert_eq!(found.handshake, Some(Duration::from_secs(20)));
+        for line in ["--write-timeout=-1", "--write-timeout=1e30", "--write-timeout=x", "--connections-max=0"] {
+            let flag = line.split('=').next().expect("a part before the sign");
+            assert!(read(line).is_err_and(|text| text.contains(flag)), "{line}");
+        }
+    }
+}

@@ -1,0 +1,330 @@
+"""What if clients open connections and then keep the server waiting?
+
+Each of these is done by one user, while others are to be served as if nothing happened.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+import servers
+import strangers
+import tritonclient.grpc as grpcclient
+from doors import http_call, pb
+from house import put_delayed
+from strangers import call_headers, close_all, connections_of, data, frame, hello, is_ended, message, read_until_end
+from witness import are_answered, comes_to, descriptors, witnesses
+
+FILES = 1024
+# Half of three quarters of these.
+ONE_PEERS = 384
+STRANGER, ANOTHER = 12345, 12346
+HALF_HEAD = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nX-Never: "
+INFER = "/v2/models/identity_fp32/infer"
+HALF_BODY = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf".encode()
+# How long something may take that should take a second: this machine may be very busy.
+SOON_S = 30
+# A stop takes 2 s at the most after the last answer. This tells it from one that waits for its exit timeout of 120 s.
+STOP_S = 40
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
+
+
+@contextlib.contextmanager
+def running(launcher, name: str, *flags: str, files: int | None = None, lives: bool = True):
+    """A server without sessions, which lives to the end of the block."""
+    if launcher.oracle:
+        pytest.skip("2.51 has none of these limits")
+    repository = launcher.copy_of(name, "identity_fp32", "simple")
+    put_delayed(repository, "delayed", 3000)
+    command, environment = servers.nerite_command(repository)
+    limits = ["prlimit", f"--nofile={files}:{files}"] if files else []
+    flags = ["--session-socket=off", *flags]
+    log = launcher.scratch / f"{name}.log"
+    server = servers.start([*limits, *command], environment, flags, log, oracle=False, repository=repository)
+    try:
+        yield server
+        assert not lives or server.process.poll() is None, f"the server died:\n{server.log_text()[-3000:]}"
+    finally:
+        servers.stop(server)
+
+
+def counts(server, family: str) -> dict[str, int]:
+    """The samples of a family of metrics, by reason."""
+    page = http_call(server.metrics, "GET", "/metrics").body.decode()
+    samples = [line.split(" ") for line in page.splitlines() if line.startswith(family)]
+    return {name.partition('reason="')[2].rstrip('"}'): int(value) for name, value in samples}
+
+
+# ---------------------------------------------------------------------------------------------- too many
+
+
+@pytest.fixture(scope="module")
+def small(launcher):
+    """A server that may have few files, soft and hard."""
+    with running(launcher, "small", files=FILES) as server:
+        yield server
+
+
+@pytest.mark.parametrize("uid", [STRANGER, 0])
+@pytest.mark.parametrize(("port", "first"), [("http", HALF_HEAD), ("http", b""), ("grpc", hello()), ("grpc", b"PRI"), ("metrics", HALF_HEAD)])
+def test_whoever_opens_more_connections_than_there_can_be_locks_nobody_out(small, uid, port, first):
+    with witnesses(small) as asking:
+        opened = []
+        for _ in range(3):
+            opened += connections_of(uid, getattr(small, port), 400, first)
+            are_answered(asking, 3)
+        assert descriptors(small.pid) < FILES
+        for newcomer in (STRANGER, ANOTHER, 0):
+            assert asks(newcomer, small) == 200
+        close_all(opened)
+        are_answered(asking, 3)
+    comes_to(lambda: counts(small, "nerite_connections ").get("", 0), 1)
+    lines = small.log_text().count("connection was refused")
+    assert lines < 100, f"{lines} lines of one attack"
+
+
+def asks(uid: int, server) -> int:
+    """The status of a request on a new connection of that user."""
+    (one,) = connections_of(uid, server.http, 1)
+    with one:
+        one.settimeout(SOON_S)
+        one.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = http.client.HTTPResponse(one)
+        answer.begin()
+        return answer.status
+
+
+@pytest.mark.parametrize(("port", "first"), [("http", HALF_BODY), ("grpc", hello() + call_headers("ModelStreamInfer", 1))])
+def test_one_user_may_have_half_of_the_places_and_is_told_so(small, port, first):
+    with witnesses(small) as asking:
+        taken = connections_of(STRANGER, getattr(small, port), ONE_PEERS, first)
+        comes_to(lambda: counts(small, "nerite_connections ")[""] >= ONE_PEERS, True)
+        # All of its requests have begun, so that none can go.
+        time.sleep(1)
+        (refused,) = connections_of(STRANGER, getattr(small, port), 1)
+        with refused:
+            word = b"".join(iter(lambda: refused.recv(4096), b""))
+        reason = f"user {STRANGER} has {ONE_PEERS} connections open, of {ONE_PEERS} that one peer may have"
+        assert reason in word.decode("latin-1")
+        if port == "http":
+            head, _, body = word.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 503 ") and b"connection: close" in head
+            assert reason in json.loads(body)["error"]
+        assert asks(ANOTHER, small) == 200 and asks(0, small) == 200
+        assert counts(small, "nerite_connections_refused_total")["peer"] >= 1
+        close_all(taken)
+        are_answered(asking, 3)
+
+
+def test_operators_and_others_find_places_though_all_are_taken(launcher):
+    with running(launcher, "full", "--connections-max=64", "--connections-per-peer-max=30") as server:
+        strangers_own = [connections_of(uid, server.http, 30, HALF_BODY) for uid in (STRANGER, ANOTHER)]
+        comes_to(lambda: counts(server, "nerite_connections ")[""] >= 60, True)
+        time.sleep(1)
+        assert http_call(server.http, "GET", "/v2/health/live").status == 200
+        (refused,) = connections_of(ANOTHER + 1, server.http, 1)
+        with refused:
+            assert b"60 connections are open, of 60 that there may be" in refused.recv(4096)
+        for each in strangers_own:
+            close_all(each)
+        comes_to(lambda: counts(server, "nerite_connections ")[""], 1)
+        own = connections_of(0, server.http, 56, HALF_BODY)
+        time.sleep(1)
+        assert asks(STRANGER, server) == 200
+        close_all(own)
+
+
+# ---------------------------------------------------------------------------------------------- too slow
+
+
+@pytest.fixture(scope="module")
+def impatient(launcher):
+    """A server that waits for a second only."""
+    times = ["header", "idle"]
+    flags = [f"--http-{time}-timeout=1" for time in times] + ["--grpc-idle-timeout=1"]
+    with running(launcher, "impatient", *flags, "--body-progress-timeout=1", "--write-timeout=1") as server:
+        yield server
+
+
+@contextlib.contextmanager
+def ends_for(server, reason: str):
+    """What is done in the block makes the server end at least one connection or call for that reason."""
+    before = counts(server, "nerite_connections_ended_total")[reason]
+    yield
+    comes_to(lambda: counts(server, "nerite_connections_ended_total")[reason] > before, True)
+
+
+BEGINNINGS = [
+    ("http", b"", "head"),
+    ("http", HALF_HEAD, "head"),
+    ("http", HALF_BODY, "body"),
+    ("metrics", HALF_HEAD, "head"),
+    ("grpc", b"", "head"),
+    ("grpc", strangers.PREFACE, "head"),
+    ("grpc", hello(), "idle"),
+    ("grpc", hello() + frame(strangers.HEADERS, 0, 1, b"\0\x01a\x01b"), "body"),
+    ("grpc", hello() + call_headers("ModelInfer", 1)[:20], "body"),
+]
+
+
+@pytest.mark.parametrize(("port", "first", "reason"), BEGINNINGS)
+def test_who_stops_in_the_middle_is_ended(impatient, port, first, reason):
+    with ends_for(impatient, reason):
+        (one,) = connections_of(STRANGER, getattr(impatient, port), 1, first)
+        with one:
+            assert is_ended(one, SOON_S)
+
+
+@pytest.mark.parametrize(("first", "drop", "reason"), [(HALF_HEAD, b"a", "head"), (HALF_BODY, b"1", "body")])
+def test_who_sends_a_byte_now_and_then_is_ended(impatient, first, drop, reason):
+    with ends_for(impatient, reason):
+        (one,) = connections_of(STRANGER, impatient.http, 1, first)
+        with one:
+            deadline = time.monotonic() + SOON_S
+            with contextlib.suppress(OSError):
+                while not is_ended(one, 0.2):
+                    assert time.monotonic() < deadline
+                    one.sendall(drop)
+
+
+def test_half_a_message_ends_its_call_only(impatient):
+    with strangers.connect(impatient.grpc) as one, ends_for(impatient, "body"):
+        one.sendall(hello() + call_headers("ModelInfer", 1) + data(1, message(bytes(1000))[:500]))
+        one.settimeout(SOON_S)
+        # No message, only a status.
+        assert list(read_until_end(one, 1)) == [strangers.HEADERS]
+        one.sendall(call_headers("ServerLive", 3) + data(3, message(b""), end=True))
+        assert read_until_end(one, 3)[strangers.DATA] == message(b"\x08\x01")
+
+
+def request(values: int) -> pb.ModelInferRequest:
+    """An inference whose answer is as large as its input."""
+    made = pb.ModelInferRequest(model_name="identity_fp32", raw_input_contents=[bytes(4 * values)])
+    made.inputs.add(name="INPUT0", datatype="FP32", shape=[values])
+    return made
+
+
+LARGE = 8 << 20
+
+
+def unread(server, kind: str) -> socket.socket:
+    """A connection on which a large answer waits that nobody reads."""
+    if kind == "http":
+        one = strangers.connect(server.http)
+        document = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [LARGE], "parameters": {"binary_data_size": 4 * LARGE}}],
+                    "parameters": {"binary_data_output": True}}  # fmt: skip
+        head = json.dumps(document).encode()
+        one.sendall(
+            f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(head) + 4 * LARGE}\r\n"
+            f"Inference-Header-Content-Length: {len(head)}\r\n\r\n".encode() + head + bytes(4 * LARGE)
+        )
+        return one
+    call = "ModelInfer" if kind == "unary" else "ModelStreamInfer"
+    one = strangers.begin_http2(server.grpc)
+    one.sendall(call_headers(call, 1))
+    asked = message(request(100_000).SerializeToString())
+    for _ in range(1 if kind == "unary" else 20):
+        one.sendall(data(1, asked, end=kind == "unary"))
+    return one
+
+
+@pytest.mark.parametrize("kind", ["http", "unary", "stream"])
+def test_who_does_not_read_its_answer_is_ended(impatient, kind):
+    with contextlib.ExitStack() as held, ends_for(impatient, "write"):
+        held.enter_context(unread(impatient, kind))
+    # What is ended was the connection or the stream; either way the rest of the server is well.
+    assert http_call(impatient.http, "GET", "/v2/health/live").status == 200
+
+
+def test_a_slow_upload_that_goes_on_is_served(impatient):
+    values = np.arange(20 * (64 << 10) // 4, dtype=np.float32).tobytes()
+    document = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [len(values) // 4], "parameters": {"binary_data_size": len(values)}}],
+                "parameters": {"binary_data_output": True}}  # fmt: skip
+    head = json.dumps(document).encode()
+
+    def parts():
+        yield head
+        for at in range(0, len(values), 64 << 10):
+            time.sleep(0.2)
+            yield values[at : at + (64 << 10)]
+
+    headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Length": str(len(head) + len(values))}
+    host, _, port = impatient.http.rpartition(":")
+    with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=SOON_S)) as connection:
+        connection.request("POST", INFER, parts(), headers)
+        answer = connection.getresponse()
+        assert answer.status == 200 and answer.read().endswith(values)
+
+
+def test_an_open_stream_may_rest(impatient):
+    values = grpcclient.InferInput("INPUT0", [1], "FP32")
+    values.set_data_from_numpy(np.ones(1, np.float32))
+    answers, came = [], threading.Semaphore(0)
+    with grpcclient.InferenceServerClient(impatient.grpc) as client:
+        client.start_stream(lambda result, error: (answers.append(error), came.release()))
+        for _ in range(2):
+            client.async_stream_infer("identity_fp32", [values])
+            assert came.acquire(timeout=SOON_S)
+            time.sleep(4)
+        assert answers == [None, None]
+
+
+# ---------------------------------------------------------------------------------------------- a stop
+
+
+def half_requests(server) -> list[socket.socket]:
+    held = [connections_of(STRANGER, server.http, 5, first) for first in (b"", HALF_HEAD, HALF_BODY)]
+    half_call = hello() + call_headers("ModelInfer", 1) + data(1, message(bytes(1000))[:500])
+    half_stream = hello() + call_headers("ModelStreamInfer", 1)
+    firsts = (b"PRI", hello(), half_call, half_stream, half_stream + data(1, message(bytes(1000))[:500]))
+    held += [connections_of(STRANGER, server.grpc, 5, first) for first in firsts]
+    held.append(connections_of(STRANGER, server.metrics, 5, HALF_HEAD))
+    return [one for each in held for one in each]
+
+
+HOLDERS = {
+    "half requests": half_requests,
+    "unread answers": lambda server: [unread(server, kind) for kind in ("http", "unary", "stream")],
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_stop_waits_for_nobody_who_keeps_the_server_waiting(launcher, holder):
+    with running(launcher, holder.replace(" ", "_"), "--exit-timeout-secs=120", lives=False) as server:
+        held = HOLDERS[holder](server)
+        time.sleep(2)
+        begun = time.monotonic()
+        server.process.terminate()
+        assert server.process.wait(STOP_S) == 0, server.log_text()[-2000:]
+        print(f"{holder}: {time.monotonic() - begun:.2f} s")
+        close_all(held)
+
+
+def test_a_stop_answers_whole_requests_and_refuses_half_ones(launcher):
+    with running(launcher, "whole", "--exit-timeout-secs=120", lives=False) as server:
+        held = half_requests(server)
+        answers = []
+        asked = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
+        asking = threading.Thread(
+            target=lambda: answers.append(http_call(server.http, "POST", "/v2/models/delayed/infer", json.dumps(asked).encode()))
+        )
+        asking.start()
+        upload = strangers.connect(server.http)
+        upload.sendall(HALF_BODY)
+        time.sleep(1)
+        server.process.terminate()
+        asking.join()
+        answered = time.monotonic()
+        assert server.process.wait(STOP_S) == 0, server.log_text()[-2000:]
+        print(f"{time.monotonic() - answered:.2f} s after the answer")
+        assert [answer.status for answer in answers] == [200]
+        assert is_ended(upload, SOON_S)
+        close_all(held)
+        upload.close()
