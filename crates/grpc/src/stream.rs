@@ -100,7 +100,12 @@ impl StreamBody {
                         self.compressing = None;
                         self.fail(Failure::DEADLINE);
                     }
-                    Poll::Pending => return Poll::Pending,
+                    Poll::Pending => {
+                        // Not the client is waited for.
+                        self.call.progress.wait_for(Awaited::Nothing);
+                        self.call.set_doing(Doing::Compute);
+                        return Poll::Pending;
+                    }
                 }
                 continue;
             }
