@@ -17,7 +17,7 @@ mod states;
 mod tensors;
 mod warmup;
 
-pub use files::{check_label_path, no_version_to_load};
+pub use files::{check_file_names, check_label_path, no_version_to_load};
 pub use groups::validate_groups;
 pub use resources::{ResourceLimits, check_resources};
 pub use states::validate_states;

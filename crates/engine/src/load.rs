@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use nerite_backend::{Instance, InstanceSpec, LoadContext, Model, Reach, Runtime, Staged, now_ns};
 use nerite_config::proto::model_instance_group::Kind;
-use nerite_config::{HostFacts, ModelConfig, normalise, normalise_groups, validate, validate_groups, validate_tensors};
+use nerite_config::{
+    HostFacts, ModelConfig, check_file_names, normalise, normalise_groups, validate, validate_groups, validate_tensors,
+};
 use nerite_memory::Staging;
 use nerite_repository::ModelSource;
 use nerite_request::Status;
@@ -29,6 +31,7 @@ impl Loader {
     pub fn load(&self, source: &ModelSource, version: i64) -> Result<Served, Status> {
         let start = now_ns();
         check_scheduling(&source.config)?;
+        check_file_names(&source.config).map_err(|refused| Status::invalid(refused.to_string()))?;
         let runtime = self.runtimes.get(source.config.backend_name())?;
         let mut context = self.context(source, version);
         let config = self.settle(&*runtime, &mut context)?;
