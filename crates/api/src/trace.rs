@@ -39,6 +39,10 @@ impl Trace {
     pub fn change(&mut self, model: &str, change: TraceChange) -> Result<(), Status> {
         let mut next = Vec::with_capacity(change.len());
         for (key, values) in change {
+            // As in Triton, what is no setting has no effect.
+            if !DEFAULTS.iter().any(|(known, _)| *known == key) {
+                continue;
+            }
             let values = values.map(|values| check(&key, values)).transpose()?;
             next.push((key, values));
         }
@@ -86,7 +90,12 @@ fn levels(values: Vec<String>) -> Result<Vec<String>, Status> {
             _ => Err(Status::invalid("Expect only one trace level 'OFF' is specified")),
         };
     }
-    let known: Vec<_> = values.into_iter().filter(|level| matches!(level.as_str(), "TIMESTAMPS" | "TENSORS")).collect();
+    let mut known: Vec<String> = Vec::new();
+    for level in values {
+        if matches!(level.as_str(), "TIMESTAMPS" | "TENSORS") && !known.contains(&level) {
+            known.push(level);
+        }
+    }
     Ok(if known.is_empty() { vec!["OFF".to_owned()] } else { known })
 }
 
@@ -120,6 +129,7 @@ mod tests {
     fn a_change_is_taken_over_or_refused_with_its_reason() {
         check_change("trace_level", &["TIMESTAMPS", "BOGUS"], Ok("TIMESTAMPS"));
         check_change("trace_level", &["OFF", "TENSORS"], Err("Expect only one trace level 'OFF' is specified"));
+        check_change("trace_level", &["TENSORS", "TIMESTAMPS", "TENSORS"], Ok("TENSORS TIMESTAMPS"));
         check_change("trace_rate", &["5"], Ok("5"));
         check_change("trace_rate", &["x"], Err("Unable to parse 'trace_rate', got: x"));
         check_change(
@@ -130,6 +140,13 @@ mod tests {
         check_change("trace_count", &["-2"], Err("Unable to parse 'trace_count'. Expecting value >= -1, got: -2"));
         check_change("trace_rate", &["1", "2"], Err("expect only 1 value for 'trace_rate'"));
         check_change("trace_file", &["/x"], Err("trace file location can not be updated through network protocol"));
+    }
+
+    #[test]
+    fn what_is_no_setting_is_not_kept() {
+        let mut trace = Trace::default();
+        trace.change("", vec![("anything".into(), Some(vec!["x".into()]))]).expect("ignored");
+        assert!(trace.server.is_empty());
     }
 
     #[test]
