@@ -99,28 +99,18 @@ impl Gather {
         let refuse = |refused| Status::no_memory("a message that is coming in", refused);
         self.see_room(piece.len()).map_err(refuse)?;
         while !piece.is_empty() {
-            match &mut self.follow {
-                Follow::Nothing => return self.keep(piece).map_err(refuse),
-                Follow::Pass(left) => {
-                    let step = piece.len().min(*left);
-                    *left -= step;
-                    if *left == 0 {
-                        self.follow = Follow::Tag(Varint::default());
-                    }
-                    self.keep(piece.split_to(step)).map_err(refuse)?;
+            if let Follow::Fill(fill) = &mut self.follow {
+                let (what, len) = (if fill.raw { "a tensor" } else { "a part of a message" }, fill.len);
+                let refuse = |refused| Status::no_memory(format_args!("{what} of {len} bytes"), refused);
+                fill.take(&mut piece).map_err(refuse)?;
+                if fill.at == fill.len {
+                    self.finish_slot();
                 }
-                Follow::Fill(fill) => {
-                    let (what, len) = (if fill.raw { "a tensor" } else { "a part of a message" }, fill.len);
-                    let refuse = |refused| Status::no_memory(format_args!("{what} of {len} bytes"), refused);
-                    fill.take(&mut piece).map_err(refuse)?;
-                    if fill.at == fill.len {
-                        self.finish_slot();
-                    }
-                }
-                Follow::Tag(_) | Follow::Length { .. } | Follow::Number => {
-                    self.follow_heads(&mut piece).map_err(refuse)?;
-                }
+                continue;
             }
+            // Many small fields in one piece stay one piece.
+            let loose = self.follow_loose(&piece).map_err(refuse)?;
+            self.keep(piece.split_to(loose)).map_err(refuse)?;
         }
         Ok(())
     }
@@ -173,29 +163,48 @@ impl Gather {
         }
     }
 
-    /// Reads tags and lengths at the front of `piece` and puts them into the chain, up to the first bytes to pass or fill.
-    fn follow_heads(&mut self, piece: &mut Bytes) -> Result<(), NoMemory> {
+    /// Follows the fields in `piece` up to its end, or to the first bytes that belong into a block. How many bytes come before those.
+    fn follow_loose(&mut self, piece: &[u8]) -> Result<usize, NoMemory> {
         let mut at = 0;
-        while let (Some(&byte), Follow::Tag(_) | Follow::Length { .. } | Follow::Number) = (piece.get(at), &self.follow)
-        {
-            at += 1;
-            let ahead = piece.len() - at;
+        while let Some(&byte) = piece.get(at) {
             self.follow = match std::mem::take(&mut self.follow) {
-                Follow::Tag(mut tag) => match tag.take(byte) {
-                    Ok(Some(tag)) => after_tag(tag),
-                    Ok(None) => Follow::Tag(tag),
-                    Err(()) => Follow::Nothing,
-                },
-                Follow::Length { raw, mut so_far } => match so_far.take(byte) {
-                    Ok(Some(len)) => after_length(raw, len, ahead)?,
-                    Ok(None) => Follow::Length { raw, so_far },
-                    Err(()) => Follow::Nothing,
-                },
-                _ if byte < 0x80 => Follow::Tag(Varint::default()),
-                _ => Follow::Number,
+                Follow::Nothing => return Ok(piece.len()),
+                fill @ Follow::Fill(_) => {
+                    self.follow = fill;
+                    return Ok(at);
+                }
+                Follow::Pass(left) => {
+                    let step = left.min(piece.len() - at);
+                    at += step;
+                    if step < left { Follow::Pass(left - step) } else { Follow::Tag(Varint::default()) }
+                }
+                head => {
+                    at += 1;
+                    head.take(byte, piece.len() - at)?
+                }
             };
         }
-        self.keep(piece.split_to(at))
+        Ok(at)
+    }
+}
+
+impl Follow {
+    /// What follows the next byte of a tag, a length or a number, after which `ahead` bytes are at hand in the same piece.
+    fn take(self, byte: u8, ahead: usize) -> Result<Follow, NoMemory> {
+        Ok(match self {
+            Follow::Tag(mut tag) => match tag.take(byte) {
+                Ok(Some(tag)) => after_tag(tag),
+                Ok(None) => Follow::Tag(tag),
+                Err(()) => Follow::Nothing,
+            },
+            Follow::Length { raw, mut so_far } => match so_far.take(byte) {
+                Ok(Some(len)) => after_length(raw, len, ahead)?,
+                Ok(None) => Follow::Length { raw, so_far },
+                Err(()) => Follow::Nothing,
+            },
+            _ if byte < 0x80 => Follow::Tag(Varint::default()),
+            _ => Follow::Number,
+        })
     }
 }
 
