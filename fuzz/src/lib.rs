@@ -1,4 +1,5 @@
 //! Which server do the targets talk to that need a whole one?
+#![forbid(unsafe_code)]
 
 use std::fs;
 use std::future::Future;

@@ -1,4 +1,6 @@
-//! What do the fuzz targets reach? Nothing else may use this.
+//! What do the fuzz targets reach?
+//!
+//! Nothing else may use this.
 
 use nerite_api::Api;
 use tokio::io::{AsyncRead, AsyncWrite};

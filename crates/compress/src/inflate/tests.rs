@@ -1,3 +1,5 @@
+//! Is what was compressed inflated as it was, in steps, and within its bounds?
+
 use std::io::Write;
 
 use bytes::Bytes;

@@ -173,7 +173,7 @@ async fn streamed(session: &Session, request: &Request) -> Vec<Result<Vec<i32>, 
     loop {
         match responses.next().await {
             Ok(None) => return found,
-            Ok(Some(response)) => found.push(Ok(response.outputs[0].to_vec::<i32>().unwrap().to_vec())),
+            Ok(Some(response)) => found.push(Ok(response.outputs[0].to_vec::<i32>().unwrap())),
             Err(error) => found.push(Err(error.to_string())),
         }
     }
@@ -224,7 +224,7 @@ async fn each_response_of_a_grpc_stream_has_a_lease_of_its_own() {
     }
     let mut found: Vec<_> = kept
         .iter()
-        .filter_map(|(id, outputs)| Some((id.as_str(), outputs.first()?.to_vec::<i32>().unwrap().to_vec())))
+        .filter_map(|(id, outputs)| Some((id.as_str(), outputs.first()?.to_vec::<i32>().unwrap())))
         .collect();
     found.sort();
     let expect = [("a", vec![2; 2]), ("a", vec![3; 3]), ("a", vec![2000; 2000]), ("b", vec![8; 100]), ("c", vec![9])];
