@@ -251,8 +251,8 @@ mod tests {
         region.write(8, &[1.5f64, 2.5]).expect("within");
         region.edit(24, 2, |mut place: CellsMut<'_, i32>| place.fill(7)).expect("within");
         region.write_bytes(33, b"odd").expect("bytes may lie anywhere");
-        assert_eq!(*region.view::<f64>(8, 2).expect("within"), [1.5, 2.5]);
-        assert_eq!(*region.view::<i32>(24, 2).expect("within"), [7, 7]);
+        assert_eq!(region.view::<f64>(8, 2).expect("within").to_vec(), [1.5, 2.5]);
+        assert_eq!(region.view::<i32>(24, 2).expect("within").to_vec(), [7, 7]);
         assert_eq!(region.read_bytes(33, 3).expect("within"), b"odd");
     }
 
@@ -287,6 +287,6 @@ mod tests {
         region.write(0, &[9u8]).expect("within");
         let view = region.view::<u8>(0, 1).expect("within");
         drop(region);
-        assert_eq!(*view, [9]);
+        assert_eq!(view.to_vec(), [9]);
     }
 }
