@@ -86,7 +86,7 @@ mod tests {
         for n in 0..pieces {
             store.write(&vec![n as u8; 1 << 20]).unwrap();
         }
-        assert_eq!((store.len() >> 20, store.slot.len() >> 20), (pieces, block_mib));
+        assert_eq!((store.filled >> 20, store.slot.len() >> 20), (pieces, block_mib));
         let body = store.finish();
         let body = body.private_bytes().unwrap();
         assert!((0..pieces).all(|n| body[n << 20] == n as u8 && body[((n + 1) << 20) - 1] == n as u8));
