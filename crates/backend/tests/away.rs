@@ -33,7 +33,7 @@ impl Compute for Negate {
         self.0.lock().unwrap().push((input.data.place(), job.output_place("Y")));
         let negated = input.data.numbers::<i32>().unwrap().iter().map(|n| -n).collect::<Vec<_>>();
         let mut slot = job.output("Y", DataType::Int32, &input.shape)?;
-        slot.numbers_mut::<i32>().unwrap().copy_from_slice(&negated);
+        slot.cells_mut::<i32>().unwrap().copy_from(0, &negated);
         job.put("Y", DataType::Int32, input.shape, slot.filled());
         Ok(())
     }
@@ -53,7 +53,7 @@ impl Execute for NegateRows {
             work.put_buffer("Y", DataType::Int32, &input.shape, Buffer::from_numbers(negated));
             return Ok(());
         };
-        slot.numbers_mut::<i32>().unwrap()[..negated.len()].copy_from_slice(&negated);
+        slot.cells_mut::<i32>().unwrap().copy_from(0, &negated);
         work.put_slot("Y", DataType::Int32, &input.shape, slot)
     }
 }

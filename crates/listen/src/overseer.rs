@@ -200,7 +200,7 @@ mod tests {
             overseer.progress().wait_for(awaited);
             let (why, _) = tokio::join!(next(&mut overseer), async { stop.send_replace(true) });
             assert_eq!(why, Why::Stopping);
-            let ended = tokio::time::timeout(Duration::from_secs(3600), next(&mut overseer)).await;
+            let ended = tokio::time::timeout(Duration::from_hours(1), next(&mut overseer)).await;
             assert_eq!(ended.is_ok(), ends, "{awaited:?}");
         }
         // Nobody is to blame for a stop.

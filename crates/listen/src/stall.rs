@@ -216,8 +216,8 @@ mod tests {
 
     const LIMITS: TimeLimits = TimeLimits {
         head: Some(Duration::from_secs(30)),
-        idle: Some(Duration::from_secs(900)),
-        body: Some(Duration::from_secs(60)),
+        idle: Some(Duration::from_mins(15)),
+        body: Some(Duration::from_mins(1)),
         write: Some(Duration::from_secs(20)),
     };
 

@@ -33,7 +33,7 @@ impl Execute for Doubling {
             work.put_buffer("Y", DataType::Int32, &input.shape, Buffer::from_numbers(doubled));
             return Ok(());
         };
-        slot.numbers_mut::<i32>().unwrap()[..doubled.len()].copy_from_slice(&doubled);
+        slot.cells_mut::<i32>().unwrap().copy_from(0, &doubled);
         work.put_slot("Y", DataType::Int32, &input.shape, slot)
     }
 }

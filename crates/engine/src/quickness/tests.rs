@@ -10,6 +10,7 @@ use super::*;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
+#[expect(clippy::unnecessary_wraps, reason = "all of its callers want an option")]
 fn size(class: u64, bytes: usize) -> Option<Size> {
     // A class is a hash: its upper bits tell classes apart.
     Some(Size { class: class << TAG_SHIFT, bytes, on_host: true })
@@ -57,7 +58,9 @@ fn many_bytes_and_memory_of_a_device_are_never_quick() {
     let many = size(1, QUICK_BYTES_MAX + 1);
     let away = size(2, 64).map(|size| Size { on_host: false, ..size });
     for size in [many, away] {
-        (0..9).for_each(|_| drop(quickness.note(size, US)));
+        for _ in 0..9 {
+            let _ = quickness.note(size, US);
+        }
         assert!(!quickness.is_quick(size), "{size:?}");
     }
 }
@@ -87,7 +90,7 @@ fn a_size_that_was_slow_once_is_never_quick_again_nor_is_a_larger_one() {
 #[test]
 fn a_slow_run_is_told_once_for_its_bytes_and_again_for_fewer() {
     let quickness = Quickness::new(CostBound::InputSizes);
-    let mut run = |class, bytes, ns| quickness.note(size(class, bytes), ns).map(|slow| slow.bytes_min);
+    let run = |class, bytes, ns| quickness.note(size(class, bytes), ns).map(|slow| slow.bytes_min);
     assert_eq!(run(1, 4096, 900 * MS), None, "the first of a size");
     assert_eq!(run(1, 4096, 900 * MS), Some(2049));
     assert_eq!(run(1, 4096, 900 * MS), None);
@@ -108,7 +111,9 @@ fn who_keeps_to_patience_may_be_slow_and_quick_again() {
 fn classes_that_share_a_place_take_it_from_each_other_and_never_share_it() {
     let quickness = Quickness::new(CostBound::InputSizes);
     let (one, other) = (size(1, 64), size(2, 64));
-    (0..9).for_each(|_| drop(quickness.note(one, US)));
+    for _ in 0..9 {
+        let _ = quickness.note(one, US);
+    }
     assert!(quickness.is_quick(one) && !quickness.is_quick(other));
     quickness.note(other, US);
     assert!(!quickness.is_quick(one) && !quickness.is_quick(other));
