@@ -136,7 +136,7 @@ impl Client {
     ///     .input_in_region("INPUT1", DataType::Int32, &[1, 16], &region, 64)?
     ///     .output_in_region("OUTPUT0", &region, 128, 64);
     /// client.infer(&request).await?;
-    /// assert_eq!(*region.view::<i32>(128, 16)?, [3; 16]);
+    /// assert_eq!(region.view::<i32>(128, 16)?.to_vec(), [3; 16]);
     /// # region.unregister().await }
     /// ```
     pub async fn infer(&self, request: &Request) -> Result<Response, Error> {

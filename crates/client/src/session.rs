@@ -64,7 +64,7 @@ pub use stream::SessionStream;
 ///     .input_in_window("INPUT1", DataType::Int32, &[1, 16], lease.window(64, 64))
 ///     .output_in_window("OUTPUT0", lease.window(128, 64));
 /// session.infer(&request).await?;
-/// assert_eq!(*lease.view::<i32>(128, 16)?, [3; 16]);
+/// assert_eq!(lease.view::<i32>(128, 16)?.to_vec(), [3; 16]);
 ///
 /// // An output whose size is not known beforehand: the server chooses a lease for it.
 /// let response = session.infer_leased(&request, &["OUTPUT1"]).await?;

@@ -150,11 +150,11 @@ impl Buffer {
     }
 
     fn array<T: Number>(&self) -> Option<(NonNull<T>, usize)> {
-        if !self.place.is_host() || !self.is_aligned(align_of::<T>()) || !self.len.is_multiple_of(size_of::<T>()) {
-            return None;
+        if self.len == 0 && self.place.is_host() {
+            return Some((NonNull::dangling(), 0));
         }
-        let ptr = if self.len == 0 { NonNull::<T>::dangling() } else { self.ptr.cast::<T>() };
-        Some((ptr, self.len / size_of::<T>()))
+        let fits = self.is_aligned(align_of::<T>()) && self.len.is_multiple_of(size_of::<T>());
+        (self.place.is_host() && fits).then(|| (self.ptr.cast::<T>(), self.len / size_of::<T>()))
     }
 
     /// A little-endian u32 at `at`, read exactly once, so that what is checked is what is used.

@@ -163,7 +163,8 @@ impl Slot<Vacant> {
 
     /// The bytes as numbers to be written, whoever else may write them; `None` as in [`Buffer::cells`].
     pub fn cells_mut<T: Number>(&mut self) -> Option<CellsMut<'_, T>> {
-        if !self.place.is_host() || !self.is_aligned(align_of::<T>()) || !self.len.is_multiple_of(size_of::<T>()) {
+        let fits = self.is_aligned(align_of::<T>()) && self.len.is_multiple_of(size_of::<T>());
+        if !self.place.is_host() || !(fits || self.len == 0) {
             return None;
         }
         let ptr = if self.len == 0 { NonNull::<T>::dangling() } else { self.ptr.cast::<T>() };

@@ -155,7 +155,7 @@ fn nothing_is_copied_that_lies_right(runtime: &OnnxRuntime) {
     let beside = copied_while(|| run(&mut *instance, vec![job(&seen, 1, inputs, slots)]));
     assert_eq!(beside, [("output_placement", 128)], "outputs over their own inputs");
     let last = seen.lock().unwrap().pop().unwrap();
-    let values = |at: usize| last.outputs[at].data.numbers::<i32>().unwrap().to_vec();
+    let values = |at: usize| last.outputs[at].data.cells::<i32>().unwrap().to_vec();
     assert_eq!(values(0), (0..16).map(|i| 2 * i + 16).collect::<Vec<_>>());
     assert_eq!(values(1), [-16; 16]);
 

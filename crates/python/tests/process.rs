@@ -260,7 +260,7 @@ fn a_region_is_read_and_written_where_it_lies() {
         assert_eq!((response.error, copied() - before), (None, 0));
         assert!(response.outputs[0].placed);
         let sum = house.mine.buffer(Extent::new(2 * PAGE, PAGE, 3 * PAGE).unwrap());
-        assert_eq!(sum.numbers::<i32>().unwrap(), [42; 1024]);
+        assert_eq!(sum.cells::<i32>().unwrap().to_vec(), [42; 1024]);
         drop(response.outputs);
         let process = process(&mut *instance);
         assert!(maps_of(process).contains(&house.object()));
