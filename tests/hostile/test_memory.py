@@ -218,7 +218,7 @@ def test_an_upload_over_grpc(tight):
     [
         pytest.param("ModelInfer", lambda: field(15, bytes(UPLOAD)), f"{REFUSED}a part of a message of {UPLOAD} bytes: ", id="one field"),
         pytest.param("ModelInfer", lambda: field(15, bytes(200_000)) * 4600, f"{REFUSED}a message that is coming in: ", id="small fields"),
-        pytest.param("ModelInfer", lambda: field(5, field(1, bytes(100_000))) * 4000, REFUSED, id="inputs"),
+        pytest.param("ModelInfer", lambda: field(5, field(1, bytes(150_000))) * 4000, REFUSED, id="long names"),
         pytest.param("ModelInfer", lambda: field(5, field(5, field(3, bytes(50 << 20)))), REFUSED, id="small numbers"),
         pytest.param("ModelInfer", lambda: field(5, field(5, field(8, b"") * 20_000_000)), REFUSED, id="empty strings"),
         pytest.param("RepositoryModelLoad", lambda: load_of(bytes(UPLOAD)), REFUSED, id="a file"),

@@ -182,7 +182,11 @@ impl StreamBody {
     fn note_pending(&self) {
         let is_half = self.messages.as_ref().is_some_and(Messages::is_half);
         self.call.progress.wait_for(if is_half { Awaited::Body } else { Awaited::Nothing });
-        self.call.set_doing(if self.order.is_idle() && self.beginning.is_none() { Doing::Receive } else { Doing::Compute });
+        self.call.set_doing(if self.order.is_idle() && self.beginning.is_none() {
+            Doing::Receive
+        } else {
+            Doing::Compute
+        });
     }
 
     /// Takes one request; ready when something may have changed.

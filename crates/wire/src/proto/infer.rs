@@ -170,7 +170,10 @@ impl InputMessage {
         let mut parameters = 0;
         while let Some(field) = fields.next()? {
             match field {
-                (1, Value::Len(bytes)) => input.name = name(bytes, "inputs.name")?,
+                (1, Value::Len(bytes)) => {
+                    budget.need(bytes.len())?;
+                    input.name = name(bytes, "inputs.name")?;
+                }
                 (2, Value::Len(name)) => input.datatype = DataType::from_name(text(name, "inputs.datatype")?),
                 (3, Value::Varint(dim)) => {
                     check_count(Counted::Dims, input.shape.len() + 1, DIMS_MAX)?;
