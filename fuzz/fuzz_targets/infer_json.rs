@@ -6,6 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use nerite_memory::Buffer;
 use nerite_request::Source;
+use nerite_request::limits::TensorsMax;
 use nerite_wire::json::{InferText, read_infer};
 
 fuzz_target!(|body: &[u8]| {
@@ -13,7 +14,7 @@ fuzz_target!(|body: &[u8]| {
     let cut = usize::from(u16::from_le_bytes(*cut)).min(body.len());
     let (json, tail) = body.split_at(cut);
     let tail = Buffer::from(tail.to_vec());
-    let text = InferText { json, tail: &tail, model: "m", version: "", bytes_max: 1 << 20 };
+    let text = InferText { json, tail: &tail, model: "m", version: "", bytes_max: 1 << 20, tensors_max: TensorsMax::default() };
     let Ok((ask, _)) = read_infer(&text) else { return };
     for input in &ask.inputs {
         if let Source::Inline(data) = &input.source {

@@ -10,6 +10,8 @@ mod tests;
 
 use nerite_config::TensorSpec;
 use nerite_memory::{Buffer, Slot};
+use nerite_request::limits::{Counted, LISTED_BYTES_MAX, TensorsMax, check_count};
+use nerite_request::names::{ByName, first_repeated};
 use nerite_request::{Ask, AskInput, RegionRef, Source, Status, Wanted};
 use nerite_tensor::Tensor;
 
@@ -54,14 +56,18 @@ pub fn admit(ask: &mut Ask, contract: &Contract<'_>, regions: &dyn Regions) -> R
     if let Some(body) = ask.raw_input.take() {
         ask.inputs = vec![raw::input_of(&Prefix(&ask.id), body, contract)?];
     }
+    let most = TensorsMax::of_model(contract.inputs.len(), contract.outputs.len());
+    check_count(Counted::Inputs, ask.inputs.len(), most.inputs)?;
+    check_count(Counted::Outputs, ask.outputs.len(), most.outputs)?;
     let request = Prefix(&ask.id);
+    let specs = ByName::new(contract.inputs, |spec| &spec.name);
     let inputs = take_inputs(&request, std::mem::take(&mut ask.inputs), regions)?;
     let wanted = take_outputs(&request, ask, contract, regions)?;
-    check_count(&request, &inputs, contract)?;
-    let rows = check_batch(&request, &inputs, contract)?;
+    check_inputs(&request, &inputs, contract)?;
+    let rows = check_batch(&request, &inputs, &specs, contract)?;
     let mut admitted = Vec::with_capacity(inputs.len());
     for input in inputs {
-        let spec = find(contract.inputs, &input.name).ok_or_else(|| unexpected_input(&input.name, contract))?;
+        let spec = specs.find(&input.name).ok_or_else(|| unexpected_input(&input.name, contract))?;
         admitted.push(check_input(&request, input, spec, contract, raw)?);
     }
     Ok(Admitted { inputs: admitted, wanted, rows })
@@ -76,19 +82,16 @@ impl std::fmt::Display for Prefix<'_> {
     }
 }
 
-fn find<'s>(specs: &'s [TensorSpec], name: &str) -> Option<&'s TensorSpec> {
-    specs.iter().find(|spec| spec.name == name)
-}
-
 fn unexpected_input(name: &str, contract: &Contract<'_>) -> Status {
     Status::invalid(format!("unexpected inference input '{name}' for model '{}'", contract.model))
 }
 
 /// Duplicates and regions, in the client's order.
 fn take_inputs(request: &Prefix<'_>, inputs: Vec<AskInput>, regions: &dyn Regions) -> Result<Vec<Tensor>, Status> {
+    let repeated = first_repeated(&inputs, |input| &input.name);
     let mut taken: Vec<Tensor> = Vec::with_capacity(inputs.len());
-    for AskInput { name, datatype, shape, source } in inputs {
-        if taken.iter().any(|earlier| earlier.name == name) {
+    for (at, AskInput { name, datatype, shape, source }) in inputs.into_iter().enumerate() {
+        if repeated == Some(at) {
             return Err(Status::invalid(format!("{request}input '{name}' already exists in request")));
         }
         let data = match source {
@@ -110,16 +113,18 @@ fn take_outputs(
     if ask.outputs.is_empty() {
         return Ok(contract.outputs.iter().map(|o| Wanted { name: o.name.clone(), slot: None }).collect());
     }
+    let repeated = first_repeated(&ask.outputs, |output| &output.name);
     let mut wanted: Vec<Wanted> = Vec::with_capacity(ask.outputs.len());
-    for output in &ask.outputs {
+    for (at, output) in ask.outputs.iter().enumerate() {
         let name = output.name.clone();
-        if wanted.iter().any(|earlier| earlier.name == name) {
+        if repeated == Some(at) {
             return Err(Status::invalid(format!("{request}output '{name}' already exists in request")));
         }
         let slot = output.region.as_ref().map(|region| regions.slot(region)).transpose()?;
         wanted.push(Wanted { name, slot });
     }
-    match wanted.iter().find(|w| find(contract.outputs, &w.name).is_none()) {
+    let specs = ByName::new(contract.outputs, |spec| &spec.name);
+    match wanted.iter().find(|w| specs.find(&w.name).is_none()) {
         Some(stranger) => Err(Status::invalid(format!(
             "unexpected inference output '{}' for model '{}'",
             stranger.name, contract.model
@@ -128,17 +133,17 @@ fn take_outputs(
     }
 }
 
-fn check_count(request: &Prefix<'_>, inputs: &[Tensor], contract: &Contract<'_>) -> Result<(), Status> {
+fn check_inputs(request: &Prefix<'_>, inputs: &[Tensor], contract: &Contract<'_>) -> Result<(), Status> {
     let most = contract.inputs.len();
     let least = contract.inputs.iter().filter(|spec| !spec.optional).count();
-    let missing = || contract.inputs.iter().filter(|s| !s.optional && !inputs.iter().any(|i| i.name == s.name));
+    let sent = ByName::new(inputs, |input| &input.name);
+    let missing = || contract.inputs.iter().filter(|spec| !spec.optional && sent.find(&spec.name).is_none());
     let got = inputs.len();
     if (least..=most).contains(&got) && (least == most || missing().next().is_none()) {
         return Ok(());
     }
-    let quoted = |names: Vec<&str>| names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(",");
-    let got_list = quoted(inputs.iter().map(|input| input.name.as_str()).collect());
-    let missing_list = quoted(missing().map(|spec| spec.name.as_str()).collect());
+    let got_list = quoted(inputs.iter().map(|input| input.name.as_str()));
+    let missing_list = quoted(missing().map(|spec| spec.name.as_str()));
     let expected = if least == most {
         format!("expected {most} inputs but got {got} inputs for model '{}'", contract.model)
     } else {
@@ -155,12 +160,31 @@ fn check_count(request: &Prefix<'_>, inputs: &[Tensor], contract: &Contract<'_>)
     )))
 }
 
+/// Names as Triton lists them; of very many the first, and the number of the others.
+fn quoted<'n>(mut names: impl Iterator<Item = &'n str>) -> String {
+    let mut list = String::new();
+    while let Some(name) = names.next() {
+        if list.len() + name.len() > LISTED_BYTES_MAX {
+            list.push_str(&format!(" and {} more", 1 + names.count()));
+            break;
+        }
+        let comma = if list.is_empty() { "" } else { "," };
+        list.push_str(&format!("{comma}'{name}'"));
+    }
+    list
+}
+
 /// Unknown inputs and the batch dimension, over all inputs. Gives the rows.
-fn check_batch(request: &Prefix<'_>, inputs: &[Tensor], contract: &Contract<'_>) -> Result<u32, Status> {
+fn check_batch(
+    request: &Prefix<'_>,
+    inputs: &[Tensor],
+    specs: &ByName<'_, TensorSpec>,
+    contract: &Contract<'_>,
+) -> Result<u32, Status> {
     let model = contract.model;
     let mut rows: Option<i64> = None;
     for input in inputs {
-        if find(contract.inputs, &input.name).is_none() {
+        if specs.find(&input.name).is_none() {
             return Err(unexpected_input(&input.name, contract));
         }
         if contract.batch_max <= 0 {

@@ -50,6 +50,8 @@ pub struct Options {
     pub grpc_forward: Option<Regex>,
     /// Largest JSON part, JSON input, raw body and decompressed body over HTTP, and decompressed message over gRPC, in bytes.
     pub http_input_bytes_max: u64,
+    /// Whether a load request may bring files, `--allow-model-upload`. Who may send a Python model runs code.
+    pub allow_model_upload: bool,
     /// Whether every known model must be ready before the server is.
     pub strict_readiness: bool,
     /// Whether metrics show the sums of durations.

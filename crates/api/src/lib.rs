@@ -13,6 +13,7 @@
 mod access;
 pub mod admit;
 mod api;
+mod aside;
 mod calls;
 mod classify;
 pub mod codes;
@@ -28,6 +29,7 @@ mod version;
 
 pub use access::{Category, Protocol, Restriction};
 pub use api::{Api, Options};
+pub use aside::{aside, on_disk};
 pub use logging::LogSwitches;
 pub use nerite_request::{Code, Status};
 pub use nerite_shm::{LEASES_PER_SESSION_MAX, Loan};

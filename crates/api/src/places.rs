@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nerite_memory::{Reason, Slot};
+use nerite_request::names::{ByName, NameTable};
 use nerite_request::{Ask, Lent, Output, RegionRef, Response, SessionRef, Status};
 use nerite_shm::{Account, LeaseError, LeaseErrorKind, Loan, Pools};
 
@@ -47,6 +48,7 @@ pub(crate) struct Places(Arc<Shared>);
 
 struct Shared {
     spots: Vec<Spot>,
+    names: NameTable,
     /// Lent to the model, and in no response yet.
     open: Mutex<Vec<Loan>>,
 }
@@ -75,23 +77,30 @@ impl Places {
         own: Option<(&Arc<Account>, Vec<String>)>,
         pools: &Pools,
     ) -> Result<Option<Places>, Status> {
-        let mut spots = Vec::new();
+        let (mut spots, mut names) = (Vec::new(), NameTable::new());
+        let mut add = |spot: Spot| {
+            if names.find(&spots, |known: &Spot| &known.output, &spot.output).is_none() {
+                spots.push(spot);
+                names.added(&spots, |known| &known.output);
+            }
+        };
         for output in &ask.outputs {
             if let Some(session) = &output.session {
                 let (output, account) = (output.name.clone(), account(session, pools)?);
-                spots.push(Spot { output, account, way: Way::Response { tag: session.tag } });
+                add(Spot { output, account, way: Way::Response { tag: session.tag } });
             }
         }
         let (own, named) = own.unzip();
+        let asked_for = ByName::new(&ask.outputs, |output| &output.name);
         for output in named.unwrap_or_default() {
             // Classes are made here and not by the model: they travel in the response.
-            let asked = ask.outputs.iter().find(|one| one.name == output);
+            let asked = asked_for.find(&output);
             let elsewhere = asked.is_some_and(|one| one.classes > 0 || one.session.is_some());
             if let Some(account) = own.filter(|_| !elsewhere) {
-                spots.push(Spot { output, account: Arc::clone(account), way: Way::Packet });
+                add(Spot { output, account: Arc::clone(account), way: Way::Packet });
             }
         }
-        Ok((!spots.is_empty()).then(|| Places(Arc::new(Shared { spots, open: Mutex::default() }))))
+        Ok((!spots.is_empty()).then(|| Places(Arc::new(Shared { spots, names, open: Mutex::default() }))))
     }
 
     /// A place for `bytes` bytes of `output`; `None` for an output that travels in the response.
@@ -127,7 +136,7 @@ impl Places {
 
 impl Shared {
     fn spot(&self, output: &str) -> Option<&Spot> {
-        self.spots.iter().find(|spot| spot.output == output)
+        self.names.find(&self.spots, |spot| &spot.output, output).map(|at| &self.spots[at])
     }
 
     fn settle(&self, output: &mut Output) -> Result<Option<(Way, Placed)>, Status> {

@@ -10,6 +10,7 @@
 use std::sync::{Arc, OnceLock};
 
 use nerite_memory::{Buffer, Slot};
+use nerite_request::limits::TensorsMax;
 use nerite_request::report::SystemRegionReport;
 use nerite_request::{Ask, Cancel, RegionRef, Response, SessionRef, Status};
 use nerite_shm::limits::{MAPPED_BYTES_MAX, REGIONS_MAX, WATCHED_MAX};
@@ -140,6 +141,11 @@ impl Scope {
         let wanted = Some(name).filter(|name| !name.is_empty());
         let found = self.own_regions().system_status(wanted).map_err(of_shm)?;
         Ok(found.into_iter().map(crate::calls::system_report).collect())
+    }
+
+    /// As [`Api::tensors_max`].
+    pub fn tensors_max(&self, model: &str, version: &str) -> TensorsMax {
+        self.api.tensors_max(model, version)
     }
 
     /// One request of the session. `leased` names outputs that are to be written to leases of our choice; each response

@@ -134,6 +134,11 @@ impl Engine {
         Ok(failed)
     }
 
+    /// Whether clients may load and unload models at all.
+    pub fn check_client_control(&self) -> Result<(), Status> {
+        self.options.control.check_client_control()
+    }
+
     /// Loads or reloads a model on a thread of its own, then calls `done`.
     pub fn load(
         self: &Arc<Self>,
@@ -141,7 +146,7 @@ impl Engine {
         options: LoadOptions,
         done: impl FnOnce(Result<(), Status>) + Send + 'static,
     ) {
-        if let Err(status) = self.options.control.check_client_control() {
+        if let Err(status) = self.check_client_control() {
             return done(Err(status));
         }
         let (engine, name) = (Arc::clone(self), model.to_owned());
@@ -155,7 +160,7 @@ impl Engine {
         dependents: bool,
         done: impl FnOnce(Result<(), Status>) + Send + 'static,
     ) {
-        if let Err(status) = self.options.control.check_client_control() {
+        if let Err(status) = self.check_client_control() {
             return done(Err(status));
         }
         let (engine, name) = (Arc::clone(self), model.to_owned());

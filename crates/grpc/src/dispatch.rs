@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
-use nerite_api::Protocol;
+use nerite_api::{Api, Protocol, Status};
 use nerite_compress::Lane;
 use nerite_wire::proto::{Chunks, MESSAGE_BYTES_MAX};
 
@@ -16,6 +16,7 @@ use crate::compress::{Compression, request_encoding};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::frame::{Messages, Packing};
+use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use crate::serve::{self, Doing, Front};
 use crate::stream::StreamBody;
 use crate::{infer, unary};
@@ -49,8 +50,9 @@ async fn call(
     if is_infer {
         front.api.check_taking_on().map_err(|_| Failure::STOPPING)?;
     }
-    let inflated_bytes_max = front.api.inflated_bytes_max().min(MESSAGE_BYTES_MAX as u64);
-    let packing = Packing { encoding: request_encoding(&head.headers)?, inflated_bytes_max };
+    let bytes_max = message_bytes_max(&front.api, call)?;
+    let inflated_bytes_max = front.api.inflated_bytes_max().min(bytes_max as u64);
+    let packing = Packing { encoding: request_encoding(&head.headers)?, bytes_max, inflated_bytes_max };
     let level = front.options.response_compression;
     let compression = Compression::of_response(&head.headers, level, &lane).filter(|_| is_infer);
     let encoding = compression.as_ref().map(Compression::header);
@@ -64,8 +66,19 @@ async fn call(
     Ok(answer::message(chunks, encoding, this))
 }
 
+/// How long a message of this call may be. A load that is refused anyway is refused here, before its files come.
+fn message_bytes_max(api: &Api, call: Call) -> Result<usize, Status> {
+    Ok(match call {
+        Call::ModelInfer | Call::ModelStreamInfer => MESSAGE_BYTES_MAX,
+        Call::RepositoryModelLoad => {
+            MESSAGE_BYTES_MAX.min(usize::try_from(api.load_bytes_max()?).unwrap_or(usize::MAX))
+        }
+        _ => CONTROL_MESSAGE_BYTES_MAX,
+    })
+}
+
 async fn unary(
-    front: &Front,
+    front: &Arc<Front>,
     this: &serve::Call,
     call: Call,
     headers: HeaderMap,

@@ -93,6 +93,7 @@ impl From<Malformed> for Failure {
     fn from(fault: Malformed) -> Failure {
         match fault {
             Malformed::NoMemory(refused) => Status::no_memory("what a request says", refused).into(),
+            Malformed::TooMany(refused) => Status::from(refused).into(),
             fault => Failure::unreadable(fault),
         }
     }

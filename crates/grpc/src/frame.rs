@@ -10,10 +10,11 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use nerite_compress::{Encoding, InflateError, Lane, compressed_bytes_max};
 use nerite_listen::Awaited;
-use nerite_wire::proto::{Chain, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES};
+use nerite_wire::proto::{Chain, Gather, PREFIX_BYTES};
 
 use crate::compress::inflate;
 use crate::failure::Failure;
+use crate::limits::BYTES_PER_TURN;
 use crate::serve::Call;
 
 /// Cuts what arrives into messages.
@@ -24,10 +25,12 @@ pub(crate) struct Deframer {
     packing: Packing,
 }
 
-/// What is known of a call's compressed messages before they come.
+/// What is known of a call's messages before they come.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packing {
-    /// How they are compressed; `None` if there are none.
+    /// Bytes that each may have.
+    pub(crate) bytes_max: usize,
+    /// How those are compressed that are; `None` if none may be.
     pub(crate) encoding: Option<Encoding>,
     /// What each may become, in bytes.
     pub(crate) inflated_bytes_max: u64,
@@ -89,8 +92,9 @@ impl Deframer {
         self.prefix_len = 0;
         let [flag, length @ ..] = self.prefix;
         let left = u32::from_be_bytes(length) as usize;
-        if left > MESSAGE_BYTES_MAX {
-            return Err(Failure::too_large(left, MESSAGE_BYTES_MAX));
+        let bytes_max = self.packing.bytes_max;
+        if left > bytes_max {
+            return Err(Failure::too_large(left, bytes_max));
         }
         if flag > 1 {
             return Err(Failure::unreadable(format_args!("a message begins with the flag {flag}")));
@@ -193,7 +197,13 @@ impl Messages {
     }
 
     fn poll_raw(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Framed>, Failure>> {
+        let mut taken = 0;
         loop {
+            if taken > BYTES_PER_TURN {
+                // Others of this thread come first; what is left is taken in the next turn.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             // A message may be empty, and so may the rest of a frame when the message before it is complete.
             if !self.bytes.is_empty() {
                 if let Some(message) = self.deframer.take(&mut self.bytes)? {
@@ -204,6 +214,7 @@ impl Messages {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
+                        taken += bytes.len();
                         self.call.progress.receive(bytes.len());
                         self.bytes = bytes;
                     }
@@ -226,9 +237,11 @@ impl Messages {
 
 #[cfg(test)]
 mod tests {
+    use nerite_wire::proto::MESSAGE_BYTES_MAX;
+
     use super::*;
 
-    const PLAIN: Packing = Packing { encoding: None, inflated_bytes_max: 1000 };
+    const PLAIN: Packing = Packing { bytes_max: MESSAGE_BYTES_MAX, encoding: None, inflated_bytes_max: 1000 };
 
     fn framed(flag: u8, message: &[u8]) -> Vec<u8> {
         let mut all = vec![flag];
@@ -285,6 +298,16 @@ mod tests {
         };
         assert_eq!(take(2000), Ok(()));
         assert_eq!(take(2001), Err(Failure::inflates_too_far(InflateError::TooLarge { bytes_max: 1000 })));
+    }
+
+    #[test]
+    fn a_message_longer_than_its_call_may_have_is_refused_before_it_comes() {
+        let take = |len: u32| {
+            let prefix = [&[0], &len.to_be_bytes()[..]].concat();
+            Deframer::new(Packing { bytes_max: 500, ..PLAIN }).take(&mut Bytes::from(prefix)).map(drop)
+        };
+        assert_eq!(take(500), Ok(()));
+        assert_eq!(take(501), Err(Failure::too_large(501, 500)));
     }
 
     #[test]

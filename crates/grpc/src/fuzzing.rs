@@ -5,6 +5,7 @@
 use bytes::{Buf, Bytes};
 use nerite_api::Api;
 use nerite_compress::{Encoding, Lane};
+use nerite_wire::proto::MESSAGE_BYTES_MAX;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::compress::inflate;
@@ -24,7 +25,7 @@ pub async fn read_messages(
     inflated_bytes_max: u64,
 ) -> Result<Vec<Bytes>, String> {
     let text = |failure: Failure| format!("{failure:?}");
-    let mut deframer = Deframer::new(Packing { encoding, inflated_bytes_max });
+    let mut deframer = Deframer::new(Packing { bytes_max: MESSAGE_BYTES_MAX, encoding, inflated_bytes_max });
     let (lane, mut messages) = (Lane::new(), Vec::new());
     for mut piece in pieces {
         while !piece.is_empty() {

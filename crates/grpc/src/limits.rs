@@ -34,6 +34,13 @@ pub const LEAVE_MS_MAX: u64 = 200;
 /// if there is more.
 pub const MESSAGE_BYTES_MAX: usize = 4096;
 
+/// Bytes of one call that are taken before others of the same thread have their turn.
+pub const BYTES_PER_TURN: usize = 2 << 20;
+/// A response of which more bytes are copied is written outside the threads that serve connections.
+pub const COPIED_INLINE_BYTES_MAX: usize = 4 << 20;
+/// The largest message of a call that is neither an inference nor a load. It is read on the thread that serves the connection.
+pub const CONTROL_MESSAGE_BYTES_MAX: usize = nerite_request::limits::INLINE_WORK_BYTES_MAX;
+
 const _: () = assert!(INFLATED_SMALL_BYTES_MIN <= INFLATED_SMALL_BYTES_MAX);
 const _: () = assert!(INFLATED_SMALL_BYTES_MAX < INFLATED_PIECE_BYTES);
 const _: () = assert!(STREAM_WINDOW_BYTES <= CONNECTION_WINDOW_BYTES);

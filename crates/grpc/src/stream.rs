@@ -15,14 +15,14 @@ use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
-use nerite_api::Category;
+use nerite_api::{Category, aside};
 use nerite_listen::Awaited;
-use nerite_request::{Cancel, Response, Status};
+use nerite_request::{Ask, Cancel, Response, Status};
 use nerite_wire::proto::{Chain, Chunks, InferMessage, StreamNews, encode_stream};
 
 use crate::ask::to_ask;
@@ -30,6 +30,7 @@ use crate::compress::Compression;
 use crate::deadline::Deadline;
 use crate::failure::{Failure, ok_trailers};
 use crate::frame::Messages;
+use crate::infer::copies_little;
 use crate::limits::REQUESTS_PER_STREAM_MAX;
 use crate::serve::{Call, Doing, Front};
 use mailbox::Mailbox;
@@ -52,8 +53,44 @@ pub(crate) struct StreamBody {
     order: Order,
     /// What is left of the message being sent.
     chunks: smallvec::IntoIter<[Bytes; 2]>,
+    /// A large request that is being read or begun outside the threads that serve connections. The next one is read after it, so
+    /// that requests begin in their order.
+    beginning: Option<Aside<Step>>,
+    /// A large response that is being written there.
+    writing: Option<Aside<Result<Chunks, Status>>>,
     /// Why the stream will end otherwise than well.
     failure: Option<Failure>,
+}
+
+/// Work that is done outside the threads that serve connections.
+type Aside<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What came of work on a large request.
+enum Step {
+    Read(Result<Box<Incoming>, Failure>),
+    Begun(u64, Result<(), Status>),
+}
+
+/// A request that was read; what it asks for may be refused.
+struct Incoming {
+    item: Arc<Item>,
+    ask: Result<Ask, Status>,
+}
+
+impl Incoming {
+    fn read(front: &Front, headers: &HeaderMap, chain: Chain) -> Result<Incoming, Failure> {
+        let api = &front.api;
+        let message = InferMessage::read_for(&chain, |model, version| api.tensors_max(model, version))?;
+        drop(chain);
+        let item = Arc::new(Item {
+            id: message.id.clone(),
+            model: message.model.clone(),
+            version: message.version.clone(),
+            decoupled: api.is_decoupled(&message.model, &message.version),
+            cancel: Cancel::new(),
+        });
+        Ok(Incoming { item, ask: to_ask(api, headers, message) })
+    }
 }
 
 impl StreamBody {
@@ -76,6 +113,8 @@ impl StreamBody {
             mailbox: Mailbox::new(front.options.response_pool_max),
             order: Order::new(),
             chunks: Chunks::new().into_iter(),
+            beginning: None,
+            writing: None,
             failure: None,
             front,
             call,
@@ -89,23 +128,18 @@ impl StreamBody {
             if let Some(chunk) = self.chunks.next() {
                 return Poll::Ready(Ok(Frame::data(chunk)));
             }
-            if let Some(compressing) = &mut self.compressing {
+            if self.compressing.is_some() || self.writing.is_some() {
                 // Responses are not collected meanwhile, so that models wait for a client as they do while it takes none.
-                match compressing.as_mut().poll(cx) {
-                    Poll::Ready(chunks) => {
-                        self.compressing = None;
-                        self.chunks = chunks.into_iter();
-                    }
-                    Poll::Pending if self.deadline.poll_passed(cx).is_ready() => {
-                        self.compressing = None;
+                if self.poll_written(cx).is_pending() {
+                    if self.deadline.poll_passed(cx).is_ready() {
+                        (self.compressing, self.writing) = (None, None);
                         self.fail(Failure::DEADLINE);
+                        continue;
                     }
-                    Poll::Pending => {
-                        // Not the client is waited for.
-                        self.call.progress.wait_for(Awaited::Nothing);
-                        self.call.set_doing(Doing::Compute);
-                        return Poll::Pending;
-                    }
+                    // Not the client is waited for.
+                    self.call.progress.wait_for(Awaited::Nothing);
+                    self.call.set_doing(Doing::Compute);
+                    return Poll::Pending;
                 }
                 continue;
             }
@@ -116,7 +150,7 @@ impl StreamBody {
             if self.mailbox.collect(&mut self.order) {
                 continue;
             }
-            if self.messages.is_none() && self.order.is_idle() {
+            if self.messages.is_none() && self.beginning.is_none() && self.order.is_idle() {
                 return Poll::Ready(Err(self.trailers()));
             }
             if self.deadline.poll_passed(cx).is_ready() {
@@ -130,15 +164,44 @@ impl StreamBody {
         }
     }
 
+    /// Goes on with the response that is being written or compressed; ready when it may have got further.
+    fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(writing) = &mut self.writing {
+            let written = ready!(writing.as_mut().poll(cx));
+            self.writing = None;
+            self.send_written(written);
+        } else if let Some(compressing) = &mut self.compressing {
+            let chunks = ready!(compressing.as_mut().poll(cx));
+            self.compressing = None;
+            self.chunks = chunks.into_iter();
+        }
+        Poll::Ready(())
+    }
+
     /// Notes what the stream waits for when it has nothing to send.
     fn note_pending(&self) {
         let is_half = self.messages.as_ref().is_some_and(Messages::is_half);
         self.call.progress.wait_for(if is_half { Awaited::Body } else { Awaited::Nothing });
-        self.call.set_doing(if self.order.is_idle() { Doing::Receive } else { Doing::Compute });
+        self.call.set_doing(if self.order.is_idle() && self.beginning.is_none() {
+            Doing::Receive
+        } else {
+            Doing::Compute
+        });
     }
 
     /// Takes one request; ready when something may have changed.
     fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(beginning) = &mut self.beginning {
+            let step = ready!(beginning.as_mut().poll(cx));
+            self.beginning = None;
+            match step {
+                Step::Read(Ok(incoming)) => self.admit(*incoming),
+                Step::Read(Err(failure)) => self.fail(failure),
+                Step::Begun(number, Err(refusal)) => self.order.refuse(number, refusal),
+                Step::Begun(_, Ok(())) => {}
+            }
+            return Poll::Ready(());
+        }
         let Some(messages) = &mut self.messages else { return Poll::Pending };
         if self.stop.as_mut().poll(cx).is_ready() {
             self.messages = None;
@@ -164,28 +227,39 @@ impl StreamBody {
     /// Starts one request. A refusal takes the turn of the request's response; only what is no request at all is an `Err`.
     fn begin(&mut self, chain: Chain) -> Result<(), Failure> {
         Category::Inference.begins();
-        let message = InferMessage::read(&chain)?;
-        drop(chain);
-        let api = &self.front.api;
-        let cancel = Cancel::new();
-        let item = Arc::new(Item {
-            id: message.id.clone(),
-            model: message.model.clone(),
-            version: message.version.clone(),
-            decoupled: api.is_decoupled(&message.model, &message.version),
-            cancel: cancel.clone(),
-        });
+        if chain.is_light() {
+            let incoming = Incoming::read(&self.front, &self.headers, chain)?;
+            self.admit(incoming);
+            return Ok(());
+        }
+        let (front, headers) = (Arc::clone(&self.front), self.headers.clone());
+        self.beginning = Some(Box::pin(async move {
+            let read = aside(move || Incoming::read(&front, &headers, chain)).await;
+            Step::Read(read.unwrap_or_else(|status| Err(status.into())).map(Box::new))
+        }));
+        Ok(())
+    }
+
+    /// Gives a request its turn and begins it.
+    fn admit(&mut self, Incoming { item, ask }: Incoming) {
         let number = self.order.admit(Arc::clone(&item));
-        let ask = to_ask(api, &self.headers, message);
-        let begun = ask.and_then(|ask| {
-            let _until_it_is_counted = api.take_on()?;
+        let taken = ask.and_then(|ask| Ok((ask, self.front.api.take_on()?)));
+        let begun = taken.and_then(|(ask, until_it_is_counted)| {
             let sink = self.mailbox.sink(number, ask.empty_final);
-            api.infer_stream(ask, cancel, sink)
+            let cancel = item.cancel.clone();
+            if ask.is_light() {
+                return self.front.api.infer_stream(ask, cancel, sink);
+            }
+            let api = self.front.api.clone();
+            self.beginning = Some(Box::pin(async move {
+                let _until_it_is_counted = until_it_is_counted;
+                Step::Begun(number, api.begin(ask, cancel, sink).await)
+            }));
+            Ok(())
         });
         if let Err(refusal) = begun {
             self.order.refuse(number, refusal);
         }
-        Ok(())
     }
 
     /// Encodes one response, or ends the stream with it where the client asked for that.
@@ -203,11 +277,24 @@ impl StreamBody {
             order::News::Response(response) => {
                 let last = response.last;
                 let response = if response.empty { item.as_response() } else { response };
-                encode_stream(response, StreamNews { error: "", last: Some(last) })
-                    .or_else(|error| encode_error(item.as_response(), &error, Some(last)))
+                let (inline, otherwise) = (copies_little(&response), item.as_response());
+                let write = move || {
+                    encode_stream(response, StreamNews { error: "", last: Some(last) })
+                        .or_else(|error| encode_error(otherwise, &error, Some(last)))
+                };
+                if !inline {
+                    self.writing = Some(Box::pin(async move { aside(write).await? }));
+                    return;
+                }
+                write()
             }
         };
-        match encoded {
+        self.send_written(encoded);
+    }
+
+    /// Compresses what was written, if the client wants that, and has it sent.
+    fn send_written(&mut self, written: Result<Chunks, Status>) {
+        match written {
             Ok(chunks) => match &self.compression {
                 Some(compression) => self.compressing = Some(Box::pin(compression.clone().apply(chunks))),
                 None => self.chunks = chunks.into_iter(),
@@ -219,6 +306,7 @@ impl StreamBody {
     /// Ends the stream: what is not yet answered is cancelled, and nothing more is read or sent.
     fn fail(&mut self, failure: Failure) {
         self.messages = None;
+        self.beginning = None;
         self.mailbox.close();
         self.order.cancel();
         self.failure.get_or_insert(failure);

@@ -1,7 +1,9 @@
 //! How are the calls answered that are not inferences?
 
-use nerite_api::{Api, Protocol, Status};
+use nerite_api::{Api, Protocol, Status, aside, on_disk};
 use nerite_memory::Room;
+use nerite_request::limits::INLINE_WORK_BYTES_MAX;
+use nerite_request::setting::LoadOptions;
 use nerite_wire::proto::health::health_check_response::ServingStatus;
 use nerite_wire::proto::health::{HealthCheckRequest, HealthCheckResponse};
 use nerite_wire::proto::messages::{
@@ -16,7 +18,9 @@ use nerite_wire::proto::messages::{
     SystemSharedMemoryStatusResponse, SystemSharedMemoryUnregisterRequest, SystemSharedMemoryUnregisterResponse,
     TraceSettingRequest, TraceSettingResponse,
 };
-use nerite_wire::proto::{Chain, Chunks, check_repository, load_options, log_change, trace_change, unload_dependents};
+use nerite_wire::proto::{
+    Chain, Chunks, check_load_parameters, check_repository, load_options, log_change, trace_change, unload_dependents,
+};
 use prost::Message;
 
 use crate::call::Call;
@@ -27,8 +31,8 @@ use crate::failure::Failure;
 const ROOM_BYTES_MIN: usize = 1 << 20;
 /// Bytes that a byte of a message may become: an empty string of two bytes takes 24, in a vector of twice the length.
 const READ_GROWTH: usize = 64;
-/// The same for files, which are copied as they are.
-const FILE_GROWTH: usize = 2;
+/// The same for files, which are copied where they arrived in pieces.
+const FILE_GROWTH: usize = 1;
 
 /// Reads, asks, writes.
 pub(crate) async fn answer(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
@@ -54,6 +58,15 @@ pub(crate) async fn answer(api: &Api, call: Call, message: Chain) -> Result<Chun
 fn read<M: Message + Default>(message: Chain) -> Result<M, Failure> {
     let _room = room(&message, READ_GROWTH)?;
     Ok(M::decode(message.into_reader())?)
+}
+
+/// The model's name and what is to be loaded. Files stay where they arrived.
+fn read_load(message: Chain) -> Result<(String, LoadOptions), Failure> {
+    check_load_parameters(&message)?;
+    let _room = room(&message, FILE_GROWTH)?;
+    let mut request = RepositoryModelLoadRequest::decode(message.into_reader())?;
+    let options = load_options(&mut request)?;
+    Ok((request.model_name, options))
 }
 
 /// Room for what is made of a message: so many bytes for each of its own.
@@ -114,14 +127,16 @@ async fn repository(api: &Api, call: Call, message: Chain) -> Result<Chunks, Fai
         Call::RepositoryIndex => {
             let request: RepositoryIndexRequest = read(message)?;
             check_repository(&request.repository_name)?;
-            framed(&RepositoryIndexResponse::from(api.index(request.ready)?))
+            let api = api.clone();
+            framed(&RepositoryIndexResponse::from(on_disk(move || api.index(request.ready)).await??))
         }
         Call::RepositoryModelLoad => {
-            // A file is taken out of the message and then out of the request.
-            let _room = room(&message, FILE_GROWTH)?;
-            let mut request = RepositoryModelLoadRequest::decode(message.into_reader())?;
-            let options = load_options(&mut request)?;
-            api.load(&request.model_name, options).await?;
+            let (model, options) = if message.len() <= INLINE_WORK_BYTES_MAX {
+                read_load(message)?
+            } else {
+                aside(move || read_load(message)).await??
+            };
+            api.load(&model, options).await?;
             framed(&RepositoryModelLoadResponse {})
         }
         _ => {

@@ -10,11 +10,12 @@ pub mod settings;
 
 use http::Response;
 use hyper::body::Body;
+use nerite_api::Api;
 use nerite_request::Status;
 use nerite_wire::json::check_json_size;
 
 use crate::incoming::Incoming;
-use crate::limits::UNUSED_BODY_BYTES_MAX;
+use crate::limits::{CONTROL_BODY_BYTES_MAX, UNUSED_BODY_BYTES_MAX};
 use crate::receive::{Expected, Received, discard, receive};
 use crate::reply::{Failure, Outgoing};
 
@@ -28,10 +29,25 @@ async fn pass_over(body: Incoming) {
     }
 }
 
+/// Reads the body of a call that is neither an inference nor a load, which is short.
+async fn read_control_body(api: &Api, body: Incoming) -> Result<Received, Failure> {
+    let declared = body.size_hint().exact();
+    let bytes_max = CONTROL_BODY_BYTES_MAX.min(api.http_input_bytes_max());
+    let too_large = |size, max| match max {
+        CONTROL_BODY_BYTES_MAX => Status::invalid(format!(
+            "the body of this call has at most {max} bytes, got {size}; send only its own members"
+        )),
+        _ => json_too_large(size, max),
+    };
+    receive(body, Expected { declared, tail_at: None, bytes_max, too_large }).await
+}
+
 /// Reads a body that is JSON from end to end.
 async fn read_body(body: Incoming, bytes_max: u64) -> Result<Received, Failure> {
     let declared = body.size_hint().exact();
-    let too_large =
-        |size, max| check_json_size(size, max).err().unwrap_or_else(|| Status::invalid("the body is too large"));
-    receive(body, Expected { declared, tail_at: None, bytes_max, too_large }).await
+    receive(body, Expected { declared, tail_at: None, bytes_max, too_large: json_too_large }).await
+}
+
+fn json_too_large(size: u64, max: u64) -> Status {
+    check_json_size(size, max).err().unwrap_or_else(|| Status::invalid("the body is too large"))
 }

@@ -1,5 +1,7 @@
 //! How much may a connection make us do?
 
+pub use nerite_request::limits::INLINE_WORK_BYTES_MAX;
+
 /// Non-empty chunks a chunked body may have, as in Triton.
 pub const CHUNKS_MAX: usize = 65536;
 /// Pieces of at least this size are not counted as chunks: one large chunk arrives in many pieces, and what the limit is
@@ -7,8 +9,10 @@ pub const CHUNKS_MAX: usize = 65536;
 pub const CHUNK_COUNTED_BYTES_MAX: usize = 512;
 /// The largest body of an inference, as in Triton, which reads the length into 32 bits.
 pub const INFER_BODY_BYTES_MAX: u64 = i32::MAX as u64;
-/// The largest body of a load request: it carries whole model files in base64.
-pub const LOAD_BODY_BYTES_MAX: u64 = 4 << 30;
+/// A load's body of more bytes than this goes to disk.
+pub const SPOOL_BYTES_MIN: usize = 4 << 20;
+/// Bytes of such a body that are written to disk at once.
+pub const SPOOL_STEP_BYTES: usize = 1 << 20;
 /// The first block for a body is not larger, whatever length the client declares; it grows when the bytes really come, which
 /// copies nothing: its pages move.
 pub const FIRST_BLOCK_BYTES_MAX: usize = 2 << 20;
@@ -20,8 +24,11 @@ pub const TAIL_ALIGN: usize = 64;
 pub const TAIL_KEPT_BYTES_MAX: usize = 4 << 10;
 /// A body that a call has no use for is read all the same up to this size. Left unread it would cost the client its connection.
 pub const UNUSED_BODY_BYTES_MAX: u64 = 64 << 10;
-/// JSON texts larger than this are read outside the threads that serve connections.
-pub const INLINE_WORK_BYTES_MAX: usize = 1 << 20;
+/// Bytes that are copied in the time in which one byte becomes text.
+pub const COPIED_BYTES: usize = 16;
+/// The largest body of a call that is neither an inference nor a load: settings, registrations, the index. It is read on the thread
+/// that serves the connection.
+pub const CONTROL_BODY_BYTES_MAX: u64 = INLINE_WORK_BYTES_MAX as u64;
 
 const _: () = assert!(FIRST_BLOCK_BYTES_MIN <= FIRST_BLOCK_BYTES_MAX);
 const _: () = assert!(FIRST_BLOCK_BYTES_MAX as u64 <= INFER_BODY_BYTES_MAX);

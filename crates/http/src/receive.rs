@@ -5,6 +5,7 @@
 //!                                    └ a multiple of 64
 //! ```
 
+mod spool;
 mod store;
 
 use std::future::poll_fn;
@@ -17,6 +18,7 @@ use nerite_request::Status;
 
 use crate::limits::{CHUNK_COUNTED_BYTES_MAX, CHUNKS_MAX, TAIL_ALIGN, TAIL_KEPT_BYTES_MAX};
 use crate::reply::Failure;
+pub use spool::{Text, spool};
 pub use store::Store;
 
 /// What is known of a body before it comes.

@@ -13,6 +13,6 @@ pub const MODEL_DEPTH_MAX: usize = 32;
 pub const MODEL_ENTRIES_MAX: usize = 100_000;
 
 /// Files that one load request may bring.
-pub const SENT_FILES_MAX: usize = 10_000;
+pub use nerite_request::limits::LOAD_FILES_MAX as SENT_FILES_MAX;
 
 const _: () = assert!(SENT_FILES_MAX <= MODEL_ENTRIES_MAX);

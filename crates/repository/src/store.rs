@@ -30,6 +30,9 @@ pub struct StoreOptions {
     pub config_name: String,
     /// Whether a backend may be deduced and a configuration completed; `--disable-auto-complete-config` turns it off.
     pub auto_complete: bool,
+    /// Whether a load request may bring files, `--allow-model-upload`. Where it may not, the configuration that it brings names no
+    /// environment, which runs as code just as files do.
+    pub allow_upload: bool,
 }
 
 /// The repositories of a server. Keeps nothing but their paths: each call reads what is there then.

@@ -3,6 +3,7 @@
 use nerite_memory::Buffer;
 use nerite_tensor::{DataType, Shape};
 
+use crate::limits::INLINE_WORK_BYTES_MAX;
 use crate::{Parameters, SessionRef};
 
 /// An inference request as `wire` read it: syntax is settled, meaning is not.
@@ -30,6 +31,27 @@ pub struct Ask {
     pub outputs: Vec<AskOutput>,
     /// Whether a stream wants to hear of an end that brings no tensors.
     pub empty_final: bool,
+}
+
+impl Ask {
+    /// Whether the thread that serves the connection may check this request against its model: what is read for that, the lengths of
+    /// BYTES elements, is little.
+    pub fn is_light(&self) -> bool {
+        let raw = self.raw_input.as_ref().map_or(0, Buffer::len);
+        let strings = self.inputs.iter().filter(|input| input.datatype == DataType::Bytes);
+        let strings = strings.fold(0u64, |all, input| all.saturating_add(input.source.byte_size()));
+        strings.saturating_add(raw as u64) <= INLINE_WORK_BYTES_MAX as u64
+    }
+}
+
+impl Source {
+    /// Bytes that the input has, or claims to have.
+    pub fn byte_size(&self) -> u64 {
+        match self {
+            Source::Inline(data) => data.len() as u64,
+            Source::Region(region) => region.byte_size,
+        }
+    }
 }
 
 /// One input tensor.

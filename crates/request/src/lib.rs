@@ -14,6 +14,8 @@ mod ask;
 mod cancel;
 pub mod inspect;
 mod lent;
+pub mod limits;
+pub mod names;
 mod parameter;
 mod peer;
 mod reply;

@@ -1,5 +1,7 @@
 //! What may a request or response carry beside tensors?
 
+use crate::names::NameTable;
+
 /// The value of one parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Parameter {
@@ -13,41 +15,51 @@ pub enum Parameter {
     Double(f64),
 }
 
-/// Parameters in the order they were given. Few, so a list beats a map.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Parameters(Vec<(String, Parameter)>);
+/// Parameters in the order they were given.
+#[derive(Clone, Debug, Default)]
+pub struct Parameters {
+    list: Vec<(String, Parameter)>,
+    table: NameTable,
+}
 
 impl Parameters {
     /// No parameters.
     pub const fn new() -> Parameters {
-        Parameters(Vec::new())
+        Parameters { list: Vec::new(), table: NameTable::new() }
     }
 
     /// Adds one; a key given twice keeps its first value, as Triton's reader does.
     pub fn insert(&mut self, key: impl Into<String>, value: Parameter) {
         let key = key.into();
         if self.get(&key).is_none() {
-            self.0.push((key, value));
+            self.list.push((key, value));
+            self.table.added(&self.list, |(key, _)| key);
         }
     }
 
     /// The value under `key`.
     pub fn get(&self, key: &str) -> Option<&Parameter> {
-        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v)
+        self.table.find(&self.list, |(key, _)| key, key).map(|at| &self.list[at].1)
     }
 
     /// All, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Parameter)> {
-        self.0.iter().map(|(k, v)| (k.as_str(), v))
+        self.list.iter().map(|(k, v)| (k.as_str(), v))
     }
 
     /// How many.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.list.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list.is_empty()
+    }
+}
+
+impl PartialEq for Parameters {
+    fn eq(&self, other: &Parameters) -> bool {
+        self.list == other.list
     }
 }

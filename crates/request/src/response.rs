@@ -44,11 +44,6 @@ pub struct Output {
 }
 
 impl Response {
-    /// Where the server put this output, if it chose.
-    pub fn lent_for(&self, output: &str) -> Option<&Lent> {
-        self.lent.iter().find(|lent| lent.output == output)
-    }
-
     /// A last response that says why there is no result.
     pub fn failed(id: impl Into<String>, error: Status) -> Response {
         Response { id: id.into(), error: Some(error), last: true, ..Response::default() }

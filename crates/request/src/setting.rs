@@ -1,5 +1,8 @@
 //! Which settings can a client read and change while the server runs?
 
+use std::io::{self, Write};
+use std::sync::Arc;
+
 /// What the log shows. `None` in a change means "as it is".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
@@ -40,11 +43,23 @@ pub type TraceSettings = Vec<(String, Vec<String>)>;
 /// A change of trace settings: name → new values, or `None` to return to the default.
 pub type TraceChange = Vec<(String, Option<Vec<String>>)>;
 
+/// The content of a file that a load request brings, wherever it lies until it is written.
+pub trait FileContent: std::fmt::Debug + Send + Sync {
+    /// Writes all of it. Called on a thread that may block.
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()>;
+}
+
+impl<B: AsRef<[u8]> + std::fmt::Debug + Send + Sync> FileContent for B {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(self.as_ref())
+    }
+}
+
 /// What a load request brings beside the model's name.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     /// A model configuration as JSON in place of `config.pbtxt`.
     pub config: Option<String>,
     /// Files by path below the model's directory, in place of the repository's.
-    pub files: Vec<(String, Vec<u8>)>,
+    pub files: Vec<(String, Arc<dyn FileContent>)>,
 }

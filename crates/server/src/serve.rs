@@ -119,6 +119,7 @@ fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Setting
         http_forward: settings.http.as_ref().and_then(|front| front.forward.clone()),
         grpc_forward: settings.grpc.as_ref().and_then(|front| front.forward.clone()),
         http_input_bytes_max: settings.http_input_bytes_max,
+        allow_model_upload: settings.models.allow_upload,
         strict_readiness: settings.strict_readiness,
         counter_latencies: settings.metrics.as_ref().is_some_and(|metrics| metrics.counter_latencies),
     };
@@ -174,6 +175,7 @@ fn options(settings: &Settings) -> Vec<Vec<String>> {
     rows.push(vec!["strict_readiness".to_owned(), word(settings.strict_readiness)]);
     rows.push(vec!["exit_timeout".to_owned(), settings.exit_timeout_secs.to_string()]);
     rows.push(vec!["cache_enabled".to_owned(), "0".to_owned()]);
+    rows.push(vec!["allow_model_upload".to_owned(), word(settings.models.allow_upload)]);
     rows.push(vec!["allow_client_shm".to_owned(), word(settings.allow_client_shm)]);
     rows
 }

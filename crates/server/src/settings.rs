@@ -76,6 +76,8 @@ pub struct Models {
     pub control: ControlMode,
     /// Models to load at start.
     pub load: Vec<String>,
+    /// Whether a load request may bring files.
+    pub allow_upload: bool,
     /// `configs/<name>.pbtxt`.
     pub config_name: String,
     /// Whether configurations are completed.
@@ -287,6 +289,12 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
     if control != ControlMode::Explicit && values.has("load-model") {
         return contradiction("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.");
     }
+    let allow_upload = values.bool("allow-model-upload", control == ControlMode::Explicit)?;
+    if allow_upload && control != ControlMode::Explicit {
+        return contradiction(
+            "Error: Use of '--allow-model-upload=true' requires setting '--model-control-mode=explicit' as well.",
+        );
+    }
     if values.text("model-config-name") == Some("") {
         return contradiction("Error: empty argument for --model-config-name");
     }
@@ -295,6 +303,7 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
         repositories: stores.map(PathBuf::from).collect(),
         control,
         load: values.all("load-model").map(str::to_owned).collect(),
+        allow_upload,
         config_name: values.text("model-config-name").unwrap_or("").to_owned(),
         auto_complete: !values.has("disable-auto-complete-config"),
         load_threads: values.int("model-load-thread-count", 4usize)?.max(1),
@@ -395,24 +404,4 @@ fn notes(given: &[Given]) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check(flag: &str, notes: &[&str]) {
-        let words = ["--model-repository=m", flag].map(str::to_owned);
-        let given = crate::flags::parse(&words).expect("the flag is known");
-        assert_eq!(Settings::read(&given).expect("its value is one").notes, notes);
-    }
-
-    #[test]
-    fn what_a_flag_does_not_do_is_said() {
-        check("--model-control-mode=poll", &[POLL_LOADS_ONCE]);
-        check("--model-control-mode=explicit", &[]);
-        check(
-            "--repository-poll-secs=3",
-            &["--repository-poll-secs is accepted but has no effect in this version of nerite"],
-        );
-        check("--http-socket-mode=0660", &["--http-socket-mode has no effect without --http-socket"]);
-    }
-}
+mod tests;

@@ -27,7 +27,7 @@ impl From<Answer> for Outcome {
 
 impl Session {
     /// Carries out one call of a client that has said Hello.
-    pub(crate) fn carry_out(&mut self, id: u64, call: Call) -> Result<Outcome, Status> {
+    pub(crate) async fn carry_out(&mut self, id: u64, call: Call) -> Result<Outcome, Status> {
         if is_operators(&call) {
             return self.operate(call);
         }
@@ -41,7 +41,7 @@ impl Session {
         Ok(match call {
             Call::Hello(_) => return Err(Status::invalid("Hello was said before")),
             Call::Infer(infer) => {
-                crate::inference::infer(id, infer, scope, &self.in_flight, &self.outbox)?;
+                Box::pin(crate::inference::infer(id, infer, scope, &self.in_flight, &self.outbox)).await?;
                 Outcome::UnderWay
             }
             Call::Cancel(cancel) => {

@@ -5,10 +5,10 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nerite_api::{Placed, Scope};
+use nerite_api::{Placed, Scope, aside};
 use nerite_request::{Ask, Cancel, Response, Status};
 use nerite_wire::proto::session::{encode_answer, encode_inference, v1};
-use nerite_wire::proto::{Chain, InferMessage};
+use nerite_wire::proto::{Chain, InferMessage, Malformed};
 use tokio::sync::Notify;
 
 use crate::call::{failure, lease_message};
@@ -80,10 +80,10 @@ impl InFlight {
 }
 
 /// Asks. Responses go to the outbox from the thread that made them; the Err is told by the caller.
-pub(crate) fn infer(
+pub(crate) async fn infer(
     id: u64,
     call: v1::Infer,
-    scope: &Scope,
+    scope: &Arc<Scope>,
     in_flight: &Arc<InFlight>,
     outbox: &Arc<Outbox>,
 ) -> Result<(), Status> {
@@ -97,10 +97,17 @@ pub(crate) fn infer(
             leased_outputs.len()
         )));
     }
-    let ask = read(request)?;
+    let ask = read(request, scope)?;
     let cancel = in_flight.begin(id)?;
     let answers = Answers { id, in_flight: Arc::clone(in_flight), outbox: Arc::clone(outbox) };
-    let told = scope.infer(ask, leased_outputs, cancel, move |response, placed| answers.send(response, placed));
+    let sink = move |response, placed| answers.send(response, placed);
+    let told = if ask.is_light() {
+        scope.infer(ask, leased_outputs, cancel, sink)
+    } else {
+        // Its check takes long; the session's next packet waits, so that requests begin in their order.
+        let scope = Arc::clone(scope);
+        aside(move || scope.infer(ask, leased_outputs, cancel, sink)).await.flatten()
+    };
     // At a refusal the sink was never called.
     told.inspect_err(|_| {
         in_flight.release(id);
@@ -108,9 +115,12 @@ pub(crate) fn infer(
     })
 }
 
-fn read(request: bytes::Bytes) -> Result<Ask, Status> {
-    let message = InferMessage::read(&Chain::from(request))
-        .map_err(|error| Status::invalid(format!("the inference request is not understood: {error}")))?;
+fn read(request: bytes::Bytes, scope: &Scope) -> Result<Ask, Status> {
+    let message = InferMessage::read_for(&Chain::from(request), |model, version| scope.tensors_max(model, version))
+        .map_err(|error| match error {
+            Malformed::TooMany(refused) => refused.into(),
+            error => Status::invalid(format!("the inference request is not understood: {error}")),
+        })?;
     message.into_ask(|_| Ok(()))
 }
 

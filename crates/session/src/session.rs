@@ -85,7 +85,7 @@ impl Session {
                     () = stopped.wait() => break Ok(()),
                     received = socket.receive(&mut receiver) => received,
                 };
-                if let Err(end) = self.take(received) {
+                if let Err(end) = self.take(received).await {
                     break Err(end);
                 }
             },
@@ -123,12 +123,12 @@ impl Session {
     }
 
     /// One packet of a client that was welcomed.
-    fn take(&mut self, received: std::io::Result<Received>) -> Result<(), End> {
+    async fn take(&mut self, received: std::io::Result<Received>) -> Result<(), End> {
         let bytes = self.expect_packet(received)?;
         let v1::ClientMessage { id, returned, call } = self.read(bytes)?;
         let unknown = returned.iter().filter(|name| self.scope.give_back(name).is_err()).count();
         let answer = match call {
-            Some(call) => self.carry_out(id, call),
+            Some(call) => self.carry_out(id, call).await,
             None if returned.is_empty() => Err(Status::unsupported("the server does not know this call")),
             None if unknown > 0 => {
                 Err(Status::not_found(format!("{unknown} of {} names are no leases of this session", returned.len())))

@@ -5,8 +5,6 @@
 
 use nerite_memory::{NoMemory, Room};
 
-/// The longest name of a model, a tensor, a region or a request. Names are said again in answers and errors, more than once.
-pub const NAME_BYTES_MAX: usize = 1 << 20;
 /// So much is made between two questions.
 const UNASKED_BYTES_MAX: usize = 1 << 20;
 

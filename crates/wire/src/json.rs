@@ -24,14 +24,15 @@ mod limits;
 mod number;
 mod report;
 mod skip;
+mod spooled;
 mod tensor;
 mod value;
 mod write;
 
 pub use answer::{Answer, write_answer};
 pub use control::{
-    CudaRegister, SystemRegister, read_cuda_register, read_index, read_load, read_log_change, read_system_register,
-    read_trace_change, read_unload,
+    CudaRegister, SystemRegister, read_cuda_register, read_index, read_load, read_log_change, read_spooled_load,
+    read_system_register, read_trace_change, read_unload,
 };
 pub use fault::Malformed;
 pub use flat::write_flat;

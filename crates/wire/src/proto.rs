@@ -23,6 +23,7 @@ mod placement;
 mod read;
 mod report;
 pub mod session;
+mod weigh;
 
 /// The messages of `proto/grpc_service.proto`, package `inference`.
 #[allow(clippy::pedantic, missing_docs)]
@@ -41,7 +42,7 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 
 pub use ask::wrong_datatype;
 pub use chain::{Chain, ChainReader};
-pub use change::{check_repository, load_options, log_change, trace_change, unload_dependents};
+pub use change::{check_load_parameters, check_repository, load_options, log_change, trace_change, unload_dependents};
 pub use encode::{Chunks, PREFIX_BYTES, StreamNews, encode_stream, encode_unary};
 pub use gather::Gather;
 pub use infer::InferMessage;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
+use nerite_request::limits::TensorsMax;
 use nerite_request::{Ask, Parameter, Source};
 use nerite_tensor::DataType;
 use nerite_wire::proto::messages::infer_parameter::ParameterChoice;
@@ -331,4 +332,76 @@ fn a_shape_means_a_number_that_exists() {
     check(shaped("FP32", &[-2, 1]), Err("tensor 'in' contains an invalid dimension [-2,1]"));
     check(shaped("BYTES", &[-2, 1]), Err("tensor 'in' contains an invalid dimension in shape [-2,1]"));
     check(shaped("FP32", &[-1, 1]), Ok(()));
+}
+
+/// A request with so many of each.
+fn many(inputs: usize, outputs: usize, parameters: usize, raw: usize) -> ModelInferRequest {
+    let name = |n: usize| format!("n{n}");
+    ModelInferRequest {
+        model_name: "m".into(),
+        inputs: (0..inputs)
+            .map(|n| InferInputTensor { name: name(n), datatype: "FP32".into(), ..Default::default() })
+            .collect(),
+        outputs: (0..outputs).map(|n| InferRequestedOutputTensor { name: name(n), ..Default::default() }).collect(),
+        parameters: (0..parameters).map(|n| (name(n), parameter(ParameterChoice::BoolParam(true)))).collect(),
+        raw_input_contents: vec![Bytes::new(); raw],
+        ..Default::default()
+    }
+}
+
+#[track_caller]
+fn check_count(request: &ModelInferRequest, refusal: Option<&str>) {
+    let read = InferMessage::read(&chain(&request.encode_to_vec(), &[])).map(drop);
+    assert_eq!(read.map_err(|refused| refused.to_string()).err().as_deref(), refusal);
+}
+
+#[test]
+fn what_a_request_may_have_so_many_of_is_counted_and_refused() {
+    check_count(&many(4096, 4096, 4096, 4096), None);
+    let once = "that the model's configuration names once";
+    check_count(
+        &many(6000, 0, 0, 0),
+        Some(&format!("a request has at most 4096 inputs, got 6000; send each input {once}")),
+    );
+    let outputs = format!("a request has at most 4096 outputs, got 4097; ask for each output {once}");
+    check_count(&many(1, 4097, 0, 0), Some(&outputs));
+    let parameters = "a request has at most 4096 parameters, got 5000; send large data as an input";
+    check_count(&many(1, 0, 5000, 0), Some(parameters));
+    let raw = format!("a request has at most 4096 raw input contents, got 9999; send each input {once}");
+    check_count(&many(1, 0, 0, 9999), Some(&raw));
+    let mut wide = many(1, 0, 0, 0);
+    wide.inputs[0].shape = vec![1; 5000];
+    let text = "a request has at most 4096 dimensions in one shape, got 5000; send the shape that the model's configuration \
+                describes";
+    check_count(&wide, Some(text));
+    let mut odd = many(1, 1, 0, 0);
+    odd.outputs[0].parameters = many(0, 0, 300, 0).parameters;
+    let text = "a request has at most 256 parameters of one tensor, got 257; send large data as an input";
+    check_count(&odd, Some(text));
+    odd = many(1, 0, 0, 0);
+    odd.inputs[0].parameters = many(0, 0, 300, 0).parameters;
+    check_count(&odd, Some(text));
+}
+
+#[test]
+fn a_model_with_more_inputs_may_be_sent_more_where_it_is_named_first() {
+    let message = many(5000, 1, 0, 5000).encode_to_vec();
+    let of_model = |model: &str, _: &str| match model {
+        "m" => TensorsMax::of_model(5000, 1),
+        _ => TensorsMax::default(),
+    };
+    let read = InferMessage::read_for(&chain(&message, &[]), of_model).unwrap();
+    assert_eq!(read.into_ask(|_| Ok(())).unwrap().inputs.len(), 5000);
+    let more = many(5001, 1, 0, 0).encode_to_vec();
+    let refused = InferMessage::read_for(&chain(&more, &[]), of_model).map(drop).unwrap_err().to_string();
+    assert!(refused.starts_with("a request has at most 5000 inputs, got 5001; "), "{refused}");
+}
+
+#[test]
+fn of_a_parameter_given_twice_the_last_value_counts_however_many_there_are() {
+    let mut bytes = many(0, 0, 1000, 0).encode_to_vec();
+    let last = [("n7".to_owned(), parameter(ParameterChoice::Int64Param(7)))].into();
+    bytes.extend(ModelInferRequest { parameters: last, ..Default::default() }.encode_to_vec());
+    let ask = InferMessage::read(&chain(&bytes, &[])).unwrap().into_ask(|_| Ok(())).unwrap();
+    assert_eq!((ask.parameters.len(), ask.parameters.get("n7")), (1000, Some(&Parameter::Int(7))));
 }

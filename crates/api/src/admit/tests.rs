@@ -128,3 +128,53 @@ fn a_raw_body_takes_the_shape_that_fits_it() {
     let mut odd = Ask { raw_input: Some(Buffer::from(vec![0; 23])), ..Ask::default() };
     assert!(admit(&mut odd, &contract, &NoRegions).is_err());
 }
+
+fn many_inputs(count: usize) -> Vec<AskInput> {
+    (0..count).map(|n| input(&format!("n{n}"), DataType::Fp32, &[1, 4], &[0; 16])).collect()
+}
+
+#[test]
+fn the_faults_of_many_tensors_are_those_of_few() {
+    let id = "[request id: <id_unknown>] ";
+    let mut repeated = many_inputs(4096);
+    repeated[4000].name = "n17".into();
+    check(repeated, &[], Err(&format!("{id}input 'n17' already exists in request")));
+    check(
+        many_inputs(4096),
+        &[],
+        Err(&format!("{id}expected 2 inputs but got 4096 inputs for model 'm'. Got input(s) ['n0','n1',")),
+    );
+    let mut names: Vec<String> = (0..4096).map(|n| format!("o{n}")).collect();
+    check(pair(1), &names.iter().map(String::as_str).collect::<Vec<_>>(), Err("unexpected inference output 'o0' for"));
+    names[4095] = "o9".into();
+    let repeated: Vec<_> = names.iter().map(String::as_str).collect();
+    check(pair(1), &repeated, Err(&format!("{id}output 'o9' already exists in request")));
+}
+
+#[test]
+fn more_tensors_than_any_model_has_are_refused_by_number() {
+    let text = "a request has at most 4096 inputs, got 4097; send each input that the model's configuration names once";
+    check(many_inputs(4097), &[], Err(text));
+    let names: Vec<String> = (0..4097).map(|n| format!("o{n}")).collect();
+    let text =
+        "a request has at most 4096 outputs, got 4097; ask for each output that the model's configuration names once";
+    check(pair(1), &names.iter().map(String::as_str).collect::<Vec<_>>(), Err(text));
+}
+
+#[test]
+fn a_model_of_many_tensors_takes_them_all() {
+    let specs: Vec<_> = (0..5000).map(|n| spec(&format!("n{n}"), DataType::Fp32, &[4])).collect();
+    let contract = Contract { model: "m", batch_max: 8, inputs: &specs, outputs: &specs };
+    let mut ask = Ask { inputs: many_inputs(5000), ..Ask::default() };
+    let admitted = admit(&mut ask, &contract, &NoRegions).unwrap();
+    assert_eq!((admitted.inputs.len(), admitted.wanted.len()), (5000, 5000));
+}
+
+#[test]
+fn a_list_of_names_in_an_error_has_an_end() {
+    let name = "x".repeat(LISTED_BYTES_MAX / 2 - 10);
+    let names = [&name[..], &name[..], "y", "z"];
+    assert_eq!(quoted(names[2..].iter().copied()), "'y','z'");
+    let list = quoted(names.into_iter().cycle().take(10));
+    assert!(list.len() < 2 * LISTED_BYTES_MAX && list.ends_with(" more"), "{}", &list[list.len() - 20..]);
+}

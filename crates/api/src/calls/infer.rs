@@ -1,14 +1,18 @@
 //! How does an ask become a response?
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use nerite_engine::Served;
+use nerite_request::limits::TensorsMax;
+use nerite_request::names::ByName;
 use nerite_request::{Ask, Cancel, Reply, Request, Response, Status};
 use nerite_shm::Account;
 use tokio::sync::oneshot;
 
 use crate::access::Protocol;
 use crate::admit::{Contract, Regions, admit};
+use crate::aside::aside;
 use crate::classify::classify;
 use crate::places::{Placed, Places};
 use crate::under_way::UnderWay;
@@ -33,17 +37,40 @@ impl Api {
         self.served(model, version).is_ok_and(|served| served.config().decoupled())
     }
 
+    /// How many inputs and outputs a request for this model may name; those of any model if there is no such one.
+    pub fn tensors_max(&self, model: &str, version: &str) -> TensorsMax {
+        self.served(model, version).map_or_else(
+            |_| TensorsMax::default(),
+            |served| TensorsMax::of_model(served.inputs().len(), served.outputs().len()),
+        )
+    }
+
     /// One request, one response (its `error` set when it failed). Dropping the future before it is done cancels the request.
     pub async fn infer(&self, ask: Ask) -> Response {
         let cancel = CancelOnDrop(Cancel::new());
         let id = ask.id.clone();
         let (to, from) = oneshot::channel();
         let mut single = Single { to: Some(to), held: None, count: 0 };
-        if let Err(status) = self.infer_stream(ask, cancel.0.clone(), move |response| single.take(response)) {
+        let sink = move |response| single.take(response);
+        if let Err(status) = self.begin(ask, cancel.0.clone(), sink).await {
             return Response::failed(id, status);
         }
         from.await
             .unwrap_or_else(|_| Response::failed(id, Status::internal("the request was dropped without a response")))
+    }
+
+    /// As [`Api::infer_stream`]; a request whose check takes long is checked outside the threads that serve connections.
+    pub async fn begin(
+        &self,
+        ask: Ask,
+        cancel: Cancel,
+        sink: impl FnMut(Response) + Send + 'static,
+    ) -> Result<(), Status> {
+        if ask.is_light() {
+            return self.infer_stream(ask, cancel, sink);
+        }
+        let api = self.clone();
+        aside(move || api.infer_stream(ask, cancel, sink)).await?
     }
 
     /// One request, any number of responses handed to `sink` as they come, from whatever thread made them, the last marked
@@ -149,13 +176,13 @@ impl Single {
 /// What is still to be done to a response after the model made it.
 struct Finish {
     served: Arc<Served>,
-    classes: Vec<(String, u64)>,
+    classes: HashMap<String, u64>,
 }
 
 impl Finish {
     /// `None` for most requests, which go back as they are.
     fn of(ask: &Ask, served: &Arc<Served>) -> Option<Finish> {
-        let classes: Vec<_> =
+        let classes: HashMap<_, _> =
             ask.outputs.iter().filter(|o| o.classes > 0).map(|o| (o.name.clone(), o.classes)).collect();
         let reshapes = served.outputs().iter().any(|spec| spec.reshape.is_some());
         (reshapes || !classes.is_empty()).then(|| Finish { served: Arc::clone(served), classes })
@@ -170,14 +197,15 @@ impl Finish {
 
     fn try_apply(&self, response: &mut Response) -> Result<(), Status> {
         let batching = self.served.config().batches();
+        let specs = ByName::new(self.served.outputs(), |spec| &spec.name);
         for output in &mut response.outputs {
-            let spec = self.served.outputs().iter().find(|spec| spec.name == output.name);
+            let spec = specs.find(&output.name);
             if let Some((spec, reshape)) = spec.and_then(|spec| Some((spec, spec.reshape.as_deref()?))) {
                 let own = output.shape.get(usize::from(batching)..).unwrap_or_default();
                 let shown = admit::reshaped(own, reshape, &spec.dims);
                 output.shape = output.shape.iter().copied().take(usize::from(batching)).chain(shown).collect();
             }
-            if let Some((_, classes)) = self.classes.iter().find(|(name, _)| *name == output.name) {
+            if let Some(classes) = self.classes.get(&output.name) {
                 let labels = self.served.labels().get(&output.name).map(|labels| &labels[..]).unwrap_or_default();
                 *output = classify(output, *classes, batching, labels)?;
             }

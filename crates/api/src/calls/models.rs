@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nerite_config::{ModelConfig, TensorSpec};
 use nerite_engine::Served;
+use nerite_request::limits::{LOAD_BYTES_MAX, LOAD_CONFIG_BYTES_MAX};
 use nerite_request::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport, TensorReport};
 use nerite_request::setting::LoadOptions;
 use nerite_request::{Code, Status};
@@ -33,6 +34,9 @@ fn extensions(shared_memory: bool, gpu: bool) -> impl Iterator<Item = &'static s
         _ => true,
     })
 }
+
+/// What to do where files are refused.
+const UPLOAD_CURE: &str = "put the model into the repository, or start the server with --allow-model-upload=true";
 
 impl Api {
     /// The process answers.
@@ -114,9 +118,34 @@ impl Api {
         self.0.engine.index(ready_only)
     }
 
+    /// What can be said of a load before its body is read: how many bytes it may have. Err: clients load nothing here.
+    pub fn load_bytes_max(&self) -> Result<u64, Status> {
+        self.check_running()?;
+        self.0.engine.check_client_control()?;
+        Ok(if self.0.options.allow_model_upload { LOAD_BYTES_MAX } else { LOAD_CONFIG_BYTES_MAX })
+    }
+
+    /// Refuses a load of `bytes` bytes, more than [`Api::load_bytes_max`].
+    pub fn load_too_large(&self, bytes: u64) -> Status {
+        if self.0.options.allow_model_upload {
+            return Status::invalid(format!(
+                "a load request has at most {LOAD_BYTES_MAX} bytes, got {bytes}; put the model into the repository"
+            ));
+        }
+        Status::unsupported(format!(
+            "a load request without files has at most {LOAD_CONFIG_BYTES_MAX} bytes, got {bytes}; {UPLOAD_CURE}"
+        ))
+    }
+
     /// Loads or reloads a model. Resolves when it is ready or has failed.
     pub async fn load(&self, model: &str, options: LoadOptions) -> Result<(), Status> {
-        self.check_running()?;
+        self.load_bytes_max()?;
+        if !options.files.is_empty() && !self.0.options.allow_model_upload {
+            let count = options.files.len();
+            return Err(Status::unsupported(format!(
+                "the load of model '{model}' brings {count} files, and this server takes none from clients; {UPLOAD_CURE}"
+            )));
+        }
         let (done, outcome) = oneshot::channel();
         self.0.engine.load(model, options, move |result| drop(done.send(result)));
         outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the load of '{model}' was abandoned"))))

@@ -1,31 +1,45 @@
 //! Which models are there, and which should be loaded?
 
-use nerite_api::Api;
+use nerite_api::{Api, aside, on_disk};
 use nerite_request::Status;
-use nerite_wire::json::{read_index, read_load, read_unload, write_index};
+use nerite_wire::json::{read_index, read_load, read_spooled_load, read_unload, write_index};
 
-use super::{Outcome, read_body};
+use super::{Outcome, pass_over, read_control_body};
 use crate::incoming::Incoming;
-use crate::limits::LOAD_BODY_BYTES_MAX;
+use crate::limits::INLINE_WORK_BYTES_MAX;
+use crate::receive::{Text, spool};
 use crate::reply::{Failure, done, json};
 
 /// The repository index.
 pub async fn index(api: &Api, body: Incoming) -> Outcome {
-    let body = read_body(body, api.http_input_bytes_max()).await?;
+    let body = read_control_body(api, body).await?;
     let ready_only = read_index(body.bytes())?;
-    Ok(json(write_index(&api.index(ready_only)?)))
+    let api = api.clone();
+    Ok(json(on_disk(move || api.index(ready_only).map(|entries| write_index(&entries))).await??))
 }
 
 /// Loads a model, or loads it again.
 pub async fn load(api: &Api, body: Incoming, name: &str) -> Outcome {
-    let body = read_body(body, LOAD_BODY_BYTES_MAX).await?;
-    api.load(name, read_load(body.bytes())?).await?;
+    let bytes_max = match api.load_bytes_max() {
+        Ok(bytes_max) => bytes_max,
+        Err(refused) => {
+            pass_over(body).await;
+            return Err(refused.into());
+        }
+    };
+    let too_large = |bytes| Failure { close: true, ..api.load_too_large(bytes).into() };
+    let options = match spool(body, bytes_max, too_large).await? {
+        Text::Memory(text) if text.len() <= INLINE_WORK_BYTES_MAX => read_load(&text)?,
+        Text::Memory(text) => aside(move || read_load(&text)).await??,
+        Text::Disk { file, len } => on_disk(move || read_spooled_load(file, len)).await??,
+    };
+    api.load(name, options).await?;
     Ok(done())
 }
 
 /// Unloads a model.
 pub async fn unload(api: &Api, body: Incoming, name: &str) -> Outcome {
-    let body = read_body(body, api.http_input_bytes_max()).await?;
+    let body = read_control_body(api, body).await?;
     api.unload(name, read_unload(body.bytes())?).await?;
     Ok(done())
 }

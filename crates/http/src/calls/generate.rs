@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{Response, StatusCode};
-use nerite_api::Api;
 use nerite_api::codes::http_status;
+use nerite_api::{Api, aside};
 use nerite_request::{Cancel, Status};
 use nerite_wire::json::{GenerateText, read_generate, write_error, write_flat};
 use tokio::sync::mpsc;
@@ -16,6 +16,8 @@ use tokio::sync::mpsc;
 use super::{Outcome, read_body};
 use crate::encoding::request_encoding;
 use crate::incoming::Incoming;
+use crate::limits::INLINE_WORK_BYTES_MAX;
+use crate::receive::Received;
 use crate::reply::{JSON, Outgoing, error, json};
 pub use events::Events;
 
@@ -34,15 +36,22 @@ pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, ver
     let bytes_max = api.http_input_bytes_max();
     let body = read_body(body, bytes_max).await?;
     let _under_way = api.take_on()?;
-    let ask = read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })?;
-    drop(body);
+    let read = move |body: Received, model: &str, version: &str| {
+        read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })
+    };
+    let ask = if body.bytes().len() <= INLINE_WORK_BYTES_MAX {
+        read(body, model, version)?
+    } else {
+        let (model, version) = (model.to_owned(), version.to_owned());
+        aside(move || read(body, &model, &version)).await??
+    };
     let cancel = Cancel::new();
     let (to, from) = mpsc::unbounded_channel();
     let sink = move |response| {
         // The reader is gone only when the client is, who has cancelled then.
         let _ = to.send(response);
     };
-    api.infer_stream(ask, cancel.clone(), sink)?;
+    api.begin(ask, cancel.clone(), sink).await?;
     let mut events = Events::new(from, cancel);
     if stream { Ok(many(events).await) } else { Ok(one(&mut events).await) }
 }
@@ -55,10 +64,10 @@ async fn one(events: &mut Events) -> Response<Outgoing> {
         count += 1;
         first.get_or_insert(response);
     }
-    let outcome = first.map(|response| match response.error {
-        Some(status) => Err(status),
-        None => write_flat(&response),
-    });
+    let outcome = match first {
+        Some(response) => Some(flat(response).await),
+        None => None,
+    };
     match outcome {
         Some(outcome) if count == 1 => match outcome {
             Ok(text) => json(text),
@@ -70,19 +79,30 @@ async fn one(events: &mut Events) -> Response<Outgoing> {
 
 /// All responses as events, under the status of the first.
 async fn many(mut events: Events) -> Response<Outgoing> {
-    let first = events.next().await.map(|response| match response.error {
-        Some(status) => (code_of(Some(&status)), write_error(&status.message)),
-        None => write_flat(&response).map_or_else(
+    let first = match events.next().await {
+        Some(response) => Some(flat(response).await.map_or_else(
             |status| (code_of(Some(&status)), write_error(&status.message)),
             |text| (StatusCode::OK, text),
-        ),
-    });
+        )),
+        None => None,
+    };
     let (code, text) = first.unzip();
     let pieces = VecDeque::from_iter(text.map(events::frame));
     let mut response = Response::new(Outgoing::Events { pieces, events: Box::new(events) });
     *response.status_mut() = code.unwrap_or(StatusCode::OK);
     response.headers_mut().insert(CONTENT_TYPE, EVENTS);
     response
+}
+
+/// A response as JSON; a long one is written outside the threads that serve connections.
+async fn flat(response: nerite_request::Response) -> Result<Vec<u8>, Status> {
+    if let Some(status) = response.error {
+        return Err(status);
+    }
+    if response.outputs.iter().map(|output| output.data.len()).sum::<usize>() <= INLINE_WORK_BYTES_MAX {
+        return write_flat(&response);
+    }
+    aside(move || write_flat(&response)).await?
 }
 
 fn code_of(error: Option<&Status>) -> StatusCode {

@@ -10,14 +10,14 @@ use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response};
 use hyper::body::Body;
-use nerite_api::{Api, Protocol, UnderWay};
+use nerite_api::{Api, Protocol, UnderWay, aside};
 use nerite_request::{Ask, Parameter, Status};
-use nerite_wire::json::{Answer, InferText, Rendering, read_infer, read_raw_infer, write_answer};
+use nerite_wire::json::{InferText, Rendering, read_infer, read_raw_infer, write_answer};
 
 use super::Outcome;
 use crate::encoding::{Encoding, compress, inflate, response_encoding};
 use crate::incoming::Incoming;
-use crate::limits::INLINE_WORK_BYTES_MAX;
+use crate::limits::{COPIED_BYTES, INLINE_WORK_BYTES_MAX};
 use crate::receive::{Received, Store, discard, receive};
 use crate::reply::{BINARY, Failure, JSON, Outgoing};
 use framing::Framing;
@@ -32,8 +32,12 @@ pub async fn infer(api: &Api, parts: &Parts, body: Incoming, model: &str, versio
     if let Some(status) = response.error.take() {
         return Err(status.into());
     }
-    let answer = write_answer(response, &rendering)?;
-    write(answer, response_encoding(parts.headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes))).await
+    let rendered = if is_light(&response, &rendering) {
+        Rendered::of(response, &rendering)?
+    } else {
+        aside(move || Rendered::of(response, &rendering)).await??
+    };
+    write(rendered, response_encoding(parts.headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes))).await
 }
 
 async fn read(
@@ -66,16 +70,17 @@ async fn read(
     let (mut ask, rendering) = if json_len == 0 {
         read_raw_infer(received.tail(0), model, version, bytes_max)?
     } else if json_len > INLINE_WORK_BYTES_MAX {
-        let (model, version) = (model.to_string(), version.to_string());
-        aside(move || read_text(&received, json_len, &model, &version, bytes_max)).await??
+        let (api, model, version) = (api.clone(), model.to_string(), version.to_string());
+        aside(move || read_text(&api, &received, json_len, &model, &version, bytes_max)).await??
     } else {
-        read_text(&received, json_len, model, version, bytes_max)?
+        read_text(api, &received, json_len, model, version, bytes_max)?
     };
     forward_headers(api, parts, &mut ask)?;
     Ok((under_way, ask, rendering))
 }
 
 fn read_text(
+    api: &Api,
     received: &Received,
     json_len: usize,
     model: &str,
@@ -84,7 +89,8 @@ fn read_text(
 ) -> Result<(Ask, Rendering), Status> {
     let json = received.bytes().get(..json_len).unwrap_or_default();
     let tail = received.tail(json_len);
-    read_infer(&InferText { json, tail: &tail, model, version, bytes_max })
+    let tensors_max = api.tensors_max(model, version);
+    read_infer(&InferText { json, tail: &tail, model, version, bytes_max, tensors_max })
 }
 
 /// The body as it was before it was compressed.
@@ -93,12 +99,6 @@ async fn inflated(received: Received, framing: Framing) -> Result<Received, Fail
     let store = Store::new(framing.tail_at().unwrap_or_default(), None)?;
     let store = inflate(Cursor::new(received), encoding, store, framing.bytes_max).await?;
     Ok(Received::Block(store.finish()))
-}
-
-/// Work that would hold up other connections.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
-    let outcome = tokio::task::spawn_blocking(work).await;
-    outcome.map_err(|error| Status::internal(format!("the request could not be read: {error}")))
 }
 
 fn forward_headers(api: &Api, parts: &Parts, ask: &mut Ask) -> Result<(), Status> {
@@ -114,17 +114,42 @@ fn forward_headers(api: &Api, parts: &Parts, ask: &mut Ask) -> Result<(), Status
     Ok(())
 }
 
-async fn write(answer: Answer, encoding: Option<Encoding>) -> Outcome {
-    let json_len = answer.head.len();
-    let is_binary = !answer.tail.is_empty();
-    let mut pieces = VecDeque::with_capacity(1 + answer.tail.len());
-    pieces.push_back(Bytes::from(answer.head));
-    for tensor in answer.tail {
-        let len = tensor.len();
-        let refuse = |refused| Status::no_memory(format_args!("an answer's tensor of {len} bytes"), refused);
-        pieces.push_back(tensor.try_into_bytes().map_err(refuse)?);
-    }
+/// An answer's bytes: the JSON first, then the binary tensors.
+struct Rendered {
+    json_len: usize,
+    pieces: VecDeque<Bytes>,
+}
 
+impl Rendered {
+    fn of(response: nerite_request::Response, rendering: &Rendering) -> Result<Rendered, Status> {
+        let answer = write_answer(response, rendering)?;
+        let json_len = answer.head.len();
+        let mut pieces = VecDeque::with_capacity(1 + answer.tail.len());
+        pieces.push_back(Bytes::from(answer.head));
+        for tensor in answer.tail {
+            let len = tensor.len();
+            let refuse = |refused| Status::no_memory(format_args!("an answer's tensor of {len} bytes"), refused);
+            pieces.push_back(tensor.try_into_bytes().map_err(refuse)?);
+        }
+        Ok(Rendered { json_len, pieces })
+    }
+}
+
+/// Whether the thread that serves the connection may write this answer: few bytes become text, and few are copied because others may
+/// still write them.
+fn is_light(response: &nerite_request::Response, rendering: &Rendering) -> bool {
+    let sent = response.outputs.iter().filter(|output| !output.placed);
+    let work = sent.map(|output| match rendering.is_binary(&output.name) {
+        false => output.data.len(),
+        true if output.data.private_bytes().is_none() => output.data.len() / COPIED_BYTES,
+        true => 0,
+    });
+    work.sum::<usize>() <= INLINE_WORK_BYTES_MAX
+}
+
+async fn write(rendered: Rendered, encoding: Option<Encoding>) -> Outcome {
+    let Rendered { json_len, mut pieces } = rendered;
+    let is_binary = pieces.len() > 1;
     let mut response = Response::new(Outgoing::Empty);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, if is_binary { BINARY } else { JSON });

@@ -4,7 +4,7 @@ use nerite_api::Api;
 use nerite_request::Status;
 use nerite_wire::json::{read_cuda_register, read_system_register, write_cuda_status, write_system_status};
 
-use super::{Outcome, pass_over, read_body};
+use super::{Outcome, pass_over, read_control_body};
 use crate::incoming::Incoming;
 use crate::reply::{done, json};
 use crate::route::{RegionCall, RegionKind};
@@ -18,14 +18,14 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
     match kind {
         RegionKind::System => {
             check_register(api, name, "system")?;
-            let body = read_body(body, api.http_input_bytes_max()).await?;
+            let body = read_control_body(api, body).await?;
             let region = read_system_register(body.bytes())?;
             Ok(api.register_system(name, &region.key, region.offset, region.byte_size).map(|()| done())?)
         }
         RegionKind::Cuda => {
             check_register(api, name, "cuda")?;
             api.check_cuda(name)?;
-            let body = read_body(body, api.http_input_bytes_max()).await?;
+            let body = read_control_body(api, body).await?;
             let region = read_cuda_register(body.bytes())?;
             // A number beyond any device is refused as one.
             let device_id = i64::try_from(region.device_id).unwrap_or(i64::MAX);

@@ -4,7 +4,7 @@ use http::{Method, StatusCode};
 use nerite_api::{Api, Code, Protocol, Status};
 use nerite_wire::json::{read_log_change, read_trace_change, write_log_settings, write_trace_settings};
 
-use super::{Outcome, pass_over, read_body};
+use super::{Outcome, pass_over, read_control_body};
 use crate::incoming::Incoming;
 use crate::reply::{PLAIN, error, json};
 
@@ -15,7 +15,7 @@ pub async fn trace(api: &Api, method: &Method, body: Incoming, name: &str) -> Ou
     }
     // An unknown model is refused before the body is looked at.
     api.trace_settings(name)?;
-    let body = read_body(body, api.http_input_bytes_max()).await?;
+    let body = read_control_body(api, body).await?;
     let settings = api.change_trace(name, read_trace_change(body.bytes())?).map_err(worded_for_http)?;
     Ok(json(write_trace_settings(&settings)))
 }
@@ -30,7 +30,7 @@ pub async fn logging(api: &Api, method: &Method, body: Incoming) -> Outcome {
         pass_over(body).await;
         return Ok(error(StatusCode::FORBIDDEN, PLAIN, &status.message));
     }
-    let body = read_body(body, api.http_input_bytes_max()).await?;
+    let body = read_control_body(api, body).await?;
     let settings = api.change_log(read_log_change(body.bytes())?).map_err(worded_for_http)?;
     Ok(json(write_log_settings(&settings)))
 }

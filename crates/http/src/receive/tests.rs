@@ -10,6 +10,7 @@ use http_body::Frame;
 use nerite_memory::{Reason, copied_bytes};
 
 use super::*;
+use crate::limits::SPOOL_BYTES_MIN;
 
 /// A body that gives its pieces one after the other.
 struct Pieces(VecDeque<Bytes>);
@@ -103,4 +104,31 @@ fn too_many_tiny_chunks_are_refused_and_as_many_bytes_in_large_ones_are_not() {
     );
     assert!(failure.close);
     run(&vec![0; CHUNKS_MAX + 1], 1, expected(Some(CHUNKS_MAX as u64 + 1), None)).unwrap();
+}
+
+fn spooled(body: &[u8], piece: usize, bytes_max: u64) -> Result<Text, Failure> {
+    let pieces = Pieces(body.chunks(piece).map(Bytes::copy_from_slice).collect());
+    let too_large = |bytes| Status::invalid(format!("{bytes} > {bytes_max}")).into();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(spool(pieces, bytes_max, too_large))
+}
+
+#[test]
+fn what_is_too_long_for_memory_goes_to_disk_whole() {
+    use std::os::unix::fs::FileExt;
+
+    let body: Vec<u8> = (0..9 << 20).map(|n| (n / 1000) as u8).collect();
+    for len in [0, 1, SPOOL_BYTES_MIN] {
+        let Text::Memory(text) = spooled(&body[..len], 1000, u64::MAX).unwrap() else { panic!("{len} bytes on disk") };
+        assert!(text == body[..len]);
+    }
+    for len in [SPOOL_BYTES_MIN + 1, body.len()] {
+        let Text::Disk { file, len: found } = spooled(&body[..len], 70_000, u64::MAX).unwrap() else { panic!("{len}") };
+        let mut text = vec![0; len];
+        file.read_exact_at(&mut text, 0).unwrap();
+        assert_eq!((found, file.metadata().unwrap().len()), (len as u64, len as u64));
+        assert!(text == body[..len]);
+    }
+    let refused = spooled(&body, 1000, 5_000_500).unwrap_err();
+    assert_eq!(refused.status.message, "5001000 > 5000500");
 }

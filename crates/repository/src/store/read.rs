@@ -63,6 +63,9 @@ fn source(options: &StoreOptions, model: &str, directory: ModelDir, json: Option
     let fingerprint = Fingerprint::of(path).map_err(unread)?;
     let folders = versions::scan(path).map_err(unread)?;
     let written = written_config(options, path, json)?;
+    if let (Some(sent), Some(_), false) = (&written, json, options.allow_upload) {
+        check_environment(sent, written_config(options, path, None).ok().flatten().as_ref(), model)?;
+    }
     let config_given = written.is_some();
     let config = settle(options, model, path, &folders, written.unwrap_or_default())?;
     let policy = VersionPolicy::of(&config);
@@ -100,6 +103,19 @@ fn written_config(options: &StoreOptions, directory: &Path, json: Option<&str>) 
     }
     let text = read_bounded(&path, CONFIG_BYTES_MAX)?;
     parse_text(&path.display().to_string(), &text).map(Some).map_err(spoken_config)
+}
+
+/// Refuses an environment that only the client's configuration names: what lies there is run.
+fn check_environment(sent: &ModelConfig, own: Option<&ModelConfig>, model: &str) -> Result<(), String> {
+    const KEY: &str = "EXECUTION_ENV_PATH";
+    match sent.parameter(KEY) {
+        Some(path) if own.and_then(|own| own.parameter(KEY)) != Some(path) => Err(format!(
+            "the configuration that a load of model '{model}' brings sets {KEY} to '{path}', which the model's own \
+             configuration does not; an environment runs as code: set it there, or start the server with \
+             --allow-model-upload=true"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Deduces the backend, fills the defaults and checks what can be checked without the backend.

@@ -1,15 +1,17 @@
 //! How do the files of a load request become a model's directory?
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
+use nerite_request::setting::FileContent;
 use tempfile::TempDir;
 
 use super::ModelDir;
-use crate::limits::SENT_FILES_MAX;
+use crate::limits::{MODEL_DEPTH_MAX, SENT_FILES_MAX};
 
 /// Writes the files below a new directory that only this process can read. Nothing of the repository is in it.
-pub(super) fn write(files: &[(String, Vec<u8>)]) -> Result<ModelDir, String> {
+pub(super) fn write(files: &[(String, Arc<dyn FileContent>)]) -> Result<ModelDir, String> {
     if files.len() > SENT_FILES_MAX {
         return Err(format!("a load request may bring {SENT_FILES_MAX} files, got {}", files.len()));
     }
@@ -18,18 +20,24 @@ pub(super) fn write(files: &[(String, Vec<u8>)]) -> Result<ModelDir, String> {
         .tempdir()
         .map_err(|cause| format!("failed to make a directory for the model's files: {cause}"))?;
     for (path, content) in files {
-        write_one(&folder, path, content)?;
+        write_one(&folder, path, &**content)?;
     }
     Ok(ModelDir::made(folder))
 }
 
-fn write_one(folder: &TempDir, path: &str, content: &[u8]) -> Result<(), String> {
+fn write_one(folder: &TempDir, path: &str, content: &dyn FileContent) -> Result<(), String> {
     let inside = inside(path).map_err(|normal| {
         format!(
             "Invalid file parameter 'file:{path}' with normalized path '{}' must stay within model directory.",
             normal.display()
         )
     })?;
+    let depth = inside.components().count() - 1;
+    if depth > MODEL_DEPTH_MAX {
+        return Err(format!(
+            "Invalid file parameter 'file:{path}', a file lies in at most {MODEL_DEPTH_MAX} folders, got {depth}"
+        ));
+    }
     let full = folder.path().join(&inside);
     let parent = full.parent().unwrap_or(folder.path());
     let is_file = |place: &Path| fs::metadata(place).is_ok_and(|found| found.is_file());
@@ -37,7 +45,7 @@ fn write_one(folder: &TempDir, path: &str, content: &[u8]) -> Result<(), String>
         return Err(format!("Invalid file parameter 'file:{path}', directory has been created as a file"));
     }
     fs::create_dir_all(parent)
-        .and_then(|()| fs::write(&full, content))
+        .and_then(|()| content.write_to(&mut File::create(&full)?))
         .map_err(|cause| format!("failed to write file parameter 'file:{path}': {cause}"))
 }
 
@@ -71,8 +79,9 @@ fn inside(path: &str) -> Result<PathBuf, PathBuf> {
 mod tests {
     use super::*;
 
-    fn files(paths: &[&str]) -> Vec<(String, Vec<u8>)> {
-        paths.iter().map(|path| ((*path).to_owned(), path.as_bytes().to_vec())).collect()
+    fn files(paths: &[&str]) -> Vec<(String, Arc<dyn FileContent>)> {
+        let content = |path: &str| -> Arc<dyn FileContent> { Arc::new(path.as_bytes().to_vec()) };
+        paths.iter().map(|path| ((*path).to_owned(), content(path))).collect()
     }
 
     #[track_caller]
@@ -110,6 +119,14 @@ mod tests {
                 &format!("Invalid file parameter 'file:{path}' with normalized path '{normal}' {text}"),
             );
         }
+    }
+
+    #[test]
+    fn a_file_lies_in_no_endless_row_of_folders() {
+        assert!(write(&files(&[&format!("{}x", "d/".repeat(MODEL_DEPTH_MAX))])).is_ok());
+        let deep = format!("{}x", "d/".repeat(MODEL_DEPTH_MAX + 1));
+        let text = "a file lies in at most 32 folders, got 33";
+        check_refused(&[&deep], &format!("Invalid file parameter 'file:{deep}', {text}"));
     }
 
     #[test]

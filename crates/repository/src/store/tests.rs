@@ -4,8 +4,10 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::sync::Arc;
 
 use nerite_request::Code;
+use nerite_request::setting::FileContent;
 use tempfile::TempDir;
 
 use super::*;
@@ -62,7 +64,8 @@ fn with_config(json: &str) -> LoadOptions {
 }
 
 fn with_files(json: Option<&str>, files: &[(&str, &str)]) -> LoadOptions {
-    let files = files.iter().map(|(path, content)| ((*path).to_owned(), content.as_bytes().to_vec())).collect();
+    let content = |content: &str| -> Arc<dyn FileContent> { Arc::new(content.as_bytes().to_vec()) };
+    let files = files.iter().map(|(path, text)| ((*path).to_owned(), content(text))).collect();
     LoadOptions { config: json.map(str::to_owned), files }
 }
 
@@ -356,4 +359,22 @@ fn links_count_as_what_they_lead_to_and_a_ring_of_them_is_refused() {
     symlink(disk.path("r/m"), disk.path("r/m/1/again")).unwrap();
     let line = disk.read().unwrap_err().to_string();
     assert!(line.contains("folders within folders"), "{line}");
+}
+
+#[test]
+fn a_sent_configuration_names_no_environment_unless_files_may_be_sent() {
+    let sent = |path: &str| {
+        with_config(&format!(
+            r#"{{"backend":"identity","parameters":{{"EXECUTION_ENV_PATH":{{"string_value":"{path}"}}}}}}"#
+        ))
+    };
+    let own = "backend: \"identity\" parameters { key: \"EXECUTION_ENV_PATH\" value { string_value: \"/own\" } }";
+    let disk = Disk::with(&[("r/m/config.pbtxt", own), ("r/m/1/", "")]);
+    disk.store(&["r"]).read("m", &sent("/own")).unwrap();
+    let line = disk.store(&["r"]).read("m", &sent("/other")).unwrap_err().to_string();
+    assert!(
+        line.contains("sets EXECUTION_ENV_PATH to '/other', which the model's own configuration does not"),
+        "{line}"
+    );
+    disk.store_with(&["r"], |options| options.allow_upload = true).read("m", &sent("/other")).unwrap();
 }

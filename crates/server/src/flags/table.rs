@@ -77,6 +77,7 @@ flags! {
         "model-control-mode" TEXT, Yes, "'none', 'poll' or 'explicit': who decides which models are up. 'poll' does not look again yet: models are loaded once, as with 'none'. Default is 'none'.";
         "repository-poll-secs" INT, NotYet, "Interval of polling in seconds, in control mode 'poll'. Default is 15.";
         "load-model" TEXT, Yes, "Model to load at start in control mode 'explicit'; '*' for all. May be given several times.";
+        "allow-model-upload" BOOL, Yes, "Whether a load request may bring a model's files; a Python model that is sent runs as code. Default is true in control mode 'explicit', else false.";
         "model-config-name" TEXT, Yes, "Read configs/<name>.pbtxt in place of config.pbtxt where there is one.";
         "model-load-thread-count" INT, Yes, "Models loading at the same time. Default is 4.";
         "model-load-retry-count" INT, Yes, "How often a load that failed is tried again. Default is 0.";

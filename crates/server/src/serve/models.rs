@@ -25,6 +25,7 @@ pub fn start(
         repositories: models.repositories.clone(),
         config_name: models.config_name.clone(),
         auto_complete: models.auto_complete,
+        allow_upload: models.allow_upload,
     })
     .map_err(|error| creating(&error.status()))?;
     let loader = Loader {

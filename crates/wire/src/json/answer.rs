@@ -1,6 +1,7 @@
 //! How does a response go out as JSON and binary tensors?
 
 use nerite_memory::{Buffer, NoMemory, Reason, Room};
+use nerite_request::names::ByName;
 use nerite_request::{Lent, Output, Parameter, Response, Status};
 use nerite_tensor::strings::{self, StringsError};
 use nerite_tensor::{DataType, element_count};
@@ -24,6 +25,7 @@ pub fn write_answer(response: Response, rendering: &Rendering) -> Result<Answer,
     let mut writer = Writer::with_capacity(256);
     let mut tail = Vec::new();
     let mut failure = None;
+    let places = ByName::new(&lent, |lent: &Lent| &lent.output);
     writer.object(|w| {
         if !id.is_empty() {
             w.key("id").string(id.as_bytes());
@@ -38,7 +40,7 @@ pub fn write_answer(response: Response, rendering: &Rendering) -> Result<Answer,
         w.key("outputs").array(|w| {
             for output in outputs {
                 let binary = rendering.is_binary(&output.name);
-                let place = lent.iter().find(|lent| lent.output == output.name);
+                let place = places.find(&output.name);
                 if let Err(status) = write_output(w, output, place, binary, &mut tail) {
                     failure.get_or_insert(status);
                 }

@@ -10,16 +10,30 @@ pub fn decode(text: &[u8]) -> Result<Vec<u8>, NoMemory> {
     let len_max = text.len() / 4 * 3 + 3;
     let _room = if len_max < ROOM_BYTES_MIN { Room::none() } else { Room::take(len_max)? };
     let mut out = Vec::with_capacity(len_max);
-    let (mut bits, mut held) = (0u32, 0);
-    for sextet in text.iter().filter_map(|byte| sextet(*byte)) {
-        bits = bits << 6 | sextet;
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            out.push((bits >> held) as u8);
-        }
+    let mut decoder = Decoder::default();
+    for &byte in text {
+        out.extend(decoder.push(byte));
     }
     Ok(out)
+}
+
+/// Decodes byte by byte.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    bits: u32,
+    held: u32,
+}
+
+impl Decoder {
+    /// Takes the next character; the byte that it completes, if any.
+    pub fn push(&mut self, character: u8) -> Option<u8> {
+        self.bits = self.bits << 6 | sextet(character)?;
+        self.held += 6;
+        self.held.checked_sub(8).map(|left| {
+            self.held = left;
+            (self.bits >> left) as u8
+        })
+    }
 }
 
 fn sextet(byte: u8) -> Option<u32> {

@@ -1,12 +1,17 @@
 //! What do the calls beside inference say in their bodies?
 
+use std::fs::File;
+use std::sync::Arc;
+
 use nerite_request::Status;
-use nerite_request::setting::{LoadOptions, LogChange, TraceChange};
+use nerite_request::limits::{Counted, LOAD_FILES_MAX, check_count};
+use nerite_request::setting::{FileContent, LoadOptions, LogChange, TraceChange};
 
 use super::base64;
 use super::fault::{Fault, Malformed, mismatch};
 use super::lex::{Kind, Reader};
 use super::limits::{FILE_TEXT_BYTES_MAX, SETTING_VALUES_MAX};
+use super::spooled::{LongString, Spooled};
 use super::value::{Seen, absent, text_of};
 use crate::budget::Budget;
 
@@ -83,10 +88,25 @@ pub fn read_load(text: &[u8]) -> Result<LoadOptions, Status> {
     if text.is_empty() {
         return Ok(LoadOptions::default());
     }
+    read_load_text(text, None)
+}
+
+/// As [`read_load`], of a body of `len` bytes that lies in a file. Its long strings stay there: the files that it brings are decoded
+/// when they are written.
+pub fn read_spooled_load(file: File, len: u64) -> Result<LoadOptions, Status> {
+    let spooled = Spooled::read(file, len)?;
+    read_load_text(spooled.text(), Some(&spooled))
+}
+
+fn read_load_text(text: &[u8], spooled: Option<&Spooled>) -> Result<LoadOptions, Status> {
     let mut options: Seen<LoadOptions> = None;
-    document(text, |reader, name| match name {
-        b"parameters" => reader.once(&mut options, read_load_options),
+    let outcome = document(text, |reader, name| match name {
+        b"parameters" => reader.once(&mut options, |reader| read_load_options(reader, spooled)),
         _ => reader.skip(),
+    });
+    outcome.map_err(|fault| match (fault, spooled) {
+        (Fault::Malformed(fault), Some(spooled)) => spooled.located(fault).into(),
+        (fault, _) => Status::from(fault),
     })?;
     Ok(options.transpose()?.unwrap_or_default())
 }
@@ -160,7 +180,7 @@ fn verbose_level(level: u64) -> Result<u32, Status> {
 fn document<'t>(
     text: &'t [u8],
     mut each: impl FnMut(&mut Reader<'t>, &[u8]) -> Result<(), Malformed>,
-) -> Result<(), Status> {
+) -> Result<(), Fault> {
     let _budget = Budget::of_text(text).map_err(|refused| Status::no_memory("what a request says", refused))?;
     let mut reader = Reader::new(text)?;
     reader.members(|reader, key| each(reader, &key))?;
@@ -181,29 +201,44 @@ fn read_handle(reader: &mut Reader<'_>) -> Result<Vec<u8>, Fault> {
     Ok(text.unwrap_or_else(|| Err(absent("b64")))?)
 }
 
-fn read_load_options(reader: &mut Reader<'_>) -> Result<LoadOptions, Fault> {
+fn read_load_options(reader: &mut Reader<'_>, spooled: Option<&Spooled>) -> Result<LoadOptions, Fault> {
     if reader.kind() != Kind::Object {
         return Err(Status::internal(mismatch::MEMBERS).into());
     }
-    let mut options = LoadOptions::default();
+    let (mut options, mut count) = (LoadOptions::default(), 0);
     reader.members::<Fault>(|reader, key| {
+        count += 1;
+        if count > LOAD_FILES_MAX + 1 {
+            return Ok(reader.skip()?);
+        }
         let key = text_of(key);
+        let long = spooled.and_then(|spooled| spooled.string_at(reader.position()));
         let value = reader.bytes()?;
+        let len = long.as_ref().map_or(value.len() as u64, LongString::len);
         match key.strip_prefix("file:") {
             _ if key == "config" && options.config.is_some() => {}
-            _ if key == "config" => options.config = Some(text_of(value)),
-            Some(_) if value.len() > FILE_TEXT_BYTES_MAX => {
+            _ if key == "config" => {
+                options.config = Some(match long {
+                    Some(long) => long.text()?,
+                    None => text_of(value),
+                });
+            }
+            Some(_) if len > FILE_TEXT_BYTES_MAX => {
                 let text = format!("'{key}' exceeds the maximum allowed data size limit INT_MAX");
                 return Err(Status::invalid(text).into());
             }
             Some(path) => {
-                let bytes = base64::decode(&value).map_err(|refused| Status::no_memory(&key, refused))?;
-                options.files.push((path.to_string(), bytes));
+                let content: Arc<dyn FileContent> = match long {
+                    Some(long) => Arc::new(long),
+                    None => Arc::new(base64::decode(&value).map_err(|refused| Status::no_memory(&key, refused))?),
+                };
+                options.files.push((path.to_string(), content));
             }
             None => return Err(Status::internal("unexpected error on creating Triton parameter").into()),
         }
         Ok(())
     })?;
+    check_count(Counted::LoadParameters, count, LOAD_FILES_MAX + 1).map_err(Status::from)?;
     Ok(options)
 }
 

@@ -34,6 +34,15 @@ impl From<Malformed> for Fault {
     }
 }
 
+impl From<Fault> for Status {
+    fn from(fault: Fault) -> Status {
+        match fault {
+            Fault::Malformed(malformed) => malformed.into(),
+            Fault::Refused(status) => status,
+        }
+    }
+}
+
 impl From<Status> for Fault {
     fn from(status: Status) -> Fault {
         Fault::Refused(status)

@@ -1,8 +1,11 @@
 //! What does a request of the generate extension say?
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use nerite_memory::Buffer;
+use nerite_request::limits::{Counted, PARAMETERS_MAX, check_count};
+use nerite_request::names::ByName;
 use nerite_request::report::TensorReport;
 use nerite_request::{Ask, AskInput, Source, Status};
 use nerite_tensor::{DataType, Shape};
@@ -10,7 +13,6 @@ use nerite_tensor::{DataType, Shape};
 use super::fault::{Fault, mismatch, prefixed};
 use super::infer::parameters::custom;
 use super::lex::{Kind, Reader};
-use super::limits::PARAMETERS_MAX;
 use super::tensor::{Claim, read_values};
 use super::value::{short, text_of};
 use crate::budget::Budget;
@@ -37,9 +39,13 @@ pub struct GenerateText<'b> {
 pub fn read_generate(text: &GenerateText<'_>) -> Result<Ask, Status> {
     let _budget = Budget::of_text(text.json).map_err(|refused| Status::no_memory("what a request says", refused))?;
     let mut reader = Reader::new(text.json)?;
-    let mut flat = Flat { text, ask: Ask::default(), known: Vec::new(), bytes: 0 };
+    let inputs = ByName::new(text.inputs, |input| &input.name);
+    let mut flat = Flat { text, inputs, ask: Ask::default(), known: HashSet::new(), count: 0, bytes: 0 };
     // The first error in the syntax wins over every other, as if the text had been read whole before it was judged.
-    let outcome = reader.attempt(|reader| flat.members(reader, true))?;
+    let outcome = reader.attempt(|reader| {
+        flat.members(reader, true)?;
+        Ok(check_count(Counted::Members, flat.count, PARAMETERS_MAX).map_err(Status::from)?)
+    })?;
     reader.finish()?;
     outcome?;
     Ok(Ask { model: text.model.to_string(), version: text.version.to_string(), ..flat.ask })
@@ -47,8 +53,11 @@ pub fn read_generate(text: &GenerateText<'_>) -> Result<Ask, Status> {
 
 struct Flat<'b> {
     text: &'b GenerateText<'b>,
+    inputs: ByName<'b, TensorReport>,
     ask: Ask,
-    known: Vec<Cow<'b, [u8]>>,
+    known: HashSet<Cow<'b, [u8]>>,
+    /// Members so far, repeated ones included.
+    count: usize,
     /// Bytes of the tensors so far.
     bytes: u64,
 }
@@ -59,19 +68,16 @@ impl<'b> Flat<'b> {
             return Err(Status::internal(mismatch::MEMBERS).into());
         }
         reader.members(|reader, key| {
-            if self.known.contains(&key) {
+            self.count += 1;
+            if self.count > PARAMETERS_MAX || !self.known.insert(key.clone()) {
                 return Ok(reader.skip()?);
             }
-            if self.known.len() == PARAMETERS_MAX {
-                return Err(Status::invalid(format!("a request has at most {PARAMETERS_MAX} members")).into());
-            }
-            self.known.push(key.clone());
             if top && key.as_ref() == NESTED.as_bytes() { self.nested(reader) } else { self.member(reader, key, top) }
         })
     }
 
     fn nested(&mut self, reader: &mut Reader<'b>) -> Result<(), Fault> {
-        if self.text.inputs.iter().any(|input| input.name == NESTED) {
+        if self.inputs.find(NESTED).is_some() {
             let text = format!("Keyword '{NESTED}' for nested schema also given as input tensor name");
             return Err(Status::invalid(text).into());
         }
@@ -87,8 +93,7 @@ impl<'b> Flat<'b> {
 
     fn member(&mut self, reader: &mut Reader<'b>, key: Cow<'b, [u8]>, top: bool) -> Result<(), Fault> {
         let key = text_of(key);
-        let inputs = self.text.inputs;
-        if let Some(input) = inputs.iter().find(|input| input.name == key) {
+        if let Some(input) = self.inputs.find(&key) {
             return self.tensor(reader, input);
         }
         if top && key == "id" {

@@ -4,7 +4,10 @@ mod input;
 mod output;
 pub mod parameters;
 
+use std::collections::HashSet;
+
 use nerite_memory::{Buffer, Extent, NoMemory};
+use nerite_request::limits::{Counted, TensorsMax, check_count};
 use nerite_request::{Ask, AskInput, Status};
 
 use super::fault::{Fault, Malformed, mismatch, prefixed};
@@ -29,6 +32,8 @@ pub struct InferText<'b> {
     pub version: &'b str,
     /// Bytes the JSON part, and each tensor in it, may have.
     pub bytes_max: u64,
+    /// Inputs and outputs it may name.
+    pub tensors_max: TensorsMax,
 }
 
 /// Which outputs go out as binary; the others go out as JSON.
@@ -36,18 +41,18 @@ pub struct InferText<'b> {
 pub struct Rendering {
     binary: bool,
     /// The outputs that differ from `binary`.
-    except: Vec<String>,
+    except: HashSet<String>,
 }
 
 impl Rendering {
     /// All outputs alike.
     pub fn all(binary: bool) -> Rendering {
-        Rendering { binary, except: Vec::new() }
+        Rendering { binary, except: HashSet::new() }
     }
 
     /// Whether the output called `name` goes out as binary.
     pub fn is_binary(&self, name: &str) -> bool {
-        self.binary != self.except.iter().any(|other| other == name)
+        self.binary != self.except.contains(name)
     }
 
     /// Outputs asked for by name each say how they want to be sent; the default is for when none is asked for.
@@ -158,7 +163,7 @@ fn read_document(text: &InferText<'_>, tail: &mut Tail<'_>, budget: &mut Budget)
         b"id" => reader.once(&mut document.id, Reader::string),
         b"parameters" => reader.once(&mut document.knobs, read_parameters),
         b"inputs" => reader.once(&mut document.inputs, |reader| read_inputs(reader, text, tail, budget)),
-        b"outputs" => reader.once(&mut document.outputs, |reader| read_outputs(reader, budget)),
+        b"outputs" => reader.once(&mut document.outputs, |reader| read_outputs(reader, text, budget)),
         _ => reader.skip(),
     })?;
     reader.finish()?;
@@ -176,25 +181,35 @@ fn read_inputs(
     budget: &mut Budget,
 ) -> Result<Vec<AskInput>, Fault> {
     check_array(reader, "inputs")?;
-    let mut inputs = Vec::new();
+    let (mut inputs, mut count, max) = (Vec::new(), 0, text.tensors_max.inputs);
     reader.elements(|reader| {
+        count += 1;
+        if count > max {
+            return Ok(reader.skip()?);
+        }
         budget.need(ITEM_BYTES).map_err(refuse)?;
         let input = read_input(reader, text, tail)?;
         budget.need(input.shape.len() * DIM_BYTES).map_err(refuse)?;
         inputs.push(input);
         Ok(())
     })?;
+    check_count(Counted::Inputs, count, max).map_err(Status::from)?;
     Ok(inputs)
 }
 
-fn read_outputs(reader: &mut Reader<'_>, budget: &mut Budget) -> Result<Vec<OutputAsk>, Fault> {
+fn read_outputs(reader: &mut Reader<'_>, text: &InferText<'_>, budget: &mut Budget) -> Result<Vec<OutputAsk>, Fault> {
     check_array(reader, "outputs")?;
-    let mut outputs = Vec::new();
+    let (mut outputs, mut count, max) = (Vec::new(), 0, text.tensors_max.outputs);
     reader.elements(|reader| {
+        count += 1;
+        if count > max {
+            return Ok(reader.skip()?);
+        }
         budget.need(ITEM_BYTES).map_err(refuse)?;
         outputs.push(read_output(reader)?);
         Ok(())
     })?;
+    check_count(Counted::Outputs, count, max).map_err(Status::from)?;
     Ok(outputs)
 }
 

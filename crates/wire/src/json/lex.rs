@@ -70,6 +70,11 @@ impl<'t> Reader<'t> {
         }
     }
 
+    /// The index of the next byte in the text.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
     /// Bytes of the whole text: no more values than this can follow.
     pub fn text_len(&self) -> usize {
         self.text.len()

@@ -2,10 +2,6 @@
 
 /// Arrays inside arrays in a tensor's `data`, as in Triton.
 pub const DATA_DEPTH_MAX: usize = 100;
-/// Parameters of one request. Looking for a repeated key walks over the ones before it, so their number needs an end.
-pub const PARAMETERS_MAX: usize = 4096;
-/// Dimensions of one shape: every runtime ends far below.
-pub const DIMS_MAX: usize = 4096;
 /// Values of one setting.
 pub const SETTING_VALUES_MAX: usize = 1024;
 /// What an input or an output takes beside its strings and values, in a vector of twice the length.
@@ -15,7 +11,15 @@ pub const DIM_BYTES: usize = 16;
 /// Characters of a correlation id that is a text, as in Triton.
 pub const SEQUENCE_ID_CHARS_MAX: usize = 128;
 /// Bytes of one base64 text in a load request, as in Triton.
-pub const FILE_TEXT_BYTES_MAX: usize = i32::MAX as usize;
+pub const FILE_TEXT_BYTES_MAX: u64 = i32::MAX as u64;
+/// A string of a spooled text that is longer than this stays on disk.
+pub const SPOOLED_STRING_BYTES_MIN: usize = 4 << 10;
+/// What of a spooled text does not stay on disk.
+pub const SPOOLED_TEXT_BYTES_MAX: usize = 64 << 20;
+/// Bytes that are read at once from a spooled text.
+pub const SPOOLED_STEP_BYTES: usize = 256 << 10;
+/// A configuration in a spooled text, as long as a load without files may be.
+pub const SPOOLED_CONFIG_BYTES_MAX: u64 = nerite_request::limits::LOAD_CONFIG_BYTES_MAX;
 /// Before as much is made of a text, or a text of as much, it is seen whether there is room.
 pub const ROOM_BYTES_MIN: usize = 1 << 20;
 /// How much longer than its bytes a tensor's text may need its memory to be: four characters for a byte, in a text that

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use nerite_request::Status;
+use nerite_request::limits::NAME_BYTES_MAX;
 
 use super::fault::{Fault, Malformed, mismatch, prefixed};
 use super::lex::{Kind, Number, Reader};
-use crate::budget::NAME_BYTES_MAX;
 
 /// A member that was looked for: absent, or its value, or why it has none.
 pub type Seen<T> = Option<Result<T, Status>>;

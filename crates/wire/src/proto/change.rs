@@ -1,15 +1,30 @@
 //! What do requests that change the server ask for?
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nerite_request::Status;
+use nerite_request::limits::{Counted, LOAD_FILES_MAX, check_count};
 use nerite_request::setting::{LoadOptions, LogChange, TraceChange};
 
+use super::Chain;
 use super::messages::log_settings_request::SettingValue as LogValue;
 use super::messages::log_settings_request::setting_value::ParameterChoice as LogChoice;
 use super::messages::model_repository_parameter::ParameterChoice;
 use super::messages::trace_setting_request::SettingValue as TraceValue;
 use super::messages::{ModelRepositoryParameter, RepositoryModelLoadRequest, RepositoryModelUnloadRequest};
+use super::read::{Malformed, Read as _};
+
+/// Refuses a load with more parameters than one may have, before anything is made of them.
+pub fn check_load_parameters(message: &Chain) -> Result<(), Malformed> {
+    const PARAMETERS: u32 = 3;
+    let (mut cursor, mut count) = (message.cursor(), 0);
+    while let Some((number, wire)) = cursor.tag()? {
+        count += usize::from(number == PARAMETERS);
+        cursor.skip_field(number, wire)?;
+    }
+    Ok(check_count(Counted::LoadParameters, count, LOAD_FILES_MAX + 1)?)
+}
 
 /// What a load brings beside the model's name.
 pub fn load_options(request: &mut RepositoryModelLoadRequest) -> Result<LoadOptions, Status> {
@@ -24,7 +39,7 @@ pub fn load_options(request: &mut RepositoryModelLoadRequest) -> Result<LoadOpti
             options.config = Some(config);
         } else if let Some(path) = key.strip_prefix("file:") {
             let Some(ParameterChoice::BytesParam(content)) = parameter_choice else { return Err(wrong("bytes_param")) };
-            options.files.push((path.to_owned(), content.into()));
+            options.files.push((path.to_owned(), Arc::new(content)));
         } else {
             return Err(Status::invalid(format!("unrecognized load parameter '{key}'.")));
         }

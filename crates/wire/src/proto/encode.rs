@@ -7,6 +7,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use nerite_memory::Reason;
+use nerite_request::names::ByName;
 use nerite_request::{Lent, Output, Parameter, Response, Status};
 use smallvec::SmallVec;
 
@@ -93,8 +94,9 @@ impl Plan {
         let mut len = text_len(&response.model) + text_len(&response.version) + text_len(&response.id);
         len += response.parameters.iter().map(|(key, value)| field_len(entry_len(key, value))).sum::<usize>();
         len += last.map_or(0, |last| field_len(entry_len(FINAL, &Parameter::Bool(last))));
+        let places = ByName::new(&response.lent, |lent: &Lent| &lent.output);
         let outputs: SmallVec<[OutputPlan; 4]> =
-            response.outputs.iter().map(|output| OutputPlan::new(output, response.lent_for(&output.name))).collect();
+            response.outputs.iter().map(|output| OutputPlan::new(output, places.find(&output.name))).collect();
         let mut small_len = len;
         for output in &outputs {
             let heads = field_len(output.len) + 1 + varint_len(output.raw_len as u64);

@@ -1,5 +1,9 @@
 //! What does a ModelInferRequest say, before anybody asks what it means?
 
+use nerite_request::limits::{
+    Counted, DIMS_MAX, NAME_BYTES_MAX, PARAMETERS_MAX, TENSOR_PARAMETERS_MAX, TensorsMax, check_count,
+};
+use nerite_request::names::NameTable;
 use nerite_tensor::{DataType, Shape};
 use prost::Message as _;
 use smallvec::SmallVec;
@@ -11,7 +15,7 @@ use super::contents;
 use super::messages::InferTensorContents;
 use super::placement::Placement;
 use super::read::{Fields, Malformed, Read as _, Value, Wire, text};
-use crate::budget::{Budget, NAME_BYTES_MAX};
+use crate::budget::Budget;
 
 /// What a parameter, an input, an output or a place of raw bytes takes beside its own bytes, in a vector of twice the length.
 const ITEM_BYTES: usize = 1024;
@@ -52,15 +56,27 @@ pub(super) struct OutputMessage {
 }
 
 impl InferMessage {
-    /// Reads a message. Fields that are not known are passed over.
+    /// Reads a message for a model that nothing is known of. Fields that are not known are passed over.
     pub fn read(chain: &Chain) -> Result<InferMessage, Malformed> {
+        InferMessage::read_for(chain, |_, _| TensorsMax::default())
+    }
+
+    /// As [`InferMessage::read`]. `tensors_max` gives the limits for the model of that name and version, and is asked only if the
+    /// message exceeds those of any model. What has too many of something is counted to its end, but not kept.
+    pub fn read_for(chain: &Chain, tensors_max: impl Fn(&str, &str) -> TensorsMax) -> Result<InferMessage, Malformed> {
         let (mut cursor, mut message) = (chain.cursor(), InferMessage::default());
+        let mut counts = Counts::default();
+        let mut names = NameTable::new();
         while let Some((number, wire)) = cursor.tag()? {
             if wire != Wire::Len || number > 7 {
                 cursor.skip_field(number, wire)?;
                 continue;
             }
             let len = cursor.length()?;
+            if !counts.take(number, &message, &tensors_max) {
+                cursor.skip(len)?;
+                continue;
+            }
             message.budget.need(ITEM_BYTES)?;
             if number == 7 {
                 message.raw.push(cursor.run(len)?);
@@ -73,7 +89,7 @@ impl InferMessage {
                 3 => message.id = name(&bytes, "id")?,
                 4 => {
                     message.budget.need(len)?;
-                    message.take_parameter(&bytes)?;
+                    message.take_parameter(&bytes, &mut names)?;
                 }
                 5 => message.inputs.push(InputMessage::read(&bytes, &mut message.budget)?),
                 _ => {
@@ -82,6 +98,7 @@ impl InferMessage {
                 }
             }
         }
+        counts.check()?;
         Ok(message)
     }
 
@@ -91,32 +108,88 @@ impl InferMessage {
     }
 
     /// The last of several values under one key counts, as in every protobuf map.
-    fn take_parameter(&mut self, entry: &[u8]) -> Result<(), Malformed> {
+    fn take_parameter(&mut self, entry: &[u8], names: &mut NameTable) -> Result<(), Malformed> {
         let (key, choice) = read_entry(entry)?;
-        match self.parameters.iter_mut().find(|(known, _)| known == key) {
-            Some((_, value)) => *value = choice,
-            None => self.parameters.push((key.to_owned(), choice)),
+        if let Some(at) = names.find(&self.parameters, |(known, _)| known, key) {
+            self.parameters[at].1 = choice;
+        } else {
+            self.parameters.push((key.to_owned(), choice));
+            names.added(&self.parameters, |(known, _)| known);
         }
         Ok(())
+    }
+}
+
+/// How many fields of each kind came, and how many may be kept.
+#[derive(Default)]
+struct Counts {
+    parameters: usize,
+    inputs: usize,
+    outputs: usize,
+    raw: usize,
+    max: TensorsMax,
+}
+
+impl Counts {
+    /// Counts a field of that number; whether it is to be kept.
+    fn take(&mut self, number: u32, message: &InferMessage, tensors_max: impl Fn(&str, &str) -> TensorsMax) -> bool {
+        let (count, max) = match number {
+            4 => (&mut self.parameters, PARAMETERS_MAX),
+            5 => (&mut self.inputs, self.max.inputs),
+            6 => (&mut self.outputs, self.max.outputs),
+            7 => (&mut self.raw, self.max.inputs),
+            _ => return true,
+        };
+        *count += 1;
+        if *count <= max {
+            return true;
+        }
+        if number == 4 || *count > max + 1 {
+            return false;
+        }
+        // The first one too many. A message as it is usually written has named its model by now.
+        self.max = tensors_max(&message.model, &message.version);
+        match number {
+            5 => self.inputs <= self.max.inputs,
+            6 => self.outputs <= self.max.outputs,
+            _ => self.raw <= self.max.inputs,
+        }
+    }
+
+    fn check(&self) -> Result<(), Malformed> {
+        check_count(Counted::Parameters, self.parameters, PARAMETERS_MAX)?;
+        check_count(Counted::Inputs, self.inputs, self.max.inputs)?;
+        check_count(Counted::Outputs, self.outputs, self.max.outputs)?;
+        Ok(check_count(Counted::RawContents, self.raw, self.max.inputs)?)
     }
 }
 
 impl InputMessage {
     fn read(bytes: &[u8], budget: &mut Budget) -> Result<InputMessage, Malformed> {
         let (mut fields, mut input) = (Fields::new(bytes), InputMessage::default());
+        let mut parameters = 0;
         while let Some(field) = fields.next()? {
             match field {
-                (1, Value::Len(bytes)) => input.name = name(bytes, "inputs.name")?,
+                (1, Value::Len(bytes)) => {
+                    budget.need(bytes.len())?;
+                    input.name = name(bytes, "inputs.name")?;
+                }
                 (2, Value::Len(name)) => input.datatype = DataType::from_name(text(name, "inputs.datatype")?),
                 (3, Value::Varint(dim)) => {
+                    check_count(Counted::Dims, input.shape.len() + 1, DIMS_MAX)?;
                     budget.need(DIM_BYTES)?;
                     input.shape.push(dim as i64);
                 }
                 (3, Value::Len(dims)) => {
-                    budget.need(dims.len().saturating_mul(DIM_BYTES))?;
+                    // The last byte of each number says so.
+                    let count = dims.iter().filter(|byte| **byte < 0x80).count();
+                    check_count(Counted::Dims, input.shape.len() + count, DIMS_MAX)?;
+                    budget.need(count * DIM_BYTES)?;
                     read_packed(dims, &mut input.shape)?;
                 }
                 (4, Value::Len(entry)) => {
+                    parameters += 1;
+                    check_count(Counted::TensorParameters, parameters, TENSOR_PARAMETERS_MAX)?;
                     budget.need(entry.len())?;
                     input.placement.take(entry)?;
                 }
@@ -135,10 +208,15 @@ impl InputMessage {
 impl OutputMessage {
     fn read(bytes: &[u8]) -> Result<OutputMessage, Malformed> {
         let (mut fields, mut output) = (Fields::new(bytes), OutputMessage::default());
+        let mut parameters = 0;
         while let Some(field) = fields.next()? {
             match field {
                 (1, Value::Len(bytes)) => output.name = name(bytes, "outputs.name")?,
-                (2, Value::Len(entry)) => output.placement.take(entry)?,
+                (2, Value::Len(entry)) => {
+                    parameters += 1;
+                    check_count(Counted::TensorParameters, parameters, TENSOR_PARAMETERS_MAX)?;
+                    output.placement.take(entry)?;
+                }
                 _ => {}
             }
         }

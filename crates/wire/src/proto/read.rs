@@ -1,8 +1,7 @@
 //! How is one field told from the next?
 
 use nerite_memory::NoMemory;
-
-use crate::budget::NAME_BYTES_MAX;
+use nerite_request::limits::{NAME_BYTES_MAX, TooMany};
 
 /// Why bytes are not a protobuf message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +43,9 @@ pub enum Malformed {
     /// Typed tensor contents that make no sense.
     #[error("tensor contents that cannot be read")]
     Contents,
+    /// It is one, but has more of something than a request may have.
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
     /// It may be one, but there is no memory to read it.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),

@@ -1,11 +1,12 @@
 //! How do a model's responses become events, one by one?
 
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use nerite_request::{Cancel, Response};
-use nerite_wire::json::{write_error, write_flat};
+use nerite_wire::json::write_error;
 use tokio::sync::mpsc;
 
 /// The responses of one request as they come. Dropped before the last, it cancels the request.
@@ -14,12 +15,22 @@ pub struct Events {
     from: mpsc::UnboundedReceiver<Response>,
     cancel: Cancel,
     ended: bool,
+    /// A response on its way to text.
+    writing: Option<Writing>,
+}
+
+struct Writing(Pin<Box<dyn Future<Output = Bytes> + Send>>);
+
+impl std::fmt::Debug for Writing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Writing")
+    }
 }
 
 impl Events {
     /// The responses that `from` brings, of the request that `cancel` stops.
     pub fn new(from: mpsc::UnboundedReceiver<Response>, cancel: Cancel) -> Events {
-        Events { from, cancel, ended: false }
+        Events { from, cancel, ended: false, writing: None }
     }
 
     /// The next response that says something; `None` after the last.
@@ -29,14 +40,16 @@ impl Events {
 
     /// The next event's bytes; `None` after the last.
     pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let response = ready!(self.poll_response(cx));
-        Poll::Ready(response.map(|response| {
-            let text = match &response.error {
-                Some(status) => Err(status.clone()),
-                None => write_flat(&response),
-            };
-            frame(text.unwrap_or_else(|status| write_error(&status.message)))
-        }))
+        if self.writing.is_none() {
+            let Some(response) = ready!(self.poll_response(cx)) else { return Poll::Ready(None) };
+            let text = super::flat(response);
+            let framed = async { frame(text.await.unwrap_or_else(|status| write_error(&status.message))) };
+            self.writing = Some(Writing(Box::pin(framed)));
+        }
+        let Some(Writing(writing)) = &mut self.writing else { return Poll::Ready(None) };
+        let event = ready!(writing.as_mut().poll(cx));
+        self.writing = None;
+        Poll::Ready(Some(event))
     }
 
     fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<Option<Response>> {

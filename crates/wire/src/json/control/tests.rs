@@ -76,8 +76,14 @@ fn an_index_request_may_be_empty() {
 
 #[test]
 fn a_load_takes_a_configuration_and_files() {
-    let read =
-        |text: &str| read_load(text.as_bytes()).map(|options| (options.config.unwrap_or_default(), options.files));
+    let read = |text: &str| {
+        let options = read_load(text.as_bytes())?;
+        let files = options.files.into_iter().map(|(path, content)| {
+            let mut bytes = Vec::new();
+            content.write_to(&mut bytes).map(|()| (path, bytes)).map_err(|error| Status::internal(error.to_string()))
+        });
+        Ok((options.config.unwrap_or_default(), files.collect::<Result<Vec<_>, Status>>()?))
+    };
     check(read(""), Ok((String::new(), vec![])));
     check(read("{}"), Ok((String::new(), vec![])));
     check(

@@ -1,13 +1,13 @@
 //! What does a request say of one input?
 
 use nerite_memory::Buffer;
+use nerite_request::limits::{Counted, DIMS_MAX, TENSOR_PARAMETERS_MAX, check_count};
 use nerite_request::{AskInput, RegionRef, Source, Status};
 use nerite_tensor::{DataType, Shape};
 
 use super::{InferText, Tail};
 use crate::json::fault::{Fault, Malformed};
 use crate::json::lex::Reader;
-use crate::json::limits::DIMS_MAX;
 use crate::json::tensor::{Claim, read_tensor};
 use crate::json::value::{Seen, optional, required, short};
 
@@ -32,6 +32,8 @@ enum Data<'t> {
 #[derive(Default)]
 struct Keys {
     seen: bool,
+    /// Members, those without a meaning included.
+    count: usize,
     binary_data_size: Seen<u64>,
     region: Seen<String>,
     offset: Seen<u64>,
@@ -71,29 +73,35 @@ fn read_data<'t>(reader: &mut Reader<'t>, draft: &mut Draft<'t>, bytes_max: u64)
 }
 
 fn read_keys(reader: &mut Reader<'_>, keys: &mut Keys) -> Result<(), Malformed> {
-    reader.members(|reader, key| match key.as_ref() {
-        b"binary_data_size" => reader.once(&mut keys.binary_data_size, Reader::unsigned),
-        b"shared_memory_region" => reader.once(&mut keys.region, Reader::string),
-        b"shared_memory_offset" => reader.once(&mut keys.offset, Reader::unsigned),
-        b"shared_memory_byte_size" => reader.once(&mut keys.byte_size, Reader::unsigned),
-        _ => reader.skip(),
+    reader.members(|reader, key| {
+        keys.count += 1;
+        match key.as_ref() {
+            b"binary_data_size" => reader.once(&mut keys.binary_data_size, Reader::unsigned),
+            b"shared_memory_region" => reader.once(&mut keys.region, Reader::string),
+            b"shared_memory_offset" => reader.once(&mut keys.offset, Reader::unsigned),
+            b"shared_memory_byte_size" => reader.once(&mut keys.byte_size, Reader::unsigned),
+            _ => reader.skip(),
+        }
     })
 }
 
 fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, Fault> {
-    let mut shape = Shape::new();
+    let (mut shape, mut count) = (Shape::new(), 0);
     reader.elements(|reader| {
-        if shape.len() == DIMS_MAX {
-            return Err(Status::invalid(format!("a shape has at most {DIMS_MAX} dimensions")).into());
+        count += 1;
+        if count > DIMS_MAX {
+            return Ok(reader.skip()?);
         }
         // A dimension of 2^63 and more turns negative, which the checks of the shape refuse.
         shape.push(reader.unsigned()? as i64);
         Ok(())
     })?;
+    check_count(Counted::Dims, count, DIMS_MAX).map_err(Status::from)?;
     Ok(shape)
 }
 
 fn judge(draft: Draft<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<AskInput, Status> {
+    check_count(Counted::TensorParameters, draft.keys.count, TENSOR_PARAMETERS_MAX)?;
     check_one_source(&draft)?;
     let name = short(required(draft.name, "name")?, "name")?;
     let word = required(draft.datatype, "datatype")?;

@@ -1,5 +1,6 @@
 //! What does a request say of one output?
 
+use nerite_request::limits::{Counted, TENSOR_PARAMETERS_MAX, check_count};
 use nerite_request::{AskOutput, RegionRef, SessionRef, Status};
 
 use crate::json::fault::{Fault, Malformed, prefixed};
@@ -18,6 +19,8 @@ pub struct OutputAsk {
 struct Draft {
     name: Seen<String>,
     parameters_seen: bool,
+    /// Members of the parameters, those without a meaning included.
+    parameters: usize,
     classification: Seen<u64>,
     binary_data: Seen<bool>,
     region: Seen<String>,
@@ -40,17 +43,21 @@ pub fn read_output(reader: &mut Reader<'_>) -> Result<OutputAsk, Fault> {
 }
 
 fn read_keys(reader: &mut Reader<'_>, draft: &mut Draft) -> Result<(), Malformed> {
-    reader.members(|reader, key| match key.as_ref() {
-        b"classification" => reader.once(&mut draft.classification, Reader::unsigned),
-        b"binary_data" => reader.once(&mut draft.binary_data, Reader::bool),
-        b"shared_memory_region" => reader.once(&mut draft.region, Reader::string),
-        b"shared_memory_offset" => reader.once(&mut draft.offset, Reader::unsigned),
-        b"shared_memory_byte_size" => reader.once(&mut draft.byte_size, Reader::unsigned),
-        _ => reader.skip(),
+    reader.members(|reader, key| {
+        draft.parameters += 1;
+        match key.as_ref() {
+            b"classification" => reader.once(&mut draft.classification, Reader::unsigned),
+            b"binary_data" => reader.once(&mut draft.binary_data, Reader::bool),
+            b"shared_memory_region" => reader.once(&mut draft.region, Reader::string),
+            b"shared_memory_offset" => reader.once(&mut draft.offset, Reader::unsigned),
+            b"shared_memory_byte_size" => reader.once(&mut draft.byte_size, Reader::unsigned),
+            _ => reader.skip(),
+        }
     })
 }
 
 fn judge(mut draft: Draft) -> Result<OutputAsk, Status> {
+    check_count(Counted::TensorParameters, draft.parameters, TENSOR_PARAMETERS_MAX)?;
     if draft.region.is_some() {
         if draft.classification.is_some() {
             return Err(Status::invalid("Output can't set both 'shared_memory_region' and 'classification'"));

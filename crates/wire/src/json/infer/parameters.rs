@@ -1,12 +1,14 @@
 //! What do a request's parameters ask for?
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
+use nerite_request::limits::{Counted, PARAMETERS_MAX, check_count};
 use nerite_request::{Parameter, Parameters, Sequence, SequenceId, Status};
 
 use crate::json::fault::{Fault, Malformed, mismatch, prefixed};
 use crate::json::lex::{Kind, Number, Reader};
-use crate::json::limits::{PARAMETERS_MAX, SEQUENCE_ID_CHARS_MAX};
+use crate::json::limits::SEQUENCE_ID_CHARS_MAX;
 use crate::json::value::text_of;
 
 /// The parameters of a request, sorted by what they are for.
@@ -25,17 +27,15 @@ pub fn read_parameters(reader: &mut Reader<'_>) -> Result<Knobs, Fault> {
         return Err(Status::internal(format!("failed to get request params.: {}", mismatch::MEMBERS)).into());
     }
     let mut knobs = Knobs::default();
-    let mut known: Vec<Cow<'_, [u8]>> = Vec::new();
-    reader.members(|reader, key| {
-        if known.contains(&key) {
+    let (mut known, mut count): (HashSet<Cow<'_, [u8]>>, _) = (HashSet::new(), 0);
+    reader.members::<Fault>(|reader, key| {
+        count += 1;
+        if count > PARAMETERS_MAX || !known.insert(key.clone()) {
             return Ok(reader.skip()?);
         }
-        if known.len() == PARAMETERS_MAX {
-            return Err(Status::invalid(format!("a request has at most {PARAMETERS_MAX} parameters")).into());
-        }
-        known.push(key.clone());
         read_one(reader, key, &mut knobs)
     })?;
+    check_count(Counted::Parameters, count, PARAMETERS_MAX).map_err(Status::from)?;
     Ok(knobs)
 }
 

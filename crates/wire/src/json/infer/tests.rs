@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod any_text;
+mod limits;
 mod parameters;
 
 use nerite_request::{Code, Parameter, Source};
@@ -16,7 +17,14 @@ const INTERNAL: Code = Code::Internal;
 
 fn read_with(json: &str, tail: &[u8]) -> Result<(Ask, Rendering), Status> {
     let tail = Buffer::from(tail.to_vec());
-    read_infer(&InferText { json: json.as_bytes(), tail: &tail, model: "m", version: "1", bytes_max: MAX })
+    read_infer(&InferText {
+        json: json.as_bytes(),
+        tail: &tail,
+        model: "m",
+        version: "1",
+        bytes_max: MAX,
+        tensors_max: TensorsMax::default(),
+    })
 }
 
 fn read(json: &str) -> Result<(Ask, Rendering), Status> {
@@ -281,7 +289,14 @@ fn binary(name: &str, size: &str) -> String {
 fn binary_inputs_are_slices_of_the_tail_in_order() {
     let json = format!(r#"{{"inputs":[{},{},{}]}}"#, binary("A", "3"), binary("B", "0"), binary("C", "1"));
     let tail = Buffer::from(vec![1, 2, 3, 4]);
-    let text = InferText { json: json.as_bytes(), tail: &tail, model: "m", version: "", bytes_max: MAX };
+    let text = InferText {
+        json: json.as_bytes(),
+        tail: &tail,
+        model: "m",
+        version: "",
+        bytes_max: MAX,
+        tensors_max: TensorsMax::default(),
+    };
     let (ask, _) = read_infer(&text).unwrap();
     assert_eq!([inline(&ask, 0), inline(&ask, 1), inline(&ask, 2)], [vec![1, 2, 3], vec![], vec![4]]);
     let Source::Inline(first) = &ask.inputs[0].source else { panic!("{ask:?}") };

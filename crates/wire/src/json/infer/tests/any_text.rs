@@ -67,7 +67,7 @@ proptest! {
     #[test]
     fn no_text_makes_the_reader_panic(text in jsonish()) {
         let tail = Buffer::from(vec![0; 8]);
-        let _ = read_infer(&InferText { json: &text, tail: &tail, model: "m", version: "", bytes_max: MAX });
+        let _ = read_infer(&InferText { json: &text, tail: &tail, model: "m", version: "", bytes_max: MAX, tensors_max: TensorsMax::default() });
     }
 
     #[test]

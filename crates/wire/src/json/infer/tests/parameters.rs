@@ -54,5 +54,9 @@ fn parameters_of_the_wrong_type_are_refused_by_name() {
         refuse_one(&format!(r#""k":{json}"#), INVALID, text);
     }
     let many: Vec<String> = (0..5000).map(|n| format!(r#""p{n}":1"#)).collect();
-    refuse_one(&many.join(","), INVALID, "a request has at most 4096 parameters");
+    refuse_one(
+        &many.join(","),
+        INVALID,
+        "a request has at most 4096 parameters, got 5000; send large data as an input",
+    );
 }

@@ -1,0 +1,70 @@
+//! Where is work done that would hold up other connections?
+
+use std::sync::LazyLock;
+
+use nerite_request::Status;
+use tokio::sync::Semaphore;
+
+/// Large messages that are worked on at the same time, however few the cores are.
+const WORKERS_MIN: usize = 2;
+
+/// As many as there are cores: with more threads than that, those that serve connections would wait long for a core. Further work
+/// waits its turn.
+static WORKERS: LazyLock<Semaphore> =
+    LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from).max(WORKERS_MIN)));
+
+/// Does `work`, which computes, on a thread that serves no connection, and waits for its outcome without blocking. Work that was begun
+/// is finished even if nobody waits any more. To be called inside the async runtime.
+pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    let place = WORKERS.acquire().await.map_err(unfinished)?;
+    let work = move || {
+        let _until_it_is_done = place;
+        work()
+    };
+    on_disk(work).await
+}
+
+/// As [`aside`], for work that mostly waits for a disk.
+pub async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    tokio::task::spawn_blocking(work).await.map_err(unfinished)
+}
+
+fn unfinished(error: impl std::fmt::Display) -> Status {
+    Status::internal(format!("the work on a large message was not finished: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    static NOW: AtomicUsize = AtomicUsize::new(0);
+    static MOST: AtomicUsize = AtomicUsize::new(0);
+
+    #[test]
+    fn all_work_is_done_and_no_more_at_a_time_than_there_are_places() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
+        runtime.block_on(async {
+            let places = WORKERS.available_permits();
+            let work = |n: usize| {
+                move || {
+                    MOST.fetch_max(NOW.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    NOW.fetch_sub(1, Ordering::SeqCst);
+                    n
+                }
+            };
+            let tasks: Vec<_> = (0..4 * places).map(|n| tokio::spawn(aside(work(n)))).collect();
+            for (n, task) in tasks.into_iter().enumerate() {
+                assert_eq!(task.await.expect("no panic"), Ok(n));
+            }
+            assert!(MOST.load(Ordering::SeqCst) <= places);
+            assert_eq!(WORKERS.available_permits(), places);
+            // Work that panics gives its place back.
+            let panics = || -> usize { panic!("the work's own") };
+            assert!(aside(panics).await.is_err());
+            assert_eq!(WORKERS.available_permits(), places);
+        });
+    }
+}

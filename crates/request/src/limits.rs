@@ -1,0 +1,145 @@
+//! How much may one request name?
+//!
+//! The readers of all three front ends ask here while they read, before anything large is made of what was sent. The numbers are far
+//! above what an honest client sends; a model whose configuration has more inputs or outputs raises its own limit.
+
+use crate::Status;
+
+/// Inputs of one request, and outputs, unless the model has more.
+pub const TENSORS_MAX: usize = 4096;
+/// Parameters of one request.
+pub const PARAMETERS_MAX: usize = 4096;
+/// Parameters of one input or output; four have a meaning.
+pub const TENSOR_PARAMETERS_MAX: usize = 256;
+/// Dimensions of one shape; runtimes take far fewer.
+pub const DIMS_MAX: usize = 4096;
+/// Bytes of a name of a model, a tensor, a region or a request. Names are repeated in answers and errors.
+pub const NAME_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a list of names in an error; the names beyond are counted.
+pub const LISTED_BYTES_MAX: usize = 64 << 10;
+/// Files of one load request.
+pub const LOAD_FILES_MAX: usize = 10_000;
+/// Bytes of a load request that may bring files; over HTTP they are in base64.
+pub const LOAD_BYTES_MAX: u64 = 4 << 30;
+/// Bytes of a load request that may bring none: a configuration whose characters may each be escaped.
+pub const LOAD_CONFIG_BYTES_MAX: u64 = 32 << 20;
+/// Work on a request that is in proportion to fewer bytes than this is done on the thread that serves the connection: it takes less
+/// than a few milliseconds.
+pub const INLINE_WORK_BYTES_MAX: usize = 256 << 10;
+
+const _: () = assert!(TENSOR_PARAMETERS_MAX <= PARAMETERS_MAX);
+const _: () = assert!(LISTED_BYTES_MAX < NAME_BYTES_MAX);
+
+/// How many inputs and outputs a request may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorsMax {
+    /// Inputs.
+    pub inputs: usize,
+    /// Outputs.
+    pub outputs: usize,
+}
+
+impl Default for TensorsMax {
+    fn default() -> TensorsMax {
+        TensorsMax { inputs: TENSORS_MAX, outputs: TENSORS_MAX }
+    }
+}
+
+impl TensorsMax {
+    /// The limits for a model that has so many inputs and outputs.
+    pub fn of_model(inputs: usize, outputs: usize) -> TensorsMax {
+        TensorsMax { inputs: inputs.max(TENSORS_MAX), outputs: outputs.max(TENSORS_MAX) }
+    }
+}
+
+/// Something a request has too many of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a request has at most {max} {what}, got {got}; {}", what.cure())]
+pub struct TooMany {
+    /// What.
+    pub what: Counted,
+    /// How many it has.
+    pub got: usize,
+    /// How many it may have.
+    pub max: usize,
+}
+
+/// What is counted in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Counted {
+    Inputs,
+    Outputs,
+    RawContents,
+    Parameters,
+    TensorParameters,
+    Dims,
+    Members,
+    LoadParameters,
+}
+
+impl Counted {
+    fn cure(self) -> &'static str {
+        match self {
+            Counted::Inputs | Counted::RawContents => "send each input that the model's configuration names once",
+            Counted::Outputs => "ask for each output that the model's configuration names once",
+            Counted::Parameters | Counted::TensorParameters => "send large data as an input",
+            Counted::Dims => "send the shape that the model's configuration describes",
+            Counted::Members => "send many values as one array",
+            Counted::LoadParameters => "put the model into the repository",
+        }
+    }
+}
+
+impl std::fmt::Display for Counted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Counted::Inputs => "inputs",
+            Counted::Outputs => "outputs",
+            Counted::RawContents => "raw input contents",
+            Counted::Parameters => "parameters",
+            Counted::TensorParameters => "parameters of one tensor",
+            Counted::Dims => "dimensions in one shape",
+            Counted::Members => "members",
+            Counted::LoadParameters => "load parameters",
+        })
+    }
+}
+
+/// Refuses more than `max`.
+pub fn check_count(what: Counted, got: usize, max: usize) -> Result<(), TooMany> {
+    if got <= max { Ok(()) } else { Err(TooMany { what, got, max }) }
+}
+
+impl From<TooMany> for Status {
+    fn from(refused: TooMany) -> Status {
+        Status::invalid(refused.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(what: Counted, got: usize, max: usize, refusal: Option<&str>) {
+        let found = check_count(what, got, max).map_err(|refused| Status::from(refused).message);
+        assert_eq!(found.err().as_deref(), refusal);
+    }
+
+    #[test]
+    fn a_refusal_names_both_numbers_and_the_cure() {
+        check(Counted::Inputs, 4096, 4096, None);
+        let text =
+            "a request has at most 4096 inputs, got 60000; send each input that the model's configuration names once";
+        check(Counted::Inputs, 60_000, 4096, Some(text));
+        let text = "a request has at most 256 parameters of one tensor, got 257; send large data as an input";
+        check(Counted::TensorParameters, 257, 256, Some(text));
+    }
+
+    #[test]
+    fn a_model_with_more_tensors_raises_its_limit() {
+        assert_eq!(TensorsMax::of_model(2, 1), TensorsMax::default());
+        assert_eq!(TensorsMax::of_model(5000, 9), TensorsMax { inputs: 5000, outputs: TENSORS_MAX });
+    }
+}

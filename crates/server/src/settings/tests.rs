@@ -1,0 +1,40 @@
+//! Are flags that contradict each other refused, and the others understood?
+
+use super::*;
+
+#[track_caller]
+fn check(flag: &str, notes: &[&str]) {
+    let words = ["--model-repository=m", flag].map(str::to_owned);
+    let given = crate::flags::parse(&words).expect("the flag is known");
+    assert_eq!(Settings::read(&given).expect("its value is one").notes, notes);
+}
+
+#[track_caller]
+fn check_upload(flags: &[&str], expect: Result<bool, &str>) {
+    let words: Vec<_> = flags.iter().chain(&["--model-repository=m"]).map(|flag| (*flag).to_owned()).collect();
+    let given = crate::flags::parse(&words).expect("the flags are known");
+    let found = Settings::read(&given).map(|settings| settings.models.allow_upload);
+    assert_eq!(found.map_err(|error| error.to_string()), expect.map_err(str::to_owned), "{flags:?}");
+}
+
+#[test]
+fn clients_may_send_models_only_where_they_may_load_them() {
+    let explicit = "--model-control-mode=explicit";
+    check_upload(&[], Ok(false));
+    check_upload(&[explicit], Ok(true));
+    check_upload(&[explicit, "--allow-model-upload=false"], Ok(false));
+    check_upload(&["--allow-model-upload=false"], Ok(false));
+    let text = "Error: Use of '--allow-model-upload=true' requires setting '--model-control-mode=explicit' as well.";
+    check_upload(&["--allow-model-upload=true"], Err(text));
+}
+
+#[test]
+fn what_a_flag_does_not_do_is_said() {
+    check("--model-control-mode=poll", &[POLL_LOADS_ONCE]);
+    check("--model-control-mode=explicit", &[]);
+    check(
+        "--repository-poll-secs=3",
+        &["--repository-poll-secs is accepted but has no effect in this version of nerite"],
+    );
+    check("--http-socket-mode=0660", &["--http-socket-mode has no effect without --http-socket"]);
+}
