@@ -50,7 +50,7 @@ pub(crate) struct Budget {
 
 impl Default for Budget {
     fn default() -> Budget {
-        Budget { locked: AtomicU64::new(0), max: nerite_memory::host_bytes() / LOCKED_SHARE }
+        Budget { locked: AtomicU64::new(0), max: nerite_memory::allowed_bytes() / LOCKED_SHARE }
     }
 }
 

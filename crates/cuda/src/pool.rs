@@ -53,7 +53,7 @@ struct Held {
 impl PinnedPool {
     /// A pool of at most `bytes_max` bytes, of which none is locked yet.
     pub fn new(driver: &Arc<Driver>, bytes_max: u64) -> PinnedPool {
-        let heap_max = nerite_memory::host_bytes() / HEAP_SHARE;
+        let heap_max = nerite_memory::allowed_bytes() / HEAP_SHARE;
         let shared = Shared { bytes_max, heap_max, heap_used: AtomicU64::new(0), state: Mutex::default() };
         PinnedPool { driver: Arc::clone(driver), shared: Arc::new(shared) }
     }

@@ -13,6 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::time::Duration;
 
+#[cfg(all(target_env = "gnu", not(miri)))]
+use crate::allowed::address_space_limit;
 use crate::block::empty_pool;
 use crate::room::wait_for_probes;
 
@@ -68,26 +70,6 @@ pub fn expendable<R>(bytes_max: usize, lost: &dyn Fn(Shortage), work: impl FnOnc
     work()
 }
 
-/// Bytes of memory that the host has.
-pub fn host_bytes() -> u64 {
-    // SAFETY: asks for a number; no pointers are involved.
-    let ask = |what| u64::try_from(unsafe { libc::sysconf(what) }).unwrap_or_default();
-    ask(libc::_SC_PHYS_PAGES).saturating_mul(ask(libc::_SC_PAGESIZE))
-}
-
-/// Where a control group says how much memory it may have: the second version of them, and the first.
-const GROUP_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-
-/// Bytes of memory that this process may have: those of the host, or of its control group. Reads files.
-pub fn allowed_bytes() -> u64 {
-    least(host_bytes(), GROUP_LIMITS.into_iter().filter_map(|path| std::fs::read_to_string(path).ok()))
-}
-
-/// The least of the host's bytes and what its groups say, where that is a number.
-fn least(host: u64, groups: impl Iterator<Item = String>) -> u64 {
-    groups.filter_map(|text| text.trim().parse().ok()).fold(host, u64::min)
-}
-
 /// To be called when the process begins. Where memory counts that nobody touches, because the address space has a limit or the system
 /// never promises more than it has, the system's allocator must not keep what was freed: it gives back a heap only from its end,
 /// and one small piece there keeps all of it. So there what is large has a mapping of its own, which goes when it is freed, and
@@ -109,11 +91,8 @@ const ARENAS_MAX: libc::c_int = 2;
 
 #[cfg(all(target_env = "gnu", not(miri)))]
 fn counts_untouched() -> bool {
-    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: writes to the place for one limit that it is given.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } == 0;
     let never_more = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|text| text.trim() == "2");
-    never_more || known && limit.rlim_cur != libc::RLIM_INFINITY
+    never_more || address_space_limit().is_some()
 }
 
 // SAFETY: every call goes to the system's allocator as it came; beside that only counting, and not returning, happens here.
@@ -297,16 +276,5 @@ mod tests {
         let panics = || expendable(MIB, &|_| {}, || panic!("as planned"));
         assert!(catch_unwind(panics).is_err());
         assert_eq!(block(20).capacity(), 20 * MIB);
-    }
-
-    #[test]
-    fn the_host_has_memory() {
-        assert!(host_bytes() > 1 << 20);
-        assert!((1 << 20..=host_bytes()).contains(&allowed_bytes()));
-        let said = |texts: &[&str]| least(100, texts.iter().map(|text| (*text).to_owned()));
-        assert_eq!(
-            [said(&[]), said(&["max\n"]), said(&["9223372036854771712\n"]), said(&["max", "70\n"])],
-            [100, 100, 100, 70]
-        );
     }
 }

@@ -23,6 +23,7 @@
 //! assert_eq!(copied_bytes(Reason::Model) - before, 2);
 //! ```
 
+mod allowed;
 mod block;
 mod buffer;
 mod carrier;
@@ -38,13 +39,14 @@ mod share;
 mod slot;
 mod spool;
 
+pub use allowed::{Group, allocatable_bytes, allowed_bytes, group, host_bytes};
 pub use block::{Block, POOLED_BYTES_MIN, pooled_bytes, trim_heap, trim_pool};
 pub use buffer::Buffer;
 pub use carrier::{Carrier, HeapStaging, PinnedBytes, Staging, StagingFull};
 pub use cells::{Cells, CellsMut};
 pub use copy::{Reason, copied_bytes, count_copied};
 pub use extent::{Extent, ExtentError};
-pub use heap::{COUNTED_BYTES_MIN, Heap, Shortage, allowed_bytes, expendable, fit_heap, host_bytes};
+pub use heap::{COUNTED_BYTES_MIN, Heap, Shortage, expendable, fit_heap};
 pub use keep::{Access, IpcSource, IpcWindow, Keep};
 pub use number::Number;
 pub use place::Place;

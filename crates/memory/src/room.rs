@@ -11,8 +11,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::allowed::allowed_bytes;
 use crate::block::{PAGE, empty_pool};
-use crate::heap::allowed_bytes;
 
 /// What anything whose size a client chose leaves to everybody else, of a process whose memory has a limit.
 pub const SPARE_BYTES: usize = 64 << 20;

@@ -36,7 +36,9 @@ impl Blocks {
         let (_, used) = self.0.used();
         let why = match refused {
             LeaseError::System { cause, .. } => cause.clone(),
-            _ => format!("{used} are in use of {}, half of the host's memory", self.0.bytes_max()),
+            _ => {
+                format!("{used} are in use of {}, half of the host's or the control group's memory", self.0.bytes_max())
+            }
         };
         Status::unavailable(format!(
             "no memory to share {bytes} bytes with the model's process: {why}; send less at once, or place tensors in shared memory"

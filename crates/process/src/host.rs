@@ -23,7 +23,7 @@ impl ProcessHost {
 
     /// Memory for tensors that lie neither in a client's memory nor in a process's own.
     pub fn pools(&self) -> &Arc<Pools> {
-        let bytes_max = nerite_memory::host_bytes() / 2;
+        let bytes_max = nerite_memory::allowed_bytes() / 2;
         self.pools.get_or_init(|| Pools::new(LeaseLimits { bytes_max, session_bytes_max: bytes_max }))
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use nerite_api::{Api, HostMetrics};
+use nerite_memory::Group;
 use tokio::time::{MissedTickBehavior, interval};
 
 /// Looks at the machine every `every` and tells the metrics, until the task is dropped.
@@ -15,7 +16,7 @@ pub async fn watch(api: Api, every: Duration) {
         // Files of /proc are made in memory: reading them does not block in any way that matters.
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let now = ticks_of(&read("/proc/stat"));
-        let (memory_total_bytes, memory_used_bytes) = memory_of(&read("/proc/meminfo"));
+        let (memory_total_bytes, memory_used_bytes) = memory_of(&read("/proc/meminfo"), nerite_memory::group());
         api.note_host(HostMetrics { cpu_utilization: utilization(before, now), memory_total_bytes, memory_used_bytes });
         before = now;
     }
@@ -48,14 +49,18 @@ fn utilization(before: Ticks, now: Ticks) -> f64 {
     if all == 0 { 0.0 } else { all.saturating_sub(idle) as f64 / all as f64 }
 }
 
-/// Total and used bytes.
-fn memory_of(meminfo: &str) -> (u64, u64) {
+/// Total and used bytes: the host's, or those of the control group whose limit is tighter.
+fn memory_of(meminfo: &str, group: Option<Group>) -> (u64, u64) {
     let kib = |key: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
         line.and_then(|rest| rest.split_ascii_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
     };
     let (total, available) = (kib("MemTotal"), kib("MemAvailable"));
-    (total * 1024, total.saturating_sub(available) * 1024)
+    let host = (total * 1024, total.saturating_sub(available) * 1024);
+    match group {
+        Some(Group { limit_bytes: Some(limit), used_bytes }) if limit < host.0 => (limit, used_bytes),
+        _ => host,
+    }
 }
 
 #[cfg(test)]
@@ -73,6 +78,10 @@ mod tests {
 
     #[test]
     fn memory_is_in_bytes() {
-        assert_eq!(memory_of("MemTotal:  100 kB\nMemFree: 1 kB\nMemAvailable:  40 kB\n"), (102_400, 61_440));
+        let meminfo = "MemTotal:  100 kB\nMemFree: 1 kB\nMemAvailable:  40 kB\n";
+        let of_group = |limit_bytes| memory_of(meminfo, Some(Group { limit_bytes, used_bytes: 7 }));
+        assert_eq!(memory_of(meminfo, None), (102_400, 61_440));
+        assert_eq!(of_group(Some(5000)), (5000, 7));
+        assert_eq!(of_group(Some(200_000)), (102_400, 61_440));
     }
 }

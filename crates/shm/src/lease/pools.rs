@@ -21,9 +21,9 @@ pub struct LeaseLimits {
 }
 
 impl Default for LeaseLimits {
-    /// Half of the host's memory, and half of that for one session.
+    /// Half of the memory of the host or of the control group, and half of that for one session.
     fn default() -> LeaseLimits {
-        let bytes_max = nerite_memory::host_bytes() / 2;
+        let bytes_max = nerite_memory::allowed_bytes() / 2;
         LeaseLimits { bytes_max, session_bytes_max: bytes_max / 2 }
     }
 }
