@@ -1,0 +1,27 @@
+//! How much may each client make the server hold?
+//!
+//! ```text
+//!   Charge ─► Account ─► peer ─► all        each with a low and a high mark
+//!   a body    a connection   a user     the server
+//! ```
+//!
+//! Everything that a connection makes the server hold is charged to its [`Account`] and released when the [`Charge`] is dropped.
+//! Past the low mark of a connection, of its peer or of the server, those who hold more than their share are not read on.
+//! What they hold stays; one of them at a time may go on, so that what is half there can be completed. Past the high mark, or
+//! when nothing moved for a while, the costliest connection of the costliest peer is ended ([`Shed`]).
+//!
+//! The decisions are pure functions in [`marks`]; accounts and budgets carry them out.
+#![forbid(unsafe_code)]
+
+mod account;
+mod budgets;
+pub mod limits;
+pub mod marks;
+mod waiters;
+
+pub use account::{Account, Charge, Ticket, Turn, paid};
+pub use budgets::{Budgets, Counts};
+pub use marks::{Limits, Marks, Shed, ShedReason};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! Who is read on, and who has to go?
+//!
+//! Pure functions over the numbers of one moment.
+
+use std::fmt;
+
+use crate::limits::{ALL_SHARE, LIGHT_BYTES_MAX, LOW_SHARE, OTHERS_PART};
+
+/// The two marks of a budget, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// Past it, those who hold more than their share are not read on.
+    pub low: u64,
+    /// Past it, the costliest is ended.
+    pub high: u64,
+}
+
+impl Marks {
+    /// A budget of so many bytes.
+    pub fn of(bytes: u64) -> Marks {
+        Marks { low: part(bytes, LOW_SHARE), high: bytes }
+    }
+
+    /// A budget that is never exceeded.
+    pub const NONE: Marks = Marks { low: u64::MAX, high: u64::MAX };
+}
+
+/// The budgets of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Of all clients together: `--memory-budget`.
+    pub all: Marks,
+    /// Of one peer: `--memory-budget-per-peer`.
+    pub peer: Marks,
+    /// Of one connection: `--memory-budget-per-connection`.
+    pub connection: Marks,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits::NONE
+    }
+}
+
+impl Limits {
+    /// No budgets.
+    pub const NONE: Limits = Limits { all: Marks::NONE, peer: Marks::NONE, connection: Marks::NONE };
+
+    /// The budgets of a server that may have `memory` bytes, where the operator did not choose others. A peer that is alone
+    /// may use all that is not kept for others, over one connection if it likes. No budget is larger than the one around it.
+    pub fn new(memory: u64, all: Option<u64>, peer: Option<u64>, connection: Option<u64>) -> Limits {
+        let all = all.unwrap_or(part(memory, ALL_SHARE)).max(1);
+        let peer = peer.unwrap_or(all - all / OTHERS_PART).clamp(1, all);
+        let connection = connection.unwrap_or(peer).clamp(1, peer);
+        Limits { all: Marks::of(all), peer: Marks::of(peer), connection: Marks::of(connection) }
+    }
+}
+
+fn part(bytes: u64, (of, whole): (u64, u64)) -> u64 {
+    bytes / whole * of + bytes % whole * of / whole
+}
+
+/// Whether somebody who holds `held` bytes of a budget is not read on: the budget is past its low mark, and they hold more
+/// than an equal share among the `heavy` who hold much. Whoever holds little is always read on.
+pub fn is_stopped(marks: Marks, used: u64, held: u64, heavy: u64) -> bool {
+    used > marks.low && held > LIGHT_BYTES_MAX.min(marks.low) && held > marks.low / heavy.max(1)
+}
+
+/// Why a connection was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShedReason {
+    /// It held more than one connection may.
+    Connection,
+    /// Its peer held more than one peer may.
+    Peer,
+    /// All clients held more than they may.
+    All,
+    /// Nothing moved: those who were not read on waited for each other.
+    Stalled,
+}
+
+impl ShedReason {
+    /// All of them, in the order of metrics.
+    pub const ALL: [ShedReason; 4] = [ShedReason::Connection, ShedReason::Peer, ShedReason::All, ShedReason::Stalled];
+
+    /// The word for it in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            ShedReason::Connection => "connection",
+            ShedReason::Peer => "peer",
+            ShedReason::All => "all",
+            ShedReason::Stalled => "stalled",
+        }
+    }
+}
+
+/// What a client is told whose connection is ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shed {
+    /// Which budget.
+    pub reason: ShedReason,
+    /// The client.
+    pub peer: String,
+    /// Bytes that count against the budget.
+    pub used: u64,
+    /// Bytes of the budget.
+    pub max: u64,
+    /// Bytes of the connection that is ended.
+    pub held: u64,
+}
+
+impl fmt::Display for Shed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shed { peer, used, max, held, .. } = self;
+        match self.reason {
+            ShedReason::Connection => write!(
+                f,
+                "memory budget of a connection: this one of {peer} holds {held} of {max} bytes (--memory-budget-per-connection)"
+            )?,
+            ShedReason::Peer => write!(
+                f,
+                "memory budget of a client: {peer} holds {used} of {max} bytes (--memory-budget-per-peer), {held} of them over this connection"
+            )?,
+            ShedReason::All => write!(
+                f,
+                "memory budget of all clients: they hold {used} of {max} bytes (--memory-budget), {held} of them {peer} over this connection"
+            )?,
+            ShedReason::Stalled => write!(
+                f,
+                "memory budget: {used} of {max} bytes are held and nothing was completed for a while, {held} of them {peer} holds over this connection"
+            )?,
+        }
+        f.write_str("; read answers as they come, send less at once, or send tensors through shared memory")
+    }
+}
+
+/// A connection as the one who chooses sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number.
+    pub id: u64,
+    /// Its peer's number.
+    pub peer: u64,
+    /// Bytes it holds.
+    pub held: u64,
+    /// Whether it was ended already, so that what it holds will go.
+    pub is_leaving: bool,
+}
+
+/// The connection that has to go so that `holders` fall to `max` bytes: the costliest of the costliest peer. `None` if what
+/// is leaving is enough, or nobody is left to end.
+pub fn costliest(holders: &[Holder], max: u64) -> Option<u64> {
+    let staying: u64 = holders.iter().filter(|holder| !holder.is_leaving).map(|holder| holder.held).sum();
+    if staying <= max {
+        return None;
+    }
+    let mut peers = std::collections::BTreeMap::<u64, u64>::new();
+    for holder in holders.iter().filter(|holder| !holder.is_leaving) {
+        *peers.entry(holder.peer).or_default() += holder.held;
+    }
+    let (peer, _) = peers.into_iter().max_by_key(|(_, held)| *held)?;
+    let of_peer = holders.iter().filter(|holder| holder.peer == peer && !holder.is_leaving);
+    of_peer.max_by_key(|holder| holder.held).map(|holder| holder.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[track_caller]
+    fn check_limits(memory: u64, asked: [Option<u64>; 3], high: [u64; 3]) {
+        let limits = Limits::new(memory, asked[0], asked[1], asked[2]);
+        assert_eq!([limits.all.high, limits.peer.high, limits.connection.high], high);
+    }
+
+    #[test]
+    fn no_budget_is_larger_than_the_one_around_it() {
+        check_limits(3200, [None; 3], [1600, 1400, 1400]);
+        check_limits(3200, [Some(800), None, None], [800, 700, 700]);
+        check_limits(3200, [Some(800), Some(900), Some(50)], [800, 800, 50]);
+        check_limits(3200, [None, Some(100), Some(500)], [1600, 100, 100]);
+        check_limits(0, [None; 3], [1, 1, 1]);
+        assert_eq!(Marks::of(u64::MAX - 3).low, u64::MAX / 4 * 3);
+        assert_eq!(Marks::of(100), Marks { low: 75, high: 100 });
+    }
+
+    #[track_caller]
+    fn check_stop(used_mib: u64, held_mib: u64, heavy: u64, stopped: bool) {
+        assert_eq!(is_stopped(Marks::of(100 * MIB), used_mib * MIB, held_mib * MIB, heavy), stopped);
+    }
+
+    #[test]
+    fn past_the_low_mark_those_with_more_than_their_share_stop() {
+        check_stop(75, 75, 1, false);
+        check_stop(76, 76, 1, true);
+        // Between 75 and 100 the others are read on.
+        check_stop(90, 70, 1, false);
+        check_stop(90, 30, 3, true);
+        check_stop(90, 25, 3, false);
+        check_stop(90, 0, 1000, false);
+        check_stop(90, 1, 1000, true);
+        assert!(is_stopped(Marks::of(1000), 900, 800, 1));
+        assert!(!is_stopped(Marks::of(1000), 900, 700, 1));
+        assert!(!is_stopped(Marks::NONE, u64::MAX, u64::MAX, 1));
+    }
+
+    #[track_caller]
+    fn check_costliest(holders: &[(u64, u64, u64, bool)], max: u64, expect: Option<u64>) {
+        let holders: Vec<_> =
+            holders.iter().map(|&(id, peer, held, is_leaving)| Holder { id, peer, held, is_leaving }).collect();
+        assert_eq!(costliest(&holders, max), expect, "{holders:?}");
+    }
+
+    #[test]
+    fn the_costliest_connection_of_the_costliest_peer_goes() {
+        check_costliest(&[(1, 1, 50, false)], 50, None);
+        check_costliest(&[(1, 1, 51, false)], 50, Some(1));
+        // One peer's many connections cost more than the other's largest one.
+        check_costliest(&[(1, 1, 30, false), (2, 2, 20, false), (3, 2, 25, false)], 50, Some(3));
+        // What is leaving counts for nobody.
+        check_costliest(&[(1, 1, 60, true), (2, 2, 20, false)], 50, None);
+        check_costliest(&[(1, 1, 60, true), (2, 1, 31, false), (3, 2, 20, false)], 50, Some(2));
+        check_costliest(&[(1, 1, 60, true)], 0, None);
+        check_costliest(&[], 0, None);
+    }
+
+    #[test]
+    fn a_client_is_told_the_numbers_and_the_cure() {
+        let shed = |reason| Shed { reason, peer: "user 7".into(), used: 90, max: 80, held: 50 }.to_string();
+        let cure = "; read answers as they come, send less at once, or send tensors through shared memory";
+        assert_eq!(
+            shed(ShedReason::Peer),
+            format!(
+                "memory budget of a client: user 7 holds 90 of 80 bytes (--memory-budget-per-peer), 50 of them over this connection{cure}"
+            )
+        );
+        assert!(ShedReason::ALL.iter().all(|reason| shed(*reason).ends_with(cure)));
+    }
+}
