@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use nerite_budget::{Account, Budgets, Limits};
 use nerite_engine::Engine;
 use nerite_request::{Peer, Status};
 use nerite_shm::{LeaseLimits, Pools, Registries, random_bits};
@@ -16,7 +17,7 @@ use crate::trace::Trace;
 
 /// The server as one of its clients sees it. Cheap to clone.
 #[derive(Clone)]
-pub struct Api(pub(crate) Arc<Inner>, Peer);
+pub struct Api(pub(crate) Arc<Inner>, Peer, Account);
 
 pub(crate) struct Inner {
     /// 32 hexadecimal digits that no other server process has.
@@ -31,6 +32,7 @@ pub(crate) struct Inner {
     pub under_way: Arc<AtomicUsize>,
     pub host: Mutex<Option<HostMetrics>>,
     pub session_socket: Mutex<Option<SessionSocketMetrics>>,
+    pub budgets: Budgets,
 }
 
 /// What the operator decided about calls.
@@ -56,6 +58,8 @@ pub struct Options {
     pub strict_readiness: bool,
     /// Whether metrics show the sums of durations.
     pub counter_latencies: bool,
+    /// How much clients may make the server hold.
+    pub budgets: Limits,
 }
 
 /// A header of one of these names would shadow a parameter that has a meaning.
@@ -80,15 +84,35 @@ impl Api {
         // Without randomness the server has no identity, and says so by naming none.
         let server_id = random_bits().map(|bits| format!("{bits:032x}")).unwrap_or_default();
         let (under_way, session_socket) = (Arc::default(), Mutex::default());
-        let inner =
-            Inner { server_id, engine, regions, pools, log, trace, options, stopping, under_way, host, session_socket };
-        Api(Arc::new(inner), Peer::own())
+        let budgets = Budgets::new(options.budgets);
+        let account = budgets.open(&Peer::own().to_string());
+        let inner = Inner {
+            server_id,
+            engine,
+            regions,
+            pools,
+            log,
+            trace,
+            options,
+            stopping,
+            under_way,
+            host,
+            session_socket,
+            budgets,
+        };
+        Api(Arc::new(inner), Peer::own(), account)
     }
 
     /// The same server as `peer` sees it. A front end makes one for each connection; until then the peer is the user who runs
     /// the server.
     pub fn for_peer(&self, peer: Peer) -> Api {
-        Api(Arc::clone(&self.0), peer)
+        let account = self.0.budgets.open(&peer.to_string());
+        Api(Arc::clone(&self.0), peer, account)
+    }
+
+    /// What the connection makes the server hold is charged here.
+    pub fn account(&self) -> &Account {
+        &self.2
     }
 
     /// The client who makes the calls.

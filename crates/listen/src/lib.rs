@@ -3,6 +3,7 @@
 //! TCP ports and Unix sockets, bound alike for every front end. What is spoken over them is the front end's affair.
 #![forbid(unsafe_code)]
 
+mod gate;
 pub mod limits;
 mod overseer;
 mod peer;
@@ -23,6 +24,7 @@ use nerite_request::Peer;
 use rustix::net::{SocketType, sockopt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
+pub use gate::{Gate, until_shed};
 pub use limits::{ACCEPT_PAUSE, BACKLOG};
 pub use overseer::{Conversation, Overseer, Rules, Served, Why, oversee};
 pub use peers::{ConnectionCounts, ConnectionLimits, Full, Peers, Place};

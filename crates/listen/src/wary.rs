@@ -8,6 +8,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use nerite_budget::{Account, Charge};
 use nerite_memory::is_short;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -16,10 +17,14 @@ const BUFFER_BYTES_MIN: usize = 64 << 10;
 /// So many bytes may come between two looks, in buffers no larger than before.
 const BYTES_BETWEEN_LOOKS: usize = 4 << 20;
 
-/// A connection that ends when it wants a buffer and memory is short.
+/// A buffer up to this size stays a connection's own; a larger one is a single frame's, and goes with it.
+const KEPT_BUFFER_BYTES_MAX: usize = 512 << 10;
+
+/// A connection that ends when it wants a buffer and memory is short, and pays for its buffer.
 #[derive(Debug)]
 pub struct Wary<S> {
     stream: S,
+    charge: Charge,
     /// The largest buffer so far; 0 before the first.
     largest: usize,
     /// Bytes read since the last look.
@@ -28,8 +33,17 @@ pub struct Wary<S> {
 
 impl<S> Wary<S> {
     /// The same connection, watched.
-    pub fn new(stream: S) -> Wary<S> {
-        Wary { stream, largest: 0, unseen: 0 }
+    pub fn new(stream: S, account: &Account) -> Wary<S> {
+        Wary { stream, charge: account.charge(0), largest: 0, unseen: 0 }
+    }
+
+    /// Charges the buffer that has room for so many bytes.
+    fn pay(&mut self, room: usize) {
+        let kept = self.charge.bytes();
+        let is_a_frames_own = room.max(kept) > KEPT_BUFFER_BYTES_MAX;
+        if is_a_frames_own || (room >= BUFFER_BYTES_MIN && room > kept) {
+            self.charge.resize(room);
+        }
     }
 
     /// Whether to look, for a buffer with room for so many bytes.
@@ -49,6 +63,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wary<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let room = buf.remaining();
+        this.pay(room);
         if this.is_due(room) && is_short() {
             let text = format!("no memory is left for a client that wants a buffer of {room} bytes");
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, text)));
@@ -92,7 +107,7 @@ mod tests {
 
     #[track_caller]
     fn check(reads: &[(usize, usize)], looks: &[usize]) {
-        let (mut wary, mut found) = (Wary::new(()), Vec::new());
+        let (mut wary, mut found) = (Wary::new((), &Account::unlimited()), Vec::new());
         for (at, (room, read)) in reads.iter().enumerate() {
             if wary.is_due(*room) {
                 found.push(at);
@@ -100,6 +115,16 @@ mod tests {
             wary.unseen += read;
         }
         assert_eq!(found, looks, "{reads:?}");
+    }
+
+    #[test]
+    fn a_buffer_is_paid_for_and_a_frames_own_goes_with_the_frame() {
+        const KIB: usize = 1 << 10;
+        let mut wary = Wary::new((), &Account::unlimited());
+        for (room, paid) in [(8, 0), (100, 100), (20, 100), (400, 400), (4096, 4096), (3000, 3000), (8, 8), (70, 70)] {
+            wary.pay(room * KIB);
+            assert_eq!(wary.charge.bytes(), paid * KIB, "room for {room} KiB");
+        }
     }
 
     #[test]

@@ -34,6 +34,15 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// Bytes of tensors that came with the request.
+    pub fn inline_bytes(&self) -> usize {
+        let inputs = self.inputs.iter().map(|input| match &input.source {
+            Source::Inline(buffer) => buffer.len(),
+            Source::Region(_) => 0,
+        });
+        inputs.sum::<usize>() + self.raw_input.as_ref().map_or(0, Buffer::len)
+    }
+
     /// Whether the thread that serves the connection may check this request against its model: what is read for that, the lengths of
     /// BYTES elements, is little.
     pub fn is_light(&self) -> bool {

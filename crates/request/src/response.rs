@@ -44,6 +44,11 @@ pub struct Output {
 }
 
 impl Response {
+    /// Bytes of tensors that are to be sent with it.
+    pub fn inline_bytes(&self) -> usize {
+        self.outputs.iter().filter(|output| !output.placed).map(|output| output.data.len()).sum()
+    }
+
     /// A last response that says why there is no result.
     pub fn failed(id: impl Into<String>, error: Status) -> Response {
         Response { id: id.into(), error: Some(error), last: true, ..Response::default() }

@@ -32,6 +32,8 @@ pub struct MetricsReport {
     pub sessions: u64,
     /// The session socket; `None` where the server has none (`--session-socket=off`).
     pub session_socket: Option<SessionSocketMetrics>,
+    /// What clients make the server hold, of how much, and connections ended for it.
+    pub budget: nerite_budget::Counts,
     /// Bytes of leases, by state.
     pub lease_bytes: Vec<(&'static str, u64)>,
     /// How long threads that serve connections did not come back; `None` to leave it out.
@@ -262,6 +264,23 @@ fn write_own(page: &mut Page, report: &MetricsReport) {
         page.histogram("nerite_front_thread_busy_cpu_seconds", help, cpu);
     }
     write_connections(page, &report.connections);
+    write_budget(page, &report.budget);
+}
+
+fn write_budget(page: &mut Page, budget: &nerite_budget::Counts) {
+    page.family(
+        "nerite_memory_budget_bytes",
+        "gauge",
+        "Bytes that clients make the server hold, and that they may, by state",
+        [("used", budget.used), ("max", budget.max)]
+            .map(|(state, bytes)| (format!("{{state=\"{state}\"}}"), Value::Whole(bytes))),
+    );
+    page.family(
+        "nerite_shed_connections_total",
+        "counter",
+        "Connections ended because of what they held, by the budget that was exceeded",
+        budget.shed.iter().map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), Value::Whole(*count))),
+    );
 }
 
 fn write_connections(page: &mut Page, connections: &ConnectionMetrics) {
@@ -383,6 +402,7 @@ mod tests {
             shm_regions: vec![("system", 2)],
             sessions: 3,
             session_socket: Some(SessionSocketMetrics { is_up: true, reopened: 2 }),
+            budget: nerite_budget::Counts { used: 7, max: 9, shed: vec![("peer", 2)] },
             lease_bytes: vec![("lent", 4096), ("idle", 0)],
             connections: ConnectionMetrics { open: 7, refused: vec![("peer", 5)], ..ConnectionMetrics::default() },
             ..MetricsReport::default()
@@ -412,6 +432,8 @@ mod tests {
         check(&report(), "nerite_session_socket_up 1", true);
         check(&report(), "nerite_session_socket_reopened_total 2", true);
         check(&report(), "nerite_lease_bytes{state=\"lent\"} 4096", true);
+        check(&report(), "nerite_memory_budget_bytes{state=\"used\"} 7", true);
+        check(&report(), "nerite_shed_connections_total{reason=\"peer\"} 2", true);
         check(&report(), "nerite_connections 7", true);
         check(&report(), "nerite_connections_refused_total{reason=\"peer\"} 5", true);
     }

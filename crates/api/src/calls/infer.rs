@@ -47,11 +47,23 @@ impl Api {
 
     /// One request, one response (its `error` set when it failed). Dropping the future before it is done cancels the request.
     pub async fn infer(&self, ask: Ask) -> Response {
+        self.infer_holding(ask, ()).await
+    }
+
+    /// As [`Api::infer`]. What is `held` for the request, such as the charge for its body, is dropped when the model is done with it,
+    /// before the answer is handed on, and not when the future is dropped before.
+    pub async fn infer_holding(&self, ask: Ask, held: impl Send + 'static) -> Response {
+        let mut held = Some(held);
         let cancel = CancelOnDrop(Cancel::new());
         let id = ask.id.clone();
         let (to, from) = oneshot::channel();
         let mut single = Single { to: Some(to), held: None, count: 0 };
-        let sink = move |response| single.take(response);
+        let sink = move |response: Response| {
+            if response.last {
+                drop(held.take());
+            }
+            single.take(response);
+        };
         if let Err(status) = self.begin(ask, cancel.0.clone(), sink).await {
             return Response::failed(id, status);
         }

@@ -32,6 +32,7 @@ impl Api {
             shm_mapped_bytes: regions.mapped_bytes + regions.cuda_mapped_bytes,
             sessions: leases.sessions,
             session_socket: *self.0.session_socket.lock().unwrap_or_else(PoisonError::into_inner),
+            budget: self.0.budgets.counts(),
             lease_bytes: vec![("lent", leases.bytes.saturating_sub(leases.idle_bytes)), ("idle", leases.idle_bytes)],
             front_busy: Some(front_busy()),
             // Connections are known to the front ends only.
