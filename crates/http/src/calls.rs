@@ -39,13 +39,13 @@ async fn read_control_body(api: &Api, body: Incoming) -> Result<Received, Failur
         )),
         _ => json_too_large(size, max),
     };
-    receive(body, Expected { declared, tail_at: None, bytes_max, too_large }).await
+    receive(body, Expected { declared, tail_at: None, bytes_max, too_large }, api.account()).await
 }
 
 /// Reads a body that is JSON from end to end.
-async fn read_body(body: Incoming, bytes_max: u64) -> Result<Received, Failure> {
+async fn read_body(api: &Api, body: Incoming, bytes_max: u64) -> Result<Received, Failure> {
     let declared = body.size_hint().exact();
-    receive(body, Expected { declared, tail_at: None, bytes_max, too_large: json_too_large }).await
+    receive(body, Expected { declared, tail_at: None, bytes_max, too_large: json_too_large }, api.account()).await
 }
 
 fn json_too_large(size: u64, max: u64) -> Status {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
+use nerite_budget::Charge;
 use nerite_compress::{CompressError, InflateError, Lane, Level, Sink};
 use nerite_memory::Spool;
 use nerite_request::Status;
@@ -59,9 +60,9 @@ pub async fn compress(pieces: VecDeque<Bytes>, encoding: Encoding) -> Result<Byt
 pub async fn inflate(
     body: impl Buf + Send + 'static,
     said: Encoding,
-    store: Store,
+    store: Inflated,
     bytes_max: u64,
-) -> Result<Store, Status> {
+) -> Result<Inflated, Status> {
     let encoding = Encoding::of_body(body.chunk());
     let inflated = nerite_compress::inflate(body, encoding, bytes_max, store, &Lane::new()).await;
     inflated.map_err(|fault| match fault {
@@ -73,13 +74,21 @@ pub async fn inflate(
     })
 }
 
-impl Sink for Store {
+/// Where an inflated body is put together, and what its client is charged for it.
+#[derive(Debug)]
+pub struct Inflated {
+    pub store: Store,
+    pub charge: Charge,
+}
+
+impl Sink for Inflated {
     fn room(&mut self) -> Result<&mut [u8], Status> {
-        Store::room(self)
+        self.store.room()
     }
 
     fn advance(&mut self, written: usize) -> Result<(), Status> {
-        Store::advance(self, written);
+        self.store.advance(written);
+        self.charge.grow(written);
         Ok(())
     }
 }
@@ -124,9 +133,9 @@ mod tests {
             (Encoding::Gzip, Encoding::Deflate),
         ] {
             let body = compress(VecDeque::from([text.slice(..7), text.slice(7..)]), made).await.unwrap();
-            let store = Store::new(5, None).unwrap();
-            let store = inflate(body, said, store, text.len() as u64).await.unwrap();
-            assert_eq!(store.finish().private_bytes(), Some(&text[..]));
+            let store = Inflated { store: Store::new(5, None).unwrap(), charge: Charge::default() };
+            let inflated = inflate(body, said, store, text.len() as u64).await.unwrap();
+            assert_eq!(inflated.store.finish().private_bytes(), Some(&text[..]));
         }
     }
 
@@ -134,7 +143,7 @@ mod tests {
     async fn a_corrupt_or_cut_or_too_large_stream_is_refused() {
         let body = compress(VecDeque::from([b"tensor".repeat(100).into()]), Encoding::Gzip).await.unwrap();
         let refused = async |body: &[u8], max| {
-            let store = Store::new(0, None).unwrap();
+            let store = Inflated { store: Store::new(0, None).unwrap(), charge: Charge::default() };
             inflate(Bytes::copy_from_slice(body), Encoding::Gzip, store, max).await.unwrap_err().message
         };
         assert!(refused(b"garbage", 1000).await.starts_with("the request body is no whole gzip stream: "));

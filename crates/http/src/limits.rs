@@ -1,5 +1,7 @@
 //! How much may a connection make us do?
 
+use std::time::Duration;
+
 pub use nerite_request::limits::INLINE_WORK_BYTES_MAX;
 
 /// Non-empty chunks a chunked body may have, as in Triton.
@@ -29,6 +31,13 @@ pub const COPIED_BYTES: usize = 16;
 /// The largest body of a call that is neither an inference nor a load: settings, registrations, the index. It is read on the thread
 /// that serves the connection.
 pub const CONTROL_BODY_BYTES_MAX: u64 = INLINE_WORK_BYTES_MAX as u64;
+
+/// Smaller bodies and answers are part of what a connection is charged for itself: it has one of each at a time.
+pub const CHARGED_BYTES_MIN: usize = 16 << 10;
+/// A connection that is ended, because of what it held and no longer holds, has so long to tell its client why.
+pub const LEAVE_MAX: Duration = Duration::from_secs(5);
+/// So much of that is for reading what the client still sends, so that it gets to read the answer.
+pub const DISCARD_MAX: Duration = Duration::from_secs(1);
 
 const _: () = assert!(FIRST_BLOCK_BYTES_MIN <= FIRST_BLOCK_BYTES_MAX);
 const _: () = assert!(FIRST_BLOCK_BYTES_MAX as u64 <= INFER_BODY_BYTES_MAX);

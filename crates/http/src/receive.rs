@@ -10,13 +10,18 @@ mod store;
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::task::{Poll, ready};
 
 use bytes::Bytes;
 use http_body::Body;
+use nerite_budget::{Account, Charge, Shed};
+use nerite_listen::Gate;
 use nerite_memory::{Buffer, Extent};
 use nerite_request::Status;
 
-use crate::limits::{CHUNK_COUNTED_BYTES_MAX, CHUNKS_MAX, TAIL_ALIGN, TAIL_KEPT_BYTES_MAX};
+use crate::limits::{
+    CHARGED_BYTES_MIN, CHUNK_COUNTED_BYTES_MAX, CHUNKS_MAX, DISCARD_MAX, TAIL_ALIGN, TAIL_KEPT_BYTES_MAX,
+};
 use crate::reply::Failure;
 pub use spool::{Text, spool};
 pub use store::Store;
@@ -36,7 +41,13 @@ pub struct Expected {
 
 /// A whole body in one piece.
 #[derive(Debug)]
-pub enum Received {
+pub struct Received {
+    body: Whole,
+    charge: Charge,
+}
+
+#[derive(Debug)]
+enum Whole {
     /// As the socket delivered it.
     Frame(Bytes),
     /// Put together in a block of our own.
@@ -44,11 +55,21 @@ pub enum Received {
 }
 
 impl Received {
+    /// A body that was put together in `block`.
+    pub fn block(block: Buffer, charge: Charge) -> Received {
+        Received { body: Whole::Block(block), charge }
+    }
+
+    /// What its client is charged for it. From here on the caller keeps it.
+    pub fn take_charge(&mut self) -> Charge {
+        std::mem::take(&mut self.charge)
+    }
+
     /// All bytes.
     pub fn bytes(&self) -> &[u8] {
-        match self {
-            Received::Frame(bytes) => bytes,
-            Received::Block(buffer) => buffer.private_bytes().expect("a block is this process's own"),
+        match &self.body {
+            Whole::Frame(bytes) => bytes,
+            Whole::Block(buffer) => buffer.private_bytes().expect("a block is this process's own"),
         }
     }
 
@@ -56,10 +77,10 @@ impl Received {
     pub fn tail(&self, at: usize) -> Buffer {
         let all = self.bytes().len();
         let Ok(extent) = Extent::new(at, all.saturating_sub(at), all) else { return Buffer::empty() };
-        match self {
+        match &self.body {
             _ if extent.is_empty() => Buffer::empty(),
-            Received::Frame(bytes) => Buffer::from(bytes.slice(at..)),
-            Received::Block(buffer) => buffer.slice(extent),
+            Whole::Frame(bytes) => Buffer::from(bytes.slice(at..)),
+            Whole::Block(buffer) => buffer.slice(extent),
         }
     }
 }
@@ -70,8 +91,8 @@ impl AsRef<[u8]> for Received {
     }
 }
 
-/// Reads `body` to its end.
-pub async fn receive<B>(body: B, expected: Expected) -> Result<Received, Failure>
+/// Reads `body` to its end, at the expense of `account`.
+pub async fn receive<B>(body: B, expected: Expected, account: &Account) -> Result<Received, Failure>
 where
     B: Body<Data = Bytes, Error: std::fmt::Display>,
 {
@@ -79,26 +100,67 @@ where
         return Err((expected.too_large)(expected.declared.unwrap_or_default(), expected.bytes_max).into());
     }
     let mut body = pin!(body);
-    let mut chunks = Chunks { expected, count: 0, bytes: 0 };
-    let Some(first) = chunks.next(body.as_mut()).await? else { return Ok(Received::Frame(Bytes::new())) };
+    let charge = account.charge(0);
+    let mut chunks = Chunks { expected, count: 0, bytes: 0, charge, gate: Gate::new(account) };
+    let first = match chunks.next(body.as_mut()).await {
+        Ok(first) => first.unwrap_or_default(),
+        Err(failure) => return Err(refuse(failure, body).await),
+    };
     let is_whole = expected.declared == Some(first.len() as u64) || body.is_end_stream();
     if is_whole && can_stay(&first, expected.tail_at) {
-        return Ok(Received::Frame(first));
+        return Ok(Received { body: Whole::Frame(first), charge: chunks.charge });
     }
     match collect(body.as_mut(), &mut chunks, first).await {
-        Ok(received) => Ok(received),
+        Ok(block) => Ok(Received::block(block, chunks.charge)),
         Err(failure) => {
-            // What has come so far is gone by now; the rest is read for nothing.
-            if !failure.close {
-                discard(body).await;
-            }
-            Err(failure)
+            drop(chunks);
+            Err(refuse(failure, body).await)
         }
     }
 }
 
+/// Reads the rest of a refused body for nothing, unless nothing more can be read. What has come so far is gone by now.
+async fn refuse<B: Body<Data = Bytes>>(failure: Refusal, body: Pin<&mut B>) -> Failure {
+    match failure {
+        Refusal::Of(failure) => {
+            if !failure.close {
+                discard(body).await;
+            }
+            failure
+        }
+        Refusal::Shed(_) => {
+            // The connection ends soon, whether its client reads or not.
+            let _ = tokio::time::timeout(DISCARD_MAX, discard(body)).await;
+            failure.into_failure()
+        }
+    }
+}
+
+/// Why a body is not read to its end.
+enum Refusal {
+    Of(Failure),
+    /// The memory budgets want the connection to end.
+    Shed(Shed),
+}
+
+impl Refusal {
+    /// What the client is told.
+    fn into_failure(self) -> Failure {
+        match self {
+            Refusal::Of(failure) => failure,
+            Refusal::Shed(shed) => Failure { close: true, ..Status::unavailable(shed.to_string()).into() },
+        }
+    }
+}
+
+impl<F: Into<Failure>> From<F> for Refusal {
+    fn from(failure: F) -> Refusal {
+        Refusal::Of(failure.into())
+    }
+}
+
 /// Puts `first` and the pieces after it into one block.
-async fn collect<B>(mut body: Pin<&mut B>, chunks: &mut Chunks, first: Bytes) -> Result<Received, Failure>
+async fn collect<B>(mut body: Pin<&mut B>, chunks: &mut Chunks, first: Bytes) -> Result<Buffer, Refusal>
 where
     B: Body<Data = Bytes, Error: std::fmt::Display>,
 {
@@ -108,7 +170,7 @@ where
     while let Some(frame) = chunks.next(body.as_mut()).await? {
         store.write(&frame)?;
     }
-    Ok(Received::Block(store.finish()))
+    Ok(store.finish())
 }
 
 /// Reads `body` to its end for nothing, so that the client, still sending, gets to read why it was refused.
@@ -128,25 +190,32 @@ struct Chunks {
     expected: Expected,
     count: usize,
     bytes: u64,
+    charge: Charge,
+    gate: Gate,
 }
 
 impl Chunks {
-    async fn next<B>(&mut self, mut body: Pin<&mut B>) -> Result<Option<Bytes>, Failure>
+    async fn next<B>(&mut self, mut body: Pin<&mut B>) -> Result<Option<Bytes>, Refusal>
     where
         B: Body<Data = Bytes, Error: std::fmt::Display>,
     {
-        while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+        loop {
+            let (gate, held) = (&mut self.gate, self.charge.bytes());
+            let frame = poll_fn(|cx| match ready!(gate.poll_open(cx, held)) {
+                Ok(()) => body.as_mut().poll_frame(cx).map(Ok),
+                Err(shed) => Poll::Ready(Err(Refusal::Shed(shed))),
+            });
+            let Some(frame) = frame.await? else { return Ok(None) };
             let frame = frame.map_err(|error| {
                 let status = Status::invalid(format!("the request body broke off: {error}"));
                 Failure { close: true, ..Failure::plain(status) }
             })?;
             match frame.into_data() {
-                Ok(data) if !data.is_empty() => return self.count(data).map(Some),
+                Ok(data) if !data.is_empty() => return Ok(Some(self.count(data)?)),
                 // Trailers, and nothing.
                 _ => {}
             }
         }
-        Ok(None)
     }
 
     fn count(&mut self, data: Bytes) -> Result<Bytes, Failure> {
@@ -154,6 +223,9 @@ impl Chunks {
         if self.bytes > self.expected.bytes_max {
             let status = (self.expected.too_large)(self.bytes, self.expected.bytes_max);
             return Err(Failure { close: true, ..status.into() });
+        }
+        if self.bytes >= CHARGED_BYTES_MIN as u64 {
+            self.charge.resize(self.bytes as usize);
         }
         self.count += usize::from(data.len() < CHUNK_COUNTED_BYTES_MAX);
         if self.expected.declared.is_none() && self.count > CHUNKS_MAX {

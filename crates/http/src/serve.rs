@@ -11,9 +11,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nerite_api::Api;
+use nerite_budget::Account;
 use nerite_listen::{
     ACCEPT_PAUSE, Connection, ConnectionLimits, Conversation, Full, Listener, Overseer, Peers, Rules, Stream,
-    TimeLimits, Timed, Wary, oversee,
+    TimeLimits, Timed, Wary, oversee, until_shed,
 };
 use nerite_request::Peer;
 use nerite_watchdog::{FrontEnd, watched};
@@ -23,6 +24,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::dispatch::dispatch;
 use crate::incoming::{Answering, Incoming};
+use crate::limits::LEAVE_MAX;
 use crate::reply::Outgoing;
 
 /// The HTTP service while it runs.
@@ -34,6 +36,9 @@ pub(crate) trait Answers: Send + Sync + 'static {
     /// Whoever answers the requests of one connection, whose client is `peer`.
     fn for_peer(self: &Arc<Self>, peer: Peer) -> Arc<Self>;
 
+    /// What the connection holds.
+    fn account(&self) -> &Account;
+
     /// Answers one request. The future is dropped when the client goes away.
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Outgoing>> + Send;
 }
@@ -41,6 +46,10 @@ pub(crate) trait Answers: Send + Sync + 'static {
 impl Answers for Api {
     fn for_peer(self: &Arc<Self>, peer: Peer) -> Arc<Self> {
         Arc::new(Api::for_peer(self, peer))
+    }
+
+    fn account(&self) -> &Account {
+        Api::account(self)
     }
 
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Outgoing>> + Send {
@@ -191,7 +200,7 @@ async fn converse(
 ) {
     let answers = &*answers;
     let progress = Arc::clone(overseer.progress());
-    let stream = TokioIo::new(Wary::new(Timed::new(stream, Arc::clone(&progress))));
+    let stream = TokioIo::new(Wary::new(Timed::new(stream, Arc::clone(&progress)), answers.account()));
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
         progress.begin_request();
         let request = request.map(|body| Incoming::new(body, Arc::clone(&progress)));
@@ -202,7 +211,8 @@ async fn converse(
     let mut conversation =
         Conversation { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
     // Whoever is told to leave has no request under way, and need not be waited for.
-    oversee(&mut conversation, &mut overseer, Duration::ZERO).await;
+    let conversed = oversee(&mut conversation, &mut overseer, Duration::ZERO);
+    until_shed(answers.account(), LEAVE_MAX, conversed).await;
     drop(open);
 }
 

@@ -34,7 +34,7 @@ pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, ver
         return Err(Status::invalid("Unsupported content-encoding, only 'identity' is supported.").into());
     }
     let bytes_max = api.http_input_bytes_max();
-    let body = read_body(body, bytes_max).await?;
+    let body = read_body(api, body, bytes_max).await?;
     let _under_way = api.take_on()?;
     let read = move |body: Received, model: &str, version: &str| {
         read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })

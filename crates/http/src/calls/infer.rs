@@ -11,13 +11,14 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response};
 use hyper::body::Body;
 use nerite_api::{Api, Protocol, UnderWay, aside};
+use nerite_budget::{Account, Charge, paid};
 use nerite_request::{Ask, Parameter, Status};
 use nerite_wire::json::{InferText, Rendering, read_infer, read_raw_infer, write_answer};
 
 use super::Outcome;
-use crate::encoding::{Encoding, compress, inflate, response_encoding};
+use crate::encoding::{Encoding, Inflated, compress, inflate, response_encoding};
 use crate::incoming::Incoming;
-use crate::limits::{COPIED_BYTES, INLINE_WORK_BYTES_MAX};
+use crate::limits::{CHARGED_BYTES_MIN, COPIED_BYTES, INLINE_WORK_BYTES_MAX};
 use crate::receive::{Received, Store, discard, receive};
 use crate::reply::{BINARY, Failure, JSON, Outgoing};
 use framing::Framing;
@@ -27,8 +28,8 @@ pub const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-co
 
 /// Reads, asks, writes.
 pub async fn infer(api: &Api, parts: &Parts, body: Incoming, model: &str, version: &str) -> Outcome {
-    let (_under_way, ask, rendering) = read(api, parts, body, model, version).await?;
-    let mut response = api.infer(ask).await;
+    let (_under_way, ask, rendering, charge) = read(api, parts, body, model, version).await?;
+    let mut response = api.infer_holding(ask, charge).await;
     if let Some(status) = response.error.take() {
         return Err(status.into());
     }
@@ -37,7 +38,8 @@ pub async fn infer(api: &Api, parts: &Parts, body: Incoming, model: &str, versio
     } else {
         aside(move || Rendered::of(response, &rendering)).await??
     };
-    write(rendered, response_encoding(parts.headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes))).await
+    write(api.account(), rendered, response_encoding(parts.headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes)))
+        .await
 }
 
 async fn read(
@@ -46,7 +48,7 @@ async fn read(
     body: Incoming,
     model: &str,
     version: &str,
-) -> Result<(UnderWay, Ask, Rendering), Failure> {
+) -> Result<(UnderWay, Ask, Rendering, Charge), Failure> {
     let early = api.check_infer(Protocol::Http, model, version).and_then(|()| api.check_taking_on());
     let framing = early
         .map_err(Failure::plain)
@@ -61,10 +63,11 @@ async fn read(
             return Err(failure);
         }
     };
-    let received = receive(body, framing.expected()).await?;
+    let received = receive(body, framing.expected(), api.account()).await?;
     // From here on nothing of the client is waited for.
     let under_way = api.take_on().map_err(Failure::plain)?;
-    let received = inflated(received, framing).await?;
+    let mut received = inflated(api.account(), received, framing).await?;
+    let mut charge = received.take_charge();
     let json_len = framing.json_len(received.bytes().len())?;
     let bytes_max = framing.bytes_max;
     let (mut ask, rendering) = if json_len == 0 {
@@ -76,7 +79,11 @@ async fn read(
         read_text(api, &received, json_len, model, version, bytes_max)?
     };
     forward_headers(api, parts, &mut ask)?;
-    Ok((under_way, ask, rendering))
+    // Numbers that were text lie in blocks of their own, and the text is gone.
+    if ask.inline_bytes() > charge.bytes().max(CHARGED_BYTES_MIN) {
+        charge.resize(ask.inline_bytes());
+    }
+    Ok((under_way, ask, rendering, charge))
 }
 
 fn read_text(
@@ -94,11 +101,12 @@ fn read_text(
 }
 
 /// The body as it was before it was compressed.
-async fn inflated(received: Received, framing: Framing) -> Result<Received, Failure> {
+async fn inflated(account: &Account, received: Received, framing: Framing) -> Result<Received, Failure> {
     let Some(encoding) = framing.encoding else { return Ok(received) };
     let store = Store::new(framing.tail_at().unwrap_or_default(), None)?;
-    let store = inflate(Cursor::new(received), encoding, store, framing.bytes_max).await?;
-    Ok(Received::Block(store.finish()))
+    let store = Inflated { store, charge: account.charge(0) };
+    let Inflated { store, charge } = inflate(Cursor::new(received), encoding, store, framing.bytes_max).await?;
+    Ok(Received::block(store.finish(), charge))
 }
 
 fn forward_headers(api: &Api, parts: &Parts, ask: &mut Ask) -> Result<(), Status> {
@@ -147,7 +155,7 @@ fn is_light(response: &nerite_request::Response, rendering: &Rendering) -> bool 
     work.sum::<usize>() <= INLINE_WORK_BYTES_MAX
 }
 
-async fn write(rendered: Rendered, encoding: Option<Encoding>) -> Outcome {
+async fn write(account: &Account, rendered: Rendered, encoding: Option<Encoding>) -> Outcome {
     let Rendered { json_len, mut pieces } = rendered;
     let is_binary = pieces.len() > 1;
     let mut response = Response::new(Outgoing::Empty);
@@ -161,6 +169,7 @@ async fn write(rendered: Rendered, encoding: Option<Encoding>) -> Outcome {
         let compressed = compress(pieces, encoding).await?;
         pieces = VecDeque::from([compressed]);
     }
+    pay(account, &mut pieces);
     *response.body_mut() = match pieces.pop_front() {
         Some(only) if pieces.is_empty() => Outgoing::Whole(only),
         Some(first) => {
@@ -170,4 +179,14 @@ async fn write(rendered: Rendered, encoding: Option<Encoding>) -> Outcome {
         None => Outgoing::Empty,
     };
     Ok(response)
+}
+
+/// Charges an answer until its last piece is with the socket.
+fn pay(account: &Account, pieces: &mut VecDeque<Bytes>) {
+    let len: usize = pieces.iter().map(Bytes::len).sum();
+    if len >= CHARGED_BYTES_MIN
+        && let Some(last) = pieces.pop_back()
+    {
+        pieces.push_back(paid(last, account.charge(len)));
+    }
 }

@@ -10,9 +10,11 @@ use std::pin::pin;
 use bytes::Bytes;
 use http_body::Body;
 use nerite_api::on_disk;
+use nerite_budget::{Account, Charge};
+use nerite_listen::Gate;
 use nerite_request::Status;
 
-use super::{Chunks, Expected};
+use super::{Chunks, Expected, Refusal};
 use crate::limits::{SPOOL_BYTES_MIN, SPOOL_STEP_BYTES};
 use crate::reply::Failure;
 
@@ -31,7 +33,13 @@ pub enum Text {
 }
 
 /// Reads `body` to its end. More than `bytes_max` bytes are refused as `too_large` says, before they come if the client declared them.
-pub async fn spool<B>(body: B, bytes_max: u64, too_large: impl Fn(u64) -> Failure) -> Result<Text, Failure>
+/// What is kept in memory meanwhile is at the expense of `account`.
+pub async fn spool<B>(
+    body: B,
+    bytes_max: u64,
+    too_large: impl Fn(u64) -> Failure,
+    account: &Account,
+) -> Result<Text, Failure>
 where
     B: Body<Data = Bytes, Error: std::fmt::Display>,
 {
@@ -43,14 +51,16 @@ where
     // The limit is looked at here, because its text is the caller's.
     let beyond = |_, _| Status::internal("a load has no other limit");
     let expected = Expected { declared, tail_at: None, bytes_max: u64::MAX, too_large: beyond };
-    let mut chunks = Chunks { expected, count: 0, bytes: 0 };
+    let mut chunks = Chunks { expected, count: 0, bytes: 0, charge: Charge::default(), gate: Gate::new(account) };
+    let mut charge = account.charge(0);
     let (mut held, mut file, mut len) = (Vec::new(), None, 0u64);
-    while let Some(frame) = chunks.next(body.as_mut()).await? {
+    while let Some(frame) = chunks.next(body.as_mut()).await.map_err(Refusal::into_failure)? {
         len += frame.len() as u64;
         if len > bytes_max {
             return Err(too_large(len));
         }
         held.extend_from_slice(&frame);
+        charge.resize(held.len());
         let most = if file.is_some() { SPOOL_STEP_BYTES } else { SPOOL_BYTES_MIN };
         if held.len() > most {
             let full = std::mem::take(&mut held);

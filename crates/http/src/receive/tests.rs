@@ -30,7 +30,8 @@ impl Body for Pieces {
 
 fn run(body: &[u8], piece: usize, expected: Expected) -> Result<Received, Failure> {
     let pieces = Pieces(body.chunks(piece).map(Bytes::copy_from_slice).collect());
-    let mut future = pin!(receive(pieces, expected));
+    let account = Account::unlimited();
+    let mut future = pin!(receive(pieces, expected, &account));
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => outcome,
         Poll::Pending => panic!("a body that is all there never waits"),
@@ -46,7 +47,7 @@ fn check(len: usize, piece: usize, declared: bool, tail_at: Option<usize>, is_fr
     let body: Vec<u8> = (0..len).map(|n| n as u8).collect();
     let received = run(&body, piece, expected(declared.then_some(len as u64), tail_at)).unwrap();
     assert_eq!(received.bytes(), body);
-    assert_eq!(matches!(received, Received::Frame(_)), is_frame);
+    assert_eq!(matches!(received.body, Whole::Frame(_)), is_frame);
     if let Some(at) = tail_at {
         let tail = received.tail(at);
         assert_eq!(tail.private_bytes(), Some(&body[at..]));
@@ -110,7 +111,7 @@ fn spooled(body: &[u8], piece: usize, bytes_max: u64) -> Result<Text, Failure> {
     let pieces = Pieces(body.chunks(piece).map(Bytes::copy_from_slice).collect());
     let too_large = |bytes| Status::invalid(format!("{bytes} > {bytes_max}")).into();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(spool(pieces, bytes_max, too_large))
+    runtime.block_on(spool(pieces, bytes_max, too_large, &Account::unlimited()))
 }
 
 #[test]

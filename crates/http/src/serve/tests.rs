@@ -20,12 +20,17 @@ use nerite_listen::{BindError, ConnectionLimits, Endpoint, Peers, TimeLimits, bi
 
 /// Answers with the body it got, except below `/slow`, where it waits to be let go, and `/early`, where it does not look.
 struct Echo {
+    account: Account,
     gate: Arc<Notify>,
     /// Told when a request below `/slow` begins, and when it is dropped unanswered.
     news: Mutex<mpsc::Sender<&'static str>>,
 }
 
 impl Answers for Echo {
+    fn account(&self) -> &Account {
+        &self.account
+    }
+
     fn for_peer(self: &Arc<Self>, _: Peer) -> Arc<Self> {
         Arc::clone(self)
     }
@@ -51,7 +56,9 @@ impl Answers for Echo {
                     bytes_max: u64::MAX,
                     too_large: |_, _| unreachable!("no body is larger"),
                 };
-                receive(body, expected).await.map_or_else(Into::into, |received| json(received.bytes().to_vec()))
+                receive(body, expected, &self.account)
+                    .await
+                    .map_or_else(Into::into, |received| json(received.bytes().to_vec()))
             }
         }
     }
@@ -86,7 +93,7 @@ fn house_with(times: TimeLimits, connections: ConnectionLimits) -> House {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("http.sock");
     let (gate, (tell, news)) = (Arc::new(Notify::new()), mpsc::channel());
-    let echo = Arc::new(Echo { gate: Arc::clone(&gate), news: Mutex::new(tell) });
+    let echo = Arc::new(Echo { account: Account::unlimited(), gate: Arc::clone(&gate), news: Mutex::new(tell) });
     let (ready, handle) = mpsc::channel();
     let (stop, stop_asked) = mpsc::channel::<()>();
     let (tell_stopped, stopped) = mpsc::channel();
