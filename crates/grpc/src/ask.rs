@@ -5,8 +5,12 @@ use nerite_api::{Api, Protocol, Status};
 use nerite_request::{Ask, Parameter, Parameters};
 use nerite_wire::proto::{InferMessage, wrong_datatype};
 
+/// What a call keeps of its metadata: the parameters that it becomes, or why it may not.
+#[derive(Clone)]
+pub(crate) struct Forwarded(Result<Vec<(String, String)>, Status>);
+
 /// What the message means.
-pub(crate) fn to_ask(api: &Api, headers: &HeaderMap, message: InferMessage) -> Result<Ask, Status> {
+pub(crate) fn to_ask(api: &Api, forwarded: &Forwarded, message: InferMessage) -> Result<Ask, Status> {
     if let Some(input) = message.input_of_unknown_datatype() {
         let report = api.model_report(&message.model, &message.version)?;
         if let Some(tensor) = report.inputs.iter().find(|tensor| tensor.name == input) {
@@ -14,13 +18,33 @@ pub(crate) fn to_ask(api: &Api, headers: &HeaderMap, message: InferMessage) -> R
             return Err(wrong_datatype(&message.id, &message.model, input, &expected));
         }
     }
-    message.into_ask(|parameters| forward(api, headers, parameters))
+    message.into_ask(|parameters| forwarded.add_to(parameters))
 }
 
-/// Adds the metadata that the operator wants forwarded. What belongs to gRPC itself, and what is not text, never is.
-fn forward(api: &Api, headers: &HeaderMap, parameters: &mut Parameters) -> Result<(), Status> {
+impl Forwarded {
+    /// As the operator wants it.
+    pub(crate) fn of(api: &Api, headers: &HeaderMap) -> Forwarded {
+        Forwarded(forward(api, headers))
+    }
+
+    /// Bytes of it.
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().flatten().map(|(name, text)| name.len() + text.len()).sum()
+    }
+
+    fn add_to(&self, parameters: &mut Parameters) -> Result<(), Status> {
+        for (name, text) in self.0.as_ref().map_err(Status::clone)? {
+            parameters.insert(name, Parameter::String(text.clone()));
+        }
+        Ok(())
+    }
+}
+
+/// The metadata that the operator wants forwarded. What belongs to gRPC itself, and what is not text, never is.
+fn forward(api: &Api, headers: &HeaderMap) -> Result<Vec<(String, String)>, Status> {
+    let mut kept = Vec::new();
     if !api.forwards_headers(Protocol::Grpc) {
-        return Ok(());
+        return Ok(kept);
     }
     for (name, value) in headers {
         let name = name.as_str();
@@ -28,10 +52,10 @@ fn forward(api: &Api, headers: &HeaderMap, parameters: &mut Parameters) -> Resul
             continue;
         }
         if let Ok(text) = std::str::from_utf8(value.as_bytes()) {
-            parameters.insert(name, Parameter::String(text.to_owned()));
+            kept.push((name.to_owned(), text.to_owned()));
         }
     }
-    Ok(())
+    Ok(kept)
 }
 
 fn is_protocol(name: &str) -> bool {

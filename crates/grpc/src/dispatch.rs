@@ -4,18 +4,22 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use http::header::CONTENT_TYPE;
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use nerite_api::{Api, Protocol, Status};
+use nerite_budget::Charge;
+use nerite_budget::limits::STREAM_BYTES;
 use nerite_compress::Lane;
 use nerite_wire::proto::{Chunks, MESSAGE_BYTES_MAX};
 
 use crate::answer::{self, Answer};
+use crate::ask::Forwarded;
 use crate::call::Call;
 use crate::compress::{Compression, request_encoding};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
-use crate::frame::{Messages, Packing};
+use crate::frame::{Message, Messages, Packing};
 use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use crate::serve::{self, Doing, Front};
 use crate::stream::StreamBody;
@@ -44,6 +48,37 @@ async fn call(
     request: Request<Incoming>,
 ) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
+    let (call, begun) = begin(&front, lane, &this, &head, body)?;
+    // What a call keeps of its head is in `begun`: a head can be many times as large as the bytes that it came in.
+    drop(head);
+    let encoding = begun.compression.as_ref().map(Compression::header);
+    if call == Call::ModelStreamInfer {
+        return Ok(answer::stream(StreamBody::new(front, Arc::clone(&this), begun), encoding, this));
+    }
+    let Begun { deadline, messages, forwarded, compression, charge, .. } = begun;
+    let chunks = deadline.bound(unary(&front, &this, call, forwarded, messages, compression)).await?;
+    Ok(answer::message(chunks, encoding, this, charge))
+}
+
+/// What is known of a call before its first message.
+pub(crate) struct Begun {
+    pub(crate) messages: Messages,
+    pub(crate) deadline: Deadline,
+    pub(crate) compression: Option<Compression>,
+    pub(crate) forwarded: Forwarded,
+    /// Whether the first failed response of a stream ends it with its own status.
+    pub(crate) is_strict: bool,
+    /// What the client is charged for the call itself.
+    pub(crate) charge: Charge,
+}
+
+fn begin(
+    front: &Front,
+    lane: Lane,
+    this: &Arc<serve::Call>,
+    head: &Parts,
+    body: Incoming,
+) -> Result<(Call, Begun), Failure> {
     let call = Call::from_path(head.uri.path()).ok_or(Failure::UNKNOWN_CALL)?;
     front.api.allow(Protocol::Grpc, call.category(), |name| head.headers.get(name).map(HeaderValue::as_bytes))?;
     let is_infer = matches!(call, Call::ModelInfer | Call::ModelStreamInfer);
@@ -55,15 +90,12 @@ async fn call(
     let packing = Packing { encoding: request_encoding(&head.headers)?, bytes_max, inflated_bytes_max };
     let level = front.options.response_compression;
     let compression = Compression::of_response(&head.headers, level, &lane).filter(|_| is_infer);
-    let encoding = compression.as_ref().map(Compression::header);
-    let messages = Messages::new(body, packing, lane, Arc::clone(&this));
+    let messages = Messages::new(body, packing, lane, Arc::clone(this), front);
     let deadline = Deadline::from_headers(&head.headers);
-    if call == Call::ModelStreamInfer {
-        let stream = StreamBody::new(front, Arc::clone(&this), head.headers, messages, deadline, compression);
-        return Ok(answer::stream(stream, encoding, this));
-    }
-    let chunks = deadline.bound(unary(&front, &this, call, head.headers, messages, compression)).await?;
-    Ok(answer::message(chunks, encoding, this))
+    let forwarded = Forwarded::of(&front.api, &head.headers);
+    let is_strict = head.headers.get("triton_grpc_error").is_some_and(|value| value == "true");
+    let charge = front.api.account().charge(STREAM_BYTES as usize + forwarded.len());
+    Ok((call, Begun { messages, deadline, compression, forwarded, is_strict, charge }))
 }
 
 /// How long a message of this call may be. A load that is refused anyway is refused here, before its files come.
@@ -81,7 +113,7 @@ async fn unary(
     front: &Arc<Front>,
     this: &serve::Call,
     call: Call,
-    headers: HeaderMap,
+    forwarded: Forwarded,
     messages: Messages,
     compression: Option<Compression>,
 ) -> Result<Chunks, Failure> {
@@ -93,10 +125,11 @@ async fn unary(
     };
     let (_until_it_is_answered, message) = messages.only(all_came).await?;
     if is_infer {
-        return infer::model_infer(front, headers, message, compression).await;
+        return infer::model_infer(front, forwarded, message, compression).await;
     }
     // The cold calls' futures are large; apart, they do not make room for themselves in every inference.
-    Box::pin(unary::answer(&front.api, call, message)).await
+    let Message { chain, charge: _until_it_is_answered } = message;
+    Box::pin(unary::answer(&front.api, call, chain)).await
 }
 
 /// `application/grpc`, alone or with `+proto` or a parameter behind it.

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderValue};
 use nerite_api::{Status, codes};
+use nerite_budget::Shed;
 use nerite_wire::proto::Malformed;
 
 use crate::limits::MESSAGE_BYTES_MAX;
@@ -68,6 +69,11 @@ impl Failure {
     /// A way of compressing that we do not know.
     pub(crate) fn unknown_encoding(name: &str) -> Failure {
         Failure::new(UNIMPLEMENTED, format!("Compression algorithm '{name}' is not supported"))
+    }
+
+    /// A call over a connection that held more than it may.
+    pub(crate) fn shed(shed: &Shed) -> Failure {
+        Failure::new(RESOURCE_EXHAUSTED, shed.to_string())
     }
 
     fn new(code: u32, message: String) -> Failure {

@@ -1,6 +1,7 @@
 //! Where does one message end and the next begin?
 
 use std::future::{Future, poll_fn};
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -8,14 +9,15 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use nerite_budget::{Account, Charge};
 use nerite_compress::{Encoding, InflateError, Lane, compressed_bytes_max};
-use nerite_listen::Awaited;
+use nerite_listen::{Awaited, Gate};
 use nerite_wire::proto::{Chain, Gather, PREFIX_BYTES};
 
 use crate::compress::inflate;
 use crate::failure::Failure;
 use crate::limits::BYTES_PER_TURN;
-use crate::serve::Call;
+use crate::serve::{Call, Front, UnreadOfCall};
 
 /// Cuts what arrives into messages.
 pub(crate) struct Deframer {
@@ -132,12 +134,47 @@ pub(crate) struct Messages {
     call: Arc<Call>,
     /// Whether the end is to come soon: the call has one message.
     single: bool,
+    account: Account,
+    unread: UnreadOfCall,
+    gate: Gate,
+    /// What the client is charged for the message that is arriving.
+    charge: Charge,
+    /// And for the one that is being inflated.
+    packed_charge: Charge,
+}
+
+/// A message, and what its client is charged for it.
+pub(crate) struct Message {
+    pub(crate) chain: Chain,
+    pub(crate) charge: Charge,
+}
+
+impl Message {
+    /// What is charged is what it is now: it may have been inflated.
+    fn new(chain: Chain, mut charge: Charge) -> Message {
+        charge.resize(chain.len());
+        Message { chain, charge }
+    }
 }
 
 impl Messages {
-    pub(crate) fn new(body: Incoming, packing: Packing, lane: Lane, call: Arc<Call>) -> Messages {
-        let deframer = Deframer::new(packing);
-        Messages { body, bytes: Bytes::new(), deframer, packing, lane, inflating: None, call, single: false }
+    pub(crate) fn new(body: Incoming, packing: Packing, lane: Lane, call: Arc<Call>, front: &Front) -> Messages {
+        let account = front.api.account().clone();
+        Messages {
+            body,
+            bytes: Bytes::new(),
+            deframer: Deframer::new(packing),
+            packing,
+            lane,
+            inflating: None,
+            call,
+            single: false,
+            unread: front.unread.of_call(),
+            gate: Gate::new(&account),
+            charge: account.charge(0),
+            packed_charge: Charge::default(),
+            account,
+        }
     }
 
     /// Whether something is still to come that the client should send soon.
@@ -146,17 +183,19 @@ impl Messages {
     }
 
     /// The next message; `None` when the client has said all.
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Chain>, Failure>> {
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Message>, Failure>> {
         loop {
             if let Some(inflating) = &mut self.inflating {
                 let outcome = ready!(inflating.as_mut().poll(cx));
                 self.inflating = None;
-                return Poll::Ready(outcome.map(Some));
+                let charge = mem::take(&mut self.packed_charge);
+                return Poll::Ready(outcome.map(|chain| Some(Message::new(chain, charge))));
             }
             match ready!(self.poll_framed(cx))? {
                 None => return Poll::Ready(Ok(None)),
-                Some(Framed::Plain(message)) => return Poll::Ready(Ok(Some(message))),
-                Some(Framed::Packed(message, encoding)) => {
+                Some((Framed::Plain(chain), charge)) => return Poll::Ready(Ok(Some(Message::new(chain, charge)))),
+                Some((Framed::Packed(message, encoding), charge)) => {
+                    self.packed_charge = charge;
                     self.inflating = Some(Box::pin(self.inflate(message, encoding)));
                 }
             }
@@ -167,33 +206,39 @@ impl Messages {
     pub(crate) async fn only<T>(
         mut self,
         all_came: impl FnOnce() -> Result<T, Failure>,
-    ) -> Result<(T, Chain), Failure> {
+    ) -> Result<(T, Message), Failure> {
         self.single = true;
-        let message = poll_fn(|cx| self.poll_framed(cx)).await?.ok_or(Failure::NO_MESSAGE)?;
+        let (message, charge) = poll_fn(|cx| self.poll_framed(cx)).await?.ok_or(Failure::NO_MESSAGE)?;
         // The end must be seen too: a stream dropped before it is reset, which some clients take for a failure.
         if poll_fn(|cx| self.poll_framed(cx)).await?.is_some() {
             return Err(Failure::unreadable("a second message where there can be only one"));
         }
         let found = all_came()?;
-        let message = match message {
-            Framed::Plain(message) => message,
+        let chain = match message {
+            Framed::Plain(chain) => chain,
             Framed::Packed(message, encoding) => Box::pin(self.inflate(message, encoding)).await?,
         };
-        Ok((found, message))
+        Ok((found, Message::new(chain, charge)))
     }
 
     /// The next message as it came. Notes whether the client is waited for.
-    fn poll_framed(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Framed>, Failure>> {
+    fn poll_framed(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<(Framed, Charge)>, Failure>> {
         if self.call.gave_up() {
             return Poll::Ready(Err(Failure::SLOW));
         }
         let next = self.poll_raw(cx);
         match &next {
-            Poll::Pending if self.is_half() => self.call.progress.wait_for(Awaited::Body),
+            Poll::Pending if self.is_half() && !self.gate.is_closed() => self.call.progress.wait_for(Awaited::Body),
             Poll::Ready(Ok(Some(_))) => self.call.progress.begin_request(),
             _ => self.call.progress.wait_for(Awaited::Nothing),
         }
-        next
+        next.map_ok(|next| next.map(|message| (message, self.complete())))
+    }
+
+    /// A message is there. What follows it in the same frame is charged anew.
+    fn complete(&mut self) -> Charge {
+        self.gate.done();
+        mem::replace(&mut self.charge, self.account.charge(self.bytes.len()))
     }
 
     fn poll_raw(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Framed>, Failure>> {
@@ -211,10 +256,15 @@ impl Messages {
                 }
                 continue;
             }
+            if let Err(shed) = ready!(self.gate.poll_open(cx, self.charge.bytes())) {
+                return Poll::Ready(Err(Failure::shed(&shed)));
+            }
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
                         taken += bytes.len();
+                        self.unread.took(bytes.len());
+                        self.charge.grow(bytes.len());
                         self.call.progress.receive(bytes.len());
                         self.bytes = bytes;
                     }

@@ -2,31 +2,32 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
 use nerite_api::{Protocol, aside};
 use nerite_request::{Ask, Response};
 use nerite_wire::proto::{Chain, Chunks, InferMessage, encode_unary};
 
-use crate::ask::to_ask;
+use crate::ask::{Forwarded, to_ask};
 use crate::compress::Compression;
 use crate::failure::Failure;
+use crate::frame::Message;
 use crate::limits::COPIED_INLINE_BYTES_MAX;
 use crate::serve::Front;
 
 /// ModelInfer: one request, one response.
 pub(crate) async fn model_infer(
     front: &Arc<Front>,
-    headers: HeaderMap,
-    message: Chain,
+    forwarded: Forwarded,
+    message: Message,
     compression: Option<Compression>,
 ) -> Result<Chunks, Failure> {
-    let ask = if message.is_light() {
-        read(front, &headers, message)?
+    let Message { chain, charge } = message;
+    let ask = if chain.is_light() {
+        read(front, &forwarded, chain)?
     } else {
         let front = Arc::clone(front);
-        aside(move || read(&front, &headers, message)).await??
+        aside(move || read(&front, &forwarded, chain)).await??
     };
-    let response = front.api.infer(ask).await;
+    let response = front.api.infer_holding(ask, charge).await;
     if let Some(error) = response.error {
         return Err(error.into());
     }
@@ -42,14 +43,14 @@ pub(crate) async fn model_infer(
     })
 }
 
-fn read(front: &Front, headers: &HeaderMap, message: Chain) -> Result<Ask, Failure> {
+fn read(front: &Front, forwarded: &Forwarded, message: Chain) -> Result<Ask, Failure> {
     let message = {
         // The message's own references to its pieces replace the chain's.
         let chain = message;
         InferMessage::read_for(&chain, |model, version| front.api.tensors_max(model, version))?
     };
     front.api.check_infer(Protocol::Grpc, &message.model, &message.version)?;
-    Ok(to_ask(&front.api, headers, message)?)
+    Ok(to_ask(&front.api, forwarded, message)?)
 }
 
 /// Whether the thread that serves the connection may write this response: few bytes are copied because others may still write them.

@@ -6,12 +6,22 @@ pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 pub const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 /// The largest HTTP/2 frame. Each frame is read into one block of its own, so this much is touched anew per frame.
 pub const FRAME_BYTES_MAX: u32 = 4 << 20;
-/// Calls in progress on one connection.
-pub const CALLS_PER_CONNECTION_MAX: u32 = 16_384;
+/// Calls in progress on one connection; clients keep more to themselves until one has ended.
+pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
 /// Calls that a client opened and cancelled before we looked at them.
 pub const CANCELLED_UNSEEN_MAX: usize = 4096;
-/// Metadata of one call, in bytes.
-pub const METADATA_BYTES_MAX: u32 = 64 << 10;
+/// Metadata of one call, in bytes as HTTP/2 counts them; as in gRPC's own library.
+pub const METADATA_BYTES_MAX: u32 = 16 << 10;
+/// Bytes of header blocks that are read before what they became is dispatched.
+pub const HEADER_BYTES_AT_ONCE: usize = 32 << 10;
+/// What a DATA frame is charged beside its bytes, as long as it is unread: its entry in the library's queue.
+pub const FRAME_COST_BYTES: usize = 256;
+/// Unread bytes of a connection are counted up to this, which is twice its window.
+pub const UNREAD_BYTES_MAX: usize = 2 * CONNECTION_WINDOW_BYTES as usize;
+/// Smaller answers are part of what their stream is charged for itself.
+pub const CHARGED_ANSWER_BYTES_MIN: usize = 1 << 10;
+/// A connection that is ended, because of what it held and no longer holds, has so long to tell its client why.
+pub const SHED_LEAVE_MS_MAX: u64 = 1000;
 /// Requests of one ModelStreamInfer that wait for their answers; beyond that the stream is not read on.
 pub const REQUESTS_PER_STREAM_MAX: usize = 1024;
 /// Bytes that wait to go out together; larger writes go by themselves.

@@ -4,6 +4,7 @@ mod connection;
 mod cork;
 mod link;
 mod local;
+mod metered;
 mod whole;
 
 use std::future::Future;
@@ -15,11 +16,13 @@ use nerite_api::Api;
 use nerite_listen::{
     ACCEPT_PAUSE, Connection, ConnectionLimits, Full, Listener, Overseer, Peers, Rules, Stream, TimeLimits,
 };
+use nerite_request::Peer;
 use nerite_watchdog::{FrontEnd, watched};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
 pub(crate) use link::{Call, Doing, Link};
+pub(crate) use metered::{Unread, UnreadOfCall};
 
 use crate::options::Options;
 
@@ -28,12 +31,21 @@ use crate::options::Options;
 pub(crate) struct Front {
     pub(crate) api: Api,
     pub(crate) options: Options,
+    /// What arrived over the connection and no call has taken yet.
+    pub(crate) unread: Arc<Unread>,
     rules: Rules,
     calls: Arc<AtomicUsize>,
     stop: watch::Receiver<bool>,
 }
 
 impl Front {
+    /// The same for a connection whose client is `peer`.
+    fn for_peer(&self, peer: Peer) -> Arc<Front> {
+        let api = self.api.for_peer(peer);
+        let unread = Unread::new(api.account());
+        Arc::new(Front { api, unread, ..self.clone() })
+    }
+
     /// Ready when the server is asked to stop.
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut stop = self.stop.clone();
@@ -78,7 +90,8 @@ pub fn serve(api: Api, options: Options, rules: Rules, listeners: Vec<Listener>)
     let (stop, stopped) = watch::channel(false);
     let (open, opened) = watch::channel(());
     let calls = Arc::new(AtomicUsize::new(0));
-    let front = Arc::new(Front { api, options, rules, calls: Arc::clone(&calls), stop: stopped });
+    let unread = Unread::new(api.account());
+    let front = Arc::new(Front { api, options, unread, rules, calls: Arc::clone(&calls), stop: stopped });
     for listener in listeners {
         tokio::spawn(watched(FrontEnd::Grpc, accept(listener, Arc::clone(&front), opened.clone())));
     }
@@ -91,7 +104,8 @@ pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite +
     let rules = Rules { peers: Peers::new(ConnectionLimits::for_descriptors(64)), times: TimeLimits::default() };
     let Ok(place) = rules.peers.admit(api.peer()) else { return };
     let overseer = Overseer::new(place, rules.times, stopped.clone());
-    let front = Front { api, options: Options::default(), rules, calls: Arc::default(), stop: stopped };
+    let unread = Unread::new(api.account());
+    let front = Front { api, options: Options::default(), unread, rules, calls: Arc::default(), stop: stopped };
     connection::serve(stream, Arc::new(front), overseer, watch::channel(()).1).await;
 }
 
@@ -122,7 +136,7 @@ fn begin(Connection { stream, peer }: Connection, front: &Arc<Front>, open: watc
         Err(full) => return stream.turn_away(&refusal(&full)),
     };
     let overseer = Overseer::new(place, front.rules.times, front.stop.clone());
-    let front = Arc::new(Front { api: front.api.for_peer(peer), ..Front::clone(front) });
+    let front = front.for_peer(peer);
     match (stream, front.options.tls.clone()) {
         (Stream::Tcp(stream), None) => {
             tokio::spawn(watched(FrontEnd::Grpc, connection::serve_tcp(stream, front, overseer, open)));

@@ -21,15 +21,18 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
 use nerite_api::{Category, aside};
+use nerite_budget::Charge;
 use nerite_listen::Awaited;
 use nerite_request::{Ask, Cancel, Response, Status};
-use nerite_wire::proto::{Chain, Chunks, InferMessage, StreamNews, encode_stream};
+use nerite_wire::proto::{Chunks, InferMessage, StreamNews, encode_stream};
 
-use crate::ask::to_ask;
+use crate::answer::pay;
+use crate::ask::{Forwarded, to_ask};
 use crate::compress::Compression;
 use crate::deadline::Deadline;
+use crate::dispatch::Begun;
 use crate::failure::{Failure, ok_trailers};
-use crate::frame::Messages;
+use crate::frame::{Message, Messages};
 use crate::infer::copies_little;
 use crate::limits::REQUESTS_PER_STREAM_MAX;
 use crate::serve::{Call, Doing, Front};
@@ -40,12 +43,14 @@ use order::{Item, Order, Turn};
 pub(crate) struct StreamBody {
     front: Arc<Front>,
     call: Arc<Call>,
-    headers: HeaderMap,
+    forwarded: Forwarded,
     compression: Option<Compression>,
     /// The message that is being compressed. Nothing else is sent meanwhile.
     compressing: Option<Pin<Box<dyn Future<Output = Chunks> + Send>>>,
     /// Whether the first failed response ends the stream with its own status.
     strict: bool,
+    /// What the client is charged for the stream itself.
+    _charge: Charge,
     messages: Option<Messages>,
     deadline: Deadline,
     stop: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -75,10 +80,13 @@ enum Step {
 struct Incoming {
     item: Arc<Item>,
     ask: Result<Ask, Status>,
+    /// What the client is charged for it.
+    charge: Charge,
 }
 
 impl Incoming {
-    fn read(front: &Front, headers: &HeaderMap, chain: Chain) -> Result<Incoming, Failure> {
+    fn read(front: &Front, forwarded: &Forwarded, message: Message) -> Result<Incoming, Failure> {
+        let Message { chain, charge } = message;
         let api = &front.api;
         let message = InferMessage::read_for(&chain, |model, version| api.tensors_max(model, version))?;
         drop(chain);
@@ -89,28 +97,22 @@ impl Incoming {
             decoupled: api.is_decoupled(&message.model, &message.version),
             cancel: Cancel::new(),
         });
-        Ok(Incoming { item, ask: to_ask(api, headers, message) })
+        Ok(Incoming { item, ask: to_ask(api, forwarded, message), charge })
     }
 }
 
 impl StreamBody {
-    pub(crate) fn new(
-        front: Arc<Front>,
-        call: Arc<Call>,
-        headers: HeaderMap,
-        messages: Messages,
-        deadline: Deadline,
-        compression: Option<Compression>,
-    ) -> StreamBody {
-        let strict = headers.get("triton_grpc_error").is_some_and(|value| value == "true");
+    pub(crate) fn new(front: Arc<Front>, call: Arc<Call>, begun: Begun) -> StreamBody {
+        let Begun { messages, deadline, compression, forwarded, is_strict, charge } = begun;
         StreamBody {
             compression,
             compressing: None,
-            strict,
+            strict: is_strict,
+            _charge: charge,
             messages: Some(messages),
             deadline,
             stop: Box::pin(front.stopped()),
-            mailbox: Mailbox::new(front.options.response_pool_max),
+            mailbox: Mailbox::new(front.options.response_pool_max, front.api.account()),
             order: Order::new(),
             chunks: Chunks::new().into_iter(),
             beginning: None,
@@ -118,7 +120,7 @@ impl StreamBody {
             failure: None,
             front,
             call,
-            headers,
+            forwarded,
         }
     }
 
@@ -173,7 +175,7 @@ impl StreamBody {
         } else if let Some(compressing) = &mut self.compressing {
             let chunks = ready!(compressing.as_mut().poll(cx));
             self.compressing = None;
-            self.chunks = chunks.into_iter();
+            self.chunks = pay(chunks, self.front.api.account().charge(0)).into_iter();
         }
         Poll::Ready(())
     }
@@ -225,27 +227,27 @@ impl StreamBody {
     }
 
     /// Starts one request. A refusal takes the turn of the request's response; only what is no request at all is an `Err`.
-    fn begin(&mut self, chain: Chain) -> Result<(), Failure> {
+    fn begin(&mut self, message: Message) -> Result<(), Failure> {
         Category::Inference.begins();
-        if chain.is_light() {
-            let incoming = Incoming::read(&self.front, &self.headers, chain)?;
+        if message.chain.is_light() {
+            let incoming = Incoming::read(&self.front, &self.forwarded, message)?;
             self.admit(incoming);
             return Ok(());
         }
-        let (front, headers) = (Arc::clone(&self.front), self.headers.clone());
+        let (front, forwarded) = (Arc::clone(&self.front), self.forwarded.clone());
         self.beginning = Some(Box::pin(async move {
-            let read = aside(move || Incoming::read(&front, &headers, chain)).await;
+            let read = aside(move || Incoming::read(&front, &forwarded, message)).await;
             Step::Read(read.unwrap_or_else(|status| Err(status.into())).map(Box::new))
         }));
         Ok(())
     }
 
     /// Gives a request its turn and begins it.
-    fn admit(&mut self, Incoming { item, ask }: Incoming) {
+    fn admit(&mut self, Incoming { item, ask, charge }: Incoming) {
         let number = self.order.admit(Arc::clone(&item));
         let taken = ask.and_then(|ask| Ok((ask, self.front.api.take_on()?)));
         let begun = taken.and_then(|(ask, until_it_is_counted)| {
-            let sink = self.mailbox.sink(number, ask.empty_final);
+            let sink = self.mailbox.sink(number, ask.empty_final, charge);
             let cancel = item.cancel.clone();
             if ask.is_light() {
                 return self.front.api.infer_stream(ask, cancel, sink);
@@ -264,6 +266,9 @@ impl StreamBody {
 
     /// Encodes one response, or ends the stream with it where the client asked for that.
     fn send(&mut self, item: &Item, response: order::News) {
+        if let order::News::Response(response) = &response {
+            self.mailbox.sent(response);
+        }
         let encoded = match response {
             order::News::Refused(refusal) => {
                 encode_error(Response { id: item.id.clone(), ..Response::default() }, &refusal, None)
@@ -297,7 +302,7 @@ impl StreamBody {
         match written {
             Ok(chunks) => match &self.compression {
                 Some(compression) => self.compressing = Some(Box::pin(compression.clone().apply(chunks))),
-                None => self.chunks = chunks.into_iter(),
+                None => self.chunks = pay(chunks, self.front.api.account().charge(0)).into_iter(),
             },
             Err(error) => self.fail(error.into()),
         }

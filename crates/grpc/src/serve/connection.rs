@@ -10,7 +10,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nerite_compress::Lane;
-use nerite_listen::{Overdue, Overseer, Served, Timed, Wary, Why, oversee};
+use nerite_listen::{Overdue, Overseer, Served, Timed, Wary, Why, oversee, until_shed};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
@@ -20,6 +20,7 @@ use super::Front;
 use super::cork::{Held, cork};
 use super::link::Link;
 use super::local::Local;
+use super::metered::Metered;
 use super::whole::Whole;
 use crate::dispatch::dispatch;
 use crate::execute::{FirstPollInPlace, Ground};
@@ -81,6 +82,8 @@ where
     let protocol = protocol(&front.options, FirstPollInPlace::new(ground));
     let (age_max, age_grace) = (front.options.connection_age_max, front.options.connection_age_grace);
     let lane = Lane::new();
+    let account = front.api.account().clone();
+    let socket = Metered::new(Wary::new(Whole::new(socket, Arc::clone(&link)), &account), &front.unread);
     let calls = service_fn({
         let link = Arc::clone(&link);
         move |request| {
@@ -88,7 +91,7 @@ where
             dispatch(Arc::clone(&front), lane.clone(), call, request)
         }
     });
-    let (socket, held) = cork(Wary::new(Whole::new(socket, Arc::clone(&link))));
+    let (socket, held) = cork(socket);
     let connection = pin!(protocol.serve_connection(TokioIo::new(socket), calls));
     let mut served = Grpc {
         connection,
@@ -101,7 +104,8 @@ where
         grace: age_grace,
         is_old: false,
     };
-    oversee(&mut served, &mut overseer, Duration::from_millis(limits::LEAVE_MS_MAX)).await;
+    let conversed = oversee(&mut served, &mut overseer, Duration::from_millis(limits::LEAVE_MS_MAX));
+    until_shed(&account, Duration::from_millis(limits::SHED_LEAVE_MS_MAX), conversed).await;
     drop(open);
 }
 

@@ -2,9 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
+use nerite_budget::{Account, Charge};
 use nerite_request::Response;
 use tokio::runtime;
 
@@ -15,6 +17,9 @@ pub(super) struct Mailbox {
     state: Mutex<State>,
     room: Condvar,
     pool_max: usize,
+    account: Account,
+    /// Bytes charged for responses that came and were not sent.
+    owed: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -38,15 +43,25 @@ const POOL_COUNTED_MAX: usize = 1 << 20;
 
 impl Mailbox {
     /// A mailbox that holds up to `pool_max` responses per request.
-    pub(super) fn new(pool_max: usize) -> Arc<Mailbox> {
-        Arc::new(Mailbox { state: Mutex::default(), room: Condvar::new(), pool_max })
+    pub(super) fn new(pool_max: usize, account: &Account) -> Arc<Mailbox> {
+        let (account, owed) = (account.clone(), AtomicUsize::new(0));
+        Arc::new(Mailbox { state: Mutex::default(), room: Condvar::new(), pool_max, account, owed })
     }
 
-    /// Where the responses of a request go; `empty_final` if the stream wants to hear of an end without tensors.
-    pub(super) fn sink(self: &Arc<Self>, number: u64, empty_final: bool) -> impl FnMut(Response) + Send + 'static {
+    /// Where the responses of a request go; `empty_final` if the stream wants to hear of an end without tensors. The request is
+    /// charged for until its last response.
+    pub(super) fn sink(
+        self: &Arc<Self>,
+        number: u64,
+        empty_final: bool,
+        mut charge: Charge,
+    ) -> impl FnMut(Response) + Send + 'static {
         let mailbox = Arc::clone(self);
         move |response| {
             let last = response.last;
+            if last {
+                charge.resize(0);
+            }
             let silent = response.empty && response.error.is_none() && !empty_final;
             mailbox.post(Letter { number, response: (!silent).then_some(response), last });
         }
@@ -60,6 +75,11 @@ impl Mailbox {
         }
         if state.closed {
             return;
+        }
+        if let Some(response) = &letter.response {
+            let bytes = response.inline_bytes();
+            self.owed.fetch_add(bytes, Ordering::Relaxed);
+            self.account.add(bytes);
         }
         state.news.push_back(letter);
         let waker = state.waker.take();
@@ -101,6 +121,17 @@ impl Mailbox {
         true
     }
 
+    /// A response is sent, or about to be.
+    pub(super) fn sent(&self, response: &Response) {
+        self.release(response.inline_bytes());
+    }
+
+    fn release(&self, bytes: usize) {
+        let less = |owed: usize| Some(owed.saturating_sub(bytes));
+        let before = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or_default();
+        self.account.release(bytes.min(before));
+    }
+
     /// Has `cx` told when something comes; false if something is there already. A stream asks this last before it sleeps, so
     /// that a request answered where it was begun wakes nobody.
     pub(super) fn listen(&self, cx: &mut Context<'_>) -> bool {
@@ -123,6 +154,7 @@ impl Mailbox {
         drop(state);
         self.room.notify_all();
         drop(news);
+        self.release(usize::MAX);
     }
 
     fn is_counted(&self) -> bool {
@@ -137,7 +169,6 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
     use std::thread;
 
@@ -161,11 +192,12 @@ mod tests {
 
     #[test]
     fn a_sleeping_stream_is_woken_once() {
-        let (mailbox, mut order, counter) = (Mailbox::new(usize::MAX), order(), Arc::new(Counter::default()));
+        let (mailbox, mut order, counter) =
+            (Mailbox::new(usize::MAX, &Account::unlimited()), order(), Arc::new(Counter::default()));
         let waker = Waker::from(Arc::clone(&counter));
         let mut cx = Context::from_waker(&waker);
         assert!(!mailbox.collect(&mut order) && mailbox.listen(&mut cx));
-        let mut sink = mailbox.sink(0, false);
+        let mut sink = mailbox.sink(0, false, Charge::default());
         sink(Response::default());
         sink(Response { last: true, ..Response::default() });
         assert_eq!(counter.0.load(Ordering::Relaxed), 1);
@@ -175,8 +207,8 @@ mod tests {
 
     #[track_caller]
     fn check_empty(empty_final: bool, sent: usize) {
-        let (mailbox, mut order) = (Mailbox::new(usize::MAX), order());
-        mailbox.sink(0, empty_final)(Response { last: true, empty: true, ..Response::default() });
+        let (mailbox, mut order) = (Mailbox::new(usize::MAX, &Account::unlimited()), order());
+        mailbox.sink(0, empty_final, Charge::default())(Response { last: true, empty: true, ..Response::default() });
         assert!(mailbox.collect(&mut order));
         assert_eq!(std::iter::from_fn(|| order.next()).count(), sent);
         assert!(order.is_idle());
@@ -190,9 +222,9 @@ mod tests {
 
     #[test]
     fn a_full_pool_holds_the_model_back_until_the_stream_takes_or_ends() {
-        let (mailbox, mut order) = (Mailbox::new(2), order());
+        let (mailbox, mut order) = (Mailbox::new(2, &Account::unlimited()), order());
         let model = thread::spawn({
-            let mut sink = mailbox.sink(0, false);
+            let mut sink = mailbox.sink(0, false, Charge::default());
             move || (0..5).for_each(|_| sink(Response::default()))
         });
         let mut taken = 0;

@@ -1,0 +1,260 @@
+//! How much of what a client sent lies unread in the HTTP/2 library?
+//!
+//! The library keeps DATA frames until their call takes them, up to the connection's window. This reader sees the heads of the frames
+//! go by and charges what arrives; the calls release what they take. It also lets the library read only a bounded part of
+//! header blocks at a time, since a few bytes of them can become many times as much: what was decoded is dispatched, and so
+//! reduced to what a call keeps, before more is read.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use nerite_budget::Account;
+use nerite_listen::Gate;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::limits::{FRAME_COST_BYTES, HEADER_BYTES_AT_ONCE, UNREAD_BYTES_MAX};
+
+/// Bytes before the first frame: `PRI * HTTP/2.0 …`.
+const PREFACE_BYTES: usize = 24;
+const HEAD_BYTES: usize = 9;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+
+/// What arrived over a connection for its calls, and was not taken by them.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    account: Account,
+    bytes: AtomicUsize,
+    /// Calls that may take some of it.
+    calls: AtomicUsize,
+}
+
+/// The share of one call in it.
+#[derive(Debug)]
+pub(crate) struct UnreadOfCall(Arc<Unread>);
+
+impl Unread {
+    pub(crate) fn new(account: &Account) -> Arc<Unread> {
+        Arc::new(Unread { account: account.clone(), bytes: AtomicUsize::new(0), calls: AtomicUsize::new(0) })
+    }
+
+    pub(crate) fn of_call(self: &Arc<Self>) -> UnreadOfCall {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        UnreadOfCall(Arc::clone(self))
+    }
+
+    /// Counts no more than there can be: what calls leave unread is the library's to drop, and is seen only when no call is left.
+    fn arrived(&self, bytes: usize) {
+        if self.bytes.load(Ordering::Relaxed) < UNREAD_BYTES_MAX {
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.account.add(bytes);
+        }
+    }
+
+    fn taken(&self, bytes: usize) {
+        let less = |unread: usize| Some(unread.saturating_sub(bytes));
+        let before = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or_default();
+        self.account.release(bytes.min(before));
+    }
+}
+
+impl UnreadOfCall {
+    /// The call took a frame with so many bytes.
+    pub(crate) fn took(&self, bytes: usize) {
+        self.0.taken(bytes + FRAME_COST_BYTES);
+    }
+}
+
+impl Drop for UnreadOfCall {
+    fn drop(&mut self) {
+        if self.0.calls.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.taken(usize::MAX);
+        }
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.taken(usize::MAX);
+    }
+}
+
+/// A stream of HTTP/2 whose frames are counted as they are read.
+pub(super) struct Metered<S> {
+    stream: S,
+    frames: Frames,
+    unread: Arc<Unread>,
+    /// Bytes of header blocks since the library last had to pause.
+    header_bytes: usize,
+    gate: Gate,
+}
+
+impl<S> Metered<S> {
+    pub(super) fn new(stream: S, unread: &Arc<Unread>) -> Metered<S> {
+        let gate = Gate::new(&unread.account);
+        Metered { stream, frames: Frames::new(), unread: Arc::clone(unread), header_bytes: 0, gate }
+    }
+}
+
+/// Where in the frames a connection is.
+struct Frames {
+    head: [u8; HEAD_BYTES],
+    head_len: usize,
+    /// Bytes to come before the next head, and of which kind of frame they are.
+    left: usize,
+    kind: u8,
+}
+
+/// What some bytes contained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Found {
+    data_frames: usize,
+    data_bytes: usize,
+    header_bytes: usize,
+}
+
+impl Frames {
+    fn new() -> Frames {
+        Frames { head: [0; HEAD_BYTES], head_len: 0, left: PREFACE_BYTES, kind: u8::MAX }
+    }
+
+    fn read(&mut self, mut bytes: &[u8]) -> Found {
+        let mut found = Found::default();
+        while !bytes.is_empty() {
+            if self.left > 0 {
+                let part = self.left.min(bytes.len());
+                match self.kind {
+                    DATA => found.data_bytes += part,
+                    HEADERS | CONTINUATION => found.header_bytes += part,
+                    _ => {}
+                }
+                self.left -= part;
+                bytes = &bytes[part..];
+                continue;
+            }
+            let part = (HEAD_BYTES - self.head_len).min(bytes.len());
+            self.head[self.head_len..][..part].copy_from_slice(&bytes[..part]);
+            self.head_len += part;
+            bytes = &bytes[part..];
+            if self.head_len == HEAD_BYTES {
+                let [high, middle, low, kind, ..] = self.head;
+                self.left = u32::from_be_bytes([0, high, middle, low]) as usize;
+                self.kind = kind;
+                self.head_len = 0;
+                found.data_frames += usize::from(kind == DATA);
+            }
+        }
+        found
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.header_bytes > HEADER_BYTES_AT_ONCE {
+            this.header_bytes = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        ready!(this.gate.poll_take(cx));
+        let before = buf.filled().len();
+        let outcome = Pin::new(&mut this.stream).poll_read(cx, buf);
+        if outcome.is_pending() {
+            this.header_bytes = 0;
+        }
+        let found = this.frames.read(&buf.filled()[before..]);
+        this.header_bytes += found.header_bytes;
+        if found.data_frames + found.data_bytes > 0 {
+            this.unread.arrived(found.data_bytes + found.data_frames * FRAME_COST_BYTES);
+        }
+        outcome
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, len: usize) -> Vec<u8> {
+        let [_, high, middle, low] = (len as u32).to_be_bytes();
+        let mut bytes = vec![high, middle, low, kind, 0, 0, 0, 0, 1];
+        bytes.resize(HEAD_BYTES + len, 7);
+        bytes
+    }
+
+    /// Reads a connection with these frames in pieces of every length.
+    #[track_caller]
+    fn check(frames: &[(u8, usize)], expect: Found) {
+        let mut bytes = vec![b'P'; PREFACE_BYTES];
+        for &(kind, len) in frames {
+            bytes.extend(frame(kind, len));
+        }
+        for step in 1..=bytes.len() {
+            let mut reader = Frames::new();
+            let sum = bytes.chunks(step).map(|piece| reader.read(piece)).fold(Found::default(), |sum, found| Found {
+                data_frames: sum.data_frames + found.data_frames,
+                data_bytes: sum.data_bytes + found.data_bytes,
+                header_bytes: sum.header_bytes + found.header_bytes,
+            });
+            assert_eq!(sum, expect, "in pieces of {step}");
+        }
+    }
+
+    #[test]
+    fn frames_are_counted_however_they_are_cut() {
+        check(&[], Found::default());
+        check(
+            &[(4, 6), (HEADERS, 30), (DATA, 100), (DATA, 0), (8, 4), (CONTINUATION, 5), (DATA, 300)],
+            Found { data_frames: 3, data_bytes: 400, header_bytes: 35 },
+        );
+    }
+
+    #[test]
+    fn what_arrives_is_charged_until_it_is_taken_or_nobody_is_left() {
+        let account = Account::unlimited();
+        let (unread, bare) = (Unread::new(&account), account.held());
+        let (one, two) = (unread.of_call(), unread.of_call());
+        unread.arrived(1000 + FRAME_COST_BYTES);
+        assert_eq!(account.held(), bare + 1000 + FRAME_COST_BYTES as u64);
+        one.took(600);
+        assert_eq!(account.held(), bare + 400);
+        drop(one);
+        assert_eq!(account.held(), bare + 400);
+        drop(two);
+        assert_eq!(account.held(), bare);
+        unread.arrived(2 * UNREAD_BYTES_MAX);
+        unread.arrived(1);
+        drop(unread);
+        assert_eq!(account.held(), bare);
+    }
+}
