@@ -121,6 +121,7 @@ fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Setting
         http_input_bytes_max: settings.http_input_bytes_max,
         allow_model_upload: settings.models.allow_upload,
         strict_readiness: settings.strict_readiness,
+        budgets: settings.budgets,
         counter_latencies: settings.metrics.as_ref().is_some_and(|metrics| metrics.counter_latencies),
     };
     Api::with_pools(Arc::clone(engine), regions, Pools::with_gpu(settings.sessions.limits, gpu), switches, options)

@@ -1,6 +1,7 @@
 //! What did the operator decide?
 
 mod access;
+mod budgets;
 mod connections;
 mod gpu;
 mod regions;
@@ -10,6 +11,7 @@ mod sockets;
 use std::path::PathBuf;
 
 use nerite_api::{RegionRules, Restriction};
+use nerite_budget::Limits;
 use nerite_repository::ControlMode;
 use nerite_request::setting::LogSettings;
 use regex::{Regex, RegexBuilder};
@@ -51,6 +53,8 @@ pub struct Settings {
     pub allow_client_shm: bool,
     /// Which objects a client may register, and which regions it reaches.
     pub regions: RegionRules,
+    /// How much clients may make the server hold.
+    pub budgets: Limits,
     /// The session socket and what it lends.
     pub sessions: Sessions,
     /// GPUs and the memory that is locked for them.
@@ -193,6 +197,7 @@ impl Settings {
             threads: values.int_if_given("http-thread-count")?,
             allow_client_shm: values.bool("allow-client-shm", true)?,
             regions: regions::rules(&values)?,
+            budgets: budgets::budgets(&values, nerite_memory::allocatable_bytes())?,
             sessions: sessions::sessions(&values)?,
             gpu: gpu::gpu(&values)?,
             exit_on_error: values.bool("exit-on-error", true)?,

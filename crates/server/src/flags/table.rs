@@ -38,6 +38,7 @@ pub struct Flag {
     pub about: &'static str,
 }
 
+const BYTES: Takes = Takes::Value("<bytes>");
 const INT: Takes = Takes::Value("<integer>");
 const BOOL: Takes = Takes::Value("<boolean>");
 const TEXT: Takes = Takes::Value("<string>");
@@ -141,6 +142,11 @@ flags! {
         "metrics-interval-ms" Takes::Value("<float>"), Yes, "Interval at which processor metrics are taken. Default is 2000.";
         "metrics-config" Takes::Value("<string>=<string>"), Yes, "A setting of metrics, such as counter_latencies=false.";
     }
+    "Memory": {
+        "memory-budget" BYTES, Yes, "Bytes that all clients together may make the server hold: bodies, answers that are not read, open calls. Default is half of the memory of the host, of the control group or of what ulimit -v leaves.";
+        "memory-budget-per-peer" BYTES, Yes, "The same for one user of this host, or one address. Default is seven eighths of --memory-budget.";
+        "memory-budget-per-connection" BYTES, Yes, "The same for one connection. Default is --memory-budget-per-peer.";
+    }
     "Shared Memory": {
         "shm-trust" TEXT, Yes, "Which shared memory objects a client may register: 'peer', those that its own user could open, or 'any', all that the server can open, as in Triton. Default is 'peer'.";
         "shm-key-prefix" TEXT, Yes, "Objects whose keys begin so may be registered by every client. May be given several times.";
@@ -148,7 +154,7 @@ flags! {
         "allow-client-shm" BOOL, Yes, "Whether clients may register shared memory. Default is true.";
         "session-socket" Takes::Value("<path>"), Yes, "Unix socket where programs of this host borrow shared memory; 'off' for none. Default is $XDG_RUNTIME_DIR/nerite/session.sock, else /tmp/nerite-<uid>/session.sock.";
         "session-allow-uid" INT, Yes, "Number of a user besides the server's own and root who may open sessions. May be repeated.";
-        "lease-max-bytes" INT, Yes, "Bytes lent to all sessions together. Default is half of the host's memory.";
+        "lease-max-bytes" INT, Yes, "Bytes lent to all sessions together. Default is half of the memory of the host or of the control group.";
         "session-max-bytes" INT, Yes, "Bytes lent to one session. Default is half of --lease-max-bytes.";
     }
     "GPU": {

@@ -58,6 +58,21 @@ impl<'g> Values<'g> {
         Ok(Some(number))
     }
 
+    /// A number of bytes above 0, if there is one: whole, or with K, M, G or T for so many times 1,024.
+    pub fn bytes_if_given(&self, name: &'static str) -> Result<Option<u64>, BadValue> {
+        let Some(value) = self.text(name) else { return Ok(None) };
+        let invalid = || bad(name, format!("Invalid option value. Got {value}"));
+        let text = value.trim();
+        let unit = text.chars().last().and_then(|last| "kmgt".find(last.to_ascii_lowercase()));
+        let digits = if unit.is_some() { &text[..text.len() - 1] } else { text };
+        let count: u64 = digits.parse().map_err(|_| invalid())?;
+        let factor = 1u64 << (10 * unit.map_or(0, |at| at + 1));
+        match count.checked_mul(factor).ok_or_else(invalid)? {
+            0 => Err(bad(name, "a budget of 0 bytes lets nobody ask anything")),
+            bytes => Ok(Some(bytes)),
+        }
+    }
+
     /// A number that may have a fraction.
     pub fn float(&self, name: &'static str, default: f64) -> Result<f64, BadValue> {
         let Some(value) = self.text(name) else { return Ok(default) };
