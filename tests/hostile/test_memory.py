@@ -49,6 +49,9 @@ def tight(launcher, tmp_path_factory):
         environment,
         [
             "--session-socket=off",
+            # The budgets of clients would refuse before the system does (test_budgets.py).
+            "--memory-budget=1T",
+            "--memory-budget-per-peer=1T",
             f"--http-max-input-size={(1 << 31) - 1}",
             "--grpc-infer-response-compression-level=low",
             "--model-control-mode=explicit",

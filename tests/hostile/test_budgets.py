@@ -1,0 +1,400 @@
+"""Does everything that clients make the server hold stay within its budgets, and does it cost those who hold it?"""
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+import servers
+from doors import http_call, pb
+from frames import (
+    DATA, END_HEADERS, END_STREAM, HEADERS, call_head, frame, frames_of, literal, open_connection, received, reference, send_call,
+)  # fmt: skip
+from witness import are_answered, falls_to, resident, settled, witnesses
+
+MIB = 1 << 20
+BUDGET = 256 * MIB
+PER_PEER = 160 * MIB
+# Beside the budget: what the allocator keeps, what the library has not yet handed over, and blocks that grow by doubling.
+SLACK = 160 * MIB
+# What the allocator keeps once everybody is gone.
+LEFT = 48 * MIB
+STRANGER = 1_000_000 + os.getpid()
+MODEL = "identity_fp32"
+ADDRESS_SPACE_BYTES = 900_000 << 10
+GROUP_BYTES = 512 * MIB
+
+
+@pytest.fixture(scope="module")
+def budgeted(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 has no budgets")
+    repository = launcher.copy_of("budgeted", MODEL, "simple")
+    flags = [f"--memory-budget={BUDGET}", f"--memory-budget-per-peer={PER_PEER // MIB}M", "--http-max-input-size=1000000000"]
+    with launcher.running("budgeted", *flags, repository=repository) as found:
+        with witnesses(found) as asking:
+            are_answered(asking, 20)
+        found.quiet_bytes = settled(lambda: resident(found.pid))
+        yield found
+
+
+@pytest.fixture
+def bounded(budgeted):
+    """The witnesses of this user, one of another, and the bound that holds during the test and after it."""
+    before = budgeted.quiet_bytes
+    falls_to(lambda: resident(budgeted.pid), before + LEFT)
+    # The stranger connects first: meanwhile no other socket may be made.
+    with stranger(budgeted) as other, witnesses(budgeted) as found, peak(budgeted.pid) as most:
+        yield budgeted
+        are_answered(found, 2)
+        seen = other.answers
+        deadline = time.monotonic() + 60
+        while other.answers < seen + 2 and other.failure is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert other.failure is None and other.answers >= seen + 2, other.failure
+    assert budgeted.process.poll() is None, budgeted.log_text()[-3000:]
+    print(f"peak: {(most.bytes - before) / MIB:.0f} MiB")
+    assert most.bytes - before < BUDGET + SLACK
+    # What the allocator keeps is not what clients hold.
+    falls_to(lambda: resident(budgeted.pid), before + LEFT)
+    falls_to(lambda: metric(budgeted, 'nerite_memory_budget_bytes{state="used"}'), 4 * MIB)
+
+
+class peak:
+    """The most memory that a process had while this was entered."""
+
+    def __init__(self, pid: int):
+        self.pid, self.bytes, self.ended = pid, 0, threading.Event()
+        self.thread = threading.Thread(target=self.look)
+
+    def look(self) -> None:
+        while not self.ended.is_set():
+            with contextlib.suppress(OSError, KeyError, ValueError):
+                self.bytes = max(self.bytes, resident(self.pid))
+            time.sleep(0.02)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.ended.set()
+        self.thread.join()
+
+
+class Stranger(threading.Thread):
+    """Another user, who asks for little over one connection all the time."""
+
+    def __init__(self, connection: http.client.HTTPConnection):
+        super().__init__()
+        self.connection, self.ended, self.answers, self.failure = connection, threading.Event(), 0, None
+
+    def run(self) -> None:
+        try:
+            while not self.ended.is_set():
+                values = np.random.default_rng().random(500, np.float32)
+                raw = values.tobytes()
+                text = head(len(raw))
+                self.connection.request("POST", f"/v2/models/{MODEL}/infer", text + raw, {"Inference-Header-Content-Length": str(len(text))})
+                answer = self.connection.getresponse()
+                assert answer.status == 200 and answer.read().endswith(raw)
+                self.answers += 1
+        except BaseException as failure:  # noqa: BLE001 - told by the main thread
+            self.failure = failure
+
+
+@contextlib.contextmanager
+def stranger(server):
+    """The user who makes a socket is the one who counts, whoever uses it afterwards."""
+    connection = http.client.HTTPConnection(server.http, timeout=60)
+    if os.geteuid() == 0:
+        os.seteuid(STRANGER)
+    try:
+        connection.connect()
+    finally:
+        if os.getuid() == 0:
+            os.seteuid(0)
+    found = Stranger(connection)
+    found.start()
+    try:
+        yield found
+    finally:
+        found.ended.set()
+        found.join()
+        connection.close()
+
+
+def head(byte_size: int) -> bytes:
+    return json.dumps({
+        "inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [byte_size // 4], "parameters": {"binary_data_size": byte_size}}],
+        "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}}],
+    }).encode()  # fmt: skip
+
+
+def metric(server, name: str) -> int:
+    page = http_call(server.metrics, "GET", "/metrics").body.decode()
+    return int(float(re.search(rf"^{re.escape(name)} (\S+)$", page, re.M)[1]))
+
+
+def shed(server) -> int:
+    return sum(metric(server, f'nerite_shed_connections_total{{reason="{reason}"}}') for reason in ("connection", "peer", "all", "stalled"))
+
+
+def http_post(server, byte_size: int, sent: int | None = None) -> socket.socket:
+    """A client with a small buffer that sends an inference, or so many bytes of it, and does not read."""
+    host, port = server.http.split(":")
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+    made.settimeout(8)
+    made.connect((host, int(port)))
+    text = head(byte_size)
+    whole = text + bytes(byte_size if sent is None else sent)
+    made.sendall(
+        f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: {len(text)}\r\n"
+        f"Content-Length: {len(text) + byte_size}\r\n\r\n".encode()
+    )
+    with contextlib.suppress(OSError):
+        made.sendall(whole)
+    return made
+
+
+def infer_message(byte_size: int) -> bytes:
+    request = pb.ModelInferRequest(model_name=MODEL, raw_input_contents=[bytes(byte_size)])
+    request.inputs.add(name="INPUT0", datatype="FP32", shape=[byte_size // 4])
+    return request.SerializeToString()
+
+
+def many(count: int, make) -> contextlib.ExitStack:
+    """So many connections, made side by side; those that the server does not want are none."""
+    held = contextlib.ExitStack()
+
+    def one(_) -> None:
+        with contextlib.suppress(OSError):
+            held.enter_context(contextlib.closing(make()))
+
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        list(pool.map(one, range(count)))
+    return held
+
+
+def bomb(server, streams: int) -> socket.socket:
+    """Calls whose heads are a few hundred bytes, each of which stands for a field of the table."""
+    connection = open_connection(server.grpc)
+    connection.sendall(frame(HEADERS, END_HEADERS, 1, call_head("ModelStreamInfer", literal("a", "b", indexed=True))))
+    for number in range(1, streams):
+        block = call_head("ModelStreamInfer", reference(62) * 450)
+        connection.sendall(frame(HEADERS, END_HEADERS, 2 * number + 1, block))
+    return connection
+
+
+def test_references_to_headers_hold_little_in_many_open_calls(bounded):
+    with many(20, lambda: bomb(bounded, 4096)):
+        time.sleep(1)
+        assert resident(bounded.pid) - bounded.quiet_bytes < SLACK
+
+
+def test_a_head_larger_than_the_limit_costs_its_call_alone(bounded):
+    connection = open_connection(bounded.grpc)
+    with contextlib.closing(connection):
+        connection.sendall(frame(HEADERS, END_HEADERS, 1, call_head("ServerLive", literal("a", "b", indexed=True) + reference(62) * 600)))
+        connection.sendall(frame(HEADERS, END_HEADERS, 3, call_head("ServerLive")))
+        connection.sendall(frame(DATA, END_STREAM, 3, bytes(5)))
+        answers = {}
+        for kind, stream, fields in frames_of(received(connection, 2)):
+            if kind == HEADERS:
+                answers.setdefault(stream, {}).update(fields)
+    assert answers[1][":status"] == "431" and answers[3]["grpc-status"] == "0"
+
+
+def test_answers_over_http_that_nobody_reads(bounded):
+    before = shed(bounded)
+    with many(60, lambda: http_post(bounded, 8 * MIB)):
+        time.sleep(1)
+    assert shed(bounded) > before
+
+
+def test_answers_over_grpc_that_nobody_reads(bounded):
+    before = shed(bounded)
+    content = infer_message(8 * MIB)
+
+    def make() -> socket.socket:
+        connection = open_connection(bounded.grpc, initial_window=0)
+        send_call(connection, 1, content)
+        return connection
+
+    with many(100, make):
+        time.sleep(1)
+    assert shed(bounded) > before
+
+
+def test_small_answers_of_many_calls_that_nobody_reads(bounded):
+    content = infer_message(60_000)
+
+    def make() -> socket.socket:
+        connection = open_connection(bounded.grpc, initial_window=0)
+        with contextlib.suppress(OSError):
+            for number in range(500):
+                send_call(connection, 2 * number + 1, content, piece=1 << 16)
+        return connection
+
+    with many(20, make):
+        time.sleep(1)
+
+
+def test_half_bodies_that_wait_for_each_other_are_told_why(bounded):
+    before = shed(bounded)
+    made = []
+
+    def make() -> socket.socket:
+        made.append(http_post(bounded, 16 * MIB, 8 * MIB))
+        return made[-1]
+
+    with many(18, make):
+        answers = [answer for answer in (received(one, 3) for one in made) if answer]
+        assert shed(bounded) > before
+    assert answers and all(answer.startswith(b"HTTP/1.1 503") and b"memory budget" in answer for answer in answers), answers
+    assert "memory budget" in bounded.log_text()
+
+
+def test_half_messages_over_grpc_are_told_why(bounded):
+    content = infer_message(16 * MIB)
+    statuses = []
+
+    def hear(connection: socket.socket) -> None:
+        for kind, _, fields in frames_of(received(connection, 30)):
+            if kind == HEADERS and "grpc-status" in fields:
+                statuses.append((fields["grpc-status"], fields["grpc-message"]))
+
+    def make() -> socket.socket:
+        connection = open_connection(bounded.grpc)
+        threading.Thread(target=hear, args=[connection], daemon=True).start()
+        connection.sendall(frame(HEADERS, END_HEADERS, 1, call_head("ModelInfer")))
+        whole = b"\0" + len(content).to_bytes(4, "big") + content[: 8 * MIB]
+        with contextlib.suppress(OSError):
+            for at in range(0, len(whole), 1 << 14):
+                connection.sendall(frame(DATA, 0, 1, whole[at : at + (1 << 14)]))
+        return connection
+
+    with many(40, make):
+        deadline = time.monotonic() + 30
+        while not statuses and time.monotonic() < deadline:
+            time.sleep(0.1)
+    code, text = statuses[0]
+    assert code == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]) and text.startswith("memory budget"), statuses
+
+
+def test_a_large_request_passes_where_nobody_else_holds_much(bounded):
+    values = np.arange(35 * MIB, dtype=np.float32)
+    raw = values.tobytes()
+    assert len(raw) > PER_PEER * 3 // 4
+    text = head(len(raw))
+    answer = http_call(bounded.http, "POST", f"/v2/models/{MODEL}/infer", text + raw, {"Inference-Header-Content-Length": str(len(text))})
+    assert answer.status == 200 and answer.body.endswith(raw)
+
+
+# ---------------------------------------------------------------------------------------------- hosts with little memory
+
+
+def attack(server) -> None:
+    """All of it at once."""
+    content = infer_message(4 * MIB)
+
+    def unread() -> socket.socket:
+        connection = open_connection(server.grpc, initial_window=0)
+        for number in range(4):
+            send_call(connection, 2 * number + 1, content)
+        return connection
+
+    with many(10, lambda: bomb(server, 4096)), many(40, unread), many(60, lambda: http_post(server, 8 * MIB)):
+        with many(20, lambda: http_post(server, 16 * MIB, 8 * MIB)):
+            time.sleep(3)
+
+
+def is_answered(server) -> None:
+    """Once what the attackers held is on its way back."""
+    raw = np.arange(1000, dtype=np.float32).tobytes()
+    text = head(len(raw))
+    deadline = time.monotonic() + 60
+    while True:
+        assert server.process.poll() is None, server.log_text()[-3000:]
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            answer = http_call(server.http, "POST", f"/v2/models/{MODEL}/infer", text + raw, {"Inference-Header-Content-Length": str(len(text))})
+            if answer.status == 200:
+                assert answer.body.endswith(raw)
+                return
+        assert time.monotonic() < deadline, "nobody is answered"
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def confined(launcher, tmp_path, *before: str):
+    """A server whose command line begins with these words."""
+    if launcher.oracle:
+        pytest.skip("2.51 does not start in so little memory")
+    repository = launcher.copy_of(f"confined_{tmp_path.name}", MODEL)
+    command, environment = servers.nerite_command(repository)
+    flags = ["--session-socket=off", "--http-max-input-size=1000000000"]
+    server = servers.start([*before, *command], environment, flags, tmp_path / "log", oracle=False, repository=repository)
+    try:
+        yield server
+    finally:
+        servers.stop(server)
+
+
+def test_a_limit_on_the_address_space_ends_nothing(launcher, tmp_path):
+    with confined(launcher, tmp_path, "prlimit", f"--as={ADDRESS_SPACE_BYTES}") as server:
+        attack(server)
+        is_answered(server)
+        assert 0 < metric(server, 'nerite_memory_budget_bytes{state="max"}') < ADDRESS_SPACE_BYTES
+
+
+@contextlib.contextmanager
+def control_group():
+    """A group of this process's own with little memory, and the command that puts a program into it."""
+    own = {line.split(":")[1]: line.split(":", 2)[2] for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines()}
+    places = [
+        (pathlib.Path("/sys/fs/cgroup/memory" + own.get("memory", "")), "memory.limit_in_bytes"),
+        (pathlib.Path("/sys/fs/cgroup" + own.get("", "")), "memory.max"),
+    ]
+    for parent, limit in places:
+        group = parent / f"nerite-test-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / limit).write_text(str(GROUP_BYTES))
+            yield ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+            return
+        except OSError:
+            continue
+        finally:
+            deadline = time.monotonic() + 20
+            while group.exists() and time.monotonic() < deadline:
+                with contextlib.suppress(OSError):
+                    group.rmdir()
+                time.sleep(0.1)
+    pytest.skip("no control group can be made here")
+
+
+def test_a_control_group_is_the_host(launcher, tmp_path):
+    if not shutil.which("sh"):
+        pytest.skip("there is no shell")
+    with control_group() as into, confined(launcher, tmp_path, *into) as server:
+        assert metric(server, 'nerite_memory_budget_bytes{state="max"}') == GROUP_BYTES // 2
+        attack(server)
+        is_answered(server)
+        deadline = time.monotonic() + 10
+        while metric(server, "nv_cpu_memory_total_bytes") != GROUP_BYTES and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert metric(server, "nv_cpu_memory_total_bytes") == GROUP_BYTES
