@@ -8,6 +8,7 @@ use nerite_request::Status;
 use nerite_wire::proto::{Chain, Chunks, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES};
 
 use crate::failure::Failure;
+use crate::frame::Packing;
 use crate::limits::{COMPRESS_BYTES_MIN, INFLATED_PIECE_BYTES, INFLATED_SMALL_BYTES_MAX, INFLATED_SMALL_BYTES_MIN};
 use crate::options::CompressionLevel;
 
@@ -26,12 +27,18 @@ pub(crate) fn request_encoding(headers: &HeaderMap) -> Result<Option<Encoding>, 
 }
 
 /// The message that `message` was before it was compressed.
-pub(crate) async fn inflate(message: Chain, encoding: Encoding, bytes_max: u64, lane: Lane) -> Result<Chain, Failure> {
+pub(crate) async fn inflate(
+    message: Chain,
+    encoding: Encoding,
+    packing: Packing,
+    lane: Lane,
+) -> Result<Chain, Failure> {
+    let bytes_max = packing.inflated_bytes_max;
     let inflated = nerite_compress::inflate(message.into_reader(), encoding, bytes_max, Inflated::new(), &lane).await;
     match inflated.map(Inflated::finish) {
         Ok(message) => Ok(message?),
         Err(fault @ (InflateError::TooLarge { .. } | InflateError::TooDense { .. })) => {
-            Err(Failure::inflates_too_far(&fault))
+            Err(Failure::inflates_too_far(&fault, packing.bytes_max))
         }
         Err(InflateError::Damaged(fault)) => {
             Err(Failure::unreadable(format_args!("the compressed message is damaged ({fault})")))
@@ -220,7 +227,8 @@ mod tests {
     }
 
     async fn inflate(message: Bytes, encoding: Encoding) -> Result<Chain, Failure> {
-        super::inflate(Chain::from(message), encoding, 1 << 20, Lane::new()).await
+        let packing = Packing { bytes_max: 2 << 20, encoding: None, inflated_bytes_max: 1 << 20 };
+        super::inflate(Chain::from(message), encoding, packing, Lane::new()).await
     }
 
     async fn check(len: usize, encoding: Encoding, level: Level, compressed: bool) {
@@ -255,10 +263,9 @@ mod tests {
         assert!(inflate(Bytes::from_static(b"nonsense"), Encoding::Deflate).await.is_err());
         let large =
             Bytes::from(compression(Encoding::Gzip, Level::fast()).apply(message((1 << 20) + 1)).await.concat());
-        let text = "Decompressed data size exceeds the maximum allowed value of 1048576 bytes. Use --http-max-input-size \
-                    to increase the limit.";
+        let too_large = InflateError::TooLarge { bytes_max: 1 << 20 };
         let refused = inflate(large.slice(PREFIX_BYTES..), Encoding::Gzip).await.unwrap_err();
-        assert_eq!(refused, Failure::inflates_too_far(text));
+        assert_eq!(refused, Failure::inflates_too_far(&too_large, 2 << 20));
     }
 
     #[track_caller]

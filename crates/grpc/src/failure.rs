@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, HeaderValue};
 use nerite_api::{Status, codes};
 use nerite_budget::Shed;
+use nerite_compress::InflateError;
 use nerite_wire::proto::Malformed;
 
 use crate::limits::MESSAGE_BYTES_MAX;
@@ -56,9 +57,18 @@ impl Failure {
         Failure::new(RESOURCE_EXHAUSTED, format!("SERVER: Received message larger than max ({len} vs. {max})"))
     }
 
-    /// A compressed message that would become larger than it may.
-    pub(crate) fn inflates_too_far(cause: impl std::fmt::Display) -> Failure {
-        Failure::new(RESOURCE_EXHAUSTED, cause.to_string())
+    /// A compressed message that would become larger than it may. Messages of its call may have `bytes_max` bytes; no option raises
+    /// that.
+    pub(crate) fn inflates_too_far(cause: &InflateError, bytes_max: usize) -> Failure {
+        let text = match cause {
+            InflateError::TooLarge { bytes_max: exceeded } if *exceeded == bytes_max as u64 => {
+                format!(
+                    "SERVER: Received message larger than max (more than {bytes_max} once inflated vs. {bytes_max})"
+                )
+            }
+            cause => cause.to_string(),
+        };
+        Failure::new(RESOURCE_EXHAUSTED, text)
     }
 
     /// A message that is none.

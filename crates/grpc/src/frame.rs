@@ -113,7 +113,7 @@ impl Packing {
     fn encoding_of(&self, len: usize) -> Result<Encoding, Failure> {
         let bytes_max = self.inflated_bytes_max;
         if len as u64 > compressed_bytes_max(bytes_max) {
-            return Err(Failure::inflates_too_far(InflateError::TooLarge { bytes_max }));
+            return Err(Failure::inflates_too_far(&InflateError::TooLarge { bytes_max }, self.bytes_max));
         }
         self.encoding.ok_or_else(|| Failure::unreadable("the message is compressed, but no grpc-encoding says how"))
     }
@@ -281,7 +281,7 @@ impl Messages {
         message: Chain,
         encoding: Encoding,
     ) -> impl Future<Output = Result<Chain, Failure>> + Send + use<> {
-        inflate(message, encoding, self.packing.inflated_bytes_max, self.lane.clone())
+        inflate(message, encoding, self.packing, self.lane.clone())
     }
 }
 
@@ -347,7 +347,10 @@ mod tests {
             Deframer::new(packing).take(&mut Bytes::from(prefix)).map(drop)
         };
         assert_eq!(take(2000), Ok(()));
-        assert_eq!(take(2001), Err(Failure::inflates_too_far(InflateError::TooLarge { bytes_max: 1000 })));
+        assert_eq!(
+            take(2001),
+            Err(Failure::inflates_too_far(&InflateError::TooLarge { bytes_max: 1000 }, PLAIN.bytes_max))
+        );
     }
 
     #[test]

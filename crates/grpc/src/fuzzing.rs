@@ -25,7 +25,8 @@ pub async fn read_messages(
     inflated_bytes_max: u64,
 ) -> Result<Vec<Bytes>, String> {
     let text = |failure: Failure| format!("{failure:?}");
-    let mut deframer = Deframer::new(Packing { bytes_max: MESSAGE_BYTES_MAX, encoding, inflated_bytes_max });
+    let packing = Packing { bytes_max: MESSAGE_BYTES_MAX, encoding, inflated_bytes_max };
+    let mut deframer = Deframer::new(packing);
     let (lane, mut messages) = (Lane::new(), Vec::new());
     for mut piece in pieces {
         while !piece.is_empty() {
@@ -33,7 +34,7 @@ pub async fn read_messages(
                 None => continue,
                 Some(Framed::Plain(message)) => message,
                 Some(Framed::Packed(message, encoding)) => {
-                    inflate(message, encoding, inflated_bytes_max, lane.clone()).await.map_err(text)?
+                    inflate(message, encoding, packing, lane.clone()).await.map_err(text)?
                 }
             };
             let len = message.len();
