@@ -171,6 +171,8 @@ fn ran_here(bound: CostBound) -> Vec<bool> {
     let pool = Pool::new("test", vec![instance], bound, Box::new(nerite_schedule::Fifo::new(1)), Arc::new(NoMeter));
     let (to, answers) = mpsc::channel();
     for id in 0..300 {
+        // A worker puts the instance back after it has answered.
+        std::thread::sleep(Duration::from_millis(1));
         assert!(pool.submit(job(id, &to).0).is_ok());
         assert_eq!(answers.recv().unwrap().id, id.to_string());
     }
