@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import servers
 from doors import NUMPY, Given, GrpcDoor, Refused, grpc_channel, pb, refuses
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from operators import IR_VERSION_MAX, NotServable, array_of, given, wire_tensor
 from witness import are_answered, witnesses
 
@@ -254,4 +254,48 @@ def test_a_division_without_a_result_fails_its_request_alone(victim, op, kind):
             found = np.frombuffer(door.infer(MODEL, of((7, 2), (9, -1))).outputs["y"].raw, dtype)
             assert found.tolist() == ([3, -9] if op == "Div" else [1, 0])
         door.unload(MODEL)
+    assert victim.process.poll() is None
+
+
+# ---------------------------------------------------------------------------------------------- elements lost on the way
+
+
+def cut_gru(steps: int = 4, width: int = 3, hidden: int = 2) -> bytes:
+    """A GRU over the steps of `x` that `from` and `to` leave."""
+    rng = np.random.default_rng(1)
+    weights = [
+        numpy_helper.from_array(rng.random((1, 3 * hidden, of), np.float32), name) for name, of in (("w", width), ("r", hidden))
+    ]
+    nodes = [
+        helper.make_node("Slice", ["x", "from", "to"], ["cut"]),
+        helper.make_node("GRU", ["cut", "w", "r"], ["", "y"], hidden_size=hidden),
+    ]
+    bounds = [helper.make_tensor_value_info(name, TensorProto.INT64, [1]) for name in ("from", "to")]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [steps, 1, width]), *bounds]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, hidden])]
+    graph = helper.make_graph(nodes, "cut_gru", inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def test_elements_that_are_lost_inside_a_graph_cost_the_request_alone(victim):
+    x = np.random.default_rng(2).random((4, 1, 3), np.float32)
+
+    def of(start: int, end: int) -> list[Given]:
+        bounds = [Given(name, "INT64", [1], np.array([at], np.int64).tobytes()) for name, at in (("from", start), ("to", end))]
+        return [Given("x", "FP32", [4, 1, 3], x.tobytes()), *bounds]
+
+    with witnesses(victim) as watching, grpc_channel(victim.grpc) as channel:
+        door = GrpcDoor(channel)
+        door.load(MODEL, {"config": CONFIG, "file:1/model.onnx": cut_gru()})
+        honest = door.infer(MODEL, of(0, 4)).outputs["y"].raw
+        for _ in range(5):
+            if victim.engine == "onnxruntime":
+                with refuses("INTERNAL", "ended by signal 6"):
+                    door.infer(MODEL, of(2, 2))
+            else:
+                with contextlib.suppress(Refused):
+                    door.infer(MODEL, of(2, 2))
+            assert door.infer(MODEL, of(0, 4)).outputs["y"].raw == honest
+        door.unload(MODEL)
+        are_answered(watching, 3)
     assert victim.process.poll() is None

@@ -32,6 +32,12 @@ pub trait Runtime: Send + Sync {
         Err(format!("backend '{}' ({}) computes on the host", self.name(), self.engine()))
     }
 
+    /// What a request may do to this model that ends the process it runs in, as a clause; `None` if nothing is known. Its configuration
+    /// is complete.
+    fn danger(&self, _context: &LoadContext) -> Result<Option<String>, Status> {
+        Ok(None)
+    }
+
     /// Reads one version of a model, checks it against its configuration and makes it ready for instances.
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status>;
 }

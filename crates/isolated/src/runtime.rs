@@ -49,7 +49,7 @@ impl Runtime for Isolated {
     }
 
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
-        if !is_isolated(context)? {
+        if !is_isolated(context)?.unwrap_or(false) {
             return self.inner.complete(context);
         }
         if !needs_graph(&context.config) {
@@ -70,28 +70,51 @@ impl Runtime for Isolated {
         self.inner.offers_gpus()
     }
 
+    fn danger(&self, context: &LoadContext) -> Result<Option<String>, Status> {
+        self.inner.danger(context)
+    }
+
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
-        if !is_isolated(context)? {
-            return self.inner.load(context);
-        }
-        if let Some(spec) = InstanceSpec::all(&context.config).iter().find(|spec| spec.device.is_some()) {
-            return Err(Status::unsupported(format!(
-                "model '{}' is isolated, but its instance '{}' is on a GPU, and isolated instances compute on the host; give its \
-                 instance group KIND_CPU, or set its parameter '{KNOB}' to 'false'",
-                context.model, spec.name
-            )));
+        let model = &context.model;
+        let specs = InstanceSpec::all(&context.config);
+        let on_gpu = specs.iter().find(|spec| spec.device.is_some());
+        let asked = is_isolated(context)?;
+        match (asked, on_gpu) {
+            (Some(true), None) => {}
+            (Some(true), Some(spec)) => {
+                return Err(Status::unsupported(format!(
+                    "model '{model}' is isolated, but its instance '{}' is on a GPU, and isolated instances compute on the host; give \
+                     its instance group KIND_CPU, or set its parameter '{KNOB}' to 'false'",
+                    spec.name
+                )));
+            }
+            (None | Some(false), _) => match self.inner.danger(context)? {
+                None => return self.inner.load(context),
+                Some(danger) if asked.is_none() && on_gpu.is_none() => {
+                    log::info!(
+                        "model '{model}' runs in processes of its own (its parameter '{KNOB}' is not set): {danger}"
+                    );
+                }
+                Some(danger) => {
+                    log::warn!(
+                        "model '{model}' runs in the server's process: {danger}; serve it to clients that are trusted"
+                    );
+                    return self.inner.load(context);
+                }
+            },
         }
         let (launch, pools) = (self.launch(context)?, Arc::clone(self.host.pools()));
         Ok(Arc::new(IsolatedModel { launch, pools, context: context::told(context)? }))
     }
 }
 
-/// What the model's author says, else what the operator says, else no.
-fn is_isolated(context: &LoadContext) -> Result<bool, Status> {
-    let Some(text) = knob(context, KNOB) else { return Ok(false) };
+/// What the model's author says, else what the operator says; `None` if neither does.
+fn is_isolated(context: &LoadContext) -> Result<Option<bool>, Status> {
+    let Some(text) = knob(context, KNOB) else { return Ok(None) };
     match text.to_ascii_lowercase().as_str() {
-        "true" | "1" | "yes" | "on" => Ok(true),
-        "false" | "0" | "no" | "off" | "" => Ok(false),
+        "true" | "1" | "yes" | "on" => Ok(Some(true)),
+        "false" | "0" | "no" | "off" => Ok(Some(false)),
+        "" => Ok(None),
         _ => Err(Status::invalid(format!(
             "'{KNOB}' of model '{}' is '{text}'; it is 'true' for instances in processes of their own, or 'false'",
             context.model
@@ -110,7 +133,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(parameter: Option<&str>, setting: Option<&str>, expected: Result<bool, &str>) {
+    fn check(parameter: Option<&str>, setting: Option<&str>, expected: Result<Option<bool>, &str>) {
         let parameter = parameter.map_or_else(String::new, |value| {
             format!("parameters {{ key: 'isolated' value {{ string_value: '{value}' }} }}")
         });
@@ -122,11 +145,11 @@ mod tests {
 
     #[test]
     fn the_models_parameter_wins_over_the_backends_setting() {
-        check(None, None, Ok(false));
-        check(None, Some("true"), Ok(true));
-        check(Some("false"), Some("true"), Ok(false));
-        check(Some("True"), None, Ok(true));
-        check(Some("1"), Some("0"), Ok(true));
+        check(None, None, Ok(None));
+        check(None, Some("true"), Ok(Some(true)));
+        check(Some("false"), Some("true"), Ok(Some(false)));
+        check(Some("True"), None, Ok(Some(true)));
+        check(Some("1"), Some("0"), Ok(Some(true)));
         let text =
             "'isolated' of model 'm' is 'maybe'; it is 'true' for instances in processes of their own, or 'false'";
         check(Some("maybe"), None, Err(text));

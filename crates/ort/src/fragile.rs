@@ -7,7 +7,8 @@
 
 use std::collections::HashSet;
 
-use nerite_backend::onnx::{Node, Ports};
+use nerite_backend::onnx::Node;
+use nerite_config::ModelConfig;
 use nerite_request::Status;
 use nerite_tensor::Tensor;
 
@@ -36,6 +37,10 @@ const KEEPS_ELEMENTS: &[&str] = &[
     "Tan", "Tanh", "ThresholdedRelu", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 ];
 
+/// The same, if no request chooses the sizes they work on: a window fits or does not, whatever is sent.
+const KEEPS_ELEMENTS_OF_FIXED_SIZES: &[&str] =
+    &["AveragePool", "Conv", "ConvInteger", "ConvTranspose", "MaxPool", "Pad", "QLinearConv", "Resize", "Upsample"];
+
 /// What a graph is known not to survive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fragile {
@@ -45,20 +50,43 @@ pub struct Fragile {
     inside: Option<String>,
 }
 
+/// Whether a request chooses the sizes of a model's inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// At most the number of rows.
+    Fixed,
+    /// Other dimensions, too.
+    Chosen,
+}
+
 /// Names of a graph's values, as far as they have been followed.
-#[derive(Default)]
 struct Values<'a> {
+    sizes: Sizes,
     /// What depends on a request.
     open: HashSet<&'a str>,
     /// What may have no elements though the inputs have some.
     emptied: HashSet<&'a str>,
 }
 
+impl Sizes {
+    /// Of a model with this configuration, which is complete.
+    pub fn of(config: &ModelConfig) -> Sizes {
+        let rows = usize::from(config.max_batch_size == 0);
+        let is_fixed = config.input.iter().all(|input| input.dims.iter().skip(rows).all(|dim| *dim > 0));
+        if is_fixed { Sizes::Fixed } else { Sizes::Chosen }
+    }
+}
+
 impl Fragile {
-    /// Of the graph with these nodes, in their order, and of its functions' nodes.
-    pub fn of(ports: &Ports, nodes: &[Node], functions: &[Node]) -> Fragile {
-        let mut values = Values::default();
-        values.open.extend(ports.inputs.iter().map(|port| port.name.as_str()));
+    /// Of the graph with these inputs and nodes, in their order, and of its functions' nodes.
+    pub fn of<'a>(
+        inputs: impl IntoIterator<Item = &'a str>,
+        sizes: Sizes,
+        nodes: &'a [Node],
+        functions: &[Node],
+    ) -> Fragile {
+        let open = inputs.into_iter().collect();
+        let mut values = Values { sizes, open, emptied: HashSet::new() };
         let mut fragile = Fragile::default();
         for node in nodes {
             fragile.see(node, &values);
@@ -78,7 +106,9 @@ impl Fragile {
         let is_emptied = |input: &String| values.emptied.contains(input.as_str());
         // Inner graphs read what is outside by its name, and what they are fed has names that they choose themselves.
         let of_inputs = if is_fragile { Some(op) } else { node.inner.iter().find_map(named) };
-        let meets = ends && node.inputs.first().is_some_and(is_emptied);
+        // What else they read must fit to that, which they check.
+        let decisive = if ends { 1 } else { 2 };
+        let meets = is_fragile && node.inputs.iter().take(decisive).any(is_emptied);
         let inside = if meets { Some(op) } else { node.inner.iter().find_map(ending) };
         self.of_inputs = self.of_inputs.take().or_else(|| of_inputs.map(str::to_owned));
         self.inside = self.inside.take().or_else(|| inside.map(str::to_owned));
@@ -96,8 +126,8 @@ impl Fragile {
         }
     }
 
-    /// The operator to which a request can bring a tensor without elements all the same: a model with one is safe only in a
-    /// process of its own.
+    /// The operator to which a request can bring a tensor without elements all the same. A model with one is safe only in a process of
+    /// its own.
     pub fn inside(&self) -> Option<&str> {
         self.inside.as_deref()
     }
@@ -111,9 +141,14 @@ impl<'a> Values<'a> {
         if reads(&self.open) || !node.inner.is_empty() {
             self.open.extend(outputs.clone());
         }
-        if reads(&self.emptied) || !KEEPS_ELEMENTS.contains(&node.op.as_str()) {
+        if reads(&self.emptied) || !self.keeps_elements(&node.op) {
             self.emptied.extend(outputs);
         }
+    }
+
+    /// Whether the operator's results have elements if all that it reads has some.
+    fn keeps_elements(&self, op: &str) -> bool {
+        KEEPS_ELEMENTS.contains(&op) || self.sizes == Sizes::Fixed && KEEPS_ELEMENTS_OF_FIXED_SIZES.contains(&op)
     }
 }
 
@@ -132,7 +167,7 @@ fn ending(node: &Node) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use nerite_backend::onnx::Port;
+    #![allow(clippy::unwrap_used)]
 
     use super::*;
 
@@ -143,15 +178,18 @@ mod tests {
 
     #[track_caller]
     fn check(nodes: &[Node], functions: &[Node], expect: Option<&str>) {
-        let inputs = ["x", "w"].map(|name| Port { name: name.into(), datatype: None, dims: None });
-        let ports = Ports { inputs: inputs.into(), outputs: Vec::new() };
-        assert_eq!(Fragile::of(&ports, nodes, functions).of_inputs.as_deref(), expect, "{nodes:?}");
+        let fragile = Fragile::of(["x", "w"], Sizes::Chosen, nodes, functions);
+        assert_eq!(fragile.of_inputs.as_deref(), expect, "{nodes:?}");
     }
 
     #[track_caller]
     fn check_inside(nodes: &[Node], expect: Option<&str>) {
-        let ports = Ports { inputs: Vec::new(), outputs: Vec::new() };
-        assert_eq!(Fragile::of(&ports, nodes, &[]).inside(), expect, "{nodes:?}");
+        check_sizes(Sizes::Chosen, nodes, expect);
+    }
+
+    #[track_caller]
+    fn check_sizes(sizes: Sizes, nodes: &[Node], expect: Option<&str>) {
+        assert_eq!(Fragile::of(["v"], sizes, nodes, &[]).inside(), expect, "{nodes:?}");
     }
 
     #[test]
@@ -166,6 +204,31 @@ mod tests {
         );
         check_inside(&[node("Slice", &["x", "from", "to"], &["a"]), gru("x")], None);
         check_inside(&[node("Slice", &["x", "from", "to"], &["a"]), node("Conv", &["a", "w"], &["b"])], None);
+        check_inside(&[node("Slice", &["x", "from", "to"], &["a"]), node("Conv", &["a", "v"], &["b"])], Some("Conv"));
+        check_inside(&[node("Expand", &["x", "to"], &["h"]), node("GRU", &["x", "w", "r", "", "", "h"], &["y"])], None);
+    }
+
+    #[test]
+    fn windows_leave_elements_where_no_request_chooses_the_sizes() {
+        let upscaling = [node("Conv", &["x", "w"], &["a"]), node("ConvTranspose", &["a", "w"], &["y"])];
+        check_sizes(Sizes::Chosen, &upscaling, Some("ConvTranspose"));
+        check_sizes(Sizes::Fixed, &upscaling, None);
+        let cut = [node("Slice", &["x", "from", "to"], &["a"]), node("ConvTranspose", &["a", "w"], &["y"])];
+        check_sizes(Sizes::Fixed, &cut, Some("ConvTranspose"));
+    }
+
+    #[track_caller]
+    fn check_config(text: &str, expect: Sizes) {
+        let config = nerite_config::parse_text("c", text.as_bytes()).unwrap();
+        assert_eq!(Sizes::of(&config), expect, "{text}");
+    }
+
+    #[test]
+    fn a_request_may_choose_the_rows_or_more() {
+        check_config("input [{ name: 'x' dims: [ 3, 224 ] }]", Sizes::Fixed);
+        check_config("input [{ name: 'x' dims: [ -1, 224 ] }]", Sizes::Fixed);
+        check_config("input [{ name: 'x' dims: [ 3, -1 ] }]", Sizes::Chosen);
+        check_config("max_batch_size: 8 input [{ name: 'x' dims: [ -1, 224 ] }]", Sizes::Chosen);
     }
 
     #[test]

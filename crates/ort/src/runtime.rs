@@ -14,6 +14,7 @@ use ort::environment::{Environment, GlobalThreadPoolOptions};
 use ort::session::Session;
 
 use crate::cuda::{self, Failure};
+use crate::fragile::{Fragile, Sizes};
 use crate::options::Options;
 use crate::provider::has_cuda;
 use crate::session::{OrtInstance, Seat, Traits};
@@ -117,6 +118,17 @@ impl Runtime for OnnxRuntime {
         }
     }
 
+    fn danger(&self, context: &LoadContext) -> Result<Option<String>, Status> {
+        let nodes = read_nodes(&onnx::model_file(context)?, context)?;
+        let operator = fragile(context, &nodes).inside().map(str::to_owned);
+        Ok(operator.map(|operator| {
+            format!(
+                "a request may bring its operator {operator} a tensor without elements, by sizes or values, and ONNX Runtime ends the \
+                 process then"
+            )
+        }))
+    }
+
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
         let path = onnx::model_file(context)?;
         let specs = InstanceSpec::all(&context.config);
@@ -125,17 +137,8 @@ impl Runtime for OnnxRuntime {
         let opened = open_session(&path, context, &options, device)?;
         let ports = ports(&opened.session);
         onnx::check(context, &ports)?;
-        let nodes = Nodes::read(&path).map_err(|e| {
-            Status::internal(format!("unable to load model '{}': '{}': {e}", context.model, path.display()))
-        })?;
-        let traits = Traits::new(&ports, &nodes)?;
-        if let Some(op) = traits.fragile.inside() {
-            log::warn!(
-                "model '{}': a request may bring the operator {op} a tensor without elements, by its sizes or values, and ONNX Runtime \
-                 ends the process then; serve the model to clients that are trusted, or in a process of its own",
-                context.model
-            );
-        }
+        let nodes = read_nodes(&path, context)?;
+        let traits = Traits::new(&ports, &nodes, fragile(context, &nodes))?;
         // A run on a device waits for whatever else that device has to do.
         let on_host = specs.iter().all(|spec| spec.device.is_none());
         Ok(Arc::new(OrtModel {
@@ -149,6 +152,16 @@ impl Runtime for OnnxRuntime {
             first: Mutex::new(Some((device, opened))),
         }))
     }
+}
+
+fn read_nodes(path: &Path, context: &LoadContext) -> Result<Nodes, Status> {
+    let told = |e| format!("unable to load model '{}': '{}': {e}", context.model, path.display());
+    Nodes::read(path).map_err(|e| Status::internal(told(e)))
+}
+
+fn fragile(context: &LoadContext, nodes: &Nodes) -> Fragile {
+    let inputs = context.config.input.iter().map(|input| input.name.as_str());
+    Fragile::of(inputs, Sizes::of(&context.config), &nodes.graph, &nodes.functions)
 }
 
 struct OrtModel {

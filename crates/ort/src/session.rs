@@ -35,7 +35,7 @@ struct Output {
 
 impl Traits {
     /// Of a graph with these ports and nodes.
-    pub fn new(ports: &Ports, nodes: &Nodes) -> Result<Arc<Traits>, Status> {
+    pub fn new(ports: &Ports, nodes: &Nodes, fragile: Fragile) -> Result<Arc<Traits>, Status> {
         let outputs = ports.outputs.iter().map(|port| {
             // An input that is an output too never comes by an operator that could write it elsewhere.
             let passes_through = ports.inputs.iter().any(|input| input.name == port.name);
@@ -44,7 +44,7 @@ impl Traits {
         Ok(Arc::new(Traits {
             outputs: outputs.collect::<Result<_, Status>>()?,
             exposed: Exposed::of(&nodes.graph),
-            fragile: Fragile::of(ports, &nodes.graph, &nodes.functions),
+            fragile,
         }))
     }
 }
