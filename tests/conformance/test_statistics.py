@@ -143,8 +143,11 @@ def test_every_family_has_help_and_type(server):
     lines = answer.body.decode().splitlines()
     helped = {line.split()[2] for line in lines if line.startswith("# HELP")}
     typed = {line.split()[2] for line in lines if line.startswith("# TYPE")}
-    named = {line.partition("{")[0].split()[0] for line in lines if line and line[0] != "#"}
-    assert named <= helped & typed
+    histograms = {line.split()[2] for line in lines if line.startswith("# TYPE") and line.endswith(" histogram")}
+    samples = {line.partition("{")[0].split()[0] for line in lines if line and line[0] != "#"}
+    parts = {f"{family}_{part}" for family in histograms for part in ("bucket", "sum", "count")}
+    assert samples - parts <= helped & typed
+    assert parts <= samples
 
 
 def test_other_paths_of_the_metrics_port(server):

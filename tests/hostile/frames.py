@@ -6,7 +6,7 @@ import struct
 
 import hpack
 
-DATA, HEADERS, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 4, 6, 8
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 3, 4, 6, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 INITIAL_WINDOW_SIZE = 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -49,9 +49,14 @@ def open_connection(address: str, initial_window: int | None = None, receive_byt
     made.connect((host, int(port)))
     settings = b"" if initial_window is None else struct.pack(">HI", INITIAL_WINDOW_SIZE, initial_window)
     made.sendall(PREFACE + frame(SETTINGS, 0, 0, settings))
-    # The server says first what it allows, and its larger windows hold from our acknowledgement on.
-    head = made.recv(9, socket.MSG_WAITALL)
-    made.recv(int.from_bytes(head[:3], "big"), socket.MSG_WAITALL)
+    # The server says first what it allows: a stream's window, which holds from our acknowledgement on, and the connection's.
+    kind = None
+    while kind != WINDOW_UPDATE:
+        head = made.recv(9, socket.MSG_WAITALL)
+        if len(head) < 9:
+            raise ConnectionError("the server wants no connection")
+        kind = head[3]
+        made.recv(int.from_bytes(head[:3], "big"), socket.MSG_WAITALL)
     made.sendall(frame(SETTINGS, ACK, 0))
     return made
 

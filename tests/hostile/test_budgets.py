@@ -200,7 +200,7 @@ def bomb(server, streams: int) -> socket.socket:
 def test_references_to_headers_hold_little_in_many_open_calls(bounded):
     with many(20, lambda: bomb(bounded, 4096)):
         time.sleep(1)
-        assert resident(bounded.pid) - bounded.quiet_bytes < SLACK
+        falls_to(lambda: resident(bounded.pid), bounded.quiet_bytes + SLACK)
 
 
 def test_a_head_larger_than_the_limit_costs_its_call_alone(bounded):

@@ -238,7 +238,10 @@ def unread(server, kind: str) -> socket.socket:
 @pytest.mark.parametrize("kind", ["http", "unary", "stream"])
 def test_who_does_not_read_its_answer_is_ended(impatient, kind):
     with contextlib.ExitStack() as held, ends_for(impatient, "write"):
-        held.enter_context(unread(impatient, kind))
+        # On a busy machine one may be ended before it has sent all, or for that.
+        for _ in range(3):
+            with contextlib.suppress(OSError):
+                held.enter_context(unread(impatient, kind))
     # What is ended was the connection or the stream; either way the rest of the server is well.
     assert http_call(impatient.http, "GET", "/v2/health/live").status == 200
 

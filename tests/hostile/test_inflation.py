@@ -17,6 +17,7 @@ import grpc
 import numpy as np
 import pytest
 from doors import grpc_channel, http_call, pb, service_stub
+from frames import DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, call_head, frame, literal, open_connection
 from witness import falls_to, resident, settled
 
 MODEL = "identity_fp32"
@@ -104,17 +105,6 @@ def http_infer(server, body: bytes, encoding: str, **more):
 # ---------------------------------------------------------------------------------------------- raw gRPC
 
 
-def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
-    return len(content).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + content
-
-
-def header(name: bytes, value: bytes) -> bytes:
-    """Literal, and not to be indexed."""
-    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-
-DATA, HEADERS, SETTINGS = 0, 1, 4
-END_STREAM, END_HEADERS = 1, 4
 FRAME_BYTES = 16384
 
 
@@ -122,28 +112,14 @@ FRAME_BYTES = 16384
 def raw_call(server, method: str, encoding: str, message: bytes, ends: bool = True):
     """A call with one message that says it is compressed, whatever it is. No library sends such a thing. The windows that the
     server opens are large enough for all that is sent here."""
-    host, port = server.grpc.split(":")
-    fields = [
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", f"/inference.GRPCInferenceService/{method}".encode()),
-        (b":authority", b"x"),
-        (b"content-type", b"application/grpc"),
-        (b"te", b"trailers"),
-        (b"grpc-encoding", encoding.encode()),
-    ]
-    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as one:
-        one.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b""))
-        one.sendall(frame(HEADERS, END_HEADERS, 1, b"".join(header(*field) for field in fields)))
-        # The server's settings, which open the windows, come first.
-        incoming = Frames(one)
-        while incoming.next()[0] != SETTINGS:
-            pass
+    with contextlib.closing(open_connection(server.grpc)) as one:
+        one.settimeout(TIMEOUT_S)
+        one.sendall(frame(HEADERS, END_HEADERS, 1, call_head(method, literal("grpc-encoding", encoding))))
         body = b"\1" + len(message).to_bytes(4, "big") + message
         for at in range(0, len(body), FRAME_BYTES):
             last = at + FRAME_BYTES >= len(body)
             one.sendall(frame(DATA, END_STREAM if last and ends else 0, 1, body[at : at + FRAME_BYTES]))
-        yield incoming
+        yield Frames(one)
 
 
 class Frames:
@@ -162,6 +138,7 @@ class Frames:
     def until_the_call_has_ended(self) -> None:
         while True:
             kind, flags, stream, _ = self.next()
+            assert (kind, stream) != (RST_STREAM, 1), "the call was broken off"
             if stream == 1 and kind in (DATA, HEADERS) and flags & END_STREAM:
                 return
 

@@ -19,6 +19,10 @@ pub const PLACES_PER_OPERATORS_RESERVE: usize = 16;
 pub const OPERATORS_RESERVE_MAX: usize = 64;
 /// One of so many places is for everybody but the operators.
 pub const PLACES_PER_OTHERS_RESERVE: usize = 8;
+/// Connections that lost their places may linger for a moment, to end well. Beyond one for so many places they are closed at once.
+pub const PLACES_PER_LINGERING: usize = 16;
+/// Nobody else loses a place while more than one for so many places are still open: each has a descriptor.
+pub const PLACES_PER_LEAVING: usize = 6;
 /// Connections of one peer that are looked at for one that can go. The others are looked at by later newcomers.
 pub const LOOKS_PER_PEER_MAX: usize = 64;
 /// Peers whose connections are looked at, from the one with the most connections down.
@@ -54,3 +58,4 @@ pub const STOPPING_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 const _: () = assert!(CONNECTIONS_MIN >= 2 * PLACES_PER_OTHERS_RESERVE);
 const _: () = assert!(CONNECTIONS_MIN >= PLACES_PER_OPERATORS_RESERVE);
+const _: () = assert!(CONNECTIONS_MIN >= PLACES_PER_LINGERING && PLACES_PER_LEAVING <= PLACES_PER_LINGERING);

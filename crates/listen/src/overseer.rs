@@ -139,7 +139,8 @@ impl Overseer {
         if !self.leaving && !self.stopping && self.place.is_taken() {
             self.news = Box::pin(wait_for_stop(self.stop.clone()));
             self.listening = false;
-            return self.leave(leave);
+            let at_once = self.place.leaves_at_once();
+            return self.leave(if at_once { Duration::ZERO } else { leave });
         }
         match self.timer.poll(cx, self.place.progress()) {
             Poll::Ready(Overdue::Idle) if !self.leaving && !self.stopping => {

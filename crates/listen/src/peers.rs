@@ -66,8 +66,10 @@ struct Seat {
     /// Where it stands in the row of its payer's connections. Changed under the table's lock only.
     number: AtomicU64,
     progress: Arc<Progress>,
-    /// Whether the place was given to another connection.
+    /// Whether the place was given to another connection. Set under the table's lock only.
     taken: AtomicBool,
+    /// Whether the connection then is to be closed at once. Set before `taken` is.
+    at_once: AtomicBool,
     news: Notify,
 }
 
@@ -86,7 +88,6 @@ impl Peers {
             Ok((seat, shed)) => {
                 if let Some(shed) = shed {
                     self.counts.shed.fetch_add(1, Ordering::Relaxed);
-                    shed.taken.store(true, Ordering::Release);
                     shed.news.notify_one();
                 }
                 Ok(Place { peers: Arc::clone(self), seat })
@@ -152,6 +153,11 @@ impl Place {
         self.seat.taken.load(Ordering::Acquire)
     }
 
+    /// Whether the connection may not even linger for its client to see that it ends: too many do already.
+    pub fn leaves_at_once(&self) -> bool {
+        self.is_taken() && self.seat.at_once.load(Ordering::Relaxed)
+    }
+
     /// Ready when [`Place::is_taken`] has become true.
     pub fn taken(&self) -> impl Future<Output = ()> + Send + use<> {
         let seat = Arc::clone(&self.seat);
@@ -166,7 +172,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.peers.lock().remove(&self.seat);
+        self.peers.lock().release(&self.seat);
     }
 }
 
@@ -177,6 +183,7 @@ impl Seat {
             number: AtomicU64::new(number),
             progress: Arc::new(Progress::new(Awaited::Head)),
             taken: AtomicBool::new(false),
+            at_once: AtomicBool::new(false),
             news: Notify::new(),
         }
     }
@@ -239,6 +246,20 @@ mod tests {
         // What lost its place gives none back.
         drop(many);
         assert_eq!(peers.counts().open, 11);
+    }
+
+    #[test]
+    fn few_linger_without_a_place_and_not_many_are_left_open() {
+        let peers = Peers::new(ConnectionLimits { all_max: 32, per_peer_max: 32 });
+        let mut places: Vec<_> = (0..30).map(|_| peers.admit(&user(1)).unwrap()).collect();
+        places.extend((0..5).map(|_| peers.admit(&user(1)).unwrap()));
+        let linger = places.iter().filter(|place| place.is_taken() && !place.leaves_at_once()).count();
+        assert_eq!((linger, places.iter().filter(|place| place.is_taken()).count()), (2, 5));
+        // Only when one of them is gone does another lose its place.
+        assert!(peers.admit(&user(1)).is_err());
+        let gone = places.iter().position(Place::is_taken).unwrap();
+        drop(places.remove(gone));
+        peers.admit(&user(1)).unwrap();
     }
 
     #[test]

@@ -5,6 +5,8 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
@@ -38,13 +40,26 @@ pub fn user_of(client: SocketAddr, server: SocketAddr) -> Option<u32> {
     read(&answer, client, server)
 }
 
+/// The socket that asks. It is kept: when connections have taken all descriptors, users are still to be known.
+static SOCKET: Mutex<Option<OwnedFd>> = Mutex::new(None);
+
 fn ask(request: &[u8], answer: &mut [u8]) -> io::Result<()> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG))?;
+    let mut kept = SOCKET.lock().unwrap_or_else(PoisonError::into_inner);
+    // After an error it is not put back. The next question then has a new one, which no late answer can reach.
+    let socket = match kept.take() {
+        Some(socket) => socket,
+        None => open()?,
+    };
     sendto(&socket, request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     // The kernel answers within the call above, so there is nothing to wait for.
     recv(&socket, answer, RecvFlags::DONTWAIT)?;
+    *kept = Some(socket);
     Ok(())
+}
+
+fn open() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG))?)
 }
 
 /// The bytes of a request for one socket; `None` if the addresses are of two families.

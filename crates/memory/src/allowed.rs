@@ -64,9 +64,14 @@ impl Group {
             let levels: Vec<_> = own.ancestors().take_while(|level| level.starts_with(&mount)).collect();
             levels.into_iter().filter_map(|level| version.read(level)).collect::<Vec<_>>()
         });
-        all.min_by_key(|group| group.limit_bytes).unwrap_or_default()
+        // A container may show its limits at the usual places though nothing there is mounted as a hierarchy.
+        let shown = SHOWN_AT.iter().filter_map(|(version, at)| version.read(&below(root, Path::new(at))));
+        all.chain(shown).min_by_key(|group| group.limit_bytes).unwrap_or_default()
     }
 }
+
+/// Where the group of a container usually is.
+const SHOWN_AT: [(Version, &str); 2] = [(Version::Two, "/sys/fs/cgroup"), (Version::One, "/sys/fs/cgroup/memory")];
 
 /// `path`, as if `root` were the root of the file system.
 fn below(root: &Path, path: &Path) -> PathBuf {
@@ -220,8 +225,15 @@ mod tests {
         );
         // A sibling's limit is not ours.
         check(own, TWO, &[("system.slice/other.service/memory.max", "1")], (None, 0));
-        check("", TWO, &[("memory.max", "5")], (None, 0));
-        check(own, "", &[("memory.max", "5")], (None, 0));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no files")]
+    fn what_is_shown_at_the_usual_places_counts_without_a_hierarchy() {
+        check("", TWO, &[("memory.max", "5")], (Some(5), 0));
+        check("0::/a\n", "", &[("memory.max", "5")], (Some(5), 0));
+        check("0::/a\n", "", &[("memory/memory.limit_in_bytes", "6")], (Some(6), 0));
+        check("0::/a\n", "", &[("a/memory.max", "5")], (None, 0));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use nerite_request::Peer;
 
 use crate::limits::{
-    CONNECTIONS_MAX, CONNECTIONS_MIN, DESCRIPTORS_PER_RESERVED, OPERATORS_RESERVE_MAX, PLACES_PER_OPERATORS_RESERVE,
-    PLACES_PER_OTHERS_RESERVE,
+    CONNECTIONS_MAX, CONNECTIONS_MIN, DESCRIPTORS_PER_RESERVED, OPERATORS_RESERVE_MAX, PLACES_PER_LEAVING,
+    PLACES_PER_LINGERING, PLACES_PER_OPERATORS_RESERVE, PLACES_PER_OTHERS_RESERVE,
 };
 
 /// How many connections may be open.
@@ -28,6 +28,16 @@ impl ConnectionLimits {
     /// Connections of operators together.
     fn operators_max(&self) -> usize {
         self.all_max - self.all_max / PLACES_PER_OTHERS_RESERVE
+    }
+
+    /// Connections that lost their places and may linger.
+    pub(super) fn lingering_max(&self) -> usize {
+        self.all_max / PLACES_PER_LINGERING
+    }
+
+    /// Connections that lost their places and may still be open.
+    pub(super) fn leaving_max(&self) -> usize {
+        self.all_max / PLACES_PER_LEAVING
     }
 
     /// Connections of all others together.

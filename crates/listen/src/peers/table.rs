@@ -21,6 +21,8 @@ pub(super) struct Table {
     by_size: BTreeSet<(usize, Peer)>,
     all: usize,
     operators: usize,
+    /// Connections that lost their places and are still open.
+    leaving: usize,
     last: u64,
 }
 
@@ -42,6 +44,7 @@ impl Table {
         let taken = Taken { all: self.all, operators: self.operators, own };
         let shed = match admit(limits, taken, &payer) {
             Ok(()) => None,
+            Err(full) if self.leaving >= limits.leaving_max() => return Err(full),
             Err(full) => Some(self.shed(limits, taken, &payer, &full).ok_or(full)?),
         };
         Ok((self.insert(payer), shed))
@@ -52,8 +55,17 @@ impl Table {
         (self.all, self.rows.len())
     }
 
+    /// A connection has ended.
+    pub(super) fn release(&mut self, seat: &Seat) {
+        if seat.taken.load(Ordering::Relaxed) {
+            self.leaving -= 1;
+        } else {
+            self.remove(seat);
+        }
+    }
+
     /// Takes a seat out, if it is still in.
-    pub(super) fn remove(&mut self, seat: &Seat) {
+    fn remove(&mut self, seat: &Seat) {
         let number = seat.number.load(Ordering::Relaxed);
         let Some(row) = self.rows.get_mut(&seat.payer) else { return };
         // Numbers are never used twice, so a seat that lost its place finds nothing here.
@@ -101,6 +113,9 @@ impl Table {
         };
         let seat = of_whom.iter().find_map(|whose| self.idle_of(whose))?;
         self.remove(&seat);
+        self.leaving += 1;
+        seat.at_once.store(self.leaving > limits.lingering_max(), Ordering::Relaxed);
+        seat.taken.store(true, Ordering::Release);
         Some(seat)
     }
 
