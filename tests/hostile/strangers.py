@@ -1,13 +1,10 @@
-"""How does a test speak as another user, and HTTP/2 without a library?"""
+"""How does a test speak as another user, and half an HTTP/2?"""
 
 import contextlib
 import socket
 
+from frames import DATA, END_HEADERS, END_STREAM, HEADERS, INITIAL_WINDOW_SIZE, PREFACE, SETTINGS, call_head, frame
 from users import as_user
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, SETTINGS, GOAWAY = 0, 1, 4, 7
-ACK, END_STREAM, END_HEADERS = 1, 1, 4
 
 
 def connections_of(uid: int, url: str, count: int, first: bytes = b"") -> list[socket.socket]:
@@ -49,43 +46,13 @@ def close_all(connections) -> None:
 # ---------------------------------------------------------------------------------------------- HTTP/2
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-
 def hello(window: int = 65535) -> bytes:
     """What a client says first. Its streams' windows have that size."""
-    return PREFACE + frame(SETTINGS, 0, 0, (4).to_bytes(2, "big") + window.to_bytes(4, "big"))
-
-
-def begin_http2(url: str) -> socket.socket:
-    """A connection on which both sides have agreed on the server's windows, which are large."""
-    one = connect(url)
-    one.sendall(hello())
-    head = read_exactly(one, 9)
-    assert head[3] == SETTINGS
-    read_exactly(one, int.from_bytes(head[:3], "big"))
-    one.sendall(frame(SETTINGS, ACK, 0))
-    return one
+    return PREFACE + frame(SETTINGS, 0, 0, INITIAL_WINDOW_SIZE.to_bytes(2, "big") + window.to_bytes(4, "big"))
 
 
 def call_headers(method: str, stream: int) -> bytes:
-    fields = {
-        ":method": "POST", ":scheme": "http", ":authority": "test", "te": "trailers",
-        ":path": f"/inference.GRPCInferenceService/{method}", "content-type": "application/grpc",
-    }  # fmt: skip
-    ordered = sorted(fields.items(), key=lambda field: not field[0].startswith(":"))
-    block = b"".join(b"\x00" + text(name) + text(value) for name, value in ordered)
-    return frame(HEADERS, END_HEADERS, stream, block)
-
-
-def text(value: str) -> bytes:
-    assert len(value) < 127
-    return bytes([len(value)]) + value.encode()
-
-
-def message(serialized: bytes) -> bytes:
-    return b"\0" + len(serialized).to_bytes(4, "big") + serialized
+    return frame(HEADERS, END_HEADERS, stream, call_head(method))
 
 
 def data(stream: int, payload: bytes, end: bool = False) -> bytes:

@@ -17,8 +17,9 @@ import servers
 import strangers
 import tritonclient.grpc as grpcclient
 from doors import http_call, pb
+from frames import frame, message, open_connection
 from house import put_delayed
-from strangers import call_headers, close_all, connections_of, data, frame, hello, is_ended, message, read_until_end
+from strangers import call_headers, close_all, connections_of, data, hello, is_ended, read_until_end
 from witness import are_answered, comes_to, descriptors, witnesses
 
 FILES = 1024
@@ -227,7 +228,7 @@ def unread(server, kind: str) -> socket.socket:
         )
         return one
     call = "ModelInfer" if kind == "unary" else "ModelStreamInfer"
-    one = strangers.begin_http2(server.grpc)
+    one = open_connection(server.grpc)
     one.sendall(call_headers(call, 1))
     asked = message(request(100_000).SerializeToString())
     for _ in range(1 if kind == "unary" else 20):
@@ -238,7 +239,7 @@ def unread(server, kind: str) -> socket.socket:
 @pytest.mark.parametrize("kind", ["http", "unary", "stream"])
 def test_who_does_not_read_its_answer_is_ended(impatient, kind):
     with contextlib.ExitStack() as held, ends_for(impatient, "write"):
-        # On a busy machine one may be ended before it has sent all, or for that.
+        # On a busy machine one may be ended before it has sent all.
         for _ in range(3):
             with contextlib.suppress(OSError):
                 held.enter_context(unread(impatient, kind))

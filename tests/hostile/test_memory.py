@@ -9,6 +9,7 @@ import contextlib
 import functools
 import http.client
 import json
+import re
 import resource
 import shutil
 import socket
@@ -419,6 +420,7 @@ def test_more_than_the_control_group_may_have(grouped):
     answer = http_call(grouped.http, "POST", f"/v2/models/{MODEL}/infer", text + bytes(UPLOAD), framed(text, UPLOAD))
     says = json.loads(answer.body)["error"]
     assert answer.status == 503, says
-    assert says.startswith(f"{REFUSED}a body of {len(text) + UPLOAD} bytes: "), says
-    assert f" of {GROUP_BYTES - GROUP_BYTES // 8} bytes for tensors and texts are taken, asked for " in says, says
+    # A connection may hold a part of the group's memory.
+    held, budget = map(int, re.match(r"memory budget of a connection: this one of .* holds (\d+) of (\d+) bytes", says).groups())
+    assert GROUP_BYTES // 8 < budget < GROUP_BYTES // 2 and held < budget + (1 << 20), says
     assert fp32_of(grouped) == [1.5, 2.5]

@@ -4,10 +4,14 @@ Every node test of the `onnx` package is loaded with open dimensions, and asked 
 numbers in each of its integer inputs, and with inputs that have no elements. Each request must be answered, by a result or
 an error. The server may use little address space, so sizes that a request asks for are refused by
 the system while there is still plenty for others.
+
+    NERITE_OPERAND_PARTS=1 pytest tests/hostile/test_operands.py    all node tests; without it every fourth
 """
 
 import contextlib
+import itertools
 import json
+import os
 import warnings
 
 import grpc
@@ -32,6 +36,8 @@ ROUNDS_MAX = 1 << 16
 RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
 NO_RESULT = "the model divided an integer by zero, or the smallest integer by -1, with these inputs"
 MODEL = "operand"
+# Of so many node tests one is run.
+PARTS = int(os.environ.get("NERITE_OPERAND_PARTS", "4"))
 
 pytestmark = pytest.mark.timeout(7200)
 
@@ -190,7 +196,7 @@ def test_no_operand_ends_the_process(victim):
     asked, right, failures = 0, 0, []
     with witnesses(victim) as watching, grpc_channel(victim.grpc) as channel:
         asking = Asking(victim, channel)
-        for case, inputs, arrays in numeric_cases():
+        for case, inputs, arrays in itertools.islice(numeric_cases(), 0, None, PARTS):
             if not asking.load(case):
                 continue
             operators = {node.op_type for node in case.model.graph.node}
@@ -215,7 +221,7 @@ def test_no_operand_ends_the_process(victim):
     assert victim.process.poll() is None
     assert failures == []
     print(f"{asked} requests to models, {right} of which answer those that are right")
-    assert asked > 1000 and right > 100
+    assert asked > 1000 // PARTS and right > 100 // PARTS
 
 
 # ---------------------------------------------------------------------------------------------- divisions

@@ -115,7 +115,7 @@ async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>
         let connection = tokio::select! {
             biased;
             () = &mut stop => return,
-            connection = listener.accept() => connection,
+            connection = listener.accept_among(&front.rules.peers) => connection,
         };
         match connection {
             Ok(connection) => begin(connection, &front, open.clone()),

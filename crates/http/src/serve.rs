@@ -157,7 +157,7 @@ async fn accept(listener: Listener, answers: Arc<impl Answers>, open: Open) {
         let connection = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => return,
-            connection = listener.accept() => connection,
+            connection = listener.accept_among(&open.house.rules.peers) => connection,
         };
         match connection {
             Ok(connection) => begin(connection, &answers, &open.house),

@@ -142,6 +142,12 @@ impl Listener {
         }
     }
 
+    /// As [`Listener::accept`], once there is a descriptor to spare for one more of `peers`.
+    pub async fn accept_among(&self, peers: &Peers) -> io::Result<Connection> {
+        peers.until_few_leave().await;
+        self.accept().await
+    }
+
     /// Waits for the next connection. Dropping the future loses none.
     pub async fn accept(&self) -> io::Result<Connection> {
         match &self.0 {

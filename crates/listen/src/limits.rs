@@ -21,8 +21,10 @@ pub const OPERATORS_RESERVE_MAX: usize = 64;
 pub const PLACES_PER_OTHERS_RESERVE: usize = 8;
 /// Connections that lost their places may linger for a moment, to end well. Beyond one for so many places they are closed at once.
 pub const PLACES_PER_LINGERING: usize = 16;
-/// Nobody else loses a place while more than one for so many places are still open: each has a descriptor.
+/// Nothing is accepted while one for so many places is still open: each has a descriptor.
 pub const PLACES_PER_LEAVING: usize = 6;
+/// Time between two looks at how many are still open.
+pub const LEAVING_PAUSE: Duration = Duration::from_millis(1);
 /// Connections of one peer that are looked at for one that can go. The others are looked at by later newcomers.
 pub const LOOKS_PER_PEER_MAX: usize = 64;
 /// Peers whose connections are looked at, from the one with the most connections down.

@@ -49,7 +49,7 @@ async fn accept(api: Api, rules: Rules, listener: Listener, stop: watch::Receive
         let outcome = tokio::select! {
             biased;
             _ = stopped.wait_for(|stop| *stop) => return,
-            outcome = listener.accept() => outcome,
+            outcome = listener.accept_among(&rules.peers) => outcome,
         };
         match outcome {
             Ok(connection) => begin(connection, &api, &rules, &stop),

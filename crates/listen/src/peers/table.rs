@@ -44,7 +44,6 @@ impl Table {
         let taken = Taken { all: self.all, operators: self.operators, own };
         let shed = match admit(limits, taken, &payer) {
             Ok(()) => None,
-            Err(full) if self.leaving >= limits.leaving_max() => return Err(full),
             Err(full) => Some(self.shed(limits, taken, &payer, &full).ok_or(full)?),
         };
         Ok((self.insert(payer), shed))
@@ -53,6 +52,11 @@ impl Table {
     /// Connections, and peers who have them.
     pub(super) fn size(&self) -> (usize, usize) {
         (self.all, self.rows.len())
+    }
+
+    /// Connections that lost their places and are still open.
+    pub(super) fn leaving(&self) -> usize {
+        self.leaving
     }
 
     /// A connection has ended.
