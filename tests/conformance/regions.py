@@ -15,8 +15,8 @@ SHM = pathlib.Path("/dev/shm")
 class Region:
     """A POSIX shared memory object of this test; `key` has the leading slash that clients send."""
 
-    def __init__(self, byte_size: int, content: bytes = b""):
-        self.key = f"/nerite_test_{secrets.token_hex(6)}"
+    def __init__(self, byte_size: int, content: bytes = b"", key: str = ""):
+        self.key = key or f"/nerite_test_{secrets.token_hex(6)}"
         self.path = SHM / self.key[1:]
         self.byte_size = byte_size
         descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)

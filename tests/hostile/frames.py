@@ -6,7 +6,7 @@ import struct
 
 import hpack
 
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 3, 4, 6, 8
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 INITIAL_WINDOW_SIZE = 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -35,8 +35,8 @@ def call_head(method: str, more: bytes = b"") -> bytes:
     return REQUEST + path + literal("content-type", "application/grpc") + literal("te", "trailers") + more
 
 
-def message(content: bytes) -> bytes:
-    return b"\0" + struct.pack(">I", len(content)) + content
+def message(content: bytes, is_compressed: bool = False) -> bytes:
+    return bytes([is_compressed]) + struct.pack(">I", len(content)) + content
 
 
 def open_connection(address: str, initial_window: int | None = None, receive_bytes: int | None = None) -> socket.socket:
@@ -61,9 +61,11 @@ def open_connection(address: str, initial_window: int | None = None, receive_byt
     return made
 
 
-def send_call(connection: socket.socket, stream: int, content: bytes, piece: int = 1 << 14, ends: bool = True) -> None:
-    connection.sendall(frame(HEADERS, END_HEADERS, stream, call_head("ModelInfer")))
-    whole = message(content)
+def send_call(connection: socket.socket, stream: int, content: bytes, piece: int = 1 << 14, ends: bool = True, encoding: str = "") -> None:
+    """One inference; with an encoding its message says that it is compressed, whatever it is."""
+    more = literal("grpc-encoding", encoding) if encoding else b""
+    connection.sendall(frame(HEADERS, END_HEADERS, stream, call_head("ModelInfer", more)))
+    whole = message(content, is_compressed=bool(encoding))
     for at in range(0, len(whole), piece):
         last = ends and at + piece >= len(whole)
         connection.sendall(frame(DATA, END_STREAM if last else 0, stream, whole[at : at + piece]))

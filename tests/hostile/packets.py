@@ -165,7 +165,7 @@ def welcomed(path) -> Raw:
     raw = Raw(path)
     raw.call(1, hello=HELLO)
     answer = raw.answer()
-    assert answer.WhichOneof("answer") == "welcome", answer
+    assert answer is not None and answer.WhichOneof("answer") == "welcome", answer
     raw.welcome = answer.welcome
     return raw
 

@@ -1,12 +1,8 @@
 """Does everything that clients make the server hold stay within its budgets, and does it cost those who hold it?"""
 
-import concurrent.futures
 import contextlib
 import http.client
-import json
 import os
-import pathlib
-import re
 import shutil
 import socket
 import threading
@@ -15,11 +11,13 @@ import time
 import grpc
 import numpy as np
 import pytest
-import servers
-from doors import http_call, pb
+from confinement import ADDRESS_SPACE_BYTES, GROUP_BYTES, confined, control_group
+from doors import http_call
 from frames import (
     DATA, END_HEADERS, END_STREAM, HEADERS, call_head, frame, frames_of, literal, open_connection, received, reference, send_call,
 )  # fmt: skip
+from holding import MODEL, head, header_bomb, http_post, infer_message, many
+from meters import metric, peak
 from witness import are_answered, falls_to, resident, settled, witnesses
 
 MIB = 1 << 20
@@ -30,9 +28,6 @@ SLACK = 160 * MIB
 # What the allocator keeps once everybody is gone.
 LEFT = 48 * MIB
 STRANGER = 1_000_000 + os.getpid()
-MODEL = "identity_fp32"
-ADDRESS_SPACE_BYTES = 900_000 << 10
-GROUP_BYTES = 512 * MIB
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +49,7 @@ def bounded(budgeted):
     before = budgeted.quiet_bytes
     falls_to(lambda: resident(budgeted.pid), before + LEFT)
     # The stranger connects first: meanwhile no other socket may be made.
-    with stranger(budgeted) as other, witnesses(budgeted) as found, peak(budgeted.pid) as most:
+    with stranger(budgeted) as other, witnesses(budgeted) as found, peak(lambda: resident(budgeted.pid)) as peak_bytes:
         yield budgeted
         are_answered(found, 2)
         seen = other.answers
@@ -63,33 +58,11 @@ def bounded(budgeted):
             time.sleep(0.05)
         assert other.failure is None and other.answers >= seen + 2, other.failure
     assert budgeted.process.poll() is None, budgeted.log_text()[-3000:]
-    print(f"peak: {(most.bytes - before) / MIB:.0f} MiB")
-    assert most.bytes - before < BUDGET + SLACK
+    print(f"peak: {(peak_bytes.most - before) / MIB:.0f} MiB")
+    assert peak_bytes.most - before < BUDGET + SLACK
     # What the allocator keeps is not what clients hold.
     falls_to(lambda: resident(budgeted.pid), before + LEFT)
     falls_to(lambda: metric(budgeted, 'nerite_memory_budget_bytes{state="used"}'), 4 * MIB)
-
-
-class peak:
-    """The most memory that a process had while this was entered."""
-
-    def __init__(self, pid: int):
-        self.pid, self.bytes, self.ended = pid, 0, threading.Event()
-        self.thread = threading.Thread(target=self.look)
-
-    def look(self) -> None:
-        while not self.ended.is_set():
-            with contextlib.suppress(OSError, KeyError, ValueError):
-                self.bytes = max(self.bytes, resident(self.pid))
-            time.sleep(0.02)
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.ended.set()
-        self.thread.join()
 
 
 class Stranger(threading.Thread):
@@ -134,71 +107,12 @@ def stranger(server):
         connection.close()
 
 
-def head(byte_size: int) -> bytes:
-    return json.dumps({
-        "inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [byte_size // 4], "parameters": {"binary_data_size": byte_size}}],
-        "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}}],
-    }).encode()  # fmt: skip
-
-
-def metric(server, name: str) -> int:
-    page = http_call(server.metrics, "GET", "/metrics").body.decode()
-    return int(float(re.search(rf"^{re.escape(name)} (\S+)$", page, re.M)[1]))
-
-
 def shed(server) -> int:
     return sum(metric(server, f'nerite_shed_connections_total{{reason="{reason}"}}') for reason in ("connection", "peer", "all", "stalled"))
 
 
-def http_post(server, byte_size: int, sent: int | None = None) -> socket.socket:
-    """A client with a small buffer that sends an inference, or so many bytes of it, and does not read."""
-    host, port = server.http.split(":")
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
-    made.settimeout(8)
-    made.connect((host, int(port)))
-    text = head(byte_size)
-    whole = text + bytes(byte_size if sent is None else sent)
-    made.sendall(
-        f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: {len(text)}\r\n"
-        f"Content-Length: {len(text) + byte_size}\r\n\r\n".encode()
-    )
-    with contextlib.suppress(OSError):
-        made.sendall(whole)
-    return made
-
-
-def infer_message(byte_size: int) -> bytes:
-    request = pb.ModelInferRequest(model_name=MODEL, raw_input_contents=[bytes(byte_size)])
-    request.inputs.add(name="INPUT0", datatype="FP32", shape=[byte_size // 4])
-    return request.SerializeToString()
-
-
-def many(count: int, make) -> contextlib.ExitStack:
-    """So many connections, made side by side; those that the server does not want are none."""
-    held = contextlib.ExitStack()
-
-    def one(_) -> None:
-        with contextlib.suppress(OSError):
-            held.enter_context(contextlib.closing(make()))
-
-    with concurrent.futures.ThreadPoolExecutor(count) as pool:
-        list(pool.map(one, range(count)))
-    return held
-
-
-def bomb(server, streams: int) -> socket.socket:
-    """Calls whose heads are a few hundred bytes, each of which stands for a field of the table."""
-    connection = open_connection(server.grpc)
-    connection.sendall(frame(HEADERS, END_HEADERS, 1, call_head("ModelStreamInfer", literal("a", "b", indexed=True))))
-    for number in range(1, streams):
-        block = call_head("ModelStreamInfer", reference(62) * 450)
-        connection.sendall(frame(HEADERS, END_HEADERS, 2 * number + 1, block))
-    return connection
-
-
 def test_references_to_headers_hold_little_in_many_open_calls(bounded):
-    with many(20, lambda: bomb(bounded, 4096)):
+    with many(20, lambda: header_bomb(bounded, 4096)):
         time.sleep(1)
         falls_to(lambda: resident(bounded.pid), bounded.quiet_bytes + SLACK)
 
@@ -315,7 +229,7 @@ def attack(server) -> None:
             send_call(connection, 2 * number + 1, content)
         return connection
 
-    with many(10, lambda: bomb(server, 4096)), many(40, unread), many(60, lambda: http_post(server, 8 * MIB)):
+    with many(10, lambda: header_bomb(server, 4096)), many(40, unread), many(60, lambda: http_post(server, 8 * MIB)):
         with many(20, lambda: http_post(server, 16 * MIB, 8 * MIB)):
             time.sleep(3)
 
@@ -336,55 +250,11 @@ def is_answered(server) -> None:
         time.sleep(0.2)
 
 
-@contextlib.contextmanager
-def confined(launcher, tmp_path, *before: str):
-    """A server whose command line begins with these words."""
-    if launcher.oracle:
-        pytest.skip("2.51 does not start in so little memory")
-    repository = launcher.copy_of(f"confined_{tmp_path.name}", MODEL)
-    command, environment = servers.nerite_command(repository)
-    flags = ["--session-socket=off", "--http-max-input-size=1000000000"]
-    server = servers.start([*before, *command], environment, flags, tmp_path / "log", oracle=False, repository=repository)
-    try:
-        yield server
-    finally:
-        servers.stop(server)
-
-
 def test_a_limit_on_the_address_space_ends_nothing(launcher, tmp_path):
     with confined(launcher, tmp_path, "prlimit", f"--as={ADDRESS_SPACE_BYTES}") as server:
         attack(server)
         is_answered(server)
         assert 0 < metric(server, 'nerite_memory_budget_bytes{state="max"}') < ADDRESS_SPACE_BYTES
-
-
-@contextlib.contextmanager
-def control_group():
-    """A group of this process's own with little memory, and the command that puts a program into it."""
-    own = {line.split(":")[1]: line.split(":", 2)[2] for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines()}
-    places = [
-        (pathlib.Path("/sys/fs/cgroup/memory" + own.get("memory", "")), "memory.limit_in_bytes"),
-        (pathlib.Path("/sys/fs/cgroup" + own.get("", "")), "memory.max"),
-    ]
-    for parent, limit in places:
-        group = parent / f"nerite-test-{os.getpid()}"
-        try:
-            group.mkdir()
-        except OSError:
-            continue
-        try:
-            (group / limit).write_text(str(GROUP_BYTES))
-            yield ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
-            return
-        except OSError:
-            continue
-        finally:
-            deadline = time.monotonic() + 20
-            while group.exists() and time.monotonic() < deadline:
-                with contextlib.suppress(OSError):
-                    group.rmdir()
-                time.sleep(0.1)
-    pytest.skip("no control group can be made here")
 
 
 def test_a_control_group_is_the_host(launcher, tmp_path):

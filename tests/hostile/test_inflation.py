@@ -11,18 +11,16 @@ import random
 import socket
 import threading
 import time
-import zlib
 
 import grpc
 import numpy as np
 import pytest
 from doors import grpc_channel, http_call, pb, service_stub
 from frames import DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, call_head, frame, literal, open_connection
+from oversized import BOMB_MIB, MIB, bomb, packed
 from witness import falls_to, resident, settled
 
 MODEL = "identity_fp32"
-MIB = bytes(1 << 20)
-BOMB_MIB = 1024
 LIMIT = 64 << 20
 TOO_LARGE = (
     f"Decompressed data size exceeds the maximum allowed value of {LIMIT} bytes. "
@@ -35,7 +33,6 @@ MALFORMED = 100
 # What the allocator may keep of a burst.
 LEFT_BYTES_MAX = 8 << 20
 ENCODINGS = ["gzip", "deflate"]
-WINDOW_BITS = {"gzip": 31, "deflate": 15}
 COMPRESSION = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
 
 
@@ -85,16 +82,6 @@ def health_is_told(server):
             ended.set()
         asking.result()
     assert times and max(times) < HEALTH_WITHIN_S, f"{max(times):.3f} s"
-
-
-def packed(encoding: str, pieces) -> bytes:
-    deflate = zlib.compressobj(9, zlib.DEFLATED, WINDOW_BITS[encoding])
-    return b"".join([*map(deflate.compress, pieces), deflate.flush()])
-
-
-def bomb(encoding: str) -> bytes:
-    """About a MB."""
-    return packed(encoding, (MIB for _ in range(BOMB_MIB)))
 
 
 def http_infer(server, body: bytes, encoding: str, **more):

@@ -14,6 +14,7 @@ import sys
 import grpc
 import pytest
 from doors import http_call, pb, service_stub
+from oversized import field, json_input, many, names
 from packets import Raw, encode
 from witness import lent
 
@@ -74,14 +75,6 @@ def nobody_waits(served):
     assert slowest_s < SLOWEST_S
 
 
-def many(count: int, one) -> list:
-    return [one(n) for n in range(count)]
-
-
-def json_input(n: int) -> dict:
-    return {"name": f"n{n}", "datatype": "FP32", "shape": [1], "data": [1]}
-
-
 ONE_INPUT = [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]
 
 
@@ -111,24 +104,6 @@ def test_as_many_parameters_as_may_be(served, nobody_waits):
     generate |= {f"q{n}": n for n in range(60_000)}
     text = "a request has at most 4096 members, got 64096; send many values as one array"
     http_call(served.http, "POST", "/v2/models/identity_fp32/generate", generate).refused("INVALID_ARG", text)
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def field(number: int, content: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def names(number: int, count: int) -> bytes:
-    """A request with so many entries of one field, each with a name of its own, or (parameters) a key."""
-    entries = b"".join(field(number, field(1, b"n%d" % n)) for n in range(count))
-    return field(1, b"identity_fp32") + entries
 
 
 GRPC_ATTACKS = [

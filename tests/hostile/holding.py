@@ -1,0 +1,65 @@
+"""How does a client make the server hold much, by answers that it does not read, half messages and open calls?"""
+
+import concurrent.futures
+import contextlib
+import json
+import socket
+
+from doors import pb
+from frames import END_HEADERS, HEADERS, call_head, frame, literal, open_connection, reference
+
+MODEL = "identity_fp32"
+
+
+def head(byte_size: int) -> bytes:
+    return json.dumps({
+        "inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [byte_size // 4], "parameters": {"binary_data_size": byte_size}}],
+        "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}}],
+    }).encode()  # fmt: skip
+
+
+def http_post(server, byte_size: int, sent: int | None = None) -> socket.socket:
+    """A client with a small buffer that sends an inference, or so many bytes of it, and does not read."""
+    host, port = server.http.split(":")
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+    made.settimeout(8)
+    made.connect((host, int(port)))
+    text = head(byte_size)
+    whole = text + bytes(byte_size if sent is None else sent)
+    made.sendall(
+        f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: {len(text)}\r\n"
+        f"Content-Length: {len(text) + byte_size}\r\n\r\n".encode()
+    )
+    with contextlib.suppress(OSError):
+        made.sendall(whole)
+    return made
+
+
+def infer_message(byte_size: int) -> bytes:
+    request = pb.ModelInferRequest(model_name=MODEL, raw_input_contents=[bytes(byte_size)])
+    request.inputs.add(name="INPUT0", datatype="FP32", shape=[byte_size // 4])
+    return request.SerializeToString()
+
+
+def many(count: int, make) -> contextlib.ExitStack:
+    """So many connections, made side by side; those that the server does not want are none."""
+    held = contextlib.ExitStack()
+
+    def one(_) -> None:
+        with contextlib.suppress(OSError):
+            held.enter_context(contextlib.closing(make()))
+
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        list(pool.map(one, range(count)))
+    return held
+
+
+def header_bomb(server, streams: int) -> socket.socket:
+    """Calls whose heads are a few hundred bytes, each of which stands for a field of the table."""
+    connection = open_connection(server.grpc)
+    connection.sendall(frame(HEADERS, END_HEADERS, 1, call_head("ModelStreamInfer", literal("a", "b", indexed=True))))
+    for number in range(1, streams):
+        block = call_head("ModelStreamInfer", reference(62) * 450)
+        connection.sendall(frame(HEADERS, END_HEADERS, 2 * number + 1, block))
+    return connection
