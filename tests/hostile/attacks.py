@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Which attacks does the server have to survive, and how are they run?
 
-    attacks.py --http … --grpc … --metrics … --session … [--uid USER] [--seconds N] NAME…
+    attacks.py --http … --grpc … --metrics … --session … [--uid USER] [--nice N] [--seconds N] NAME…
     attacks.py --http … …          then, on the standard input, lines `SECONDS NAME…`
 
 Each name is a process of its own, made by fork, which attacks again and again until it is killed. What comes out, for each line, is
@@ -27,12 +27,10 @@ import attack_connections  # noqa: E402, F401 - lists its attacks
 from attack_memory import OBJECTS  # noqa: E402
 from attack_messages import messages_of_names, texts_of_names  # noqa: E402
 from attack_table import ATTACKS, DEFENCE  # noqa: E402
-from onlooker import address_parser, become  # noqa: E402
+from onlooker import address_parser, become, die_with_the_parent  # noqa: E402
 from oversized import bomb  # noqa: E402
 from regions import SHM  # noqa: E402
 
-# Attackers get what the onlookers and the server leave of the processors.
-NICENESS = 19
 SECONDS = 3.0
 COUNTER = struct.Struct("<Q")
 
@@ -40,6 +38,7 @@ COUNTER = struct.Struct("<Q")
 def again_and_again(act, server, rounds: mmap.mmap, at: int, log: int) -> None:
     """Never returns. Whatever is no defence of the server's is a mistake of the attack, and is told."""
     os.setpgid(0, 0)
+    die_with_the_parent()
     count = 0
     try:
         while True:
@@ -84,8 +83,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(ATTACKS)}")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     asked = parser.parse_args()
-    become(asked.uid)
-    os.nice(NICENESS)
+    become(asked.uid, asked.nice)
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     # What takes long to make is made once, before the forks.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long does a well-behaved client wait for its answers, and are they exact?
 
-    onlooker.py PROTOCOL --http … --grpc … --session … [--uid USER] [--patient]
+    onlooker.py PROTOCOL --http … --grpc … --session … [--uid USER] [--nice N] [--patient]
 
 A process of its own, so that it measures the server and not the test. It says `asking` once it is answered. After each line of its
 standard input it prints what happened since the line before: JSON, the fields of `Seen`. It ends with its standard input.
@@ -10,6 +10,7 @@ standard input it prints what happened since the line before: JSON, the fields o
 import argparse
 import concurrent.futures.thread  # noqa: F401 - like `idna` it would be imported when another user has no way to its file
 import contextlib
+import ctypes
 import dataclasses
 import encodings.idna  # noqa: F401
 import http.client
@@ -17,6 +18,7 @@ import json
 import math
 import os
 import pathlib
+import signal
 import sys
 import time
 
@@ -29,6 +31,7 @@ from witness import Witness, are_answered  # noqa: E402
 
 # So that the onlookers do not themselves keep a processor busy.
 PAUSE_S = 0.005
+PR_SET_PDEATHSIG = 1
 SHORT_OF_MEMORY = (503, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
@@ -97,15 +100,23 @@ def address_parser() -> argparse.ArgumentParser:
     for place in ("http", "grpc", "metrics", "session"):
         parser.add_argument(f"--{place}", default="")
     parser.add_argument("--uid", type=int)
+    parser.add_argument("--nice", type=int, default=0)
     return parser
 
 
-def become(uid: int | None) -> None:
+def become(uid: int | None, niceness: int) -> None:
     """Another user from now on, which only root may."""
+    os.nice(niceness)
     if uid is not None:
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
+    # After a change of the user, which takes this back.
+    die_with_the_parent()
+
+
+def die_with_the_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main() -> None:
@@ -113,7 +124,7 @@ def main() -> None:
     parser.add_argument("protocol", choices=["http", "grpc", "session"])
     parser.add_argument("--patient", action="store_true")
     asked = parser.parse_args()
-    become(asked.uid)
+    become(asked.uid, asked.nice)
     asking = Onlooker(asked.protocol, asked, asked.patient)
     asking.start()
     are_answered([asking], 20)
