@@ -55,6 +55,8 @@ FIRST, LAST = -19, 19
 STOLEN_MAX = 0.02
 # How long anything else is waited for.
 PATIENCE_S = 60
+# What the server holds after that is there to stay.
+STAYS_S = 100
 ATTACKER = 2_000_000 + 2 * os.getpid()
 ONLOOKER = ATTACKER + 1
 HERE = pathlib.Path(__file__).resolve().parent
@@ -251,7 +253,7 @@ class House:
         last = {}
         while more := Holdings.of(self.server).beyond(self.baseline):
             self.is_alive()
-            assert time.monotonic() < since + PATIENCE_S, f"more than before, and it stays: {more}"
+            assert time.monotonic() < since + STAYS_S, f"more than before, and it stays: {more}"
             last = more
             time.sleep(0.02)
         return time.monotonic() - since, " ".join(last)
@@ -277,14 +279,14 @@ class Attacked:
     rounds: int
     log_bytes: int
 
-    def late(self, quiet: dict[str, Seen]) -> list[str]:
+    def late(self, quiet: dict[str, Seen], heap_may_stay: bool) -> list[str]:
         """What took too long."""
         found = [
             f"{protocol}: p99 {one.p99_ms:.1f} ms beside it, {quiet[protocol].p99_ms:.1f} ms without"
             for protocol, one in self.seen.items()
             if one.p99_ms > quiet[protocol].p99_ms + DELAY_MS_MAX
         ]
-        if self.back_s > BASELINE_S_MAX:
+        if self.back_s > BASELINE_S_MAX and not (heap_may_stay and self.last == "resident"):
             found.append(f"{self.back_s:.1f} s until everything was as before")
         if self.long_polls:
             found.append(f"{self.long_polls} times a connection kept its thread for more than 100 ms of processor time")
@@ -334,7 +336,18 @@ def house(launcher):
         comes_to(lambda: descriptors(server.pid), open_)
 
 
-def check(house: House, title: str, names: list[str], seconds: float) -> None:
+# What is known not to hold yet, and why. All else must hold beside these attacks, too.
+HEAP = "heap memory that was freed goes back after up to 60 s while others are served (HEAP_ROUNDS_BUSY of the server's trim)"
+INFLATED = "what inflates is charged, but does not wait where the budget is exceeded"
+KNOWN = {
+    "small_unread_answers": {"heap": HEAP},
+    "header_references": {"heap": HEAP},
+    "empty_calls": {"heap": HEAP},
+    "bombs_over_http": {"budget": INFLATED},
+}
+
+
+def check(house: House, title: str, names: list[str], seconds: float, known: dict[str, str]) -> None:
     """What is not a matter of time must hold at once."""
     late, can_tell = [], False
     for _ in range(TRIES):
@@ -343,10 +356,15 @@ def check(house: House, title: str, names: list[str], seconds: float) -> None:
         for protocol, one in found.seen.items():
             assert (one.failure, one.refused, one.no_lease) == ("", 0, 0), f"the onlooker over {protocol}: {one}"
             assert one.answers, f"the onlooker over {protocol} has no answer"
-        assert found.over_budget_bytes <= 0, f"{found.over_budget_bytes} bytes more than --memory-budget"
-        bound = BUDGET + LEASE_BYTES_MAX + SLACK
-        assert found.peak_bytes < bound, f"{found.peak_bytes} bytes more were resident than in quiet times, at most {bound} may be"
-        if not (late := found.late(house.quiet)):
+        over = found.over_budget_bytes > 0 or found.peak_bytes > BUDGET + LEASE_BYTES_MAX + SLACK
+        text = f"{found.over_budget_bytes:+,} bytes beside --memory-budget, {found.peak_bytes:+,} resident"
+        assert not over or "budget" in known, text
+        late = found.late(house.quiet, heap_may_stay="heap" in known)
+        if not late and over:
+            pytest.xfail(f"{known['budget']}: {text}")
+        if not late and found.back_s > BASELINE_S_MAX:
+            pytest.xfail(f"{known['heap']}: {found.back_s:.0f} s")
+        if not late:
             return
         can_tell |= found.stolen <= STOLEN_MAX
     if not can_tell:
@@ -354,26 +372,9 @@ def check(house: House, title: str, names: list[str], seconds: float) -> None:
     pytest.fail("; ".join(late))
 
 
-# What is known not to hold yet, and why.
-HEAP_STAYS = "memory that small allocations leave goes back after up to 60 s while others are served (HEAP_ROUNDS_BUSY of the server's trim)"
-KNOWN = {
-    "small_unread_answers": HEAP_STAYS,
-    "header_references": HEAP_STAYS,
-    "empty_calls": HEAP_STAYS,
-    "bombs_over_http": "what inflates is charged, but neither waits nor ends where the budget is exceeded",
-}
-
-
-def rows():
-    """The table of attacks. Those that are known to do harm may fail."""
-    for name in attacks.ATTACKS:
-        reason = KNOWN.get(name)
-        yield pytest.param(name, marks=pytest.mark.xfail(strict=False, reason=reason) if reason else ())
-
-
-@pytest.mark.parametrize("name", rows())
+@pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_nobody_else_is_harmed_by(house, name):
-    check(house, f"`{name}`: {attacks.ATTACKS[name].__doc__}", [name], ATTACK_S)
+    check(house, f"`{name}`: {attacks.ATTACKS[name].__doc__}", [name], ATTACK_S, KNOWN.get(name, {}))
 
 
 def crowd_from(first: int) -> list[str]:
@@ -383,7 +384,8 @@ def crowd_from(first: int) -> list[str]:
 
 @pytest.mark.parametrize("first", [0, len(attacks.ATTACKS) - CROWD])
 def test_nobody_else_is_harmed_by_a_crowd(house, first):
-    check(house, f"{CROWD} attackers at once, from row {first + 1}", crowd_from(first), CROWD_S)
+    known = {"heap": HEAP, "budget": INFLATED}
+    check(house, f"{CROWD} attackers at once, from row {first + 1}", crowd_from(first), CROWD_S, known)
 
 
 # ---------------------------------------------------------------------------------------------- in little memory
