@@ -26,7 +26,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "conformance")]
 import attack_connections  # noqa: E402, F401 - lists its attacks
 from attack_memory import OBJECTS  # noqa: E402
 from attack_messages import messages_of_names, texts_of_names  # noqa: E402
-from attack_table import ATTACKS, DEFENCE  # noqa: E402
+from attack_table import ATTACKS, DEFENCE, post  # noqa: E402
 from onlooker import address_parser, become, die_with_the_parent  # noqa: E402
 from oversized import bomb  # noqa: E402
 from regions import SHM  # noqa: E402
@@ -71,6 +71,9 @@ def run(names: list[str], seconds: float, server) -> dict:
     os.close(log_out)
     with open(log_in, "rb") as log:
         mistakes = log.read().decode()
+    # By contract a region that was registered over HTTP or gRPC stays when its client goes.
+    with contextlib.suppress(*DEFENCE):
+        post(server, "/v2/systemsharedmemory/unregister", {})
     for child in children:
         for left in SHM.glob(f"{OBJECTS}{child}_*"):
             left.unlink()

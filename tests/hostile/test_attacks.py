@@ -45,6 +45,9 @@ ATTACK_S = float(os.environ.get("NERITE_ATTACK_SECONDS", 2.5))
 CROWD_S = 2 * ATTACK_S
 CROWD = 32
 QUIET_S = 3.0
+# A quiet figure above that is the machine's: nothing can be compared with it.
+QUIET_MS_MAX = 50
+QUIET_TRIES = 8
 # What is promised. The machine of a test may be busy with other things, so these are tried three times.
 DELAY_MS_MAX = 100
 BASELINE_S_MAX = 5.0
@@ -226,6 +229,14 @@ class House:
             print(f"quiet, {protocol}: {seen}")
             assert seen.answers and not seen.failure
 
+    def find_quiet(self) -> None:
+        """Looks around until the machine itself makes nobody wait."""
+        for _ in range(QUIET_TRIES):
+            self.look_around()
+            if all(seen.p99_ms <= QUIET_MS_MAX for seen in self.quiet.values()):
+                return
+        pytest.skip(f"the machine is too busy: an answer takes more than {QUIET_MS_MAX} ms when nobody attacks")
+
     def is_alive(self) -> None:
         assert self.server.process.poll() is None, f"the server died:\n{self.server.log_text()[-3000:]}"
 
@@ -328,7 +339,7 @@ def house(launcher):
         with ending(Onlookers(server)) as onlookers:
             made = House(server, onlookers, attackers)
             time.sleep(1)
-            made.look_around()
+            made.find_quiet()
             print(f"\n{HEAD}")
             yield made
         made.is_alive()
@@ -400,7 +411,6 @@ def survives(launcher, tmp_path, *before: str) -> None:
         attackers = held.enter_context(ending(Child("attacks.py", server, ATTACKER)))
         assert attackers.read() == "ready\n"
         house = House(server, held.enter_context(ending(Onlookers(server, "--patient"))), attackers)
-        house.look_around()
         for first in itertools.islice(itertools.count(0, CROWD), TRIES):
             attackers.say(f"{CROWD_S} {' '.join(crowd_from(first))}")
             done = json.loads(attackers.read())
