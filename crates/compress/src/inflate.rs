@@ -1,6 +1,7 @@
 //! How large may a compressed message become, and how is it inflated?
 
 use std::io::{self, BufRead, Read};
+use std::task::{Context, Poll};
 
 use bytes::Buf;
 use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
@@ -16,6 +17,10 @@ pub trait Sink: Send + 'static {
     fn room(&mut self) -> Result<&mut [u8], Status>;
     /// So many bytes were written to the beginning of the room.
     fn advance(&mut self, written: usize) -> Result<(), Status>;
+    /// Ready when the sink wants more; asked before each step, of about a MiB.
+    fn poll_more(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
 }
 
 /// Why a message was not inflated.
@@ -108,6 +113,10 @@ struct Inflate<B, S> {
 
 impl<B: Buf + Send + 'static, S: Sink> Work for Inflate<B, S> {
     type Error = InflateError;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), InflateError>> {
+        self.sink.poll_more(cx).map_err(InflateError::from)
+    }
 
     fn step(&mut self, pace: Pace) -> Result<Progress, InflateError> {
         self.decoder.feed().allowed = pace.bytes_in;

@@ -1,7 +1,9 @@
 //! Who works, when, and on which thread?
 
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
 
 use nerite_request::Status;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -13,6 +15,11 @@ use crate::limits::{PLACES_MAX, PLACES_MIN, STEP_BYTES_IN, STEP_BYTES_OUT};
 pub(crate) trait Work: Send + 'static {
     /// Why it cannot be done.
     type Error: From<Status> + Send + 'static;
+
+    /// Ready when the next step may be done.
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
 
     /// Reads and writes about so many bytes; whether all is done then.
     fn step(&mut self, pace: Pace) -> Result<Progress, Self::Error>;
@@ -100,6 +107,7 @@ impl<T> Drop for Task<T> {
 async fn take_turns<W: Work>(mut work: W, lane: Lane, places: &'static Semaphore) -> Result<W, W::Error> {
     let _share = lane.0.acquire().await.expect("a lane is never closed");
     loop {
+        poll_fn(|cx| work.poll_ready(cx)).await?;
         let place = places.acquire().await.expect("places are never closed");
         let (returned, progress) = step_aside(work, place).await?;
         work = returned;

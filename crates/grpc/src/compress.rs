@@ -1,8 +1,12 @@
 //! How are messages made smaller, and large again?
 
+use std::task::{Context, Poll};
+
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
+use nerite_budget::{Account, Charge};
 use nerite_compress::{Encoding, InflateError, Lane, Level, Sink, compress};
+use nerite_listen::Gate;
 use nerite_memory::{NoMemory, Reason, Slot, Spool, count_copied};
 use nerite_request::Status;
 use nerite_wire::proto::{Chain, Chunks, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES};
@@ -32,9 +36,10 @@ pub(crate) async fn inflate(
     encoding: Encoding,
     packing: Packing,
     lane: Lane,
+    account: Account,
 ) -> Result<Chain, Failure> {
-    let bytes_max = packing.inflated_bytes_max;
-    let inflated = nerite_compress::inflate(message.into_reader(), encoding, bytes_max, Inflated::new(), &lane).await;
+    let (bytes_max, sink) = (packing.inflated_bytes_max, Inflated::new(&account));
+    let inflated = nerite_compress::inflate(message.into_reader(), encoding, bytes_max, sink, &lane).await;
     match inflated.map(Inflated::finish) {
         Ok(message) => Ok(message?),
         Err(fault @ (InflateError::TooLarge { .. } | InflateError::TooDense { .. })) => {
@@ -52,6 +57,9 @@ struct Inflated {
     gather: Gather,
     piece: Piece,
     filled: usize,
+    /// What the client is charged for what is there.
+    charge: Charge,
+    gate: Gate,
 }
 
 /// The piece that is being filled.
@@ -64,9 +72,10 @@ enum Piece {
 }
 
 impl Inflated {
-    fn new() -> Inflated {
+    fn new(account: &Account) -> Inflated {
         // The length is not known, but what is compressed is mostly large.
-        Inflated { gather: Gather::new(usize::MAX), piece: Piece::Small(Vec::new()), filled: 0 }
+        let (gather, piece) = (Gather::new(usize::MAX), Piece::Small(Vec::new()));
+        Inflated { gather, piece, filled: 0, charge: account.charge(0), gate: Gate::new(account) }
     }
 
     fn push(&mut self) -> Result<(), Status> {
@@ -128,7 +137,12 @@ impl Sink for Inflated {
 
     fn advance(&mut self, written: usize) -> Result<(), Status> {
         self.filled += written;
+        self.charge.grow(written);
         Ok(())
+    }
+
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        self.gate.poll_open(cx, self.charge.bytes()).map_err(|shed| Status::unavailable(shed.to_string()))
     }
 }
 
@@ -228,7 +242,7 @@ mod tests {
 
     async fn inflate(message: Bytes, encoding: Encoding) -> Result<Chain, Failure> {
         let packing = Packing { bytes_max: 2 << 20, encoding: None, inflated_bytes_max: 1 << 20 };
-        super::inflate(Chain::from(message), encoding, packing, Lane::new()).await
+        super::inflate(Chain::from(message), encoding, packing, Lane::new(), Account::unlimited()).await
     }
 
     async fn check(len: usize, encoding: Encoding, level: Level, compressed: bool) {

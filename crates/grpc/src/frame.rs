@@ -281,7 +281,7 @@ impl Messages {
         message: Chain,
         encoding: Encoding,
     ) -> impl Future<Output = Result<Chain, Failure>> + Send + use<> {
-        inflate(message, encoding, self.packing, self.lane.clone())
+        inflate(message, encoding, self.packing, self.lane.clone(), self.account.clone())
     }
 }
 

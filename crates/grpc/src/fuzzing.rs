@@ -4,6 +4,7 @@
 
 use bytes::{Buf, Bytes};
 use nerite_api::Api;
+use nerite_budget::Account;
 use nerite_compress::{Encoding, Lane};
 use nerite_wire::proto::MESSAGE_BYTES_MAX;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -34,7 +35,7 @@ pub async fn read_messages(
                 None => continue,
                 Some(Framed::Plain(message)) => message,
                 Some(Framed::Packed(message, encoding)) => {
-                    inflate(message, encoding, packing, lane.clone()).await.map_err(text)?
+                    inflate(message, encoding, packing, lane.clone(), Account::unlimited()).await.map_err(text)?
                 }
             };
             let len = message.len();

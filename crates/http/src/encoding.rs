@@ -1,16 +1,18 @@
 //! How are bodies compressed and inflated?
 
 use std::collections::VecDeque;
+use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
-use nerite_budget::Charge;
+use nerite_budget::{Account, Charge};
 use nerite_compress::{CompressError, InflateError, Lane, Level, Sink};
+use nerite_listen::Gate;
 use nerite_memory::Spool;
 use nerite_request::Status;
 
 pub use nerite_compress::Encoding;
 
-use crate::receive::Store;
+use crate::receive::{Received, Store};
 
 /// What a request's Content-Encoding says; `None` for a body as it is.
 pub fn request_encoding(header: Option<&[u8]>) -> Result<Option<Encoding>, Status> {
@@ -77,8 +79,21 @@ pub async fn inflate(
 /// Where an inflated body is put together, and what its client is charged for it.
 #[derive(Debug)]
 pub struct Inflated {
-    pub store: Store,
-    pub charge: Charge,
+    store: Store,
+    charge: Charge,
+    gate: Gate,
+}
+
+impl Inflated {
+    /// Puts a body together in `store`, at the expense of `account`.
+    pub fn new(store: Store, account: &Account) -> Inflated {
+        Inflated { store, charge: account.charge(0), gate: Gate::new(account) }
+    }
+
+    /// The whole body.
+    pub fn finish(self) -> Received {
+        Received::block(self.store.finish(), self.charge)
+    }
 }
 
 impl Sink for Inflated {
@@ -90,6 +105,10 @@ impl Sink for Inflated {
         self.store.advance(written);
         self.charge.grow(written);
         Ok(())
+    }
+
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        self.gate.poll_open(cx, self.charge.bytes()).map_err(|shed| Status::unavailable(shed.to_string()))
     }
 }
 
@@ -133,7 +152,7 @@ mod tests {
             (Encoding::Gzip, Encoding::Deflate),
         ] {
             let body = compress(VecDeque::from([text.slice(..7), text.slice(7..)]), made).await.unwrap();
-            let store = Inflated { store: Store::new(5, None).unwrap(), charge: Charge::default() };
+            let store = Inflated::new(Store::new(5, None).unwrap(), &Account::unlimited());
             let inflated = inflate(body, said, store, text.len() as u64).await.unwrap();
             assert_eq!(inflated.store.finish().private_bytes(), Some(&text[..]));
         }
@@ -143,7 +162,7 @@ mod tests {
     async fn a_corrupt_or_cut_or_too_large_stream_is_refused() {
         let body = compress(VecDeque::from([b"tensor".repeat(100).into()]), Encoding::Gzip).await.unwrap();
         let refused = async |body: &[u8], max| {
-            let store = Inflated { store: Store::new(0, None).unwrap(), charge: Charge::default() };
+            let store = Inflated::new(Store::new(0, None).unwrap(), &Account::unlimited());
             inflate(Bytes::copy_from_slice(body), Encoding::Gzip, store, max).await.unwrap_err().message
         };
         assert!(refused(b"garbage", 1000).await.starts_with("the request body is no whole gzip stream: "));

@@ -2,6 +2,7 @@
 //!
 //! Lines look as Triton's, because scripts read them: `I1120 09:15:02.123456 4242 engine.rs:77] "loading: simple:1"`.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -13,6 +14,10 @@ use nerite_api::LogSwitches;
 
 /// The target of messages that are written as they are: tables would not survive quoting.
 pub const PLAIN: &str = "plain";
+
+/// Bytes at the beginning and at the end of a message that are written. Clients' names may be in it, which can be long.
+const BEGINNING_BYTES_MAX: usize = 12 << 10;
+const END_BYTES_MAX: usize = 4 << 10;
 
 struct Logger {
     switches: Arc<LogSwitches>,
@@ -56,7 +61,7 @@ impl Log for Logger {
         );
         let message = record.args().to_string();
         let line = if self.escape && record.target() != PLAIN {
-            format!("{head}{}\n", quoted(&message))
+            format!("{head}{}\n", quoted(&shortened(&message)))
         } else {
             format!("{head}{message}\n")
         };
@@ -108,6 +113,17 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
+/// The message, without its middle if it is too long.
+fn shortened(message: &str) -> Cow<'_, str> {
+    let Some(left_out) = message.len().checked_sub(BEGINNING_BYTES_MAX + END_BYTES_MAX).filter(|bytes| *bytes > 0)
+    else {
+        return Cow::Borrowed(message);
+    };
+    let beginning = &message[..message.floor_char_boundary(BEGINNING_BYTES_MAX)];
+    let end = &message[message.ceil_char_boundary(message.len() - END_BYTES_MAX)..];
+    Cow::Owned(format!("{beginning} [about {left_out} bytes are left out] {end}"))
+}
+
 /// The message as a JSON string: one line whatever a client put into it.
 fn quoted(message: &str) -> String {
     let mut out = String::with_capacity(message.len() + 2);
@@ -136,6 +152,17 @@ fn steers(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_message_loses_its_middle() {
+        let most = BEGINNING_BYTES_MAX + END_BYTES_MAX;
+        assert_eq!(shortened(&"x".repeat(most)), "x".repeat(most));
+        let long = format!("begins {} ends", "ü".repeat(60_000));
+        let short = shortened(&long);
+        assert!(short.starts_with("begins ü") && short.ends_with("ü ends"), "{short}");
+        assert!(short.contains(&format!(" [about {} bytes are left out] ", long.len() - most)), "{short}");
+        assert!(short.len() <= most + 60);
+    }
 
     #[track_caller]
     fn check(secs: u64, iso: bool, expected: &str) {

@@ -104,9 +104,8 @@ fn read_text(
 async fn inflated(account: &Account, received: Received, framing: Framing) -> Result<Received, Failure> {
     let Some(encoding) = framing.encoding else { return Ok(received) };
     let store = Store::new(framing.tail_at().unwrap_or_default(), None)?;
-    let store = Inflated { store, charge: account.charge(0) };
-    let Inflated { store, charge } = inflate(Cursor::new(received), encoding, store, framing.bytes_max).await?;
-    Ok(Received::block(store.finish(), charge))
+    let store = Inflated::new(store, account);
+    Ok(inflate(Cursor::new(received), encoding, store, framing.bytes_max).await?.finish())
 }
 
 fn forward_headers(api: &Api, parts: &Parts, ask: &mut Ask) -> Result<(), Status> {

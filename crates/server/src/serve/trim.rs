@@ -14,9 +14,11 @@ const POOL_ROUNDS: u32 = 2;
 /// Rounds that a returned lease is kept for its session's next request.
 const LEASE_ROUNDS: u32 = 3;
 /// Rounds with nothing to do after which the allocator gives back what it kept, and rounds after which it does anyway:
-/// requests wait while it does.
+/// requests wait while it does, a few milliseconds for each 16 MiB.
 const HEAP_ROUNDS: u32 = 3;
 const HEAP_ROUNDS_BUSY: u32 = 60;
+/// A heap that has grown by so many bytes is asked to give back though there is something to do.
+const HEAP_GROWN_BYTES: u64 = 16 << 20;
 /// Bytes above the least it ever had that the process keeps.
 const HEAP_KEPT_BYTES: u64 = 2 << 20;
 /// Hundredths of a second of processor time in a round that are nothing.
@@ -98,7 +100,9 @@ impl Heap {
         let worked = now.ticks.saturating_sub(self.asked_ticks) > WORKED_TICKS;
         let may_have_freed = worked && now.bytes > self.least + HEAP_KEPT_BYTES;
         let rests = self.idle_rounds >= HEAP_ROUNDS;
-        rests && (has_grown || may_have_freed) || self.rounds >= HEAP_ROUNDS_BUSY && has_grown
+        // Those who made it grow may be gone while others are served.
+        let has_grown_much = now.bytes > self.floor + HEAP_GROWN_BYTES && self.rounds >= HEAP_ROUNDS;
+        rests && (has_grown || may_have_freed) || has_grown_much || self.rounds >= HEAP_ROUNDS_BUSY && has_grown
     }
 
     /// It was asked, and this is what was left.
@@ -130,27 +134,29 @@ mod tests {
 
     #[test]
     fn the_heap_is_trimmed_once_after_a_burst_when_there_is_nothing_to_do() {
-        check(&[(50, 5), (50, 30), (0, 30), (0, 30), (0, 30), (0, 6), (0, 6), (0, 6), (0, 6), (0, 6)], 6, &[4]);
+        check(&[(50, 5), (50, 20), (0, 20), (0, 20), (0, 20), (0, 6), (0, 6), (0, 6), (0, 6), (0, 6)], 6, &[4]);
         check(&[(0, 5), (0, 7), (0, 7), (0, 7), (0, 7)], 6, &[]);
-        check(&[(0, 5), (0, 5), (0, 5), (0, 30)], 6, &[3]);
+        check(&[(0, 5), (0, 5), (0, 5), (0, 20)], 6, &[3]);
     }
 
     #[test]
-    fn who_is_busy_is_asked_once_a_minute() {
+    fn who_is_busy_is_asked_once_a_minute_or_when_much_was_kept() {
         let mut rounds = vec![(50, 5)];
-        rounds.extend([(50, 30); 130]);
+        rounds.extend([(50, 20); 130]);
         check(&rounds, 6, &[59, 119]);
+        check(&[(50, 5), (50, 60), (50, 60), (50, 40), (50, 40), (50, 60)], 40, &[2, 5]);
+        check(&[(50, 5), (50, 60), (50, 60), (50, 60), (50, 60), (50, 60)], 60, &[2]);
     }
 
     #[test]
     fn what_is_freed_after_the_heap_was_trimmed_goes_back_when_there_is_nothing_to_do() {
-        let (busy, idle) = ([(50, 30)], [(0, 30)]);
+        let (busy, idle) = ([(50, 20)], [(0, 20)]);
         let rounds = |first: &[(u64, u64)]| [first, &busy.repeat(60), &idle.repeat(10)].concat();
-        check(&rounds(&[(50, 5)]), 30, &[59, 63]);
-        let held = [&[(50, 5), (50, 30)][..], &idle.repeat(5), &[(4, 30), (4, 30), (4, 30)], &idle.repeat(10)].concat();
-        check(&held, 30, &[4, 12]);
-        let still = [&[(50, 5), (50, 30)][..], &idle.repeat(70)].concat();
-        check(&still, 30, &[4]);
+        check(&rounds(&[(50, 5)]), 20, &[59, 63]);
+        let held = [&[(50, 5), (50, 20)][..], &idle.repeat(5), &[(4, 20), (4, 20), (4, 20)], &idle.repeat(10)].concat();
+        check(&held, 20, &[4, 12]);
+        let still = [&[(50, 5), (50, 20)][..], &idle.repeat(70)].concat();
+        check(&still, 20, &[4]);
     }
 
     #[test]
