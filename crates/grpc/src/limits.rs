@@ -13,7 +13,7 @@ pub const CANCELLED_UNSEEN_MAX: usize = 4096;
 /// Metadata of one call, in bytes as HTTP/2 counts them; as in gRPC's own library.
 pub const METADATA_BYTES_MAX: u32 = 16 << 10;
 /// Bytes of header blocks that are read before what they became is dispatched.
-pub const HEADER_BYTES_AT_ONCE: usize = 32 << 10;
+pub const HEADER_BYTES_AT_ONCE: usize = 8 << 10;
 /// What a DATA frame is charged beside its bytes, as long as it is unread: its entry in the library's queue.
 pub const FRAME_COST_BYTES: usize = 256;
 /// Unread bytes of a connection are counted up to this, which is twice its window.

@@ -8,6 +8,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
 use crate::keep::Keep;
@@ -51,6 +52,14 @@ struct Pooled {
 }
 
 static POOL: Mutex<Vec<Pooled>> = Mutex::new(Vec::new());
+/// What [`limit_pool`] said.
+static POOL_BYTES_LIMIT: AtomicUsize = AtomicUsize::new(POOL_BYTES_MAX);
+
+/// Keeps the pool to `bytes`, where that is less than the 512 MiB which it never exceeds.
+pub fn limit_pool(bytes: u64) {
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(POOL_BYTES_MAX);
+    POOL_BYTES_LIMIT.store(bytes, Ordering::Relaxed);
+}
 
 impl Block {
     /// At least `len` bytes. Fresh memory is zero; pooled memory holds what its last user in this process left. Without
@@ -190,7 +199,7 @@ impl Drop for Block {
         }
         let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
         let held: usize = pool.iter().map(|p| p.block.capacity).sum();
-        if held + self.capacity > POOL_BYTES_MAX || pool.len() >= POOL_BLOCKS_MAX {
+        if held + self.capacity > POOL_BYTES_LIMIT.load(Ordering::Relaxed) || pool.len() >= POOL_BLOCKS_MAX {
             drop(pool);
             return self.release();
         }

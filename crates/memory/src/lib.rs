@@ -40,7 +40,7 @@ mod slot;
 mod spool;
 
 pub use allowed::{Group, allocatable_bytes, allowed_bytes, group, host_bytes};
-pub use block::{Block, POOLED_BYTES_MIN, pooled_bytes, trim_heap, trim_pool};
+pub use block::{Block, POOLED_BYTES_MIN, limit_pool, pooled_bytes, trim_heap, trim_pool};
 pub use buffer::Buffer;
 pub use carrier::{Carrier, HeapStaging, PinnedBytes, Staging, StagingFull};
 pub use cells::{Cells, CellsMut};

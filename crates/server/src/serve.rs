@@ -26,6 +26,8 @@ use crate::tables::table;
 
 /// Threads of the front ends where nobody says how many; Triton's own default.
 const FRONT_THREADS_MAX: usize = 8;
+/// Freed memory for tensors that is kept for the next requests is at most one for so many bytes of the memory budget.
+const BUDGET_PER_KEPT: u64 = 4;
 
 /// A failure that ends the start, in Triton's words.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +113,7 @@ fn front_threads(asked: Option<usize>, cores: usize) -> usize {
 fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Settings, gpu: Option<&gpu::GpuHost>) -> Api {
     let gpu = gpu.map(|host| host.gpu.clone());
     let regions = Registries::new(settings.allow_client_shm, gpu.clone());
+    nerite_memory::limit_pool(settings.budgets.all.high / BUDGET_PER_KEPT);
     let options = nerite_api::Options {
         id: settings.id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
