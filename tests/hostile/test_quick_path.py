@@ -99,9 +99,10 @@ def test_a_loop_whose_end_the_client_chooses_keeps_nobody_waiting(server, protoc
         for _ in range(QUICK_TIMES):
             trips(door, 1)
         before = len(health.seconds)
-        took = trips(door, count)
+        # Beside others it may have looked slower than it is.
+        while (took := trips(door, count)) < SLOW_S / 3:
+            count *= 3
         answers = health.seconds[before:]
-        assert took > SLOW_S / 3, "it was not slow, so nothing was shown"
     assert len(answers) > 10 and max(answers) < HEALTH_S_MAX, f"{len(answers)} answers, the longest took {max(answers)} s"
 
 
