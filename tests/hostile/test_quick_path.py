@@ -100,7 +100,7 @@ def test_a_loop_whose_end_the_client_chooses_keeps_nobody_waiting(server, protoc
             trips(door, 1)
         before = len(health.seconds)
         # Beside others it may have looked slower than it is.
-        while (took := trips(door, count)) < SLOW_S / 3:
+        while trips(door, count) < SLOW_S / 3:
             count *= 3
         answers = health.seconds[before:]
     assert len(answers) > 10 and max(answers) < HEALTH_S_MAX, f"{len(answers)} answers, the longest took {max(answers)} s"

@@ -115,6 +115,11 @@ impl Api {
         &self.2
     }
 
+    /// Bytes that all clients make the server hold.
+    pub fn held_bytes(&self) -> u64 {
+        self.0.budgets.counts().used
+    }
+
     /// The client who makes the calls.
     pub fn peer(&self) -> &Peer {
         &self.1

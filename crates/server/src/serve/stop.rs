@@ -55,7 +55,7 @@ pub async fn when_told(
     settings: &Settings,
 ) -> Result<bool, StartError> {
     let Signals { mut interrupt, mut terminate } = signals;
-    let keeping = tokio::spawn(watched(FrontEnd::Server, trim::keep(Arc::clone(api.pools()), Arc::clone(engine))));
+    let keeping = tokio::spawn(watched(FrontEnd::Server, trim::keep(api.clone(), Arc::clone(engine))));
     if let Some(metrics) = settings.metrics.as_ref().filter(|metrics| metrics.cpu) {
         let every = Duration::from_millis(metrics.interval_ms);
         tokio::spawn(watched(FrontEnd::Server, host::watch(api.clone(), every)));

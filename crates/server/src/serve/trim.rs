@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nerite_api::Api;
 use nerite_engine::Engine;
-use nerite_shm::Pools;
 use tokio::time::{MissedTickBehavior, interval};
 
 /// How often it is looked at.
@@ -17,7 +17,7 @@ const LEASE_ROUNDS: u32 = 3;
 /// requests wait while it does, a few milliseconds for each 16 MiB.
 const HEAP_ROUNDS: u32 = 3;
 const HEAP_ROUNDS_BUSY: u32 = 60;
-/// A heap that has grown by so many bytes is asked to give back though there is something to do.
+/// When the heap has grown by so many bytes, or clients hold so much less, it is asked to give back though there is something to do.
 const HEAP_GROWN_BYTES: u64 = 16 << 20;
 /// Bytes above the least it ever had that the process keeps.
 const HEAP_KEPT_BYTES: u64 = 2 << 20;
@@ -27,19 +27,20 @@ const IDLE_TICKS: u64 = 2;
 const WORKED_TICKS: u64 = 10;
 
 /// Gives memory back to the system that no request used for a while.
-pub(super) async fn keep(pools: Arc<Pools>, engine: Arc<Engine>) {
+pub(super) async fn keep(api: Api, engine: Arc<Engine>) {
     let mut ticks = interval(ROUND);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut heap = Heap::default();
     loop {
         ticks.tick().await;
-        pools.trim(LEASE_ROUNDS);
+        api.pools().trim(LEASE_ROUNDS);
         engine.runtimes().iter().for_each(|runtime| runtime.trim(LEASE_ROUNDS));
         let freed = nerite_memory::trim_pool(POOL_ROUNDS) > 0;
+        let held = api.held_bytes();
         let used = Usage::look().unwrap_or_default();
-        if heap.is_due(used) || freed {
+        if heap.is_due(used, held) || freed {
             nerite_memory::trim_heap();
-            heap.trimmed(Usage::look().unwrap_or_default());
+            heap.trimmed(Usage::look().unwrap_or_default(), held);
         }
     }
 }
@@ -80,13 +81,15 @@ struct Heap {
     floor: u64,
     /// Processor time when it was last asked.
     asked_ticks: u64,
+    /// The most that clients made the server hold since then, in bytes.
+    most_held: u64,
     idle_rounds: u32,
     rounds: u32,
 }
 
 impl Heap {
-    /// One round has passed.
-    fn is_due(&mut self, now: Usage) -> bool {
+    /// One round has passed. Clients make the server hold `held` bytes.
+    fn is_due(&mut self, now: Usage, held: u64) -> bool {
         let idle = now.ticks.saturating_sub(self.before.ticks) <= IDLE_TICKS;
         self.idle_rounds = if idle { self.idle_rounds.saturating_add(1) } else { 0 };
         self.rounds = self.rounds.saturating_add(1);
@@ -101,14 +104,18 @@ impl Heap {
         let may_have_freed = worked && now.bytes > self.least + HEAP_KEPT_BYTES;
         let rests = self.idle_rounds >= HEAP_ROUNDS;
         // Those who made it grow may be gone while others are served.
-        let has_grown_much = now.bytes > self.floor + HEAP_GROWN_BYTES && self.rounds >= HEAP_ROUNDS;
-        rests && (has_grown || may_have_freed) || has_grown_much || self.rounds >= HEAP_ROUNDS_BUSY && has_grown
+        self.most_held = self.most_held.max(held);
+        let has_grown_much = now.bytes > self.floor + HEAP_GROWN_BYTES;
+        let was_let_go = self.most_held - held > HEAP_GROWN_BYTES && now.bytes > self.least + HEAP_GROWN_BYTES;
+        let is_much = (has_grown_much || was_let_go) && self.rounds >= HEAP_ROUNDS;
+        rests && (has_grown || may_have_freed) || is_much || self.rounds >= HEAP_ROUNDS_BUSY && has_grown
     }
 
     /// It was asked, and this is what was left.
-    fn trimmed(&mut self, now: Usage) {
+    fn trimmed(&mut self, now: Usage, held: u64) {
         let least = self.least.min(now.bytes);
-        *self = Heap { before: now, least, floor: now.bytes, asked_ticks: now.ticks, ..Heap::default() };
+        let (floor, asked_ticks) = (now.bytes, now.ticks);
+        *self = Heap { before: now, least, floor, asked_ticks, most_held: held, ..Heap::default() };
     }
 }
 
@@ -124,9 +131,9 @@ mod tests {
         let (mut heap, mut ticks, mut found) = (Heap::default(), 0, Vec::new());
         for (round, (more, mib)) in rounds.iter().enumerate() {
             ticks += more;
-            if heap.is_due(Usage { ticks, bytes: mib * MIB }) {
+            if heap.is_due(Usage { ticks, bytes: mib * MIB }, 0) {
                 found.push(round);
-                heap.trimmed(Usage { ticks, bytes: left * MIB });
+                heap.trimmed(Usage { ticks, bytes: left * MIB }, 0);
             }
         }
         assert_eq!(found, due);
@@ -146,6 +153,22 @@ mod tests {
         check(&rounds, 6, &[59, 119]);
         check(&[(50, 5), (50, 60), (50, 60), (50, 40), (50, 40), (50, 60)], 40, &[2, 5]);
         check(&[(50, 5), (50, 60), (50, 60), (50, 60), (50, 60), (50, 60)], 60, &[2]);
+    }
+
+    #[test]
+    fn who_is_busy_is_asked_when_clients_let_much_go() {
+        let mut heap = Heap::default();
+        // Held while it is asked the first time, and let go afterwards.
+        let rounds = [(5, 0), (60, 50), (60, 50), (60, 50), (60, 0), (60, 0), (60, 0)];
+        let mut found = Vec::new();
+        for (round, (mib, held)) in rounds.into_iter().enumerate() {
+            let now = Usage { ticks: 50 * round as u64, bytes: mib * MIB };
+            if heap.is_due(now, held * MIB) {
+                found.push(round);
+                heap.trimmed(now, held * MIB);
+            }
+        }
+        assert_eq!(found, [2, 5]);
     }
 
     #[test]
