@@ -2,7 +2,7 @@
 
 Each attack of `attacks.py` runs beside three onlookers (`onlooker.py`), who are another user. `pytest -s` prints what they saw.
 
-    pytest -s tests/hostile/test_attacks.py                             every fourth attack; times are printed and fail nothing
+    pytest -s tests/hostile/test_attacks.py                             every eighth attack; times are printed and fail nothing
     NERITE_ATTACK_PARTS=1 NERITE_ATTACK_TIMES=1 pytest -s tests/hostile/test_attacks.py    all of them, and times count
 """
 
@@ -37,8 +37,8 @@ BUDGET = 256 * MIB
 PER_PEER = 160 * MIB
 # Beside the budget: what the allocator keeps, what libraries need to decode a message, blocks that grow by doubling, and what a model makes.
 SLACK = 160 * MIB
-# What the allocator may keep once the attackers are gone.
-LEFT = 48 * MIB
+# What the allocator may keep once the attackers are gone: pages with a few small blocks of others in them, in the arena of each thread.
+LEFT = 80 * MIB
 # Leases that were returned wait three seconds for their session, so the session's onlooker has now one more and now one less.
 SPARE_LEASES = 4
 # Connections of onlookers that have just come or gone, in the budget.
@@ -48,7 +48,7 @@ ATTACK_S = float(os.environ.get("NERITE_ATTACK_SECONDS", 2.5))
 CROWD_S = 2 * ATTACK_S
 CROWD = 32
 # Of so many attacks one is run alone. A crowd has all of them.
-PARTS = int(os.environ.get("NERITE_ATTACK_PARTS", "4"))
+PARTS = int(os.environ.get("NERITE_ATTACK_PARTS", "8"))
 # Whether a delay fails the test. A machine that does other things as well delays everybody.
 TIMES_COUNT = os.environ.get("NERITE_ATTACK_TIMES") == "1"
 QUIET_S = 3.0
@@ -297,14 +297,14 @@ class Attacked:
     rounds: int
     log_bytes: int
 
-    def late(self, quiet: dict[str, Seen], heap_may_stay: bool) -> list[str]:
+    def late(self, quiet: dict[str, Seen]) -> list[str]:
         """What took too long."""
         found = [
             f"{protocol}: p99 {one.p99_ms:.1f} ms beside it, {quiet[protocol].p99_ms:.1f} ms without"
             for protocol, one in self.seen.items()
             if one.p99_ms > quiet[protocol].p99_ms + DELAY_MS_MAX
         ]
-        if self.back_s > BASELINE_S_MAX and not (heap_may_stay and self.last == "resident"):
+        if self.back_s > BASELINE_S_MAX:
             found.append(f"{self.back_s:.1f} s until everything was as before")
         if self.long_polls:
             found.append(f"{self.long_polls} times a connection kept its thread for more than 100 ms of processor time")
@@ -354,18 +354,7 @@ def house(launcher):
         comes_to(lambda: descriptors(server.pid), open_)
 
 
-# What is known not to hold yet, and why. All else must hold beside these attacks, too.
-HEAP = "heap memory that was freed goes back after up to 60 s while others are served (HEAP_ROUNDS_BUSY of the server's trim)"
-INFLATED = "what inflates is charged, but does not wait where the budget is exceeded"
-KNOWN = {
-    "small_unread_answers": {"heap": HEAP},
-    "header_references": {"heap": HEAP},
-    "empty_calls": {"heap": HEAP},
-    "bombs_over_http": {"budget": INFLATED},
-}
-
-
-def check(house: House, title: str, names: list[str], seconds: float, known: dict[str, str]) -> None:
+def check(house: House, title: str, names: list[str], seconds: float) -> None:
     """What is not a matter of time must hold at once."""
     late, can_tell = [], False
     for _ in range(TRIES if TIMES_COUNT else 1):
@@ -376,12 +365,8 @@ def check(house: House, title: str, names: list[str], seconds: float, known: dic
             assert one.answers, f"the onlooker over {protocol} has no answer"
         over = found.over_budget_bytes > 0 or found.peak_bytes > BUDGET + LEASE_BYTES_MAX + SLACK
         text = f"{found.over_budget_bytes:+,} bytes beside --memory-budget, {found.peak_bytes:+,} resident"
-        assert not over or "budget" in known, text
-        late = found.late(house.quiet, heap_may_stay="heap" in known)
-        if not late and over:
-            pytest.xfail(f"{known['budget']}: {text}")
-        if not late and found.back_s > BASELINE_S_MAX:
-            pytest.xfail(f"{known['heap']}: {found.back_s:.0f} s")
+        assert not over, text
+        late = found.late(house.quiet)
         if not late:
             return
         can_tell |= found.stolen <= STOLEN_MAX
@@ -395,7 +380,7 @@ def check(house: House, title: str, names: list[str], seconds: float, known: dic
 
 @pytest.mark.parametrize("name", list(attacks.ATTACKS)[::PARTS])
 def test_nobody_else_is_harmed_by(house, name):
-    check(house, f"`{name}`: {attacks.ATTACKS[name].__doc__}", [name], ATTACK_S, KNOWN.get(name, {}))
+    check(house, f"`{name}`: {attacks.ATTACKS[name].__doc__}", [name], ATTACK_S)
 
 
 def crowd_from(first: int) -> list[str]:
@@ -405,8 +390,7 @@ def crowd_from(first: int) -> list[str]:
 
 @pytest.mark.parametrize("first", [0, len(attacks.ATTACKS) - CROWD])
 def test_nobody_else_is_harmed_by_a_crowd(house, first):
-    known = {"heap": HEAP, "budget": INFLATED}
-    check(house, f"{CROWD} attackers at once, from row {first + 1}", crowd_from(first), CROWD_S, known)
+    check(house, f"{CROWD} attackers at once, from row {first + 1}", crowd_from(first), CROWD_S)
 
 
 # ---------------------------------------------------------------------------------------------- in little memory
@@ -452,7 +436,6 @@ def test_a_crowd_where_the_address_space_is_limited(launcher, tmp_path):
     survives(launcher, tmp_path, "prlimit", f"--as={ADDRESS_SPACE_BYTES}")
 
 
-@pytest.mark.xfail(strict=False, reason="the kernel ends the server: its group has no memory left")
 def test_a_crowd_in_a_small_control_group(launcher, tmp_path):
     if not shutil.which("sh"):
         pytest.skip("there is no shell")

@@ -5,7 +5,7 @@ numbers in each of its integer inputs, and with inputs that have no elements. Ea
 an error. The server may use little address space, so sizes that a request asks for are refused by
 the system while there is still plenty for others.
 
-    NERITE_OPERAND_PARTS=1 pytest tests/hostile/test_operands.py    all node tests; without it every fourth
+    NERITE_OPERAND_PARTS=1 pytest tests/hostile/test_operands.py    all node tests; without it every eighth
 """
 
 import contextlib
@@ -37,7 +37,7 @@ RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUnif
 NO_RESULT = "the model divided an integer by zero, or the smallest integer by -1, with these inputs"
 MODEL = "operand"
 # Of so many node tests one is run.
-PARTS = int(os.environ.get("NERITE_OPERAND_PARTS", "4"))
+PARTS = int(os.environ.get("NERITE_OPERAND_PARTS", "8"))
 
 pytestmark = pytest.mark.timeout(7200)
 
