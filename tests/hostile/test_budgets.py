@@ -114,7 +114,7 @@ def shed(server) -> int:
 def test_references_to_headers_hold_little_in_many_open_calls(bounded):
     with many(20, lambda: header_bomb(bounded, 4096)):
         time.sleep(1)
-        falls_to(lambda: resident(bounded.pid), bounded.quiet_bytes + SLACK)
+        falls_to(lambda: resident(bounded.pid), bounded.quiet_bytes + PER_PEER + LEFT)
 
 
 def test_a_head_larger_than_the_limit_costs_its_call_alone(bounded):

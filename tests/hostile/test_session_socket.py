@@ -190,7 +190,7 @@ def test_a_socket_that_is_removed_is_made_anew_and_sessions_go_on(place, running
             times = metric(server, "nerite_session_socket_reopened_total")
             remove()
             comes_to(lambda: metric(server, "nerite_session_socket_reopened_total") > times, True)
-            assert is_up(server) == 1
+            comes_to(lambda: is_up(server), 1)
             assert stat.S_IMODE(place.lstat().st_mode) == 0o600
             serves_sessions(server, place)
             before.borrow(PAGE)
