@@ -12,7 +12,7 @@ pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
 pub const CANCELLED_UNSEEN_MAX: usize = 4096;
 /// Metadata of one call, in bytes as HTTP/2 counts them; as in gRPC's own library.
 pub const METADATA_BYTES_MAX: u32 = 16 << 10;
-/// Bytes of header blocks that are read before what they became is dispatched.
+/// Bytes of header blocks that are read each time a connection is polled.
 pub const HEADER_BYTES_AT_ONCE: usize = 8 << 10;
 /// What a DATA frame is charged beside its bytes, as long as it is unread: its entry in the library's queue.
 pub const FRAME_COST_BYTES: usize = 256;

@@ -83,7 +83,7 @@ where
     let (age_max, age_grace) = (front.options.connection_age_max, front.options.connection_age_grace);
     let lane = Lane::new();
     let account = front.api.account().clone();
-    let socket = Metered::new(Wary::new(Whole::new(socket, Arc::clone(&link)), &account), &front.unread);
+    let socket = Metered::new(Wary::new(Whole::new(socket, Arc::clone(&link)), &account), &front.unread, &link);
     let calls = service_fn({
         let link = Arc::clone(&link);
         move |request| {
@@ -129,6 +129,7 @@ where
     S: AsyncWrite + Unpin,
 {
     fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.link.begin_turn();
         if self.poll_age(cx).is_ready() {
             return Poll::Ready(());
         }

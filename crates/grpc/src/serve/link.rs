@@ -16,6 +16,8 @@ pub(crate) struct Link {
     /// Calls whose answer is whole and not wholly sent.
     handed_over: AtomicUsize,
     frames: AtomicU8,
+    /// Bytes of header blocks that were read since the connection was polled.
+    header_bytes: AtomicUsize,
     /// The call that the service began last, for the executor that polls it next.
     next: Mutex<Option<Arc<Call>>>,
 }
@@ -66,6 +68,7 @@ impl Link {
             doing: Default::default(),
             handed_over: AtomicUsize::new(0),
             frames: AtomicU8::new(Frames::NotBegun as u8),
+            header_bytes: AtomicUsize::new(0),
             next: Mutex::default(),
         })
     }
@@ -91,6 +94,21 @@ impl Link {
     /// The call that was begun last, once.
     pub(crate) fn take_next(&self) -> Option<Arc<Call>> {
         self.next.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The connection is polled.
+    pub(crate) fn begin_turn(&self) {
+        self.header_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Bytes of header blocks that were read in this turn.
+    pub(crate) fn header_bytes(&self) -> usize {
+        self.header_bytes.load(Ordering::Relaxed)
+    }
+
+    /// So many more were read.
+    pub(crate) fn add_header_bytes(&self, bytes: usize) {
+        self.header_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Notes where the client's frames are.

@@ -2,8 +2,9 @@
 //!
 //! The library keeps DATA frames until their call takes them, up to the connection's window. This reader sees the heads of the frames
 //! go by and charges what arrives; the calls release what they take. It also lets the library read only a bounded part of
-//! header blocks at a time, since a few bytes of them can become many times as much: what was decoded is dispatched, and so
-//! reduced to what a call keeps, before more is read.
+//! header blocks each time the connection is polled, since a few bytes of them can become many times as much: what was decoded
+//! is dispatched, and so reduced to what a call keeps, and other connections have their turn before more is read. The library
+//! reads again for each call that it hands over, so the bound is one of the whole poll.
 
 use std::io;
 use std::pin::Pin;
@@ -15,6 +16,7 @@ use nerite_budget::Account;
 use nerite_listen::Gate;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::link::Link;
 use crate::limits::{FRAME_COST_BYTES, HEADER_BYTES_AT_ONCE, UNREAD_BYTES_MAX};
 
 /// Bytes before the first frame: `PRI * HTTP/2.0 …`.
@@ -88,15 +90,14 @@ pub(super) struct Metered<S> {
     stream: S,
     frames: Frames,
     unread: Arc<Unread>,
-    /// Bytes of header blocks since the library last had to pause.
-    header_bytes: usize,
+    link: Arc<Link>,
     gate: Gate,
 }
 
 impl<S> Metered<S> {
-    pub(super) fn new(stream: S, unread: &Arc<Unread>) -> Metered<S> {
-        let gate = Gate::new(&unread.account);
-        Metered { stream, frames: Frames::new(), unread: Arc::clone(unread), header_bytes: 0, gate }
+    pub(super) fn new(stream: S, unread: &Arc<Unread>, link: &Arc<Link>) -> Metered<S> {
+        let (gate, link) = (Gate::new(&unread.account), Arc::clone(link));
+        Metered { stream, frames: Frames::new(), unread: Arc::clone(unread), link, gate }
     }
 }
 
@@ -155,19 +156,17 @@ impl Frames {
 impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.header_bytes > HEADER_BYTES_AT_ONCE {
-            this.header_bytes = 0;
+        if this.link.header_bytes() > HEADER_BYTES_AT_ONCE {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
         ready!(this.gate.poll_take(cx));
         let before = buf.filled().len();
         let outcome = Pin::new(&mut this.stream).poll_read(cx, buf);
-        if outcome.is_pending() {
-            this.header_bytes = 0;
-        }
         let found = this.frames.read(&buf.filled()[before..]);
-        this.header_bytes += found.header_bytes;
+        if found.header_bytes > 0 {
+            this.link.add_header_bytes(found.header_bytes);
+        }
         if found.data_frames + found.data_bytes > 0 {
             this.unread.arrived(found.data_bytes + found.data_frames * FRAME_COST_BYTES);
         }
