@@ -240,7 +240,7 @@ class House:
         """Looks around until the machine itself makes nobody wait."""
         for _ in range(QUIET_TRIES):
             self.look_around()
-            if all(seen.p99_ms <= QUIET_MS_MAX for seen in self.quiet.values()):
+            if not TIMES_COUNT or all(seen.p99_ms <= QUIET_MS_MAX for seen in self.quiet.values()):
                 return
         pytest.skip(f"the machine is too busy: an answer takes more than {QUIET_MS_MAX} ms when nobody attacks")
 
