@@ -5,7 +5,7 @@ mod cork;
 mod link;
 mod local;
 mod metered;
-mod whole;
+mod position;
 
 use std::future::Future;
 use std::pin::pin;

@@ -21,7 +21,6 @@ use super::cork::{Held, cork};
 use super::link::Link;
 use super::local::Local;
 use super::metered::Metered;
-use super::whole::Whole;
 use crate::dispatch::dispatch;
 use crate::execute::{FirstPollInPlace, Ground};
 use crate::limits;
@@ -83,7 +82,7 @@ where
     let (age_max, age_grace) = (front.options.connection_age_max, front.options.connection_age_grace);
     let lane = Lane::new();
     let account = front.api.account().clone();
-    let socket = Metered::new(Wary::new(Whole::new(socket, Arc::clone(&link)), &account), &front.unread, &link);
+    let socket = Metered::new(Wary::new(socket, &account), &front.unread, &link);
     let calls = service_fn({
         let link = Arc::clone(&link);
         move |request| {

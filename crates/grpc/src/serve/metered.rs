@@ -17,14 +17,8 @@ use nerite_listen::Gate;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::link::Link;
+use super::position::Position;
 use crate::limits::{FRAME_COST_BYTES, HEADER_BYTES_AT_ONCE, UNREAD_BYTES_MAX};
-
-/// Bytes before the first frame: `PRI * HTTP/2.0 …`.
-const PREFACE_BYTES: usize = 24;
-const HEAD_BYTES: usize = 9;
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
 
 /// What arrived over a connection for its calls, and was not taken by them.
 #[derive(Debug)]
@@ -88,7 +82,7 @@ impl Drop for Unread {
 /// A stream of HTTP/2 whose frames are counted as they are read.
 pub(super) struct Metered<S> {
     stream: S,
-    frames: Frames,
+    position: Position,
     unread: Arc<Unread>,
     link: Arc<Link>,
     gate: Gate,
@@ -97,59 +91,7 @@ pub(super) struct Metered<S> {
 impl<S> Metered<S> {
     pub(super) fn new(stream: S, unread: &Arc<Unread>, link: &Arc<Link>) -> Metered<S> {
         let (gate, link) = (Gate::new(&unread.account), Arc::clone(link));
-        Metered { stream, frames: Frames::new(), unread: Arc::clone(unread), link, gate }
-    }
-}
-
-/// Where in the frames a connection is.
-struct Frames {
-    head: [u8; HEAD_BYTES],
-    head_len: usize,
-    /// Bytes to come before the next head, and of which kind of frame they are.
-    left: usize,
-    kind: u8,
-}
-
-/// What some bytes contained.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Found {
-    data_frames: usize,
-    data_bytes: usize,
-    header_bytes: usize,
-}
-
-impl Frames {
-    fn new() -> Frames {
-        Frames { head: [0; HEAD_BYTES], head_len: 0, left: PREFACE_BYTES, kind: u8::MAX }
-    }
-
-    fn read(&mut self, mut bytes: &[u8]) -> Found {
-        let mut found = Found::default();
-        while !bytes.is_empty() {
-            if self.left > 0 {
-                let part = self.left.min(bytes.len());
-                match self.kind {
-                    DATA => found.data_bytes += part,
-                    HEADERS | CONTINUATION => found.header_bytes += part,
-                    _ => {}
-                }
-                self.left -= part;
-                bytes = &bytes[part..];
-                continue;
-            }
-            let part = (HEAD_BYTES - self.head_len).min(bytes.len());
-            self.head[self.head_len..][..part].copy_from_slice(&bytes[..part]);
-            self.head_len += part;
-            bytes = &bytes[part..];
-            if self.head_len == HEAD_BYTES {
-                let [high, middle, low, kind, ..] = self.head;
-                self.left = u32::from_be_bytes([0, high, middle, low]) as usize;
-                self.kind = kind;
-                self.head_len = 0;
-                found.data_frames += usize::from(kind == DATA);
-            }
-        }
-        found
+        Metered { stream, position: Position::new(), unread: Arc::clone(unread), link, gate }
     }
 }
 
@@ -163,7 +105,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         ready!(this.gate.poll_take(cx));
         let before = buf.filled().len();
         let outcome = Pin::new(&mut this.stream).poll_read(cx, buf);
-        let found = this.frames.read(&buf.filled()[before..]);
+        let read = &buf.filled()[before..];
+        if read.is_empty() {
+            return outcome;
+        }
+        let found = this.position.pass(read);
+        this.link.set_frames(this.position.frames());
         if found.header_bytes > 0 {
             this.link.add_header_bytes(found.header_bytes);
         }
@@ -203,40 +150,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn frame(kind: u8, len: usize) -> Vec<u8> {
-        let [_, high, middle, low] = (len as u32).to_be_bytes();
-        let mut bytes = vec![high, middle, low, kind, 0, 0, 0, 0, 1];
-        bytes.resize(HEAD_BYTES + len, 7);
-        bytes
-    }
-
-    /// Reads a connection with these frames in pieces of every length.
-    #[track_caller]
-    fn check(frames: &[(u8, usize)], expect: Found) {
-        let mut bytes = vec![b'P'; PREFACE_BYTES];
-        for &(kind, len) in frames {
-            bytes.extend(frame(kind, len));
-        }
-        for step in 1..=bytes.len() {
-            let mut reader = Frames::new();
-            let sum = bytes.chunks(step).map(|piece| reader.read(piece)).fold(Found::default(), |sum, found| Found {
-                data_frames: sum.data_frames + found.data_frames,
-                data_bytes: sum.data_bytes + found.data_bytes,
-                header_bytes: sum.header_bytes + found.header_bytes,
-            });
-            assert_eq!(sum, expect, "in pieces of {step}");
-        }
-    }
-
-    #[test]
-    fn frames_are_counted_however_they_are_cut() {
-        check(&[], Found::default());
-        check(
-            &[(4, 6), (HEADERS, 30), (DATA, 100), (DATA, 0), (8, 4), (CONTINUATION, 5), (DATA, 300)],
-            Found { data_frames: 3, data_bytes: 400, header_bytes: 35 },
-        );
-    }
 
     #[test]
     fn what_arrives_is_charged_until_it_is_taken_or_nobody_is_left() {

@@ -1,80 +1,32 @@
-//! Has the client sent half a frame?
+//! Where in the frames of HTTP/2 is what a client sent, and what has come?
 
-use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use super::link::Frames;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-use super::link::{Frames, Link};
-
-/// Bytes of the text that every connection begins with.
+/// Bytes before the first frame: `PRI * HTTP/2.0 …`.
 const PREFACE_BYTES: usize = 24;
 const HEADER_BYTES: usize = 9;
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 0x4;
 
-/// A stream of HTTP/2 that notes after each read whether the client's last frame is whole.
-pub(super) struct Whole<S> {
-    stream: S,
-    position: Position,
-    link: Arc<Link>,
-}
-
-impl<S> Whole<S> {
-    /// The same stream, noted in `link`.
-    pub(super) fn new(stream: S, link: Arc<Link>) -> Whole<S> {
-        Whole { stream, position: Position::new(), link }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Whole<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let before = buf.filled().len();
-        let outcome = Pin::new(&mut this.stream).poll_read(cx, buf);
-        let read = &buf.filled()[before..];
-        if !read.is_empty() {
-            this.position.pass(read);
-            this.link.set_frames(this.position.frames());
-        }
-        outcome
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Whole<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
-    }
+/// What some bytes contained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// DATA frames that began.
+    pub(super) data_frames: usize,
+    pub(super) data_bytes: usize,
+    /// Bytes of header blocks.
+    pub(super) header_bytes: usize,
 }
 
 /// Where in the stream of frames the last byte stands.
 #[derive(Debug)]
-struct Position {
+pub(super) struct Position {
     /// Bytes of the preface, or of the frame's payload, that are still to come.
     left: usize,
+    /// Of which kind of frame they are.
+    kind: u8,
     header: [u8; HEADER_BYTES],
     header_len: usize,
     /// Whether a header block goes on in the next frame.
@@ -84,11 +36,12 @@ struct Position {
 }
 
 impl Position {
-    fn new() -> Position {
-        Position { left: PREFACE_BYTES, header: [0; HEADER_BYTES], header_len: 0, in_block: false, begun: false }
+    pub(super) fn new() -> Position {
+        let header = [0; HEADER_BYTES];
+        Position { left: PREFACE_BYTES, kind: u8::MAX, header, header_len: 0, in_block: false, begun: false }
     }
 
-    fn frames(&self) -> Frames {
+    pub(super) fn frames(&self) -> Frames {
         match self {
             Position { begun: false, .. } => Frames::NotBegun,
             Position { left: 0, header_len: 0, in_block: false, .. } => Frames::Whole,
@@ -96,14 +49,20 @@ impl Position {
         }
     }
 
-    /// Goes on by these bytes.
-    fn pass(&mut self, mut bytes: &[u8]) {
+    /// Goes on by these bytes, and counts what they contain.
+    pub(super) fn pass(&mut self, mut bytes: &[u8]) -> Found {
+        let mut found = Found::default();
         while !bytes.is_empty() {
             let step = self.left.min(bytes.len());
+            match self.kind {
+                DATA => found.data_bytes += step,
+                HEADERS | CONTINUATION => found.header_bytes += step,
+                _ => {}
+            }
             self.left -= step;
             bytes = &bytes[step..];
             if self.left > 0 {
-                return;
+                return found;
             }
             let step = (HEADER_BYTES - self.header_len).min(bytes.len());
             self.header[self.header_len..self.header_len + step].copy_from_slice(&bytes[..step]);
@@ -111,13 +70,16 @@ impl Position {
             bytes = &bytes[step..];
             if self.header_len == HEADER_BYTES {
                 self.begin_payload();
+                found.data_frames += usize::from(self.kind == DATA);
             }
         }
+        found
     }
 
     fn begin_payload(&mut self) {
         let [a, b, c, kind, flags, ..] = self.header;
         self.left = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+        self.kind = kind;
         self.header_len = 0;
         if matches!(kind, HEADERS | CONTINUATION) {
             self.in_block = flags & END_HEADERS == 0;
@@ -142,7 +104,9 @@ mod tests {
         let all = [&[b'P'; PREFACE_BYTES], bytes].concat();
         for step in 1..=all.len() {
             let mut position = Position::new();
-            all.chunks(step).for_each(|part| position.pass(part));
+            for part in all.chunks(step) {
+                position.pass(part);
+            }
             assert_eq!(position.frames(), expect, "in steps of {step}");
         }
     }
@@ -160,5 +124,39 @@ mod tests {
         check(&[begun.clone(), frame(CONTINUATION, 0, 1)].concat(), Frames::Half);
         check(&[begun, frame(CONTINUATION, END_HEADERS, 1)].concat(), Frames::Whole);
         check(&[settings, frame(0, 0, 0)].concat(), Frames::Whole);
+    }
+
+    fn long_frame(kind: u8, len: usize) -> Vec<u8> {
+        let [_, high, middle, low] = (len as u32).to_be_bytes();
+        let mut bytes = vec![high, middle, low, kind, 0, 0, 0, 0, 1];
+        bytes.resize(HEADER_BYTES + len, 7);
+        bytes
+    }
+
+    /// Reads a connection with these frames in pieces of every length.
+    #[track_caller]
+    fn check_found(frames: &[(u8, usize)], expect: Found) {
+        let mut bytes = vec![b'P'; PREFACE_BYTES];
+        for &(kind, len) in frames {
+            bytes.extend(long_frame(kind, len));
+        }
+        for step in 1..=bytes.len() {
+            let mut reader = Position::new();
+            let sum = bytes.chunks(step).map(|piece| reader.pass(piece)).fold(Found::default(), |sum, found| Found {
+                data_frames: sum.data_frames + found.data_frames,
+                data_bytes: sum.data_bytes + found.data_bytes,
+                header_bytes: sum.header_bytes + found.header_bytes,
+            });
+            assert_eq!(sum, expect, "in pieces of {step}");
+        }
+    }
+
+    #[test]
+    fn frames_are_counted_however_they_are_cut() {
+        check_found(&[], Found::default());
+        check_found(
+            &[(4, 6), (HEADERS, 30), (DATA, 100), (DATA, 0), (8, 4), (CONTINUATION, 5), (DATA, 300)],
+            Found { data_frames: 3, data_bytes: 400, header_bytes: 35 },
+        );
     }
 }
