@@ -25,6 +25,7 @@ def varint(value: int) -> bytes:
 
 
 def field(number: int, content: bytes) -> bytes:
+    """A field of protobuf."""
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 

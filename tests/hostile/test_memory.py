@@ -23,6 +23,7 @@ import pytest
 import servers
 import tritonclient.grpc as grpcclient
 from doors import http_call
+from oversized import field
 from tritonclient.utils import InferenceServerException
 
 ADDRESS_SPACE_BYTES = 900_000 << 10
@@ -104,19 +105,6 @@ def given(values: np.ndarray) -> grpcclient.InferInput:
     made = grpcclient.InferInput("INPUT0", list(values.shape), "FP32")
     made.set_data_from_numpy(values)
     return made
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def field(number: int, content: bytes) -> bytes:
-    """A field of protobuf."""
-    return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def grpc_call(server, method: str, message: bytes) -> tuple[grpc.StatusCode, str]:

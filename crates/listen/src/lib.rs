@@ -3,6 +3,7 @@
 //! TCP ports and Unix sockets, bound alike for every front end. What is spoken over them is the front end's affair.
 #![forbid(unsafe_code)]
 
+mod forward;
 mod gate;
 pub mod limits;
 mod overseer;

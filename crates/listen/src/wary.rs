@@ -4,13 +4,13 @@
 //! much each time the buffer was full. It cannot be refused memory. But how much it took is seen when it asks for bytes, and a
 //! connection whose buffer is the one too many can be ended before there are more of them.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use nerite_budget::{Account, Charge};
 use nerite_memory::is_short;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
 /// Smaller buffers are taken unseen.
 const BUFFER_BYTES_MIN: usize = 64 << 10;
@@ -75,31 +75,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wary<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Wary<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
-    }
-}
+crate::forward_writes!(Wary);
 
 #[cfg(test)]
 mod tests {
