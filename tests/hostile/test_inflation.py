@@ -141,8 +141,9 @@ def grpc_refusal(call) -> tuple[grpc.StatusCode, str]:
 
 @pytest.fixture(scope="module")
 def large():
-    """Serialised already: a message of zeros, four times as long as it may be, which the library compresses itself."""
-    return bytes(4 * LIMIT)
+    """Serialised already: a message of zeros, which the library compresses itself to a thousandth. It is so long that the
+    limit on its size is reached before the limit on its ratio, which is 200."""
+    return bytes(6 * LIMIT)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

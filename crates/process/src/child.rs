@@ -76,7 +76,11 @@ impl Child {
         let child =
             Child { body, channel: Arc::new(channel), side, packet: Packet::default(), has_model: false, patience };
         let descriptors: Vec<_> = std::iter::once(side_theirs).chain(others).collect();
-        child.channel.send(greeting, &descriptors)?;
+        match child.channel.send(greeting, &descriptors) {
+            // It has ended already. Who asks it first is told how.
+            Err(error) if is_broken(&error) => {}
+            sent => sent?,
+        }
         keeper.hear(Arc::clone(&child.side), Some(Arc::clone(&child.body)))?;
         Ok(child)
     }
@@ -89,9 +93,9 @@ impl Child {
 
     /// Sends a packet.
     pub(crate) fn tell(&mut self, packet: &str, descriptors: &[OwnedFd]) -> Result<(), Silence> {
-        self.channel.send(packet, descriptors).map_err(|error| match error.kind() {
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Silence::Unasked,
-            _ => Silence::Ended(format!("the packet could not be sent to it: {error}")),
+        self.channel.send(packet, descriptors).map_err(|error| match is_broken(&error) {
+            true => Silence::Unasked,
+            false => Silence::Ended(format!("the packet could not be sent to it: {error}")),
         })
     }
 
@@ -163,6 +167,11 @@ impl Drop for Child {
     }
 }
 
+/// Whether a packet could not be sent because there is nobody at the other end.
+fn is_broken(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
 fn how(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => match signal_name(signal) {
@@ -189,4 +198,25 @@ fn signal_name(signal: i32) -> Option<&'static str> {
         (Signal::SYS, "SIGSYS"),
     ];
     names.into_iter().find(|(one, _)| one.as_raw() == signal).map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// Writing a long greeting takes longer than the process lives, so both orders occur.
+    #[test]
+    fn a_process_that_ends_before_its_greeting_tells_how_it_ended() {
+        let keeper = Keeper::start("nerite-test").unwrap();
+        let patience = Patience { first: Duration::from_mins(1), last: Duration::from_mins(1) };
+        for greeting in ["{}".to_owned(), " ".repeat(16 << 20)] {
+            let mut command = Command::new("sh");
+            command.args(["-c", "kill -9 $$"]);
+            let mut child = Child::start(&keeper, command, patience, &greeting, Vec::new()).unwrap();
+            let silence = child.first(r#"{"do":"nothing"}"#).unwrap_err();
+            assert_eq!(silence.to_string(), "its process was ended by signal 9 (SIGKILL)");
+        }
+    }
 }
