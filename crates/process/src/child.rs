@@ -93,9 +93,12 @@ impl Child {
 
     /// Sends a packet.
     pub(crate) fn tell(&mut self, packet: &str, descriptors: &[OwnedFd]) -> Result<(), Silence> {
-        self.channel.send(packet, descriptors).map_err(|error| match is_broken(&error) {
-            true => Silence::Unasked,
-            false => Silence::Ended(format!("the packet could not be sent to it: {error}")),
+        self.channel.send(packet, descriptors).map_err(|error| {
+            if is_broken(&error) {
+                Silence::Unasked
+            } else {
+                Silence::Ended(format!("the packet could not be sent to it: {error}"))
+            }
         })
     }
 
