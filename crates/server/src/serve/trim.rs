@@ -19,6 +19,10 @@ const HEAP_ROUNDS: u32 = 3;
 const HEAP_ROUNDS_BUSY: u32 = 60;
 /// When the heap has grown by so many bytes, or clients hold so much less, it is asked to give back though there is something to do.
 const HEAP_GROWN_BYTES: u64 = 16 << 20;
+/// While it has so much more than the least it ever had, it is asked again after so many rounds, and after twice as many each time that
+/// nothing came of it: not all that is freed is known to have been held by clients.
+const HEAP_AGAIN_ROUNDS: u32 = 4;
+const HEAP_AGAIN_ROUNDS_MAX: u32 = 256;
 /// Bytes above the least it ever had that the process keeps.
 const HEAP_KEPT_BYTES: u64 = 2 << 20;
 /// Hundredths of a second of processor time in a round that are nothing.
@@ -39,7 +43,8 @@ pub(super) async fn keep(api: Api, engine: Arc<Engine>) {
         let held = api.held_bytes();
         let used = Usage::look().unwrap_or_default();
         if heap.is_due(used, held) || freed {
-            nerite_memory::trim_heap();
+            // Not on a thread that serves connections. Without one to be had, the next round tries again.
+            let _ = tokio::task::spawn_blocking(nerite_memory::trim_heap).await;
             heap.trimmed(Usage::look().unwrap_or_default(), held);
         }
     }
@@ -85,6 +90,8 @@ struct Heap {
     most_held: u64,
     idle_rounds: u32,
     rounds: u32,
+    /// Rounds after which it is asked again; 0 if it never was.
+    again: u32,
 }
 
 impl Heap {
@@ -108,14 +115,18 @@ impl Heap {
         let has_grown_much = now.bytes > self.floor + HEAP_GROWN_BYTES;
         let was_let_go = self.most_held - held > HEAP_GROWN_BYTES && now.bytes > self.least + HEAP_GROWN_BYTES;
         let is_much = (has_grown_much || was_let_go) && self.rounds >= HEAP_ROUNDS;
-        rests && (has_grown || may_have_freed) || is_much || self.rounds >= HEAP_ROUNDS_BUSY && has_grown
+        let stays = worked && now.bytes > self.least + HEAP_GROWN_BYTES;
+        let is_again = stays && self.again > 0 && self.rounds >= self.again;
+        rests && (has_grown || may_have_freed) || is_much || is_again || self.rounds >= HEAP_ROUNDS_BUSY && has_grown
     }
 
     /// It was asked, and this is what was left.
     fn trimmed(&mut self, now: Usage, held: u64) {
         let least = self.least.min(now.bytes);
+        let gave_back = self.before.bytes > now.bytes + HEAP_KEPT_BYTES;
+        let again = if gave_back { 0 } else { (2 * self.again).min(HEAP_AGAIN_ROUNDS_MAX) }.max(HEAP_AGAIN_ROUNDS);
         let (floor, asked_ticks) = (now.bytes, now.ticks);
-        *self = Heap { before: now, least, floor, asked_ticks, most_held: held, ..Heap::default() };
+        *self = Heap { before: now, least, floor, asked_ticks, most_held: held, again, ..Heap::default() };
     }
 }
 
@@ -169,6 +180,17 @@ mod tests {
             }
         }
         assert_eq!(found, [2, 5]);
+    }
+
+    #[test]
+    fn who_is_busy_is_asked_again_while_much_stays_and_less_often_when_it_is_in_use() {
+        let mut rounds = vec![(50, 5), (50, 60)];
+        rounds.extend([(50, 60); 70]);
+        check(&rounds, 60, &[2, 6, 14, 30, 62]);
+        // What is not much more than the least may stay.
+        rounds.truncate(3);
+        rounds.extend([(50, 20); 50]);
+        check(&rounds, 20, &[2]);
     }
 
     #[test]
