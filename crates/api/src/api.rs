@@ -7,6 +7,7 @@ use nerite_budget::{Account, Budgets, Limits};
 use nerite_engine::Engine;
 use nerite_request::{Peer, Status};
 use nerite_shm::{LeaseLimits, Pools, Registries, random_bits};
+use nerite_watchdog::{FairQueue, Flow};
 use nerite_wire::prometheus::{HostMetrics, SessionSocketMetrics};
 use regex::Regex;
 
@@ -17,7 +18,16 @@ use crate::trace::Trace;
 
 /// The server as one of its clients sees it. Cheap to clone.
 #[derive(Clone)]
-pub struct Api(pub(crate) Arc<Inner>, Peer, Account);
+pub struct Api(pub(crate) Arc<Inner>, Arc<Client>);
+
+/// Who makes the calls, over one connection.
+struct Client {
+    peer: Peer,
+    /// What it makes the server hold.
+    account: Account,
+    /// What it uses of the front ends' threads.
+    flow: Flow,
+}
 
 pub(crate) struct Inner {
     /// 32 hexadecimal digits that no other server process has.
@@ -33,6 +43,14 @@ pub(crate) struct Inner {
     pub host: Mutex<Option<HostMetrics>>,
     pub session_socket: Mutex<Option<SessionSocketMetrics>>,
     pub budgets: Budgets,
+    turns: FairQueue,
+}
+
+impl Inner {
+    fn client(&self, peer: Peer) -> Client {
+        let name = peer.to_string();
+        Client { account: self.budgets.open(&name), flow: self.turns.open(&name), peer }
+    }
 }
 
 /// What the operator decided about calls.
@@ -85,7 +103,6 @@ impl Api {
         let server_id = random_bits().map(|bits| format!("{bits:032x}")).unwrap_or_default();
         let (under_way, session_socket) = (Arc::default(), Mutex::default());
         let budgets = Budgets::new(options.budgets);
-        let account = budgets.open(&Peer::own().to_string());
         let inner = Inner {
             server_id,
             engine,
@@ -99,20 +116,31 @@ impl Api {
             host,
             session_socket,
             budgets,
+            turns: FairQueue::default(),
         };
-        Api(Arc::new(inner), Peer::own(), account)
+        let client = inner.client(Peer::own());
+        Api(Arc::new(inner), Arc::new(client))
     }
 
     /// The same server as `peer` sees it. A front end makes one for each connection; until then the peer is the user who runs
     /// the server.
     pub fn for_peer(&self, peer: Peer) -> Api {
-        let account = self.0.budgets.open(&peer.to_string());
-        Api(Arc::clone(&self.0), peer, account)
+        Api(Arc::clone(&self.0), Arc::new(self.0.client(peer)))
     }
 
     /// What the connection makes the server hold is charged here.
     pub fn account(&self) -> &Account {
-        &self.2
+        &self.1.account
+    }
+
+    /// What the tasks of the connection use of the front ends' threads is charged here.
+    pub fn flow(&self) -> &Flow {
+        &self.1.flow
+    }
+
+    /// The order in which the front ends' threads serve connections.
+    pub fn turns(&self) -> &FairQueue {
+        &self.0.turns
     }
 
     /// Bytes that all clients make the server hold.
@@ -122,7 +150,7 @@ impl Api {
 
     /// The client who makes the calls.
     pub fn peer(&self) -> &Peer {
-        &self.1
+        &self.1.peer
     }
 
     /// This server process, as its metadata and its sessions name it; empty if it could not be told apart from others.

@@ -5,12 +5,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use nerite_listen::{Overdue, Peers, StallTimer, TimeLimits};
 use nerite_request::Peer;
-use nerite_watchdog::{FrontEnd, watched};
+use nerite_watchdog::{Flow, FrontEnd, busy_for, fair};
 
 use crate::serve::{Call, Link};
+
+/// A poll of a connection that took so long leaves the calls that it still finds to tasks of their own.
+const IN_PLACE_MAX: Duration = Duration::from_millis(2);
 
 /// Polls each new call once where it is, in its connection's task, and gives it a task of its own only if it has to wait.
 ///
@@ -30,11 +34,26 @@ pub(crate) struct Ground {
     pub(crate) peers: Arc<Peers>,
     /// Who that is.
     pub(crate) peer: Peer,
+    /// Whom their time is charged to.
+    pub(crate) flow: Flow,
 }
 
 impl FirstPollInPlace {
     pub(crate) fn new(ground: Ground) -> FirstPollInPlace {
         FirstPollInPlace(Arc::new(ground))
+    }
+
+    /// Gives a call a task of its own.
+    fn spawn<F: Future<Output = ()> + Send + 'static>(&self, call: Pin<Box<F>>, state: Option<Arc<Call>>) {
+        let flow = &self.0.flow;
+        match state {
+            Some(state) => {
+                let timer = StallTimer::new(self.0.times);
+                let waiting = Waiting { call, state, timer, ground: Arc::clone(&self.0) };
+                drop(tokio::spawn(fair(FrontEnd::Grpc, flow, waiting)));
+            }
+            None => drop(tokio::spawn(fair(FrontEnd::Grpc, flow, call))),
+        }
     }
 }
 
@@ -42,18 +61,14 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for FirstPo
     fn execute(&self, call: F) {
         let state = self.0.link.take_next();
         let mut call = Box::pin(call);
+        if busy_for() > IN_PLACE_MAX {
+            return self.spawn(call, state);
+        }
         // Whatever keeps this waker is asked again by the new task, which polls before it sleeps.
         let mut context = Context::from_waker(Waker::noop());
         match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut context))) {
             Ok(Poll::Ready(())) => {}
-            Ok(Poll::Pending) => match state {
-                Some(state) => {
-                    let timer = StallTimer::new(self.0.times);
-                    let waiting = Waiting { call, state, timer, ground: Arc::clone(&self.0) };
-                    drop(tokio::spawn(watched(FrontEnd::Grpc, waiting)));
-                }
-                None => drop(tokio::spawn(watched(FrontEnd::Grpc, call))),
-            },
+            Ok(Poll::Pending) => self.spawn(call, state),
             // Dropping the call resets its stream; the connection's other calls go on.
             Err(_) => log::error!("a gRPC call panicked; its connection goes on"),
         }
@@ -105,6 +120,7 @@ mod tests {
             times: TimeLimits::default(),
             peers: Peers::new(ConnectionLimits::for_descriptors(64)),
             peer: Peer::Unknown,
+            flow: Flow::alone(),
         })
     }
 
@@ -116,6 +132,26 @@ mod tests {
             seen.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(done.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn a_poll_that_took_long_executes_no_more_calls() {
+        let (executor, done) = (executor(), Arc::new(AtomicU32::new(0)));
+        let call = || {
+            let done = Arc::clone(&done);
+            async move {
+                std::thread::sleep(2 * IN_PLACE_MAX);
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let connection = fair(FrontEnd::Grpc, &Flow::alone(), async {
+            (0..3).for_each(|_| executor.execute(call()));
+            done.load(Ordering::Relaxed)
+        });
+        assert_eq!(connection.await, 1);
+        while done.load(Ordering::Relaxed) < 3 {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[test]

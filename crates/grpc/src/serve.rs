@@ -17,7 +17,7 @@ use nerite_listen::{
     ACCEPT_PAUSE, Connection, ConnectionLimits, Full, Listener, Overseer, Peers, Rules, Stream, TimeLimits,
 };
 use nerite_request::Peer;
-use nerite_watchdog::{FrontEnd, watched};
+use nerite_watchdog::{FrontEnd, fair, watched};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
@@ -137,15 +137,16 @@ fn begin(Connection { stream, peer }: Connection, front: &Arc<Front>, open: watc
     };
     let overseer = Overseer::new(place, front.rules.times, front.stop.clone());
     let front = front.for_peer(peer);
+    let flow = front.api.flow().clone();
     match (stream, front.options.tls.clone()) {
         (Stream::Tcp(stream), None) => {
-            tokio::spawn(watched(FrontEnd::Grpc, connection::serve_tcp(stream, front, overseer, open)));
+            tokio::spawn(fair(FrontEnd::Grpc, &flow, connection::serve_tcp(stream, front, overseer, open)));
         }
         (Stream::Tcp(stream), Some(tls)) => {
-            tokio::spawn(watched(FrontEnd::Grpc, connection::serve_secured(stream, tls, front, overseer, open)));
+            tokio::spawn(fair(FrontEnd::Grpc, &flow, connection::serve_secured(stream, tls, front, overseer, open)));
         }
         (Stream::Unix(stream), _) => {
-            tokio::spawn(watched(FrontEnd::Grpc, connection::serve_local(stream, front, overseer, open)));
+            tokio::spawn(fair(FrontEnd::Grpc, &flow, connection::serve_local(stream, front, overseer, open)));
         }
     }
 }

@@ -17,7 +17,7 @@ use nerite_listen::{
     TimeLimits, Timed, Wary, oversee, until_shed,
 };
 use nerite_request::Peer;
-use nerite_watchdog::{FrontEnd, watched};
+use nerite_watchdog::{Flow, FrontEnd, fair, watched};
 use nerite_wire::json::write_error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
@@ -39,6 +39,9 @@ pub(crate) trait Answers: Send + Sync + 'static {
     /// What the connection holds.
     fn account(&self) -> &Account;
 
+    /// What its tasks use of the front ends' threads.
+    fn flow(&self) -> Flow;
+
     /// Answers one request. The future is dropped when the client goes away.
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Outgoing>> + Send;
 }
@@ -50,6 +53,10 @@ impl Answers for Api {
 
     fn account(&self) -> &Account {
         Api::account(self)
+    }
+
+    fn flow(&self) -> Flow {
+        Api::flow(self).clone()
     }
 
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Outgoing>> + Send {
@@ -176,9 +183,14 @@ fn begin(Connection { stream, peer }: Connection, answers: &Arc<impl Answers>, h
     };
     let overseer = Overseer::new(place, house.rules.times, house.stop.subscribe());
     let (answers, open) = (answers.for_peer(peer), Open::new(house, 1));
+    let flow = answers.flow();
     match stream {
-        Stream::Tcp(stream) => drop(tokio::spawn(watched(FrontEnd::Http, converse(stream, answers, overseer, open)))),
-        Stream::Unix(stream) => drop(tokio::spawn(watched(FrontEnd::Http, converse(stream, answers, overseer, open)))),
+        Stream::Tcp(stream) => {
+            drop(tokio::spawn(fair(FrontEnd::Http, &flow, converse(stream, answers, overseer, open))));
+        }
+        Stream::Unix(stream) => {
+            drop(tokio::spawn(fair(FrontEnd::Http, &flow, converse(stream, answers, overseer, open))));
+        }
     }
 }
 

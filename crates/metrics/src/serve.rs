@@ -12,7 +12,7 @@ use nerite_api::Api;
 use nerite_listen::{
     ACCEPT_PAUSE, Awaited, Connection, Conversation, Listener, Overseer, Peers, Rules, Stream, Timed, oversee,
 };
-use nerite_watchdog::{FrontEnd, watched};
+use nerite_watchdog::{FrontEnd, fair, watched};
 use nerite_wire::prometheus::{ConnectionMetrics, MetricsReport, write_metrics};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
@@ -72,9 +72,14 @@ fn begin(Connection { stream, peer }: Connection, api: &Api, rules: &Rules, stop
     };
     let overseer = Overseer::new(place, rules.times, stop.clone());
     let (api, peers) = (api.for_peer(peer), Arc::clone(&rules.peers));
+    let flow = api.flow().clone();
     match stream {
-        Stream::Tcp(stream) => drop(tokio::spawn(watched(FrontEnd::Metrics, converse(api, peers, stream, overseer)))),
-        Stream::Unix(stream) => drop(tokio::spawn(watched(FrontEnd::Metrics, converse(api, peers, stream, overseer)))),
+        Stream::Tcp(stream) => {
+            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, converse(api, peers, stream, overseer))));
+        }
+        Stream::Unix(stream) => {
+            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, converse(api, peers, stream, overseer))));
+        }
     }
 }
 

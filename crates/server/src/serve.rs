@@ -83,10 +83,12 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     let engine = models::start(&settings, gpu.as_ref(), python)?;
     print_tables(&engine, &settings);
     let api = make_api(&engine, switches, &settings, gpu.as_ref().ok());
+    let turns = api.turns().clone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(front_threads(settings.threads, cores))
         .thread_name("nerite-front")
+        .on_thread_park(move || turns.ran_empty())
         .enable_all()
         .build()
         .map_err(|error| StartError(format!("no threads for the front ends: {error}")))?;

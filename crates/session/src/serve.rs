@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nerite_api::{Api, check_operator};
 use nerite_request::report::ServerReport;
-use nerite_watchdog::{FrontEnd, watched};
+use nerite_watchdog::{FrontEnd, fair, watched};
 use tokio::sync::watch;
 
 use crate::call::error_packet;
@@ -120,6 +120,7 @@ async fn accept(api: Api, options: Options, mut door: Door, mut stopped: Stopped
             }
         };
         let api = api.for_peer(nerite_request::Peer::User { uid: place.uid() });
+        let flow = api.flow().clone();
         let session = Session::new(api, server.clone(), socket, place);
         let (stopped, open) = (stopped.clone(), open.clone());
         let serving = async move {
@@ -127,7 +128,7 @@ async fn accept(api: Api, options: Options, mut door: Door, mut stopped: Stopped
             log::debug!("session ended: {end}");
             drop(open);
         };
-        tokio::spawn(watched(FrontEnd::Session, serving));
+        tokio::spawn(fair(FrontEnd::Session, &flow, serving));
     }
 }
 

@@ -1,34 +1,38 @@
-//! How long do the front ends' threads stay away, and what do they run meanwhile?
+//! How long do the front ends' threads stay away, what do they run meanwhile, and whose task is next?
 //!
 //! ```text
-//!   tokio's worker ── poll ──► watched(front_end, connection) ──► api: doing("inference") ──► pool: running("resnet")
-//!                                    │ begin, end                    └──────────── what ────────────┘
+//!   tokio's worker ── poll ──► fair(front_end, flow, connection) ──► api: doing("inference") ──► pool: running("resnet")
+//!                                    │ begin, end                       └──────────── what ────────────┘
 //!                                    ▼
 //!                      the thread's Slot: since when, what, two histograms ◄── the watchdog's thread looks; /metrics reads
 //! ```
 //! A thread that serves connections must come back to its scheduler soon: all connections that wait for it are delayed until then. So
-//! every task of a front end is [`watched`]: each of its polls is timed. A poll that takes more than [`LATE_NS`] is told to the log with what
-//! ran, at its end, and while it lasts by a thread of the watchdog's own ([`start`]).
+//! every task of a front end is [`watched`], and those of connections are [`fair`] as well: each poll is timed. A poll that takes more than
+//! [`LATE_NS`] is told to the log with what ran, at its end, and while it lasts by a thread of the watchdog's own ([`start`]).
 //!
-//! A poll costs two looks at the clock and some stores to memory that nobody else writes: 70 ns, of which the clock takes 47. The watchdog's thread sleeps while no
-//! front thread works.
+//! A poll costs two looks at the clock and some stores to memory that nobody else writes. The watchdog's thread sleeps while no front
+//! thread works.
 #![forbid(unsafe_code)]
 
+mod fair;
 mod histogram;
 mod line;
 mod name;
 mod patrol;
+mod rows;
 mod slot;
+mod usage;
 
 use std::future::{Future, poll_fn};
 
+pub use fair::{FairQueue, Flow, fair};
 pub use histogram::{BOUNDS_NS, Counts};
 pub use line::LATE_NS;
 pub use name::Name;
 pub use patrol::start;
-pub use slot::{Busy, busy, doing, running};
+pub use slot::{Busy, busy, busy_for, doing, running};
 
-use slot::Turn;
+use slot::{Turn, now_ns};
 
 /// What a task belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +68,7 @@ pub fn watched<F: Future>(front_end: FrontEnd, future: F) -> impl Future<Output 
     // Boxed once per task, so that no unsafe code is needed to reach it through its pin.
     let mut future = Box::pin(future);
     poll_fn(move |cx| {
-        let _turn = Turn::begin(front_end);
+        let _turn = Turn::begin(front_end, now_ns(), None);
         future.as_mut().poll(cx)
     })
 }

@@ -3,10 +3,11 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::fair::Flow;
 use crate::histogram::{Counts, Histogram};
 use crate::line::{LATE_NS, Late, tell};
 use crate::name::{Name, Said, What};
@@ -90,18 +91,19 @@ impl Own {
 }
 
 /// One poll of a watched task, until it is dropped.
-pub(crate) struct Turn {
+pub(crate) struct Turn<'a> {
     /// Whether it is a poll within another, which is timed already.
     inner: bool,
+    /// Whom its time is charged to.
+    flow: Option<&'a Flow>,
 }
 
-impl Turn {
-    pub(crate) fn begin(front_end: FrontEnd) -> Turn {
+impl Turn<'_> {
+    pub(crate) fn begin(front_end: FrontEnd, now_ns: u64, flow: Option<&Flow>) -> Turn<'_> {
         let inner = OWN.with(|own| {
             if own.since_ns.get() != 0 {
                 return true;
             }
-            let now_ns = now_ns();
             own.since_ns.set(now_ns);
             own.slot.front_end.store(front_end as u8, Ordering::Relaxed);
             own.slot.since_ns.store(now_ns, Ordering::Release);
@@ -110,11 +112,11 @@ impl Turn {
         if !inner {
             patrol::wake();
         }
-        Turn { inner }
+        Turn { inner, flow }
     }
 }
 
-impl Drop for Turn {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if self.inner {
             return;
@@ -125,6 +127,9 @@ impl Drop for Turn {
             let wall_ns = now_ns.saturating_sub(own.since_ns.replace(0));
             slot.since_ns.store(0, Ordering::Release);
             let cpu_ns = own.cpu_of(wall_ns);
+            if let Some(flow) = self.flow {
+                flow.charge(now_ns, wall_ns);
+            }
             slot.wall.note(wall_ns);
             slot.cpu.note(cpu_ns);
             if wall_ns > LATE_NS {
@@ -168,6 +173,14 @@ pub fn running(model: &Name) {
     OWN.with(|own| own.say(|said| said.model(model)));
 }
 
+/// How long this thread is busy with the poll that runs now: 0 outside of a watched one.
+pub fn busy_for() -> Duration {
+    OWN.with(|own| match own.since_ns.get() {
+        0 => Duration::ZERO,
+        since_ns => Duration::from_nanos(now_ns().saturating_sub(since_ns)),
+    })
+}
+
 /// What all front threads were busy with so far.
 pub fn busy() -> Busy {
     let mut busy = Busy::default();
@@ -199,7 +212,6 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
     use std::thread;
-    use std::time::Duration;
 
     use super::*;
     use crate::watched;
@@ -247,7 +259,7 @@ mod tests {
             let (inference, health, model) = (Name::new("inference"), Name::new("health"), Name::new("a_1"));
             doing(&inference);
             running(&model);
-            drop(Turn::begin(FrontEnd::Grpc));
+            drop(Turn::begin(FrontEnd::Grpc, now_ns(), None));
             OWN.with(|own| {
                 assert!(own.slot.since_ns().is_some());
                 assert_eq!(own.slot.seen(), (FrontEnd::Http, what("inference", Some("a_1"))));
@@ -270,7 +282,18 @@ mod tests {
     }
 
     #[test]
+    fn a_poll_knows_how_long_it_lasts() {
+        let wait = Duration::from_millis(3);
+        late_polls(move || {
+            assert!(busy_for() < Duration::from_mins(1));
+            thread::sleep(wait);
+            assert!(busy_for() >= wait);
+        });
+    }
+
+    #[test]
     fn outside_of_polls_nothing_is_noted() {
+        assert_eq!(busy_for(), Duration::ZERO);
         doing(&Name::new("inference"));
         running(&Name::new("a_1"));
         OWN.with(|own| assert_eq!(own.slot.seen().1, What::default()));

@@ -77,6 +77,7 @@ where
         times: front.rules.times,
         peers: Arc::clone(&front.rules.peers),
         peer: front.api.peer().clone(),
+        flow: front.api.flow().clone(),
     };
     let protocol = protocol(&front.options, FirstPollInPlace::new(ground));
     let (age_max, age_grace) = (front.options.connection_age_max, front.options.connection_age_grace);

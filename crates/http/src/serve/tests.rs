@@ -31,6 +31,10 @@ impl Answers for Echo {
         &self.account
     }
 
+    fn flow(&self) -> Flow {
+        Flow::alone()
+    }
+
     fn for_peer(self: &Arc<Self>, _: Peer) -> Arc<Self> {
         Arc::clone(self)
     }

@@ -1,0 +1,373 @@
+//! Whose task does a front thread run next?
+//!
+//! Tokio runs tasks in the order in which they become ready. A client with many connections or expensive requests would have most of the
+//! threads' time, and everybody else would wait for it. So the time of each poll is charged to a [`Flow`]: the tasks of one connection. A
+//! peer whose flows used more than its share lately waits while others are ready:
+//!
+//! ```text
+//!   poll ──► did the peer use little lately, or has little run since the run queue was empty? ── yes ──► run
+//!                 │ no                                                                                    ▲
+//!                 ▼                                                                                       │
+//!            wait in the peer's row ── a few are woken each time the run queue was empty ── poll ─────────┘
+//! ```
+//! So somebody who uses little waits for about [`QUANTUM_NS`] of others' work, and for the poll that runs already. Among those who wait, the
+//! peer goes first who was served least, and of its flows the one that was served least (start-time fair queueing).
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker, ready};
+
+use crate::FrontEnd;
+use crate::rows::{Peer, Place, Rows};
+use crate::slot::{Turn, now_ns};
+use crate::usage::Served;
+
+/// So much time those who have to wait get each time the run queue was empty, and the rest of a poll that began before.
+pub(crate) const QUANTUM_NS: u64 = 2_000_000;
+/// At most so many of them are woken at once: more than one only while polls are short.
+const WOKEN_AT_ONCE: usize = 16;
+/// The names of peers that have gone are dropped when there are twice as many names as were in use the last time, or this many.
+const PEERS_MIN: usize = 64;
+
+/// The order of all front threads of one runtime. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct FairQueue(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Thread time that peers who used much have had since the run queue was empty.
+    spent_ns: AtomicU64,
+    /// Those who wait.
+    rows: Mutex<Rows>,
+    /// Whether there is a task that wakes them. Changed under the lock of `rows` only.
+    is_led: AtomicBool,
+    peers: Mutex<Peers>,
+}
+
+#[derive(Debug, Default)]
+struct Peers {
+    known: HashMap<String, Weak<Peer>>,
+    /// How many were in use when names were last dropped.
+    in_use: usize,
+    last_number: u64,
+}
+
+/// The tasks of one connection. Its clones are the same flow.
+#[derive(Clone, Debug)]
+pub struct Flow(Arc<Tasks>);
+
+#[derive(Debug)]
+struct Tasks {
+    queue: FairQueue,
+    peer: Arc<Peer>,
+    served: Served,
+}
+
+impl FairQueue {
+    /// A flow of the peer with that name.
+    pub fn open(&self, peer: &str) -> Flow {
+        let peer = self.0.peers().find(peer);
+        let served = peer.newcomer();
+        Flow(Arc::new(Tasks { queue: self.clone(), peer, served }))
+    }
+
+    /// To be called by each thread of the runtime that has nothing to run.
+    pub fn ran_empty(&self) {
+        // Mostly it is 0, and a line of memory that is only read is not fought for.
+        if self.0.spent_ns.load(Ordering::Relaxed) != 0 {
+            self.0.spent_ns.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Wakes those who wait, one or a few each time the run queue was empty, until nobody waits.
+    async fn lead(self) {
+        let mut count = 1;
+        loop {
+            // Tokio resumes this when it has run out of ready tasks and looked for new events.
+            tokio::task::yield_now().await;
+            let spent_ns = self.0.spent_ns.swap(0, Ordering::Relaxed);
+            count = if spent_ns < QUANTUM_NS { WOKEN_AT_ONCE.min(2 * count) } else { 1 };
+            let woken: Vec<Waker> = {
+                let mut rows = self.0.rows();
+                let woken: Vec<Waker> = std::iter::from_fn(|| rows.pop()).take(count).collect();
+                self.0.is_led.store(!woken.is_empty(), Ordering::Relaxed);
+                woken
+            };
+            if woken.is_empty() {
+                return;
+            }
+            woken.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    #[cfg(test)]
+    fn waiting(&self) -> usize {
+        self.0.rows().len()
+    }
+}
+
+impl Shared {
+    /// Whether those who use much have had their time since the run queue was empty.
+    fn is_used_up(&self) -> bool {
+        self.spent_ns.load(Ordering::Relaxed) >= QUANTUM_NS
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Peers {
+    fn find(&mut self, name: &str) -> Arc<Peer> {
+        if let Some(peer) = self.known.get(name).and_then(Weak::upgrade) {
+            return peer;
+        }
+        if self.known.len() >= PEERS_MIN.max(2 * self.in_use) {
+            self.known.retain(|_, peer| peer.strong_count() > 0);
+            self.in_use = self.known.len();
+        }
+        self.last_number += 1;
+        let peer = Arc::new(Peer::new(self.last_number));
+        self.known.insert(name.to_owned(), Arc::downgrade(&peer));
+        peer
+    }
+}
+
+impl Flow {
+    /// A flow that shares its threads with no other.
+    pub fn alone() -> Flow {
+        FairQueue::default().open("")
+    }
+
+    /// Charges a poll that ended at `now_ns`.
+    pub(crate) fn charge(&self, now_ns: u64, spent_ns: u64) {
+        let Tasks { queue, peer, served } = &*self.0;
+        served.add(spent_ns);
+        peer.served.add(spent_ns);
+        peer.usage.add(now_ns, spent_ns);
+        if peer.usage.is_much(now_ns) {
+            queue.0.spent_ns.fetch_add(spent_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a task that was woken just now has to wait: nobody overtakes those who wait.
+    fn must_wait(&self, now_ns: u64) -> bool {
+        self.uses_much(now_ns) && (self.0.queue.0.is_led.load(Ordering::Relaxed) || self.0.queue.0.is_used_up())
+    }
+
+    fn uses_much(&self, now_ns: u64) -> bool {
+        self.0.peer.usage.is_much(now_ns)
+    }
+}
+
+/// One task of a flow.
+struct Task {
+    flow: Flow,
+    /// Where it waits, from its first poll that had to until the one that ran.
+    place: Option<Place>,
+}
+
+impl Task {
+    /// Ready if a poll may run now.
+    fn poll_turn(&mut self, cx: &Context<'_>, now_ns: u64) -> Poll<()> {
+        if self.place.is_none() && !self.flow.must_wait(now_ns) {
+            return Poll::Ready(());
+        }
+        self.poll_line(cx, now_ns)
+    }
+
+    #[cold]
+    fn poll_line(&mut self, cx: &Context<'_>, now_ns: u64) -> Poll<()> {
+        let Tasks { queue, peer, served } = &*self.flow.0;
+        let mut rows = queue.0.rows();
+        match self.place {
+            Some(place) if rows.is_waiting(peer, place, cx.waker()) => return Poll::Pending,
+            // It was woken, but those who were woken with it have used up the time.
+            Some(place) if self.flow.uses_much(now_ns) && queue.0.is_used_up() => {
+                rows.push_again(peer, place, cx.waker());
+            }
+            Some(_) => {
+                self.place = None;
+                return Poll::Ready(());
+            }
+            None => self.place = Some(rows.push(peer, served, cx.waker())),
+        }
+        if !queue.0.is_led.swap(true, Ordering::Relaxed) {
+            drop(tokio::spawn(queue.clone().lead()));
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            let Tasks { queue, peer, .. } = &*self.flow.0;
+            queue.0.rows().remove(peer, place);
+        }
+    }
+}
+
+/// As [`crate::watched`], for a task of a connection: its polls wait while its peer uses more than its share and others are ready.
+pub fn fair<F: Future>(front_end: FrontEnd, flow: &Flow, future: F) -> impl Future<Output = F::Output> + use<F> {
+    let mut future = Box::pin(future);
+    let mut task = Task { flow: flow.clone(), place: None };
+    poll_fn(move |cx| {
+        let now_ns = now_ns();
+        ready!(task.poll_turn(cx, now_ns));
+        let _turn = Turn::begin(front_end, now_ns, Some(&task.flow));
+        future.as_mut().poll(cx)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::{Duration, Instant};
+
+    use tokio::sync::{Notify, mpsc};
+
+    use super::*;
+
+    /// More than [`QUANTUM_NS`], and enough to have used much at once.
+    const LONG: Duration = Duration::from_millis(6);
+    const TASKS: usize = 20;
+    const LOOKS: usize = 40;
+
+    /// Uses the thread.
+    fn work() {
+        let begun = Instant::now();
+        while begun.elapsed() < LONG {}
+    }
+
+    /// The run queue of tests has one thread, as a small machine's server has.
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+    }
+
+    /// How many polls of others ran between each wake of a task of `little` and its poll, while `TASKS` tasks of `much`, each of a
+    /// flow of its own, are always ready.
+    fn polls_before(much: impl Fn(usize) -> Flow, little: &Flow) -> Vec<u64> {
+        let (polls, ended, bell) =
+            (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default(), Arc::<Notify>::default());
+        let runtime = runtime();
+        for number in 0..TASKS {
+            let (polls, ended) = (Arc::clone(&polls), Arc::clone(&ended));
+            let busy = async move {
+                while !ended.load(Ordering::Relaxed) {
+                    work();
+                    polls.fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+            };
+            runtime.spawn(fair(FrontEnd::Http, &much(number), busy));
+        }
+        let (heard, mut hears) = mpsc::unbounded_channel();
+        let looking = {
+            let (polls, bell) = (Arc::clone(&polls), Arc::clone(&bell));
+            async move {
+                loop {
+                    bell.notified().await;
+                    let _ = heard.send(polls.load(Ordering::Relaxed));
+                }
+            }
+        };
+        runtime.spawn(fair(FrontEnd::Grpc, little, looking));
+        // All have had a turn, so it is known who uses much.
+        while polls.load(Ordering::Relaxed) < 2 * TASKS as u64 {
+            std::thread::sleep(LONG);
+        }
+        let looks = (0..LOOKS).map(|_| {
+            bell.notify_one();
+            // Looked at after the wake: a machine that is busy with something else makes this less, not more.
+            let before = polls.load(Ordering::Relaxed);
+            hears.blocking_recv().unwrap().saturating_sub(before)
+        });
+        let found = looks.collect();
+        ended.store(true, Ordering::Relaxed);
+        runtime.shutdown_background();
+        found
+    }
+
+    /// The poll that ran already, and one that had been woken.
+    const MOST: u64 = 2;
+
+    #[test]
+    fn who_uses_little_waits_for_one_poll_of_those_who_use_much() {
+        let queue = FairQueue::default();
+        let found = polls_before(|_| queue.open("much"), &queue.open("little"));
+        assert!(found.iter().all(|polls| *polls <= MOST), "{found:?}");
+    }
+
+    #[test]
+    fn of_one_peers_connections_that_goes_first_which_uses_little() {
+        let queue = FairQueue::default();
+        let found = polls_before(|_| queue.open("peer"), &queue.open("peer"));
+        assert!(found.iter().all(|polls| *polls <= MOST), "{found:?}");
+    }
+
+    #[test]
+    fn without_a_common_queue_everybody_waits_for_everybody() {
+        let found = polls_before(|_| Flow::alone(), &Flow::alone());
+        assert!(found.iter().any(|polls| *polls >= TASKS as u64 / 2), "the test can fail: {found:?}");
+    }
+
+    #[test]
+    fn all_who_wait_run_in_the_end_and_who_is_dropped_waits_no_more() {
+        let (queue, runtime) = (FairQueue::default(), runtime());
+        let flow = queue.open("peer");
+        let task = |flow: &Flow| {
+            fair(FrontEnd::Http, flow, async {
+                work();
+                tokio::task::yield_now().await;
+                work();
+            })
+        };
+        let tasks: Vec<_> = (0..TASKS).map(|_| runtime.spawn(task(&flow))).collect();
+        runtime.block_on(async {
+            for task in tasks {
+                task.await.unwrap();
+            }
+        });
+        assert_eq!(queue.waiting(), 0);
+        let tasks: Vec<_> = (0..TASKS).map(|_| runtime.spawn(task(&flow))).collect();
+        while queue.waiting() == 0 {
+            std::thread::yield_now();
+        }
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        runtime.block_on(async {
+            for task in tasks {
+                let _ = task.await;
+            }
+        });
+        assert_eq!(queue.waiting(), 0);
+    }
+
+    #[test]
+    fn a_single_peer_runs_as_if_nobody_looked_when_threads_run_empty() {
+        let (queue, now_ns) = (FairQueue::default(), now_ns());
+        let flow = queue.open("peer");
+        flow.charge(now_ns, 1_000_000_000);
+        assert!(flow.must_wait(now_ns));
+        queue.ran_empty();
+        assert!(!flow.must_wait(now_ns));
+    }
+
+    #[test]
+    fn names_of_peers_that_have_gone_are_dropped() {
+        let queue = FairQueue::default();
+        let stays = queue.open("stays");
+        for number in 0..1000 {
+            queue.open(&format!("peer {number}"));
+        }
+        assert!(queue.0.peers().known.len() <= PEERS_MIN);
+        assert!(Arc::ptr_eq(&queue.open("stays").0.peer, &stays.0.peer));
+    }
+}
