@@ -15,6 +15,9 @@ from doors import fp32, http_call, open_door, pb, refuses, service_stub
 
 GIB = 1 << 30
 CONFIG_BYTES_MAX = 32 << 20
+LONG_BYTES = 100 << 20
+"""Of a file that comes with a load: more than the server may keep in memory."""
+SMALL_BUDGET = ["--memory-budget=64M", "--memory-budget-per-peer=32M"]
 CURE = "put the model into the repository, or start the server with --allow-model-upload=true"
 DISABLED = "explicit model load / unload is not allowed if polling is enabled"
 
@@ -40,7 +43,7 @@ def with_upload(launcher, tmp_path_factory):
     repository = launcher.copy_of("with_upload", "identity_fp32", "simple")
     command, environment = servers.nerite_command(repository)
     kept = tmp_path_factory.mktemp("kept")
-    flags = ["--session-socket=off", "--model-control-mode=explicit", "--load-model=simple"]
+    flags = ["--session-socket=off", "--model-control-mode=explicit", "--load-model=simple", *SMALL_BUDGET]
     environment |= {"TMPDIR": str(kept)}
     server = launcher.start(command, environment, flags, launcher.scratch / "with_upload.log", repository)
     server.kept = kept
@@ -165,7 +168,7 @@ def sent_model(server, name: str) -> dict:
     with open_door("http", server) as door:
         config = {key: door.config("simple")[key] for key in ("backend", "max_batch_size", "input", "output")}
     model = (server.repository / "simple" / "1" / "model.onnx").read_bytes()
-    return {"config": json.dumps(config | {"name": name}), "file:1/model.onnx": model, "file:1/long.bin": os.urandom(9 << 20)}
+    return {"config": json.dumps(config | {"name": name}), "file:1/model.onnx": model, "file:1/long.bin": os.urandom(LONG_BYTES)}
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

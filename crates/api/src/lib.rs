@@ -25,6 +25,7 @@ mod places;
 mod scope;
 mod trace;
 mod under_way;
+mod upload;
 mod version;
 
 pub use access::{Category, Protocol, Restriction};
@@ -39,3 +40,4 @@ pub use owners::{RegionRules, ShmScope, ShmTrust};
 pub use places::Placed;
 pub use scope::{REGIONS_PER_SESSION_MAX, SESSIONS_MAX, Scope};
 pub use under_way::UnderWay;
+pub use upload::Upload;

@@ -241,7 +241,7 @@ mod tests {
     }
 
     async fn inflate(message: Bytes, encoding: Encoding) -> Result<Chain, Failure> {
-        let packing = Packing { bytes_max: 2 << 20, encoding: None, inflated_bytes_max: 1 << 20 };
+        let packing = Packing { bytes_max: 2 << 20, encoding: None, inflated_bytes_max: 1 << 20, part_bytes: None };
         super::inflate(Chain::from(message), encoding, packing, Lane::new(), Account::unlimited()).await
     }
 

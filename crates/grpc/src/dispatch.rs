@@ -20,7 +20,7 @@ use crate::compress::{Compression, request_encoding};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::frame::{Message, Messages, Packing};
-use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
+use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, LOAD_PART_BYTES};
 use crate::serve::{self, Doing, Front};
 use crate::stream::StreamBody;
 use crate::{infer, unary};
@@ -87,7 +87,8 @@ fn begin(
     }
     let bytes_max = message_bytes_max(&front.api, call)?;
     let inflated_bytes_max = front.api.inflated_bytes_max().min(bytes_max as u64);
-    let packing = Packing { encoding: request_encoding(&head.headers)?, bytes_max, inflated_bytes_max };
+    let part_bytes = (call == Call::RepositoryModelLoad).then_some(LOAD_PART_BYTES);
+    let packing = Packing { encoding: request_encoding(&head.headers)?, bytes_max, inflated_bytes_max, part_bytes };
     let level = front.options.response_compression;
     let compression = Compression::of_response(&head.headers, level, &lane).filter(|_| is_infer);
     let messages = Messages::new(body, packing, lane, Arc::clone(this), front);

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use nerite_api::Upload;
 use nerite_budget::{Account, Charge};
 use nerite_compress::{Encoding, InflateError, Lane, compressed_bytes_max};
 use nerite_listen::{Awaited, Gate};
@@ -36,11 +37,15 @@ pub(crate) struct Packing {
     pub(crate) encoding: Option<Encoding>,
     /// What each may become, in bytes.
     pub(crate) inflated_bytes_max: u64,
+    /// A plain message that is longer comes in parts of about so many bytes.
+    pub(crate) part_bytes: Option<usize>,
 }
 
 /// A whole message.
 #[derive(Debug)]
 pub(crate) enum Framed {
+    /// A part of a plain message that has more than fits into memory; see [`Packing::part_bytes`].
+    Part(Chain),
     Plain(Chain),
     Packed(Chain, Encoding),
 }
@@ -50,6 +55,8 @@ struct Coming {
     left: usize,
     packed: Option<Encoding>,
     gather: Gather,
+    /// Bytes that `gather` has.
+    gathered: usize,
 }
 
 impl Deframer {
@@ -67,8 +74,14 @@ impl Deframer {
         let step = coming.left.min(bytes.len());
         coming.left -= step;
         coming.gather.push(bytes.split_to(step))?;
+        coming.gathered += step;
         if coming.left > 0 {
-            return Ok(None);
+            let part_bytes = self.packing.part_bytes.filter(|_| coming.packed.is_none());
+            if part_bytes.is_none_or(|part_bytes| coming.gathered < part_bytes) {
+                return Ok(None);
+            }
+            coming.gathered = 0;
+            return Ok(Some(Framed::Part(mem::take(&mut coming.gather).finish())));
         }
         let Some(Coming { packed, gather, .. }) = self.message.take() else { return Ok(None) };
         let chain = gather.finish();
@@ -102,8 +115,9 @@ impl Deframer {
             return Err(Failure::unreadable(format_args!("a message begins with the flag {flag}")));
         }
         let packed = if flag == 1 { Some(self.packing.encoding_of(left)?) } else { None };
-        let gather = Gather::new(if packed.is_some() { 0 } else { left });
-        self.message = Some(Coming { left, packed, gather });
+        let is_followed = packed.is_none() && self.packing.part_bytes.is_none();
+        let gather = Gather::new(if is_followed { left } else { 0 });
+        self.message = Some(Coming { left, packed, gather, gathered: 0 });
         Ok(true)
     }
 }
@@ -193,6 +207,8 @@ impl Messages {
             }
             match ready!(self.poll_framed(cx))? {
                 None => return Poll::Ready(Ok(None)),
+                // Only calls with one message ask for parts.
+                Some((Framed::Part(_), _)) => return Poll::Ready(Err(Failure::unreadable("a part of a message"))),
                 Some((Framed::Plain(chain), charge)) => return Poll::Ready(Ok(Some(Message::new(chain, charge)))),
                 Some((Framed::Packed(message, encoding), charge)) => {
                     self.packed_charge = charge;
@@ -208,15 +224,26 @@ impl Messages {
         all_came: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<(T, Message), Failure> {
         self.single = true;
-        let (message, charge) = poll_fn(|cx| self.poll_framed(cx)).await?.ok_or(Failure::NO_MESSAGE)?;
+        let mut upload = Upload::default();
+        let (message, charge) = loop {
+            match poll_fn(|cx| self.poll_framed(cx)).await?.ok_or(Failure::NO_MESSAGE)? {
+                (Framed::Part(part), _charge) => upload.append(part.into_pieces()).await?,
+                last => break last,
+            }
+        };
         // The end must be seen too: a stream dropped before it is reset, which some clients take for a failure.
         if poll_fn(|cx| self.poll_framed(cx)).await?.is_some() {
             return Err(Failure::unreadable("a second message where there can be only one"));
         }
         let found = all_came()?;
         let chain = match message {
-            Framed::Plain(chain) => chain,
             Framed::Packed(message, encoding) => Box::pin(self.inflate(message, encoding)).await?,
+            Framed::Plain(chain) | Framed::Part(chain) if upload.is_empty() => chain,
+            Framed::Plain(rest) | Framed::Part(rest) => {
+                upload.append(rest.into_pieces()).await?;
+                // Charged are what it takes of memory: nothing.
+                return Ok((found, Message { chain: upload.into_bytes()?.into(), charge: Charge::default() }));
+            }
         };
         Ok((found, Message::new(chain, charge)))
     }
@@ -291,7 +318,8 @@ mod tests {
 
     use super::*;
 
-    const PLAIN: Packing = Packing { bytes_max: MESSAGE_BYTES_MAX, encoding: None, inflated_bytes_max: 1000 };
+    const PLAIN: Packing =
+        Packing { bytes_max: MESSAGE_BYTES_MAX, encoding: None, inflated_bytes_max: 1000, part_bytes: None };
 
     fn framed(flag: u8, message: &[u8]) -> Vec<u8> {
         let mut all = vec![flag];
@@ -310,7 +338,7 @@ mod tests {
                 let mut piece = Bytes::copy_from_slice(piece);
                 while !piece.is_empty() {
                     if let Some(framed) = deframer.take(&mut piece).map_err(drop)? {
-                        let (Framed::Plain(message) | Framed::Packed(message, _)) = framed;
+                        let (Framed::Part(message) | Framed::Plain(message) | Framed::Packed(message, _)) = framed;
                         let len = message.len();
                         got.push(message.into_reader().copy_to_bytes(len));
                     }
@@ -330,6 +358,27 @@ mod tests {
         check(&framed(0, b""), Ok(&[b""]));
         check(&[framed(0, b"ab"), framed(0, b""), framed(0, b"c")].concat(), Ok(&[b"ab", b"", b"c"]));
         check(&framed(0, b"abc")[..7], Ok(&[]));
+    }
+
+    #[test]
+    fn a_long_message_comes_in_parts() {
+        let mut deframer = Deframer::new(Packing { part_bytes: Some(4), ..PLAIN });
+        let mut bytes = Bytes::from([framed(0, b"abcdefghij"), framed(0, b"abcd")].concat());
+        let mut got = Vec::new();
+        while !bytes.is_empty() {
+            let mut piece = bytes.split_to(bytes.len().min(3));
+            while !piece.is_empty() {
+                let (is_part, chain) = match deframer.take(&mut piece) {
+                    Ok(Some(Framed::Part(chain))) => (true, chain),
+                    Ok(Some(Framed::Plain(chain))) => (false, chain),
+                    Ok(None) => continue,
+                    other => panic!("{other:?}"),
+                };
+                got.push((is_part, chain.into_pieces().concat()));
+            }
+        }
+        assert_eq!(got.iter().map(|(part, _)| *part).collect::<Vec<_>>(), [true, false, false]);
+        assert_eq!(got.iter().flat_map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>(), b"abcdefghijabcd");
     }
 
     #[test]

@@ -26,14 +26,14 @@ pub async fn read_messages(
     inflated_bytes_max: u64,
 ) -> Result<Vec<Bytes>, String> {
     let text = |failure: Failure| format!("{failure:?}");
-    let packing = Packing { bytes_max: MESSAGE_BYTES_MAX, encoding, inflated_bytes_max };
+    let packing = Packing { bytes_max: MESSAGE_BYTES_MAX, encoding, inflated_bytes_max, part_bytes: None };
     let mut deframer = Deframer::new(packing);
     let (lane, mut messages) = (Lane::new(), Vec::new());
     for mut piece in pieces {
         while !piece.is_empty() {
             let message = match deframer.take(&mut piece).map_err(text)? {
                 None => continue,
-                Some(Framed::Plain(message)) => message,
+                Some(Framed::Plain(message) | Framed::Part(message)) => message,
                 Some(Framed::Packed(message, encoding)) => {
                     inflate(message, encoding, packing, lane.clone(), Account::unlimited()).await.map_err(text)?
                 }

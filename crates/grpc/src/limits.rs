@@ -48,6 +48,8 @@ pub const MESSAGE_BYTES_MAX: usize = 4096;
 pub const BYTES_PER_TURN: usize = 2 << 20;
 /// A response of which more bytes are copied is written outside the threads that serve connections.
 pub const COPIED_INLINE_BYTES_MAX: usize = 4 << 20;
+/// A load of more bytes than this goes to disk, in parts of about so many.
+pub const LOAD_PART_BYTES: usize = 4 << 20;
 /// The largest message of a call that is neither an inference nor a load. It is read on the thread that serves the connection.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = nerite_request::limits::INLINE_WORK_BYTES_MAX;
 

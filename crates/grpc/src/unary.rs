@@ -71,7 +71,8 @@ fn read_load(message: Chain) -> Result<(String, LoadOptions), Failure> {
 
 /// Room for what is made of a message: so many bytes for each of its own.
 fn room(message: &Chain, growth: usize) -> Result<Room, Failure> {
-    if message.len() < ROOM_BYTES_MIN {
+    // What lies in one piece is not copied, and a load's piece may be a file.
+    if message.len() < ROOM_BYTES_MIN || message.count() == 1 && growth == FILE_GROWTH {
         return Ok(Room::none());
     }
     let room = Room::take(message.len().saturating_mul(growth));

@@ -29,8 +29,8 @@ pub async fn load(api: &Api, body: Incoming, name: &str) -> Outcome {
     };
     let too_large = |bytes| Failure { close: true, ..api.load_too_large(bytes).into() };
     let options = match spool(body, bytes_max, too_large, api.account()).await? {
-        Text::Memory(text) if text.len() <= INLINE_WORK_BYTES_MAX => read_load(&text)?,
-        Text::Memory(text) => aside(move || read_load(&text)).await??,
+        Text::Memory(text, _charge) if text.len() <= INLINE_WORK_BYTES_MAX => read_load(&text)?,
+        Text::Memory(text, _charge) => aside(move || read_load(&text)).await??,
         Text::Disk { file, len } => on_disk(move || read_spooled_load(file, len)).await??,
     };
     api.load(name, options).await?;

@@ -1,15 +1,13 @@
 //! How does a body come in that is too long for memory?
 //!
-//! Up to a few MiB are kept in memory. What is longer goes to a file without a name, which the system removes with its last
-//! descriptor, however the request, or the server, ends.
+//! Up to a few MiB are kept in memory. What is longer goes to disk.
 
 use std::fs::File;
-use std::io::{self, Write};
 use std::pin::pin;
 
 use bytes::Bytes;
 use http_body::Body;
-use nerite_api::on_disk;
+use nerite_api::Upload;
 use nerite_budget::{Account, Charge};
 use nerite_listen::Gate;
 use nerite_request::Status;
@@ -21,8 +19,8 @@ use crate::reply::Failure;
 /// A whole body, wherever it lies.
 #[derive(Debug)]
 pub enum Text {
-    /// All of it.
-    Memory(Vec<u8>),
+    /// All of it, and what the client is charged for it.
+    Memory(Vec<u8>, Charge),
     /// In a file that has no name.
     Disk {
         /// The file.
@@ -53,7 +51,7 @@ where
     let expected = Expected { declared, tail_at: None, bytes_max: u64::MAX, too_large: beyond };
     let mut chunks = Chunks { expected, count: 0, bytes: 0, charge: Charge::default(), gate: Gate::new(account) };
     let mut charge = account.charge(0);
-    let (mut held, mut file, mut len) = (Vec::new(), None, 0u64);
+    let (mut held, mut upload, mut len) = (Vec::new(), Upload::default(), 0u64);
     while let Some(frame) = chunks.next(body.as_mut()).await.map_err(Refusal::into_failure)? {
         len += frame.len() as u64;
         if len > bytes_max {
@@ -61,32 +59,21 @@ where
         }
         held.extend_from_slice(&frame);
         charge.resize(held.len());
-        let most = if file.is_some() { SPOOL_STEP_BYTES } else { SPOOL_BYTES_MIN };
+        let most = if upload.is_empty() { SPOOL_BYTES_MIN } else { SPOOL_STEP_BYTES };
         if held.len() > most {
-            let full = std::mem::take(&mut held);
-            file = Some(on_disk(move || write(file, &full)).await?.map_err(|error| no_disk(len, &error))?);
+            append(&mut upload, &mut held).await?;
         }
     }
-    let Some(file) = file else { return Ok(Text::Memory(held)) };
-    let file = on_disk(move || write(Some(file), &held)).await?.map_err(|error| no_disk(len, &error))?;
+    if upload.is_empty() {
+        return Ok(Text::Memory(held, charge));
+    }
+    append(&mut upload, &mut held).await?;
+    let Some(file) = upload.into_file() else { return Err(Status::internal("a load on disk has no file").into()) };
     Ok(Text::Disk { file, len })
 }
 
-fn write(file: Option<File>, bytes: &[u8]) -> io::Result<File> {
-    let mut file = match file {
-        Some(file) => file,
-        None => tempfile::tempfile()?,
-    };
-    file.write_all(bytes)?;
-    Ok(file)
-}
-
-/// The client may try again; the rest of its body is not read.
-fn no_disk(len: u64, error: &io::Error) -> Failure {
-    let place = std::env::temp_dir();
-    let text = format!(
-        "{len} bytes of a load request could not be kept in {}: {error}; make room there, or name another directory in TMPDIR",
-        place.display()
-    );
-    Failure { close: true, ..Status::unavailable(text).into() }
+/// What could not be kept ends the connection: the rest of the body is not read.
+async fn append(upload: &mut Upload, held: &mut Vec<u8>) -> Result<(), Failure> {
+    let full = Bytes::from(std::mem::take(held));
+    upload.append(vec![full]).await.map_err(|status| Failure { close: true, ..status.into() })
 }

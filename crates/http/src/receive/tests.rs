@@ -120,7 +120,9 @@ fn what_is_too_long_for_memory_goes_to_disk_whole() {
 
     let body: Vec<u8> = (0..9 << 20).map(|n| (n / 1000) as u8).collect();
     for len in [0, 1, SPOOL_BYTES_MIN] {
-        let Text::Memory(text) = spooled(&body[..len], 1000, u64::MAX).unwrap() else { panic!("{len} bytes on disk") };
+        let Text::Memory(text, _) = spooled(&body[..len], 1000, u64::MAX).unwrap() else {
+            panic!("{len} bytes on disk")
+        };
         assert!(text == body[..len]);
     }
     for len in [SPOOL_BYTES_MIN + 1, body.len()] {

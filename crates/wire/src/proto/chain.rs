@@ -41,7 +41,7 @@ impl Chain {
     }
 
     /// Pieces there are.
-    pub(super) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.pieces.len()
     }
 
@@ -56,6 +56,11 @@ impl Chain {
     /// The pieces, for a reader of whole messages.
     pub fn into_reader(self) -> ChainReader {
         ChainReader { left: self.len, pieces: self.pieces, piece: 0 }
+    }
+
+    /// The pieces.
+    pub fn into_pieces(self) -> Vec<Bytes> {
+        self.pieces.into_vec()
     }
 
     pub(super) fn cursor(&self) -> Cursor<'_> {
