@@ -20,19 +20,26 @@ def head(byte_size: int) -> bytes:
 
 def http_post(server, byte_size: int, sent: int | None = None) -> socket.socket:
     """A client with a small buffer that sends an inference, or so many bytes of it, and does not read."""
+    text = head(byte_size)
+    fields = f"Inference-Header-Content-Length: {len(text)}\r\nContent-Length: {len(text) + byte_size}"
+    return post_unread(server, "infer", fields, text + bytes(byte_size if sent is None else sent))
+
+
+def http_generate(server, values: int) -> socket.socket:
+    """A client that asks for text of so many numbers, and does not read it."""
+    body = b'{"INPUT0":[' + b",".join([b"0"] * values) + b"]}"
+    return post_unread(server, "generate", f"Content-Length: {len(body)}", body)
+
+
+def post_unread(server, call: str, fields: str, body: bytes) -> socket.socket:
     host, port = server.http.split(":")
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
     made.settimeout(8)
     made.connect((host, int(port)))
-    text = head(byte_size)
-    whole = text + bytes(byte_size if sent is None else sent)
-    made.sendall(
-        f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: {len(text)}\r\n"
-        f"Content-Length: {len(text) + byte_size}\r\n\r\n".encode()
-    )
+    made.sendall(f"POST /v2/models/{MODEL}/{call} HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n".encode())
     with contextlib.suppress(OSError):
-        made.sendall(whole)
+        made.sendall(body)
     return made
 
 

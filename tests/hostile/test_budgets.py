@@ -16,7 +16,7 @@ from doors import http_call
 from frames import (
     DATA, END_HEADERS, END_STREAM, HEADERS, call_head, frame, frames_of, literal, open_connection, received, reference, send_call,
 )  # fmt: skip
-from holding import MODEL, head, header_bomb, http_post, infer_message, many
+from holding import MODEL, head, header_bomb, http_generate, http_post, infer_message, many
 from meters import metric, peak
 from witness import are_answered, falls_to, resident, settled, witnesses
 
@@ -135,6 +135,12 @@ def test_answers_over_http_that_nobody_reads(bounded):
     with many(60, lambda: http_post(bounded, 8 * MIB)):
         time.sleep(1)
     assert shed(bounded) > before
+
+
+def test_generated_texts_that_nobody_reads(bounded):
+    before = shed(bounded)
+    with many(20, lambda: http_generate(bounded, 4 * MIB)):
+        falls_to(lambda: before - shed(bounded), -1)
 
 
 def test_answers_over_grpc_that_nobody_reads(bounded):

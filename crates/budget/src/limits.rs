@@ -13,7 +13,7 @@ pub const LIGHT_BYTES_MAX: u64 = 4 * STEP_BYTES;
 /// What an open connection is charged for itself: its task, its socket's state and the buffers it starts with.
 pub const CONNECTION_BYTES: u64 = 32 << 10;
 /// What an open HTTP/2 stream is charged for itself: its entry in the library's tables, its task and its call's state.
-pub const STREAM_BYTES: u64 = 8 << 10;
+pub const STREAM_BYTES: u64 = 10 << 10;
 /// Who was not read on for so long looks whether anything moved.
 pub const STALL_MS: u64 = 2000;
 /// A budget that changed by less in that time did not move.

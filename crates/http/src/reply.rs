@@ -122,7 +122,7 @@ impl From<Failure> for Response<Outgoing> {
 }
 
 /// 200 with a JSON text.
-pub fn json(text: Vec<u8>) -> Response<Outgoing> {
+pub fn json(text: impl Into<Bytes>) -> Response<Outgoing> {
     typed(StatusCode::OK, JSON, Outgoing::Whole(text.into()))
 }
 

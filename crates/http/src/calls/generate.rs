@@ -9,8 +9,9 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use nerite_api::codes::http_status;
 use nerite_api::{Api, aside};
+use nerite_budget::{Charge, paid};
 use nerite_request::{Cancel, Status};
-use nerite_wire::json::{GenerateText, read_generate, write_error, write_flat};
+use nerite_wire::json::{GenerateText, read_generate, write_flat};
 use tokio::sync::mpsc;
 
 use super::{Outcome, read_body};
@@ -34,7 +35,8 @@ pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, ver
         return Err(Status::invalid("Unsupported content-encoding, only 'identity' is supported.").into());
     }
     let bytes_max = api.http_input_bytes_max();
-    let body = read_body(api, body, bytes_max).await?;
+    let mut body = read_body(api, body, bytes_max).await?;
+    let mut charge = body.take_charge();
     let _under_way = api.take_on()?;
     let read = move |body: Received, model: &str, version: &str| {
         read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })
@@ -45,11 +47,17 @@ pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, ver
         let (model, version) = (model.to_owned(), version.to_owned());
         aside(move || read(body, &model, &version)).await??
     };
+    charge.resize(ask.inline_bytes());
     let cancel = Cancel::new();
     let (to, from) = mpsc::unbounded_channel();
-    let sink = move |response| {
+    let (account, mut held) = (api.account().clone(), Some(charge));
+    let sink = move |response: nerite_request::Response| {
+        if response.last {
+            drop(held.take());
+        }
+        let charge = account.charge(output_bytes(&response));
         // The reader is gone only when the client is, who has cancelled then.
-        let _ = to.send(response);
+        let _ = to.send((response, charge));
     };
     api.begin(ask, cancel.clone(), sink).await?;
     let mut events = Events::new(from, cancel);
@@ -65,12 +73,12 @@ async fn one(events: &mut Events) -> Response<Outgoing> {
         first.get_or_insert(response);
     }
     let outcome = match first {
-        Some(response) => Some(flat(response).await),
+        Some((response, charge)) => Some(flat(response, charge).await),
         None => None,
     };
     match outcome {
         Some(outcome) if count == 1 => match outcome {
-            Ok(text) => json(text),
+            Ok((text, charge)) => json(paid(text.into(), charge)),
             Err(status) => error(code_of(Some(&status)), JSON, &status.message),
         },
         outcome => error(code_of(outcome.and_then(Result::err).as_ref()), JSON, NOT_ONE),
@@ -80,29 +88,36 @@ async fn one(events: &mut Events) -> Response<Outgoing> {
 /// All responses as events, under the status of the first.
 async fn many(mut events: Events) -> Response<Outgoing> {
     let first = match events.next().await {
-        Some(response) => Some(flat(response).await.map_or_else(
-            |status| (code_of(Some(&status)), write_error(&status.message)),
-            |text| (StatusCode::OK, text),
+        Some((response, charge)) => Some(flat(response, charge).await.map_or_else(
+            |status| (code_of(Some(&status)), events::failed(&status)),
+            |(text, charge)| (StatusCode::OK, events::frame(text, charge)),
         )),
         None => None,
     };
-    let (code, text) = first.unzip();
-    let pieces = VecDeque::from_iter(text.map(events::frame));
+    let (code, event) = first.unzip();
+    let pieces = VecDeque::from_iter(event);
     let mut response = Response::new(Outgoing::Events { pieces, events: Box::new(events) });
     *response.status_mut() = code.unwrap_or(StatusCode::OK);
     response.headers_mut().insert(CONTENT_TYPE, EVENTS);
     response
 }
 
-/// A response as JSON; a long one is written outside the threads that serve connections.
-async fn flat(response: nerite_request::Response) -> Result<Vec<u8>, Status> {
+/// A response as JSON, charged instead of its tensors; a long one is written outside the threads that serve connections.
+async fn flat(response: nerite_request::Response, mut charge: Charge) -> Result<(Vec<u8>, Charge), Status> {
     if let Some(status) = response.error {
         return Err(status);
     }
-    if response.outputs.iter().map(|output| output.data.len()).sum::<usize>() <= INLINE_WORK_BYTES_MAX {
-        return write_flat(&response);
-    }
-    aside(move || write_flat(&response)).await?
+    let text = if output_bytes(&response) <= INLINE_WORK_BYTES_MAX {
+        write_flat(&response)?
+    } else {
+        aside(move || write_flat(&response)).await??
+    };
+    charge.resize(text.len());
+    Ok((text, charge))
+}
+
+fn output_bytes(response: &nerite_request::Response) -> usize {
+    response.outputs.iter().map(|output| output.data.len()).sum()
 }
 
 fn code_of(error: Option<&Status>) -> StatusCode {

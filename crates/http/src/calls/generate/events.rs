@@ -5,14 +5,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use nerite_request::{Cancel, Response};
+use nerite_budget::{Charge, paid};
+use nerite_request::{Cancel, Response, Status};
 use nerite_wire::json::write_error;
 use tokio::sync::mpsc;
 
 /// The responses of one request as they come. Dropped before the last, it cancels the request.
 #[derive(Debug)]
 pub struct Events {
-    from: mpsc::UnboundedReceiver<Response>,
+    from: mpsc::UnboundedReceiver<(Response, Charge)>,
     cancel: Cancel,
     ended: bool,
     /// A response on its way to text.
@@ -28,22 +29,23 @@ impl std::fmt::Debug for Writing {
 }
 
 impl Events {
-    /// The responses that `from` brings, of the request that `cancel` stops.
-    pub fn new(from: mpsc::UnboundedReceiver<Response>, cancel: Cancel) -> Events {
+    /// The responses that `from` brings, each with the charge for its tensors, of the request that `cancel` stops.
+    pub fn new(from: mpsc::UnboundedReceiver<(Response, Charge)>, cancel: Cancel) -> Events {
         Events { from, cancel, ended: false, writing: None }
     }
 
     /// The next response that says something; `None` after the last.
-    pub async fn next(&mut self) -> Option<Response> {
+    pub async fn next(&mut self) -> Option<(Response, Charge)> {
         poll_fn(|cx| self.poll_response(cx)).await
     }
 
     /// The next event's bytes; `None` after the last.
     pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.writing.is_none() {
-            let Some(response) = ready!(self.poll_response(cx)) else { return Poll::Ready(None) };
-            let text = super::flat(response);
-            let framed = async { frame(text.await.unwrap_or_else(|status| write_error(&status.message))) };
+            let Some((response, charge)) = ready!(self.poll_response(cx)) else { return Poll::Ready(None) };
+            let text = super::flat(response, charge);
+            let framed =
+                async { text.await.map_or_else(|status| failed(&status), |(text, charge)| frame(text, charge)) };
             self.writing = Some(Writing(Box::pin(framed)));
         }
         let Some(Writing(writing)) = &mut self.writing else { return Poll::Ready(None) };
@@ -52,12 +54,12 @@ impl Events {
         Poll::Ready(Some(event))
     }
 
-    fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<Option<Response>> {
+    fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<Option<(Response, Charge)>> {
         while !self.ended {
-            let Some(response) = ready!(self.from.poll_recv(cx)) else { break };
+            let Some((response, charge)) = ready!(self.from.poll_recv(cx)) else { break };
             self.ended = response.last;
             if !response.empty {
-                return Poll::Ready(Some(response));
+                return Poll::Ready(Some((response, charge)));
             }
         }
         self.ended = true;
@@ -73,22 +75,25 @@ impl Drop for Events {
     }
 }
 
-/// One server-sent event.
-pub fn frame(mut text: Vec<u8>) -> Bytes {
+/// The event that says why there is no response.
+pub fn failed(status: &Status) -> Bytes {
+    frame(write_error(&status.message), Charge::default())
+}
+
+/// One server-sent event, charged until the socket took it.
+pub fn frame(mut text: Vec<u8>, charge: Charge) -> Bytes {
     const BEFORE: &[u8] = b"data: ";
     const AFTER: &[u8] = b"\n\n";
     // In place: the text may be long.
     text.reserve_exact(BEFORE.len() + AFTER.len());
     text.splice(..0, BEFORE.iter().copied());
     text.extend_from_slice(AFTER);
-    text.into()
+    paid(text.into(), charge)
 }
 
 #[cfg(test)]
 mod tests {
     use std::task::Waker;
-
-    use nerite_request::Status;
 
     use super::*;
 
@@ -96,7 +101,7 @@ mod tests {
     fn check(responses: Vec<Response>, texts: &[&str], cancelled: bool) {
         let (to, from) = mpsc::unbounded_channel();
         for response in responses {
-            to.send(response).expect("the other end is here");
+            to.send((response, Charge::default())).expect("the other end is here");
         }
         let cancel = Cancel::new();
         let mut events = Events::new(from, cancel.clone());
