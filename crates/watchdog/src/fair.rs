@@ -28,6 +28,8 @@ use crate::usage::Served;
 pub(crate) const QUANTUM_NS: u64 = 2_000_000;
 /// At most so many of them are woken at once: more than one only while polls are short.
 const WOKEN_AT_ONCE: usize = 16;
+/// If the run queue was not empty for so long, one of them is woken all the same.
+const STARVED_NS: u64 = 50_000_000;
 /// The names of peers that have gone are dropped when there are twice as many names as were in use the last time, or this many.
 const PEERS_MIN: usize = 64;
 
@@ -85,10 +87,9 @@ impl FairQueue {
     async fn lead(self) {
         let mut count = 1;
         loop {
-            // Tokio resumes this when it has run out of ready tasks and looked for new events.
-            tokio::task::yield_now().await;
+            let is_empty = run_queue_is_empty().await;
             let spent_ns = self.0.spent_ns.swap(0, Ordering::Relaxed);
-            count = if spent_ns < QUANTUM_NS { WOKEN_AT_ONCE.min(2 * count) } else { 1 };
+            count = if is_empty && spent_ns < QUANTUM_NS { WOKEN_AT_ONCE.min(2 * count) } else { 1 };
             let woken: Vec<Waker> = {
                 let mut rows = self.0.rows();
                 let woken: Vec<Waker> = std::iter::from_fn(|| rows.pop()).take(count).collect();
@@ -106,6 +107,36 @@ impl FairQueue {
     fn waiting(&self) -> usize {
         self.0.rows().len()
     }
+}
+
+/// Waits until the tasks that are ready have run and new events were looked for. False: it took longer than [`STARVED_NS`].
+async fn run_queue_is_empty() -> bool {
+    let (begun_ns, runtime) = (now_ns(), tokio::runtime::Handle::current());
+    while now_ns().saturating_sub(begun_ns) < STARVED_NS {
+        // Tokio resumes a task that yields after it has looked for new events, and before the tasks that they made ready: each time it has
+        // run some dozens of tasks. So this goes to the end of its thread's own queue then.
+        tokio::task::yield_now().await;
+        to_the_end().await;
+        // The queue that all threads share has what does not fit into their own.
+        if runtime.metrics().global_queue_depth() == 0 {
+            return true;
+        }
+    }
+    false
+}
+
+/// Lets all tasks run that are in the queue of this thread. Tokio puts a task there that wakes itself.
+async fn to_the_end() {
+    let mut is_there = false;
+    poll_fn(|cx| {
+        if is_there {
+            return Poll::Ready(());
+        }
+        is_there = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl Shared {
@@ -230,15 +261,20 @@ pub fn fair<F: Future>(front_end: FrontEnd, flow: &Flow, future: F) -> impl Futu
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::io::Write;
     use std::time::{Duration, Instant};
 
-    use tokio::sync::{Notify, mpsc};
+    use tokio::io::AsyncReadExt;
+    use tokio::runtime::Runtime;
+    use tokio::sync::mpsc;
 
     use super::*;
 
     /// More than [`QUANTUM_NS`], and enough to have used much at once.
     const LONG: Duration = Duration::from_millis(6);
     const TASKS: usize = 20;
+    /// All have had a turn by then.
+    const ALL: u64 = 2 * TASKS as u64;
     const LOOKS: usize = 40;
 
     /// Uses the thread.
@@ -248,52 +284,75 @@ mod tests {
     }
 
     /// The run queue of tests has one thread, as a small machine's server has.
-    fn runtime() -> tokio::runtime::Runtime {
+    fn runtime() -> Runtime {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
     }
 
-    /// How many polls of others ran between each wake of a task of `little` and its poll, while `TASKS` tasks of `much`, each of a
-    /// flow of its own, are always ready.
-    fn polls_before(much: impl Fn(usize) -> Flow, little: &Flow) -> Vec<u64> {
-        let (polls, ended, bell) =
-            (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default(), Arc::<Notify>::default());
-        let runtime = runtime();
-        for number in 0..TASKS {
-            let (polls, ended) = (Arc::clone(&polls), Arc::clone(&ended));
-            let busy = async move {
-                while !ended.load(Ordering::Relaxed) {
-                    work();
-                    polls.fetch_add(1, Ordering::Relaxed);
-                    tokio::task::yield_now().await;
-                }
-            };
-            runtime.spawn(fair(FrontEnd::Http, &much(number), busy));
+    /// What the busy tasks of a test share.
+    #[derive(Clone, Default)]
+    struct Crowd {
+        polls: Arc<AtomicU64>,
+        ended: Arc<AtomicBool>,
+    }
+
+    impl Crowd {
+        fn work(&self, time: Duration) {
+            let begun = Instant::now();
+            while begun.elapsed() < time {}
+            self.polls.fetch_add(1, Ordering::Relaxed);
         }
+
+        fn is_on(&self) -> bool {
+            !self.ended.load(Ordering::Relaxed)
+        }
+    }
+
+    /// How many polls of a crowd ran between each wake of a task of `little` and its poll, once there were `before` of them.
+    fn polls_before(crowd: impl FnOnce(&Runtime, &Crowd), before: u64, little: &Flow) -> Vec<u64> {
+        let (found, runtime) = (Crowd::default(), runtime());
+        crowd(&runtime, &found);
+        // A socket, as clients have them: who is woken from another thread goes into the queue that all threads share.
+        let (mut bell, door) = std::os::unix::net::UnixStream::pair().unwrap();
+        door.set_nonblocking(true).unwrap();
         let (heard, mut hears) = mpsc::unbounded_channel();
         let looking = {
-            let (polls, bell) = (Arc::clone(&polls), Arc::clone(&bell));
+            let polls = Arc::clone(&found.polls);
             async move {
-                loop {
-                    bell.notified().await;
+                let mut door = tokio::net::UnixStream::from_std(door).unwrap();
+                while door.read_u8().await.is_ok() {
                     let _ = heard.send(polls.load(Ordering::Relaxed));
                 }
             }
         };
         runtime.spawn(fair(FrontEnd::Grpc, little, looking));
-        // All have had a turn, so it is known who uses much.
-        while polls.load(Ordering::Relaxed) < 2 * TASKS as u64 {
+        // By then it is known who uses much.
+        while found.polls.load(Ordering::Relaxed) < before {
             std::thread::sleep(LONG);
         }
         let looks = (0..LOOKS).map(|_| {
-            bell.notify_one();
+            bell.write_all(&[1]).unwrap();
             // Looked at after the wake: a machine that is busy with something else makes this less, not more.
-            let before = polls.load(Ordering::Relaxed);
+            let before = found.polls.load(Ordering::Relaxed);
             hears.blocking_recv().unwrap().saturating_sub(before)
         });
-        let found = looks.collect();
-        ended.store(true, Ordering::Relaxed);
+        let looks = looks.collect();
+        found.ended.store(true, Ordering::Relaxed);
         runtime.shutdown_background();
-        found
+        looks
+    }
+
+    /// `TASKS` tasks of such flows that are always ready.
+    fn always_ready(runtime: &Runtime, crowd: &Crowd, flow: impl Fn() -> Flow) {
+        for _ in 0..TASKS {
+            let crowd = crowd.clone();
+            let busy = async move {
+                while crowd.is_on() {
+                    crowd.work(LONG);
+                    tokio::task::yield_now().await;
+                }
+            };
+            runtime.spawn(fair(FrontEnd::Http, &flow(), busy));
+        }
     }
 
     /// The poll that ran already, and one that had been woken.
@@ -302,20 +361,28 @@ mod tests {
     #[test]
     fn who_uses_little_waits_for_one_poll_of_those_who_use_much() {
         let queue = FairQueue::default();
-        let found = polls_before(|_| queue.open("much"), &queue.open("little"));
+        let found = polls_before(
+            |runtime, crowd| always_ready(runtime, crowd, || queue.open("much")),
+            ALL,
+            &queue.open("little"),
+        );
         assert!(found.iter().all(|polls| *polls <= MOST), "{found:?}");
     }
 
     #[test]
     fn of_one_peers_connections_that_goes_first_which_uses_little() {
         let queue = FairQueue::default();
-        let found = polls_before(|_| queue.open("peer"), &queue.open("peer"));
+        let found = polls_before(
+            |runtime, crowd| always_ready(runtime, crowd, || queue.open("peer")),
+            ALL,
+            &queue.open("peer"),
+        );
         assert!(found.iter().all(|polls| *polls <= MOST), "{found:?}");
     }
 
     #[test]
     fn without_a_common_queue_everybody_waits_for_everybody() {
-        let found = polls_before(|_| Flow::alone(), &Flow::alone());
+        let found = polls_before(|runtime, crowd| always_ready(runtime, crowd, Flow::alone), ALL, &Flow::alone());
         assert!(found.iter().any(|polls| *polls >= TASKS as u64 / 2), "the test can fail: {found:?}");
     }
 
