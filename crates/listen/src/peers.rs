@@ -273,6 +273,20 @@ mod tests {
     }
 
     #[test]
+    fn one_peers_own_newcomers_do_not_have_others_wait() {
+        let peers = Peers::new(LIMITS);
+        let mut places: Vec<_> = (0..21).map(|_| peers.admit(&user(1)).unwrap()).collect();
+        assert_eq!(places.iter().filter(|place| place.is_taken()).count(), 1);
+        assert!(peers.admit(&user(1)).unwrap_err().to_string().contains("being closed"));
+        let _other = peers.admit(&user(2)).unwrap();
+        let gone = places.iter().position(Place::is_taken).unwrap();
+        drop(places.remove(gone));
+        let _newcomer = peers.admit(&user(1)).unwrap();
+        drop(places);
+        assert!(peers.lock().leaving() == 0);
+    }
+
+    #[test]
     fn whoever_has_all_that_one_may_have_gets_the_place_of_its_own_idle_connection() {
         let peers = Peers::new(LIMITS);
         let first = peers.admit(&user(1)).unwrap();

@@ -40,6 +40,11 @@ impl ConnectionLimits {
         self.all_max / PLACES_PER_LEAVING
     }
 
+    /// Connections of one peer that lost their places to newer ones of its own and may still be open.
+    pub(super) fn leaving_per_peer_max(&self) -> usize {
+        self.leaving_max() / 4
+    }
+
     /// Connections of all others together.
     fn others_max(&self) -> usize {
         self.all_max - (self.all_max / PLACES_PER_OPERATORS_RESERVE).min(OPERATORS_RESERVE_MAX)
@@ -62,8 +67,8 @@ pub enum Full {
     },
     /// The peer has as many as it may.
     #[error(
-        "{peer} has {open} connections open, of {max} that one peer may have, and none is idle; close some, or raise \
-         --connections-per-peer-max"
+        "{peer} has {open} connections open, of {max} that one peer may have, and none is idle or enough are being closed; \
+         close some, or raise --connections-per-peer-max"
     )]
     Peer {
         /// Whose.

@@ -21,8 +21,9 @@ pub(super) struct Table {
     by_size: BTreeSet<(usize, Peer)>,
     all: usize,
     operators: usize,
-    /// Connections that lost their places and are still open.
+    /// Connections that lost their places and are still open, in all and by peer.
     leaving: usize,
+    leaving_by: HashMap<Peer, usize>,
     last: u64,
 }
 
@@ -63,6 +64,12 @@ impl Table {
     pub(super) fn release(&mut self, seat: &Seat) {
         if seat.taken.load(Ordering::Relaxed) {
             self.leaving -= 1;
+            if let Some(left) = self.leaving_by.get_mut(&seat.payer) {
+                *left -= 1;
+                if *left == 0 {
+                    self.leaving_by.remove(&seat.payer);
+                }
+            }
         } else {
             self.remove(seat);
         }
@@ -107,6 +114,12 @@ impl Table {
     /// Takes an idle connection out, so that `payer` may have its place.
     fn shed(&mut self, limits: &ConnectionLimits, taken: Taken, payer: &Peer, full: &Full) -> Option<Arc<Seat>> {
         let of_whom: Vec<Peer> = match full {
+            // Else one peer could have everybody wait until its connections are closed.
+            Full::Peer { .. }
+                if self.leaving_by.get(payer).is_some_and(|own| *own >= limits.leaving_per_peer_max()) =>
+            {
+                return None;
+            }
             Full::Peer { .. } => vec![payer.clone()],
             Full::All { .. } => {
                 // A place of the other side may not help: each has its reserve.
@@ -118,6 +131,7 @@ impl Table {
         let seat = of_whom.iter().find_map(|whose| self.idle_of(whose))?;
         self.remove(&seat);
         self.leaving += 1;
+        *self.leaving_by.entry(seat.payer.clone()).or_default() += 1;
         seat.at_once.store(self.leaving > limits.lingering_max(), Ordering::Relaxed);
         seat.taken.store(true, Ordering::Release);
         Some(seat)

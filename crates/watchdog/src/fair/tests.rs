@@ -1,0 +1,173 @@
+//! Who runs first on a real runtime?
+#![allow(clippy::unwrap_used)]
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncReadExt;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+
+use super::*;
+
+/// More than [`QUANTUM_NS`], and enough to have used much at once.
+const LONG: Duration = Duration::from_millis(6);
+const TASKS: usize = 20;
+/// All have had a turn by then.
+const ALL: u64 = 2 * TASKS as u64;
+const LOOKS: usize = 40;
+
+/// Uses the thread.
+fn work() {
+    let begun = Instant::now();
+    while begun.elapsed() < LONG {}
+}
+
+/// The run queue of tests has one thread, as a small machine's server has.
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// What the busy tasks of a test share.
+#[derive(Clone, Default)]
+struct Crowd {
+    polls: Arc<AtomicU64>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Crowd {
+    fn work(&self, time: Duration) {
+        let begun = Instant::now();
+        while begun.elapsed() < time {}
+        self.polls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_on(&self) -> bool {
+        !self.ended.load(Ordering::Relaxed)
+    }
+}
+
+/// How many polls of a crowd ran between each wake of a task of `little` and its poll, once there were `before` of them.
+fn polls_before(crowd: impl FnOnce(&Runtime, &Crowd), before: u64, little: &Flow) -> Vec<u64> {
+    let (found, runtime) = (Crowd::default(), runtime());
+    crowd(&runtime, &found);
+    // A socket, as clients have them: who is woken from another thread goes into the queue that all threads share.
+    let (mut bell, door) = std::os::unix::net::UnixStream::pair().unwrap();
+    door.set_nonblocking(true).unwrap();
+    let (heard, mut hears) = mpsc::unbounded_channel();
+    let looking = {
+        let polls = Arc::clone(&found.polls);
+        async move {
+            let mut door = tokio::net::UnixStream::from_std(door).unwrap();
+            while door.read_u8().await.is_ok() {
+                let _ = heard.send(polls.load(Ordering::Relaxed));
+            }
+        }
+    };
+    runtime.spawn(fair(FrontEnd::Grpc, little, looking));
+    // By then it is known who uses much.
+    while found.polls.load(Ordering::Relaxed) < before {
+        std::thread::sleep(LONG);
+    }
+    let looks = (0..LOOKS).map(|_| {
+        bell.write_all(&[1]).unwrap();
+        // Looked at after the wake: a machine that is busy with something else makes this less, not more.
+        let before = found.polls.load(Ordering::Relaxed);
+        hears.blocking_recv().unwrap().saturating_sub(before)
+    });
+    let looks = looks.collect();
+    found.ended.store(true, Ordering::Relaxed);
+    runtime.shutdown_background();
+    looks
+}
+
+/// `TASKS` tasks of such flows that are always ready.
+fn always_ready(runtime: &Runtime, crowd: &Crowd, flow: impl Fn() -> Flow) {
+    for _ in 0..TASKS {
+        let crowd = crowd.clone();
+        let busy = async move {
+            while crowd.is_on() {
+                crowd.work(LONG);
+                tokio::task::yield_now().await;
+            }
+        };
+        runtime.spawn(fair(FrontEnd::Http, &flow(), busy));
+    }
+}
+
+/// The poll that ran already, and one that had been woken.
+const MOST: u64 = 2;
+
+#[test]
+fn who_uses_little_waits_for_one_poll_of_those_who_use_much() {
+    let queue = FairQueue::default();
+    let found =
+        polls_before(|runtime, crowd| always_ready(runtime, crowd, || queue.open("much")), ALL, &queue.open("little"));
+    assert!(found.iter().all(|polls| *polls <= MOST), "{found:?}");
+}
+
+#[test]
+fn of_one_peers_connections_that_goes_first_which_uses_little() {
+    let queue = FairQueue::default();
+    let found =
+        polls_before(|runtime, crowd| always_ready(runtime, crowd, || queue.open("peer")), ALL, &queue.open("peer"));
+    assert!(found.iter().all(|polls| *polls <= MOST), "{found:?}");
+}
+
+#[test]
+fn without_a_common_queue_everybody_waits_for_everybody() {
+    let found = polls_before(|runtime, crowd| always_ready(runtime, crowd, Flow::alone), ALL, &Flow::alone());
+    assert!(found.iter().any(|polls| *polls >= TASKS as u64 / 2), "the test can fail: {found:?}");
+}
+
+#[test]
+fn all_who_wait_run_in_the_end_and_who_is_dropped_waits_no_more() {
+    let (queue, runtime) = (FairQueue::default(), runtime());
+    let flow = queue.open("peer");
+    let task = |flow: &Flow| {
+        fair(FrontEnd::Http, flow, async {
+            work();
+            tokio::task::yield_now().await;
+            work();
+        })
+    };
+    let tasks: Vec<_> = (0..TASKS).map(|_| runtime.spawn(task(&flow))).collect();
+    runtime.block_on(async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    assert_eq!(queue.waiting(), 0);
+    let tasks: Vec<_> = (0..TASKS).map(|_| runtime.spawn(task(&flow))).collect();
+    while queue.waiting() == 0 {
+        std::thread::yield_now();
+    }
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    runtime.block_on(async {
+        for task in tasks {
+            let _ = task.await;
+        }
+    });
+    assert_eq!(queue.waiting(), 0);
+}
+
+#[test]
+fn a_single_peer_runs_as_if_nobody_looked_when_threads_run_empty() {
+    let (queue, now_ns) = (FairQueue::default(), now_ns());
+    let flow = queue.open("peer");
+    flow.charge(now_ns, 1_000_000_000);
+    assert!(flow.must_wait(now_ns));
+    queue.ran_empty();
+    assert!(!flow.must_wait(now_ns));
+}
+
+#[test]
+fn names_of_peers_that_have_gone_are_dropped() {
+    let queue = FairQueue::default();
+    let stays = queue.open("stays");
+    for number in 0..1000 {
+        queue.open(&format!("peer {number}"));
+    }
+    assert!(queue.0.peers().known.len() <= PEERS_MIN);
+    assert!(Arc::ptr_eq(&queue.open("stays").0.peer, &stays.0.peer));
+}
