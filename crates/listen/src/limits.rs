@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Connections that may wait to be accepted, as in Triton.
-pub const BACKLOG: u32 = 1024;
+/// Connections that may wait to be accepted, if the system lets so many (`net.core.somaxconn`). The kernel forgets those beyond, and
+/// their clients ask again after a second.
+pub const BACKLOG: u32 = 4096;
 /// Nothing is accepted for so long after an accept failed. It mostly fails because no descriptor is left.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
