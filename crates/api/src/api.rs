@@ -49,7 +49,11 @@ pub(crate) struct Inner {
 impl Inner {
     fn client(&self, peer: Peer) -> Client {
         let name = peer.to_string();
-        Client { account: self.budgets.open(&name), flow: self.turns.open(&name), peer }
+        let (account, flow) = (self.budgets.open(&name), self.turns.open(&name));
+        // Who has to end because of memory is not to keep it until others had their turns.
+        let urgent = flow.clone();
+        account.on_shed(move || urgent.make_urgent());
+        Client { peer, account, flow }
     }
 }
 

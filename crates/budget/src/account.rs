@@ -29,6 +29,15 @@ pub(crate) struct Book {
     shed: OnceLock<Shed>,
     /// Who ends the connection.
     driver: Mutex<Option<Waker>>,
+    on_shed: OnceLock<OnShed>,
+}
+
+struct OnShed(Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for OnShed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnShed")
+    }
 }
 
 impl Account {
@@ -74,6 +83,11 @@ impl Account {
         if self.0.is_leaving() { self.0.shed.get() } else { None }
     }
 
+    /// Has `act` called when the connection has to end, on any thread and before its driver is woken. Only the first one counts.
+    pub fn on_shed(&self, act: impl Fn() + Send + Sync + 'static) {
+        let _ = self.0.on_shed.set(OnShed(Box::new(act)));
+    }
+
     /// As [`Account::shed`], and has `waker` told when it has to end. For the one who drives the connection.
     pub fn shed_or_wake(&self, waker: &Waker) -> Option<&Shed> {
         // The waker of a task mostly stays the same, and this is asked often.
@@ -105,6 +119,7 @@ impl Book {
             leaving: AtomicBool::new(false),
             shed: OnceLock::new(),
             driver: Mutex::default(),
+            on_shed: OnceLock::new(),
         }
     }
 
@@ -118,11 +133,15 @@ impl Book {
 
     /// The connection has to go, or is gone. False if that was known.
     pub(crate) fn end(&self, shed: Option<Shed>) -> bool {
+        let is_shed = shed.is_some();
         if let Some(shed) = shed {
             let _ = self.shed.set(shed);
         }
         if self.leaving.swap(true, Ordering::AcqRel) {
             return false;
+        }
+        if let Some(OnShed(act)) = self.on_shed.get().filter(|_| is_shed) {
+            act();
         }
         let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
         driver.into_iter().for_each(Waker::wake);

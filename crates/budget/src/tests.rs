@@ -164,3 +164,21 @@ fn many_threads_leave_nothing_booked() {
     drop(account);
     assert_eq!(budgets.counts().used, 0);
 }
+
+#[test]
+fn who_is_shed_hears_it_once_and_who_closes_does_not() {
+    let budgets = budgets(1000, 100, 100);
+    let (costly, other) = (budgets.open("a"), budgets.open("a"));
+    let (told, _) = told();
+    for account in [&costly, &other] {
+        let told = Arc::clone(&told);
+        account.on_shed(move || told.wake_by_ref());
+    }
+    let _first = costly.charge(60 * MIB);
+    assert_eq!(told.0.load(Ordering::SeqCst), 0);
+    let _second = other.charge(50 * MIB);
+    assert!(costly.shed().is_some() && other.shed().is_none());
+    other.close();
+    costly.close();
+    assert_eq!(told.0.load(Ordering::SeqCst), 1);
+}

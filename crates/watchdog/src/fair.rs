@@ -13,7 +13,7 @@
 //! So somebody who uses little waits for about [`QUANTUM_NS`] of others' work, and for the poll that runs already. Among those who wait, the
 //! peer goes first who was served least, and of its flows the one that was served least (start-time fair queueing).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -65,6 +65,10 @@ struct Tasks {
     queue: FairQueue,
     peer: Arc<Peer>,
     served: Served,
+    /// Whether its tasks wait for nobody.
+    is_urgent: AtomicBool,
+    /// Where those of its tasks stand that wait, or have been woken a moment ago. Locked after the rows only.
+    waiting: Mutex<BTreeSet<Place>>,
 }
 
 impl FairQueue {
@@ -72,7 +76,13 @@ impl FairQueue {
     pub fn open(&self, peer: &str) -> Flow {
         let peer = self.0.peers().find(peer);
         let served = peer.newcomer();
-        Flow(Arc::new(Tasks { queue: self.clone(), peer, served }))
+        Flow(Arc::new(Tasks {
+            queue: self.clone(),
+            peer,
+            served,
+            is_urgent: AtomicBool::new(false),
+            waiting: Mutex::default(),
+        }))
     }
 
     /// To be called by each thread of the runtime that has nothing to run.
@@ -176,9 +186,24 @@ impl Flow {
         FairQueue::default().open("")
     }
 
+    /// Lets its tasks wait for nobody from now on: for a connection that is to end, so that others get what it holds.
+    pub fn make_urgent(&self) {
+        self.0.is_urgent.store(true, Ordering::Relaxed);
+        let woken: Vec<Waker> = {
+            let mut rows = self.0.queue.0.rows();
+            self.0.waiting().iter().filter_map(|place| rows.remove(&self.0.peer, *place)).collect()
+        };
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether its tasks wait for nobody.
+    pub fn is_urgent(&self) -> bool {
+        self.0.is_urgent.load(Ordering::Relaxed)
+    }
+
     /// Charges a poll that ended at `now_ns`.
     pub(crate) fn charge(&self, now_ns: u64, spent_ns: u64) {
-        let Tasks { queue, peer, served } = &*self.0;
+        let Tasks { queue, peer, served, .. } = &*self.0;
         served.add(spent_ns);
         peer.served.add(spent_ns);
         peer.usage.add(now_ns, spent_ns);
@@ -193,7 +218,13 @@ impl Flow {
     }
 
     fn uses_much(&self, now_ns: u64) -> bool {
-        self.0.peer.usage.is_much(now_ns)
+        self.0.peer.usage.is_much(now_ns) && !self.is_urgent()
+    }
+}
+
+impl Tasks {
+    fn waiting(&self) -> MutexGuard<'_, BTreeSet<Place>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -215,7 +246,7 @@ impl Task {
 
     #[cold]
     fn poll_line(&mut self, cx: &Context<'_>, now_ns: u64) -> Poll<()> {
-        let Tasks { queue, peer, served } = &*self.flow.0;
+        let Tasks { queue, peer, served, .. } = &*self.flow.0;
         let mut rows = queue.0.rows();
         match self.place {
             Some(place) if rows.is_waiting(peer, place, cx.waker()) => return Poll::Pending,
@@ -223,11 +254,18 @@ impl Task {
             Some(place) if self.flow.uses_much(now_ns) && queue.0.is_used_up() => {
                 rows.push_again(peer, place, cx.waker());
             }
-            Some(_) => {
+            Some(place) => {
+                self.flow.0.waiting().remove(&place);
                 self.place = None;
                 return Poll::Ready(());
             }
-            None => self.place = Some(rows.push(peer, served, cx.waker())),
+            // Since the rows are locked nobody makes it urgent between this look and its place.
+            None if self.flow.is_urgent() => return Poll::Ready(()),
+            None => {
+                let place = rows.push(peer, served, cx.waker());
+                self.flow.0.waiting().insert(place);
+                self.place = Some(place);
+            }
         }
         if !queue.0.is_led.swap(true, Ordering::Relaxed) {
             drop(tokio::spawn(queue.clone().lead()));
@@ -240,7 +278,9 @@ impl Drop for Task {
     fn drop(&mut self) {
         if let Some(place) = self.place.take() {
             let Tasks { queue, peer, .. } = &*self.flow.0;
-            queue.0.rows().remove(peer, place);
+            let mut rows = queue.0.rows();
+            self.flow.0.waiting().remove(&place);
+            drop(rows.remove(peer, place));
         }
     }
 }

@@ -92,14 +92,14 @@ impl Rows {
         found.map(|known| known.clone_from(waker)).is_some()
     }
 
-    /// Takes out a task that is no more.
-    pub(crate) fn remove(&mut self, peer: &Peer, place: Place) {
-        if let Some(row) = self.rows.get_mut(&peer.number) {
-            row.tasks.remove(&place);
-            if row.tasks.is_empty() {
-                self.rows.remove(&peer.number);
-            }
+    /// Takes out the task at that place, if it waits still.
+    pub(crate) fn remove(&mut self, peer: &Peer, place: Place) -> Option<Waker> {
+        let row = self.rows.get_mut(&peer.number)?;
+        let waker = row.tasks.remove(&place);
+        if row.tasks.is_empty() {
+            self.rows.remove(&peer.number);
         }
+        waker
     }
 
     #[cfg(test)]

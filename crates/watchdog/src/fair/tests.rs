@@ -162,6 +162,35 @@ fn a_single_peer_runs_as_if_nobody_looked_when_threads_run_empty() {
 }
 
 #[test]
+fn tasks_of_a_flow_that_becomes_urgent_wait_no_more() {
+    struct Woken(AtomicU64);
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let (queue, woken, now_ns) = (FairQueue::default(), Arc::new(Woken(AtomicU64::new(0))), now_ns());
+    let waker = Arc::clone(&woken).into();
+    let cx = Context::from_waker(&waker);
+    let (flow, other) = (queue.open("peer"), queue.open("peer"));
+    flow.charge(now_ns, 1_000_000_000);
+    let new = |flow: &Flow| Task { flow: flow.clone(), place: None };
+    let (mut tasks, mut others) = ([new(&flow), new(&flow)], new(&other));
+    let _inside = runtime().enter();
+    assert!(tasks.iter_mut().chain([&mut others]).all(|task| task.poll_turn(&cx, now_ns).is_pending()));
+    assert_eq!(queue.waiting(), 3);
+    flow.make_urgent();
+    assert_eq!((queue.waiting(), woken.0.load(Ordering::Relaxed)), (1, 2));
+    // The second time as well.
+    for _ in 0..2 {
+        assert!(tasks.iter_mut().all(|task| task.poll_turn(&cx, now_ns).is_ready()));
+    }
+    assert!(others.poll_turn(&cx, now_ns).is_pending() && flow.0.waiting().is_empty());
+    drop(others);
+    assert_eq!((queue.waiting(), other.0.waiting().len()), (0, 0));
+}
+
+#[test]
 fn names_of_peers_that_have_gone_are_dropped() {
     let queue = FairQueue::default();
     let stays = queue.open("stays");
