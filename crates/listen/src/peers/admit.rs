@@ -40,9 +40,9 @@ impl ConnectionLimits {
         self.all_max / PLACES_PER_LEAVING
     }
 
-    /// Connections of one peer that lost their places to newer ones of its own and may still be open.
+    /// Connections of one peer that lost their places to newer ones of its own and may still be open. More than may linger.
     pub(super) fn leaving_per_peer_max(&self) -> usize {
-        self.leaving_max() / 4
+        self.leaving_max() / 2
     }
 
     /// Connections of all others together.
