@@ -46,8 +46,16 @@ impl Upload {
     /// All of it, to be read as if it were in memory. The system brings what is looked at, and takes it away again.
     pub fn into_bytes(mut self) -> Result<Bytes, Status> {
         let Some(file) = self.file.take() else { return Ok(Bytes::new()) };
-        let bytes = FileBytes::map(file, self.len).map_err(|error| self.no_place(&error))?;
-        Ok(Bytes::from_owner(bytes))
+        match FileBytes::map(file, self.len) {
+            Ok(bytes) => Ok(Bytes::from_owner(bytes)),
+            // It takes no memory, but addresses, which may be limited as well.
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Err(Status::unavailable(format!(
+                "the server has no memory for a load request of {} bytes: {error}; put the model into the repository, or raise the \
+                 server's limit on address space",
+                self.len
+            ))),
+            Err(error) => Err(self.no_place(&error)),
+        }
     }
 
     fn no_place(&self, error: &io::Error) -> Status {
