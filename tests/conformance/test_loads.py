@@ -15,8 +15,8 @@ from doors import fp32, http_call, open_door, pb, refuses, service_stub
 
 GIB = 1 << 30
 CONFIG_BYTES_MAX = 32 << 20
+# Of a file that comes with a load: more than the server may keep in memory.
 LONG_BYTES = 100 << 20
-"""Of a file that comes with a load: more than the server may keep in memory."""
 SMALL_BUDGET = ["--memory-budget=64M", "--memory-budget-per-peer=32M"]
 CURE = "put the model into the repository, or start the server with --allow-model-upload=true"
 DISABLED = "explicit model load / unload is not allowed if polling is enabled"

@@ -37,7 +37,7 @@ BUDGET = 256 * MIB
 PER_PEER = 160 * MIB
 # Beside the budget: what the allocator keeps, what libraries need to decode a message, blocks that grow by doubling, and what a model makes.
 SLACK = 160 * MIB
-# Connections that are ended hold theirs until they are closed, a quarter of a second later at the most.
+# Beside the budget as well: what connections hold that are ended for it, until they are closed.
 LEAVING_BYTES_MAX = 64 * MIB
 # What the allocator may keep once the attackers are gone: pages with a few small blocks of others in them, in the arena of each thread.
 LEFT = 80 * MIB

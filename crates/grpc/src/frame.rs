@@ -41,10 +41,10 @@ pub(crate) struct Packing {
     pub(crate) part_bytes: Option<usize>,
 }
 
-/// A whole message.
+/// A message, or a part of one.
 #[derive(Debug)]
 pub(crate) enum Framed {
-    /// A part of a plain message that has more than fits into memory; see [`Packing::part_bytes`].
+    /// A part of a plain message, and not the last; see [`Packing::part_bytes`].
     Part(Chain),
     Plain(Chain),
     Packed(Chain, Encoding),
@@ -115,8 +115,8 @@ impl Deframer {
             return Err(Failure::unreadable(format_args!("a message begins with the flag {flag}")));
         }
         let packed = if flag == 1 { Some(self.packing.encoding_of(left)?) } else { None };
-        let is_followed = packed.is_none() && self.packing.part_bytes.is_none();
-        let gather = Gather::new(if is_followed { left } else { 0 });
+        let stays_whole = packed.is_none() && self.packing.part_bytes.is_none();
+        let gather = Gather::new(if stays_whole { left } else { 0 });
         self.message = Some(Coming { left, packed, gather, gathered: 0 });
         Ok(true)
     }
@@ -225,10 +225,11 @@ impl Messages {
     ) -> Result<(T, Message), Failure> {
         self.single = true;
         let mut upload = Upload::default();
-        let (message, charge) = loop {
+        let (chain, encoding, charge) = loop {
             match poll_fn(|cx| self.poll_framed(cx)).await?.ok_or(Failure::NO_MESSAGE)? {
                 (Framed::Part(part), _charge) => upload.append(part.into_pieces()).await?,
-                last => break last,
+                (Framed::Plain(chain), charge) => break (chain, None, charge),
+                (Framed::Packed(chain, encoding), charge) => break (chain, Some(encoding), charge),
             }
         };
         // The end must be seen too: a stream dropped before it is reset, which some clients take for a failure.
@@ -236,14 +237,14 @@ impl Messages {
             return Err(Failure::unreadable("a second message where there can be only one"));
         }
         let found = all_came()?;
-        let chain = match message {
-            Framed::Packed(message, encoding) => Box::pin(self.inflate(message, encoding)).await?,
-            Framed::Plain(chain) | Framed::Part(chain) if upload.is_empty() => chain,
-            Framed::Plain(rest) | Framed::Part(rest) => {
-                upload.append(rest.into_pieces()).await?;
-                // Charged are what it takes of memory: nothing.
-                return Ok((found, Message { chain: upload.into_bytes()?.into(), charge: Charge::default() }));
-            }
+        if !upload.is_empty() {
+            upload.append(chain.into_pieces()).await?;
+            // On disk it takes no memory, so nothing is charged.
+            return Ok((found, Message { chain: upload.into_bytes()?.into(), charge: Charge::default() }));
+        }
+        let chain = match encoding {
+            Some(encoding) => Box::pin(self.inflate(chain, encoding)).await?,
+            None => chain,
         };
         Ok((found, Message::new(chain, charge)))
     }

@@ -196,8 +196,7 @@ impl Flow {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether its tasks wait for nobody.
-    pub fn is_urgent(&self) -> bool {
+    fn is_urgent(&self) -> bool {
         self.0.is_urgent.load(Ordering::Relaxed)
     }
 

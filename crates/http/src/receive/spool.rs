@@ -64,12 +64,13 @@ where
             append(&mut upload, &mut held).await?;
         }
     }
-    if upload.is_empty() {
-        return Ok(Text::Memory(held, charge));
+    if !upload.is_empty() {
+        append(&mut upload, &mut held).await?;
     }
-    append(&mut upload, &mut held).await?;
-    let Some(file) = upload.into_file() else { return Err(Status::internal("a load on disk has no file").into()) };
-    Ok(Text::Disk { file, len })
+    Ok(match upload.into_file() {
+        Some(file) => Text::Disk { file, len },
+        None => Text::Memory(held, charge),
+    })
 }
 
 /// What could not be kept ends the connection: the rest of the body is not read.
