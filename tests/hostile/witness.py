@@ -1,9 +1,11 @@
 """Who watches that nobody else is harmed, and how is it seen that nothing was left behind?"""
 
 import contextlib
+import itertools
 import os
 import pathlib
 import random
+import struct
 import threading
 import time
 
@@ -224,6 +226,15 @@ def times(count: int, happened):
     while count > 0 or (not happened() and time.monotonic() < deadline):
         yield
         count -= 1
+
+
+def torn(*values: float) -> set[float]:
+    """What a float32 may read as while these values are written over one another.
+
+    The copies of reader and writer may be interrupted within a number, so each byte is that of any of the values.
+    """
+    texts = [struct.pack("<f", value) for value in values]
+    return {struct.unpack("<f", bytes(of))[0] for of in itertools.product(*zip(*texts, strict=True))}
 
 
 def falls_to(look, bound: int) -> int:
