@@ -409,6 +409,8 @@ def test_more_than_the_control_group_may_have(grouped):
     says = json.loads(answer.body)["error"]
     assert answer.status == 503, says
     # A connection may hold a part of the group's memory.
-    held, budget = map(int, re.match(r"memory budget of a connection: this one of .* holds (\d+) of (\d+) bytes", says).groups())
+    found = re.match(r"memory budget of a connection: this one of .* holds (\d+) of (\d+) bytes", says)
+    assert found, says
+    held, budget = map(int, found.groups())
     assert GROUP_BYTES // 8 < budget < GROUP_BYTES // 2 and held < budget + (1 << 20), says
     assert fp32_of(grouped) == [1.5, 2.5]

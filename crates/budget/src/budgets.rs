@@ -59,8 +59,10 @@ pub(crate) struct Scope {
 /// The numbers at one moment, for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Bytes that clients make the server hold.
+    /// Bytes that clients make the server hold, but for `leaving`.
     pub used: u64,
+    /// Bytes that connections hold which are being ended.
+    pub leaving: u64,
     /// Bytes that they may.
     pub max: u64,
     /// Connections that were ended, by reason.
@@ -99,11 +101,15 @@ impl Budgets {
         Account::new(book)
     }
 
-    /// The numbers now.
+    /// The numbers now. Looks at each open account.
     pub fn counts(&self) -> Counts {
+        let books = self.0.books();
+        let held =
+            |is_leaving| books.iter().filter(|book| book.is_leaving() == is_leaving).map(|book| book.held()).sum();
         let shed = ShedReason::ALL.iter().zip(&self.0.shed);
         Counts {
-            used: self.0.all.used(),
+            used: held(false),
+            leaving: held(true),
             max: self.0.all.marks.high,
             shed: shed.map(|(reason, count)| (reason.name(), count.load(Ordering::Relaxed))).collect(),
         }
@@ -124,6 +130,11 @@ impl Shared {
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All open accounts. To be dropped outside of the registry's lock: the last reference to a book forgets it, which takes the lock.
+    fn books(&self) -> Vec<Arc<Book>> {
+        self.registry().books.values().filter_map(Weak::upgrade).collect()
     }
 
     /// A connection's account is gone.
@@ -179,8 +190,7 @@ impl Shared {
 
     /// Ends the costliest connection in `scope` if those that stay hold more than `max`. Whether there was one.
     fn shed_one(&self, reason: ShedReason, scope: &Scope, max: u64, belongs: impl Fn(&Book) -> bool) -> bool {
-        // Dropped last, outside of the lock: the last reference to a book forgets it, which takes the lock.
-        let books: Vec<_> = self.registry().books.values().filter_map(Weak::upgrade).collect();
+        let books = self.books();
         let of_scope: Vec<_> = books.iter().filter(|book| belongs(book)).collect();
         let holders: Vec<_> = of_scope
             .iter()

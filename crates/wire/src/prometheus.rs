@@ -271,8 +271,8 @@ fn write_budget(page: &mut Page, budget: &nerite_budget::Counts) {
     page.family(
         "nerite_memory_budget_bytes",
         "gauge",
-        "Bytes that clients make the server hold, and that they may, by state",
-        [("used", budget.used), ("max", budget.max)]
+        "Bytes that clients make the server hold (leaving: of connections that are being ended), and that they may, by state",
+        [("used", budget.used), ("leaving", budget.leaving), ("max", budget.max)]
             .map(|(state, bytes)| (format!("{{state=\"{state}\"}}"), Value::Whole(bytes))),
     );
     page.family(
@@ -402,7 +402,7 @@ mod tests {
             shm_regions: vec![("system", 2)],
             sessions: 3,
             session_socket: Some(SessionSocketMetrics { is_up: true, reopened: 2 }),
-            budget: nerite_budget::Counts { used: 7, max: 9, shed: vec![("peer", 2)] },
+            budget: nerite_budget::Counts { used: 7, leaving: 3, max: 9, shed: vec![("peer", 2)] },
             lease_bytes: vec![("lent", 4096), ("idle", 0)],
             connections: ConnectionMetrics { open: 7, refused: vec![("peer", 5)], ..ConnectionMetrics::default() },
             ..MetricsReport::default()
@@ -433,6 +433,7 @@ mod tests {
         check(&report(), "nerite_session_socket_reopened_total 2", true);
         check(&report(), "nerite_lease_bytes{state=\"lent\"} 4096", true);
         check(&report(), "nerite_memory_budget_bytes{state=\"used\"} 7", true);
+        check(&report(), "nerite_memory_budget_bytes{state=\"leaving\"} 3", true);
         check(&report(), "nerite_shed_connections_total{reason=\"peer\"} 2", true);
         check(&report(), "nerite_connections 7", true);
         check(&report(), "nerite_connections_refused_total{reason=\"peer\"} 5", true);

@@ -67,8 +67,8 @@ pub enum Full {
     },
     /// The peer has as many as it may.
     #[error(
-        "{peer} has {open} connections open, of {max} that one peer may have, and none is idle or enough are being closed; \
-         close some, or raise --connections-per-peer-max"
+        "{peer} has {open} connections open, of {max} that one peer may have, and none is idle; close some, or raise \
+         --connections-per-peer-max"
     )]
     Peer {
         /// Whose.
@@ -77,6 +77,21 @@ pub enum Full {
         open: usize,
         /// Connections that it may have.
         max: usize,
+    },
+    /// The peer has as many as it may, and too many of its idle ones are still being closed.
+    #[error(
+        "{peer} has {open} connections open, of {max} that one peer may have, and {closing} idle ones are still being closed for \
+         newer ones; open them more slowly, or raise --connections-per-peer-max"
+    )]
+    PeerClosing {
+        /// Whose.
+        peer: Peer,
+        /// Connections that the peer has.
+        open: usize,
+        /// Connections that it may have.
+        max: usize,
+        /// Connections of it that lost their places and are still open.
+        closing: usize,
     },
 }
 
@@ -88,7 +103,7 @@ impl Full {
     pub(crate) fn number(&self) -> usize {
         match self {
             Full::All { .. } => 0,
-            Full::Peer { .. } => 1,
+            Full::Peer { .. } | Full::PeerClosing { .. } => 1,
         }
     }
 }
@@ -130,7 +145,7 @@ mod tests {
         let found = admit(&LIMITS, Taken { all: operators + others, operators, own }, &peer);
         let found = found.map_err(|full| match full {
             Full::All { open, max } => (open, max),
-            Full::Peer { open, max, .. } => (open, max),
+            Full::Peer { open, max, .. } | Full::PeerClosing { open, max, .. } => (open, max),
         });
         assert_eq!(found, expect);
     }

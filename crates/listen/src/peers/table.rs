@@ -45,7 +45,7 @@ impl Table {
         let taken = Taken { all: self.all, operators: self.operators, own };
         let shed = match admit(limits, taken, &payer) {
             Ok(()) => None,
-            Err(full) => Some(self.shed(limits, taken, &payer, &full).ok_or(full)?),
+            Err(full) => Some(self.shed(limits, taken, &payer, full)?),
         };
         Ok((self.insert(payer), shed))
     }
@@ -111,16 +111,18 @@ impl Table {
         }
     }
 
-    /// Takes an idle connection out, so that `payer` may have its place.
-    fn shed(&mut self, limits: &ConnectionLimits, taken: Taken, payer: &Peer, full: &Full) -> Option<Arc<Seat>> {
+    /// Takes an idle connection out, so that `payer` may have its place. There was none before for the reason `full`.
+    fn shed(&mut self, limits: &ConnectionLimits, taken: Taken, payer: &Peer, full: Full) -> Result<Arc<Seat>, Full> {
         let of_whom: Vec<Peer> = match full {
-            // Else one peer could have everybody wait until its connections are closed.
-            Full::Peer { .. }
-                if self.leaving_by.get(payer).is_some_and(|own| *own >= limits.leaving_per_peer_max()) =>
-            {
-                return None;
+            Full::Peer { ref peer, open, max } => {
+                let closing = self.leaving_by.get(payer).copied().unwrap_or_default();
+                if closing >= limits.leaving_per_peer_max() {
+                    // Else one peer could have everybody wait until its connections are closed.
+                    return Err(Full::PeerClosing { peer: peer.clone(), open, max, closing });
+                }
+                vec![payer.clone()]
             }
-            Full::Peer { .. } => vec![payer.clone()],
+            Full::PeerClosing { .. } => Vec::new(),
             Full::All { .. } => {
                 // A place of the other side may not help: each has its reserve.
                 let helps = |whose: &&Peer| admit(limits, without(taken, payer, whose), payer).is_ok();
@@ -128,13 +130,13 @@ impl Table {
                 largest_first.filter(helps).take(PEERS_LOOKED_AT_MAX).cloned().collect()
             }
         };
-        let seat = of_whom.iter().find_map(|whose| self.idle_of(whose))?;
+        let seat = of_whom.iter().find_map(|whose| self.idle_of(whose)).ok_or(full)?;
         self.remove(&seat);
         self.leaving += 1;
         *self.leaving_by.entry(seat.payer.clone()).or_default() += 1;
         seat.at_once.store(self.leaving > limits.lingering_max(), Ordering::Relaxed);
         seat.taken.store(true, Ordering::Release);
-        Some(seat)
+        Ok(seat)
     }
 
     /// The first idle connection in a peer's row, before all one that was not used since the last look.
