@@ -1,5 +1,7 @@
 //! Where is work done that would hold up other connections?
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::LazyLock;
 
 use nerite_request::Status;
@@ -13,20 +15,28 @@ const WORKERS_MIN: usize = 2;
 static WORKERS: LazyLock<Semaphore> =
     LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from).max(WORKERS_MIN)));
 
+/// Work that is done elsewhere; ready with its outcome.
+pub type Aside<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
+
 /// Does `work`, which computes, on a thread that serves no connection, and waits for its outcome without blocking. Work that was begun
 /// is finished even if nobody waits any more. To be called inside the async runtime.
-pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
-    let place = WORKERS.acquire().await.map_err(unfinished)?;
-    let work = move || {
-        let _until_it_is_done = place;
-        work()
-    };
-    on_disk(work).await
+///
+/// The future is boxed: what the work takes with it would otherwise be part of the future of each request, also of those that are worked on
+/// where they are, and be copied with it.
+pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+    Box::pin(async move {
+        let place = WORKERS.acquire().await.map_err(unfinished)?;
+        let work = move || {
+            let _until_it_is_done = place;
+            work()
+        };
+        on_disk(work).await
+    })
 }
 
 /// As [`aside`], for work that mostly waits for a disk.
-pub async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
-    tokio::task::spawn_blocking(work).await.map_err(unfinished)
+pub fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+    Box::pin(async move { tokio::task::spawn_blocking(work).await.map_err(unfinished) })
 }
 
 fn unfinished(error: impl std::fmt::Display) -> Status {

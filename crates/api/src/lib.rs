@@ -30,7 +30,7 @@ mod version;
 
 pub use access::{Category, Protocol, Restriction};
 pub use api::{Api, Options};
-pub use aside::{aside, on_disk};
+pub use aside::{Aside, aside, on_disk};
 pub use logging::LogSwitches;
 pub use nerite_request::{Code, Status};
 pub use nerite_shm::{LEASES_PER_SESSION_MAX, Loan};

@@ -1,13 +1,6 @@
 //! How long did each part of an execution take, and who is told?
 
-use std::sync::OnceLock;
-use std::time::Instant;
-
-/// Nanoseconds since some moment at the process's start. Never 0, never going back.
-pub fn now_ns() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
-}
+pub use nerite_watchdog::now_ns;
 
 /// The four moments of an execution, as Triton's statistics divide it; in ns of [`now_ns`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

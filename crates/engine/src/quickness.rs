@@ -11,9 +11,10 @@
 //!
 //! All of it is decided by values that are passed in; the clock and the threads are the pool's.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use foldhash::quality::RandomState;
 use nerite_backend::{CostBound, Job};
 
 use crate::limits::{QUICK_BYTES_MAX, QUICK_NS_MAX, QUICK_RUNS_MIN, SIZE_CLASSES, SLOW_NS};
@@ -52,7 +53,7 @@ impl Quickness {
         let places = if bound == CostBound::Unknown { 0 } else { SIZE_CLASSES };
         Quickness {
             bound,
-            keys: RandomState::new(),
+            keys: RandomState::default(),
             classes: (0..places).map(|_| AtomicU64::new(0)).collect(),
             slow_from: AtomicU32::new(u32::MAX),
         }

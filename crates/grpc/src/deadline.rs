@@ -1,7 +1,7 @@
 //! How long does a client want to wait?
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -28,9 +28,11 @@ impl Deadline {
         }
     }
 
-    /// The outcome of `work`, which is dropped when the deadline passes first.
-    pub(crate) async fn bound<T>(mut self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        let mut work = pin!(work);
+    /// The outcome of `work`, or that the deadline passed first. The work is pinned by the caller, so that it is not in this future as well.
+    pub(crate) async fn bound<T, W>(mut self, mut work: Pin<&mut W>) -> Result<T, Failure>
+    where
+        W: Future<Output = Result<T, Failure>>,
+    {
         poll_fn(move |cx| match work.as_mut().poll(cx) {
             Poll::Ready(outcome) => Poll::Ready(outcome),
             Poll::Pending => self.poll_passed(cx).map(|()| Err(Failure::DEADLINE)),

@@ -1,6 +1,7 @@
 //! Which call is it, and may it go on?
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 
 use http::header::CONTENT_TYPE;
@@ -56,7 +57,10 @@ async fn call(
         return Ok(answer::stream(StreamBody::new(front, Arc::clone(&this), begun), encoding, this));
     }
     let Begun { deadline, messages, forwarded, compression, charge, .. } = begun;
-    let chunks = deadline.bound(unary(&front, &this, call, forwarded, messages, compression)).await?;
+    let chunks = {
+        let answered = pin!(unary(&front, &this, call, forwarded, messages, compression));
+        deadline.bound(answered).await?
+    };
     Ok(answer::message(chunks, encoding, this, charge))
 }
 
@@ -115,7 +119,7 @@ async fn unary(
     this: &serve::Call,
     call: Call,
     forwarded: Forwarded,
-    messages: Messages,
+    mut messages: Messages,
     compression: Option<Compression>,
 ) -> Result<Chunks, Failure> {
     let is_infer = call == Call::ModelInfer;
@@ -124,7 +128,9 @@ async fn unary(
         this.set_doing(Doing::Compute);
         is_infer.then(|| front.api.take_on()).transpose().map_err(|_| Failure::STOPPING)
     };
-    let (_until_it_is_answered, message) = messages.only(all_came).await?;
+    let came = messages.only(all_came).await;
+    drop(messages);
+    let (_until_it_is_answered, message) = came?;
     if is_infer {
         return infer::model_infer(front, forwarded, message, compression).await;
     }
@@ -148,6 +154,18 @@ mod tests {
     fn check(content_type: &'static str, accepted: bool) {
         let headers = [(CONTENT_TYPE, HeaderValue::from_static(content_type))].into_iter().collect();
         assert_eq!(is_grpc(&headers), accepted, "{content_type}");
+    }
+
+    /// Bytes of what `call` returns.
+    fn size_of_future<A, B, C, D, F>(_call: impl Fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn the_future_of_a_call_is_small() {
+        // It is copied to the heap once per call. What is needed seldom is to be boxed in it.
+        let bytes = size_of_future(dispatch);
+        assert!(bytes <= 4096, "{bytes}");
     }
 
     #[test]

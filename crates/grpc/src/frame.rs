@@ -220,7 +220,7 @@ impl Messages {
 
     /// The only message of a call that has one, and what `all_came` gives, which is asked before the message is inflated.
     pub(crate) async fn only<T>(
-        mut self,
+        &mut self,
         all_came: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<(T, Message), Failure> {
         self.single = true;

@@ -45,3 +45,20 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
     };
     outcome.unwrap_or_else(Into::into)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of what `dispatch` returns.
+    fn size_of_future<'a, F>(_dispatch: impl Fn(&'a Api, Request<Incoming>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn the_future_of_a_request_is_small() {
+        // It is copied into the connection's once per request. What is needed seldom is to be boxed in it.
+        let bytes = size_of_future(dispatch);
+        assert!(bytes <= 2560, "{bytes}");
+    }
+}

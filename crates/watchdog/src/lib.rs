@@ -30,9 +30,9 @@ pub use histogram::{BOUNDS_NS, Counts};
 pub use line::LATE_NS;
 pub use name::Name;
 pub use patrol::start;
-pub use slot::{Busy, busy, busy_for, doing, running};
+pub use slot::{Busy, busy, busy_for, doing, now_ns, running};
 
-use slot::{Turn, now_ns};
+use slot::Turn;
 
 /// What a task belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -195,16 +195,18 @@ pub(crate) fn slots() -> MutexGuard<'static, Vec<Arc<Slot>>> {
     SLOTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Time since some moment in the process's life, never 0.
-pub(crate) fn now_ns() -> u64 {
-    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let since = BEGAN.elapsed();
-    (since.as_secs() * 1_000_000_000 + u64::from(since.subsec_nanos())).max(1)
+/// Nanoseconds since some moment before the process began. Never 0, never going back.
+pub fn now_ns() -> u64 {
+    read_ns(ClockId::Monotonic).max(1)
 }
 
 fn thread_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+    read_ns(ClockId::ThreadCPUTime)
+}
+
+fn read_ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
 #[cfg(test)]

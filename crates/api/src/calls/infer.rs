@@ -45,14 +45,19 @@ impl Api {
         )
     }
 
-    /// One request, one response (its `error` set when it failed). Dropping the future before it is done cancels the request.
-    pub async fn infer(&self, ask: Ask) -> Response {
-        self.infer_holding(ask, ()).await
+    /// One request, one response (its `error` set when it failed). It may begin before the future is polled. Dropping the future before it
+    /// is done cancels the request.
+    pub fn infer(&self, ask: Ask) -> impl Future<Output = Response> + Send + use<> {
+        self.infer_holding(ask, ())
     }
 
     /// As [`Api::infer`]. What is `held` for the request, such as the charge for its body, is dropped when the model is done with it,
     /// before the answer is handed on, and not when the future is dropped before.
-    pub async fn infer_holding(&self, ask: Ask, held: impl Send + 'static) -> Response {
+    pub fn infer_holding<H: Send + 'static>(
+        &self,
+        ask: Ask,
+        held: H,
+    ) -> impl Future<Output = Response> + Send + use<H> {
         let mut held = Some(held);
         let cancel = CancelOnDrop(Cancel::new());
         let id = ask.id.clone();
@@ -64,25 +69,42 @@ impl Api {
             }
             single.take(response);
         };
-        if let Err(status) = self.begin(ask, cancel.0.clone(), sink).await {
-            return Response::failed(id, status);
+        let begun = self.begin(ask, cancel.0.clone(), sink);
+        async move {
+            let _until_it_is_answered = cancel;
+            if let Err(status) = begun.await {
+                return Response::failed(id, status);
+            }
+            from.await.unwrap_or_else(|_| {
+                Response::failed(id, Status::internal("the request was dropped without a response"))
+            })
         }
-        from.await
-            .unwrap_or_else(|_| Response::failed(id, Status::internal("the request was dropped without a response")))
     }
 
-    /// As [`Api::infer_stream`]; a request whose check takes long is checked outside the threads that serve connections.
-    pub async fn begin(
+    /// As [`Api::infer_stream`]. A request whose check takes long is checked outside the threads that serve connections, once the future is
+    /// polled; any other begins at once.
+    pub fn begin<S>(
         &self,
         ask: Ask,
         cancel: Cancel,
-        sink: impl FnMut(Response) + Send + 'static,
-    ) -> Result<(), Status> {
-        if ask.is_light() {
-            return self.infer_stream(ask, cancel, sink);
+        sink: S,
+    ) -> impl Future<Output = Result<(), Status>> + Send + use<S>
+    where
+        S: FnMut(Response) + Send + 'static,
+    {
+        // Nothing of the request is kept in the future, which is copied with that of its call.
+        let begun = if ask.is_light() {
+            Ok(self.infer_stream(ask, cancel, sink))
+        } else {
+            let api = self.clone();
+            Err(aside(move || api.infer_stream(ask, cancel, sink)))
+        };
+        async move {
+            match begun {
+                Ok(outcome) => outcome,
+                Err(aside) => aside.await?,
+            }
         }
-        let api = self.clone();
-        aside(move || api.infer_stream(ask, cancel, sink)).await?
     }
 
     /// One request, any number of responses handed to `sink` as they come, from whatever thread made them, the last marked

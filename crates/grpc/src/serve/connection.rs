@@ -88,7 +88,8 @@ where
         let link = Arc::clone(&link);
         move |request| {
             let call = link.begin_call(&front.calls);
-            dispatch(Arc::clone(&front), lane.clone(), call, request)
+            // Boxed here, because the HTTP/2 library moves it several times.
+            Box::pin(dispatch(Arc::clone(&front), lane.clone(), call, request))
         }
     });
     let (socket, held) = cork(socket);

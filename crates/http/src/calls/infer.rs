@@ -105,7 +105,9 @@ async fn inflated(account: &Account, received: Received, framing: Framing) -> Re
     let Some(encoding) = framing.encoding else { return Ok(received) };
     let store = Store::new(framing.tail_at().unwrap_or_default(), None)?;
     let store = Inflated::new(store, account);
-    Ok(inflate(Cursor::new(received), encoding, store, framing.bytes_max).await?.finish())
+    // Boxed: the room for it is not kept in every inference.
+    let inflated = Box::pin(inflate(Cursor::new(received), encoding, store, framing.bytes_max));
+    Ok(inflated.await?.finish())
 }
 
 fn forward_headers(api: &Api, parts: &Parts, ask: &mut Ask) -> Result<(), Status> {
@@ -165,7 +167,7 @@ async fn write(account: &Account, rendered: Rendered, encoding: Option<Encoding>
     }
     if let Some(encoding) = encoding {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static(encoding.name()));
-        let compressed = compress(pieces, encoding).await?;
+        let compressed = Box::pin(compress(pieces, encoding)).await?;
         pieces = VecDeque::from([compressed]);
     }
     pay(account, &mut pieces);
