@@ -7,6 +7,7 @@ import socket
 
 from doors import pb
 from frames import END_HEADERS, HEADERS, call_head, frame, literal, open_connection, reference
+from packets import TIMEOUT_S, Raw, welcomed
 
 MODEL = "identity_fp32"
 
@@ -47,6 +48,20 @@ def infer_message(byte_size: int) -> bytes:
     request = pb.ModelInferRequest(model_name=MODEL, raw_input_contents=[bytes(byte_size)])
     request.inputs.add(name="INPUT0", datatype="FP32", shape=[byte_size // 4])
     return request.SerializeToString()
+
+
+def session_infer(server, model: str, count: int) -> Raw:
+    """A session that asks so many times for 100 KiB, as far as it is read, and does not read."""
+    made = welcomed(server.session)
+    request = pb.ModelInferRequest(model_name=model, raw_input_contents=[bytes(100 << 10)])
+    request.inputs.add(name="INPUT0", datatype="FP32", shape=[25 << 10])
+    content = request.SerializeToString()
+    made.socket.settimeout(1)
+    with contextlib.suppress(OSError):
+        for number in range(count):
+            made.call(number + 2, infer={"request": content})
+    made.socket.settimeout(TIMEOUT_S)
+    return made
 
 
 def many(count: int, make) -> contextlib.ExitStack:

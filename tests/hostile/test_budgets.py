@@ -16,7 +16,8 @@ from doors import http_call
 from frames import (
     DATA, END_HEADERS, END_STREAM, HEADERS, call_head, frame, frames_of, literal, open_connection, received, reference, send_call,
 )  # fmt: skip
-from holding import MODEL, head, header_bomb, http_generate, http_post, infer_message, many
+from holding import MODEL, head, header_bomb, http_generate, http_post, infer_message, many, session_infer
+from house import put_delayed
 from meters import metric, peak
 from witness import are_answered, falls_to, resident, settled, witnesses
 
@@ -28,17 +29,21 @@ SLACK = 160 * MIB
 # What the allocator keeps once everybody is gone.
 LEFT = 48 * MIB
 STRANGER = 1_000_000 + os.getpid()
+SLOW, SLOW_MS = "slow_to_copy", 200
 
 
 @pytest.fixture(scope="module")
-def budgeted(launcher):
+def budgeted(launcher, tmp_path_factory):
     if launcher.oracle:
         pytest.skip("2.51 has no budgets")
     repository = launcher.copy_of("budgeted", MODEL, "simple")
-    flags = [f"--memory-budget={BUDGET}", f"--memory-budget-per-peer={PER_PEER // MIB}M", "--http-max-input-size=1000000000"]
+    put_delayed(repository, SLOW, SLOW_MS)
+    session = tmp_path_factory.mktemp("budgeted") / "session"
+    flags = [f"--session-socket={session}", f"--memory-budget={BUDGET}", f"--memory-budget-per-peer={PER_PEER // MIB}M", "--http-max-input-size=1000000000"]
     with launcher.running("budgeted", *flags, repository=repository) as found:
         with witnesses(found) as asking:
             are_answered(asking, 20)
+        found.session = session
         found.quiet_bytes = settled(lambda: resident(found.pid))
         yield found
 
@@ -211,6 +216,35 @@ def test_half_messages_over_grpc_are_told_why(bounded):
             time.sleep(0.1)
     code, text = statuses[0]
     assert code == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]) and text.startswith("memory budget"), statuses
+
+
+def test_requests_of_sessions_that_wait_for_a_slow_model(bounded):
+    used = 'nerite_memory_budget_bytes{state="used"}'
+    with peak(lambda: metric(bounded, used)) as seen, many(10, lambda: session_infer(bounded, SLOW, 256)):
+        time.sleep(1)
+    # All of them would hold 320 MiB.
+    assert PER_PEER / 2 < seen.most <= BUDGET
+
+
+def test_answers_of_sessions_that_nobody_reads(bounded):
+    before = shed(bounded)
+    with many(20, lambda: session_infer(bounded, MODEL, 150)):
+        falls_to(lambda: before - shed(bounded), -1)
+    assert "memory budget" in bounded.log_text()
+
+
+def test_a_session_that_is_ended_for_its_memory_is_told_why(launcher, tmp_path):
+    repository = launcher.copy_of("told_why", MODEL)
+    put_delayed(repository, SLOW, 2000)
+    flags = [f"--session-socket={tmp_path / 'session'}", "--memory-budget-per-connection=1M"]
+    with launcher.running("told_why", *flags, repository=repository) as server:
+        server.session = tmp_path / "session"
+        with contextlib.closing(session_infer(server, SLOW, 40)) as held:
+            # It holds more than it may, little of that is completed in two seconds, and its further requests wait in the socket.
+            last = answer = held.answer()
+            while answer is not None:
+                last, answer = answer, held.answer()
+            assert last.id == 0 and last.error.message.startswith("memory budget"), last.error
 
 
 def test_a_large_request_passes_where_nobody_else_holds_much(bounded):

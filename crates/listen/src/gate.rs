@@ -64,6 +64,11 @@ impl Gate {
         Poll::Ready(())
     }
 
+    /// Waits until the body, of which `held` bytes are there, may be read on. May be dropped at any time.
+    pub async fn open(&mut self, held: usize) -> Result<(), Shed> {
+        poll_fn(|cx| self.poll_open(cx, held)).await
+    }
+
     /// Whether the body waits for the budgets, and so not for its client.
     pub fn is_closed(&self) -> bool {
         self.look_again.is_some()
@@ -79,26 +84,30 @@ impl Gate {
 /// if it still holds much, up to `longest` if what it held is gone.
 pub async fn until_shed<T>(account: &Account, longest: Duration, work: impl Future<Output = T>) -> Option<T> {
     let (mut work, mut leaving) = (pin!(work), pin!(leave(account, longest)));
-    let mut is_asked = false;
-    let done = poll_fn(|cx| {
-        if let Poll::Ready(done) = work.as_mut().poll(cx) {
-            return Poll::Ready(Some(done));
-        }
-        // A connection is woken many times a request. The news is asked for once: a task's waker stays the same.
-        if !is_asked || account.shed().is_some() {
-            is_asked = true;
-            return leaving.as_mut().poll(cx).map(|()| None);
-        }
-        Poll::Pending
+    let done = poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => leaving.as_mut().poll(cx).map(|()| None),
     })
     .await;
     account.close();
     done
 }
 
+/// Resolves when the budgets want the connection to end. For the task that drives the connection.
+pub async fn shed(account: &Account) -> Shed {
+    let mut is_asked = false;
+    poll_fn(|cx| {
+        // A connection is woken many times a request. The news is asked for once: a task's waker stays the same.
+        let shed = if is_asked { account.shed() } else { account.shed_or_wake(cx.waker()) };
+        is_asked = true;
+        shed.cloned().map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
 /// Resolves when the connection has to be gone.
 async fn leave(account: &Account, longest: Duration) {
-    poll_fn(|cx| account.shed_or_wake(cx.waker()).map_or(Poll::Pending, |_| Poll::Ready(()))).await;
+    shed(account).await;
     let step = Duration::from_millis(LEAVE_MS_MAX);
     let mut passed = Duration::ZERO;
     while passed < longest {
@@ -121,18 +130,14 @@ mod tests {
         Budgets::new(Limits::new(0, Some(100 << 20), Some(100 << 20), None))
     }
 
-    async fn open(gate: &mut Gate) -> Result<(), Shed> {
-        poll_fn(|cx| gate.poll_open(cx, 0)).await
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_body_waits_until_another_is_done() {
         let budgets = budgets();
         let (one, two) = (budgets.open("a"), budgets.open("a"));
         let charges = (one.charge(50 << 20), two.charge(45 << 20));
         let (mut first, mut second) = (Gate::new(&one), Gate::new(&two));
-        open(&mut first).await.unwrap();
-        let waits = tokio::spawn(async move { open(&mut second).await });
+        first.open(0).await.unwrap();
+        let waits = tokio::spawn(async move { second.open(0).await });
         sleep(Duration::from_millis(STALL_MS / 2)).await;
         assert!(!waits.is_finished());
         first.done();
@@ -146,8 +151,8 @@ mod tests {
         let (one, two) = (budgets.open("a"), budgets.open("a"));
         let _charges = (one.charge(45 << 20), two.charge(50 << 20));
         let (mut first, mut second) = (Gate::new(&one), Gate::new(&two));
-        open(&mut first).await.unwrap();
-        let shed = open(&mut second).await.unwrap_err();
+        first.open(0).await.unwrap();
+        let shed = second.open(0).await.unwrap_err();
         assert_eq!(shed.held >> 20, 50);
         let ended = until_shed(&two, Duration::from_mins(1), std::future::pending::<()>());
         assert_eq!(tokio::time::timeout(Duration::from_secs(5), ended).await.unwrap(), None);

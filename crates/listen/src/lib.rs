@@ -25,7 +25,7 @@ use nerite_request::Peer;
 use rustix::net::{SocketType, sockopt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
-pub use gate::{Gate, until_shed};
+pub use gate::{Gate, shed, until_shed};
 pub use limits::{ACCEPT_PAUSE, BACKLOG};
 pub use overseer::{Conversation, Overseer, Rules, Served, Why, oversee};
 pub use peers::{ConnectionCounts, ConnectionLimits, Full, Peers, Place};

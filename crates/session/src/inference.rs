@@ -6,45 +6,61 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nerite_api::{Placed, Scope, aside};
+use nerite_budget::{Account, Charge};
 use nerite_request::{Ask, Cancel, Response, Status};
 use nerite_wire::proto::session::{encode_answer, encode_inference, v1};
 use nerite_wire::proto::{Chain, InferMessage, Malformed};
 use tokio::sync::Notify;
 
 use crate::call::{failure, lease_message};
-use crate::limits::{DESCRIPTORS_MAX, INFERENCES_MAX};
+use crate::limits::{COPIED_BYTES_MAX, DESCRIPTORS_MAX, INFERENCE_BYTES, INFERENCES_MAX, PACKET_BYTES_MAX};
 use crate::outbox::Outbox;
 use crate::socket::Packet;
 
 /// The inferences of one session whose last response has not been sent.
-#[derive(Default)]
 pub(crate) struct InFlight {
-    cancels: Mutex<HashMap<u64, Cancel>>,
+    account: Account,
+    begun: Mutex<HashMap<u64, Begun>>,
     /// Those whose id is still taken, and those whose last response is just being sent.
     unsent: AtomicUsize,
     ended: Notify,
 }
 
+/// An inference whose last response was not made yet.
+struct Begun {
+    cancel: Cancel,
+    _charge: Charge,
+}
+
 impl InFlight {
-    fn begin(&self, id: u64) -> Result<Cancel, Status> {
-        let mut cancels = self.lock();
-        if cancels.len() >= INFERENCES_MAX {
+    /// Inferences that `account` is charged for.
+    pub(crate) fn new(account: &Account) -> InFlight {
+        let (begun, unsent, ended) = (Mutex::default(), AtomicUsize::new(0), Notify::new());
+        InFlight { account: account.clone(), begun, unsent, ended }
+    }
+
+    /// An inference that keeps so many bytes of packets.
+    fn begin(&self, id: u64, packet_bytes: usize) -> Result<Cancel, Status> {
+        let mut begun = self.lock();
+        if begun.len() >= INFERENCES_MAX {
             return Err(Status::unavailable(format!(
                 "{INFERENCES_MAX} inferences of this session are in flight; wait for one of their answers"
             )));
         }
-        if cancels.contains_key(&id) {
+        if begun.contains_key(&id) {
             return Err(Status::invalid(format!("an inference of id {id} is in flight; ids must differ")));
         }
         let cancel = Cancel::new();
-        cancels.insert(id, cancel.clone());
+        let charge = self.account.charge(INFERENCE_BYTES + packet_bytes);
+        begun.insert(id, Begun { cancel: cancel.clone(), _charge: charge });
         self.unsent.fetch_add(1, Ordering::AcqRel);
         Ok(cancel)
     }
 
     /// The id may be used again: to be said before the last response goes, because its client may be quick.
     fn release(&self, id: u64) {
-        self.lock().remove(&id);
+        let ended = self.lock().remove(&id);
+        drop(ended);
     }
 
     /// The last response has been sent.
@@ -54,13 +70,13 @@ impl InFlight {
     }
 
     pub(crate) fn cancel(&self, id: u64) {
-        if let Some(cancel) = self.lock().get(&id) {
-            cancel.cancel();
+        if let Some(begun) = self.lock().get(&id) {
+            begun.cancel.cancel();
         }
     }
 
     pub(crate) fn cancel_all(&self) {
-        self.lock().values().for_each(Cancel::cancel);
+        self.lock().values().for_each(|begun| begun.cancel.cancel());
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -74,8 +90,8 @@ impl InFlight {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Cancel>> {
-        self.cancels.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Begun>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -97,8 +113,10 @@ pub(crate) async fn infer(
             leased_outputs.len()
         )));
     }
+    // A packet that is not small keeps the whole buffer that it came in.
+    let packet_bytes = if request.len() > COPIED_BYTES_MAX { PACKET_BYTES_MAX } else { request.len() };
     let ask = read(request, scope)?;
-    let cancel = in_flight.begin(id)?;
+    let cancel = in_flight.begin(id, packet_bytes)?;
     let answers = Answers { id, in_flight: Arc::clone(in_flight), outbox: Arc::clone(outbox) };
     let sink = move |response, placed| answers.send(response, placed);
     let told = if ask.is_light() {

@@ -18,6 +18,12 @@ pub const INFERENCES_MAX: usize = 256;
 /// Bytes of answers that wait because the client does not read them; past that the session ends.
 pub const QUEUED_BYTES_MAX: usize = 16 << 20;
 
+/// What an inference in flight is charged beside its packet: its request, its place in the model's queue and its answer's parameters.
+pub const INFERENCE_BYTES: usize = 8 << 10;
+
+/// What an answer that waits is charged beside its bytes.
+pub const QUEUED_PACKET_BYTES: usize = 256;
+
 /// Answers that wait.
 pub const QUEUED_PACKETS_MAX: usize = 4096;
 

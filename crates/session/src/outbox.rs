@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nerite_budget::{Account, Charge};
 use tokio::sync::Notify;
 
-use crate::limits::{QUEUED_BYTES_MAX, QUEUED_DESCRIPTORS_MAX, QUEUED_PACKETS_MAX};
+use crate::limits::{QUEUED_BYTES_MAX, QUEUED_DESCRIPTORS_MAX, QUEUED_PACKET_BYTES, QUEUED_PACKETS_MAX};
 use crate::socket::{Packet, Socket};
 
 /// A session's way out. Whoever has an answer sends it at once if nothing waits before it; else the session's task sends it
@@ -23,6 +24,8 @@ struct Queue {
     packets: VecDeque<Packet>,
     bytes: usize,
     descriptors: usize,
+    /// For the packets that wait.
+    charge: Charge,
     /// Why nothing can be sent any more, once there is no socket.
     closed: Closed,
 }
@@ -39,9 +42,10 @@ pub(crate) enum Closed {
 }
 
 impl Outbox {
-    pub(crate) fn new(socket: Arc<Socket>) -> Outbox {
-        let (socket, packets) = (Some(socket), VecDeque::new());
-        let queue = Queue { socket, packets, bytes: 0, descriptors: 0, closed: Closed::Gone };
+    /// The way out through `socket`. What waits is charged to `account`.
+    pub(crate) fn new(socket: Arc<Socket>, account: &Account) -> Outbox {
+        let (socket, packets, charge) = (Some(socket), VecDeque::new(), account.charge(0));
+        let queue = Queue { socket, packets, bytes: 0, descriptors: 0, charge, closed: Closed::Gone };
         Outbox { queue: Mutex::new(queue), news: Notify::new() }
     }
 
@@ -111,8 +115,9 @@ impl Outbox {
         if let Some(socket) = queue.socket.take() {
             queue.closed = why;
             let waiting = std::mem::take(&mut queue.packets);
+            let charge = std::mem::take(&mut queue.charge);
             drop(queue);
-            drop((socket, waiting));
+            drop((socket, waiting, charge));
         }
         self.news.notify_one();
     }
@@ -127,13 +132,19 @@ impl Queue {
         self.bytes += packet.bytes.len();
         self.descriptors += packet.descriptors.len();
         self.packets.push_back(packet);
+        self.pay();
     }
 
     fn pop(&mut self) {
         if let Some(packet) = self.packets.pop_front() {
             self.bytes -= packet.bytes.len();
             self.descriptors -= packet.descriptors.len();
+            self.pay();
         }
+    }
+
+    fn pay(&mut self) {
+        self.charge.resize(self.bytes + self.packets.len() * QUEUED_PACKET_BYTES);
     }
 
     fn is_too_long(&self) -> bool {

@@ -1,10 +1,14 @@
 //! How does one session live and end?
 
 use std::collections::HashMap;
+use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use nerite_api::{Api, Category, Scope};
+use nerite_budget::{Charge, Shed};
+use nerite_listen::{Gate, shed};
 use nerite_request::Status;
 use nerite_request::report::ServerReport;
 use nerite_wire::proto::session::{encode_answer, read_call, v1};
@@ -34,6 +38,7 @@ pub(crate) struct Session {
     pub(crate) server: ServerReport,
     /// Lower-case names, as brought by Hello.
     headers: HashMap<String, String>,
+    headers_charge: Charge,
 }
 
 /// Why a session ended.
@@ -51,6 +56,8 @@ pub(crate) enum End {
     Silent,
     #[error("{0}")]
     Full(Full),
+    #[error("{0}")]
+    Shed(Shed),
     #[error("the server stops")]
     Stopped,
 }
@@ -58,20 +65,33 @@ pub(crate) enum End {
 impl Session {
     pub(crate) fn new(api: Api, server: ServerReport, socket: Socket, place: Place) -> Session {
         let socket = Arc::new(socket);
-        let (scope, in_flight) = (Arc::new(api.open_scope()), Arc::<InFlight>::default());
-        let outbox = Arc::new(Outbox::new(Arc::clone(&socket)));
+        let (scope, in_flight) = (Arc::new(api.open_scope()), Arc::new(InFlight::new(api.account())));
+        let outbox = Arc::new(Outbox::new(Arc::clone(&socket), api.account()));
         place.seat(Parts { scope: Arc::clone(&scope), in_flight: Arc::clone(&in_flight), outbox: Arc::clone(&outbox) });
-        Session { place, api, scope, in_flight, outbox, socket, server, headers: HashMap::new() }
+        Session {
+            place,
+            api,
+            scope,
+            in_flight,
+            outbox,
+            socket,
+            server,
+            headers: HashMap::new(),
+            headers_charge: Charge::default(),
+        }
     }
 
     /// From the first packet to the last.
     pub(crate) async fn run(mut self, mut stopped: Stopped) -> End {
-        let mut receiver = Receiver::new();
+        let account = self.api.account().clone();
+        let (mut receiver, mut gate) = (Receiver::new(&account), Gate::new(&account));
+        let mut shed = pin!(shed(&account));
         let (outbox, socket) = (Arc::clone(&self.outbox), Arc::clone(&self.socket));
         let within = if self.place.reserve().is_some() { RESERVE_HELLO_WITHIN } else { HELLO_WITHIN };
         let greeted = tokio::select! {
             biased;
             closed = outbox.flush() => Ok(Err(End::from(closed))),
+            shed = &mut shed => Ok(Err(End::Shed(shed))),
             () = stopped.wait() => Ok(Err(End::Stopped)),
             greeted = timeout(within, self.greet(&socket, &mut receiver)) => greeted,
         };
@@ -82,16 +102,19 @@ impl Session {
                 let received = tokio::select! {
                     biased;
                     closed = outbox.flush() => break Err(End::from(closed)),
+                    shed = &mut shed => break Err(End::Shed(shed)),
                     () = stopped.wait() => break Ok(()),
-                    received = socket.receive(&mut receiver) => received,
+                    received = receive(&socket, &mut receiver, &mut gate) => received,
                 };
                 if let Err(end) = self.take(received).await {
                     break Err(end);
                 }
             },
         };
-        if end.is_ok() {
-            self.finish(&outbox).await;
+        match &end {
+            Ok(()) => self.finish(&outbox).await,
+            Err(End::Shed(shed)) => outbox.end(error_packet(0, RESOURCE_EXHAUSTED, shed.to_string())),
+            Err(_) => {}
         }
         self.close();
         end.err().unwrap_or(End::Stopped)
@@ -118,12 +141,14 @@ impl Session {
         }
         log::debug!("session opened by '{}'", hello.client.escape_debug());
         self.place.introduce(&hello.client);
+        let bytes = hello.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        self.headers_charge = self.api.account().charge(bytes);
         self.headers = hello.headers.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
         Ok(())
     }
 
     /// One packet of a client that was welcomed.
-    async fn take(&mut self, received: std::io::Result<Received>) -> Result<(), End> {
+    async fn take(&mut self, received: io::Result<Received>) -> Result<(), End> {
         let bytes = self.expect_packet(received)?;
         let v1::ClientMessage { id, returned, call } = self.read(bytes)?;
         let unknown = returned.iter().filter(|name| self.scope.give_back(name).is_err()).count();
@@ -147,7 +172,7 @@ impl Session {
         self.api.allow_session(category, |name| self.headers.get(name).map(String::as_bytes))
     }
 
-    fn expect_packet(&self, received: std::io::Result<Received>) -> Result<Bytes, End> {
+    fn expect_packet(&self, received: io::Result<Received>) -> Result<Bytes, End> {
         match received {
             Ok(Received::Packet(bytes)) => Ok(bytes),
             Ok(Received::End) => Err(End::Closed),
@@ -209,9 +234,22 @@ impl Session {
     fn close(self) {
         self.in_flight.cancel_all();
         self.outbox.close();
+        // What it still holds goes with its requests: nobody needs to end it.
+        self.api.account().close();
         if self.scope.used().1 > QUICK_CLOSE_BYTES_MAX {
             // Unmapping takes a millisecond for every few MiB that were touched.
             tokio::task::spawn_blocking(move || drop(self));
         }
     }
+}
+
+/// The next packet, once the memory budgets let the session be read on. May be dropped at any time.
+async fn receive(socket: &Socket, receiver: &mut Receiver, gate: &mut Gate) -> io::Result<Received> {
+    // A session that has to end learns it elsewhere.
+    if gate.open(0).await.is_err() {
+        return std::future::pending().await;
+    }
+    let received = socket.receive(receiver).await;
+    gate.done();
+    received
 }

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bytes::Bytes;
+use nerite_budget::{Account, Charge};
 use rustix::buffer::spare_capacity;
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, recv, sendmsg, shutdown, sockopt,
@@ -44,6 +45,8 @@ pub(crate) struct Socket {
 /// Where packets arrive.
 pub(crate) struct Receiver {
     buffer: Vec<u8>,
+    /// For the part of the buffer that was ever written to: the rest is no memory yet.
+    charge: Charge,
 }
 
 impl Socket {
@@ -100,20 +103,26 @@ impl Drop for Socket {
 }
 
 impl Receiver {
-    pub(crate) fn new() -> Receiver {
-        Receiver { buffer: Vec::with_capacity(PACKET_BYTES_MAX) }
+    /// A buffer that `account` is charged for.
+    pub(crate) fn new(account: &Account) -> Receiver {
+        Receiver { buffer: Vec::with_capacity(PACKET_BYTES_MAX), charge: account.charge(0) }
     }
 
     fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<Received> {
         self.buffer.clear();
         // With TRUNC the kernel tells how long the packet was, even if it did not fit.
         let (_, len) = recv(socket, spare_capacity(&mut self.buffer), RecvFlags::TRUNC)?;
+        if self.buffer.len() > self.charge.bytes() {
+            self.charge.resize(self.buffer.len());
+        }
         Ok(match len {
             0 => Received::End,
             len if len > self.buffer.len() || len > PACKET_BYTES_MAX => Received::TooLong(len),
             len if len <= COPIED_BYTES_MAX => Received::Packet(Bytes::copy_from_slice(&self.buffer)),
             _ => {
                 let whole = std::mem::replace(&mut self.buffer, Vec::with_capacity(PACKET_BYTES_MAX));
+                // An inference that keeps it is charged for it.
+                self.charge.resize(0);
                 Received::Packet(Bytes::from(whole))
             }
         })
