@@ -214,6 +214,22 @@ def asked_for_something_slow(server, delay_ms: int = SLOW_MS):
         assert running.result().status == 200
 
 
+def test_onnx_runtime_reports_nothing_to_its_makers(launcher, tmp_path):
+    """Its official builds would leave the identifier of the machine and what they are about to send."""
+    if launcher.oracle or any(launcher.urls):
+        pytest.skip("needs a nerite of its own")
+    repository = launcher.copy_of("unreported", "digits")
+    command, environment = servers.nerite_command(repository)
+    # The library does not report from tests that it recognises.
+    environment = {name: value for name, value in environment.items() if not name.startswith(("PYTEST", "CI"))}
+    environment |= {name: str(tmp_path) for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME")}
+    flags = ["--session-socket=off", servers.onnxruntime_flag()]
+    server = launcher.start(command, environment, flags, launcher.scratch / "unreported.log", repository)
+    assert "ONNX Runtime" in server.log_text()
+    assert servers.stop(server) == 0
+    assert list(tmp_path.rglob("*")) == []
+
+
 @again_if_too_late
 def test_a_polite_end_lets_requests_finish(launcher):
     with with_a_slow_model(launcher, "polite") as server:

@@ -19,8 +19,10 @@ mod runtime;
 mod session;
 mod signature;
 mod strings;
+mod telemetry;
 mod traps;
 mod value;
 
 pub use library::find_library;
 pub use runtime::{OnnxRuntime, OpenError};
+pub use telemetry::disable_telemetry;

@@ -34,6 +34,7 @@ Started under the name `tritonserver`, the binary takes the flags of `nerite ser
 ";
 
 fn main() -> ExitCode {
+    nerite_ort::disable_telemetry();
     nerite_memory::fit_heap();
     let words: Vec<String> = std::env::args().collect();
     let program = words.first().and_then(|word| Path::new(word).file_name()).and_then(|name| name.to_str());
