@@ -1,5 +1,6 @@
 """Does everything that clients make the server hold stay within its budgets, and does it cost those who hold it?"""
 
+import concurrent.futures
 import contextlib
 import http.client
 import os
@@ -185,7 +186,8 @@ def test_half_bodies_that_wait_for_each_other_are_told_why(bounded):
         return made[-1]
 
     with many(18, make):
-        answers = [answer for answer in (received(one, 3) for one in made) if answer]
+        with concurrent.futures.ThreadPoolExecutor(len(made)) as pool:
+            answers = [answer for answer in pool.map(lambda one: received(one, 6), made) if answer]
         assert shed(bounded) > before
     assert answers and all(answer.startswith(b"HTTP/1.1 503") and b"memory budget" in answer for answer in answers), answers
     assert "memory budget" in bounded.log_text()

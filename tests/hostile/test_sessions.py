@@ -369,8 +369,9 @@ def can_open(path) -> bool:
 def test_connections_in_a_storm(path):
     for number in range(2000):
         raw = Raw(path)
+        # Where the server is behind with those that have closed, it turns newcomers away.
         if number % 2:
-            raw.send(encode(1, hello=HELLO))
+            raw.send_anyway(encode(1, hello=HELLO))
         if number % 4 == 1:
             raw.send_anyway(encode(2, borrow={"byte_size": 1 << 16}))
         raw.close()

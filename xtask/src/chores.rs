@@ -24,8 +24,8 @@ pub fn test() -> Vec<Errand> {
             "cargo test --locked --manifest-path tests/interleavings/Cargo.toml --target-dir target/interleavings",
         ),
         errand("the server as users get it", "cargo build --release --locked"),
-        errand("the server against its clients", ".venv/bin/python -m pytest tests/"),
-        errand("the Python package", ".venv/bin/python -m pytest python/tests"),
+        errand("the server against its clients", ".venv/bin/python -m pytest tests/ -n 2 --dist loadfile"),
+        errand("the Python package", ".venv/bin/python -m pytest python/tests -n 2 --dist loadfile"),
     ]
 }
 
