@@ -17,6 +17,7 @@ mod quickness;
 mod runtimes;
 mod served;
 mod stats;
+mod timer;
 mod turnstile;
 
 pub use engine::{Engine, Options};

@@ -3,27 +3,30 @@
 //! ```text
 //!   submit ──► the scheduler says run, requests of this size are quick ──► here, on the caller's thread
 //!      │                                                                     └─ then what the scheduler says next
-//!      └─────► the scheduler says run, or wait ──► a worker (made when first needed, at most one per instance)
+//!      └─────► the scheduler says run, or nothing yet ──► a worker (made when first needed, at most one per instance)
 //! ```
-//! Who runs, when and on which instance is the scheduler's decision; threads, the lock and the clock are ours. On a busy or
-//! small machine the number of wake-ups decides the latency of small requests, so the quick path makes none. Whether a request
-//! is quick is what [`Quickness`] knows from the model's own statement and from runs that were measured; nobody configures it.
+//! Who runs, when and on which instance is the scheduler's decision, which [`Driver`] applies; threads and the lock are ours, the clock
+//! is [`timer`]'s. On a busy or small machine the number of wake-ups decides the latency of small requests, so the quick path makes none.
+//! Whether a batch is quick is what [`Quickness`] knows from the model's own statement and from runs that were measured; nobody
+//! configures it.
 
-use std::collections::{HashMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+mod workers;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use nerite_backend::{Batch, CostBound, Instance, Job, Meter, now_ns};
-use nerite_request::{Code, Status};
-use nerite_schedule::{Arrival, InstanceId, Refusal, Scheduler, Step, Ticket};
+use nerite_backend::{CostBound, Instance, Job, Meter};
+use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Scheduler, Ticket};
 
-use crate::limits::{QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW};
 use crate::quickness::{Quickness, Size};
+use crate::timer::{Wake, now_us, timer};
 
 /// The instances of one model version and the jobs that wait for them.
 pub struct Pool(Arc<Shared>);
+
+/// Answers a job that is not run.
+pub type Reject = Box<dyn Fn(Job, Rejection, &dyn Meter) + Send + Sync>;
 
 struct Shared {
     name: String,
@@ -32,25 +35,29 @@ struct Shared {
     state: Mutex<State>,
     wake: Condvar,
     meter: Arc<dyn Meter>,
+    reject: Reject,
     quickness: Quickness,
     threads: Mutex<Vec<JoinHandle<()>>>,
     workers_max: usize,
 }
 
 struct State {
-    scheduler: Box<dyn Scheduler + Send>,
-    last: Ticket,
-    /// Jobs by ticket, until the scheduler lets them run.
-    waiting: HashMap<Ticket, (Job, Option<Size>)>,
+    driver: Driver<Queued>,
     /// `None` while an instance runs.
     instances: Vec<Option<Box<dyn Instance>>>,
     /// Decided, and waiting for a worker.
     ready: VecDeque<Run>,
-    /// When the scheduler wants to be asked although nothing happened.
-    due_us: Option<u64>,
+    /// The earliest time at which the timer wakes this pool.
+    timer_us: Option<u64>,
     workers: usize,
     sleeping: usize,
     closed: bool,
+}
+
+/// A job that waits.
+struct Queued {
+    job: Job,
+    size: Option<Size>,
 }
 
 /// Jobs on their way to their instance.
@@ -64,23 +71,35 @@ struct Run {
     begun: Option<u64>,
 }
 
+/// What follows from an event, to be done without the lock.
+#[derive(Default)]
+struct Work {
+    /// A run for this thread.
+    here: Option<Run>,
+    rejected: Vec<(Queued, Rejection)>,
+    /// Workers to be made.
+    workers: usize,
+}
+
 impl Pool {
-    /// A pool over these instances, whose runs this bounds, ordered by this scheduler; `name` names its threads.
+    /// A pool over these instances, whose runs this bounds, ordered by this scheduler; `name` names its threads, and `reject` answers
+    /// what the scheduler rejects.
     pub fn new(
         name: &str,
         instances: Vec<Box<dyn Instance>>,
         bound: CostBound,
         scheduler: Box<dyn Scheduler + Send>,
         meter: Arc<dyn Meter>,
+        reject: Reject,
     ) -> Pool {
         let workers_max = instances.len();
+        let mut driver = Driver::new(scheduler);
+        (0..workers_max).rev().for_each(|instance| driver.grant(InstanceId(instance), now_us()));
         let state = State {
-            scheduler,
-            last: Ticket(0),
-            waiting: HashMap::new(),
+            driver,
             instances: instances.into_iter().map(Some).collect(),
             ready: VecDeque::new(),
-            due_us: None,
+            timer_us: None,
             workers: 0,
             sleeping: 0,
             closed: false,
@@ -91,56 +110,44 @@ impl Pool {
             state: Mutex::new(state),
             wake: Condvar::new(),
             meter,
+            reject,
             quickness: Quickness::new(bound),
             threads: Mutex::default(),
             workers_max,
         }))
     }
 
-    /// Runs the job now, here, if that is known to be quick; else sees to it that a worker does. Gives it back, with the
-    /// reason, if the scheduler refuses it.
-    // The job comes back whole on a path that is hardly ever taken; a box would cost every request an allocation.
-    #[allow(clippy::result_large_err)]
-    pub fn submit(&self, job: Job) -> Result<(), (Job, Refusal)> {
+    /// Runs the job now, here, if that is known to be quick; else sees to it that a worker does. It is answered in any case.
+    pub fn submit(&self, job: Job) {
         let shared = &self.0;
-        let size = shared.quickness.size(&job);
-        let quick = shared.quickness.is_quick(size);
+        let (size, rows) = (shared.quickness.size(&job), job.rows().max(1));
         let mut state = shared.lock();
-        let ticket = Ticket(state.last.0 + 1);
-        let arrival = Arrival { ticket, rows: job.rows().max(1) };
-        let step = match state.scheduler.arrive(arrival, now_us()) {
-            Ok(step) => step,
-            Err(refusal) => return Err((job, refusal)),
-        };
-        state.last = ticket;
-        state.waiting.insert(ticket, (job, size));
-        match state.take(step) {
-            Some(run) if quick => {
-                drop(state);
-                shared.run_in_a_row(run);
+        let ticket = state.driver.arrive(Queued { job, size }, |ticket| Arrival::new(ticket, rows), now_us());
+        if let Some(queued) = state.driver.job(ticket) {
+            // Nobody asks a job that waits whether its client is still there; so it tells.
+            let whom = Arc::downgrade(shared);
+            let is_wanted = queued.job.cancel().on_cancelled(move || Shared::cancel(&whom, ticket));
+            if !is_wanted {
+                state.driver.cancel(ticket, now_us());
             }
-            Some(run) => {
-                state.ready.push_back(run);
-                shared.wake_one(state);
-            }
-            None if state.due_us.is_some() => shared.wake_one(state),
-            None => {}
         }
-        Ok(())
+        let work = shared.settle(&mut state, true);
+        drop(state);
+        if let Some(run) = shared.carry_out(work) {
+            shared.run_in_a_row(run);
+        }
     }
 
     /// Jobs that wait for an instance.
     pub fn waiting(&self) -> usize {
-        self.0.lock().waiting.len()
+        self.0.lock().driver.waiting()
     }
 
     /// Takes no more jobs; those that wait are still run. Returns when the last has been, so not on a front end's thread.
     pub fn close(&self) {
+        self.stop();
         let mut state = self.0.lock();
-        state.scheduler.stop();
-        state.closed = true;
-        self.0.wake.notify_all();
-        while !state.scheduler.is_drained() {
+        while !state.driver.is_drained() {
             state = self.0.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
@@ -151,46 +158,59 @@ impl Pool {
             drop(thread.join());
         }
     }
+
+    fn stop(&self) {
+        let mut state = self.0.lock();
+        state.closed = true;
+        state.driver.stop(now_us());
+        let work = self.0.settle(&mut state, false);
+        drop(state);
+        self.0.wake.notify_all();
+        self.0.carry_out(work);
+    }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.scheduler.stop();
-        state.closed = true;
+        self.stop();
+    }
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        let mut state = self.lock();
+        state.timer_us = None;
+        state.driver.wake(now_us());
+        let work = self.settle(&mut state, false);
         drop(state);
-        self.0.wake.notify_all();
+        self.carry_out(work);
     }
 }
 
 impl State {
-    /// The jobs and the instance that a step names; `None` if it names none.
-    fn take(&mut self, step: Step) -> Option<Run> {
-        let batch = match step {
-            Step::Run(batch) => batch,
-            Step::Wait { until_us } => {
-                self.due_us = until_us;
-                return None;
+    /// The jobs and the instance of what the scheduler decided to run next.
+    fn next_run(&mut self) -> Option<Run> {
+        let nerite_schedule::Run { instance: at, slots } = self.driver.next_run()?;
+        let (mut jobs, mut size) = (Vec::with_capacity(slots.len()), None);
+        for slot in slots {
+            if let RunSlot::Job(queued, _) = slot {
+                size = queued.size.filter(|_| jobs.is_empty());
+                jobs.push(queued.job);
             }
-        };
-        let tickets = std::iter::once(batch.oldest).chain(batch.others);
-        let (mut jobs, mut size) = (Vec::with_capacity(1), None);
-        for (job, own) in tickets.filter_map(|ticket| self.waiting.remove(&ticket)) {
-            size = own.filter(|_| jobs.is_empty());
-            jobs.push(job);
         }
-        let instance = self.instances.get_mut(batch.instance.0).and_then(Option::take);
-        let instance = instance.expect("the scheduler names instances that it was told are idle");
-        Some(Run { at: batch.instance, instance, jobs, size, begun: None })
+        let instance = self.instances.get_mut(at.0).and_then(Option::take);
+        let instance = instance.expect("the scheduler names instances that it was granted");
+        Some(Run { at, instance, jobs, size, begun: None })
     }
 
-    /// Takes an instance back and asks what comes next on it.
-    fn give_back(&mut self, at: InstanceId, instance: Box<dyn Instance>) -> Option<Run> {
+    /// Takes an instance back, which may start again at once.
+    fn give_back(&mut self, at: InstanceId, instance: Box<dyn Instance>) {
         if let Some(place) = self.instances.get_mut(at.0) {
             *place = Some(instance);
         }
-        let step = self.scheduler.idle(at, now_us());
-        self.take(step)
+        let now_us = now_us();
+        self.driver.done(at, now_us);
+        self.driver.grant(at, now_us);
     }
 }
 
@@ -199,186 +219,79 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sees to it that a worker looks at what is ready.
-    fn wake_one(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        if state.sleeping > 0 || state.workers >= self.workers_max {
+    /// Takes what was decided. The first batch stays here if it is quick and that `may_be_here`; workers get the others.
+    fn settle(self: &Arc<Self>, state: &mut State, may_be_here: bool) -> Work {
+        let mut work = Work::default();
+        while let Some(run) = state.next_run() {
+            if may_be_here && work.here.is_none() && self.quickness.is_quick(run.size) {
+                work.here = Some(run);
+            } else {
+                state.ready.push_back(run);
+                work.workers += self.wake_worker(state);
+            }
+        }
+        work.rejected.extend(std::iter::from_fn(|| state.driver.next_rejected()));
+        self.set_timer(state);
+        work
+    }
+
+    /// Has the timer wake this pool when the scheduler wants it.
+    fn set_timer(self: &Arc<Self>, state: &mut State) {
+        let Some(at_us) = state.driver.wake_at_us() else { return };
+        if state.timer_us.is_some_and(|known_us| known_us <= at_us) {
+            return;
+        }
+        let whom = Arc::downgrade(self);
+        match timer().wake_at(at_us, whom) {
+            Ok(()) => state.timer_us = Some(at_us),
+            // What waits for a time then waits for the next event.
+            Err(error) => {
+                log::error!("no thread for the clock of model '{}': {error}; raise the limit on threads", self.name);
+            }
+        }
+    }
+
+    /// Wakes a worker for what is ready. 1 if one has to be made.
+    fn wake_worker(&self, state: &mut State) -> usize {
+        // As many sleepers as runs are ready are awake already, or are being woken.
+        if state.sleeping >= state.ready.len() || state.workers >= self.workers_max {
             // A closer waits on the same condition; only all of them are sure to include a worker.
             if state.closed {
                 self.wake.notify_all();
             } else {
                 self.wake.notify_one();
             }
-            return;
+            return 0;
         }
         state.workers += 1;
+        1
+    }
+
+    /// Makes workers and answers what was rejected. What is to be run by the caller.
+    fn carry_out(self: &Arc<Self>, work: Work) -> Option<Run> {
+        let Work { here, rejected, workers } = work;
+        for _ in 0..workers {
+            let shared = Arc::clone(self);
+            match std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.work()) {
+                Ok(thread) => self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread),
+                Err(error) => self.without_worker(&error),
+            }
+        }
+        for (Queued { job, .. }, rejection) in rejected {
+            (self.reject)(job, rejection, &*self.meter);
+        }
+        here
+    }
+
+    /// The client of a job that waits has gone.
+    fn cancel(whom: &Weak<Shared>, ticket: Ticket) {
+        let Some(shared) = whom.upgrade() else { return };
+        let mut state = shared.lock();
+        state.driver.cancel(ticket, now_us());
+        let work = shared.settle(&mut state, false);
         drop(state);
-        let shared = Arc::clone(self);
-        match std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.work()) {
-            Ok(thread) => self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread),
-            Err(error) => self.without_worker(&error),
-        }
+        shared.carry_out(work);
     }
-
-    /// The system refuses a thread. With other workers the jobs wait for them, without any they must not wait for ever.
-    fn without_worker(&self, error: &std::io::Error) {
-        let mut state = self.lock();
-        state.workers -= 1;
-        while state.workers == 0 {
-            let Some(Run { at, instance, jobs, .. }) = state.ready.pop_front() else { return };
-            if let Some(next) = state.give_back(at, instance) {
-                state.ready.push_back(next);
-            }
-            for job in jobs {
-                let text = format!("no thread to run model '{}': {error}; raise the limit on threads", self.name);
-                job.refuse(Status::unavailable(text), &*self.meter);
-            }
-        }
-    }
-
-    /// A worker's life.
-    fn work(&self) {
-        let mut state = self.lock();
-        loop {
-            if let Some(run) = state.ready.pop_front() {
-                drop(state);
-                self.run_while_there_is_more(run);
-                state = self.lock();
-            } else if state.closed && state.scheduler.is_drained() {
-                state.workers -= 1;
-                return;
-            } else {
-                state = self.sleep(state);
-            }
-        }
-    }
-
-    /// Waits for something to be ready, or for the moment at which the scheduler wants to be asked.
-    fn sleep<'s>(&'s self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
-        state.sleeping += 1;
-        let mut state = match state.due_us {
-            None => self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
-            Some(due_us) => {
-                let left = Duration::from_micros(due_us.saturating_sub(now_us()));
-                self.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
-            }
-        };
-        state.sleeping -= 1;
-        if state.due_us.is_some_and(|due_us| due_us <= now_us()) {
-            let step = state.scheduler.turn(now_us());
-            if let Some(run) = state.take(step) {
-                state.ready.push_back(run);
-            }
-        }
-        state
-    }
-
-    fn run_while_there_is_more(&self, run: Run) {
-        let mut next = Some(run);
-        while let Some(run) = next {
-            let (at, instance) = self.run(run);
-            let mut state = self.lock();
-            next = state.give_back(at, instance);
-            if next.is_none() && state.closed {
-                self.wake.notify_all();
-            }
-        }
-    }
-
-    /// Runs, and then some of what came meanwhile: nobody was woken for it.
-    fn run_in_a_row(self: &Arc<Self>, run: Run) {
-        nerite_watchdog::running(&self.watched);
-        let mut next = run;
-        for turn in 1.. {
-            let (at, instance) = match self.begin(next) {
-                Ok(done) => done,
-                Err(begun) => {
-                    let mut state = self.lock();
-                    state.ready.push_back(begun);
-                    return self.wake_one(state);
-                }
-            };
-            let mut state = self.lock();
-            let Some(more) = state.give_back(at, instance) else {
-                if state.closed {
-                    self.wake.notify_all();
-                }
-                return;
-            };
-            if turn < QUICK_RUNS_IN_A_ROW && self.quickness.is_quick(more.size) {
-                next = more;
-                continue;
-            }
-            state.ready.push_back(more);
-            return self.wake_one(state);
-        }
-    }
-
-    fn without_cancelled(&self, jobs: Vec<Job>) -> Vec<Job> {
-        let (gone, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_cancelled);
-        for job in gone {
-            job.refuse(Status::new(Code::Cancelled, ""), &*self.meter);
-        }
-        jobs
-    }
-
-    /// On a worker: from beginning to end, or from where another thread left it.
-    fn run(&self, run: Run) -> (InstanceId, Box<dyn Instance>) {
-        let Run { at, mut instance, jobs, size, begun } = run;
-        let batch = self.batch(jobs);
-        if begun.is_none() && batch.jobs.is_empty() {
-            return (at, instance);
-        }
-        let start = begun.unwrap_or_else(now_ns);
-        self.catching(|| if begun.is_some() { instance.finish() } else { instance.run(batch) });
-        self.note(size, now_ns().saturating_sub(start));
-        (at, instance)
-    }
-
-    /// On a thread that has other work: gives the run back if it takes longer than such a thread may wait.
-    // The run comes back on a path that is taken seldom; a box would cost every request an allocation.
-    #[allow(clippy::result_large_err)]
-    fn begin(&self, run: Run) -> Result<(InstanceId, Box<dyn Instance>), Run> {
-        let Run { at, mut instance, jobs, size, .. } = run;
-        let batch = self.batch(jobs);
-        if batch.jobs.is_empty() {
-            return Ok((at, instance));
-        }
-        let start = now_ns();
-        if self.catching(|| instance.begin(batch, QUICK_PATIENCE)).unwrap_or(true) {
-            self.note(size, now_ns().saturating_sub(start));
-            return Ok((at, instance));
-        }
-        Err(Run { at, instance, jobs: Vec::new(), size, begun: Some(start) })
-    }
-
-    fn note(&self, size: Option<Size>, ns: u64) {
-        if let Some(slow) = self.quickness.note(size, ns) {
-            log::info!(
-                "model '{}': a run took {} ms; requests with {} input bytes or more run on workers from now on",
-                self.name,
-                ns / 1_000_000,
-                slow.bytes_min
-            );
-        }
-    }
-
-    fn batch(&self, jobs: Vec<Job>) -> Batch {
-        let jobs = if jobs.iter().any(Job::is_cancelled) { self.without_cancelled(jobs) } else { jobs };
-        Batch { jobs, meter: Arc::clone(&self.meter) }
-    }
-
-    /// A runtime that panics loses its jobs, which answer themselves; the server and the other models go on.
-    fn catching<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let done = catch_unwind(AssertUnwindSafe(work)).ok();
-        if done.is_none() {
-            log::error!("model '{}' panicked; its request was answered with an error", self.name);
-        }
-        done
-    }
-}
-
-fn now_us() -> u64 {
-    now_ns() / 1000
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use nerite_backend::{CostBound, Job, now_ns};
+use nerite_backend::{CostBound, Job, Meter, now_ns};
 use nerite_config::{ModelConfig, TensorSpec};
 use nerite_repository::{Labels, ModelDir};
 use nerite_request::report::StatisticsReport;
-use nerite_request::{Request, Status};
-use nerite_schedule::{Fifo, Refusal};
+use nerite_request::{Code, Request, Status};
+use nerite_schedule::{Fifo, Rejection};
 
 use crate::pool::Pool;
 use crate::stats::Stats;
@@ -43,8 +43,10 @@ impl Served {
     pub(crate) fn new(parts: Parts) -> Served {
         let Parts { name, version, config, labels, load_ns, instances, bound, directory } = parts;
         let stats = Arc::new(Stats::new(&name, version, load_ns));
-        let scheduler = Box::new(Fifo::new(instances.len()));
-        let pool = Pool::new(&format!("{name}_{version}"), instances, bound, scheduler, Arc::clone(&stats) as _);
+        let scheduler = Box::new(Fifo::new());
+        let pool_name = format!("{name}_{version}");
+        let answer = Box::new(rejecting(&name, version));
+        let pool = Pool::new(&pool_name, instances, bound, scheduler, Arc::clone(&stats) as _, answer);
         let version_text = version.to_string().into();
         let (inputs, outputs) = (config.inputs(), config.outputs());
         Served {
@@ -98,22 +100,29 @@ impl Served {
 
     /// Runs the request, now or as soon as an instance is free. The answer comes through the request's own reply.
     pub fn submit(&self, request: Request) {
-        let job = Job::new(request, Arc::clone(&self.name), Arc::clone(&self.version_text), now_ns());
-        let Err((job, refusal)) = self.pool.submit(job) else { return };
-        let text = match refusal {
-            Refusal::Stopping => {
-                format!("Request for unknown model: '{}' version {} is not at ready state", self.name, self.version)
-            }
-            Refusal::Full => {
-                let id = if job.id().is_empty() { "<id_unknown>" } else { job.id() };
-                format!("[request id: {id}] {}", refusal.sentence())
-            }
-        };
-        job.turn_away(Status::unavailable(text));
+        self.pool.submit(Job::new(request, Arc::clone(&self.name), Arc::clone(&self.version_text), now_ns()));
     }
 
     /// Takes no more requests and returns when the last one has been answered.
     pub(crate) fn retire(&self) {
         self.pool.close();
+    }
+}
+
+/// Answers requests for that version that its scheduler rejects. Triton counts those nowhere that no queue took.
+fn rejecting(name: &str, version: i64) -> impl Fn(Job, Rejection, &dyn Meter) + Send + Sync + use<> {
+    let name = name.to_owned();
+    move |job, rejection, meter| match rejection {
+        Rejection::Stopping => {
+            let text = format!("Request for unknown model: '{name}' version {version} is not at ready state");
+            job.turn_away(Status::unavailable(text));
+        }
+        Rejection::Full => {
+            let id = if job.id().is_empty() { "<id_unknown>" } else { job.id() };
+            let text = format!("[request id: {id}] {}", rejection.sentence());
+            job.turn_away(Status::unavailable(text));
+        }
+        Rejection::TimedOut => job.refuse(Status::unavailable(rejection.sentence()), meter),
+        Rejection::Cancelled => job.refuse(Status::new(Code::Cancelled, rejection.sentence()), meter),
     }
 }

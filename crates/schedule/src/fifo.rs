@@ -2,112 +2,103 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Arrival, Batch, InstanceId, Refusal, Scheduler, Step, Ticket};
+use crate::{Batch, Context, Event, InstanceId, Rejection, Scheduler, Ticket};
 
-/// Triton's default scheduler: each request alone, in the order they came, on whichever instance is idle.
-#[derive(Clone, Debug)]
+/// Triton's default scheduler: each request alone, in the order they came, on whichever instance may start.
+#[derive(Clone, Debug, Default)]
 pub struct Fifo {
     /// Tickets ascend, so the least is the oldest, and one is found without walking the queue.
     waiting: BTreeSet<Ticket>,
-    /// The one that became idle last is at the end and runs next: its memory is still warm.
-    idle: Vec<InstanceId>,
-    instances: usize,
-    open: bool,
+    /// The one that was granted last is at the end and runs next: its memory is still warm.
+    granted: Vec<InstanceId>,
+    stopped: bool,
 }
 
 impl Fifo {
-    /// The scheduler of so many instances.
-    pub fn new(instances: usize) -> Fifo {
-        let idle = (0..instances).rev().map(InstanceId).collect();
-        Fifo { waiting: BTreeSet::new(), idle, instances, open: true }
+    /// A scheduler to which nothing has happened.
+    pub fn new() -> Fifo {
+        Fifo::default()
+    }
+
+    fn start(&mut self, context: &mut Context<'_>) {
+        while !self.waiting.is_empty()
+            && let Some(instance) = self.granted.pop()
+        {
+            let Some(oldest) = self.waiting.pop_first() else { return };
+            context.run(Batch::of_one(instance, oldest));
+        }
     }
 }
 
 impl Scheduler for Fifo {
-    fn arrive(&mut self, arrival: Arrival, now_us: u64) -> Result<Step, Refusal> {
-        if !self.open {
-            return Err(Refusal::Stopping);
+    fn handle(&mut self, event: Event, context: &mut Context<'_>) {
+        match event {
+            Event::Arrived(arrival) if self.stopped => context.reject(arrival.ticket, Rejection::Stopping),
+            Event::Arrived(arrival) => {
+                self.waiting.insert(arrival.ticket);
+                self.start(context);
+            }
+            Event::Granted(instance) => {
+                self.granted.push(instance);
+                self.start(context);
+            }
+            Event::Cancelled(ticket) => {
+                if self.waiting.remove(&ticket) {
+                    context.reject(ticket, Rejection::Cancelled);
+                }
+            }
+            Event::Stop => self.stopped = true,
+            Event::Done(_) | Event::Time => {}
         }
-        let newest = self.waiting.last().is_none_or(|last| *last < arrival.ticket);
-        assert!(newest, "the driver hands out tickets in ascending order, got {:?}", arrival.ticket);
-        self.waiting.insert(arrival.ticket);
-        Ok(self.turn(now_us))
-    }
-
-    fn idle(&mut self, instance: InstanceId, now_us: u64) -> Step {
-        assert!(instance.0 < self.instances, "there are {} instances, got {instance:?}", self.instances);
-        assert!(!self.idle.contains(&instance), "{instance:?} was idle already");
-        self.idle.push(instance);
-        self.turn(now_us)
-    }
-
-    fn turn(&mut self, _now_us: u64) -> Step {
-        if self.idle.is_empty() {
-            return Step::Wait { until_us: None };
-        }
-        let Some(oldest) = self.waiting.pop_first() else { return Step::Wait { until_us: None } };
-        let instance = self.idle.pop().expect("it was just seen not to be empty");
-        Step::Run(Batch { instance, oldest, others: Vec::new() })
-    }
-
-    fn cancel(&mut self, ticket: Ticket) -> bool {
-        self.waiting.remove(&ticket)
-    }
-
-    fn stop(&mut self) {
-        self.open = false;
     }
 
     fn waiting(&self) -> usize {
         self.waiting.len()
-    }
-
-    fn is_drained(&self) -> bool {
-        self.waiting.is_empty() && self.idle.len() == self.instances
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Arrival, Driver};
 
-    /// Events of a play: `+3` ticket 3 arrives, `i0` instance 0 is idle, `-3` ticket 3 is cancelled, `stop`, `?` time passes,
-    /// `drained`. Answers: `3@0` ticket 3 runs on instance 0, `.` nothing, `no` refused or not found, `yes`.
+    /// Events of a play: `+3` job 3 arrives, `i0` instance 0 may start (and is done first, if it runs), `-3` job 3 is cancelled, `stop`,
+    /// `drained`. Answers: `3@0` job 3 runs on instance 0, `3!` it is rejected, `.` nothing, `no`, `yes`.
     #[track_caller]
     fn check(instances: usize, play: &[(&str, &str)]) {
-        let mut fifo = Fifo::new(instances);
+        let mut driver = Driver::new(Box::new(Fifo::new()));
+        (0..instances).rev().for_each(|instance| driver.grant(InstanceId(instance), 0));
+        let (mut running, mut tickets) = (BTreeSet::new(), std::collections::HashMap::new());
         for (number, (event, expect)) in play.iter().enumerate() {
-            assert_eq!(happen(&mut fifo, event), *expect, "event {number}, {event}, of {play:?}");
-        }
-    }
-
-    fn happen(fifo: &mut Fifo, event: &str) -> String {
-        let number = || event[1..].parse::<u64>().expect("the play writes numbers");
-        let truth = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
-        match event {
-            "stop" => {
-                fifo.stop();
-                ".".to_owned()
+            let argument = || event[1..].parse::<u64>().expect("the play writes numbers");
+            match *event {
+                "stop" => driver.stop(0),
+                "drained" => {
+                    assert_eq!(if driver.is_drained() { "yes" } else { "no" }, *expect, "event {number} of {play:?}");
+                    continue;
+                }
+                _ if event.starts_with('+') => {
+                    tickets.insert(argument(), driver.arrive(argument(), |ticket| Arrival::new(ticket, 1), 0));
+                }
+                _ if event.starts_with('-') => driver.cancel(tickets[&argument()], 0),
+                _ => {
+                    let instance = InstanceId(argument() as usize);
+                    if running.remove(&instance) {
+                        driver.done(instance, 0);
+                    }
+                    driver.grant(instance, 0);
+                }
             }
-            "drained" => truth(fifo.is_drained()),
-            "?" => shown(fifo.turn(1_000_000)),
-            _ if event.starts_with('+') => {
-                let arrival = Arrival { ticket: Ticket(number()), rows: 1 };
-                fifo.arrive(arrival, 0).map_or_else(|_| "no".to_owned(), shown)
+            let mut shown = Vec::new();
+            while let Some(run) = driver.next_run() {
+                running.insert(run.instance);
+                shown.extend(run.jobs().map(|job| format!("{job}@{}", run.instance.0)));
             }
-            _ if event.starts_with('-') => truth(fifo.cancel(Ticket(number()))),
-            _ => shown(fifo.idle(InstanceId(number() as usize), 0)),
-        }
-    }
-
-    fn shown(step: Step) -> String {
-        match step {
-            Step::Run(batch) if batch.others.is_empty() => format!("{}@{}", batch.oldest.0, batch.instance.0),
-            Step::Run(batch) => panic!("nothing is batched here: {batch:?}"),
-            Step::Wait { until_us } => {
-                assert_eq!(until_us, None, "time changes nothing here");
-                ".".to_owned()
+            while let Some((job, _)) = driver.next_rejected() {
+                shown.push(format!("{job}!"));
             }
+            let shown = if shown.is_empty() { ".".to_owned() } else { shown.join(" ") };
+            assert_eq!(shown, *expect, "event {number}, {event}, of {play:?}");
         }
     }
 
@@ -130,12 +121,12 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_request_is_passed_over() {
-        check(1, &[("+1", "1@0"), ("+2", "."), ("+3", "."), ("-2", "yes"), ("-2", "no"), ("-1", "no"), ("i0", "3@0")]);
+    fn a_cancelled_request_is_rejected_once_and_one_that_runs_goes_on() {
+        check(1, &[("+1", "1@0"), ("+2", "."), ("+3", "."), ("-2", "2!"), ("-2", "."), ("-1", "."), ("i0", "3@0")]);
     }
 
     #[test]
-    fn a_stop_refuses_the_new_and_runs_the_waiting() {
+    fn a_stop_rejects_the_new_and_runs_the_waiting() {
         check(
             1,
             &[
@@ -143,7 +134,7 @@ mod tests {
                 ("+1", "1@0"),
                 ("+2", "."),
                 ("stop", "."),
-                ("+3", "no"),
+                ("+3", "3!"),
                 ("drained", "no"),
                 ("i0", "2@0"),
                 ("drained", "no"),
@@ -154,24 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn time_alone_starts_nothing() {
-        check(1, &[("?", "."), ("+1", "1@0"), ("+2", "."), ("?", "."), ("i0", "2@0"), ("i0", "."), ("?", ".")]);
-    }
-
-    #[test]
     fn without_instances_everything_waits() {
-        check(0, &[("+1", "."), ("?", "."), ("-1", "yes"), ("drained", "yes")]);
+        check(0, &[("+1", "."), ("-1", "1!"), ("drained", "yes"), ("+2", "."), ("i0", "2@0")]);
     }
 
     #[test]
-    fn refusals_speak_as_triton_does() {
-        assert!(Refusal::Stopping.sentence().starts_with("Server is stopping, scheduler for model has stopped"));
-        assert_eq!(Refusal::Full.sentence(), "Exceeds maximum queue size");
-    }
-
-    #[test]
-    #[should_panic(expected = "was idle already")]
-    fn an_instance_is_not_idle_twice() {
-        happen(&mut Fifo::new(1), "i0");
+    fn rejections_speak_as_triton_does() {
+        assert!(Rejection::Stopping.sentence().starts_with("Server is stopping, scheduler for model has stopped"));
+        assert_eq!(Rejection::Full.sentence(), "Exceeds maximum queue size");
+        assert_eq!(Rejection::TimedOut.sentence(), "Request timeout expired");
     }
 }

@@ -1,107 +1,83 @@
 //! Who runs together, when?
 //!
 //! ```text
-//!   arrive ───────┐                    ┌──► Run: a batch on an instance
-//!   idle ─────────┼──► a [`Scheduler`] ─┼──► Wait: nothing to do, or nothing until a time
-//!   cancel, time ─┘                    └──► (arrive only) a refusal
+//!   arrived ──────────┐                        ┌──► run a batch on an instance
+//!   done, granted ────┼──► a [`Scheduler`] ────┼──► reject a request with its reason
+//!   cancelled ────────┤                        └──► wake me at a time
+//!   time, stop ───────┘
 //! ```
 //!
-//! A scheduler holds tickets and decides; the driver holds the requests behind them, the instances, the clock and the lock.
-//! Time comes in with each event, in µs since whatever moment the driver chose, so tests need no sleep.
+//! A scheduler knows tickets and decides. A [`Driver`] holds the requests behind the tickets and applies every decision. Both are pure:
+//! time comes in with each event, in µs since whatever moment the caller chose, and threads, locks and the clock are the caller's. So
+//! tests run both together without sleeping.
+//!
+//! An instance that is done may not start at once: whoever limits rates stands between `Done` and `Granted`.
 //!
 //! ```
-//! use nerite_schedule::{Arrival, Fifo, Scheduler, Step, Ticket};
+//! use nerite_schedule::{Arrival, Driver, Fifo, InstanceId};
 //!
-//! let mut fifo = Fifo::new(1);
-//! let arrival = |number| Arrival { ticket: Ticket(number), rows: 1 };
-//! assert!(matches!(fifo.arrive(arrival(1), 0), Ok(Step::Run(_))));
-//! assert_eq!(fifo.arrive(arrival(2), 10), Ok(Step::Wait { until_us: None }));
+//! let mut driver = Driver::new(Box::new(Fifo::new()));
+//! driver.grant(InstanceId(0), 0);
+//! driver.arrive("first", |ticket| Arrival::new(ticket, 1), 5);
+//! driver.arrive("second", |ticket| Arrival::new(ticket, 1), 6);
+//! let run = driver.next_run().expect("the instance is idle");
+//! assert_eq!(run.jobs().collect::<Vec<_>>(), [&"first"]);
+//! assert!(driver.next_run().is_none());
 //! ```
 #![forbid(unsafe_code)]
 
+mod action;
+mod driver;
+mod event;
 mod fifo;
 
+pub use action::{Action, Actions, Batch, Controls, Rejection, Slot};
+pub use driver::{Driver, Run, RunSlot};
+pub use event::{
+    Arrival, Deadline, Event, InstanceId, SequenceId, SequenceStep, Span, Spans, Ticket, TimeoutAction, Wants,
+};
 pub use fifo::Fifo;
 
-/// One request in the eyes of a scheduler. A driver hands tickets out in ascending order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
-
-/// The position of an instance among those of its model version, from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct InstanceId(pub usize);
-
-/// A request that has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// Its ticket.
-    pub ticket: Ticket,
-    /// Rows it adds to a batch; at least 1.
-    pub rows: u32,
+/// What a scheduler is told with each event, and where its decisions go.
+pub struct Context<'a> {
+    /// The time, in µs of the driver's clock. It never goes back.
+    pub now_us: u64,
+    /// Where decisions are put.
+    pub actions: &'a mut Actions,
+    /// Asks the model's backend whether a request may join those of a batch that is being formed.
+    pub may_join: &'a mut dyn FnMut(&[Ticket], Ticket) -> bool,
 }
 
-/// What the driver does next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Hand the batch to its instance, then ask [`Scheduler::turn`] whether there is more.
-    Run(Batch),
-    /// Nothing, unless `until_us` comes before the next event: then ask [`Scheduler::turn`].
-    Wait {
-        /// When a decision is due without any event.
-        until_us: Option<u64>,
-    },
-}
+impl Context<'_> {
+    /// Decides to run a batch.
+    pub fn run(&mut self, batch: Batch) {
+        self.actions.list.push(Action::Run(batch));
+    }
 
-/// Requests that run together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
-    /// Where they run.
-    pub instance: InstanceId,
-    /// The first of them.
-    pub oldest: Ticket,
-    /// The others in order; no allocation where a request runs alone.
-    pub others: Vec<Ticket>,
-}
+    /// Decides to reject a request.
+    pub fn reject(&mut self, ticket: Ticket, rejection: Rejection) {
+        self.actions.list.push(Action::Reject(ticket, rejection));
+    }
 
-/// Why a request does not get into the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The scheduler takes no more requests.
-    Stopping,
-    /// As many wait as may.
-    Full,
-}
-
-impl Refusal {
-    /// The sentence that Triton's clients know, to stand behind the request's id.
-    pub fn sentence(self) -> &'static str {
-        match self {
-            Refusal::Stopping => "Server is stopping, scheduler for model has stopped accepting new inference requests",
-            Refusal::Full => "Exceeds maximum queue size",
-        }
+    /// Asks for [`Event::Time`] at that time, or earlier if that was asked for already.
+    pub fn wake_at(&mut self, at_us: u64) {
+        let earliest = self.actions.wake_at_us.map_or(at_us, |known| known.min(at_us));
+        self.actions.wake_at_us = Some(earliest);
     }
 }
 
-/// A way to order requests. All instances are idle at first.
+/// A way to order requests.
+///
+/// Each ticket that arrived is run once or rejected once. All that may start after an event is started with it: nothing is asked again.
 pub trait Scheduler {
-    /// A request came. Its ticket is greater than all before.
-    fn arrive(&mut self, arrival: Arrival, now_us: u64) -> Result<Step, Refusal>;
+    /// Decides what follows from an event.
+    fn handle(&mut self, event: Event, context: &mut Context<'_>);
 
-    /// An instance has finished what it was given.
-    fn idle(&mut self, instance: InstanceId, now_us: u64) -> Step;
-
-    /// Whether anything can start now, though nothing happened but time.
-    fn turn(&mut self, now_us: u64) -> Step;
-
-    /// Takes a waiting request out. False: it does not wait (any more), and runs or ran.
-    fn cancel(&mut self, ticket: Ticket) -> bool;
-
-    /// Takes no more requests; those that wait still run.
-    fn stop(&mut self);
+    /// What it wants to know of arrivals.
+    fn wants(&self) -> Wants {
+        Wants::default()
+    }
 
     /// Requests that wait.
     fn waiting(&self) -> usize;
-
-    /// Whether nothing waits and nothing runs.
-    fn is_drained(&self) -> bool;
 }

@@ -2,11 +2,12 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nerite_backend::{Compute, InOrder, NoMeter, Times};
+use nerite_backend::{Batch, Compute, InOrder, NoMeter, Times, now_ns};
 use nerite_memory::Buffer;
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_request::{Cancel, Code, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_schedule::{Batch as Planned, Context, Event, Fifo};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 use super::*;
@@ -21,7 +22,15 @@ impl Compute for Act {
 
 fn pool(instances: usize, act: fn(&Job) -> Result<(), Status>) -> Pool {
     let all = (0..instances).map(|_| Box::new(InOrder(Act(act))) as Box<dyn Instance>).collect();
-    Pool::new("test", all, CostBound::InputSizes, Box::new(nerite_schedule::Fifo::new(instances)), Arc::new(NoMeter))
+    pool_of(all, CostBound::InputSizes, Box::new(Fifo::new()))
+}
+
+fn pool_of(instances: Vec<Box<dyn Instance>>, bound: CostBound, scheduler: Box<dyn Scheduler + Send>) -> Pool {
+    let reject = |job: Job, rejection: Rejection, meter: &dyn Meter| {
+        let code = if rejection == Rejection::Cancelled { Code::Cancelled } else { Code::Unavailable };
+        job.refuse(Status::new(code, rejection.sentence()), meter);
+    };
+    Pool::new("test", instances, bound, scheduler, Arc::new(NoMeter), Box::new(reject))
 }
 
 fn job(id: usize, answers: &mpsc::Sender<Response>) -> (Job, Cancel) {
@@ -51,7 +60,7 @@ fn check(instances: usize, jobs: usize, act: fn(&Job) -> Result<(), Status>) -> 
             let (pool, to) = (&pool, to.clone());
             scope.spawn(move || {
                 for id in (part..jobs).step_by(4) {
-                    assert!(pool.submit(job(id, &to).0).is_ok());
+                    pool.submit(job(id, &to).0);
                 }
             });
         }
@@ -89,15 +98,111 @@ fn a_panicking_model_answers_with_an_error_and_runs_on() {
 }
 
 #[test]
-fn a_cancelled_job_does_not_run_and_a_closed_pool_gives_jobs_back() {
+fn a_cancelled_job_does_not_run_and_a_closed_pool_rejects_jobs() {
     let pool = pool(1, |_| panic!("must not run"));
     let (to, answers) = mpsc::channel();
     let (first, cancel) = job(1, &to);
     cancel.cancel();
-    assert!(pool.submit(first).is_ok());
+    pool.submit(first);
     assert_eq!(answers.recv().unwrap().error.unwrap().code, Code::Cancelled);
     pool.close();
-    assert!(pool.submit(job(2, &to).0).is_err());
+    pool.submit(job(2, &to).0);
+    assert_eq!(answers.recv().unwrap().error.unwrap().message, Rejection::Stopping.sentence());
+}
+
+#[test]
+fn who_goes_while_it_waits_is_answered_at_once() {
+    let (begun, runs) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    let instance = Box::new(InOrder(Waits(begun, goes_on))) as Box<dyn Instance>;
+    let pool = pool_of(vec![instance], CostBound::Unknown, Box::new(Fifo::new()));
+    let (to, answers) = mpsc::channel();
+    let ((first, _running), (second, cancel)) = (job(1, &to), job(2, &to));
+    pool.submit(first);
+    runs.recv().unwrap();
+    pool.submit(second);
+    assert_eq!(pool.waiting(), 1);
+    cancel.cancel();
+    let answer = answers.recv().unwrap();
+    assert_eq!((answer.id.as_str(), answer.error.unwrap().code, pool.waiting()), ("2", Code::Cancelled, 0));
+    go_on.send(()).unwrap();
+    assert!(answers.recv().unwrap().error.is_none());
+    pool.close();
+}
+
+/// Says when it runs, and waits until it may go on.
+struct Waits(mpsc::Sender<()>, mpsc::Receiver<()>);
+
+impl Compute for Waits {
+    fn compute(&mut self, _: &mut Job, _: &mut Times) -> Result<(), Status> {
+        self.0.send(()).unwrap();
+        self.1.recv().unwrap();
+        Ok(())
+    }
+}
+
+const DELAY_US: u64 = 20_000;
+
+/// Starts all that waits, each job alone, when the first of them has waited for [`DELAY_US`].
+#[derive(Default)]
+struct Late {
+    waiting: VecDeque<(Ticket, u64)>,
+    granted: Vec<InstanceId>,
+    stopped: bool,
+}
+
+impl Scheduler for Late {
+    fn handle(&mut self, event: Event, context: &mut Context<'_>) {
+        match event {
+            Event::Arrived(arrival) => self.waiting.push_back((arrival.ticket, context.now_us + DELAY_US)),
+            Event::Granted(instance) => self.granted.push(instance),
+            Event::Stop => self.stopped = true,
+            _ => {}
+        }
+        let Some((_, due_us)) = self.waiting.front() else { return };
+        if *due_us > context.now_us && !self.stopped {
+            return context.wake_at(*due_us);
+        }
+        while !self.waiting.is_empty()
+            && let Some(instance) = self.granted.pop()
+        {
+            let (ticket, _) = self.waiting.pop_front().unwrap();
+            context.run(Planned::of_one(instance, ticket));
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+#[test]
+fn a_scheduler_that_waits_is_woken_and_all_instances_start_at_once() {
+    let both = Arc::new(std::sync::Barrier::new(2));
+    let meets = || Box::new(InOrder(Meets(Arc::clone(&both)))) as Box<dyn Instance>;
+    let pool = pool_of(vec![meets(), meets()], CostBound::InputSizes, Box::<Late>::default());
+    let (to, answers) = mpsc::channel();
+    for round in 0..4 {
+        let begun = Instant::now();
+        pool.submit(job(2 * round, &to).0);
+        pool.submit(job(2 * round + 1, &to).0);
+        assert!((0..2).all(|_| answers.recv().unwrap().error.is_none()));
+        assert!(begun.elapsed() >= Duration::from_micros(DELAY_US));
+    }
+    pool.submit(job(8, &to).0);
+    pool.submit(job(9, &to).0);
+    pool.close();
+    assert_eq!(answers.try_iter().count(), 2);
+}
+
+/// Ends only together with another one.
+struct Meets(Arc<std::sync::Barrier>);
+
+impl Compute for Meets {
+    fn compute(&mut self, _: &mut Job, _: &mut Times) -> Result<(), Status> {
+        self.0.wait();
+        Ok(())
+    }
 }
 
 /// Has its work done elsewhere: it is ready at once, or only when somebody waits for it.
@@ -135,11 +240,10 @@ fn what_is_not_ready_in_time_is_waited_for_by_a_worker_and_answered_once() {
     for ready in [false, true] {
         let finished = Arc::default();
         let instance = Box::new(Elsewhere { ready, begun: None, finished: Arc::clone(&finished) }) as Box<dyn Instance>;
-        let scheduler = Box::new(nerite_schedule::Fifo::new(1));
-        let pool = Pool::new("test", vec![instance], CostBound::Patience, scheduler, Arc::new(NoMeter));
+        let pool = pool_of(vec![instance], CostBound::Patience, Box::new(Fifo::new()));
         let (to, answers) = mpsc::channel();
         for id in 0..20 {
-            assert!(pool.submit(job(id, &to).0).is_ok());
+            pool.submit(job(id, &to).0);
             assert_eq!(answers.recv().unwrap().id, id.to_string());
         }
         pool.close();
@@ -168,12 +272,12 @@ impl Compute for Noting {
 fn ran_here(bound: CostBound) -> Vec<bool> {
     let threads = Arc::default();
     let instance = Box::new(InOrder(Noting(Arc::clone(&threads)))) as Box<dyn Instance>;
-    let pool = Pool::new("test", vec![instance], bound, Box::new(nerite_schedule::Fifo::new(1)), Arc::new(NoMeter));
+    let pool = pool_of(vec![instance], bound, Box::new(Fifo::new()));
     let (to, answers) = mpsc::channel();
     for id in 0..300 {
         // A worker puts the instance back after it has answered.
         std::thread::sleep(Duration::from_millis(1));
-        assert!(pool.submit(job(id, &to).0).is_ok());
+        pool.submit(job(id, &to).0);
         assert_eq!(answers.recv().unwrap().id, id.to_string());
     }
     pool.close();
