@@ -26,7 +26,8 @@ impl Cancel {
         Cancel::default()
     }
 
-    /// Sets the flag, for good, and tells whoever wanted to know.
+    /// Sets the flag, for good, and tells whoever wanted to know. A request that waits is answered before this returns, so the caller
+    /// must not hold a lock that its answer takes.
     pub fn cancel(&self) {
         self.0.is_cancelled.store(true, Ordering::Release);
         // Called without the lock, because it may want to be told of something else.

@@ -70,13 +70,16 @@ impl InFlight {
     }
 
     pub(crate) fn cancel(&self, id: u64) {
-        if let Some(begun) = self.lock().get(&id) {
-            begun.cancel.cancel();
+        // A request that waits is answered inside `Cancel::cancel`, and its answer takes the lock.
+        let begun = self.lock().get(&id).map(|begun| begun.cancel.clone());
+        if let Some(begun) = begun {
+            begun.cancel();
         }
     }
 
     pub(crate) fn cancel_all(&self) {
-        self.lock().values().for_each(|begun| begun.cancel.cancel());
+        let begun: Vec<Cancel> = self.lock().values().map(|begun| begun.cancel.clone()).collect();
+        begun.iter().for_each(Cancel::cancel);
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -199,4 +202,27 @@ impl Answers {
 fn placed_message(placed: &Placed) -> v1::Placed {
     let (output, byte_size) = (placed.output.clone(), placed.byte_size);
     v1::Placed { output, lease: Some(lease_message(&placed.loan)), offset: 0, byte_size }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_is_answered_while_it_is_cancelled_gives_its_place_back() {
+        let in_flight = Arc::new(InFlight::new(&Account::unlimited()));
+        for id in 1..=3 {
+            let answered = Arc::clone(&in_flight);
+            let cancel = in_flight.begin(id, 0).expect("there is room");
+            assert!(cancel.on_cancelled(move || {
+                answered.release(id);
+                answered.end();
+            }));
+        }
+        in_flight.cancel(2);
+        in_flight.cancel(2);
+        assert_eq!(in_flight.count(), 2);
+        in_flight.cancel_all();
+        assert_eq!((in_flight.count(), in_flight.unsent.load(Ordering::Acquire)), (0, 0));
+    }
 }
