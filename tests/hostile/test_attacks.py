@@ -39,8 +39,8 @@ PER_PEER = 160 * MIB
 SLACK = 160 * MIB
 # Beside the budget as well: what connections hold that are being ended.
 LEAVING_BYTES_MAX = 64 * MIB
-# What the allocator may keep once the attackers are gone: pages with a few small blocks of others in them, in the arena of each thread.
-LEFT = 80 * MIB
+# What the allocator may keep once the attackers are gone: the end of the heap of each thread, and pages with small blocks of others.
+LEFT = 40 * MIB
 # Leases that were returned wait three seconds for their session, so the session's onlooker has now one more and now one less.
 SPARE_LEASES = 4
 # Connections of onlookers that have just come or gone, in the budget.

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
 use crate::keep::Keep;
+use crate::large;
 use crate::room::{Asking, NoMemory, mapped, or_without_pool};
 
 /// Alignment of every block: a cache line, and as much as any runtime asks for.
@@ -55,10 +56,11 @@ static POOL: Mutex<Vec<Pooled>> = Mutex::new(Vec::new());
 /// What [`limit_pool`] said.
 static POOL_BYTES_LIMIT: AtomicUsize = AtomicUsize::new(POOL_BYTES_MAX);
 
-/// Keeps the pool to `bytes`, where that is less than the 512 MiB which it never exceeds.
+/// Keeps the pool to `bytes`, where that is less than the 512 MiB which it never exceeds; and so the large allocations that were freed.
 pub fn limit_pool(bytes: u64) {
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(POOL_BYTES_MAX);
     POOL_BYTES_LIMIT.store(bytes, Ordering::Relaxed);
+    large::limit(bytes);
 }
 
 impl Block {
@@ -220,10 +222,10 @@ fn take_pooled(capacity: usize) -> Option<Block> {
     Some(pool.swap_remove(at).block)
 }
 
-/// Gives all blocks that lie unused back to the system, and allocates nothing on the way. Returns the bytes freed. What
+/// Gives all blocks and large allocations that lie unused back to the system, and allocates nothing on the way. Returns the bytes freed. What
 /// somebody else is doing to the pool at this moment is not waited for: that may be ourselves, who are out of memory.
 pub(crate) fn empty_pool() -> usize {
-    let mut freed = 0;
+    let mut freed = large::empty();
     loop {
         let last = match POOL.try_lock() {
             Ok(mut pool) => pool.pop(),
@@ -243,7 +245,8 @@ pub fn pooled_bytes() -> usize {
     POOL.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|p| p.block.capacity).sum()
 }
 
-/// Gives blocks back to the system that lay unused through `rounds_max` calls of this function. Returns the bytes freed.
+/// Gives blocks and large allocations back to the system that lay unused through `rounds_max` calls of this function. Returns the bytes
+/// freed.
 pub fn trim_pool(rounds_max: u32) -> usize {
     let mut stale = Vec::with_capacity(POOL_BLOCKS_MAX);
     {
@@ -258,7 +261,7 @@ pub fn trim_pool(rounds_max: u32) -> usize {
             }
         }
     }
-    let mut freed = 0;
+    let mut freed = large::trim(rounds_max);
     for mut pooled in stale {
         freed += pooled.block.capacity;
         pooled.block.release();

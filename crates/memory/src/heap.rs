@@ -7,7 +7,7 @@
 //! are about to be refused what they ask for, and give back what they have. This needs [`Heap`] as the program's allocator;
 //! without it all is as always.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -16,6 +16,7 @@ use std::time::Duration;
 #[cfg(all(target_env = "gnu", not(miri)))]
 use crate::allowed::address_space_limit;
 use crate::block::empty_pool;
+use crate::large;
 use crate::room::wait_for_probes;
 
 /// Allocations below this do not count against a thread's bound: they are many, and others' memory lies between them.
@@ -27,7 +28,7 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_millis(4);
 /// Larger allocations are not waited for: nobody gives back as much in a moment.
 const WAITED_FOR_BYTES_MAX: usize = 1 << 30;
 
-/// The system's allocator, which lets an expendable thread sleep rather than give it too much.
+/// The system's allocator with mappings for what is large, which lets an expendable thread sleep rather than give it too much.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heap;
 
@@ -70,24 +71,40 @@ pub fn expendable<R>(bytes_max: usize, lost: &dyn Fn(Shortage), work: impl FnOnc
     work()
 }
 
-/// To be called when the process begins. Where memory counts that nobody touches, because the address space has a limit or the system
-/// never promises more than it has, the system's allocator must not keep what was freed: it gives back a heap only from its end,
-/// and one small piece there keeps all of it. So there what is large has a mapping of its own, which goes when it is freed, and
-/// few threads have heaps of their own. Elsewhere what is kept costs nothing once [`crate::trim_heap`] has been there, and saves
-/// time.
+/// To be called when the process begins.
+///
+/// The system's allocator gives back the end of a heap only inside `free`, and by default lets up to 64 MiB lie there. Here it lets
+/// [`HEAP_END_BYTES`] lie there; [`crate::trim_heap`] gives back the rest.
+///
+/// Where memory counts that nobody touches, because the address space has a limit or the system never promises more than it has,
+/// nothing that is large is kept, and few threads have heaps of their own.
 pub fn fit_heap() {
     #[cfg(all(target_env = "gnu", not(miri)))]
-    if counts_untouched() {
-        for (what, value) in [(libc::M_MMAP_THRESHOLD, LARGE_BYTES_MIN), (libc::M_ARENA_MAX, ARENAS_MAX)] {
+    {
+        let numbers = if counts_untouched() {
+            [(libc::M_MMAP_THRESHOLD, MAPPED_BYTES_MIN), (libc::M_ARENA_MAX, ARENAS_MAX)]
+        } else {
+            large::keep(KEPT_BYTES_MAX);
+            // For libraries that are not Rust's: whatever comes through `Heap` and is large has a mapping of its own anyway.
+            [(libc::M_MMAP_THRESHOLD, LIBRARY_MAPPED_BYTES_MIN), (libc::M_TRIM_THRESHOLD, HEAP_END_BYTES)]
+        };
+        for (what, value) in numbers {
             // SAFETY: sets a number of the allocator's; no pointers are involved.
             unsafe { libc::mallopt(what, value) };
         }
     }
 }
 
-/// What is large, where memory counts that nobody touches, and how many heaps there may be.
-const LARGE_BYTES_MIN: libc::c_int = 128 << 10;
+/// Allocations of this size and more are mappings of their own and are not kept, where memory counts that nobody touches.
+const MAPPED_BYTES_MIN: libc::c_int = 128 << 10;
+/// Heaps of the system's allocator, there.
 const ARENAS_MAX: libc::c_int = 2;
+/// Elsewhere: the largest value that the allocator takes.
+const LIBRARY_MAPPED_BYTES_MIN: libc::c_int = 32 << 20;
+/// Free bytes at the end of each heap that the system's allocator keeps. Work with more in small pieces touches fresh pages each time.
+const HEAP_END_BYTES: libc::c_int = 2 << 20;
+/// Bytes of large allocations that are kept for the next.
+const KEPT_BYTES_MAX: usize = 256 << 20;
 
 #[cfg(all(target_env = "gnu", not(miri)))]
 fn counts_untouched() -> bool {
@@ -95,31 +112,31 @@ fn counts_untouched() -> bool {
     never_more || address_space_limit().is_some()
 }
 
-// SAFETY: every call goes to the system's allocator as it came; beside that only counting, and not returning, happens here.
+// SAFETY: every call goes to `large` as it came; beside that only counting, and not returning, happens here.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         charge(layout.size());
         // SAFETY: as our caller promised for us.
-        given(layout.size(), || unsafe { System.alloc(layout) })
+        given(layout.size(), || unsafe { large::alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         charge(layout.size());
         // SAFETY: as our caller promised for us.
-        given(layout.size(), || unsafe { System.alloc_zeroed(layout) })
+        given(layout.size(), || unsafe { large::alloc_zeroed(layout) })
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         credit(layout.size());
-        // SAFETY: as our caller promised for us; what we gave it came from the system's allocator.
-        unsafe { System.dealloc(ptr, layout) };
+        // SAFETY: as our caller promised for us; what we gave it came from `large`.
+        unsafe { large::dealloc(ptr, layout) };
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         charge(size);
-        // SAFETY: as our caller promised for us; what we gave it came from the system's allocator, where it still is if a call
-        // before this one answered null.
-        let moved = given(size, || unsafe { System.realloc(ptr, layout, size) });
+        // SAFETY: as our caller promised for us; what we gave it came from `large`, where it still is if a call before this one
+        // answered null.
+        let moved = given(size, || unsafe { large::realloc(ptr, layout, size) });
         credit(layout.size());
         moved
     }

@@ -33,6 +33,7 @@ mod extent;
 mod file;
 mod heap;
 mod keep;
+mod large;
 mod number;
 mod place;
 mod room;

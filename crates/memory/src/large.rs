@@ -1,0 +1,337 @@
+//! Where do the program's large allocations come from, and where do they go?
+//!
+//! The system's allocator keeps what was freed at the end of each of its heaps, up to 64 MiB in each, and has no call that gives it back.
+//! So large allocations get a mapping of their own. Touching fresh pages costs more than the work of many models, so mappings
+//! that were freed are kept for the next allocation of their size; [`trim`] unmaps those that were not used lately.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::block::PAGE;
+
+/// Allocations of this size and more have a mapping of their own.
+const LARGE_BYTES_MIN: usize = 256 << 10;
+/// A mapping is larger than asked for by one part in so many at most, so that allocations of similar size can use it.
+const CLASSES_PER_DOUBLING: usize = 8;
+/// Mappings that are kept at the most.
+const KEPT_MAX: usize = 64;
+
+/// A mapping that nobody uses.
+#[derive(Clone, Copy)]
+struct Kept {
+    start: *mut u8,
+    bytes: usize,
+    idle_rounds: u32,
+}
+
+/// Large allocations, and the mappings of those that were freed.
+struct Large {
+    shelf: Mutex<Shelf>,
+    /// Bytes that may be kept.
+    kept_bytes_max: AtomicUsize,
+}
+
+/// The mappings that nobody uses, in an array: this is the allocator and must not allocate.
+struct Shelf {
+    kept: [Kept; KEPT_MAX],
+    count: usize,
+    bytes: usize,
+}
+
+// SAFETY: a kept mapping belongs to the shelf alone, and mappings have no thread affinity.
+unsafe impl Send for Shelf {}
+
+/// The program's. Keeps nothing until [`keep`] says so.
+static LARGE: Large = Large::new();
+
+/// Keeps mappings that were freed, `bytes` at the most.
+pub(crate) fn keep(bytes: usize) {
+    LARGE.kept_bytes_max.store(bytes, Ordering::Relaxed);
+}
+
+/// Keeps `bytes` at the most, where that is less than now.
+pub(crate) fn limit(bytes: usize) {
+    LARGE.kept_bytes_max.fetch_min(bytes, Ordering::Relaxed);
+}
+
+/// As [`GlobalAlloc::alloc`].
+///
+/// # Safety
+/// The caller keeps the contract of [`GlobalAlloc::alloc`].
+#[inline]
+pub(crate) unsafe fn alloc(layout: Layout) -> *mut u8 {
+    if is_large(layout) {
+        return LARGE.alloc(layout.size());
+    }
+    // SAFETY: as our caller promised for us.
+    unsafe { System.alloc(layout) }
+}
+
+/// As [`GlobalAlloc::alloc_zeroed`].
+///
+/// # Safety
+/// The caller keeps the contract of [`GlobalAlloc::alloc_zeroed`].
+#[inline]
+pub(crate) unsafe fn alloc_zeroed(layout: Layout) -> *mut u8 {
+    if is_large(layout) {
+        return LARGE.alloc_zeroed(layout.size());
+    }
+    // SAFETY: as our caller promised for us.
+    unsafe { System.alloc_zeroed(layout) }
+}
+
+/// As [`GlobalAlloc::dealloc`].
+///
+/// # Safety
+/// The caller keeps the contract of [`GlobalAlloc::dealloc`], and `ptr` came from a function of this module.
+#[inline]
+pub(crate) unsafe fn dealloc(ptr: *mut u8, layout: Layout) {
+    if is_large(layout) {
+        // SAFETY: a large layout has a mapping of `mapping_bytes`, which our caller gives back.
+        unsafe { LARGE.dealloc(ptr, layout.size()) };
+    } else {
+        // SAFETY: as our caller promised for us; a layout that is not large came from the system's allocator.
+        unsafe { System.dealloc(ptr, layout) };
+    }
+}
+
+/// As [`GlobalAlloc::realloc`]. The pages of a large allocation move, and no byte of it is copied.
+///
+/// # Safety
+/// The caller keeps the contract of [`GlobalAlloc::realloc`], and `ptr` came from a function of this module.
+#[inline]
+pub(crate) unsafe fn realloc(ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+    // SAFETY: the caller promises that `size`, rounded up to the alignment, does not overflow, and the alignment is a layout's.
+    let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+    match (is_large(layout), is_large(new)) {
+        // SAFETY: as our caller promised for us; neither is large, so the system's allocator has it and may keep it.
+        (false, false) => unsafe { System.realloc(ptr, layout, size) },
+        // SAFETY: a large layout has a mapping of `mapping_bytes`.
+        (true, true) => unsafe { resize(ptr, mapping_bytes(layout.size()), mapping_bytes(size)) },
+        _ => {
+            // SAFETY: the caller promises that `size` is not zero.
+            let moved = unsafe { alloc(new) };
+            if !moved.is_null() {
+                // SAFETY: both have the lesser size at least, and the new one was just made.
+                unsafe { ptr::copy_nonoverlapping(ptr, moved, layout.size().min(size)) };
+                // SAFETY: as our caller promised for us.
+                unsafe { dealloc(ptr, layout) };
+            }
+            moved
+        }
+    }
+}
+
+/// Unmaps what was not used through `rounds_max` calls of this function. Returns the bytes unmapped.
+pub(crate) fn trim(rounds_max: u32) -> usize {
+    LARGE.trim(rounds_max)
+}
+
+/// Unmaps all that nobody uses. Returns the bytes unmapped.
+pub(crate) fn empty() -> usize {
+    LARGE.trim(0)
+}
+
+/// Whether an allocation has a mapping of its own. A mapping begins at a page, so what must be aligned to more is not ours.
+#[inline]
+fn is_large(layout: Layout) -> bool {
+    layout.size() >= LARGE_BYTES_MIN && layout.align() <= PAGE && !cfg!(miri)
+}
+
+/// Bytes of the mapping for an allocation of `size` bytes.
+fn mapping_bytes(size: usize) -> usize {
+    let step = (1usize << size.ilog2()) / CLASSES_PER_DOUBLING;
+    // A layout's size is at most `isize::MAX`, so what is rounded up does not overflow.
+    size.next_multiple_of(step.max(PAGE))
+}
+
+fn map(bytes: usize) -> *mut u8 {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
+    let start = unsafe { libc::mmap(ptr::null_mut(), bytes, prot, flags, -1, 0) };
+    if start == libc::MAP_FAILED { ptr::null_mut() } else { start.cast() }
+}
+
+/// # Safety
+/// `start` is a mapping of `had` bytes that the caller owns.
+unsafe fn resize(start: *mut u8, had: usize, bytes: usize) -> *mut u8 {
+    if had == bytes {
+        return start;
+    }
+    // SAFETY: the caller owns the whole mapping, and gives up its old address if it moves.
+    let moved = unsafe { libc::mremap(start.cast(), had, bytes, libc::MREMAP_MAYMOVE) };
+    if moved == libc::MAP_FAILED { ptr::null_mut() } else { moved.cast() }
+}
+
+fn unmap(kept: Kept) {
+    // SAFETY: a Kept is a whole mapping that nobody uses, and it is consumed here.
+    unsafe { libc::munmap(kept.start.cast(), kept.bytes) };
+}
+
+impl Large {
+    const fn new() -> Large {
+        let kept = [Kept { start: ptr::null_mut(), bytes: 0, idle_rounds: 0 }; KEPT_MAX];
+        Large { shelf: Mutex::new(Shelf { kept, count: 0, bytes: 0 }), kept_bytes_max: AtomicUsize::new(0) }
+    }
+
+    /// A mapping for `size` bytes, or null.
+    fn alloc(&self, size: usize) -> *mut u8 {
+        let bytes = mapping_bytes(size);
+        self.take(bytes).unwrap_or_else(|| map(bytes))
+    }
+
+    /// The same; its first `size` bytes are zero.
+    fn alloc_zeroed(&self, size: usize) -> *mut u8 {
+        let bytes = mapping_bytes(size);
+        let Some(start) = self.take(bytes) else { return map(bytes) };
+        // SAFETY: the mapping has `bytes`, which are at least `size`, and was just taken by us alone.
+        unsafe { start.write_bytes(0, size) };
+        start
+    }
+
+    /// # Safety
+    /// `start` is a mapping that [`Large::alloc`] made for `size` bytes, or [`resize`], and that the caller gives up.
+    unsafe fn dealloc(&self, start: *mut u8, size: usize) {
+        let freed = Kept { start, bytes: mapping_bytes(size), idle_rounds: 0 };
+        let mut shelf = self.shelf();
+        let bytes = shelf.bytes.saturating_add(freed.bytes);
+        if shelf.count < KEPT_MAX && bytes <= self.kept_bytes_max.load(Ordering::Relaxed) {
+            let at = shelf.count;
+            shelf.kept[at] = freed;
+            shelf.count += 1;
+            shelf.bytes = bytes;
+        } else {
+            drop(shelf);
+            unmap(freed);
+        }
+    }
+
+    fn take(&self, bytes: usize) -> Option<*mut u8> {
+        let mut shelf = self.shelf();
+        // What was freed last is most likely in the processor's cache.
+        let at = shelf.kept[..shelf.count].iter().rposition(|kept| kept.bytes == bytes)?;
+        Some(shelf.remove(at).start)
+    }
+
+    fn trim(&self, rounds_max: u32) -> usize {
+        let (mut freed, mut at) = (0, 0);
+        loop {
+            let mut shelf = self.shelf();
+            while at < shelf.count && shelf.kept[at].idle_rounds < rounds_max {
+                shelf.kept[at].idle_rounds += 1;
+                at += 1;
+            }
+            if at >= shelf.count {
+                return freed;
+            }
+            let stale = shelf.remove(at);
+            drop(shelf);
+            freed += stale.bytes;
+            unmap(stale);
+        }
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shelf {
+    /// Takes one out. The others keep their order.
+    fn remove(&mut self, at: usize) -> Kept {
+        let kept = self.kept[at];
+        self.kept.copy_within(at + 1..self.count, at);
+        self.count -= 1;
+        self.bytes -= kept.bytes;
+        kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = (20 << 20) + 17;
+
+    #[track_caller]
+    fn kept(large: &Large, count: usize) {
+        let shelf = large.shelf();
+        assert_eq!((shelf.count, shelf.bytes), (count, count * mapping_bytes(SIZE)));
+    }
+
+    #[test]
+    fn mappings_are_kept_for_the_next_of_their_size_and_unmapped_when_they_lie_idle() {
+        let large = Large::new();
+        large.kept_bytes_max.store(64 << 20, Ordering::Relaxed);
+        let first = large.alloc(SIZE);
+        // SAFETY: a mapping of at least `SIZE` bytes.
+        unsafe { first.write_bytes(7, SIZE) };
+        // SAFETY: it was made for `SIZE` bytes.
+        unsafe { large.dealloc(first, SIZE) };
+        kept(&large, 1);
+        let other = large.alloc(SIZE / 2);
+        let again = large.alloc_zeroed(SIZE);
+        assert!(other != first && again == first);
+        // SAFETY: a mapping of at least `SIZE` bytes, which are zero.
+        assert!(unsafe { std::slice::from_raw_parts(again, SIZE) }.iter().all(|byte| *byte == 0));
+        // SAFETY: as above.
+        unsafe { large.dealloc(again, SIZE) };
+        assert_eq!([large.trim(2), large.trim(2)], [0, 0]);
+        kept(&large, 1);
+        assert_eq!(large.trim(2), mapping_bytes(SIZE));
+        kept(&large, 0);
+        large.kept_bytes_max.store(0, Ordering::Relaxed);
+        // SAFETY: it was made for so many bytes.
+        unsafe { large.dealloc(other, SIZE / 2) };
+        kept(&large, 0);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_may_be() {
+        let large = Large::new();
+        large.kept_bytes_max.store(2 * mapping_bytes(SIZE), Ordering::Relaxed);
+        for mapping in [(); 3].map(|()| large.alloc(SIZE)) {
+            // SAFETY: it was made for `SIZE` bytes.
+            unsafe { large.dealloc(mapping, SIZE) };
+        }
+        kept(&large, 2);
+        assert_eq!(large.trim(0), 2 * mapping_bytes(SIZE));
+    }
+
+    #[test]
+    fn an_allocation_keeps_its_content_whichever_way_it_grows_or_shrinks() {
+        let layout = |size| Layout::from_size_align(size, 64).expect("a power of two");
+        let mut size = 101;
+        // SAFETY: a layout that is not empty.
+        let mut ptr = unsafe { alloc(layout(size)) };
+        // SAFETY: there are 101 bytes.
+        unsafe { ptr.write_bytes(5, size) };
+        for next in [200, SIZE, SIZE + 1, 3 * SIZE, SIZE, 101] {
+            // SAFETY: `size` is what it was allocated or reallocated with last.
+            ptr = unsafe { realloc(ptr, layout(size), next) };
+            size = next;
+            // SAFETY: it has 101 bytes and more, which were written.
+            assert_eq!(unsafe { std::slice::from_raw_parts(ptr, 101) }, [5; 101]);
+        }
+        // SAFETY: as above.
+        unsafe { dealloc(ptr, layout(size)) };
+    }
+
+    #[test]
+    fn a_mapping_is_larger_than_asked_for_by_an_eighth_at_most() {
+        for size in [LARGE_BYTES_MIN, LARGE_BYTES_MIN + 1, 300_000, (1 << 20) - 1, 1 << 20, (5 << 30) + 3] {
+            let bytes = mapping_bytes(size);
+            assert!(
+                bytes >= size && bytes - size <= size / CLASSES_PER_DOUBLING && bytes.is_multiple_of(PAGE),
+                "{size}"
+            );
+            assert_eq!(mapping_bytes(bytes), bytes);
+        }
+        let page = Layout::from_size_align(LARGE_BYTES_MIN, PAGE).expect("a power of two");
+        let two = Layout::from_size_align(LARGE_BYTES_MIN, 2 * PAGE).expect("a power of two");
+        let less = Layout::from_size_align(LARGE_BYTES_MIN - 1, 1).expect("a power of two");
+        assert_eq!([page, two, less].map(is_large), [true, false, false]);
+    }
+}
