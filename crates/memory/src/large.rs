@@ -28,20 +28,20 @@ struct Kept {
 
 /// Large allocations, and the mappings of those that were freed.
 struct Large {
-    shelf: Mutex<Shelf>,
+    free_list: Mutex<FreeList>,
     /// Bytes that may be kept.
     kept_bytes_max: AtomicUsize,
 }
 
 /// The mappings that nobody uses, in an array: this is the allocator and must not allocate.
-struct Shelf {
+struct FreeList {
     kept: [Kept; KEPT_MAX],
     count: usize,
     bytes: usize,
 }
 
-// SAFETY: a kept mapping belongs to the shelf alone, and mappings have no thread affinity.
-unsafe impl Send for Shelf {}
+// SAFETY: a kept mapping belongs to the list alone, and mappings have no thread affinity.
+unsafe impl Send for FreeList {}
 
 /// The program's. Keeps nothing until [`keep`] says so.
 static LARGE: Large = Large::new();
@@ -173,7 +173,7 @@ fn unmap(kept: Kept) {
 impl Large {
     const fn new() -> Large {
         let kept = [Kept { start: ptr::null_mut(), bytes: 0, idle_rounds: 0 }; KEPT_MAX];
-        Large { shelf: Mutex::new(Shelf { kept, count: 0, bytes: 0 }), kept_bytes_max: AtomicUsize::new(0) }
+        Large { free_list: Mutex::new(FreeList { kept, count: 0, bytes: 0 }), kept_bytes_max: AtomicUsize::new(0) }
     }
 
     /// A mapping for `size` bytes, or null.
@@ -195,50 +195,50 @@ impl Large {
     /// `start` is a mapping that [`Large::alloc`] made for `size` bytes, or [`resize`], and that the caller gives up.
     unsafe fn dealloc(&self, start: *mut u8, size: usize) {
         let freed = Kept { start, bytes: mapping_bytes(size), idle_rounds: 0 };
-        let mut shelf = self.shelf();
-        let bytes = shelf.bytes.saturating_add(freed.bytes);
-        if shelf.count < KEPT_MAX && bytes <= self.kept_bytes_max.load(Ordering::Relaxed) {
-            let at = shelf.count;
-            shelf.kept[at] = freed;
-            shelf.count += 1;
-            shelf.bytes = bytes;
+        let mut list = self.free_list();
+        let bytes = list.bytes.saturating_add(freed.bytes);
+        if list.count < KEPT_MAX && bytes <= self.kept_bytes_max.load(Ordering::Relaxed) {
+            let at = list.count;
+            list.kept[at] = freed;
+            list.count += 1;
+            list.bytes = bytes;
         } else {
-            drop(shelf);
+            drop(list);
             unmap(freed);
         }
     }
 
     fn take(&self, bytes: usize) -> Option<*mut u8> {
-        let mut shelf = self.shelf();
+        let mut list = self.free_list();
         // What was freed last is most likely in the processor's cache.
-        let at = shelf.kept[..shelf.count].iter().rposition(|kept| kept.bytes == bytes)?;
-        Some(shelf.remove(at).start)
+        let at = list.kept[..list.count].iter().rposition(|kept| kept.bytes == bytes)?;
+        Some(list.remove(at).start)
     }
 
     fn trim(&self, rounds_max: u32) -> usize {
         let (mut freed, mut at) = (0, 0);
         loop {
-            let mut shelf = self.shelf();
-            while at < shelf.count && shelf.kept[at].idle_rounds < rounds_max {
-                shelf.kept[at].idle_rounds += 1;
+            let mut list = self.free_list();
+            while at < list.count && list.kept[at].idle_rounds < rounds_max {
+                list.kept[at].idle_rounds += 1;
                 at += 1;
             }
-            if at >= shelf.count {
+            if at >= list.count {
                 return freed;
             }
-            let stale = shelf.remove(at);
-            drop(shelf);
+            let stale = list.remove(at);
+            drop(list);
             freed += stale.bytes;
             unmap(stale);
         }
     }
 
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn free_list(&self) -> MutexGuard<'_, FreeList> {
+        self.free_list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shelf {
+impl FreeList {
     /// Takes one out. The others keep their order.
     fn remove(&mut self, at: usize) -> Kept {
         let kept = self.kept[at];
@@ -257,8 +257,8 @@ mod tests {
 
     #[track_caller]
     fn kept(large: &Large, count: usize) {
-        let shelf = large.shelf();
-        assert_eq!((shelf.count, shelf.bytes), (count, count * mapping_bytes(SIZE)));
+        let list = large.free_list();
+        assert_eq!((list.count, list.bytes), (count, count * mapping_bytes(SIZE)));
     }
 
     #[test]
