@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -51,21 +52,22 @@ def test_the_cure_is_said():
 
 
 @pytest.fixture
-def stranger(tmp_path):
+def stranger():
     """A socket at which another user listens, and counts the bytes that it gets."""
     if os.geteuid() != 0:
         pytest.skip("only root can be somebody else")
-    path, program = tmp_path / "s", os.path.abspath(__file__)
-    for one in (tmp_path, *tmp_path.parents[:2]):
-        one.chmod(0o755)
-    tmp_path.chmod(0o777)
-    process = subprocess.Popen(
-        [sys.executable, program, str(path), "65534"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "listening\n"
-    yield process, str(path)
-    process.kill()
-    process.wait()
+    program = os.path.abspath(__file__)
+    # Not in a folder of pytest's: those above it are closed to other users.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        path = os.path.join(folder, "s")
+        process = subprocess.Popen(
+            [sys.executable, program, path, "65534"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "listening\n"
+        yield process, path
+        process.kill()
+        process.wait()
 
 
 def received(process) -> str:
