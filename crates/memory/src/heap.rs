@@ -74,7 +74,7 @@ pub fn expendable<R>(bytes_max: usize, lost: &dyn Fn(Shortage), work: impl FnOnc
 /// To be called when the process begins.
 ///
 /// The system's allocator gives back the end of a heap only inside `free`, and by default lets up to 64 MiB lie there. Here it lets
-/// [`HEAP_END_BYTES`] lie there; [`crate::trim_heap`] gives back the rest.
+/// [`HEAP_END_BYTES`] lie there. [`crate::trim_heap`] gives back what is free before the end.
 ///
 /// Where memory counts that nobody touches, because the address space has a limit or the system never promises more than it has,
 /// nothing that is large is kept, and few threads have heaps of their own.
@@ -95,11 +95,11 @@ pub fn fit_heap() {
     }
 }
 
-/// Allocations of this size and more are mappings of their own and are not kept, where memory counts that nobody touches.
+/// Where untouched memory counts: the allocator maps allocations of this size and more by themselves, and unmaps them when they are freed.
 const MAPPED_BYTES_MIN: libc::c_int = 128 << 10;
-/// Heaps of the system's allocator, there.
+/// Where untouched memory counts: heaps that the threads share.
 const ARENAS_MAX: libc::c_int = 2;
-/// Elsewhere: the largest value that the allocator takes.
+/// Where it does not count: the allocator maps allocations of this size and more by themselves. It takes no larger value.
 const LIBRARY_MAPPED_BYTES_MIN: libc::c_int = 32 << 20;
 /// Free bytes at the end of each heap that the system's allocator keeps. Work with more in small pieces touches fresh pages each time.
 const HEAP_END_BYTES: libc::c_int = 2 << 20;
