@@ -9,8 +9,9 @@ import struct
 import time
 
 from attack_messages import grpc_door
-from attack_table import DEFENCE, attack, crowd
+from attack_table import DEFENCE, attack, close_after, crowd, post
 from doors import Asked, Given, GrpcDoor, HttpDoor, Refused
+from holding import get_unread
 from misdeeds import LIES, Meanwhile, punch_hole
 from packets import open_session, welcomed
 from passages import SIZE, through
@@ -19,6 +20,7 @@ from regions import Region
 PAGE = os.sysconf("SC_PAGESIZE")
 ROUNDS = 50
 REGIONS = 3000
+LONG_NAMES, NAME_BYTES_MAX = 2000, 1024
 OBJECTS = "nerite_test_attack_"
 
 
@@ -102,6 +104,19 @@ def regions_without_end(server):
                 door.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(f"{made.name}_{lost}", 4, 0))])
         calls.request("POST", "/v2/systemsharedmemory/unregister", "{}")
         calls.getresponse().read()
+
+
+@attack
+def names_of_regions(server):
+    """two thousand regions with the longest names, whose status many ask for and nobody reads"""
+    with contextlib.ExitStack() as held, contextlib.closing(http.client.HTTPConnection(server.http)) as calls:
+        made = held.enter_context(own_region(HttpDoor(server.http), PAGE))
+        for number in range(LONG_NAMES):
+            name = f"{made.name}_{number}_".ljust(NAME_BYTES_MAX, "n")
+            calls.request("POST", f"/v2/systemsharedmemory/region/{name}/register", json.dumps({"key": made.key, "byte_size": PAGE}))
+            calls.getresponse().read()
+        held.callback(lambda: post(server, "/v2/systemsharedmemory/unregister", "{}"))
+        close_after(1, [get_unread(server, "/v2/systemsharedmemory/status") for _ in range(20)])
 
 
 @attack

@@ -32,13 +32,22 @@ def http_generate(server, values: int) -> socket.socket:
     return post_unread(server, "generate", f"Content-Length: {len(body)}", body)
 
 
+def get_unread(server, path: str) -> socket.socket:
+    """A client with a small buffer that asks for something, and does not read it."""
+    return send_unread(server, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
 def post_unread(server, call: str, fields: str, body: bytes) -> socket.socket:
+    return send_unread(server, f"POST /v2/models/{MODEL}/{call} HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n".encode(), body)
+
+
+def send_unread(server, head: bytes, body: bytes = b"") -> socket.socket:
     host, port = server.http.split(":")
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
     made.settimeout(8)
     made.connect((host, int(port)))
-    made.sendall(f"POST /v2/models/{MODEL}/{call} HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n".encode())
+    made.sendall(head)
     with contextlib.suppress(OSError):
         made.sendall(body)
     return made

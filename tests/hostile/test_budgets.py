@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import http.client
+import json
 import os
 import shutil
 import socket
@@ -17,9 +18,10 @@ from doors import http_call
 from frames import (
     DATA, END_HEADERS, END_STREAM, HEADERS, call_head, frame, frames_of, literal, open_connection, received, reference, send_call,
 )  # fmt: skip
-from holding import MODEL, head, header_bomb, http_generate, http_post, infer_message, many, session_infer
+from holding import MODEL, get_unread, head, header_bomb, http_generate, http_post, infer_message, many, session_infer
 from house import put_delayed
 from meters import metric, peak
+from regions import Region
 from witness import are_answered, falls_to, resident, settled, witnesses
 
 MIB = 1 << 20
@@ -147,6 +149,47 @@ def test_generated_texts_that_nobody_reads(bounded):
     before = shed(bounded)
     with many(20, lambda: http_generate(bounded, 4 * MIB)):
         falls_to(lambda: before - shed(bounded), -1)
+
+
+def test_the_status_of_many_regions_that_nobody_reads(bounded):
+    regions = 8000
+    with contextlib.closing(Region(4096)) as made, contextlib.closing(http.client.HTTPConnection(bounded.http)) as calls:
+
+        def each(call: str, document: str) -> None:
+            for number in range(regions):
+                calls.request("POST", f"/v2/systemsharedmemory/region/{str(number).ljust(1024, '_')}/{call}", document)
+                answer = calls.getresponse()
+                assert (answer.read(), answer.status) == (b"", 200)
+
+        each("register", json.dumps({"key": made.key, "byte_size": 4096}))
+        try:
+            # One status has 8 MB, of which the kernel takes up to 4: seventy of them are more than one user may make the server hold.
+            before = shed(bounded)
+            with many(70, lambda: get_unread(bounded, "/v2/systemsharedmemory/status")):
+                falls_to(lambda: before - shed(bounded), -1)
+        finally:
+            each("unregister", "{}")
+
+
+def test_a_region_has_a_name_of_bounded_length(bounded):
+    answer = http_call(bounded.http, "POST", f"/v2/systemsharedmemory/region/{'n' * 1025}/register", '{"key":"/k","byte_size":4096}')
+    assert answer.status == 400 and b"has 1025 bytes, at most 1024 are allowed" in answer.body
+
+
+def test_an_error_quotes_a_part_of_a_long_name(bounded):
+    name = "n" * 1_000_000
+    body = json.dumps({"inputs": [{"name": name, "datatype": "FP32", "shape": [1], "data": [1]}]})
+    for path, text in ((f"/v2/models/{MODEL}/infer", body), (f"/v2/models/{MODEL}/generate_stream", json.dumps({name: "x"}))):
+        answer = http_call(bounded.http, "POST", path, text)
+        assert answer.status == 400 and len(answer.body) < 20_000, (answer.status, len(answer.body))
+
+
+def test_a_configuration_that_a_load_brings_is_bounded(launcher):
+    repository = launcher.copy_of("long_configuration", MODEL)
+    with launcher.running("long_configuration", "--model-control-mode=explicit", repository=repository) as server:
+        config = json.dumps({"backend": "identity", "parameters": {"long": {"string_value": "x" * (1 << 20)}}})
+        answer = http_call(server.http, "POST", f"/v2/repository/models/{MODEL}/load", json.dumps({"parameters": {"config": config}}))
+        assert answer.status == 400 and f"has {len(config)} bytes, at most {1 << 20} are taken".encode() in answer.body
 
 
 def test_answers_over_grpc_that_nobody_reads(bounded):

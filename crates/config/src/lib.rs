@@ -69,3 +69,8 @@ pub use validate::{
 };
 pub use versions::VersionPolicy;
 pub use view::TensorSpec;
+
+/// Bytes of a configuration as a message. Its JSON has several times as many.
+pub fn encoded_bytes(config: &ModelConfig) -> usize {
+    prost::Message::encoded_len(config)
+}

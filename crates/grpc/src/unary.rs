@@ -39,7 +39,7 @@ pub(crate) async fn answer(api: &Api, call: Call, message: Chain) -> Result<Chun
     match call {
         Call::HealthCheck | Call::ServerLive | Call::ServerReady | Call::ModelReady => health(api, call, message),
         Call::ServerMetadata | Call::ModelMetadata | Call::ModelConfig | Call::ModelStatistics => {
-            describe(api, call, message)
+            describe(api, call, message).await
         }
         Call::RepositoryIndex | Call::RepositoryModelLoad | Call::RepositoryModelUnload => {
             repository(api, call, message).await
@@ -49,7 +49,7 @@ pub(crate) async fn answer(api: &Api, call: Call, message: Chain) -> Result<Chun
         | Call::SystemSharedMemoryUnregister
         | Call::CudaSharedMemoryStatus
         | Call::CudaSharedMemoryRegister
-        | Call::CudaSharedMemoryUnregister => shared_memory(api, call, message),
+        | Call::CudaSharedMemoryUnregister => shared_memory(api, call, message).await,
         Call::TraceSetting | Call::LogSettings => settings(api, call, message),
         Call::ModelInfer | Call::ModelStreamInfer => Err(Failure::UNKNOWN_CALL),
     }
@@ -101,7 +101,7 @@ fn health(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
     }
 }
 
-fn describe(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
+async fn describe(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
     match call {
         Call::ServerMetadata => {
             let ServerMetadataRequest {} = read(message)?;
@@ -114,7 +114,9 @@ fn describe(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
         Call::ModelConfig => {
             let request: ModelConfigRequest = read(message)?;
             let config = api.model_config(&request.name, &request.version)?;
-            framed(&ModelConfigResponse { config: Some(config.as_ref().clone()) })
+            let is_short = config.encoded_len() <= INLINE_WORK_BYTES_MAX;
+            let write = move || framed(&ModelConfigResponse { config: Some(config.as_ref().clone()) });
+            if is_short { write() } else { aside(write).await? }
         }
         _ => {
             let request: ModelStatisticsRequest = read(message)?;
@@ -149,11 +151,16 @@ async fn repository(api: &Api, call: Call, message: Chain) -> Result<Chunks, Fai
     }
 }
 
-fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
+async fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
     match call {
         Call::SystemSharedMemoryStatus => {
             let request: SystemSharedMemoryStatusRequest = read(message)?;
-            framed(&SystemSharedMemoryStatusResponse::from(api.system_status(&request.name)?))
+            let (api, is_one) = (api.clone(), !request.name.is_empty());
+            let write = move || {
+                api.write_system_status(&request.name, |found| framed(&SystemSharedMemoryStatusResponse::from(found)))?
+            };
+            // There may be many, with long names.
+            if is_one { write() } else { aside(write).await? }
         }
         Call::SystemSharedMemoryRegister => {
             let request: SystemSharedMemoryRegisterRequest = read(message)?;
@@ -167,7 +174,11 @@ fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failur
         }
         Call::CudaSharedMemoryStatus => {
             let request: CudaSharedMemoryStatusRequest = read(message)?;
-            framed(&CudaSharedMemoryStatusResponse::from(api.cuda_status(&request.name)?))
+            let (api, is_one) = (api.clone(), !request.name.is_empty());
+            let write = move || {
+                api.write_cuda_status(&request.name, |found| framed(&CudaSharedMemoryStatusResponse::from(found)))?
+            };
+            if is_one { write() } else { aside(write).await? }
         }
         Call::CudaSharedMemoryRegister => {
             let request: CudaSharedMemoryRegisterRequest = read(message)?;

@@ -5,7 +5,7 @@ use nerite_api::{Api, Protocol};
 
 use crate::calls::{control, generate, health, infer, metadata, regions, settings};
 use crate::incoming::Incoming;
-use crate::reply::{JSON, Outgoing, PLAIN, error, method_not_allowed, not_found};
+use crate::reply::{JSON, Outgoing, PLAIN, charged, error, method_not_allowed, not_found};
 use crate::route::{ModelCall, Route};
 
 /// Answers one request. First comes whether the path exists, then whether the caller may use it, then the method.
@@ -30,7 +30,7 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
         Route::Server => metadata::server(api),
         Route::Model { name, version, call } => match call {
             ModelCall::Ready => health::model_ready(api, name, version),
-            ModelCall::Config => metadata::config(api, name, version),
+            ModelCall::Config => Box::pin(metadata::config(api, name, version)).await,
             ModelCall::Statistics => metadata::statistics(api, name, version),
             _ => metadata::model(api, name, version),
         },
@@ -43,7 +43,7 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
         Route::Trace { name } => Box::pin(settings::trace(api, &parts.method, body, name)).await,
         Route::Logging => Box::pin(settings::logging(api, &parts.method, body)).await,
     };
-    outcome.unwrap_or_else(Into::into)
+    charged(api.account(), outcome.unwrap_or_else(Into::into))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! How does an answer leave?
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,10 +12,12 @@ use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper::ext::ReasonPhrase;
 use nerite_api::codes::http_status;
+use nerite_budget::{Account, paid};
 use nerite_request::Status;
 use nerite_wire::json::write_error;
 
 use crate::calls::generate::Events;
+use crate::limits::{CHARGED_BYTES_MIN, ERROR_BYTES_MAX};
 
 /// The Content-Type of nearly everything.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -32,7 +35,7 @@ pub enum Outgoing {
     Whole(Bytes),
     /// Several pieces, none of them empty.
     Pieces(VecDeque<Bytes>),
-    /// The pieces, and then events as they come.
+    /// The pieces, and then events as they come. Each of them is charged by who writes it.
     Events {
         /// What is there already.
         pieces: VecDeque<Bytes>,
@@ -136,9 +139,36 @@ pub fn bare(code: StatusCode) -> Response<Outgoing> {
     typed(code, PLAIN, Outgoing::Empty)
 }
 
-/// A status and a sentence.
+/// A status and a sentence, which is cut at [`ERROR_BYTES_MAX`]: it may quote names that a client chose.
 pub fn error(code: StatusCode, content_type: HeaderValue, message: &str) -> Response<Outgoing> {
-    typed(code, content_type, Outgoing::Whole(write_error(message).into()))
+    typed(code, content_type, Outgoing::Whole(write_error(&cut(message)).into()))
+}
+
+/// The first [`ERROR_BYTES_MAX`] bytes of a message, and how many there are in all if there are more.
+pub fn cut(message: &str) -> Cow<'_, str> {
+    if message.len() <= ERROR_BYTES_MAX {
+        return Cow::Borrowed(message);
+    }
+    let kept = &message[..message.floor_char_boundary(ERROR_BYTES_MAX)];
+    Cow::Owned(format!("{kept}... ({} bytes in all)", message.len()))
+}
+
+/// Charges the bytes of an answer to `account` until the socket has taken its last piece. Events charge themselves.
+pub fn charged(account: &Account, mut response: Response<Outgoing>) -> Response<Outgoing> {
+    let last = match response.body_mut() {
+        Outgoing::Whole(bytes) => Some((bytes.len(), bytes)),
+        Outgoing::Pieces(pieces) => {
+            let len = pieces.iter().map(Bytes::len).sum();
+            pieces.back_mut().map(|last| (len, last))
+        }
+        Outgoing::Empty | Outgoing::Events { .. } => None,
+    };
+    if let Some((len, last)) = last
+        && len >= CHARGED_BYTES_MIN
+    {
+        *last = paid(std::mem::take(last), account.charge(len));
+    }
+    response
 }
 
 /// The path means nothing.
@@ -158,4 +188,43 @@ fn typed(code: StatusCode, content_type: HeaderValue, body: Outgoing) -> Respons
     *response.status_mut() = code;
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_sentence_is_cut_between_two_characters() {
+        assert_eq!(cut("short"), "short");
+        let long = format!("{}€ and more", "x".repeat(ERROR_BYTES_MAX - 1));
+        let expected = format!("{}... ({} bytes in all)", "x".repeat(ERROR_BYTES_MAX - 1), long.len());
+        assert_eq!(cut(&long), expected);
+    }
+
+    #[test]
+    fn a_long_answer_is_charged_until_its_last_piece_is_gone() {
+        let account = Account::unlimited();
+        let before = account.held();
+        let pieces = || VecDeque::from([Bytes::from(vec![1; CHARGED_BYTES_MIN]), Bytes::from(vec![2; 5])]);
+        let response = charged(&account, Response::new(Outgoing::Pieces(pieces())));
+        let Outgoing::Pieces(mut left) = response.into_body() else { panic!("the pieces stay pieces") };
+        assert_eq!(left, pieces());
+        left.pop_front();
+        assert_eq!(account.held() - before, CHARGED_BYTES_MIN as u64 + 5);
+        left.pop_front();
+        assert_eq!(account.held(), before);
+    }
+
+    #[test]
+    fn every_error_is_short_and_every_long_text_is_charged() {
+        let account = Account::unlimited();
+        let before = account.held();
+        let refused = error(StatusCode::BAD_REQUEST, JSON, &"\u{1}".repeat(1 << 20));
+        assert!(refused.body().size_hint().exact().unwrap_or_default() <= 6 * ERROR_BYTES_MAX as u64 + 64);
+        let answer = charged(&account, json(vec![b' '; 1 << 20]));
+        assert_eq!(account.held() - before, 1 << 20);
+        drop(answer);
+        assert_eq!(account.held(), before);
+    }
 }

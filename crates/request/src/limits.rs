@@ -21,8 +21,11 @@ pub const LISTED_BYTES_MAX: usize = 64 << 10;
 pub const LOAD_FILES_MAX: usize = 10_000;
 /// Bytes of a load request that may bring files; over HTTP they are in base64.
 pub const LOAD_BYTES_MAX: u64 = 4 << 30;
-/// Bytes of a load request that may bring none: a configuration whose characters may each be escaped.
+/// Bytes of a load request that may bring none: a configuration whose characters may each be escaped, twice over.
 pub const LOAD_CONFIG_BYTES_MAX: u64 = 32 << 20;
+/// Bytes of a configuration that a load request brings, as JSON text. It is kept as long as the model, and each request for the
+/// model's configuration writes it again.
+pub const CONFIG_BYTES_MAX: usize = 1 << 20;
 /// Work on a request that is in proportion to fewer bytes than this is done on the thread that serves the connection: it takes less
 /// than a few milliseconds.
 pub const INLINE_WORK_BYTES_MAX: usize = 256 << 10;

@@ -44,9 +44,10 @@ pub struct Output {
 }
 
 impl Response {
-    /// Bytes of tensors that are to be sent with it.
+    /// Bytes that are to be sent with it and that its client chose the number of: tensors, and the request's id.
     pub fn inline_bytes(&self) -> usize {
-        self.outputs.iter().filter(|output| !output.placed).map(|output| output.data.len()).sum()
+        let tensors = self.outputs.iter().filter(|output| !output.placed).map(|output| output.data.len());
+        tensors.sum::<usize>() + self.id.len()
     }
 
     /// A last response that says why there is no result.

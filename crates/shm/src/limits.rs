@@ -35,7 +35,7 @@ pub const MAPPED_BYTES_RESERVED: u64 = MAPPED_BYTES_MAX / 8;
 pub const MAPPED_BYTES_FEW: u64 = 64 << 30;
 
 /// Bytes of a region's name. Triton has no bound; names are kept and echoed, so here there is one.
-pub const NAME_BYTES_MAX: usize = 4096;
+pub const NAME_BYTES_MAX: usize = 1024;
 
 /// Bytes of a key after its leading slashes: a file name's bound on Linux.
 pub const KEY_BYTES_MAX: usize = 255;

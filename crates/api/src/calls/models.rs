@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nerite_config::{ModelConfig, TensorSpec};
 use nerite_engine::Served;
-use nerite_request::limits::{LOAD_BYTES_MAX, LOAD_CONFIG_BYTES_MAX};
+use nerite_request::limits::{CONFIG_BYTES_MAX, LOAD_BYTES_MAX, LOAD_CONFIG_BYTES_MAX};
 use nerite_request::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport, TensorReport};
 use nerite_request::setting::LoadOptions;
 use nerite_request::{Code, Status};
@@ -144,6 +144,13 @@ impl Api {
             let count = options.files.len();
             return Err(Status::unsupported(format!(
                 "the load of model '{model}' brings {count} files, and this server takes none from clients; {UPLOAD_CURE}"
+            )));
+        }
+        let config_bytes = options.config.as_ref().map_or(0, String::len);
+        if config_bytes > CONFIG_BYTES_MAX {
+            return Err(Status::invalid(format!(
+                "the configuration sent with the load of model '{model}' has {config_bytes} bytes, at most {CONFIG_BYTES_MAX} are \
+                 taken; put a longer one into the repository"
             )));
         }
         let (done, outcome) = oneshot::channel();

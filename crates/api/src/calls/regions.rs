@@ -1,11 +1,19 @@
 //! How do clients manage their shared memory?
 
+use nerite_memory::Room;
 use nerite_request::report::{CudaRegionReport, SystemRegionReport};
 use nerite_request::{Code, Status};
 use nerite_shm::{Registry, ShmError};
 
 use crate::Api;
 use crate::errors::of_shm;
+
+/// Bytes that the status of one region takes beside its name and key: the report, and the numbers and members of the JSON.
+const STATUS_BYTES: usize = 512;
+/// Bytes that one byte of a name may take: one in the report, and six where JSON escapes it, in a vector of twice the length.
+const STATUS_GROWTH: usize = 13;
+/// Memory for less than this is not reserved.
+const RESERVED_BYTES_MIN: usize = 1 << 20;
 
 impl Api {
     /// Whether clients may register regions at all; HTTP asks before it reads a body.
@@ -78,31 +86,60 @@ impl Api {
 
     /// One system region, or (empty name) all that the client reaches, by name.
     pub fn system_status(&self, name: &str) -> Result<Vec<SystemRegionReport>, Status> {
+        self.write_system_status(name, |regions| regions)
+    }
+
+    /// As [`Api::system_status`], made into an answer by `write` while memory for that is reserved.
+    pub fn write_system_status<T>(
+        &self,
+        name: &str,
+        write: impl FnOnce(Vec<SystemRegionReport>) -> T,
+    ) -> Result<T, Status> {
         self.check_running()?;
         let mut found = match name {
             "" => self.in_each_region(|regions| regions.system_status(None))?,
             name => self.in_regions(|regions| regions.system_status(Some(name)))?,
         };
+        let _reserved = reserve(found.iter().map(|region| region.name.len() + region.key.len()))?;
         // Those of one name stand in order: the operator's first.
         found.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(found.into_iter().map(system_report).collect())
+        Ok(write(found.into_iter().map(system_report).collect()))
     }
 
     /// One CUDA region, or (empty name) all that the client reaches, by name.
     pub fn cuda_status(&self, name: &str) -> Result<Vec<CudaRegionReport>, Status> {
+        self.write_cuda_status(name, |regions| regions)
+    }
+
+    /// As [`Api::cuda_status`], made into an answer by `write` while memory for that is reserved.
+    pub fn write_cuda_status<T>(
+        &self,
+        name: &str,
+        write: impl FnOnce(Vec<CudaRegionReport>) -> T,
+    ) -> Result<T, Status> {
         self.check_running()?;
         let mut found = match name {
             "" => self.in_each_region(|regions| regions.cuda_status(None))?,
             name => self.in_regions(|regions| regions.cuda_status(Some(name)))?,
         };
+        let _reserved = reserve(found.iter().map(|region| region.name.len()))?;
         found.sort_by(|a, b| a.name.cmp(&b.name));
         let report = |region: nerite_shm::CudaStatus| CudaRegionReport {
             name: region.name.to_string(),
             device_id: region.device_id,
             byte_size: region.byte_size,
         };
-        Ok(found.into_iter().map(report).collect())
+        Ok(write(found.into_iter().map(report).collect()))
     }
+}
+
+/// Memory for the status of regions whose names and keys have so many bytes, if it is so much that others could miss it.
+fn reserve(name_bytes: impl ExactSizeIterator<Item = usize>) -> Result<Room, Status> {
+    let bytes = name_bytes.len() * STATUS_BYTES + name_bytes.sum::<usize>() * STATUS_GROWTH;
+    if bytes < RESERVED_BYTES_MIN {
+        return Ok(Room::none());
+    }
+    Room::take(bytes).map_err(|refused| Status::no_memory("the status of all regions", refused))
 }
 
 pub(crate) fn system_report(region: nerite_shm::SystemStatus) -> SystemRegionReport {

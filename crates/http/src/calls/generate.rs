@@ -9,7 +9,7 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use nerite_api::codes::http_status;
 use nerite_api::{Api, aside};
-use nerite_budget::{Charge, paid};
+use nerite_budget::Charge;
 use nerite_request::{Cancel, Status};
 use nerite_wire::json::{GenerateText, read_generate, write_flat};
 use tokio::sync::mpsc;
@@ -47,7 +47,10 @@ pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, ver
         let (model, version) = (model.to_owned(), version.to_owned());
         aside(move || read(body, &model, &version)).await??
     };
-    charge.resize(ask.inline_bytes());
+    // The strings of the text are kept as well, be they inputs or parameters that the model does not know.
+    if ask.inline_bytes() > charge.bytes() {
+        charge.resize(ask.inline_bytes());
+    }
     let cancel = Cancel::new();
     let (to, from) = mpsc::unbounded_channel();
     let (account, mut held) = (api.account().clone(), Some(charge));
@@ -55,7 +58,7 @@ pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, ver
         if response.last {
             drop(held.take());
         }
-        let charge = account.charge(output_bytes(&response));
+        let charge = account.charge(response.inline_bytes());
         // The reader is gone only when the client is, who has cancelled then.
         let _ = to.send((response, charge));
     };
@@ -78,7 +81,8 @@ async fn one(events: &mut Events) -> Response<Outgoing> {
     };
     match outcome {
         Some(outcome) if count == 1 => match outcome {
-            Ok((text, charge)) => json(paid(text.into(), charge)),
+            // Charged again with the whole answer.
+            Ok((text, _charge)) => json(text),
             Err(status) => error(code_of(Some(&status)), JSON, &status.message),
         },
         outcome => error(code_of(outcome.and_then(Result::err).as_ref()), JSON, NOT_ONE),
@@ -107,17 +111,13 @@ async fn flat(response: nerite_request::Response, mut charge: Charge) -> Result<
     if let Some(status) = response.error {
         return Err(status);
     }
-    let text = if output_bytes(&response) <= INLINE_WORK_BYTES_MAX {
+    let text = if response.inline_bytes() <= INLINE_WORK_BYTES_MAX {
         write_flat(&response)?
     } else {
         aside(move || write_flat(&response)).await??
     };
     charge.resize(text.len());
     Ok((text, charge))
-}
-
-fn output_bytes(response: &nerite_request::Response) -> usize {
-    response.outputs.iter().map(|output| output.data.len()).sum()
 }
 
 fn code_of(error: Option<&Status>) -> StatusCode {

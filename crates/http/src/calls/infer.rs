@@ -11,7 +11,7 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response};
 use hyper::body::Body;
 use nerite_api::{Api, Protocol, UnderWay, aside};
-use nerite_budget::{Account, Charge, paid};
+use nerite_budget::{Account, Charge};
 use nerite_request::{Ask, Parameter, Status};
 use nerite_wire::json::{InferText, Rendering, read_infer, read_raw_infer, write_answer};
 
@@ -38,8 +38,7 @@ pub async fn infer(api: &Api, parts: &Parts, body: Incoming, model: &str, versio
     } else {
         aside(move || Rendered::of(response, &rendering)).await??
     };
-    write(api.account(), rendered, response_encoding(parts.headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes)))
-        .await
+    write(rendered, response_encoding(parts.headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes))).await
 }
 
 async fn read(
@@ -156,7 +155,7 @@ fn is_light(response: &nerite_request::Response, rendering: &Rendering) -> bool 
     work.sum::<usize>() <= INLINE_WORK_BYTES_MAX
 }
 
-async fn write(account: &Account, rendered: Rendered, encoding: Option<Encoding>) -> Outcome {
+async fn write(rendered: Rendered, encoding: Option<Encoding>) -> Outcome {
     let Rendered { json_len, mut pieces } = rendered;
     let is_binary = pieces.len() > 1;
     let mut response = Response::new(Outgoing::Empty);
@@ -170,7 +169,6 @@ async fn write(account: &Account, rendered: Rendered, encoding: Option<Encoding>
         let compressed = Box::pin(compress(pieces, encoding)).await?;
         pieces = VecDeque::from([compressed]);
     }
-    pay(account, &mut pieces);
     *response.body_mut() = match pieces.pop_front() {
         Some(only) if pieces.is_empty() => Outgoing::Whole(only),
         Some(first) => {
@@ -180,14 +178,4 @@ async fn write(account: &Account, rendered: Rendered, encoding: Option<Encoding>
         None => Outgoing::Empty,
     };
     Ok(response)
-}
-
-/// Charges an answer until its last piece is with the socket.
-fn pay(account: &Account, pieces: &mut VecDeque<Bytes>) {
-    let len: usize = pieces.iter().map(Bytes::len).sum();
-    if len >= CHARGED_BYTES_MIN
-        && let Some(last) = pieces.pop_back()
-    {
-        pieces.push_back(paid(last, account.charge(len)));
-    }
 }

@@ -1,10 +1,11 @@
 //! What is there to know of the server and its models?
 
-use nerite_api::Api;
-use nerite_config::to_json;
+use nerite_api::{Api, aside};
+use nerite_config::{encoded_bytes, to_json};
 use nerite_wire::json::{write_model, write_server, write_statistics};
 
 use super::Outcome;
+use crate::limits::INLINE_CONFIG_BYTES_MAX;
 use crate::reply::json;
 
 /// The server's metadata.
@@ -18,8 +19,14 @@ pub fn model(api: &Api, name: &str, version: &str) -> Outcome {
 }
 
 /// A model's configuration.
-pub fn config(api: &Api, name: &str, version: &str) -> Outcome {
-    Ok(json(to_json(&*api.model_config(name, version)?).into_bytes()))
+pub async fn config(api: &Api, name: &str, version: &str) -> Outcome {
+    let config = api.model_config(name, version)?;
+    let text = if encoded_bytes(&config) <= INLINE_CONFIG_BYTES_MAX {
+        to_json(&config)
+    } else {
+        aside(move || to_json(&config)).await?
+    };
+    Ok(json(text.into_bytes()))
 }
 
 /// Statistics of one version, of one model, or (empty name) of all.

@@ -1,6 +1,6 @@
 //! Which regions of shared memory are registered?
 
-use nerite_api::Api;
+use nerite_api::{Api, aside};
 use nerite_request::Status;
 use nerite_wire::json::{read_cuda_register, read_system_register, write_cuda_status, write_system_status};
 
@@ -13,7 +13,7 @@ use crate::route::{RegionCall, RegionKind};
 pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, call: RegionCall) -> Outcome {
     if call != RegionCall::Register {
         pass_over(body).await;
-        return without_body(api, kind, name, call);
+        return without_body(api, kind, name, call).await;
     }
     match kind {
         RegionKind::System => {
@@ -34,13 +34,25 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
     }
 }
 
-fn without_body(api: &Api, kind: RegionKind, name: &str, call: RegionCall) -> Outcome {
+async fn without_body(api: &Api, kind: RegionKind, name: &str, call: RegionCall) -> Outcome {
     Ok(match (kind, call) {
-        (RegionKind::System, RegionCall::Status) => json(write_system_status(&api.system_status(name)?)),
-        (RegionKind::Cuda, RegionCall::Status) => json(write_cuda_status(&api.cuda_status(name)?)),
+        (_, RegionCall::Status) if name.is_empty() => {
+            // There may be many, with long names.
+            let api = api.clone();
+            json(aside(move || status(&api, kind, "")).await??)
+        }
+        (kind, RegionCall::Status) => json(status(api, kind, name)?),
         (RegionKind::System, _) => api.unregister_system(name).map(|()| done())?,
         (RegionKind::Cuda, _) => api.unregister_cuda(name).map(|()| done())?,
     })
+}
+
+/// One region, or (empty name) all that the client reaches, as JSON.
+fn status(api: &Api, kind: RegionKind, name: &str) -> Result<Vec<u8>, Status> {
+    match kind {
+        RegionKind::System => api.write_system_status(name, |regions| write_system_status(&regions)),
+        RegionKind::Cuda => api.write_cuda_status(name, |regions| write_cuda_status(&regions)),
+    }
 }
 
 /// What is refused before the body is looked at.

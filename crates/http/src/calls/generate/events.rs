@@ -10,6 +10,8 @@ use nerite_request::{Cancel, Response, Status};
 use nerite_wire::json::write_error;
 use tokio::sync::mpsc;
 
+use crate::reply::cut;
+
 /// The responses of one request as they come. Dropped before the last, it cancels the request.
 #[derive(Debug)]
 pub struct Events {
@@ -77,7 +79,7 @@ impl Drop for Events {
 
 /// The event that says why there is no response.
 pub fn failed(status: &Status) -> Bytes {
-    frame(write_error(&status.message), Charge::default())
+    frame(write_error(&cut(&status.message)), Charge::default())
 }
 
 /// One server-sent event, charged until the socket took it.
