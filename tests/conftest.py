@@ -20,7 +20,7 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / part) for part in ("conformance", "functional", "models")]
 
-import doors  # noqa: E402
+import clients  # noqa: E402
 import lacks  # noqa: E402
 import make_models  # noqa: E402
 import servers  # noqa: E402
@@ -150,20 +150,20 @@ def explicit(launcher: Launcher):
 @pytest.fixture(scope="session")
 def stub(server):
     """The raw gRPC calls."""
-    with doors.grpc_channel(server.grpc) as channel:
-        yield doors.service_stub(channel)
+    with clients.grpc_channel(server.grpc) as channel:
+        yield clients.service_stub(channel)
 
 
 @pytest.fixture(scope="session", params=["http", "grpc"])
-def door(request: pytest.FixtureRequest, server):
+def client(request: pytest.FixtureRequest, server):
     """The server by each of its protocols, asked in the same words."""
-    with doors.open_door(request.param, server) as found:
+    with clients.open_client(request.param, server) as found:
         yield found
 
 
 @pytest.fixture(params=["http", "grpc"])
-def explicit_door(request: pytest.FixtureRequest, explicit):
-    with doors.open_door(request.param, explicit) as found:
+def explicit_client(request: pytest.FixtureRequest, explicit):
+    with clients.open_client(request.param, explicit) as found:
         yield found
 
 
@@ -172,8 +172,8 @@ def needs_model(server):
     """Skips a test when the server came up without the model it needs."""
     def need(name: str) -> None:
         with contextlib.closing(grpc.insecure_channel(server.grpc)) as channel:
-            request = doors.pb.ModelReadyRequest(name=name)
-            if not doors.service_stub(channel).ModelReady(request).ready:
+            request = clients.pb.ModelReadyRequest(name=name)
+            if not clients.service_stub(channel).ModelReady(request).ready:
                 pytest.skip(f"the server serves no model '{name}'")
 
     return need

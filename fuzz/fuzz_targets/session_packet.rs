@@ -14,6 +14,6 @@ fuzz_target!(|packet: &[u8]| {
     let Ok(call) = read_call(packet) else { return };
     let Some(v1::client_message::Call::Infer(infer)) = call.call else { return };
     if let Ok(message) = InferMessage::read(&Chain::from(infer.request)) {
-        let _ = message.into_ask(|_| Ok(()));
+        let _ = message.into_infer_request(|_| Ok(()));
     }
 });

@@ -1,9 +1,9 @@
 """Which servers have Python models?"""
 
 import pytest
-from doors import open_door
+from clients import open_client
 from python_catalogue import models
-from python_house import serving
+from python_setup import serving
 
 # These are started by the tests that need them.
 APART = {"py_waits"}
@@ -20,6 +20,6 @@ def python_server(launcher):
 
 
 @pytest.fixture(scope="session", params=["http", "grpc"])
-def python_door(request: pytest.FixtureRequest, python_server):
-    with open_door(request.param, python_server) as found:
+def python_client(request: pytest.FixtureRequest, python_server):
+    with open_client(request.param, python_server) as found:
         yield found

@@ -7,7 +7,7 @@ import pathlib
 import secrets
 import time
 
-from doors import Refused
+from clients import Refused
 
 SHM = pathlib.Path("/dev/shm")
 
@@ -48,23 +48,23 @@ def region(byte_size: int, content: bytes = b""):
 
 
 @contextlib.contextmanager
-def registered(door, byte_size: int, content: bytes = b"", name: str | None = None):
+def registered(client, byte_size: int, content: bytes = b"", name: str | None = None):
     """A region that the server knows, under `name` or a name nobody else has; unregistered at the end."""
     with region(byte_size, content) as made:
         made.name = name or f"region_{secrets.token_hex(6)}"
-        door.register_system(made.name, made.key, byte_size)
+        client.register_system(made.name, made.key, byte_size)
         try:
             yield made
         finally:
-            unregister_soon(door, made.name)
+            unregister_soon(client, made.name)
 
 
-def unregister_soon(door, name: str) -> None:
+def unregister_soon(client, name: str) -> None:
     """2.51 refuses while a request holds the region, and lets go of it a moment after the client has its answer."""
     deadline = time.monotonic() + 60
     while True:
         try:
-            return door.unregister("system", name)
+            return client.unregister("system", name)
         except Refused as refusal:
             if "currently in use" not in refusal.text or time.monotonic() > deadline:
                 raise

@@ -4,7 +4,7 @@ import concurrent.futures
 import math
 
 import pytest
-from doors import NO_ID, Asked, Given, differs, fp32, int32, refuses, text
+from clients import NO_ID, Asked, Given, differs, fp32, int32, refuses, text
 
 NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -64,36 +64,36 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("model", "inputs", "message"), REFUSALS)
-def test_inputs_the_model_cannot_take(door, model, inputs, message):
+def test_inputs_the_model_cannot_take(client, model, inputs, message):
     with refuses("INVALID_ARG", message):
-        door.infer(model, inputs)
+        client.infer(model, inputs)
 
 
 @differs("2.51 only counts: an optional input makes up for a required one")
-def test_a_required_input_is_required_beside_an_optional_one(door):
+def test_a_required_input_is_required_beside_an_optional_one(client):
     with refuses("INVALID_ARG", ""):
-        door.infer("optional_pair", [fp32("INPUT1", [1])])
+        client.infer("optional_pair", [fp32("INPUT1", [1])])
 
 
-def test_an_optional_input_may_be_missing(door):
-    assert door.infer("optional_pair", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
+def test_an_optional_input_may_be_missing(client):
+    assert client.infer("optional_pair", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
 
 
-def test_the_shape_error_of_a_batching_model_explains_the_batch(door):
+def test_the_shape_error_of_a_batching_model_explains_the_batch(client):
     with pytest.raises(Exception) as caught:
-        door.infer("simple", simple((1, 15), (1, 15)))
+        client.infer("simple", simple((1, 15), (1, 15)))
     assert caught.value.text.endswith(NOTE) or NOTE in caught.value.text
 
 
-def test_unequal_batches_are_told_apart_from_other_shapes(door):
+def test_unequal_batches_are_told_apart_from_other_shapes(client):
     with pytest.raises(Exception) as caught:
-        door.infer("simple", simple((1, 16), (2, 16)))
+        client.infer("simple", simple((1, 16), (2, 16)))
     assert "batch size does not match other inputs for 'simple'" in caught.value.text
 
 
 @pytest.mark.parametrize("shape", [[-1], [2, -1], [-(2**63)]])
 def test_a_negative_dimension_over_grpc(stub, shape):
-    from doors import grpc_refuses, pb
+    from clients import grpc_refuses, pb
 
     request = pb.ModelInferRequest(model_name="identity_fp32", raw_input_contents=[bytes(8)])
     request.inputs.add(name="INPUT0", datatype="FP32", shape=shape)
@@ -111,26 +111,26 @@ HUGE = [
 
 
 @pytest.mark.parametrize("shape", HUGE)
-def test_a_shape_whose_product_overflows(door, shape):
+def test_a_shape_whose_product_overflows(client, shape):
     model = {1: "identity_fp32", 2: "matrix_fp32"}.get(len(shape), "matrix_fp32")
     with refuses("INVALID_ARG", ""):
-        door.infer(model, [Given("INPUT0", "FP32", shape, bytes(8))])
+        client.infer(model, [Given("INPUT0", "FP32", shape, bytes(8))])
 
 
-def test_outputs_nobody_makes(door):
+def test_outputs_nobody_makes(client):
     with refuses("INVALID_ARG", "unexpected inference output 'OUTPUT9' for model 'identity_fp32'"):
-        door.infer("identity_fp32", [fp32("INPUT0", [1])], [Asked("OUTPUT9")])
+        client.infer("identity_fp32", [fp32("INPUT0", [1])], [Asked("OUTPUT9")])
 
 
-def test_an_input_given_twice(door):
+def test_an_input_given_twice(client):
     with refuses("INVALID_ARG", NO_ID + "input 'INPUT0' already exists in request"):
-        door.infer("identity_fp32", [fp32("INPUT0", [1]), fp32("INPUT0", [1])])
+        client.infer("identity_fp32", [fp32("INPUT0", [1]), fp32("INPUT0", [1])])
 
 
 @differs("2.51 takes the last of them")
-def test_an_output_asked_twice(door):
+def test_an_output_asked_twice(client):
     with refuses("INVALID_ARG", NO_ID + "output 'OUTPUT0' already exists in request"):
-        door.infer("identity_fp32", [fp32("INPUT0", [1])], [Asked("OUTPUT0"), Asked("OUTPUT0")])
+        client.infer("identity_fp32", [fp32("INPUT0", [1])], [Asked("OUTPUT0"), Asked("OUTPUT0")])
 
 
 @pytest.mark.parametrize(
@@ -140,23 +140,23 @@ def test_an_output_asked_twice(door):
         ("0", "NOT_FOUND", "Request for unknown model: 'identity_fp32' version 0 is not found"),
     ],
 )
-def test_versions_nobody_serves(door, version, code, message):
+def test_versions_nobody_serves(client, version, code, message):
     with refuses(code, message):
-        door.infer("identity_fp32", [fp32("INPUT0", [1])], version=version)
+        client.infer("identity_fp32", [fp32("INPUT0", [1])], version=version)
 
 
 # ---------------------------------------------------------------------------------------------- sequences
 
 
-def step(door, value: int, **parameters):
-    return door.infer("sequence_int32", [int32("INPUT0", [[value]])], parameters=parameters)
+def step(client, value: int, **parameters):
+    return client.infer("sequence_int32", [int32("INPUT0", [[value]])], parameters=parameters)
 
 
-def test_a_sequence_from_start_to_end(door):
-    step(door, 1, sequence_id=77, sequence_start=True, sequence_end=False)
-    step(door, 2, sequence_id=77)
-    assert step(door, 3, sequence_id=77, sequence_end=True).outputs["OUTPUT0"].raw == int32("", [3]).raw
-    step(door, 1, sequence_id="seventy-seven", sequence_start=True, sequence_end=True)
+def test_a_sequence_from_start_to_end(client):
+    step(client, 1, sequence_id=77, sequence_start=True, sequence_end=False)
+    step(client, 2, sequence_id=77)
+    assert step(client, 3, sequence_id=77, sequence_end=True).outputs["OUTPUT0"].raw == int32("", [3]).raw
+    step(client, 1, sequence_id="seventy-seven", sequence_start=True, sequence_end=True)
 
 
 @pytest.mark.parametrize(
@@ -171,31 +171,31 @@ def test_a_sequence_from_start_to_end(door):
          "flag on the first request of the sequence"),
     ],
 )  # fmt: skip
-def test_sequences_that_are_none(door, parameters, message):
+def test_sequences_that_are_none(client, parameters, message):
     with refuses("INVALID_ARG", message):
-        step(door, 1, **parameters)
+        step(client, 1, **parameters)
 
 
-def test_a_sequence_takes_one_row_at_a_time(door):
+def test_a_sequence_takes_one_row_at_a_time(client):
     message = (
         "inference request to model 'sequence_int32' must specify batch-size 1 due to requirements of sequence batcher"
     )
     with refuses("INVALID_ARG", message):
-        door.infer("sequence_int32", [int32("INPUT0", [[1], [2]])], parameters={"sequence_id": 5, "sequence_start": True})
+        client.infer("sequence_int32", [int32("INPUT0", [[1], [2]])], parameters={"sequence_id": 5, "sequence_start": True})
 
 
-def test_a_long_string_id(door):
+def test_a_long_string_id(client):
     with refuses("UNSUPPORTED", "string correlation ID cannot be longer than 128 characters"):
-        step(door, 1, sequence_id="x" * 129, sequence_start=True)
+        step(client, 1, sequence_id="x" * 129, sequence_start=True)
 
 
 # ---------------------------------------------------------------------------------------------- queues
 
 
-def test_a_full_queue_refuses_at_once(door):
+def test_a_full_queue_refuses_at_once(client):
     given = [fp32("INPUT0", [[1, 2]])]
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        futures = [pool.submit(door.infer, "queue_of_one", given) for _ in range(6)]
+        futures = [pool.submit(client.infer, "queue_of_one", given) for _ in range(6)]
         errors = [future.exception() for future in futures]
     refused = [error for error in errors if error is not None]
     assert 1 <= len(refused) <= 5
@@ -206,8 +206,8 @@ def test_a_full_queue_refuses_at_once(door):
 # ---------------------------------------------------------------------------------------------- ensembles
 
 
-def test_an_ensemble_answers_with_its_sequence_parameters(door):
-    reply = door.infer("chain", [fp32("INPUT0", [1, 2])])
+def test_an_ensemble_answers_with_its_sequence_parameters(client):
+    reply = client.infer("chain", [fp32("INPUT0", [1, 2])])
     assert reply.outputs["OUTPUT0"].raw == fp32("", [1, 2]).raw
     assert reply.parameters == {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
     assert (reply.model, reply.version) == ("chain", "1")

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 from catalogue import LABELS
-from doors import Asked, Given, Reply, differs, fp32, int32, refuses, text
+from clients import Asked, Given, Reply, differs, fp32, int32, refuses, text
 
 SCORES = [0.1, 0.7, -1.5, 0.2]
 
@@ -21,34 +21,34 @@ def classes(reply: Reply, name: str = "OUTPUT0") -> tuple[list[int], list[str]]:
     return made.shape, found
 
 
-def ask(door, model: str, given: Given, count: int):
-    return door.infer(model, [given], [Asked("OUTPUT0", parameters={"classification": count})])
+def ask(client, model: str, given: Given, count: int):
+    return client.infer(model, [given], [Asked("OUTPUT0", parameters={"classification": count})])
 
 
-def test_the_best_with_their_labels(door):
-    shape, found = classes(ask(door, "classes", fp32("INPUT0", [SCORES]), 2))
+def test_the_best_with_their_labels(client):
+    shape, found = classes(ask(client, "classes", fp32("INPUT0", [SCORES]), 2))
     assert shape == [1, 2]
     assert found == [f"0.700000:1:{LABELS[1]}", f"0.200000:3:{LABELS[3]}"]
 
 
-def test_each_row_for_itself(door):
-    shape, found = classes(ask(door, "classes", fp32("INPUT0", [SCORES, SCORES[::-1]]), 1))
+def test_each_row_for_itself(client):
+    shape, found = classes(ask(client, "classes", fp32("INPUT0", [SCORES, SCORES[::-1]]), 1))
     assert shape == [2, 1]
     assert found == [f"0.700000:1:{LABELS[1]}", f"0.700000:2:{LABELS[2]}"]
 
 
-def test_no_more_classes_than_elements(door):
-    shape, found = classes(ask(door, "classes", fp32("INPUT0", [SCORES]), 99))
+def test_no_more_classes_than_elements(client):
+    shape, found = classes(ask(client, "classes", fp32("INPUT0", [SCORES]), 99))
     assert shape == [1, 4]
     assert [one.split(":")[1] for one in found] == ["1", "3", "0", "2"]
 
 
-def test_whole_numbers_without_labels_and_without_batch(door):
-    shape, found = classes(ask(door, "classes_int32", int32("INPUT0", [5, -1, 9, 0]), 3))
+def test_whole_numbers_without_labels_and_without_batch(client):
+    shape, found = classes(ask(client, "classes_int32", int32("INPUT0", [5, -1, 9, 0]), 3))
     assert (shape, found) == ([3], ["9:2", "5:0", "0:3"])
 
 
-def test_digits_are_recognised(door):
+def test_digits_are_recognised(client):
     from make_models import EXAMPLES
 
     raw = (EXAMPLES.parent / "digits" / "samples.bin").read_bytes()
@@ -56,7 +56,7 @@ def test_digits_are_recognised(door):
     batch = samples[:50]
     asked = [Asked("probabilities", parameters={"classification": 1})]
     given = fp32("image", batch[:, :64].astype(np.float32))
-    shape, found = classes(door.infer("digits", [given], asked), "probabilities")
+    shape, found = classes(client.infer("digits", [given], asked), "probabilities")
     assert shape == [50, 1]
     right = sum(int(one.split(":")[1]) == truth for one, truth in zip(found, batch[:, 64]))
     assert right >= 46
@@ -64,31 +64,31 @@ def test_digits_are_recognised(door):
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "BOOL"])
-def test_types_without_classes(door, datatype):
+def test_types_without_classes(client, datatype):
     with refuses("INVALID_ARG", f"class result not available for output due to unsupported type '{datatype}'"):
-        ask(door, f"identity_{datatype.lower()}", Given("INPUT0", datatype, [2], bytes(4 if datatype != "BOOL" else 2)), 1)
+        ask(client, f"identity_{datatype.lower()}", Given("INPUT0", datatype, [2], bytes(4 if datatype != "BOOL" else 2)), 1)
 
 
 @differs("BYTES kills 2.51 with a division by zero", run=False)
-def test_strings_have_no_classes(door):
+def test_strings_have_no_classes(client):
     with refuses("INVALID_ARG", "class result not available for output due to unsupported type 'BYTES'"):
-        ask(door, "identity_bytes", text("INPUT0", [b"a"]), 1)
+        ask(client, "identity_bytes", text("INPUT0", [b"a"]), 1)
 
 
 @pytest.mark.parametrize("datatype", ["INT8", "INT16", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "FP64"])
-def test_every_number_has_classes(door, datatype):
-    from doors import NUMPY
+def test_every_number_has_classes(client, datatype):
+    from clients import NUMPY
 
     values = np.array([1, 3, 2], NUMPY[datatype])
     given = Given("INPUT0", datatype, [3], values.tobytes())
-    shape, found = classes(ask(door, f"identity_{datatype.lower()}", given, 2))
+    shape, found = classes(ask(client, f"identity_{datatype.lower()}", given, 2))
     assert shape == [2]
     assert [one.split(":")[1] for one in found] == ["1", "2"]
     assert found[0].split(":")[0] == ("3.000000" if datatype == "FP64" else "3")
 
 
 def test_zero_means_none_over_http(server):
-    from doors import HttpDoor
+    from clients import HttpClient
 
-    reply = ask(HttpDoor(server.http), "classes", fp32("INPUT0", [SCORES]), 0)
+    reply = ask(HttpClient(server.http), "classes", fp32("INPUT0", [SCORES]), 0)
     assert reply.outputs["OUTPUT0"].datatype == "FP32"

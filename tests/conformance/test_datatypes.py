@@ -5,7 +5,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from catalogue import DATATYPES
-from doors import NUMPY, HttpDoor
+from clients import NUMPY, HttpClient
 from regions import registered
 from tritonclient.utils import serialize_byte_tensor
 
@@ -50,7 +50,7 @@ def asked(request):
 
 
 @pytest.fixture(scope="module")
-def clients(asked):
+def triton_clients(asked):
     server, _ = asked
     with (
         httpclient.InferenceServerClient(server.http) as http,
@@ -66,11 +66,11 @@ def model_of(asked):
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 @pytest.mark.parametrize("way", ["http json", "http binary", "grpc raw"])
-def test_inline(clients, model_of, datatype, way):
+def test_inline(triton_clients, model_of, datatype, way):
     protocol, form = way.split()
     if form == "json" and datatype in ("FP16", "BF16"):
         pytest.skip("has no JSON form")
-    client, library = clients[protocol]
+    triton_client, library = triton_clients[protocol]
     array = sample(datatype)
     if form == "json" and datatype == "BYTES":
         array = np.array([one for one in array if b"\x00" not in one], dtype=object)
@@ -78,7 +78,7 @@ def test_inline(clients, model_of, datatype, way):
     binary = {"binary_data": form == "binary"} if protocol == "http" else {}
     given.set_data_from_numpy(array, **binary)
     wanted = library.InferRequestedOutput("OUTPUT0", **binary)
-    result = client.infer(model_of(datatype), [given], outputs=[wanted])
+    result = triton_client.infer(model_of(datatype), [given], outputs=[wanted])
     found = result.as_numpy("OUTPUT0")
     if form == "json" and datatype == "BYTES":
         found = np.array([one.encode() if isinstance(one, str) else one for one in found], dtype=object)
@@ -91,17 +91,17 @@ def test_inline(clients, model_of, datatype, way):
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_shared_memory(asked, clients, model_of, datatype, protocol):
-    client, library = clients[protocol]
+def test_shared_memory(asked, triton_clients, model_of, datatype, protocol):
+    triton_client, library = triton_clients[protocol]
     array = sample(datatype)
     raw = raw_form(datatype, array)
-    door = HttpDoor(asked[0].http)
-    with registered(door, len(raw), raw) as source, registered(door, len(raw) + 7) as target:
+    client = HttpClient(asked[0].http)
+    with registered(client, len(raw), raw) as source, registered(client, len(raw) + 7) as target:
         given = library.InferInput("INPUT0", list(array.shape), datatype)
         given.set_shared_memory(source.name, len(raw))
         wanted = library.InferRequestedOutput("OUTPUT0")
         wanted.set_shared_memory(target.name, len(raw) + 7)
-        result = client.infer(model_of(datatype), [given], outputs=[wanted])
+        result = triton_client.infer(model_of(datatype), [given], outputs=[wanted])
         entry = result.get_output("OUTPUT0")
         shape = entry["shape"] if protocol == "http" else list(entry.shape)
         assert shape == list(array.shape)
@@ -110,9 +110,9 @@ def test_shared_memory(asked, clients, model_of, datatype, protocol):
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("datatype", [one for one in DATATYPES if one != "BYTES"])
-def test_empty(clients, model_of, datatype, protocol):
-    client, library = clients[protocol]
+def test_empty(triton_clients, model_of, datatype, protocol):
+    triton_client, library = triton_clients[protocol]
     given = library.InferInput("INPUT0", [0], datatype)
     given.set_data_from_numpy(np.zeros(0, NUMPY[datatype]))
-    result = client.infer(model_of(datatype), [given])
+    result = triton_client.infer(model_of(datatype), [given])
     assert result.as_numpy("OUTPUT0").shape == (0,)

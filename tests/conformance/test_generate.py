@@ -4,7 +4,7 @@ import http.client
 import json
 
 import pytest
-from doors import differs, http_call
+from clients import differs, http_call
 
 SIMPLE = {"INPUT0": 1.5}
 

@@ -2,7 +2,7 @@
 
 import grpc
 import pytest
-from doors import TIMEOUT_S, http_call, pb
+from clients import TIMEOUT_S, http_call, pb
 
 
 def test_live_and_ready_have_an_empty_body(server):
@@ -12,8 +12,8 @@ def test_live_and_ready_have_an_empty_body(server):
         assert answer.status in ((200,) if path.endswith("live") else (200, 400))
 
 
-def test_the_server_is_ready_exactly_when_every_model_is(server, stub, door):
-    every = all(one["state"] == "READY" for one in door.index())
+def test_the_server_is_ready_exactly_when_every_model_is(server, stub, client):
+    every = all(one["state"] == "READY" for one in client.index())
     assert (http_call(server.http, "GET", "/v2/health/ready").status == 200) == every
     assert stub.ServerReady(pb.ServerReadyRequest()).ready == every
     assert stub.ServerLive(pb.ServerLiveRequest()).live
@@ -30,8 +30,8 @@ def test_the_server_is_ready_exactly_when_every_model_is(server, stub, door):
         ("nobody", "", False),
     ],
 )
-def test_model_readiness(door, model, version, ready):
-    assert door.model_ready(model, version) is ready
+def test_model_readiness(client, model, version, ready):
+    assert client.model_ready(model, version) is ready
 
 
 def test_a_model_that_is_not_ready_says_so_in_json(server):
@@ -41,7 +41,7 @@ def test_a_model_that_is_not_ready_says_so_in_json(server):
 
 @pytest.mark.parametrize("service", ["", "inference.GRPCInferenceService", "nobody"])
 def test_the_standard_health_check_ignores_the_service_name(server, service):
-    from doors import grpc_channel
+    from clients import grpc_channel
 
     with grpc_channel(server.grpc) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
@@ -51,7 +51,7 @@ def test_the_standard_health_check_ignores_the_service_name(server, service):
 
 
 def test_an_unknown_method_is_unimplemented(server):
-    from doors import grpc_channel
+    from clients import grpc_channel
 
     with grpc_channel(server.grpc) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/NoSuchCall")

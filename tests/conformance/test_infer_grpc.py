@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 import pytest
-from doors import differs, grpc_refuses, infer_parameter, pb
+from clients import differs, grpc_refuses, infer_parameter, pb
 
 CONTENTS = {
     "BOOL": ("bool_contents", [True, False]),
@@ -33,7 +33,7 @@ def request(model: str, datatype: str, shape=(2,), raw=None, field: str = "", va
 
 
 def expected_raw(datatype: str, values) -> bytes:
-    from doors import NUMPY, text
+    from clients import NUMPY, text
 
     if datatype == "BYTES":
         return text("", values).raw

@@ -6,7 +6,7 @@ import zlib
 import gzip
 
 import pytest
-from doors import NO_ID, Asked, Given, HttpDoor, differs, fp32, http_call, http_infer, int32, text
+from clients import NO_ID, Asked, Given, HttpClient, differs, fp32, http_call, http_infer, int32, text
 
 NOT_UINT = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 
@@ -241,7 +241,7 @@ def test_binary_json_and_binary_inputs_in_one_request(server):
         "outputs": [{"name": f"OUTPUT{i}", "parameters": {"binary_data": True}} for i in range(3)],
     }
     answer = http_infer(server.http, "mixed", document, struct.pack("<i", -5) + strings).ok()
-    from doors import read_http_reply
+    from clients import read_http_reply
 
     reply = read_http_reply(answer)
     assert reply.outputs["OUTPUT0"].raw == struct.pack("<2f", 1, 2)
@@ -257,7 +257,7 @@ def raw_call(server, model: str, body: bytes):
 
 
 def test_a_raw_binary_request(server):
-    from doors import read_http_reply
+    from clients import read_http_reply
 
     made = read_http_reply(raw_call(server, "identity_fp32", struct.pack("<3f", 1, 2, 3)).ok()).outputs["OUTPUT0"]
     assert (made.shape, made.raw) == ([3], struct.pack("<3f", 1, 2, 3))
@@ -356,25 +356,25 @@ def test_parameters_that_any_model_takes(server):
     http_infer(server.http, "identity_fp32", one() | {"parameters": parameters}).ok()
 
 
-def test_the_request_id_comes_back(door):
+def test_the_request_id_comes_back(client):
     for made in ("x", "täglich", "a" * 1000):
-        assert door.infer("identity_fp32", [fp32("INPUT0", [1])], id=made).id == made
+        assert client.infer("identity_fp32", [fp32("INPUT0", [1])], id=made).id == made
 
 
-def test_the_request_id_is_in_the_error(door):
-    from doors import refuses
+def test_the_request_id_is_in_the_error(client):
+    from clients import refuses
 
     with refuses("INVALID_ARG", "[request id: seven] input byte size mismatch for input 'INPUT0'"):
-        door.infer("identity_fp32", [Given("INPUT0", "FP32", [2], bytes(4))], id="seven")
+        client.infer("identity_fp32", [Given("INPUT0", "FP32", [2], bytes(4))], id="seven")
 
 
-def test_the_asked_version_answers(door):
+def test_the_asked_version_answers(client):
     for version in ("", "1", "3"):
-        assert door.infer("versioned", [fp32("INPUT0", [1])], version=version).version == (version or "3")
+        assert client.infer("versioned", [fp32("INPUT0", [1])], version=version).version == (version or "3")
 
 
 def test_only_the_asked_outputs_come(server):
-    door = HttpDoor(server.http)
+    client = HttpClient(server.http)
     inputs = [int32("INPUT0", [range(16)]), int32("INPUT1", [range(16)])]
-    assert set(door.infer("simple", inputs, [Asked("OUTPUT1")]).outputs) == {"OUTPUT1"}
-    assert set(door.infer("simple", inputs).outputs) == {"OUTPUT0", "OUTPUT1"}
+    assert set(client.infer("simple", inputs, [Asked("OUTPUT1")]).outputs) == {"OUTPUT1"}
+    assert set(client.infer("simple", inputs).outputs) == {"OUTPUT0", "OUTPUT1"}

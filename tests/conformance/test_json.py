@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from doors import http_call, http_infer
+from clients import http_call, http_infer
 
 PARSE = "failed to parse the request JSON buffer: "
 

@@ -6,8 +6,8 @@ import json
 
 import grpc
 import pytest
-from doors import (
-    Refused, differs, fp32, grpc_channel, grpc_refuses, http_call, http_infer, infer_parameter, open_door, pb, refuses,
+from clients import (
+    Refused, differs, fp32, grpc_channel, grpc_refuses, http_call, http_infer, infer_parameter, open_client, pb, refuses,
     service_stub,
 )  # fmt: skip
 from regions import fresh_name, region
@@ -72,21 +72,21 @@ def test_a_compressed_body_that_grows_beyond_the_limit(limited):
 
 
 def test_binary_tensors_have_no_such_limit(limited):
-    with open_door("http", limited) as door:
+    with open_client("http", limited) as client:
         given = fp32("INPUT0", range(8 * LIMIT))
-        assert door.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw == given.raw
+        assert client.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw == given.raw
 
 
 def test_grpc_has_no_such_limit(limited):
-    with open_door("grpc", limited) as door:
+    with open_client("grpc", limited) as client:
         given = fp32("INPUT0", range(8 * LIMIT))
-        assert door.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw == given.raw
+        assert client.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw == given.raw
 
 
 @pytest.mark.parametrize("megabytes", [1, 48])
-def test_large_inline_tensors(door, megabytes):
+def test_large_inline_tensors(client, megabytes):
     given = fp32("INPUT0", range(megabytes << 18))
-    assert door.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw == given.raw
+    assert client.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw == given.raw
 
 
 @differs("2.51 has no bound on chunks", run=False)
@@ -105,7 +105,7 @@ def test_chunks_are_counted(server):
 
 # ---------------------------------------------------------------------------------------------- restricted calls
 
-KEY, VALUE = "door-key", "sesame"
+KEY, VALUE = "client-key", "sesame"
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_a_restricted_stream(restricted):
         list(service_stub(channel).ModelStreamInfer(iter([pb.ModelInferRequest(model_name="identity_fp32")])))
 
 
-def test_no_second_door_to_restricted_health(restricted):
+def test_no_second_way_to_restricted_health(restricted):
     with grpc_channel(restricted.grpc) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         with pytest.raises(grpc.RpcError) as caught:
@@ -209,16 +209,16 @@ def without_shm(launcher):
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_client_shared_memory_can_be_switched_off(without_shm, protocol):
     text = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-    with open_door(protocol, without_shm) as door, region(64) as made:
+    with open_client(protocol, without_shm) as client, region(64) as made:
         with refuses("UNSUPPORTED", text):
-            door.register_system(fresh_name(), made.key, 64)
+            client.register_system(fresh_name(), made.key, 64)
         with refuses("UNSUPPORTED", text):
-            door.unregister("system")
+            client.unregister("system")
         with refuses("UNSUPPORTED", text):
-            door.unregister("system", fresh_name())
-        assert door.status("system") == []
+            client.unregister("system", fresh_name())
+        assert client.status("system") == []
         with pytest.raises(Refused):
-            door.register_cuda(fresh_name(), bytes(64), 0, 64)
+            client.register_cuda(fresh_name(), bytes(64), 0, 64)
         assert "system_shared_memory" not in http_call(without_shm.http, "GET", "/v2").json["extensions"]
 
 

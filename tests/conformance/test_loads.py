@@ -11,7 +11,7 @@ import time
 import grpc
 import pytest
 import servers
-from doors import fp32, http_call, open_door, pb, refuses, service_stub
+from clients import fp32, http_call, open_client, pb, refuses, service_stub
 
 GIB = 1 << 30
 CONFIG_BYTES_MAX = 32 << 20
@@ -99,36 +99,36 @@ def test_a_long_message_without_files_over_grpc(without_upload):
 
 
 @pytest.fixture(params=["http", "grpc"])
-def closed_door(request, without_upload):
-    with open_door(request.param, without_upload) as found:
+def closed_client(request, without_upload):
+    with open_client(request.param, without_upload) as found:
         yield found
 
 
-def test_files_are_refused_where_they_are_not_allowed(closed_door):
+def test_files_are_refused_where_they_are_not_allowed(closed_client):
     text = f"the load of model 'simple' brings 2 files, and this server takes none from clients; {CURE}"
     with refuses("UNSUPPORTED", text):
-        closed_door.load("simple", {"config": "{}", "file:1/model.onnx": b"x", "file:1/more": b"y"})
+        closed_client.load("simple", {"config": "{}", "file:1/model.onnx": b"x", "file:1/more": b"y"})
 
 
-def test_a_configuration_is_taken_where_files_are_not(closed_door):
-    closed_door.load("identity_fp32")
-    config = {key: closed_door.config("identity_fp32")[key] for key in ("name", "backend", "input", "output")}
-    closed_door.load("identity_fp32", {"config": json.dumps(config | {"max_batch_size": 3})})
-    assert closed_door.config("identity_fp32")["max_batch_size"] == 3
-    closed_door.load("identity_fp32")
+def test_a_configuration_is_taken_where_files_are_not(closed_client):
+    closed_client.load("identity_fp32")
+    config = {key: closed_client.config("identity_fp32")[key] for key in ("name", "backend", "input", "output")}
+    closed_client.load("identity_fp32", {"config": json.dumps(config | {"max_batch_size": 3})})
+    assert closed_client.config("identity_fp32")["max_batch_size"] == 3
+    closed_client.load("identity_fp32")
 
 
 @pytest.mark.parametrize("path", ["../1/model.onnx", "/etc/passwd", "a/../../model.onnx"])
-def test_a_models_file_is_in_its_versions_directory(closed_door, path):
-    closed_door.load("simple")
-    config = {key: closed_door.config("simple")[key] for key in ("name", "backend", "max_batch_size", "input", "output")}
+def test_a_models_file_is_in_its_versions_directory(closed_client, path):
+    closed_client.load("simple")
+    config = {key: closed_client.config("simple")[key] for key in ("name", "backend", "max_batch_size", "input", "output")}
     text = (
         "load failed for model 'simple': version 1 is at UNAVAILABLE state: Invalid argument: default_model_filename "
         f"'{path}' of model 'simple' leads out of the version's directory; name a file inside it;"
     )
     with refuses("INVALID_ARG", text):
-        closed_door.load("simple", {"config": json.dumps(config | {"default_model_filename": path})})
-    assert closed_door.model_ready("simple")
+        closed_client.load("simple", {"config": json.dumps(config | {"default_model_filename": path})})
+    assert closed_client.model_ready("simple")
 
 
 def test_a_link_of_the_operators_may_lead_anywhere(without_upload, tmp_path):
@@ -138,10 +138,10 @@ def test_a_link_of_the_operators_may_lead_anywhere(without_upload, tmp_path):
     (linked / "1" / "here.onnx").symlink_to(tmp_path / "elsewhere.onnx")
     config = (without_upload.repository / "simple" / "config.pbtxt").read_text().replace('"simple"', '"linked"')
     (linked / "config.pbtxt").write_text(config + '\ndefault_model_filename: "here.onnx"\n')
-    with open_door("http", without_upload) as door:
-        door.load("linked")
-        assert door.model_ready("linked")
-        door.unload("linked")
+    with open_client("http", without_upload) as client:
+        client.load("linked")
+        assert client.model_ready("linked")
+        client.unload("linked")
 
 
 # ---------------------------------------------------------------------------------------------- bodies on disk
@@ -165,8 +165,8 @@ def unnamed_files(server) -> list[str]:
 
 def sent_model(server, name: str) -> dict:
     """The parameters of a load that brings the model `simple` under another name, and a long file beside it."""
-    with open_door("http", server) as door:
-        config = {key: door.config("simple")[key] for key in ("backend", "max_batch_size", "input", "output")}
+    with open_client("http", server) as client:
+        config = {key: client.config("simple")[key] for key in ("backend", "max_batch_size", "input", "output")}
     model = (server.repository / "simple" / "1" / "model.onnx").read_bytes()
     return {"config": json.dumps(config | {"name": name}), "file:1/model.onnx": model, "file:1/long.bin": os.urandom(LONG_BYTES)}
 
@@ -175,12 +175,12 @@ def sent_model(server, name: str) -> dict:
 def test_long_files_arrive_whole_and_go_with_the_model(with_upload, protocol):
     name = f"sent_by_{protocol}"
     parameters = sent_model(with_upload, name)
-    with open_door(protocol, with_upload) as door:
-        door.load(name, parameters)
-        assert door.model_ready(name)
+    with open_client(protocol, with_upload) as client:
+        client.load(name, parameters)
+        assert client.model_ready(name)
         (long,) = pathlib.Path(with_upload.kept).glob("*/1/long.bin")
         assert long.read_bytes() == parameters["file:1/long.bin"]
-        door.unload(name)
+        client.unload(name)
     wait_for(lambda: not any(with_upload.kept.iterdir()) and not unnamed_files(with_upload))
 
 

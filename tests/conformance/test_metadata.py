@@ -2,7 +2,7 @@
 
 import pytest
 from catalogue import DATATYPES
-from doors import grpc_refuses, http_call, pb, refuses
+from clients import grpc_refuses, http_call, pb, refuses
 
 EXTENSIONS = [
     "classification", "sequence", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
@@ -36,8 +36,8 @@ def test_server_metadata_over_grpc(stub, server):
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)
-def test_model_metadata_of_every_datatype(door, datatype):
-    found = door.metadata(f"identity_{datatype.lower()}")
+def test_model_metadata_of_every_datatype(client, datatype):
+    found = client.metadata(f"identity_{datatype.lower()}")
     assert found["name"] == f"identity_{datatype.lower()}"
     assert found["versions"] == ["1"]
     assert found["inputs"] == [{"name": "INPUT0", "datatype": datatype, "shape": [-1]}]
@@ -50,19 +50,19 @@ def test_metadata_keys_are_in_order(server):
     assert [list(one) for one in answer.json["inputs"]] == [["name", "datatype", "shape"]] * 2
 
 
-def test_a_batching_model_shows_its_batch_dimension(door):
-    found = door.metadata("simple")
+def test_a_batching_model_shows_its_batch_dimension(client):
+    found = client.metadata("simple")
     assert [one["shape"] for one in found["inputs"] + found["outputs"]] == [[-1, 16]] * 4
 
 
-def test_the_platform_is_the_backend_where_there_is_no_platform(server, door):
-    assert door.metadata("identity_fp32")["platform"] == ("python" if server.oracle else "identity")
-    assert door.metadata("simple")["platform"] == ("python" if server.oracle else "onnxruntime_onnx")
+def test_the_platform_is_the_backend_where_there_is_no_platform(server, client):
+    assert client.metadata("identity_fp32")["platform"] == ("python" if server.oracle else "identity")
+    assert client.metadata("simple")["platform"] == ("python" if server.oracle else "onnxruntime_onnx")
 
 
-def test_versions_are_listed_in_order_or_alone(door):
-    assert door.metadata("versioned")["versions"] == ["1", "3"]
-    assert door.metadata("versioned", "3")["versions"] == ["3"]
+def test_versions_are_listed_in_order_or_alone(client):
+    assert client.metadata("versioned")["versions"] == ["1", "3"]
+    assert client.metadata("versioned", "3")["versions"] == ["3"]
 
 
 UNKNOWN = [
@@ -75,9 +75,9 @@ UNKNOWN = [
 
 @pytest.mark.parametrize("call", ["metadata", "config"])
 @pytest.mark.parametrize(("model", "version", "code", "text"), UNKNOWN)
-def test_unknown_models_and_versions(door, call, model, version, code, text):
+def test_unknown_models_and_versions(client, call, model, version, code, text):
     with refuses(code, text):
-        getattr(door, call)(model, version)
+        getattr(client, call)(model, version)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_config_has_the_key_order_of_the_message(server):
     ]  # fmt: skip
 
 
-def test_config_is_complete_after_normalisation(door):
-    config = door.config("batched_fp32")
+def test_config_is_complete_after_normalisation(client):
+    config = client.config("batched_fp32")
     assert config["max_batch_size"] == 8
     assert config["version_policy"] == {"latest": {"num_versions": 1}}
     assert config["input"][0]["data_type"] == "TYPE_FP32"
@@ -132,14 +132,14 @@ def test_config_is_complete_after_normalisation(door):
     assert "dynamic_batching" not in config
 
 
-def test_config_of_policies(door):
-    assert door.config("versioned")["version_policy"] == {"all": {}}
-    assert door.config("optional_pair")["input"][1]["optional"] is True
-    queue = door.config("queue_of_one")["dynamic_batching"]
+def test_config_of_policies(client):
+    assert client.config("versioned")["version_policy"] == {"all": {}}
+    assert client.config("optional_pair")["input"][1]["optional"] is True
+    queue = client.config("queue_of_one")["dynamic_batching"]
     assert queue["preferred_batch_size"] == [1]
     assert queue["default_queue_policy"]["max_queue_size"] == 1
-    assert door.config("sequence_int32")["sequence_batching"]["max_sequence_idle_microseconds"] == 1000000
-    assert door.config("classes")["output"][0]["label_filename"] == "labels.txt"
+    assert client.config("sequence_int32")["sequence_batching"]["max_sequence_idle_microseconds"] == 1000000
+    assert client.config("classes")["output"][0]["label_filename"] == "labels.txt"
 
 
 def test_config_of_an_ensemble(server):

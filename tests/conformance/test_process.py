@@ -16,7 +16,7 @@ import servers
 import triton
 import tritonclient.grpc as tritongrpc
 from catalogue import SLOW_MS
-from doors import differs, fp32, http_call, http_infer, open_door, refuses
+from clients import differs, fp32, http_call, http_infer, open_client, refuses
 from meanwhile import Delay, again_if_too_late
 from tritonclient.utils import InferenceServerException
 
@@ -114,11 +114,11 @@ def test_a_broken_model_beside_a_good_one(launcher, broken):
         assert index["broken"]["state"] == "UNAVAILABLE"
         assert index["broken"]["reason"]
         for protocol in ("http", "grpc"):
-            with open_door(protocol, server) as door:
-                assert not door.model_ready("broken")
-                assert door.infer("identity_fp32", [fp32("INPUT0", [1])])
+            with open_client(protocol, server) as client:
+                assert not client.model_ready("broken")
+                assert client.infer("identity_fp32", [fp32("INPUT0", [1])])
                 with refuses("NOT_FOUND", "Request for unknown model: 'broken' has no available versions"):
-                    door.infer("broken", [fp32("INPUT0", [1])])
+                    client.infer("broken", [fp32("INPUT0", [1])])
 
 
 def test_strict_readiness_can_be_switched_off(launcher, broken):
@@ -167,12 +167,12 @@ def test_the_lines_that_scripts_look_for(launcher):
             assert line in log
 
 
-def test_who_is_told_that_it_is_live_finds_all_doors_open(launcher, tmp_path):
+def test_who_is_told_that_it_is_live_finds_all_ports_open(launcher, tmp_path):
     if launcher.oracle:
         pytest.skip("2.51 opens them one after the other, and has no sessions")
     path = tmp_path / "sessions"
-    repository = launcher.copy_of(f"doors_{time.monotonic_ns()}", "identity_fp32")
-    with launcher.running("doors", f"--session-socket={path}", repository=repository) as server:
+    repository = launcher.copy_of(f"ports_{time.monotonic_ns()}", "identity_fp32")
+    with launcher.running("clients", f"--session-socket={path}", repository=repository) as server:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as session:
             session.connect(str(path))
         for url in (server.grpc, server.metrics):

@@ -8,17 +8,17 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
-from doors import CODES, Asked, Given, Refused, differs, fp32, http_call, refuses
-from python_house import do, said
+from clients import CODES, Asked, Given, Refused, differs, fp32, http_call, refuses
+from python_setup import do, said
 from tritonclient.utils import InferenceServerException
 
 WRONG = "Failed to process the request(s) for model 'py_deeds_0', message: "
 AT = "\n\nAt:\n  "
 
 
-def well(door) -> None:
+def well(client) -> None:
     """The model answers the next request."""
-    assert said(do(door, "py_deeds", "ok", "as before")) == "as before"
+    assert said(do(client, "py_deeds", "ok", "as before")) == "as before"
 
 
 VIOLATIONS = [
@@ -43,35 +43,35 @@ VIOLATIONS = [
 
 
 @pytest.mark.parametrize(("deed", "message"), VIOLATIONS)
-def test_what_execute_must_not_do(python_door, deed, message):
+def test_what_execute_must_not_do(python_client, deed, message):
     with refuses("INTERNAL", WRONG + message):
-        do(python_door, "py_deeds", deed)
-    well(python_door)
+        do(python_client, "py_deeds", deed)
+    well(python_client)
 
 
-def test_long_texts(python_door):
-    assert said(do(python_door, "py_deeds", "long_answer")) == "long " * 50_000
-    assert said(do(python_door, "py_deeds", "ok", "long " * 50_000)) == "long " * 50_000
-    if python_door.protocol == "http":  # gRPC clients take no error of that length
+def test_long_texts(python_client):
+    assert said(do(python_client, "py_deeds", "long_answer")) == "long " * 50_000
+    assert said(do(python_client, "py_deeds", "ok", "long " * 50_000)) == "long " * 50_000
+    if python_client.protocol == "http":  # gRPC clients take no error of that length
         # nerite cuts them after 65,536 characters.
         with refuses("INTERNAL", "long " * 12_000):
-            do(python_door, "py_deeds", "long_refusal")
+            do(python_client, "py_deeds", "long_refusal")
         with refuses("INTERNAL", WRONG + "RuntimeError: " + "long " * 12_000):
-            do(python_door, "py_deeds", "long_error")
+            do(python_client, "py_deeds", "long_error")
 
 
 @differs("2.51 tries to have that much memory", run=False)
-def test_an_output_larger_than_any_memory(python_door):
+def test_an_output_larger_than_any_memory(python_client):
     with pytest.raises(Refused) as caught:
-        do(python_door, "py_deeds", "huge_output")
+        do(python_client, "py_deeds", "huge_output")
     assert f"{4 << 42} bytes" in caught.value.text, caught.value.text
-    assert said(do(python_door, "py_deeds", "huge_output", outputs=[Asked("SAID")])) == "huge"
-    well(python_door)
+    assert said(do(python_client, "py_deeds", "huge_output", outputs=[Asked("SAID")])) == "huge"
+    well(python_client)
 
 
-def test_the_lines_that_raised_are_named(python_door):
+def test_the_lines_that_raised_are_named(python_client):
     with pytest.raises(Refused) as caught:
-        do(python_door, "py_deeds", "divide")
+        do(python_client, "py_deeds", "divide")
     lines = caught.value.text.split(AT)[1].split("\n  ")
     assert lines[0].endswith("py_deeds/1/model.py(43): divide")
     assert lines[1].rstrip("\n").endswith("py_deeds/1/model.py(28): execute")
@@ -79,32 +79,32 @@ def test_the_lines_that_raised_are_named(python_door):
 
 @differs("2.51 lets the client wait for ever", run=False)
 @pytest.mark.parametrize(("model", "deed"), [("py_deeds", "none"), ("py_senders", "never")])
-def test_who_answers_nothing(python_door, model, deed):
+def test_who_answers_nothing(python_client, model, deed):
     with pytest.raises(Refused) as caught:
-        do(python_door, model, deed)
-    assert caught.value.status == CODES["INTERNAL"][python_door.protocol == "grpc"]
-    well(python_door)
+        do(python_client, model, deed)
+    assert caught.value.status == CODES["INTERNAL"][python_client.protocol == "grpc"]
+    well(python_client)
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_errors_of_every_code(python_door, code):
+def test_errors_of_every_code(python_client, code):
     with refuses(code, "refused, as asked"):
-        do(python_door, "py_deeds", "error", code)
-    well(python_door)
+        do(python_client, "py_deeds", "error", code)
+    well(python_client)
 
 
-def test_an_error_without_a_code_is_internal(python_door):
+def test_an_error_without_a_code_is_internal(python_client):
     with refuses("INTERNAL", "refused, as asked"):
-        do(python_door, "py_deeds", "error")
+        do(python_client, "py_deeds", "error")
     with refuses("INTERNAL", "refused in spite of it"):
-        do(python_door, "py_deeds", "error_with_outputs")
+        do(python_client, "py_deeds", "error_with_outputs")
 
 
 # ---------------------------------------------------------------------------------------------- outputs
 
 
-def outputs(door, deed: str, *asked: str) -> dict:
-    reply = do(door, "py_deeds", deed, outputs=[Asked(one) for one in asked] or None)
+def outputs(client, deed: str, *asked: str) -> dict:
+    reply = do(client, "py_deeds", deed, outputs=[Asked(one) for one in asked] or None)
     return {name: (made.datatype, made.shape) for name, made in reply.outputs.items()}
 
 
@@ -124,22 +124,22 @@ MADE = [
 
 
 @pytest.mark.parametrize(("deed", "asked", "expected"), MADE)
-def test_outputs_as_the_model_makes_them(python_door, deed, asked, expected):
-    assert outputs(python_door, deed, *asked) == expected
+def test_outputs_as_the_model_makes_them(python_client, deed, asked, expected):
+    assert outputs(python_client, deed, *asked) == expected
 
 
-def test_what_is_in_odd_outputs(python_door):
-    assert do(python_door, "py_deeds", "strided_output").outputs["MORE"].raw == fp32("", [0, 4, 8, 12, 16]).raw
-    assert said(do(python_door, "py_deeds", "text_output")) == "grün, 緑"
+def test_what_is_in_odd_outputs(python_client):
+    assert do(python_client, "py_deeds", "strided_output").outputs["MORE"].raw == fp32("", [0, 4, 8, 12, 16]).raw
+    assert said(do(python_client, "py_deeds", "text_output")) == "grün, 緑"
 
 
-def test_the_last_of_two_outputs_of_one_name_counts(python_door):
-    assert said(do(python_door, "py_deeds", "same_output_twice")) == "the second"
+def test_the_last_of_two_outputs_of_one_name_counts(python_client):
+    assert said(do(python_client, "py_deeds", "same_output_twice")) == "the second"
 
 
 @differs("2.51 has no response parameters")
-def test_parameters_of_a_response(python_door):
-    reply = do(python_door, "py_deeds", "response_parameters")
+def test_parameters_of_a_response(python_client):
+    reply = do(python_client, "py_deeds", "response_parameters")
     assert reply.parameters == {"text": "some", "number": 7, "truth": True}
 
 
@@ -162,15 +162,15 @@ RAISED_ANEW = [
 
 
 @pytest.mark.parametrize(("what", "text"), RAISED)
-def test_what_the_module_refuses(python_door, what, text):
-    found = said(do(python_door, "py_deeds", "say_what_is_raised", what))
+def test_what_the_module_refuses(python_client, what, text):
+    found = said(do(python_client, "py_deeds", "say_what_is_raised", what))
     assert found[: len(text)] == text, found
 
 
 @differs("2.51 dies of it, or does not know it", run=False)
 @pytest.mark.parametrize(("what", "text"), RAISED_ANEW)
-def test_what_the_module_refuses_in_newer_versions(python_door, what, text):
-    found = said(do(python_door, "py_deeds", "say_what_is_raised", what))
+def test_what_the_module_refuses_in_newer_versions(python_client, what, text):
+    found = said(do(python_client, "py_deeds", "say_what_is_raised", what))
     assert found[: len(text)] == text, found
 
 
@@ -179,13 +179,13 @@ LATER = ["exec", "async_exec", "load_model", "unload_model", "is_model_ready", "
 
 @differs("2.51 has it", run=False)
 @pytest.mark.parametrize("what", LATER)
-def test_what_is_not_there_yet_is_said_to_be_so(python_door, what):
-    found = said(do(python_door, "py_deeds", "say_what_is_raised", what))
+def test_what_is_not_there_yet_is_said_to_be_so(python_client, what):
+    found = said(do(python_client, "py_deeds", "say_what_is_raised", what))
     assert "which this version of nerite does not have yet" in found, found
 
 
-def test_the_functions_in_pure_python(python_door):
-    found = json.loads(said(do(python_door, "py_deeds", "functions")))
+def test_the_functions_in_pure_python(python_client):
+    found = json.loads(said(do(python_client, "py_deeds", "functions")))
     assert found["packed"] == (b"\x03\0\0\0one\x06\0\0\0zw\xc3\xb6lf\0\0\0\0").hex()
     assert found["back"] == ["one", "zwölf", ""]
     assert found["numpy"] == ["float32", "bool", "object"]
@@ -213,20 +213,20 @@ def test_the_functions_in_pure_python(python_door):
                         "response."),
     ],
 )  # fmt: skip
-def test_a_sender_in_the_default_mode(python_door, deed, text):
-    assert said(do(python_door, "py_senders", deed)) == text
+def test_a_sender_in_the_default_mode(python_client, deed, text):
+    assert said(do(python_client, "py_senders", deed)) == text
 
 
 @pytest.mark.parametrize(("deed", "answer"), [("twice", "the first"), ("after_final", "the only one")])
-def test_a_second_response_is_refused(python_door, deed, answer):
-    assert said(do(python_door, "py_senders", deed)) == answer
-    raised = said(do(python_door, "py_senders", "what_was_raised"))
+def test_a_second_response_is_refused(python_client, deed, answer):
+    assert said(do(python_client, "py_senders", deed)) == answer
+    raised = said(do(python_client, "py_senders", "what_was_raised"))
     assert raised == "Unable to send response. Non-decoupled model cannot send more than one response."
 
 
-def test_an_error_by_a_sender(python_door):
+def test_an_error_by_a_sender(python_client):
     with refuses("UNAVAILABLE", "refused by the sender"):
-        do(python_door, "py_senders", "error")
+        do(python_client, "py_senders", "error")
 
 
 # ---------------------------------------------------------------------------------------------- cancelling
@@ -236,11 +236,11 @@ def sleep_ms(milliseconds: int) -> Given:
     return Given("MS", "INT32", [1], milliseconds.to_bytes(4, "little"))
 
 
-def last_ended(door) -> str:
-    return said(door.infer("py_sleeping", [sleep_ms(0)]), "WAS")
+def last_ended(client) -> str:
+    return said(client.infer("py_sleeping", [sleep_ms(0)]), "WAS")
 
 
-def test_a_model_sees_that_its_request_was_cancelled(python_server, python_door):
+def test_a_model_sees_that_its_request_was_cancelled(python_server, python_client):
     client = grpc_client.InferenceServerClient(python_server.grpc)
     given = grpc_client.InferInput("MS", [1], "INT32")
     given.set_data_from_numpy(np.array([20_000], np.int32))
@@ -253,40 +253,40 @@ def test_a_model_sees_that_its_request_was_cancelled(python_server, python_door)
         error = answers.get(timeout=60)
         assert isinstance(error, InferenceServerException) and "CANCELLED" in str(error.status())
 
-    check_seen(python_door, cancel_after)
+    check_seen(python_client, cancel_after)
     client.close()
 
 
-def check_seen(door, cancel_after) -> None:
+def check_seen(client, cancel_after) -> None:
     """The model sees it. What is cancelled before it comes to the model, on a busy machine, is cancelled later next time."""
     seen = []
     for seconds in (0.5, 2, 8):
-        last_ended(door)
+        last_ended(client)
         cancel_after(seconds)
-        seen.append(last_ended(door))
+        seen.append(last_ended(client))
         if seen[-1] == "cancelled":
             return
     pytest.fail(f"the model's requests ended as: {seen}")
 
 
-def test_a_deadline_of_the_client_is_a_cancellation(python_server, python_door):
-    if python_door.protocol != "grpc":
+def test_a_deadline_of_the_client_is_a_cancellation(python_server, python_client):
+    if python_client.protocol != "grpc":
         pytest.skip("there is none in HTTP")
-    request = python_door.request("py_sleeping", [sleep_ms(20_000)])
+    request = python_client.request("py_sleeping", [sleep_ms(20_000)])
 
     def give_up_after(seconds: float) -> None:
         with pytest.raises(grpc.RpcError) as caught:
-            python_door.stub.ModelInfer(request, timeout=seconds)
+            python_client.stub.ModelInfer(request, timeout=seconds)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
-    check_seen(python_door, give_up_after)
+    check_seen(python_client, give_up_after)
 
 
 # ---------------------------------------------------------------------------------------------- statistics
 
 
-def counts(door, model: str) -> dict:
-    found = door.statistics(model)[0]
+def counts(client, model: str) -> dict:
+    found = client.statistics(model)[0]
     stats = found["inference_stats"]
     return {"executions": found["execution_count"], "inferences": found["inference_count"]} | {
         key: stats[key]["count"] for key in ("success", "fail", "compute_infer")
@@ -301,15 +301,15 @@ def counts(door, model: str) -> dict:
         ("raise_", {"executions": 1, "inferences": 0, "success": 0, "fail": 1, "compute_infer": 0}),
     ],
 )
-def test_what_counts_as_a_failure(python_door, deed, expected):
-    before = counts(python_door, "py_deeds")
+def test_what_counts_as_a_failure(python_client, deed, expected):
+    before = counts(python_client, "py_deeds")
     try:
-        do(python_door, "py_deeds", deed)
+        do(python_client, "py_deeds", deed)
     except Refused:
         assert deed != "ok"
     deadline = time.monotonic() + 60
     while True:
-        after = counts(python_door, "py_deeds")
+        after = counts(python_client, "py_deeds")
         moved = {key: after[key] - before[key] for key in after}
         if moved == expected or time.monotonic() > deadline:
             break
@@ -317,11 +317,11 @@ def test_what_counts_as_a_failure(python_door, deed, expected):
     assert moved == expected
 
 
-def test_the_time_of_execute_is_counted(python_server, python_door):
-    before = python_door.statistics("py_sleeping")[0]["inference_stats"]["compute_infer"]["ns"]
-    python_door.infer("py_sleeping", [sleep_ms(200)])
+def test_the_time_of_execute_is_counted(python_server, python_client):
+    before = python_client.statistics("py_sleeping")[0]["inference_stats"]["compute_infer"]["ns"]
+    python_client.infer("py_sleeping", [sleep_ms(200)])
     deadline = time.monotonic() + 60
-    while (after := python_door.statistics("py_sleeping")[0]["inference_stats"]["compute_infer"]["ns"]) == before:
+    while (after := python_client.statistics("py_sleeping")[0]["inference_stats"]["compute_infer"]["ns"]) == before:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert after - before >= 190_000_000

@@ -13,8 +13,8 @@ import time
 import pytest
 import python_catalogue
 from catalogue import Model
-from doors import Asked, differs, fp32, http_call, open_door
-from python_house import said
+from clients import Asked, differs, fp32, http_call, open_client
+from python_setup import said
 
 only_here = differs("2.51 wants an interpreter's library and a stub made for it", run=False)
 
@@ -72,8 +72,8 @@ def packed(folder: pathlib.Path, archive: pathlib.Path) -> pathlib.Path:
 
 
 def facts(server, name: str) -> dict:
-    with open_door("http", server) as door:
-        return json.loads(said(door.infer(name, [fp32("INPUT0", [1])], [Asked("SAID")])))
+    with open_client("http", server) as client:
+        return json.loads(said(client.infer(name, [fp32("INPUT0", [1])], [Asked("SAID")])))
 
 
 @only_here

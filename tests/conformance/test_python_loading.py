@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import python_catalogue
 import servers
-from doors import CODES, Refused, differs, fp32, open_door, text
-from python_house import said, this_python_first
+from clients import CODES, Refused, differs, fp32, open_client, text
+from python_setup import said, this_python_first
 
 # Far beyond what the server is given to end in, and not for ever.
 ENDS_S = 120
@@ -36,52 +36,52 @@ def loading(launcher):
 
 
 @pytest.fixture(scope="session", params=["http", "grpc"])
-def loading_door(request: pytest.FixtureRequest, loading):
-    with open_door(request.param, loading) as found:
+def loading_client(request: pytest.FixtureRequest, loading):
+    with open_client(request.param, loading) as found:
         yield found
 
 
-def refusal_of(door, name: str) -> str:
+def refusal_of(client, name: str) -> str:
     with pytest.raises(Refused) as caught:
-        door.load(name)
-    assert caught.value.status == CODES["INVALID_ARG"][door.protocol == "grpc"]
+        client.load(name)
+    assert caught.value.status == CODES["INVALID_ARG"][client.protocol == "grpc"]
     return caught.value.text
 
 
 @pytest.mark.parametrize("name", python_catalogue.UNLOADABLE)
-def test_a_model_that_does_not_load_says_why(loading_door, name):
+def test_a_model_that_does_not_load_says_why(loading_client, name):
     broken = python_catalogue.UNLOADABLE[name]
-    found = refusal_of(loading_door, name)
+    found = refusal_of(loading_client, name)
     begin = f"load failed for model '{name}': version 1 is at UNAVAILABLE state: Internal: {broken.reason}"
     assert found[: len(begin)] == begin, found
     if broken.at:
         assert found[len(begin) :].startswith("\n\nAt:\n  ") and broken.at in found, found
-    assert not loading_door.model_ready(name)
-    (listed,) = [one for one in loading_door.index() if one["name"] == name]
+    assert not loading_client.model_ready(name)
+    (listed,) = [one for one in loading_client.index() if one["name"] == name]
     assert listed["state"] == "UNAVAILABLE" and listed["reason"].startswith(f"Internal: {broken.reason}")
     sent = fp32("INPUT0", [1, 2])
-    assert loading_door.infer("py_identity", [sent]).outputs["OUTPUT0"].raw == sent.raw
+    assert loading_client.infer("py_identity", [sent]).outputs["OUTPUT0"].raw == sent.raw
 
 
 @differs("2.51 waits for it for ever", run=False)
-def test_a_model_file_that_is_missing(loading_door):
-    found = refusal_of(loading_door, "py_missing")
+def test_a_model_file_that_is_missing(loading_client):
+    found = refusal_of(loading_client, "py_missing")
     assert found.startswith("load failed for model 'py_missing': version 1 is at UNAVAILABLE state: ")
     assert "py_missing/1/model.py" in found
 
 
 @differs("2.51 waits for it for ever", run=False)
-def test_a_model_file_that_is_no_python_by_name(loading_door):
+def test_a_model_file_that_is_no_python_by_name(loading_client):
     reason = python_catalogue.SILENT["py_file_name"].reason
-    assert reason in refusal_of(loading_door, "py_file_name")
+    assert reason in refusal_of(loading_client, "py_file_name")
 
 
-def test_loading_and_unloading_leaves_no_process(loading, loading_door):
+def test_loading_and_unloading_leaves_no_process(loading, loading_client):
     before = children(loading.pid)
     for _ in range(3):
-        loading_door.load("py_add_sub")
+        loading_client.load("py_add_sub")
         assert len(children(loading.pid)) == len(before) + 1
-        loading_door.unload("py_add_sub")
+        loading_client.unload("py_add_sub")
         wait_for(lambda: children(loading.pid) == before)
     wait_for(lambda: "add_sub is finalized" in loading.log_text())
 
@@ -90,16 +90,16 @@ def test_loading_and_unloading_leaves_no_process(loading, loading_door):
 def test_a_model_that_has_not_changed_is_not_loaded_anew(loading):
     wait_for(lambda: len(children(loading.pid)) == 1)
     before = children(loading.pid)
-    with open_door("http", loading) as door:
-        door.load("py_identity")
+    with open_client("http", loading) as client:
+        client.load("py_identity")
     assert children(loading.pid) == before
 
 
-def test_a_model_that_is_loaded_anew_has_a_new_process(loading, loading_door):
+def test_a_model_that_is_loaded_anew_has_a_new_process(loading, loading_client):
     before = children(loading.pid)
     source = loading.repository / "py_identity" / "1" / "model.py"
-    source.write_text(source.read_text() + f"# {loading_door.protocol}\n")
-    loading_door.load("py_identity")
+    source.write_text(source.read_text() + f"# {loading_client.protocol}\n")
+    loading_client.load("py_identity")
     wait_for(lambda: len(children(loading.pid)) == len(before) and children(loading.pid) != before)
 
 
@@ -134,34 +134,34 @@ def how(word: str):
     return text("HOW", [word.encode()])
 
 
-def pid_of(door) -> int:
-    return int(np.frombuffer(door.infer("py_dying", [how("tell")]).outputs["PID"].raw, np.int64)[0])
+def pid_of(client) -> int:
+    return int(np.frombuffer(client.infer("py_dying", [how("tell")]).outputs["PID"].raw, np.int64)[0])
 
 
 @differs("2.51 leaves some of them dead until they are loaded anew", run=False)
 @pytest.mark.parametrize("end", ["exit", "segv", "kill", "abort", "close"])
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_model_that_ends_its_own_process(python_dying, protocol, end):
-    with open_door(protocol, python_dying) as door:
-        before = pid_of(door)
+    with open_client(protocol, python_dying) as client:
+        before = pid_of(client)
         with pytest.raises(Refused) as caught:
-            door.infer("py_dying", [how(end)])
+            client.infer("py_dying", [how(end)])
         assert caught.value.status == CODES["INTERNAL"][protocol == "grpc"]
         assert caught.value.text.startswith("Stub process 'py_dying_0' is not healthy.")
-        after = pid_of(door)
+        after = pid_of(client)
         assert after != before and children(python_dying.pid) == {after}
 
 
 @differs("2.51 leaves some of them dead until they are loaded anew", run=False)
 def test_a_process_that_is_killed_while_it_does_nothing(python_dying):
-    with open_door("http", python_dying) as door:
-        before = pid_of(door)
+    with open_client("http", python_dying) as client:
+        before = pid_of(client)
         os.kill(before, signal.SIGKILL)
         wait_for(lambda: not is_running(before))
         answers = []
         for _ in range(50):
             try:
-                answers.append(pid_of(door))
+                answers.append(pid_of(client))
                 break
             except Refused as refusal:
                 # At most those that came before it was noticed.
@@ -220,15 +220,15 @@ def test_what_a_model_started_ends_with_it(launcher, end):
     python_catalogue.put(repository, model)
     flags = ["--model-control-mode=explicit", "--load-model=py_starting"]
     with this_python_first(), launcher.running(f"python_starting_{end}", *flags, repository=repository) as found:
-        with open_door("http", found) as door:
-            raw = door.infer("py_starting", [fp32("INPUT0", [1])]).outputs["PID"].raw
+        with open_client("http", found) as client:
+            raw = client.infer("py_starting", [fp32("INPUT0", [1])]).outputs["PID"].raw
             program = int(np.frombuffer(raw, np.int64)[0])
             assert is_running(program)
             if end == "unloaded":
-                door.unload("py_starting")
+                client.unload("py_starting")
             elif end == "dead":
                 with pytest.raises(Refused):
-                    door.infer("py_starting", [fp32("INPUT0", [-1])])
+                    client.infer("py_starting", [fp32("INPUT0", [-1])])
             else:
                 assert servers.stop(found) == 0
             wait_for(lambda: not is_running(program))
@@ -237,54 +237,54 @@ def test_what_a_model_started_ends_with_it(launcher, end):
 # ---------------------------------------------------------------------------------------------- what is said
 
 
-def say(door, level: str, what: str) -> None:
+def say(client, level: str, what: str) -> None:
     given = [text("LEVEL", [level.encode()]), text("TEXT", [what.encode()])]
-    assert said(door.infer("py_speaks", given)) == what
+    assert said(client.infer("py_speaks", given)) == what
 
 
 @pytest.mark.parametrize(
     ("level", "letter"), [("INFO", "I"), ("WARNING", "W"), ("ERROR", "E"), ("VERBOSE", "I")]
 )
-def test_what_a_model_logs_is_in_the_servers_log(python_server, python_door, level, letter):
-    what = f"{level} said over {python_door.protocol}"
-    say(python_door, level, what)
+def test_what_a_model_logs_is_in_the_servers_log(python_server, python_client, level, letter):
+    what = f"{level} said over {python_client.protocol}"
+    say(python_client, level, what)
     for manner in ("shortly", "by level"):
         wait_for(lambda: f"{what} {manner}" in python_server.log_text())
         (line,) = [line for line in python_server.log_text().splitlines() if f"{what} {manner}" in line]
         assert line.startswith(letter), line
 
 
-def test_the_log_names_the_line_of_the_model(python_server, python_door):
-    what = f"whence over {python_door.protocol}"
-    say(python_door, "INFO", what)
+def test_the_log_names_the_line_of_the_model(python_server, python_client):
+    what = f"whence over {python_client.protocol}"
+    say(python_client, "INFO", what)
     wait_for(lambda: f"{what} by level" in python_server.log_text())
     lines = [line for line in python_server.log_text().splitlines() if what in line and "]" in line]
     assert len(lines) == 2 and all(" model.py:" in line for line in lines), lines
 
 
-def test_logging_without_a_level_and_printing(python_server, python_door):
+def test_logging_without_a_level_and_printing(python_server, python_client):
     for level in ("default", "print"):
-        what = f"{level} said over {python_door.protocol}"
-        say(python_door, level, what)
+        what = f"{level} said over {python_client.protocol}"
+        say(python_client, level, what)
         wait_for(lambda: what in python_server.log_text())
     assert "said when it was initialized" in python_server.log_text()
 
 
-def test_a_level_that_is_off_is_not_logged(loading, loading_door):
-    loading_door.load("py_speaks")
-    say(loading_door, "VERBOSE", "never seen")
-    say(loading_door, "INFO", "seen")
+def test_a_level_that_is_off_is_not_logged(loading, loading_client):
+    loading_client.load("py_speaks")
+    say(loading_client, "VERBOSE", "never seen")
+    say(loading_client, "INFO", "seen")
     wait_for(lambda: "seen by level" in loading.log_text())
     assert "never seen" not in loading.log_text()
-    loading_door.unload("py_speaks")
+    loading_client.unload("py_speaks")
     wait_for(lambda: "said when it was finalized" in loading.log_text())
 
 
-def test_a_model_that_prints_much(python_server, python_door):
-    say(python_door, "much", f"much over {python_door.protocol}")
-    last = f"19999 much over {python_door.protocol}"
+def test_a_model_that_prints_much(python_server, python_client):
+    say(python_client, "much", f"much over {python_client.protocol}")
+    last = f"19999 much over {python_client.protocol}"
     wait_for(lambda: python_server.log_text().count(last) == 2)
 
 
-def test_a_model_that_says_what_is_no_text(python_door):
-    say(python_door, "INFO", "two\nlines, a \x00, \x1b[31m and grün")
+def test_a_model_that_says_what_is_no_text(python_client):
+    say(python_client, "INFO", "two\nlines, a \x00, \x1b[31m and grün")

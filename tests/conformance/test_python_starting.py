@@ -13,8 +13,8 @@ import pytest
 import python_catalogue
 import servers
 import triton
-from doors import differs, fp32, http_call, open_door
-from python_house import strings, this_python_first
+from clients import differs, fp32, http_call, open_client
+from python_setup import strings, this_python_first
 
 START_S = 200
 
@@ -74,8 +74,8 @@ def test_settings_of_the_pool_are_accepted(launcher):
     repository = launcher.copy_of("python_settings")
     python_catalogue.put(repository, python_catalogue.named("py_identity"))
     with this_python_first(), launcher.running("python_settings", *flags, repository=repository) as found:
-        with open_door("http", found) as door:
-            assert door.infer("py_identity", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
+        with open_client("http", found) as client:
+            assert client.infer("py_identity", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
 
 
 @differs("2.51 brings a stub with an interpreter inside", run=False)
@@ -119,8 +119,8 @@ def test_an_environment_of_the_models_own(launcher, tmp_path, way):
     os.environ["PATH"] = f"{tmp_path / 'bare' / 'bin'}{os.pathsep}{before}"
     try:
         with launcher.running(f"python_environment_{way[:2]}", repository=repository) as found:
-            with open_door("http", found) as door:
-                assert door.infer("py_own", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
+            with open_client("http", found) as client:
+                assert client.infer("py_own", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
     finally:
         os.environ["PATH"] = before
 
@@ -134,8 +134,8 @@ def test_an_interpreter_by_a_setting(launcher, tmp_path):
     os.environ["PATH"] = str(tmp_path)
     try:
         with launcher.running("python_interpreter", flag, repository=repository) as found:
-            with open_door("http", found) as door:
-                assert door.infer("py_identity", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
+            with open_client("http", found) as client:
+                assert client.infer("py_identity", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
     finally:
         os.environ["PATH"] = before
 
@@ -177,8 +177,8 @@ def test_modules_beside_and_above_the_model(launcher):
     (repository / "py_imports" / "1" / "beside.py").write_text(BESIDE)
     (repository / "py_imports" / "above.py").write_text("NAME = 'above'\n")
     with this_python_first(), launcher.running("python_imports", repository=repository) as found:
-        with open_door("http", found) as door:
-            raw = door.infer("py_imports", [fp32("INPUT0", [1])]).outputs["FOUND"].raw
+        with open_client("http", found) as client:
+            raw = client.infer("py_imports", [fp32("INPUT0", [1])]).outputs["FOUND"].raw
             assert strings(raw) == ["above", "beside", "made beside", "1"]
 
 
@@ -193,8 +193,8 @@ def test_a_model_may_log_when_it_is_imported(launcher):
     flags = ["--exit-on-error=false"]
     with this_python_first(), launcher.running("python_early", *flags, repository=repository) as found:
         assert "said when it was imported" in found.log_text()
-        with open_door("http", found) as door:
-            assert door.infer("py_early", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
+        with open_client("http", found) as client:
+            assert client.infer("py_early", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
 
 
 # ---------------------------------------------------------------------------------------------- readiness
@@ -219,10 +219,10 @@ def test_a_model_that_says_itself_whether_it_is_ready(launcher, protocol):
     python_catalogue.put(repository, python_catalogue.named("py_identity"))
     name = f"python_readiness_{protocol}"
     with this_python_first(), launcher.running(name, repository=repository) as found:
-        with open_door(protocol, found) as door:
-            assert door.model_ready("py_readiness") and server_ready(found)
+        with open_client(protocol, found) as client:
+            assert client.model_ready("py_readiness") and server_ready(found)
             for answer, ready in ((0, False), (1, True), (2, False), (1, True)):
-                door.infer("py_readiness", [fp32("INPUT0", [answer])])
-                settles(lambda: door.model_ready("py_readiness") is ready)
+                client.infer("py_readiness", [fp32("INPUT0", [answer])])
+                settles(lambda: client.model_ready("py_readiness") is ready)
                 settles(lambda: server_ready(found) is ready)
-                assert door.model_ready("py_identity")
+                assert client.model_ready("py_identity")

@@ -4,19 +4,19 @@ import json
 import shutil
 
 import pytest
-from doors import differs, fp32, grpc_channel, grpc_refuses, http_call, int32, pb, refuses, service_stub
+from clients import differs, fp32, grpc_channel, grpc_refuses, http_call, int32, pb, refuses, service_stub
 
 
-def states(door) -> dict[str, str]:
-    return {f"{one['name']}:{one['version']}": one["state"] for one in door.index()}
+def states(client) -> dict[str, str]:
+    return {f"{one['name']}:{one['version']}": one["state"] for one in client.index()}
 
 
-def reasons(door, model: str) -> list[str]:
-    return [one["reason"] for one in door.index() if one["name"] == model]
+def reasons(client, model: str) -> list[str]:
+    return [one["reason"] for one in client.index() if one["name"] == model]
 
 
-def test_the_index_lists_every_directory_by_name(explicit_door):
-    names = [one["name"] for one in explicit_door.index()]
+def test_the_index_lists_every_directory_by_name(explicit_client):
+    names = [one["name"] for one in explicit_client.index()]
     assert names == sorted(names)
     assert {"identity_fp32", "identity_int32", "versioned", "simple", "chain"} <= set(names)
 
@@ -29,9 +29,9 @@ def test_a_model_never_loaded_has_only_a_name(explicit):
     assert [one for one in found if one["name"] == "never_loaded"] == [{"name": "never_loaded"}]
 
 
-def test_only_ready_models_on_request(explicit_door):
-    explicit_door.load("identity_fp32")
-    found = explicit_door.index(ready=True)
+def test_only_ready_models_on_request(explicit_client):
+    explicit_client.load("identity_fp32")
+    found = explicit_client.index(ready=True)
     assert "identity_fp32" in {one["name"] for one in found}
     assert {one["state"] for one in found} == {"READY"}
 
@@ -63,19 +63,19 @@ def test_faulty_bodies_of_an_index_call(explicit, body, code, text):
     http_call(explicit.http, "POST", "/v2/repository/index", body).refused(code, text)
 
 
-def test_load_infer_unload(explicit_door):
-    explicit_door.load("versioned")
-    assert states(explicit_door)["versioned:1"] == states(explicit_door)["versioned:3"] == "READY"
-    assert explicit_door.infer("versioned", [fp32("INPUT0", [1])]).version == "3"
-    assert explicit_door.infer("versioned", [fp32("INPUT0", [1])], version="1").version == "1"
-    explicit_door.unload("versioned")
-    wait_for(lambda: reasons(explicit_door, "versioned") == ["unloaded", "unloaded"])
-    assert states(explicit_door)["versioned:1"] == states(explicit_door)["versioned:3"] == "UNAVAILABLE"
-    assert not explicit_door.model_ready("versioned")
+def test_load_infer_unload(explicit_client):
+    explicit_client.load("versioned")
+    assert states(explicit_client)["versioned:1"] == states(explicit_client)["versioned:3"] == "READY"
+    assert explicit_client.infer("versioned", [fp32("INPUT0", [1])]).version == "3"
+    assert explicit_client.infer("versioned", [fp32("INPUT0", [1])], version="1").version == "1"
+    explicit_client.unload("versioned")
+    wait_for(lambda: reasons(explicit_client, "versioned") == ["unloaded", "unloaded"])
+    assert states(explicit_client)["versioned:1"] == states(explicit_client)["versioned:3"] == "UNAVAILABLE"
+    assert not explicit_client.model_ready("versioned")
     with refuses("NOT_FOUND", "Request for unknown model: 'versioned' has no available versions"):
-        explicit_door.infer("versioned", [fp32("INPUT0", [1])])
+        explicit_client.infer("versioned", [fp32("INPUT0", [1])])
     with refuses("UNAVAILABLE", "Request for unknown model: 'versioned' version 3 is not at ready state"):
-        explicit_door.infer("versioned", [fp32("INPUT0", [1])], version="3")
+        explicit_client.infer("versioned", [fp32("INPUT0", [1])], version="3")
 
 
 def wait_for(condition, seconds: float = 60) -> None:
@@ -87,34 +87,34 @@ def wait_for(condition, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def test_loading_what_is_loaded_changes_nothing(explicit_door):
-    explicit_door.load("identity_int32")
-    explicit_door.load("identity_int32")
-    assert explicit_door.model_ready("identity_int32")
+def test_loading_what_is_loaded_changes_nothing(explicit_client):
+    explicit_client.load("identity_int32")
+    explicit_client.load("identity_int32")
+    assert explicit_client.model_ready("identity_int32")
 
 
-def test_unloading_an_unknown_model_succeeds(explicit_door):
-    explicit_door.unload("nobody")
+def test_unloading_an_unknown_model_succeeds(explicit_client):
+    explicit_client.unload("nobody")
 
 
-def test_an_ensemble_brings_its_models_and_takes_them_away(explicit_door):
-    explicit_door.unload("identity_fp32")
-    explicit_door.load("chain")
-    assert explicit_door.model_ready("identity_fp32")
-    assert explicit_door.infer("chain", [fp32("INPUT0", [4, 5])]).outputs["OUTPUT0"].raw == fp32("", [4, 5]).raw
-    explicit_door.unload("chain", dependents=True)
-    wait_for(lambda: not explicit_door.model_ready("identity_fp32"))
-    explicit_door.load("identity_fp32")
+def test_an_ensemble_brings_its_models_and_takes_them_away(explicit_client):
+    explicit_client.unload("identity_fp32")
+    explicit_client.load("chain")
+    assert explicit_client.model_ready("identity_fp32")
+    assert explicit_client.infer("chain", [fp32("INPUT0", [4, 5])]).outputs["OUTPUT0"].raw == fp32("", [4, 5]).raw
+    explicit_client.unload("chain", dependents=True)
+    wait_for(lambda: not explicit_client.model_ready("identity_fp32"))
+    explicit_client.load("identity_fp32")
 
 
-def test_an_ensemble_goes_with_a_model_it_needs(explicit_door):
-    explicit_door.load("chain")
-    explicit_door.unload("identity_fp32")
-    wait_for(lambda: not explicit_door.model_ready("chain"))
-    explicit_door.load("chain")
-    assert explicit_door.model_ready("identity_fp32")
-    explicit_door.unload("chain")
-    explicit_door.load("identity_fp32")
+def test_an_ensemble_goes_with_a_model_it_needs(explicit_client):
+    explicit_client.load("chain")
+    explicit_client.unload("identity_fp32")
+    wait_for(lambda: not explicit_client.model_ready("chain"))
+    explicit_client.load("chain")
+    assert explicit_client.model_ready("identity_fp32")
+    explicit_client.unload("chain")
+    explicit_client.load("identity_fp32")
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_an_ensemble_goes_with_a_model_it_needs(explicit_door):
         ),
     ],
 )  # fmt: skip
-def test_models_that_cannot_be_loaded(explicit_door, model, code, text):
+def test_models_that_cannot_be_loaded(explicit_client, model, code, text):
     with refuses(code, text):
-        explicit_door.load(model)
+        explicit_client.load(model)
 
 
 def test_the_repository_name_of_load_and_unload(explicit):
@@ -138,95 +138,95 @@ def test_the_repository_name_of_load_and_unload(explicit):
         answer.refused("UNSUPPORTED", "'repository_name' specification is not supported")
 
 
-def test_a_bad_config_file_leaves_the_loaded_model(explicit, explicit_door):
-    explicit_door.load("identity_fp32")
+def test_a_bad_config_file_leaves_the_loaded_model(explicit, explicit_client):
+    explicit_client.load("identity_fp32")
     config = explicit.repository / "identity_fp32" / "config.pbtxt"
     good = config.read_text()
     config.write_text("max_batch_size: [")
     try:
         with refuses("INTERNAL", "failed to load 'identity_fp32', failed to poll from model repository"):
-            explicit_door.load("identity_fp32")
-        assert explicit_door.infer("identity_fp32", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].shape == [1]
+            explicit_client.load("identity_fp32")
+        assert explicit_client.infer("identity_fp32", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].shape == [1]
     finally:
         config.write_text(good)
-    explicit_door.load("identity_fp32")
+    explicit_client.load("identity_fp32")
 
 
-def test_a_model_without_a_version(explicit, explicit_door):
+def test_a_model_without_a_version(explicit, explicit_client):
     folder = explicit.repository / "no_version"
     folder.mkdir(exist_ok=True)
     config = (explicit.repository / "identity_int32" / "config.pbtxt").read_text()
     (folder / "config.pbtxt").write_text(config.replace("identity_int32", "no_version"))
     text = "load failed for model 'no_version': at least one version must be available under the version policy of "
     with refuses("INVALID_ARG", text):
-        explicit_door.load("no_version")
+        explicit_client.load("no_version")
 
 
 @differs("2.51 keeps an override until something in the directory changes")
-def test_a_config_override_lasts_until_the_next_load(explicit_door):
-    config = explicit_door_config(explicit_door, "identity_int32")
+def test_a_config_override_lasts_until_the_next_load(explicit_client):
+    config = explicit_client_config(explicit_client, "identity_int32")
     config["max_batch_size"] = 3
-    explicit_door.load("identity_int32", {"config": json.dumps(config)})
-    assert explicit_door.config("identity_int32")["max_batch_size"] == 3
-    explicit_door.load("identity_int32")
-    assert explicit_door.config("identity_int32")["max_batch_size"] == 0
+    explicit_client.load("identity_int32", {"config": json.dumps(config)})
+    assert explicit_client.config("identity_int32")["max_batch_size"] == 3
+    explicit_client.load("identity_int32")
+    assert explicit_client.config("identity_int32")["max_batch_size"] == 0
 
 
-def explicit_door_config(door, model: str) -> dict:
-    door.load(model)
-    config = door.config(model)
+def explicit_client_config(client, model: str) -> dict:
+    client.load(model)
+    config = client.config(model)
     return {key: config[key] for key in ("name", "platform", "backend", "max_batch_size", "input", "output")}
 
 
 @pytest.mark.parametrize("config", ["{", '{"no_such_field":1}', '{"max_batch_size":"many"}', "[]"])
-def test_a_bad_override_leaves_the_loaded_model(explicit_door, config):
-    explicit_door.load("identity_int32")
+def test_a_bad_override_leaves_the_loaded_model(explicit_client, config):
+    explicit_client.load("identity_int32")
     with refuses("INTERNAL", "failed to load 'identity_int32', failed to poll from model repository"):
-        explicit_door.load("identity_int32", {"config": config})
-    assert explicit_door.model_ready("identity_int32")
+        explicit_client.load("identity_int32", {"config": config})
+    assert explicit_client.model_ready("identity_int32")
 
 
-def test_a_model_can_be_made_of_file_parameters(explicit, explicit_door):
+def test_a_model_can_be_made_of_file_parameters(explicit, explicit_client):
     source = explicit.repository / "simple" / "1"
-    name = f"sent_by_{explicit_door.protocol}"
-    config = explicit_door_config(explicit_door, "simple")
+    name = f"sent_by_{explicit_client.protocol}"
+    config = explicit_client_config(explicit_client, "simple")
     config["name"] = name
     files = {f"file:1/{path.name}": path.read_bytes() for path in source.iterdir() if path.is_file()}
-    explicit_door.load(name, {"config": json.dumps(config), **files})
-    assert explicit_door.model_ready(name)
+    explicit_client.load(name, {"config": json.dumps(config), **files})
+    assert explicit_client.model_ready(name)
     # Served, but no directory of the repository: not listed.
-    assert name not in {one["name"] for one in explicit_door.index()}
-    explicit_door.unload(name)
+    assert name not in {one["name"] for one in explicit_client.index()}
+    explicit_client.unload(name)
 
 
 @differs("2.51 finds nothing changed when only the files sent differ, and keeps the old model")
-def test_files_sent_again_replace_the_model(explicit, explicit_door):
+def test_files_sent_again_replace_the_model(explicit, explicit_client):
     import onnx
 
-    name = f"sent_again_by_{explicit_door.protocol}"
-    config = explicit_door_config(explicit_door, "simple") | {"name": name}
+    name = f"sent_again_by_{explicit_client.protocol}"
+    config = explicit_client_config(explicit_client, "simple") | {"name": name}
     files = {f"file:1/{path.name}": path.read_bytes() for path in (explicit.repository / "simple" / "1").glob("model.*")}
     inputs = [int32("INPUT0", [[7] * 16]), int32("INPUT1", [[2] * 16])]
-    explicit_door.load(name, {"config": json.dumps(config), **files})
-    assert explicit_door.infer(name, inputs).outputs["OUTPUT0"].raw == int32("", [9] * 16).raw
+    explicit_client.load(name, {"config": json.dumps(config), **files})
+    assert explicit_client.infer(name, inputs).outputs["OUTPUT0"].raw == int32("", [9] * 16).raw
     graph = onnx.load_from_string(files["file:1/model.onnx"])
     for node in graph.graph.node:
         node.op_type = "Sub" if node.op_type == "Add" else "Add"
     files["file:1/model.onnx"] = graph.SerializeToString()
-    explicit_door.load(name, {"config": json.dumps(config), **files})
-    assert explicit_door.infer(name, inputs).outputs["OUTPUT0"].raw == int32("", [5] * 16).raw
-    explicit_door.unload(name)
+    explicit_client.load(name, {"config": json.dumps(config), **files})
+    assert explicit_client.infer(name, inputs).outputs["OUTPUT0"].raw == int32("", [5] * 16).raw
+    explicit_client.unload(name)
 
 
 @pytest.mark.parametrize("path", ["../escape", "1/../../escape"])
-def test_a_file_parameter_stays_inside_the_model(explicit_door, path):
+def test_a_file_parameter_stays_inside_the_model(explicit_client, path):
     with refuses("INTERNAL", "failed to load 'escape', failed to poll from model repository"):
-        explicit_door.load("escape", {"config": '{"backend":"python"}', f"file:{path}": b"x"})
+        explicit_client.load("escape", {"config": '{"backend":"python"}', f"file:{path}": b"x"})
 
 
-def test_a_file_without_a_config(explicit_door):
+def test_a_file_without_a_config(explicit_client):
     with refuses("INTERNAL", "failed to load 'bare', failed to poll from model repository"):
-        explicit_door.load("bare", {"file:1/model.onnx": b"x"})
+        explicit_client.load("bare", {"file:1/model.onnx": b"x"})
 
 
 HTTP_LOAD_FAULTS = [
@@ -271,6 +271,6 @@ def test_a_faulty_parameter_of_an_unload(explicit):
 
 
 @pytest.mark.parametrize("call", ["load", "unload"])
-def test_no_loading_outside_explicit_mode(door, call):
+def test_no_loading_outside_explicit_mode(client, call):
     with refuses("UNAVAILABLE", "explicit model load / unload is not allowed if polling is enabled"):
-        getattr(door, call)("identity_fp32")
+        getattr(client, call)("identity_fp32")

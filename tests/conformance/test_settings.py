@@ -1,7 +1,7 @@
 """Can trace and log settings be read and changed, and are faulty ones refused?"""
 
 import pytest
-from doors import differs, grpc_refuses, http_call, pb
+from clients import differs, grpc_refuses, http_call, pb
 
 TRACE_KEYS = ["trace_level", "trace_rate", "trace_count", "log_frequency", "trace_file", "trace_mode"]
 LOG_KEYS = ["log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format"]

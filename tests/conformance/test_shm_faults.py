@@ -4,8 +4,8 @@ import json
 import mmap
 
 import pytest
-from doors import (
-    NO_ID, Asked, Given, GrpcDoor, HttpDoor, Refused, check_refusal, differs, fp32, grpc_channel, grpc_refuses, http_call, http_infer,
+from clients import (
+    NO_ID, Asked, Given, GrpcClient, HttpClient, Refused, check_refusal, differs, fp32, grpc_channel, grpc_refuses, http_call, http_infer,
     infer_parameter, pb, refuses, text,
 )  # fmt: skip
 from regions import fresh_name, region, registered
@@ -76,10 +76,10 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("key", "code", "text"), KEYS)
-def test_keys_of_a_registration(door, key, code, text):
+def test_keys_of_a_registration(client, key, code, text):
     name = fresh_name()
     with refuses(code, text.format(name=name)):
-        door.register_system(name, key, 64)
+        client.register_system(name, key, 64)
 
 
 BOUNDS = "failed to register shared memory region '{name}': invalid args"
@@ -99,35 +99,35 @@ WINDOWS = [
 
 
 @pytest.mark.parametrize(("offset", "byte_size", "text"), WINDOWS)
-def test_windows_of_a_registration(door, offset, byte_size, text):
+def test_windows_of_a_registration(client, offset, byte_size, text):
     name = fresh_name()
     with region(2 * PAGE) as made, refuses("INVALID_ARG", text.format(name=name)):
-        door.register_system(name, made.key, byte_size, offset)
+        client.register_system(name, made.key, byte_size, offset)
 
 
 @pytest.mark.parametrize(("offset", "byte_size"), [(2**64 - PAGE, PAGE), (PAGE, 2**64 - PAGE), (2**64 - 1, 2**64 - 1)])
-def test_a_window_whose_end_wraps_is_refused(door, offset, byte_size):
+def test_a_window_whose_end_wraps_is_refused(client, offset, byte_size):
     name = fresh_name()
     with region(2 * PAGE) as made, refuses("INVALID_ARG", f"failed to register shared memory region '{name}': "):
-        door.register_system(name, made.key, byte_size, offset)
+        client.register_system(name, made.key, byte_size, offset)
 
 
-def test_a_name_is_taken_once_whatever_the_key(door):
-    with registered(door, 64) as made, region(64) as other:
+def test_a_name_is_taken_once_whatever_the_key(client):
+    with registered(client, 64) as made, region(64) as other:
         for key in (made.key, other.key, "/nerite_no_such_object"):
             with refuses("ALREADY_EXISTS", f"shared memory region '{made.name}' already in manager"):
-                door.register_system(made.name, key, 64)
+                client.register_system(made.name, key, 64)
 
 
 @differs("2.51 reuses a closed descriptor: the second registration of a key fails with `Invalid shared memory region`")
-def test_one_key_under_many_names(door):
-    with registered(door, 2 * PAGE) as made:
+def test_one_key_under_many_names(client):
+    with registered(client, 2 * PAGE) as made:
         names = [fresh_name() for _ in range(3)]
         for number, name in enumerate(names[:2]):
-            door.register_system(name, made.key, PAGE, offset=number * PAGE)
-        door.register_system(names[2], made.key, 64)
+            client.register_system(name, made.key, PAGE, offset=number * PAGE)
+        client.register_system(names[2], made.key, 64)
         for name in names:
-            door.unregister("system", name)
+            client.unregister("system", name)
 
 
 # ---------------------------------------------------------------------------------------------- CUDA without a GPU
@@ -137,15 +137,15 @@ def gpu_missing(name: str) -> str:
     return f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
 
 
-def test_a_cuda_registration_that_cannot_be(door):
+def test_a_cuda_registration_that_cannot_be(client):
     """On a host without a GPU the handle opens nothing; a build without GPU support says so."""
     name = fresh_name()
     with pytest.raises(Exception) as caught:
-        door.register_cuda(name, bytes(64), 0, 64)
+        client.register_cuda(name, bytes(64), 0, 64)
     message = caught.value.text
     assert message.startswith(gpu_missing(name)) or message.startswith("failed to register shared memory region")
     with refuses("NOT_FOUND", f"Unable to find cuda shared memory region: '{name}'"):
-        door.status("cuda", name)
+        client.status("cuda", name)
 
 
 def cuda_body(**changes) -> str:
@@ -194,73 +194,73 @@ USES = [
 
 @pytest.mark.parametrize("side", ["input", "output"])
 @pytest.mark.parametrize(("byte_size", "offset", "text"), USES)
-def test_a_window_beyond_the_region(door, side, byte_size, offset, text):
-    with registered(door, 64) as made, refuses("INVALID_ARG", text.format(name=made.name)):
-        use(door, side, (made.name, byte_size, offset))
+def test_a_window_beyond_the_region(client, side, byte_size, offset, text):
+    with registered(client, 64) as made, refuses("INVALID_ARG", text.format(name=made.name)):
+        use(client, side, (made.name, byte_size, offset))
 
 
-def use(door, side: str, where):
+def use(client, side: str, where):
     if side == "input":
-        return door.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=where)])
-    return door.infer("identity_fp32", [fp32("INPUT0", [1])], [Asked("OUTPUT0", where)])
+        return client.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=where)])
+    return client.infer("identity_fp32", [fp32("INPUT0", [1])], [Asked("OUTPUT0", where)])
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
-def test_a_region_nobody_registered(door, side):
+def test_a_region_nobody_registered(client, side):
     with refuses("NOT_FOUND", "Unable to find shared memory region: 'nobody'"):
-        use(door, side, ("nobody", 4, 0))
+        use(client, side, ("nobody", 4, 0))
 
 
 @differs("2.51 has no overflow check of its own and says `Invalid offset + byte size`")
 def test_a_size_that_wraps_over_http(server):
-    with registered(HttpDoor(server.http), 64) as made:
+    with registered(HttpClient(server.http), 64) as made:
         text = (
             f"Integer overflow detected: byte_size ({2**64 - 2}) + offset (4) exceeds maximum value "
             f"(18446744073709551615) for region '{made.name}'"
         )
         with refuses("INVALID_ARG", text):
-            use(HttpDoor(server.http), "input", (made.name, 2**64 - 2, 4))
+            use(HttpClient(server.http), "input", (made.name, 2**64 - 2, 4))
 
 
 @pytest.fixture(scope="module")
-def grpc_door(server):
+def grpc_client(server):
     with grpc_channel(server.grpc) as channel:
-        yield GrpcDoor(channel)
+        yield GrpcClient(channel)
 
 
-def test_a_negative_offset_over_grpc(grpc_door):
-    with registered(grpc_door, 64) as made, refuses("INVALID_ARG", OFFSET.format(name=made.name)):
-        use(grpc_door, "input", (made.name, 4, -1))
+def test_a_negative_offset_over_grpc(grpc_client):
+    with registered(grpc_client, 64) as made, refuses("INVALID_ARG", OFFSET.format(name=made.name)):
+        use(grpc_client, "input", (made.name, 4, -1))
 
 
 @differs("2.51 adds without looking: the window wraps into the region and only the tensor's size is found wrong")
-def test_a_negative_size_over_grpc(grpc_door):
-    with registered(grpc_door, 64) as made, refuses("INVALID_ARG", "Integer overflow detected: byte_size ("):
-        use(grpc_door, "input", (made.name, -1, 4))
+def test_a_negative_size_over_grpc(grpc_client):
+    with registered(grpc_client, 64) as made, refuses("INVALID_ARG", "Integer overflow detected: byte_size ("):
+        use(grpc_client, "input", (made.name, -1, 4))
 
 
 @differs("2.51 refuses size 0 at offset 0")
-def test_an_empty_tensor_in_a_region(door):
-    with registered(door, 64) as made:
+def test_an_empty_tensor_in_a_region(client):
+    with registered(client, 64) as made:
         given = Given("INPUT0", "FP32", [0], region=(made.name, 0, 0))
-        reply = door.infer("identity_fp32", [given], [Asked("OUTPUT0", (made.name, 0, 0))])
+        reply = client.infer("identity_fp32", [given], [Asked("OUTPUT0", (made.name, 0, 0))])
         assert reply.outputs["OUTPUT0"].shape == [0]
 
 
 @pytest.mark.parametrize("byte_size", [4, 12, 64])
-def test_an_input_window_has_exactly_the_tensors_size(door, byte_size):
+def test_an_input_window_has_exactly_the_tensors_size(client, byte_size):
     message = f"{NO_ID}input byte size mismatch for input 'INPUT0' for model 'identity_fp32'. Expected 8, got {byte_size}"
-    with registered(door, 64) as made, refuses("INVALID_ARG", message):
-        door.infer("identity_fp32", [Given("INPUT0", "FP32", [2], region=(made.name, byte_size, 0))])
+    with registered(client, 64) as made, refuses("INVALID_ARG", message):
+        client.infer("identity_fp32", [Given("INPUT0", "FP32", [2], region=(made.name, byte_size, 0))])
 
 
-def test_an_output_window_too_small_for_the_result(door):
+def test_an_output_window_too_small_for_the_result(client):
     message = (
         "shared memory size specified with the request for output 'OUTPUT0' (8 bytes) should be at least 16 bytes to "
         "hold the results"
     )
-    with registered(door, 64) as made, refuses("INTERNAL", message):
-        door.infer("identity_fp32", [fp32("INPUT0", range(4))], [Asked("OUTPUT0", (made.name, 8, 0))])
+    with registered(client, 64) as made, refuses("INTERNAL", message):
+        client.infer("identity_fp32", [fp32("INPUT0", range(4))], [Asked("OUTPUT0", (made.name, 8, 0))])
 
 
 BYTES_FAULTS = [
@@ -276,17 +276,17 @@ BYTES_FAULTS = [
 
 
 @pytest.mark.parametrize(("content", "window", "shape", "message"), BYTES_FAULTS)
-def test_strings_that_do_not_add_up(door, content, window, shape, message):
-    with registered(door, 64, content) as made, refuses("INVALID_ARG", NO_ID + message):
-        door.infer("identity_bytes", [Given("INPUT0", "BYTES", shape, region=(made.name, window, 0))])
+def test_strings_that_do_not_add_up(client, content, window, shape, message):
+    with registered(client, 64, content) as made, refuses("INVALID_ARG", NO_ID + message):
+        client.infer("identity_bytes", [Given("INPUT0", "BYTES", shape, region=(made.name, window, 0))])
 
 
 @pytest.mark.parametrize("length", [5, 60, 2**31, 2**32 - 1])
-def test_a_string_longer_than_its_window(door, length):
+def test_a_string_longer_than_its_window(client, length):
     content = length.to_bytes(4, "little") + b"abcd"
     message = f"incomplete string data for inference input 'INPUT0', expecting string of length {length} but only 4 "
-    with registered(door, 64, content) as made, pytest.raises(Refused) as caught:
-        door.infer("identity_bytes", [Given("INPUT0", "BYTES", [1], region=(made.name, 8, 0))])
+    with registered(client, 64, content) as made, pytest.raises(Refused) as caught:
+        client.infer("identity_bytes", [Given("INPUT0", "BYTES", [1], region=(made.name, 8, 0))])
     # 2.51's backend finds it and says so bare; found at admission it has the prefix of its neighbours.
     check_refusal(caught.value.status, caught.value.text.removeprefix(NO_ID), "INVALID_ARG", message)
 
@@ -340,7 +340,7 @@ def test_parameters_of_http_tensors(server, document, code, message):
 
 
 def test_binary_data_together_with_a_region(server):
-    with registered(HttpDoor(server.http), 64) as made:
+    with registered(HttpClient(server.http), 64) as made:
         where = {"shared_memory_region": made.name, "shared_memory_byte_size": 64}
         answer = http_infer(server.http, "identity_fp32", one_output(**where, binary_data=True))
         answer.refused("INVALID_ARG", "Output can't set both 'shared_memory_region' and 'binary_data'")
@@ -384,7 +384,7 @@ def test_parameters_of_grpc_tensors(stub, side, parameters, message):
 
 
 def test_contents_beside_a_region(stub, server):
-    with registered(HttpDoor(server.http), 64) as made:
+    with registered(HttpClient(server.http), 64) as made:
         request = pb.ModelInferRequest(model_name="identity_fp32")
         tensor = request.inputs.add(name="INPUT0", datatype="FP32", shape=[1])
         tensor.parameters["shared_memory_region"].string_param = made.name

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from doors import TIMEOUT_S, differs, fp32
+from clients import TIMEOUT_S, differs, fp32
 
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}).encode()
 INFER = b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\n"

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from doors import Given, fp32, http_call, int32, refuses
+from clients import Given, fp32, http_call, int32, refuses
 
 KEYS = [
     "name", "version", "last_inference", "inference_count", "execution_count", "inference_stats", "response_stats",
@@ -14,20 +14,20 @@ DURATIONS = [
 ]  # fmt: skip
 
 
-def counts(door, model: str) -> dict:
-    found = door.statistics(model)[0]
+def counts(client, model: str) -> dict:
+    found = client.statistics(model)[0]
     durations = {key: found["inference_stats"][key]["count"] for key in DURATIONS}
     return {key: found[key] for key in ("inference_count", "execution_count")} | durations
 
 
-def moves(door, model: str, work, **wanted: int) -> None:
+def moves(client, model: str, work, **wanted: int) -> None:
     """`work` must move the counts of `model` by what is wanted, and no others. 2.51 counts a moment after the reply."""
-    before = counts(door, model)
+    before = counts(client, model)
     work()
     wanted = dict.fromkeys(before, 0) | wanted
 
     def moved() -> dict:
-        after = counts(door, model)
+        after = counts(client, model)
         return {key: after[key] - before[key] for key in after}
 
     settles(lambda: moved() == wanted)
@@ -48,41 +48,41 @@ def test_keys_and_their_order(server):
     assert all(list(one) == ["count", "ns"] for one in found[0]["inference_stats"].values())
 
 
-def test_all_models_are_listed_without_a_name(door):
-    names = {one["name"] for one in door.statistics()}
+def test_all_models_are_listed_without_a_name(client):
+    names = {one["name"] for one in client.statistics()}
     assert {"identity_fp32", "simple", "chain"} <= names
-    assert [one["version"] for one in door.statistics("versioned")] == ["1", "3"]
-    assert [one["version"] for one in door.statistics("versioned", "3")] == ["3"]
+    assert [one["version"] for one in client.statistics("versioned")] == ["1", "3"]
+    assert [one["version"] for one in client.statistics("versioned", "3")] == ["3"]
 
 
-def test_a_request_counts_once_and_its_batch_counts_rows(door):
+def test_a_request_counts_once_and_its_batch_counts_rows(client):
     rows = [fp32("INPUT0", [[1, 2], [3, 4], [5, 6]])]
     moves(
-        door, "batched_fp32", lambda: [door.infer("batched_fp32", rows) for _ in range(4)], inference_count=12,
+        client, "batched_fp32", lambda: [client.infer("batched_fp32", rows) for _ in range(4)], inference_count=12,
         execution_count=4, success=4, queue=4, compute_input=4, compute_infer=4, compute_output=4,
     )  # fmt: skip
-    batches = door.statistics("batched_fp32")[0]["batch_stats"]
+    batches = client.statistics("batched_fp32")[0]["batch_stats"]
     sizes = [one["batch_size"] for one in batches]
     assert 3 in sizes and sizes == sorted(sizes)
     assert set(batches[0]) == {"batch_size", "compute_input", "compute_infer", "compute_output"}
 
 
-def test_a_refused_request_counts_nowhere(door):
+def test_a_refused_request_counts_nowhere(client):
     def work():
         with refuses("INVALID_ARG", ""):
-            door.infer("batched_fp32", [Given("INPUT0", "FP32", [9, 1], bytes(36))])
+            client.infer("batched_fp32", [Given("INPUT0", "FP32", [9, 1], bytes(36))])
 
-    moves(door, "batched_fp32", work)
+    moves(client, "batched_fp32", work)
 
 
-def test_an_ensemble_counts_for_itself_and_for_its_steps(door):
+def test_an_ensemble_counts_for_itself_and_for_its_steps(client):
     def work():
-        door.infer("chain", [fp32("INPUT0", [1, 2])])
+        client.infer("chain", [fp32("INPUT0", [1, 2])])
 
-    before = door.statistics("identity_fp32")[0]["inference_count"]
+    before = client.statistics("identity_fp32")[0]["inference_count"]
     once = dict.fromkeys(("queue", "compute_input", "compute_infer", "compute_output"), 1)
-    moves(door, "chain", work, success=1, inference_count=1, execution_count=1, **once)
-    assert door.statistics("identity_fp32")[0]["inference_count"] - before == 2
+    moves(client, "chain", work, success=1, inference_count=1, execution_count=1, **once)
+    assert client.statistics("identity_fp32")[0]["inference_count"] - before == 2
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_an_ensemble_counts_for_itself_and_for_its_steps(door):
         ("identity_fp32", "9", "requested model version is not available for model 'identity_fp32'"),
     ],
 )
-def test_statistics_of_nobody(door, model, version, text):
+def test_statistics_of_nobody(client, model, version, text):
     with refuses("INVALID_ARG", text):
-        door.statistics(model, version)
+        client.statistics(model, version)
 
 
 def metrics(server) -> dict[str, float]:
@@ -104,12 +104,12 @@ def metrics(server) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line and line[0] != "#"}
 
 
-def test_metrics_count_requests(server, door):
+def test_metrics_count_requests(server, client):
     labels = '{model="simple",version="1"}'
     before = metrics(server)
     a = int32("INPUT0", [list(range(16))] * 2)
     b = int32("INPUT1", [list(range(16))] * 2)
-    door.infer("simple", [a, b])
+    client.infer("simple", [a, b])
     wanted = {"nv_inference_request_success": 1, "nv_inference_count": 2, "nv_inference_exec_count": 1}
 
     def moved() -> dict[str, float]:

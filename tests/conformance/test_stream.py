@@ -6,7 +6,7 @@ import time
 
 import grpc
 import pytest
-from doors import TIMEOUT_S, GrpcDoor, fp32, grpc_channel, int32, pb, service_stub
+from clients import TIMEOUT_S, GrpcClient, fp32, grpc_channel, int32, pb, service_stub
 
 
 class Stream:
@@ -41,7 +41,7 @@ def stream(server):
 @pytest.fixture
 def request_of(server):
     with grpc_channel(server.grpc) as channel:
-        yield GrpcDoor(channel).request
+        yield GrpcClient(channel).request
 
 
 def identity(request_of, value: float, id: str, model: str = "identity_fp32", **parameters):
@@ -49,7 +49,7 @@ def identity(request_of, value: float, id: str, model: str = "identity_fp32", **
 
 
 def repeat(request_of, values, delay_ms: int = 0, id: str = "r", **parameters):
-    from doors import Given
+    from clients import Given
     import numpy as np
 
     delays = np.full(len(values), delay_ms, np.uint32)
@@ -97,10 +97,10 @@ def test_a_faulty_flag(stream, request_of):
 
 
 def test_regions_over_a_stream(server, stream, request_of):
-    from doors import Asked, Given, HttpDoor
+    from clients import Asked, Given, HttpClient
     from regions import registered
 
-    with registered(HttpDoor(server.http), 64, fp32("", [1, 2]).raw) as made:
+    with registered(HttpClient(server.http), 64, fp32("", [1, 2]).raw) as made:
         given = Given("INPUT0", "FP32", [2], region=(made.name, 8, 0))
         small, fits = Asked("OUTPUT0", (made.name, 4, 16)), Asked("OUTPUT0", (made.name, 8, 32))
         asked = [request_of("identity_fp32", [given], [one], id=id) for one, id in ((small, "small"), (fits, "fits"))]
@@ -141,10 +141,10 @@ def test_the_empty_final_answer(stream, request_of, needs_model):
 
 
 def test_a_grpc_error_ends_the_stream_when_asked_for(server, request_of):
-    from doors import Asked, Given, HttpDoor
+    from clients import Asked, Given, HttpClient
     from regions import registered
 
-    with grpc_channel(server.grpc) as channel, registered(HttpDoor(server.http), 64) as made:
+    with grpc_channel(server.grpc) as channel, registered(HttpClient(server.http), 64) as made:
         stream = Stream(service_stub(channel), metadata=(("triton_grpc_error", "true"),))
         small = Asked("OUTPUT0", (made.name, 4, 16))
         stream.ask(request_of("identity_fp32", [Given("INPUT0", "FP32", [2], bytes(8))], [small], id="x"))

@@ -14,8 +14,8 @@ import time
 import grpc
 import pytest
 from catalogue import SLOW_MS
-from doors import (
-    TIMEOUT_S, Asked, Given, GrpcDoor, HttpDoor, Refused, differs, fp32, grpc_channel, http_call, http_infer, open_door,
+from clients import (
+    TIMEOUT_S, Asked, Given, GrpcClient, HttpClient, Refused, differs, fp32, grpc_channel, http_call, http_infer, open_client,
     pb,
 )  # fmt: skip
 from meanwhile import Delay, again_if_too_late
@@ -113,21 +113,21 @@ def test_refused_registrations_over_http_leave_nothing_behind(victim):
 
 @differs("2.51 keeps the descriptor of each object whose size was too small")
 def test_refused_registrations_over_grpc_leave_nothing_behind(victim):
-    with region(4096) as made, open_door("grpc", victim) as door:
+    with region(4096) as made, open_client("grpc", victim) as client:
         rounds = [one for one in refused_registrations(made.key) if isinstance(one["key"], str) and "byte_size" in one]
         before = sorted(descriptors(victim.pid))
         for number in range(REFUSALS):
             with pytest.raises(Refused):
-                door.register_system(fresh_name(), **rounds[number % len(rounds)])
+                client.register_system(fresh_name(), **rounds[number % len(rounds)])
         assert sorted(descriptors(victim.pid)) == before
         assert mappings(victim.pid, made.key) == 0
 
 
 def test_registering_and_unregistering_leaves_nothing_behind(victim):
-    with open_door("grpc", victim) as door:
+    with open_client("grpc", victim) as client:
         before = sorted(descriptors(victim.pid))
         for _ in range(500):
-            with registered(door, 4096) as made:
+            with registered(client, 4096) as made:
                 assert mappings(victim.pid, made.key) == 1
             assert mappings(victim.pid, made.key) == 0
         assert sorted(descriptors(victim.pid)) == before
@@ -144,20 +144,20 @@ KILLED = "a client that truncates its region kills 2.51 (SIGBUS)"
 @pytest.mark.parametrize("left", [0, 4096])
 def test_a_truncated_region_fails_its_own_request_only(victim, protocol, side, left):
     size = 1 << 20
-    with open_door(protocol, victim) as door, registered(door, size) as bad, registered(door, size) as good:
+    with open_client(protocol, victim) as client, registered(client, size) as bad, registered(client, size) as good:
         os.truncate(bad.path, left)
         where = (bad.name, size, 0)
         count = size // 4
         with pytest.raises(Refused) as caught:
             if side == "input":
-                door.infer("identity_fp32", [Given("INPUT0", "FP32", [count], region=where)])
+                client.infer("identity_fp32", [Given("INPUT0", "FP32", [count], region=where)])
             else:
                 given = Given("INPUT0", "FP32", [count], region=(good.name, size, 0))
-                door.infer("identity_fp32", [given], [Asked("OUTPUT0", where)])
+                client.infer("identity_fp32", [given], [Asked("OUTPUT0", where)])
         assert bad.name in caught.value.text
         good.write(fp32("", [7]).raw)
         given = Given("INPUT0", "FP32", [1], region=(good.name, 4, 0))
-        assert door.infer("identity_fp32", [given], [Asked("OUTPUT0", (good.name, 4, 8))])
+        assert client.infer("identity_fp32", [given], [Asked("OUTPUT0", (good.name, 4, 8))])
         assert good.read(4, 8) == fp32("", [7]).raw
 
 
@@ -165,12 +165,12 @@ def test_a_truncated_region_fails_its_own_request_only(victim, protocol, side, l
 @again_if_too_late
 def test_a_region_truncated_while_the_model_runs(victim):
     size = 1 << 20
-    with open_door("http", victim) as door, registered(door, size) as bad:
+    with open_client("http", victim) as client, registered(client, size) as bad:
         given = Given("INPUT0", "FP32", [size // 8], region=(bad.name, size // 2, 0))
         asked = [Asked("OUTPUT0", (bad.name, size // 2, size // 2))]
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             delay = Delay(SLOW_MS)
-            running = pool.submit(door.infer, "slow_fp32", [given], asked)
+            running = pool.submit(client.infer, "slow_fp32", [given], asked)
             delay.reaches(victim, "slow_fp32")
             os.truncate(bad.path, 0)
             delay.must_last()
@@ -179,16 +179,16 @@ def test_a_region_truncated_while_the_model_runs(victim):
 
 @differs(KILLED, run=False)
 def test_strings_in_a_truncated_region(victim):
-    with open_door("grpc", victim) as door, registered(door, 8192, struct.pack("<I", 4) + b"abcd") as bad:
+    with open_client("grpc", victim) as client, registered(client, 8192, struct.pack("<I", 4) + b"abcd") as bad:
         os.truncate(bad.path, 0)
         with pytest.raises(Refused):
-            door.infer("identity_bytes", [Given("INPUT0", "BYTES", [1], region=(bad.name, 8, 0))])
+            client.infer("identity_bytes", [Given("INPUT0", "BYTES", [1], region=(bad.name, 8, 0))])
 
 
 def test_string_lengths_that_change_under_the_servers_eyes(victim):
     """A writer flips a length word all the time; each answer is right or refused, and never a crash."""
     good, bad = struct.pack("<I", 4), struct.pack("<I", 2**32 - 1)
-    with open_door("grpc", victim) as door, registered(door, 4096, (good + b"abcd") * 64) as made:
+    with open_client("grpc", victim) as client, registered(client, 4096, (good + b"abcd") * 64) as made:
         stop = threading.Event()
 
         def flip():
@@ -201,7 +201,7 @@ def test_string_lengths_that_change_under_the_servers_eyes(victim):
         try:
             for _ in range(300):
                 with contextlib.suppress(Refused):
-                    door.infer("identity_bytes", [Given("INPUT0", "BYTES", [64], region=(made.name, 512, 0))])
+                    client.infer("identity_bytes", [Given("INPUT0", "BYTES", [64], region=(made.name, 512, 0))])
         finally:
             stop.set()
             writer.join()
@@ -214,31 +214,31 @@ def test_registering_and_inferring_race(victim):
     def work(seed: int) -> int:
         chance = random.Random(seed)
         done = 0
-        with open_door("grpc" if seed % 2 else "http", victim) as door, region(4096, fp32("", [5]).raw) as made:
+        with open_client("grpc" if seed % 2 else "http", victim) as client, region(4096, fp32("", [5]).raw) as made:
             for _ in range(150):
                 name = chance.choice(names)
                 with contextlib.suppress(Refused):
                     match chance.randrange(4):
                         case 0:
-                            door.register_system(name, made.key, 4096)
+                            client.register_system(name, made.key, 4096)
                         case 1:
-                            door.unregister("system", name)
+                            client.unregister("system", name)
                         case 2:
-                            door.status("system")
+                            client.status("system")
                         case 3:
                             given = Given("INPUT0", "FP32", [1], region=(name, 4, 0))
-                            assert door.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw == fp32("", [5]).raw
+                            assert client.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw == fp32("", [5]).raw
                             done += 1
             for name in names:
                 with contextlib.suppress(Refused):
-                    door.unregister("system", name)
+                    client.unregister("system", name)
         return done
 
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(work, range(6))) > 0
-    with open_door("http", victim) as door:
-        door.unregister("system")
-        assert door.status("system") == []
+    with open_client("http", victim) as client:
+        client.unregister("system")
+        assert client.status("system") == []
 
 
 # ---------------------------------------------------------------------------------------------- malformed bodies
@@ -314,7 +314,7 @@ def test_damaged_bodies_of_other_calls(victim, path, good):
 
 def test_damaged_messages_are_answered(victim):
     with grpc_channel(victim.grpc) as channel:
-        good = GrpcDoor(channel).request(
+        good = GrpcClient(channel).request(
             "identity_fp32", [fp32("INPUT0", [1, 2])], [Asked("OUTPUT0")], id="x", parameters={"mine": 1}
         )
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
@@ -494,8 +494,8 @@ def test_many_requests_on_one_connection_leave_nothing_behind(victim):
     wait_until(lambda: len(os.listdir(f"/proc/{victim.pid}/fd")) <= held + 2)
 
 
-def test_doors_agree_after_all_this(victim):
-    with open_door("http", victim) as first, open_door("grpc", victim) as second:
-        assert isinstance(first, HttpDoor) and isinstance(second, GrpcDoor)
+def test_clients_agree_after_all_this(victim):
+    with open_client("http", victim) as first, open_client("grpc", victim) as second:
+        assert isinstance(first, HttpClient) and isinstance(second, GrpcClient)
         for name in ("identity_fp32", "simple"):
             assert first.statistics(name)[0]["inference_count"] == second.statistics(name)[0]["inference_count"]

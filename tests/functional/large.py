@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from doors import http_call
+from clients import http_call
 from faults import resident_mib
 
 BYTE_SIZE = 1920 << 20

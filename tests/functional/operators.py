@@ -27,7 +27,7 @@ sys.path[:0] = [str(HERE.parent / "conformance"), str(HERE.parent / "models")]
 import catalogue  # noqa: E402
 import grpc  # noqa: E402
 import numpy as np  # noqa: E402
-from doors import NUMPY, Given, GrpcDoor, Refused, grpc_channel, text  # noqa: E402
+from clients import NUMPY, Given, GrpcClient, Refused, grpc_channel, text  # noqa: E402
 from graphs import ONNX_TYPES  # noqa: E402
 from onnx import TensorProto, numpy_helper  # noqa: E402
 
@@ -111,7 +111,7 @@ def compare(made, datatype: str, value, rtol: float, atol: float) -> str | None:
     return None if np.array_equal(found, wanted) else "other values"
 
 
-def judge(door: GrpcDoor, case, through: str) -> tuple[str, str]:
+def judge(client: GrpcClient, case, through: str) -> tuple[str, str]:
     """The verdict on one case, and its reason."""
     graph = case.model.graph
     # A name of its own: 2.51 does not reload a model whose files alone differ.
@@ -134,12 +134,12 @@ def judge(door: GrpcDoor, case, through: str) -> tuple[str, str]:
 
         files["file:1/model.py"] = GENERIC_MODEL.encode()
     try:
-        door.load(name, files)
+        client.load(name, files)
     except Refused as refusal:
         return verdict_of(refusal, "refused")
     try:
         for tensors, wanted in requests:
-            reply = door.infer(name, tensors)
+            reply = client.infer(name, tensors)
             for output, datatype, value in wanted:
                 if output not in reply.outputs:
                     return "wrong", f"no output {output}"
@@ -150,7 +150,7 @@ def judge(door: GrpcDoor, case, through: str) -> tuple[str, str]:
         return verdict_of(refusal, "failed")
     finally:
         with contextlib.suppress(Refused):
-            door.unload(name)
+            client.unload(name)
     return "pass", ""
 
 
@@ -176,11 +176,11 @@ def run(url: str, through: str, engine: str, only: str, expanded: bool) -> dict:
         cases = [case for case in collect_testcases(None) if only in case.name]
     found = {}
     with grpc_channel(url) as channel:
-        door = GrpcDoor(channel)
+        client = GrpcClient(channel)
         for case in cases:
             if "_expanded" in case.name and not expanded:
                 continue
-            verdict, reason = judge(door, case, through)
+            verdict, reason = judge(client, case, through)
             found[case.name] = {"operator": operator_of(case), "verdict": verdict, "reason": reason}
             if verdict == "died":
                 print(f"the server died on {case.name}", file=sys.stderr)

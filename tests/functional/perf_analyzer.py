@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 import setup_perf
-from doors import HttpDoor
+from clients import HttpClient
 
 LIMIT_S = 250
 # Short windows and a margin that nothing leaves: a stable figure is not what is asked for, and the machine may be busy.
@@ -52,7 +52,7 @@ def check(output: str) -> None:
 def test_the_classic_example(server, protocol, memory, concurrency):
     options = ["-m", "simple", f"--shared-memory={memory}"]
     check(analyze(server, protocol, *options, concurrency=concurrency))
-    assert HttpDoor(server.http).status("system") == []
+    assert HttpClient(server.http).status("system") == []
 
 
 CASES = [

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from doors import Refused, http_call, open_door
+from clients import Refused, http_call, open_client
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2] / "crates/cuda/tests/stand_in/stand_in_driver.c"
 DELAY_MS = 1500
@@ -122,29 +122,29 @@ def tensors(kind, datatype: str, count: int, byte_size: int):
 
 @pytest.mark.parametrize("kind", [tritonclient.http, tritonclient.grpc])
 def test_tritons_clients_infer_through_device_memory(cuda_server, device, kind):
-    with device.memory(4096) as (address, handle), contextlib.closing(client_of(kind, cuda_server)) as client:
-        client.unregister_cuda_shared_memory()
-        client.register_cuda_shared_memory("gpu", handle, 0, 4096)
+    with device.memory(4096) as (address, handle), contextlib.closing(client_of(kind, cuda_server)) as triton_client:
+        triton_client.unregister_cuda_shared_memory()
+        triton_client.register_cuda_shared_memory("gpu", handle, 0, 4096)
         numbers = np.arange(100, dtype=np.float32).tobytes()
         device.write(address, numbers)
         before = carried(cuda_server)
         given, wanted = tensors(kind, "FP32", 100, 400)
-        client.infer("identity_fp32", given, outputs=wanted)
+        triton_client.infer("identity_fp32", given, outputs=wanted)
         assert device.read(address + 400, 400) == numbers
         assert carried(cuda_server) - before == 800
         texts = b"".join(struct.pack("<I", len(text)) + text for text in [b"a", b"", b"ccc"])
         device.write(address, texts)
         given, wanted = tensors(kind, "BYTES", 3, len(texts))
-        client.infer("identity_bytes", given, outputs=wanted)
+        triton_client.infer("identity_bytes", given, outputs=wanted)
         assert device.read(address + len(texts), len(texts)) == texts
-        client.unregister_cuda_shared_memory("gpu")
+        triton_client.unregister_cuda_shared_memory("gpu")
         assert imports(cuda_server) == 0
 
 
 @pytest.mark.parametrize("kind", [tritonclient.http, tritonclient.grpc])
 def test_a_region_that_a_request_uses_stays_until_it_is_answered(cuda_server, device, kind):
-    with device.memory(4096) as (address, handle), contextlib.closing(client_of(kind, cuda_server)) as client:
-        client.register_cuda_shared_memory("gpu", handle, 0, 4096)
+    with device.memory(4096) as (address, handle), contextlib.closing(client_of(kind, cuda_server)) as triton_client:
+        triton_client.register_cuda_shared_memory("gpu", handle, 0, 4096)
         device.write(address, b"abcd")
         given, wanted = tensors(kind, "FP32", 1, 4)
         before = carried(cuda_server)
@@ -157,15 +157,15 @@ def test_a_region_that_a_request_uses_stays_until_it_is_answered(cuda_server, de
                 waiting = lambda: comes(lambda: answers)  # noqa: E731
             # Its input has been carried, so the model runs, and waits.
             comes(lambda: carried(cuda_server) > before)
-            client.unregister_cuda_shared_memory()
-            assert "gpu" in str(client.get_cuda_shared_memory_status())
+            triton_client.unregister_cuda_shared_memory()
+            assert "gpu" in str(triton_client.get_cuda_shared_memory_status())
             assert imports(cuda_server) == 1
             waiting()
         assert device.read(address + 4, 4) == b"abcd"
         # Whoever waits for the answer may have it a moment before the server has let go.
         comes(lambda: imports(cuda_server) == 0)
-        with open_door("http", cuda_server) as door, pytest.raises(Refused, match="Unable to find cuda shared memory"):
-            door.status("cuda", "gpu")
+        with open_client("http", cuda_server) as client, pytest.raises(Refused, match="Unable to find cuda shared memory"):
+            client.status("cuda", "gpu")
 
 
 def comes(happens) -> None:

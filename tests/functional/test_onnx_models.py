@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import servers
 from catalogue import DATATYPES
-from doors import Given, GrpcDoor, Refused, grpc_channel, open_door, text
+from clients import Given, GrpcClient, Refused, grpc_channel, open_client, text
 from operators import WIRE_TYPES
 
 NUMPY_OF = {
@@ -104,9 +104,9 @@ def same(name: str, made, wanted: np.ndarray) -> None:
 
 
 def test_every_model_that_loads_is_right(served, engine, repositories, subtests):
-    with open_door("grpc", served) as door:
-        assert isinstance(door, GrpcDoor)
-        index = {one["name"]: one for one in door.index()}
+    with open_client("grpc", served) as client:
+        assert isinstance(client, GrpcClient)
+        index = {one["name"]: one for one in client.index()}
         assert any(one["state"] == "READY" for one in index.values())
         for name, entry in index.items():
             with subtests.test(name):
@@ -114,7 +114,7 @@ def test_every_model_that_loads_is_right(served, engine, repositories, subtests)
                     pytest.skip(f"{name}: {entry['reason']}")
                 assert entry["state"] == "READY", entry["reason"]
                 feed, wanted = reference(repositories, name)
-                reply = door.infer(name, [given(*pair) for pair in feed.items()])
+                reply = client.infer(name, [given(*pair) for pair in feed.items()])
                 assert set(reply.outputs) == set(wanted)
                 for output, array in wanted.items():
                     same(name, reply.outputs[output], array)
@@ -123,11 +123,11 @@ def test_every_model_that_loads_is_right(served, engine, repositories, subtests)
 def test_a_rank_that_was_not_declared_is_refused_or_told(served):
     """The reply has the shape that came out, or an error names the output; it never has the declared one."""
     with grpc_channel(served.grpc) as channel:
-        door = GrpcDoor(channel)
-        if not door.model_ready("wrong_rank"):
+        client = GrpcClient(channel)
+        if not client.model_ready("wrong_rank"):
             pytest.skip("not in this repository, or not loaded")
         inputs = [given("INPUT0", np.ones(4, np.float32)), given("SHAPE", np.array([4]))]
         try:
-            assert door.infer("wrong_rank", inputs).outputs["OUTPUT0"].shape == [4]
+            assert client.infer("wrong_rank", inputs).outputs["OUTPUT0"].shape == [4]
         except Refused as refusal:
             assert "OUTPUT0" in refusal.text

@@ -8,11 +8,11 @@ import random
 import struct
 import time
 
-from attack_messages import grpc_door
+from attack_messages import grpc_client
 from attack_table import DEFENCE, attack, close_after, crowd, post
-from doors import Asked, Given, GrpcDoor, HttpDoor, Refused
+from clients import Asked, Given, GrpcClient, HttpClient, Refused
 from holding import get_unread
-from misdeeds import LIES, Meanwhile, punch_hole
+from region_faults import LIES, Meanwhile, punch_hole
 from packets import open_session, welcomed
 from passages import SIZE, through
 from regions import Region
@@ -25,27 +25,27 @@ OBJECTS = "nerite_test_attack_"
 
 
 @contextlib.contextmanager
-def own_region(door, byte_size: int, content: bytes = b""):
+def own_region(client, byte_size: int, content: bytes = b""):
     """A registered region. Its object's name says which process made it, which may be killed."""
     made = Region(byte_size, content, key=f"/{OBJECTS}{os.getpid()}_{random.getrandbits(48):x}")
     made.name = made.key[1:]
     try:
-        door.register_system(made.name, made.key, byte_size)
+        client.register_system(made.name, made.key, byte_size)
         yield made
-        door.unregister("system", made.name)
+        client.unregister("system", made.name)
     finally:
         made.close()
 
 
 def meanwhile_through(server, deed) -> None:
     """`deed(region)` again and again while a model copies the region to itself."""
-    door = grpc_door(server.grpc)
-    with own_region(door, SIZE, b"\x11" * SIZE) as made, Meanwhile(lambda: deed(made)):
+    client = grpc_client(server.grpc)
+    with own_region(client, SIZE, b"\x11" * SIZE) as made, Meanwhile(lambda: deed(made)):
         for _ in range(ROUNDS):
             with contextlib.suppress(Refused):
-                through(door, made, made)
+                through(client, made, made)
             with contextlib.suppress(Refused):
-                door.register_system(made.name, made.key, SIZE)
+                client.register_system(made.name, made.key, SIZE)
 
 
 @attack
@@ -68,26 +68,26 @@ def regions_with_holes(server):
 @attack
 def regions_that_are_scribbled_on(server):
     """a region that changes while models read it, as numbers and as strings with lying lengths"""
-    door, chance = grpc_door(server.grpc), random.Random()
+    client, chance = grpc_client(server.grpc), random.Random()
 
     def scribble(made) -> None:
         made.write(struct.pack("<I", chance.choice([0, 4, 4, *LIES])), 8 * chance.randrange(64))
         made.write(bytes([chance.randrange(64)]) * (SIZE // 4), SIZE // 2)
 
-    with own_region(door, SIZE, (struct.pack("<I", 4) + b"abcd") * 64) as made, Meanwhile(lambda: scribble(made)):
+    with own_region(client, SIZE, (struct.pack("<I", 4) + b"abcd") * 64) as made, Meanwhile(lambda: scribble(made)):
         for _ in range(ROUNDS):
             with contextlib.suppress(Refused):
-                door.infer("identity_bytes", [Given("INPUT0", "BYTES", [64], region=(made.name, 512, 0))])
+                client.infer("identity_bytes", [Given("INPUT0", "BYTES", [64], region=(made.name, 512, 0))])
             inputs = [Given(f"INPUT{n}", "INT32", [1, 16], region=(made.name, 64, SIZE // 2 + n * 64)) for n in range(2)]
             with contextlib.suppress(Refused):
-                door.infer("simple", inputs, [Asked("OUTPUT0", (made.name, 64, 1024)), Asked("OUTPUT1")])
+                client.infer("simple", inputs, [Asked("OUTPUT0", (made.name, 64, 1024)), Asked("OUTPUT1")])
 
 
 @attack
 def regions_without_end(server):
     """three thousand registrations of one object, its loss, and the end of all of them"""
-    door = HttpDoor(server.http)
-    with own_region(door, 4 * PAGE) as made, contextlib.closing(http.client.HTTPConnection(server.http)) as calls:
+    client = HttpClient(server.http)
+    with own_region(client, 4 * PAGE) as made, contextlib.closing(http.client.HTTPConnection(server.http)) as calls:
 
         def call(number: int, verb: str, document) -> int:
             calls.request("POST", f"/v2/systemsharedmemory/region/{made.name}_{number}/{verb}", json.dumps(document))
@@ -101,7 +101,7 @@ def regions_without_end(server):
         os.truncate(made.path, 0)
         for lost in range(0, number, 10):
             with contextlib.suppress(Refused):
-                door.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(f"{made.name}_{lost}", 4, 0))])
+                client.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(f"{made.name}_{lost}", 4, 0))])
         calls.request("POST", "/v2/systemsharedmemory/unregister", "{}")
         calls.getresponse().read()
 
@@ -110,7 +110,7 @@ def regions_without_end(server):
 def names_of_regions(server):
     """two thousand regions with the longest names, whose status many ask for and nobody reads"""
     with contextlib.ExitStack() as held, contextlib.closing(http.client.HTTPConnection(server.http)) as calls:
-        made = held.enter_context(own_region(HttpDoor(server.http), PAGE))
+        made = held.enter_context(own_region(HttpClient(server.http), PAGE))
         for number in range(LONG_NAMES):
             name = f"{made.name}_{number}_".ljust(NAME_BYTES_MAX, "n")
             calls.request("POST", f"/v2/systemsharedmemory/region/{name}/register", json.dumps({"key": made.key, "byte_size": PAGE}))
@@ -122,26 +122,26 @@ def names_of_regions(server):
 @attack
 def regions_that_are_huge_on_paper(server):
     """regions of 32 TiB without a page of memory"""
-    door = grpc_door(server.grpc)
-    with own_region(door, PAGE) as made:
+    client = grpc_client(server.grpc)
+    with own_region(client, PAGE) as made:
         os.truncate(made.path, 1 << 45)
         for number in range(20):
             with contextlib.suppress(Refused):
                 name = f"{made.name}_{number}"
-                door.register_system(name, made.key, 1 << 45)
-                door.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(name, 4, (1 << 45) - 4))])
+                client.register_system(name, made.key, 1 << 45)
+                client.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(name, 4, (1 << 45) - 4))])
         os.truncate(made.path, PAGE)
-        door.unregister("system")
-        door.register_system(made.name, made.key, PAGE)
+        client.unregister("system")
+        client.register_system(made.name, made.key, PAGE)
 
 
 def borrow_all(path):
     """A session that has all the memory it may have, written to its last page."""
-    door = open_session(path).__enter__()
+    client = open_session(path).__enter__()
     with contextlib.suppress(Refused):
         while True:
-            door.borrow(1 << 20).write(b"\x55" * (1 << 20))
-    return door
+            client.borrow(1 << 20).write(b"\x55" * (1 << 20))
+    return client
 
 
 @attack
@@ -161,7 +161,7 @@ def leases_whose_session_vanishes(server):
 def grpc_request(lease: str) -> bytes:
     """An inference from a lease to itself."""
     given = Given("INPUT0", "FP32", [1 << 17], region=(lease, 1 << 19, 0))
-    return GrpcDoor.request(None, "delayed", [given], [Asked("OUTPUT0", (lease, 1 << 19, 1 << 19))]).SerializeToString()
+    return GrpcClient.request(None, "delayed", [given], [Asked("OUTPUT0", (lease, 1 << 19, 1 << 19))]).SerializeToString()
 
 
 @attack
@@ -181,13 +181,13 @@ def leases_that_nobody_takes(server):
 def names_of_leases(server):
     """thousands of names of leases that were never lent"""
     chance = random.Random()
-    with open_session(server.session) as door:
+    with open_session(server.session) as client:
         for _ in range(10):
             with contextlib.suppress(Refused):
-                door.call(returned=[f"lease-{chance.getrandbits(128):032x}" for _ in range(2000)])
+                client.call(returned=[f"lease-{chance.getrandbits(128):032x}" for _ in range(2000)])
 
     def guess(_) -> None:
         where = (f"lease-{chance.getrandbits(128):032x}", 4, 0)
-        HttpDoor(server.http).infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=where)])
+        HttpClient(server.http).infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=where)])
 
     crowd(50, guess)

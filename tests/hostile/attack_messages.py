@@ -9,7 +9,7 @@ import struct
 import grpc
 import numpy as np
 from attack_table import attack, crowd, post
-from doors import GrpcDoor, Given, Refused, fp32, http_call, http_infer, pb
+from clients import GrpcClient, Given, Refused, fp32, http_call, http_infer, pb
 from frames import open_connection, received, send_call
 from holding import head
 from oversized import bomb, json_input, many, names
@@ -26,9 +26,9 @@ SIZES_TOO_LARGE = [[1 << 62, 4], [(1 << 63) - 1] * 4, [1 << 32, 1 << 32], [1 << 
 
 
 @functools.cache
-def grpc_door(address: str) -> GrpcDoor:
+def grpc_client(address: str) -> GrpcClient:
     """One for each process, made after its fork."""
-    return GrpcDoor(grpc.insecure_channel(address, options=[("grpc.max_send_message_length", -1)]))
+    return GrpcClient(grpc.insecure_channel(address, options=[("grpc.max_send_message_length", -1)]))
 
 
 def grpc_bytes(server, method: str, message: bytes) -> None:
@@ -124,7 +124,7 @@ def chunks_of_one_byte(server):
 @attack
 def shapes_that_overflow(server):
     """dimensions whose product overflows, negative ones, and five thousand of them"""
-    door = grpc_door(server.grpc)
+    client = grpc_client(server.grpc)
 
     def ask(at: int) -> None:
         shape = SIZES_TOO_LARGE[at % len(SIZES_TOO_LARGE)]
@@ -133,7 +133,7 @@ def shapes_that_overflow(server):
         where = {"shared_memory_region": "none", "shared_memory_byte_size": far, "shared_memory_offset": far}
         post(server, INFER, {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "parameters": where}]})
         small = [size for size in shape if -(1 << 63) <= size < 1 << 63]
-        door.infer("identity_fp32", [Given("INPUT0", "FP32", small, bytes(4))])
+        client.infer("identity_fp32", [Given("INPUT0", "FP32", small, bytes(4))])
 
     crowd(32, ask)
 
@@ -141,23 +141,23 @@ def shapes_that_overflow(server):
 @attack
 def long_names(server):
     """models, versions, ids, inputs and regions that do not exist, with names of up to 200,000 letters"""
-    name, door = "\x1b[31m\n" + "x" * 60_000, grpc_door(server.grpc)
+    name, client = "\x1b[31m\n" + "x" * 60_000, grpc_client(server.grpc)
 
     def ask(at: int) -> None:
         path = "x" * 30_000
         post(server, f"/v2/models/{path}/versions/{path[:9000]}/infer", {"id": name, "inputs": ONE_INPUT})
         post(server, INFER, {"id": name, "inputs": [{"name": name, "datatype": name, "shape": [1], "data": [1]}]})
         post(server, INFER, {"inputs": ONE_INPUT, "outputs": [{"name": name, "parameters": {name: name}}]})
-        door_asks(lambda: door.infer(3 * name, [fp32(name, [1])], version=name, id=name))
-        door_asks(lambda: door.register_system(name, f"/{name}", 64))
-        door_asks(lambda: door.load(name, {"config": name}))
+        client_asks(lambda: client.infer(3 * name, [fp32(name, [1])], version=name, id=name))
+        client_asks(lambda: client.register_system(name, f"/{name}", 64))
+        client_asks(lambda: client.load(name, {"config": name}))
 
     crowd(8, ask)
     with open_session(server.session) as session:
-        door_asks(lambda: session.infer(name, [fp32(name, [1])], id=name[:1000]))
+        client_asks(lambda: session.infer(name, [fp32(name, [1])], id=name[:1000]))
 
 
-def door_asks(act) -> None:
+def client_asks(act) -> None:
     """Further calls follow although this one is refused."""
     try:
         act()
@@ -202,19 +202,19 @@ def answers_to_compress(server):
 @attack
 def a_loop_of_the_clients_length(server):
     """quick runs of a Loop, then one of as many rounds as take a second"""
-    door = grpc_door(server.grpc)
+    client = grpc_client(server.grpc)
     for trips in [1] * 20 + [TRIPS]:
         given = [Given("TRIPS", "INT64", [1], struct.pack("<q", trips)), fp32("INPUT0", np.zeros(4, np.float32))]
-        door.infer("counted_loop", given)
+        client.infer("counted_loop", given)
 
 
 @attack
 def products_that_grow(server):
     """small matrix products, then ones of as many bytes whose result is a million times as large"""
-    door = grpc_door(server.grpc)
+    client = grpc_client(server.grpc)
     for rows, inner, columns in [(1, 2048, 1)] * 20 + [(2048, 1, 2048)] * 2 + [(300, 300, 300)] * 4:
         given = [fp32("LEFT", np.ones((rows, inner), np.float32)), fp32("RIGHT", np.ones((inner, columns), np.float32))]
-        door.infer("product_sum", given)
+        client.infer("product_sum", given)
 
 
 @attack
@@ -223,7 +223,7 @@ def requests_that_nobody_waits_for(server):
     request = pb.ModelInferRequest(model_name="delayed", raw_input_contents=[bytes(4)])
     request.inputs.add(name="INPUT0", datatype="FP32", shape=[1])
     body = {"inputs": ONE_INPUT}
-    call = grpc_door(server.grpc).stub.ModelInfer.future
+    call = grpc_client(server.grpc).stub.ModelInfer.future
     for waiting in [call(request) for _ in range(100)]:
         waiting.cancel()
     crowd(4, lambda _: http_abandoned(server, json.dumps(body).encode()))
@@ -246,7 +246,7 @@ def pages(server):
             http_call(server.http, "GET", f"/v2/{path}".rstrip("/"))
         if server.metrics:
             http_call(server.metrics, "GET", "/metrics")
-        grpc_door(server.grpc).index()
+        grpc_client(server.grpc).index()
 
     crowd(16, look)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import grpc
-from doors import Refused, http_call
+from clients import Refused, http_call
 
 # Each does its harm once, or for a second at the most; whoever runs it does so again and again. Its docstring describes it.
 ATTACKS: dict[str, Callable] = {}

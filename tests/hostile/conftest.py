@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 from busy import front_threads_come_back
-from house import DELAY_MS, LEASE_BYTES_MAX, RESIDENT_SLACK, SESSION_BYTES_MAX, put_delayed
+from server_setup import DELAY_MS, LEASE_BYTES_MAX, RESIDENT_SLACK, SESSION_BYTES_MAX, put_delayed
 from witness import (
     MADE,
     are_answered,

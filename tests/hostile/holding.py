@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 
-from doors import pb
+from clients import pb
 from frames import END_HEADERS, HEADERS, call_head, frame, literal, open_connection, reference
 from packets import TIMEOUT_S, Raw, welcomed
 

@@ -5,12 +5,12 @@ import pathlib
 
 import graphs
 import make_models
-from doors import Given
-from house import LEASE_BYTES_MAX, SESSION_BYTES_MAX, onnxruntime_library
+from clients import Given
+from server_setup import LEASE_BYTES_MAX, SESSION_BYTES_MAX, onnxruntime_library
 from onnx import helper
 from pythons import PythonWitness, everybody, processes_of
 from test_copies import SIDE, late
-from witness import any_door, lent, maps_with, warm_up
+from witness import any_client, lent, maps_with, warm_up
 
 # A second or two of work.
 LATE_STEPS = 8
@@ -79,7 +79,7 @@ SMALL = {
 
 def process_of(server, model: str) -> int:
     """The process that has a region mapped which only this model was given."""
-    with any_door("http", server) as door, lent(door, 4 * SIDE * SIDE, b"\x01\0\0\0a\0\0\0") as made:
+    with any_client("http", server) as client, lent(client, 4 * SIDE * SIDE, b"\x01\0\0\0a\0\0\0") as made:
         names, datatype, shape = SMALL.get(model, (["INPUT0"], "FP32", [1]))
         size = 5 if datatype == "BYTES" else 4
         given = [Given(name, datatype, shape, region=(made.name, size, 0)) for name in names]
@@ -88,7 +88,7 @@ def process_of(server, model: str) -> int:
                 Given("EARLY", "FP32", [SIDE, SIDE], region=(made.name, 4 * SIDE * SIDE, 0)),
                 Given("LATE", "FP32", [1], region=(made.name, 4, 0)),
             ]
-        door.infer(model, given)
+        client.infer(model, given)
         found = [pid for pid in processes_of(server.pid) if maps_with(pid, made.path.name)]
     assert len(found) == 1, found
     return found[0]

@@ -23,7 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "conformance")]
 
 import packets  # noqa: E402
-from doors import Asked, Given, GrpcDoor, grpc_channel  # noqa: E402
+from clients import Asked, Given, GrpcClient, grpc_channel  # noqa: E402
 
 MODELS = ["identity_fp32", "identity_fp32", "brief"]
 SIZE = 96 << 10
@@ -82,15 +82,15 @@ def http_client(urls, chance) -> None:
 def grpc_client(urls, chance) -> None:
     memory = make_object()
     with grpc_channel(urls[1]) as channel:
-        door = GrpcDoor(channel)
+        client = GrpcClient(channel)
         name = region_name(os.getpid())
-        door.register_system(name, f"/{object_path(os.getpid()).name}", len(memory))
+        client.register_system(name, f"/{object_path(os.getpid()).name}", len(memory))
         while True:
             size = 4 * chance.randrange(1, SIZE // 4)
             inline = chance.random() < 0.3
             where = {"raw": bytes(size)} if inline else {"region": (name, size, 0)}
             given = Given("INPUT0", "FP32", [size // 4], **where)
-            door.infer(chance.choice(MODELS), [given], [Asked("OUTPUT0", (name, size, SIZE))])
+            client.infer(chance.choice(MODELS), [given], [Asked("OUTPUT0", (name, size, SIZE))])
 
 
 def borrow(raw: packets.Raw, id: int, byte_size: int) -> tuple[str, mmap.mmap]:
@@ -115,7 +115,7 @@ def session_client(urls, chance) -> None:
             size = 4 * chance.randrange(SIZE // 8, SIZE // 4)
             given = Given("INPUT0", "FP32", [size // 4], region=(chance.choice([name, "mine"]), size, 0))
             asked = [] if in_flight % 2 else [Asked("OUTPUT0", (name, size, SIZE))]
-            request = GrpcDoor.request(None, chance.choice(MODELS), [given], asked)
+            request = GrpcClient.request(None, chance.choice(MODELS), [given], asked)
             leased = ["OUTPUT0"] if in_flight % 2 else []
             id += 1
             back = [placed.pop() for _ in range(chance.randrange(len(placed) + 1))]

@@ -6,7 +6,7 @@ import re
 import threading
 import time
 
-from doors import http_call
+from clients import http_call
 
 
 class peak:

@@ -26,7 +26,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "conformance")]
 
 import grpc  # noqa: E402
-from doors import Refused  # noqa: E402
+from clients import Refused  # noqa: E402
 from witness import Witness, are_answered  # noqa: E402
 
 # So that the onlookers do not themselves keep a processor busy.

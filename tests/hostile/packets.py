@@ -18,7 +18,7 @@ import struct
 import threading
 
 import grpc
-from doors import GrpcDoor, Made, Refused, Reply, pb
+from clients import GrpcClient, Made, Refused, Reply, pb
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 SCHEMA = pathlib.Path(__file__).resolve().parents[2] / "crates" / "wire" / "proto" / "session.proto"
@@ -202,11 +202,11 @@ def lease_of(message, descriptors: list[int]) -> Lease:
     return Lease(message.name, message.byte_size, descriptors.pop(0))
 
 
-# ---------------------------------------------------------------------------------------------- a door
+# ---------------------------------------------------------------------------------------------- a client
 
 
-class SessionDoor:
-    """A session that keeps the rules, for any number of threads; asked in the words of the other doors."""
+class SessionClient:
+    """A session that keeps the rules, for any number of threads; asked in the words of the other clients."""
 
     protocol = "session"
 
@@ -252,7 +252,7 @@ class SessionDoor:
 
     def infer(self, model, inputs, outputs=None, version="", id="", parameters=None, leased=()) -> Reply:
         """`leased` outputs come as what they hold, read from the lease that the server chose."""
-        request = GrpcDoor.request(self, model, inputs, outputs, version, id, parameters)
+        request = GrpcClient.request(self, model, inputs, outputs, version, id, parameters)
         call = {"request": request.SerializeToString(), "leased_outputs": leased}
         message, descriptors = self.call(infer=call)
         answer = pb.ModelInferResponse.FromString(message.inference.response)
@@ -309,8 +309,8 @@ STATUS = {one.value[0]: one for one in grpc.StatusCode}
 
 @contextlib.contextmanager
 def open_session(path):
-    with contextlib.closing(SessionDoor(path)) as door:
-        yield door
+    with contextlib.closing(SessionClient(path)) as client:
+        yield client
 
 
 def peer_pid(path) -> int:

@@ -2,17 +2,17 @@
 
 import contextlib
 
-from doors import Asked, Given, Refused, check_refusal
+from clients import Asked, Given, Refused, check_refusal
 from regions import Region
-from witness import any_door, lent
+from witness import any_client, lent
 
 SIZE = 1 << 20
 
 
-def through(door, source, target, byte_size: int = SIZE, model: str = "identity_fp32") -> None:
+def through(client, source, target, byte_size: int = SIZE, model: str = "identity_fp32") -> None:
     """`byte_size` bytes of one region into another, by way of a model."""
     given = Given("INPUT0", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
-    door.infer(model, [given], [Asked("OUTPUT0", (target.name, byte_size, 0))])
+    client.infer(model, [given], [Asked("OUTPUT0", (target.name, byte_size, 0))])
 
 
 def lost(made: Region, says: str) -> str:
@@ -29,11 +29,11 @@ def check_lost(failure, made: Region, says: str) -> None:
 
 
 @contextlib.contextmanager
-def memory_of(kind: str, door, server):
-    """Makes memory of so many bytes that the door's requests can name: a POSIX region, or a lease of a session."""
+def memory_of(kind: str, client, server):
+    """Makes memory of so many bytes that the client's requests can name: a POSIX region, or a lease of a session."""
     with contextlib.ExitStack() as held:
         if kind == "region":
-            yield lambda byte_size: held.enter_context(lent(door, byte_size))
+            yield lambda byte_size: held.enter_context(lent(client, byte_size))
         else:
-            session = door if door.protocol == "session" else held.enter_context(any_door("session", server))
+            session = client if client.protocol == "session" else held.enter_context(any_client("session", server))
             yield session.borrow

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 import passages
 import pytest
 import python_catalogue
-from doors import Asked, Given, fp32
-from house import LEASE_BYTES_MAX, RESIDENT_SLACK, SESSION_BYTES_MAX, put_delayed
+from clients import Asked, Given, fp32
+from server_setup import LEASE_BYTES_MAX, RESIDENT_SLACK, SESSION_BYTES_MAX, put_delayed
 from python_catalogue import parameters, python, tensors, vector
-from python_house import PATIENT, this_python_first
+from python_setup import PATIENT, this_python_first
 from regions import SHM
 from witness import (
     MADE,
     ROOM,
     SETTLE_S,
     Witness,
-    any_door,
+    any_client,
     are_answered,
     connections,
     descriptors,
@@ -129,19 +129,19 @@ class PythonWitness(Witness):
 
     model = "py_witness"
 
-    def through_memory(self, door, mine, chance) -> None:
+    def through_memory(self, client, mine, chance) -> None:
         size = 4 * chance.randrange(1, 4096)
         sent = chance.randbytes(size)
         mine.write(sent)
         given = Given("INPUT0", "FP32", [size // 4], region=(mine.name, size, 0))
-        door.infer(self.model, [given], [Asked("OUTPUT0", (mine.name, size, ROOM))])
+        client.infer(self.model, [given], [Asked("OUTPUT0", (mine.name, size, ROOM))])
         assert mine.read(size, ROOM) == sent
 
-    def inline(self, door, chance) -> None:
+    def inline(self, client, chance) -> None:
         sent = fp32("INPUT0", [chance.random() for _ in range(chance.randrange(1, 100))])
-        assert door.infer(self.model, [sent]).outputs["OUTPUT0"].raw == sent.raw
+        assert client.infer(self.model, [sent]).outputs["OUTPUT0"].raw == sent.raw
 
-    def to_a_lease(self, door, chance) -> None:
+    def to_a_lease(self, client, chance) -> None:
         """The others do."""
 
 
@@ -266,7 +266,7 @@ def baseline(victim):
 
 @pytest.fixture
 def nobody_else_is_harmed(victim, baseline):
-    """Not even the child that met the client's misdeed: it is the same process before and after."""
+    """Not even the child that met the client's fault: it is the same process before and after."""
     MADE.clear()
     before = processes_of(victim.pid)
     with everybody(victim) as found:
@@ -277,13 +277,13 @@ def nobody_else_is_harmed(victim, baseline):
 
 
 @pytest.fixture(params=PROTOCOLS)
-def door(request: pytest.FixtureRequest, victim):
-    with any_door(request.param, victim) as found:
+def client(request: pytest.FixtureRequest, victim):
+    with any_client(request.param, victim) as found:
         yield found
 
 
 # ---------------------------------------------------------------------------------------------- asking
 
 
-def through(door, source, target, byte_size: int = passages.SIZE, model: str = "py_identity") -> None:
-    passages.through(door, source, target, byte_size, model)
+def through(client, source, target, byte_size: int = passages.SIZE, model: str = "py_identity") -> None:
+    passages.through(client, source, target, byte_size, model)

@@ -25,7 +25,7 @@ import make_models
 import pytest
 from busy import polls
 from confinement import ADDRESS_SPACE_BYTES, confined, control_group
-from house import LEASE_BYTES_MAX, SESSION_BYTES_MAX, put_delayed
+from server_setup import LEASE_BYTES_MAX, SESSION_BYTES_MAX, put_delayed
 from meters import metric, peak
 from onlooker import Seen
 from witness import comes_to, descriptors, left_alone, mapped_leases, mapped_objects, resident, settled
@@ -217,7 +217,7 @@ class Holdings:
         return {name: count for name, count in more.items() if count > getattr(spare, name)}
 
 
-class House:
+class AttackedServer:
     """A server, its onlookers and its attackers."""
 
     def __init__(self, server, onlookers: Onlookers, attackers: Child):
@@ -341,7 +341,7 @@ HEAD = (
 
 
 @pytest.fixture(scope="module")
-def house(launcher):
+def attacked(launcher):
     with places(launcher, "attacked") as (repository, flags, session), contextlib.ExitStack() as held:
         budgets = [f"--memory-budget={BUDGET}", f"--memory-budget-per-peer={PER_PEER}"]
         server = held.enter_context(launcher.running("attacked", *flags, *budgets, repository=repository))
@@ -354,7 +354,7 @@ def house(launcher):
         attackers = held.enter_context(ending(Child("attacks.py", server, ATTACKER)))
         assert attackers.read() == "ready\n"
         with ending(Onlookers(server)) as onlookers:
-            made = House(server, onlookers, attackers)
+            made = AttackedServer(server, onlookers, attackers)
             time.sleep(1)
             made.find_quiet()
             print(f"\n{HEAD}")
@@ -364,12 +364,12 @@ def house(launcher):
         comes_to(lambda: descriptors(server.pid), open_)
 
 
-def check(house: House, title: str, names: list[str], seconds: float) -> None:
+def check(attacked: AttackedServer, title: str, names: list[str], seconds: float) -> None:
     """What is not a matter of time must hold at once."""
     late, can_tell = [], False
     for _ in range(TRIES if TIMES_COUNT else 1):
-        found = house.attacked(names, seconds)
-        print(found.row(title, house.quiet))
+        found = attacked.attacked(names, seconds)
+        print(found.row(title, attacked.quiet))
         for protocol, one in found.seen.items():
             assert (one.failure, one.refused, one.no_lease) == ("", 0, 0), f"the onlooker over {protocol}: {one}"
             assert one.answers, f"the onlooker over {protocol} has no answer"
@@ -377,7 +377,7 @@ def check(house: House, title: str, names: list[str], seconds: float) -> None:
         over = over or found.peak_bytes > BUDGET + LEASE_BYTES_MAX + SLACK
         text = f"{found.over_budget_bytes:+,} ({found.over_budget_with_leaving_bytes:+,}) bytes beside --memory-budget, {found.peak_bytes:+,} resident"
         assert not over, text
-        late = found.late(house.quiet)
+        late = found.late(attacked.quiet)
         if not late:
             return
         can_tell |= found.stolen <= STOLEN_MAX
@@ -390,8 +390,8 @@ def check(house: House, title: str, names: list[str], seconds: float) -> None:
 
 
 @pytest.mark.parametrize("name", list(attacks.ATTACKS)[::PARTS])
-def test_nobody_else_is_harmed_by(house, name):
-    check(house, f"`{name}`: {attacks.ATTACKS[name].__doc__}", [name], ATTACK_S)
+def test_nobody_else_is_harmed_by(attacked, name):
+    check(attacked, f"`{name}`: {attacks.ATTACKS[name].__doc__}", [name], ATTACK_S)
 
 
 def crowd_from(first: int) -> list[str]:
@@ -400,8 +400,8 @@ def crowd_from(first: int) -> list[str]:
 
 
 @pytest.mark.parametrize("first", [0, len(attacks.ATTACKS) - CROWD])
-def test_nobody_else_is_harmed_by_a_crowd(house, first):
-    check(house, f"{CROWD} attackers at once, from row {first + 1}", crowd_from(first), CROWD_S)
+def test_nobody_else_is_harmed_by_a_crowd(attacked, first):
+    check(attacked, f"{CROWD} attackers at once, from row {first + 1}", crowd_from(first), CROWD_S)
 
 
 # ---------------------------------------------------------------------------------------------- in little memory
@@ -415,13 +415,13 @@ def survives(launcher, tmp_path, *before: str) -> None:
         goes_first(server.pid)
         attackers = held.enter_context(ending(Child("attacks.py", server, ATTACKER)))
         assert attackers.read() == "ready\n"
-        house = House(server, held.enter_context(ending(Onlookers(server, "--patient"))), attackers)
+        attacked = AttackedServer(server, held.enter_context(ending(Onlookers(server, "--patient"))), attackers)
         for first in itertools.islice(itertools.count(0, CROWD), TRIES):
             attackers.say(f"{CROWD_S} {' '.join(crowd_from(first))}")
             done = json.loads(attackers.read())
             ended = time.monotonic()
-            during = house.onlookers.seen()
-            again_s = answered_again(house, ended)
+            during = attacked.onlookers.seen()
+            again_s = answered_again(attacked, ended)
             told = {protocol: f"{one.answers} answers, {one.refused + one.no_lease} refusals" for protocol, one in during.items()}
             print(f"{before}: {told}, all answered after {again_s:.2f} s, {sum(done['rounds'])} rounds")
             assert done["mistakes"] == "", done["mistakes"]
@@ -430,13 +430,13 @@ def survives(launcher, tmp_path, *before: str) -> None:
         assert not TIMES_COUNT, f"not all are answered after {again_s:.1f} s"
 
 
-def answered_again(house: House, since: float) -> float:
+def answered_again(attacked: AttackedServer, since: float) -> float:
     """Seconds until all onlookers were answered, and none was refused for a quarter of a second."""
     while True:
         begun = time.monotonic()
         time.sleep(0.25)
-        house.is_alive()
-        seen = house.onlookers.seen()
+        attacked.is_alive()
+        seen = attacked.onlookers.seen()
         assert not any(one.failure for one in seen.values()), seen
         if all(one.answers and not one.refused and not one.no_lease for one in seen.values()):
             return begun - since

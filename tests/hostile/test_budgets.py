@@ -14,12 +14,12 @@ import grpc
 import numpy as np
 import pytest
 from confinement import ADDRESS_SPACE_BYTES, GROUP_BYTES, confined, control_group
-from doors import http_call
+from clients import http_call
 from frames import (
     DATA, END_HEADERS, END_STREAM, HEADERS, call_head, frame, frames_of, literal, open_connection, received, reference, send_call,
 )  # fmt: skip
 from holding import MODEL, get_unread, head, header_bomb, http_generate, http_post, infer_message, many, session_infer
-from house import put_delayed
+from server_setup import put_delayed
 from meters import metric, peak
 from regions import Region
 from witness import are_answered, falls_to, resident, settled, witnesses

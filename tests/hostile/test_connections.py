@@ -16,9 +16,9 @@ import pytest
 import servers
 import strangers
 import tritonclient.grpc as grpcclient
-from doors import http_call, pb
+from clients import http_call, pb
 from frames import frame, message, open_connection
-from house import put_delayed
+from server_setup import put_delayed
 from strangers import call_headers, close_all, connections_of, data, hello, is_ended, read_until_end
 from witness import are_answered, comes_to, descriptors, witnesses
 

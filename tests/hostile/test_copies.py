@@ -12,12 +12,12 @@ import graphs
 import make_models
 import numpy as np
 import pytest
-from doors import Asked, Given, http_call
-from house import DELAY_MS, onnxruntime_library, put_delayed
+from clients import Asked, Given, http_call
+from server_setup import DELAY_MS, onnxruntime_library, put_delayed
 from meanwhile import TRIES, Delay, again_if_too_late
 from onnx import helper
 from passages import SIZE, memory_of
-from witness import any_door, torn
+from witness import any_client, torn
 
 COUNT = SIZE // 4
 REQUESTS = 20
@@ -61,14 +61,14 @@ def engine(request: pytest.FixtureRequest, launcher, tmp_path_factory):
 
 
 @pytest.fixture(params=PROTOCOLS)
-def door(request: pytest.FixtureRequest, engine):
-    with any_door(request.param, engine) as found:
+def client(request: pytest.FixtureRequest, engine):
+    with any_client(request.param, engine) as found:
         yield found
 
 
 @pytest.fixture(params=["region", "lease"])
-def memory(request: pytest.FixtureRequest, engine, door):
-    with memory_of(request.param, door, engine) as make:
+def memory(request: pytest.FixtureRequest, engine, client):
+    with memory_of(request.param, client, engine) as make:
         yield make
 
 
@@ -95,7 +95,7 @@ def copies(server, read: int, written: int) -> dict[str, int]:
     return {} if server.computes_in_place else {"slices": read, "output_placement": written}
 
 
-def test_nothing_is_copied_from_shared_memory_to_an_onnx_model_and_back(engine, door, memory):
+def test_nothing_is_copied_from_shared_memory_to_an_onnx_model_and_back(engine, client, memory):
     made = {name: memory(SIZE) for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")}
     left, right = (np.arange(COUNT, dtype=np.float32) % modulus for modulus in (251, 509))
     made["INPUT0"].write(left.tobytes())
@@ -104,38 +104,38 @@ def test_nothing_is_copied_from_shared_memory_to_an_onnx_model_and_back(engine, 
     asked = [Asked(name, (made[name].name, SIZE, 0)) for name in ("OUTPUT0", "OUTPUT1")]
     with copying(engine, **copies(engine, 2 * REQUESTS * SIZE, 2 * REQUESTS * SIZE)):
         for _ in range(REQUESTS):
-            door.infer("sums", given, asked)
+            client.infer("sums", given, asked)
     assert made["OUTPUT0"].read(SIZE) == (left + right).tobytes()
     assert made["OUTPUT1"].read(SIZE) == (left - right).tobytes()
 
 
 def test_nothing_is_copied_on_the_way_to_a_lease_of_the_servers_choice(engine):
-    with any_door("session", engine) as door:
-        lease = door.borrow(2 * SIZE, np.ones(2 * COUNT, np.float32).tobytes())
+    with any_client("session", engine) as client:
+        lease = client.borrow(2 * SIZE, np.ones(2 * COUNT, np.float32).tobytes())
         given = [Given(f"INPUT{n}", "FP32", [1, COUNT], region=(lease.name, SIZE, n * SIZE)) for n in range(2)]
         with copying(engine, **copies(engine, 2 * REQUESTS * SIZE, 2 * REQUESTS * SIZE)):
             for _ in range(REQUESTS):
-                reply = door.infer("sums", given, leased=["OUTPUT0", "OUTPUT1"])
+                reply = client.infer("sums", given, leased=["OUTPUT0", "OUTPUT1"])
         assert reply.outputs["OUTPUT0"].raw == np.full(COUNT, 2, np.float32).tobytes()
         assert reply.outputs["OUTPUT1"].raw == bytes(SIZE)
 
 
-def test_the_one_copy_of_the_identity_model_is_its_own(engine, door, memory):
+def test_the_one_copy_of_the_identity_model_is_its_own(engine, client, memory):
     source, target = memory(SIZE), memory(SIZE)
     given = [Given("INPUT0", "FP32", [COUNT], region=(source.name, SIZE, 0))]
     with copying(engine, model=REQUESTS * SIZE):
         for _ in range(REQUESTS):
-            door.infer("identity_fp32", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
+            client.infer("identity_fp32", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
 
 
 @again_if_too_late
-def test_a_model_that_waits_reads_what_was_written_meanwhile(engine, door, memory):
+def test_a_model_that_waits_reads_what_was_written_meanwhile(engine, client, memory):
     source, target = memory(SIZE), memory(SIZE)
     source.write(b"\x66" * SIZE)
     given = [Given("INPUT0", "FP32", [COUNT], region=(source.name, SIZE, 0))]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         delay = Delay(DELAY_MS)
-        running = pool.submit(door.infer, "delayed", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
+        running = pool.submit(client.infer, "delayed", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
         delay.reaches(engine, "delayed")
         source.write(b"\x77" * SIZE)
         delay.must_last()
@@ -143,7 +143,7 @@ def test_a_model_that_waits_reads_what_was_written_meanwhile(engine, door, memor
     assert target.read(SIZE) == b"\x77" * SIZE
 
 
-def test_an_engine_reads_what_was_written_while_it_ran(engine, door, memory):
+def test_an_engine_reads_what_was_written_while_it_ran(engine, client, memory):
     """The engine itself, in the midst of a graph. How long it takes to the end of it is the machine's affair, and so is when
     this test goes on; but what was copied at the beginning is never the canary, however often one asks."""
     if not engine.computes_in_place:
@@ -158,7 +158,7 @@ def test_an_engine_reads_what_was_written_while_it_ran(engine, door, memory):
     for _ in range(TRIES):
         source.write(before)
         with copying(engine), concurrent.futures.ThreadPoolExecutor(1) as pool:
-            running = pool.submit(door.infer, "late", given, asked)
+            running = pool.submit(client.infer, "late", given, asked)
             time.sleep(WRITTEN_AFTER_S)
             source.write(canary)
             running.result()
@@ -169,12 +169,12 @@ def test_an_engine_reads_what_was_written_while_it_ran(engine, door, memory):
 
 
 def test_unregistering_all_regions_leaves_leases_alone(engine):
-    with any_door("session", engine) as mine:
+    with any_client("session", engine) as mine:
         lease = mine.borrow(4096, b"\x01\x02\x03\x04")
         given = [Given("INPUT0", "FP32", [1], region=(lease.name, 4, 0))]
         for protocol in PROTOCOLS:
-            with any_door(protocol, engine) as door:
-                door.unregister("system")
-                door.unregister("system", lease.name)
-                assert lease.name not in str(door.status("system"))
-                assert door.infer("identity_fp32", given).outputs["OUTPUT0"].raw == b"\x01\x02\x03\x04"
+            with any_client(protocol, engine) as client:
+                client.unregister("system")
+                client.unregister("system", lease.name)
+                assert lease.name not in str(client.status("system"))
+                assert client.infer("identity_fp32", given).outputs["OUTPUT0"].raw == b"\x01\x02\x03\x04"

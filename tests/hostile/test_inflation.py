@@ -15,7 +15,7 @@ import time
 import grpc
 import numpy as np
 import pytest
-from doors import grpc_channel, http_call, pb, service_stub
+from clients import grpc_channel, http_call, pb, service_stub
 from frames import DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, call_head, frame, literal, open_connection
 from oversized import MIB, bomb, packed
 from witness import falls_to, resident, settled

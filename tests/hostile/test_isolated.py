@@ -13,10 +13,10 @@ import signal
 import threading
 import time
 
-import misdeeds
+import region_faults
 import numpy as np
 import pytest
-from doors import Asked, Given, Refused, int32, refuses
+from clients import Asked, Given, Refused, int32, refuses
 from isolation import GRAPHS, all_witnesses, process_of, serving_isolated
 from meanwhile import TRIES
 from passages import SIZE, check_lost, lost, memory_of, through
@@ -31,7 +31,7 @@ from pythons import (
     state_of,
 )
 from test_copies import SIDE, WRITTEN_AFTER_S, copied, copying
-from witness import MADE, SETTLE_S, any_door, comes_to, lent, torn
+from witness import MADE, SETTLE_S, any_client, comes_to, lent, torn
 
 KILLS = int(os.environ.get("NERITE_ISOLATED_KILLS", "30"))
 SEED = int(os.environ.get("NERITE_SEED", "1"))
@@ -83,14 +83,14 @@ def nobody_dies(others_are_spared, victim):
 
 
 @pytest.fixture(params=PROTOCOLS)
-def door(request: pytest.FixtureRequest, victim):
-    with any_door(request.param, victim) as found:
+def client(request: pytest.FixtureRequest, victim):
+    with any_client(request.param, victim) as found:
         yield found
 
 
 @pytest.fixture(params=["region", "lease"])
-def memory(request: pytest.FixtureRequest, victim, door):
-    with memory_of(request.param, door, victim) as make:
+def memory(request: pytest.FixtureRequest, victim, client):
+    with memory_of(request.param, client, victim) as make:
         yield make
 
 
@@ -112,12 +112,12 @@ def late_request(early, source, target):
 
 @pytest.mark.usefixtures("others_are_spared")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGFPE, signal.SIGABRT])
-def test_a_process_that_is_killed_in_the_midst_costs_its_request(victim, door, number):
+def test_a_process_that_is_killed_in_the_midst_costs_its_request(victim, client, number):
     pid = process_of(victim, "iso_late")
-    with lent(door, 4 * SIDE * SIDE) as early, lent(door, SIZE) as source, lent(door, SIZE) as target:
+    with lent(client, 4 * SIDE * SIDE) as early, lent(client, SIZE) as source, lent(client, SIZE) as target:
         request = late_request(early, source, target)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            running = pool.submit(door.infer, *request)
+            running = pool.submit(client.infer, *request)
             comes_to(lambda: mapped_by_children(victim, source.path.name), 1)
             os.kill(pid, number)
             failure = running.exception()
@@ -127,19 +127,19 @@ def test_a_process_that_is_killed_in_the_midst_costs_its_request(victim, door, n
             "while it had this request; the next request starts it anew"
         )
         source.write(b"\x07" * SIZE)
-        door.infer(*request)
+        client.infer(*request)
         assert target.read(SIZE) == b"\x07" * SIZE
     assert process_of(victim, "iso_late") != pid
 
 
 @pytest.mark.usefixtures("others_are_spared")
-def test_a_division_that_ends_the_process_costs_its_request(door):
+def test_a_division_that_ends_the_process_costs_its_request(client):
     numbers = int32("INPUT0", [7, 8, 9])
     for _ in range(2):
         with pytest.raises(Refused) as failure:
-            door.infer("iso_divide", [numbers, int32("INPUT1", [1, 0, 3])])
+            client.infer("iso_divide", [numbers, int32("INPUT1", [1, 0, 3])])
         assert "iso_divide" in failure.value.text or "zero" in failure.value.text
-        reply = door.infer("iso_divide", [numbers, int32("INPUT1", [1, 2, 3])])
+        reply = client.infer("iso_divide", [numbers, int32("INPUT1", [1, 2, 3])])
         assert reply.outputs["OUTPUT0"].raw == np.array([7, 4, 3], np.int32).tobytes()
 
 
@@ -153,23 +153,23 @@ class Asker(threading.Thread):
 
     def run(self) -> None:
         try:
-            with any_door(self.protocol, self.server) as door, lent(door, 2 * SIZE) as made:
+            with any_client(self.protocol, self.server) as client, lent(client, 2 * SIZE) as made:
                 while not self.ended.is_set():
-                    self.one(door, made)
+                    self.one(client, made)
         except BaseException as failure:  # noqa: BLE001 - told by the main thread
             self.failure = failure
 
-    def one(self, door, made) -> None:
+    def one(self, client, made) -> None:
         size = 4 * self.chance.randrange(1, COUNT)
         sent = np.array([self.chance.random()], np.float32).tobytes() * (size // 4)
         try:
             if size < 32 << 10:  # which a session's packet holds
-                reply = door.infer("iso_identity", [Given("INPUT0", "FP32", [size // 4], sent)])
+                reply = client.infer("iso_identity", [Given("INPUT0", "FP32", [size // 4], sent)])
                 assert reply.outputs["OUTPUT0"].raw == sent
             else:
                 made.write(sent)
                 given = Given("INPUT0", "FP32", [size // 4], region=(made.name, size, 0))
-                door.infer("iso_identity", [given], [Asked("OUTPUT0", (made.name, size, SIZE))])
+                client.infer("iso_identity", [given], [Asked("OUTPUT0", (made.name, size, SIZE))])
                 assert made.read(size, SIZE) == sent
             self.answers += 1
         except Refused as refusal:
@@ -213,31 +213,31 @@ by_identity = functools.partial(through, model="iso_identity")
 
 @pytest.mark.usefixtures("nobody_dies")
 @pytest.mark.parametrize("side", ["input", "output"])
-@pytest.mark.parametrize("left", misdeeds.SHRUNK)
-def test_a_region_that_shrank_before_the_request(door, side, left):
-    misdeeds.shrink_and_register_again(door, by_identity, side, left, is_known=True)
+@pytest.mark.parametrize("left", region_faults.SHRUNK)
+def test_a_region_that_shrank_before_the_request(client, side, left):
+    region_faults.shrink_and_register_again(client, by_identity, side, left, is_known=True)
 
 
 @pytest.mark.usefixtures("nobody_dies")
 @pytest.mark.parametrize("side", ["input", "output"])
-def test_a_region_that_shrank_before_the_process_ever_saw_it(door, side):
-    with lent(door, SIZE) as bad, lent(door, SIZE) as good:
+def test_a_region_that_shrank_before_the_process_ever_saw_it(client, side):
+    with lent(client, SIZE) as bad, lent(client, SIZE) as good:
         source, target = (bad, good) if side == "input" else (good, bad)
         os.truncate(bad.path, 0)
         with refuses("INVALID_ARG", lost(bad, "has 0 now (touched at offset ")):
-            by_identity(door, source, target)
-        by_identity(door, good, good)
+            by_identity(client, source, target)
+        by_identity(client, good, good)
 
 
 @pytest.mark.usefixtures("nobody_dies")
 @pytest.mark.parametrize("side", ["input", "output"])
-def test_a_region_that_shrinks_while_the_engine_computes(victim, door, side):
+def test_a_region_that_shrinks_while_the_engine_computes(victim, client, side):
     """The engine reads the source and writes the target at its end. How long that takes is the machine's affair."""
     for _ in range(TRIES):
-        with lent(door, 4 * SIDE * SIDE) as early, lent(door, SIZE) as bad, lent(door, SIZE) as good:
+        with lent(client, 4 * SIDE * SIDE) as early, lent(client, SIZE) as bad, lent(client, SIZE) as good:
             source, target = (bad, good) if side == "input" else (good, bad)
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                running = pool.submit(door.infer, *late_request(early, source, target))
+                running = pool.submit(client.infer, *late_request(early, source, target))
                 comes_to(lambda: mapped_by_children(victim, bad.path.name), 1)
                 os.truncate(bad.path, 0)
                 failure = running.exception()
@@ -248,13 +248,13 @@ def test_a_region_that_shrinks_while_the_engine_computes(victim, door, side):
 
 
 @pytest.mark.usefixtures("nobody_dies")
-def test_a_region_that_shrinks_and_grows_all_the_time(door):
-    misdeeds.shrink_and_grow_all_the_time(door, by_identity)
+def test_a_region_that_shrinks_and_grows_all_the_time(client):
+    region_faults.shrink_and_grow_all_the_time(client, by_identity)
 
 
 @pytest.mark.usefixtures("nobody_dies")
-def test_holes_that_appear_all_the_time(door):
-    misdeeds.punch_all_the_time(door, by_identity, 100)
+def test_holes_that_appear_all_the_time(client):
+    region_faults.punch_all_the_time(client, by_identity, 100)
 
 
 # ---------------------------------------------------------------------------------------------- copies
@@ -266,47 +266,47 @@ def sums_request(made, count: int = COUNT):
 
 
 @pytest.mark.parametrize("count", [16, COUNT])
-def test_nothing_is_copied_from_shared_memory_to_an_isolated_model_and_back(victim, door, memory, count):
+def test_nothing_is_copied_from_shared_memory_to_an_isolated_model_and_back(victim, client, memory, count):
     made = {name: memory(SIZE) for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")}
     left, right = (np.arange(count, dtype=np.float32) % modulus for modulus in (251, 509))
     made["INPUT0"].write(left.tobytes())
     made["INPUT1"].write(right.tobytes())
     with copying(victim):
         for _ in range(REQUESTS):
-            door.infer(*sums_request(made, count))
+            client.infer(*sums_request(made, count))
     assert made["OUTPUT0"].read(4 * count) == (left + right).tobytes()
     assert made["OUTPUT1"].read(4 * count) == (left - right).tobytes()
 
 
 def test_nothing_is_copied_on_the_way_to_a_lease_of_the_servers_choice(victim):
-    with any_door("session", victim) as door:
-        lease = door.borrow(2 * SIZE, np.ones(2 * COUNT, np.float32).tobytes())
+    with any_client("session", victim) as client:
+        lease = client.borrow(2 * SIZE, np.ones(2 * COUNT, np.float32).tobytes())
         given = [Given(f"INPUT{n}", "FP32", [1, COUNT], region=(lease.name, SIZE, n * SIZE)) for n in range(2)]
         with copying(victim):
             for _ in range(REQUESTS):
-                reply = door.infer("iso_sums", given, leased=["OUTPUT0", "OUTPUT1"])
+                reply = client.infer("iso_sums", given, leased=["OUTPUT0", "OUTPUT1"])
         assert reply.outputs["OUTPUT0"].raw == np.full(COUNT, 2, np.float32).tobytes()
         assert reply.outputs["OUTPUT1"].raw == bytes(SIZE)
 
 
-def test_what_the_process_copies_is_counted_by_the_server(victim, door, memory):
+def test_what_the_process_copies_is_counted_by_the_server(victim, client, memory):
     """The engine's strings are its own."""
     both, word = memory(2 * SIZE), b"\x04\0\0\0abcd"
     both.write(word * (SIZE // 8))
     given = Given("INPUT0", "BYTES", [SIZE // 8], region=(both.name, SIZE, 0))
     before = copied(victim)["strings"]
-    door.infer("iso_strings", [given], [Asked("OUTPUT0", (both.name, SIZE, SIZE))])
+    client.infer("iso_strings", [given], [Asked("OUTPUT0", (both.name, SIZE, SIZE))])
     assert copied(victim)["strings"] > before
     assert both.read(SIZE, SIZE) == both.read(SIZE)
 
 
-def test_an_engine_reads_what_was_written_while_it_ran(victim, door, memory):
+def test_an_engine_reads_what_was_written_while_it_ran(victim, client, memory):
     early, source, target = memory(4 * SIDE * SIDE), memory(SIZE), memory(SIZE)
     before, canary = (np.full(COUNT, value, np.float32).tobytes() for value in (1, 2))
     for _ in range(TRIES):
         source.write(before)
         with copying(victim), concurrent.futures.ThreadPoolExecutor(1) as pool:
-            running = pool.submit(door.infer, *late_request(early, source, target))
+            running = pool.submit(client.infer, *late_request(early, source, target))
             time.sleep(WRITTEN_AFTER_S)
             source.write(canary)
             running.result()
@@ -320,18 +320,18 @@ def test_an_engine_reads_what_was_written_while_it_ran(victim, door, memory):
 
 
 def test_clients_cannot_tell_an_isolated_model_from_another(victim):
-    with any_door("http", victim) as door:
-        told = [door.metadata(model) for model in ("sums", "iso_sums")]
-        told += [door.config(model) for model in ("sums", "iso_sums")]
+    with any_client("http", victim) as client:
+        told = [client.metadata(model) for model in ("sums", "iso_sums")]
+        told += [client.config(model) for model in ("sums", "iso_sums")]
         for one in told:
             one["name"] = ""
             one.pop("parameters", None)
             for group in one.get("instance_group", []):
                 group["name"] = ""
         assert told[0] == told[1] and told[2] == told[3]
-        before = [count_of(door, model) for model in ("sums", "iso_sums")]
+        before = [count_of(client, model) for model in ("sums", "iso_sums")]
         pair = [Given(f"INPUT{n}", "FP32", [2, 3], np.ones(6, np.float32).tobytes()) for n in range(2)]
-        replies = [door.infer(model, pair) for model in ("sums", "iso_sums")]
+        replies = [client.infer(model, pair) for model in ("sums", "iso_sums")]
         for name in ("OUTPUT0", "OUTPUT1"):
             assert replies[0].outputs[name].raw == replies[1].outputs[name].raw
         wrong = [Given("INPUT0", "FP32", [2, 3], np.ones(6, np.float32).tobytes()),
@@ -339,27 +339,27 @@ def test_clients_cannot_tell_an_isolated_model_from_another(victim):
         failures = []
         for model in ("sums", "iso_sums"):
             with pytest.raises(Refused) as failure:
-                door.infer(model, wrong)
+                client.infer(model, wrong)
             failures.append((failure.value.status, failure.value.text.replace(model, "")))
         assert failures[0] == failures[1]
-        more = [np.subtract(count_of(door, model), old) for model, old in zip(("sums", "iso_sums"), before)]
+        more = [np.subtract(count_of(client, model), old) for model, old in zip(("sums", "iso_sums"), before)]
         assert more[0].tolist() == more[1].tolist()
 
 
-def count_of(door, model: str) -> list[int]:
+def count_of(client, model: str) -> list[int]:
     """Inferences, executions, successes and failures."""
-    [found] = door.statistics(model)
+    [found] = client.statistics(model)
     kinds = found["inference_stats"]
     return [int(found["inference_count"]), int(found["execution_count"]), int(kinds["success"]["count"]), int(kinds["fail"]["count"])]
 
 
 def test_a_model_that_is_unloaded_has_no_process_any_more(victim, baseline):
     pid = process_of(victim, "iso_identity")
-    with any_door("http", victim) as door:
-        door.unload("iso_identity")
+    with any_client("http", victim) as client:
+        client.unload("iso_identity")
         comes_to(lambda: state_of(pid), "")
         assert pid not in processes_of(victim.pid)
-        door.load("iso_identity")
+        client.load("iso_identity")
     assert process_of(victim, "iso_identity") != pid
 
 

@@ -12,8 +12,8 @@ import sys
 import time
 
 import pytest
-from doors import open_door
-from house import put_delayed
+from clients import open_client
+from server_setup import put_delayed
 from killed import KINDS, SIZE, object_path, region_name
 from witness import SETTLE_S, descriptors, warm_up, witnesses
 
@@ -77,7 +77,7 @@ def test_clients_that_are_killed_leave_nothing_behind(victim, nobody_else_is_har
     chance = random.Random(SEED)
     most, cleaned, ended = most_descriptors(victim.pid), [], 0
     kinds = list(KINDS)
-    with contextlib.closing(Nursery(victim)) as nursery, open_door("http", victim) as door:
+    with contextlib.closing(Nursery(victim)) as nursery, open_client("http", victim) as client:
         for round in range(0, KILLS, AT_A_TIME):
             pids = [nursery.start(kinds[(round + n) % len(kinds)], chance.randrange(1 << 30)) for n in range(AT_A_TIME)]
             for pid in chance.sample(pids, len(pids)):
@@ -85,7 +85,7 @@ def test_clients_that_are_killed_leave_nothing_behind(victim, nobody_else_is_har
                 ended += nursery.kill(pid) != "killed"
             since = time.monotonic()
             for pid in pids:
-                door.unregister("system", region_name(pid))
+                client.unregister("system", region_name(pid))
                 object_path(pid).unlink(missing_ok=True)
             while held(victim.pid) != (0, 0) or descriptors(victim.pid) > most:
                 assert time.monotonic() < since + SETTLE_S, (held(victim.pid), descriptors(victim.pid), most)

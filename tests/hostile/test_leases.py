@@ -15,13 +15,13 @@ import threading
 
 import numpy as np
 import pytest
-from doors import Asked, Given, Refused, http_call, refuses
-from house import DELAY_MS, RESIDENT_SLACK, SESSION_BYTES_MAX
+from clients import Asked, Given, Refused, http_call, refuses
+from server_setup import DELAY_MS, RESIDENT_SLACK, SESSION_BYTES_MAX
 from meanwhile import Delay, again_if_too_late
-from misdeeds import LIES, PAGE
+from region_faults import LIES, PAGE
 from packets import F_ADD_SEALS, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK, SEAL_WRITE, open_session, welcomed
 from passages import SIZE, through
-from witness import any_door, comes_to, falls_to, mapped_leases, resident, torn
+from witness import any_client, comes_to, falls_to, mapped_leases, resident, torn
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
@@ -39,12 +39,12 @@ def owner(victim):
 
 
 @pytest.fixture(params=["http", "grpc", "session"])
-def door(request: pytest.FixtureRequest, victim, owner):
+def client(request: pytest.FixtureRequest, victim, owner):
     """Who asks: the owner, or somebody to whom it told the name."""
     if request.param == "session":
         yield owner
         return
-    with any_door(request.param, victim) as found:
+    with any_client(request.param, victim) as found:
         yield found
 
 
@@ -73,7 +73,7 @@ def all_the_time(act):
 # ---------------------------------------------------------------------------------------------- size and seals
 
 
-def test_a_lease_keeps_its_size_and_its_seals(door, owner):
+def test_a_lease_keeps_its_size_and_its_seals(client, owner):
     content = random.Random(1).randbytes(SIZE)
     lease, target = owner.borrow(SIZE, content), owner.borrow(SIZE)
     again = os.open(f"/proc/self/fd/{lease.descriptor}", os.O_RDWR)
@@ -96,7 +96,7 @@ def test_a_lease_keeps_its_size_and_its_seals(door, owner):
         assert os.fstat(lease.descriptor).st_size == lease.byte_size
     finally:
         os.close(again)
-    through(door, lease, target)
+    through(client, lease, target)
     assert target.read(SIZE) == content
 
 
@@ -113,7 +113,7 @@ def test_a_lease_is_no_program(owner):
 
 
 @pytest.mark.parametrize("how", ["fallocate", "madvise"])
-def test_holes_in_leases_are_zeros(door, owner, how):
+def test_holes_in_leases_are_zeros(client, owner, how):
     word = struct.pack("<f", 2.5)
     source, target = owner.borrow(SIZE), owner.borrow(SIZE)
 
@@ -128,17 +128,17 @@ def test_holes_in_leases_are_zeros(door, owner, how):
     punch()
     with all_the_time(punch):
         for _ in range(100):
-            through(door, source, target)
+            through(client, source, target)
             assert set(np.frombuffer(target.read(SIZE), np.float32).tolist()) <= torn(0.0, 2.5)
 
 
 @again_if_too_late
-def test_leases_that_were_punched_out_while_models_run(victim, door, owner):
+def test_leases_that_were_punched_out_while_models_run(victim, client, owner):
     """The model finds zeros and writes to fresh pages: nobody faults."""
     source, target = owner.borrow(SIZE, b"\x11" * SIZE), owner.borrow(SIZE)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         delay = Delay(DELAY_MS)
-        running = pool.submit(through, door, source, target, SIZE, "delayed")
+        running = pool.submit(through, client, source, target, SIZE, "delayed")
         delay.reaches(victim, "delayed")
         for one in (source, target):
             assert fallocate(one.descriptor, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, 0, SIZE)
@@ -150,7 +150,7 @@ def test_leases_that_were_punched_out_while_models_run(victim, door, owner):
 # ---------------------------------------------------------------------------------------------- scribbling
 
 
-def test_scribbling_on_leases_changes_only_the_scribblers_result(door, owner):
+def test_scribbling_on_leases_changes_only_the_scribblers_result(client, owner):
     lease, chance = owner.borrow(SIZE), random.Random(2)
 
     def scribble():
@@ -159,22 +159,22 @@ def test_scribbling_on_leases_changes_only_the_scribblers_result(door, owner):
 
     with all_the_time(scribble):
         for _ in range(50):
-            through(door, lease, lease)
+            through(client, lease, lease)
             inputs = [Given(f"INPUT{n}", "INT32", [1, 16], region=(lease.name, 64, n * 64)) for n in range(2)]
-            door.infer("simple", inputs, [Asked("OUTPUT0", (lease.name, 64, 128)), Asked("OUTPUT1")])
-        through(door, lease, lease, model="delayed")
+            client.infer("simple", inputs, [Asked("OUTPUT0", (lease.name, 64, 128)), Asked("OUTPUT1")])
+        through(client, lease, lease, model="delayed")
 
 
 @pytest.mark.parametrize("length", LIES)
-def test_a_string_in_a_lease_that_claims_more_than_there_is(door, owner, length):
+def test_a_string_in_a_lease_that_claims_more_than_there_is(client, owner, length):
     lease = owner.borrow(PAGE, struct.pack("<I", length) + b"abcd")
     for _ in range(20):
         with pytest.raises(Refused) as caught:
-            door.infer("identity_bytes", [Given("INPUT0", "BYTES", [1], region=(lease.name, 8, 0))])
+            client.infer("identity_bytes", [Given("INPUT0", "BYTES", [1], region=(lease.name, 8, 0))])
         assert f"expecting string of length {length} but only 4 bytes available" in caught.value.text
 
 
-def test_string_lengths_in_a_lease_that_change_all_the_time(door, owner):
+def test_string_lengths_in_a_lease_that_change_all_the_time(client, owner):
     """An answer is right, refused, or strings that lie within the lease; never a byte from elsewhere."""
     count, chance = 64, random.Random(3)
     lease = owner.borrow(PAGE, (struct.pack("<I", 4) + b"abcd") * count)
@@ -188,24 +188,24 @@ def test_string_lengths_in_a_lease_that_change_all_the_time(door, owner):
         for _ in range(300):
             with contextlib.suppress(Refused):
                 given = Given("INPUT0", "BYTES", [count], region=(lease.name, 8 * count, 0))
-                raw = door.infer("identity_bytes", [given]).outputs["OUTPUT0"].raw
+                raw = client.infer("identity_bytes", [given]).outputs["OUTPUT0"].raw
                 assert len(raw) == 8 * count and set(raw[4::8]) <= set(b"abcd")
 
 
-def test_windows_that_do_not_exist(door, owner):
+def test_windows_that_do_not_exist(client, owner):
     lease = owner.borrow(PAGE)
     windows = [(4, PAGE), (PAGE + 4, 0), (4, 2**63 - 8), (2**63 - 8, 4), (8, PAGE - 4)]
     for byte_size, offset in windows:
         given = Given("INPUT0", "FP32", [byte_size // 4], region=(lease.name, byte_size, offset))
         with refuses("INVALID_ARG", "") if byte_size < 2**60 else pytest.raises(Refused):
-            door.infer("identity_fp32", [given])
+            client.infer("identity_fp32", [given])
         with pytest.raises(Refused):
-            through_window(door, lease, byte_size, offset)
+            through_window(client, lease, byte_size, offset)
 
 
-def through_window(door, lease, byte_size: int, offset: int) -> None:
+def through_window(client, lease, byte_size: int, offset: int) -> None:
     given = Given("INPUT0", "FP32", [1], region=(lease.name, 4, 0))
-    door.infer("identity_fp32", [given], [Asked("OUTPUT0", (lease.name, byte_size, offset))])
+    client.infer("identity_fp32", [given], [Asked("OUTPUT0", (lease.name, byte_size, offset))])
 
 
 # ---------------------------------------------------------------------------------------------- after the end

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from doors import http_call
+from clients import http_call
 from users import as_user
 
 STRANGER = 65103

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import servers
 import tritonclient.grpc as grpcclient
-from doors import http_call
+from clients import http_call
 from oversized import field
 from tritonclient.utils import InferenceServerException
 

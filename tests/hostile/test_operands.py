@@ -18,7 +18,7 @@ import grpc
 import numpy as np
 import pytest
 import servers
-from doors import NUMPY, Given, GrpcDoor, Refused, grpc_channel, pb, refuses
+from clients import NUMPY, Given, GrpcClient, Refused, grpc_channel, pb, refuses
 from onnx import TensorProto, helper, numpy_helper
 from operators import IR_VERSION_MAX, NotServable, array_of, given, wire_tensor
 from witness import are_answered, witnesses
@@ -142,13 +142,13 @@ class Asking:
     """One client. It never waits for ever."""
 
     def __init__(self, server, channel):
-        self.server, self.door = server, GrpcDoor(channel)
+        self.server, self.client = server, GrpcClient(channel)
 
     def load(self, case) -> bool:
         for opset in OPSETS:
             files = {"config": CONFIG, "file:1/model.onnx": opened(case, opset)}
             with contextlib.suppress(Refused):
-                self.door.load(MODEL, files)
+                self.client.load(MODEL, files)
                 return True
             self.lives(f"loading {case.name}")
         return False
@@ -158,9 +158,9 @@ class Asking:
         tensors = [given(name, kind, array) for (name, kind), array in zip(inputs, arrays)]
         shapes = [[*array.shape] for array in arrays]
         tensors = [Given(one.name, one.datatype, shape or [1], one.raw) for one, shape in zip(tensors, shapes)]
-        request = self.door.request(MODEL, tensors)
+        request = self.client.request(MODEL, tensors)
         try:
-            answer: pb.ModelInferResponse = self.door.stub.ModelInfer(request, timeout=ANSWER_LIMIT_S)
+            answer: pb.ModelInferResponse = self.client.stub.ModelInfer(request, timeout=ANSWER_LIMIT_S)
         except grpc.RpcError as error:
             assert error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED, "no answer"
             return None
@@ -170,7 +170,7 @@ class Asking:
     def lives(self, what: str) -> None:
         # A process that was ended by a signal may still be on its way out.
         with contextlib.suppress(grpc.RpcError):
-            self.door.stub.ServerLive(pb.ServerLiveRequest(), timeout=ANSWER_LIMIT_S)
+            self.client.stub.ServerLive(pb.ServerLiveRequest(), timeout=ANSWER_LIMIT_S)
             return
         status = self.server.process.wait(ANSWER_LIMIT_S)
         pytest.fail(f"{what} ended the server: {status}\n{self.server.log_text()[-2000:]}")
@@ -216,7 +216,7 @@ def test_no_operand_ends_the_process(victim):
             lost = again is None and victim.engine == "embedded"
             if not (operators & RANDOM or lost or same(again, honest)):
                 failures.append(f"{case.name}: another result than before")
-            asking.door.unload(MODEL)
+            asking.client.unload(MODEL)
         are_answered(watching, 3)
     assert victim.process.poll() is None
     assert failures == []
@@ -246,20 +246,20 @@ def test_a_division_without_a_result_fails_its_request_alone(victim, op, kind):
         return [Given("a", kind, [len(a)], a.tobytes()), Given("b", kind, [len(b)], b.tobytes())]
 
     with witnesses(victim), grpc_channel(victim.grpc) as channel:
-        door = GrpcDoor(channel)
-        door.load(MODEL, {"config": CONFIG, "file:1/model.onnx": division(op, getattr(TensorProto, kind))})
+        client = GrpcClient(channel)
+        client.load(MODEL, {"config": CONFIG, "file:1/model.onnx": division(op, getattr(TensorProto, kind))})
         for _ in range(100):
             with pytest.raises(Refused):
-                door.infer(MODEL, of((7, 0)))
+                client.infer(MODEL, of((7, 0)))
             if victim.engine == "onnxruntime":
                 with refuses("INVALID_ARG", NO_RESULT):
-                    door.infer(MODEL, of((7, 2), (smallest, -1)))
+                    client.infer(MODEL, of((7, 2), (smallest, -1)))
             else:
                 with contextlib.suppress(Refused):
-                    door.infer(MODEL, of((7, 2), (smallest, -1)))
-            found = np.frombuffer(door.infer(MODEL, of((7, 2), (9, -1))).outputs["y"].raw, dtype)
+                    client.infer(MODEL, of((7, 2), (smallest, -1)))
+            found = np.frombuffer(client.infer(MODEL, of((7, 2), (9, -1))).outputs["y"].raw, dtype)
             assert found.tolist() == ([3, -9] if op == "Div" else [1, 0])
-        door.unload(MODEL)
+        client.unload(MODEL)
     assert victim.process.poll() is None
 
 
@@ -292,17 +292,17 @@ def test_elements_that_are_lost_inside_a_graph_cost_the_request_alone(victim):
         return [Given("x", "FP32", [4, 1, 3], x.tobytes()), *bounds]
 
     with witnesses(victim) as watching, grpc_channel(victim.grpc) as channel:
-        door = GrpcDoor(channel)
-        door.load(MODEL, {"config": CONFIG, "file:1/model.onnx": cut_gru()})
-        honest = door.infer(MODEL, of(0, 4)).outputs["y"].raw
+        client = GrpcClient(channel)
+        client.load(MODEL, {"config": CONFIG, "file:1/model.onnx": cut_gru()})
+        honest = client.infer(MODEL, of(0, 4)).outputs["y"].raw
         for _ in range(5):
             if victim.engine == "onnxruntime":
                 with pytest.raises(Refused, match="ended by signal 6"):
-                    door.infer(MODEL, of(2, 2))
+                    client.infer(MODEL, of(2, 2))
             else:
                 with contextlib.suppress(Refused):
-                    door.infer(MODEL, of(2, 2))
-            assert door.infer(MODEL, of(0, 4)).outputs["y"].raw == honest
-        door.unload(MODEL)
+                    client.infer(MODEL, of(2, 2))
+            assert client.infer(MODEL, of(0, 4)).outputs["y"].raw == honest
+        client.unload(MODEL)
         are_answered(watching, 3)
     assert victim.process.poll() is None

@@ -8,12 +8,12 @@ import time
 
 import numpy as np
 import pytest
-from doors import Asked, Given
+from clients import Asked, Given
 from meanwhile import Delay, again_if_too_late
 from passages import SIZE, memory_of
 from pythons import PROTOCOLS, WAIT_MS, serving
 from test_copies import copying
-from witness import any_door
+from witness import any_client
 
 COUNT = SIZE // 4
 REQUESTS = 20
@@ -28,14 +28,14 @@ def engine(launcher, tmp_path_factory):
 
 
 @pytest.fixture(params=PROTOCOLS)
-def door(request: pytest.FixtureRequest, engine):
-    with any_door(request.param, engine) as found:
+def client(request: pytest.FixtureRequest, engine):
+    with any_client(request.param, engine) as found:
         yield found
 
 
 @pytest.fixture(params=["region", "lease"])
-def memory(request: pytest.FixtureRequest, engine, door):
-    with memory_of(request.param, door, engine) as make:
+def memory(request: pytest.FixtureRequest, engine, client):
+    with memory_of(request.param, client, engine) as make:
         yield make
 
 
@@ -45,56 +45,56 @@ def pair(source, target, byte_size: int = SIZE):
 
 
 @pytest.mark.parametrize("model", ["py_identity", "py_copies", "py_in_place"])
-def test_nothing_is_copied_from_shared_memory_to_a_python_model_and_back(engine, door, memory, model):
+def test_nothing_is_copied_from_shared_memory_to_a_python_model_and_back(engine, client, memory, model):
     source, target = memory(SIZE), memory(SIZE)
     numbers = np.arange(COUNT, dtype=np.float32) % 251
     source.write(numbers.tobytes())
     given, asked = pair(source, target)
     with copying(engine):
         for _ in range(REQUESTS):
-            door.infer(model, given, asked)
+            client.infer(model, given, asked)
     assert target.read(SIZE) == (numbers + (model == "py_in_place")).tobytes()
 
 
-def test_small_tensors_are_not_copied_either(engine, door, memory):
+def test_small_tensors_are_not_copied_either(engine, client, memory):
     both = memory(4096)
     both.write(b"\x01\x02\x03\x04" * 16)
     given = Given("INPUT0", "FP32", [16], region=(both.name, 64, 0))
     with copying(engine):
         for _ in range(REQUESTS):
-            door.infer("py_identity", [given], [Asked("OUTPUT0", (both.name, 64, 1024))])
+            client.infer("py_identity", [given], [Asked("OUTPUT0", (both.name, 64, 1024))])
     assert both.read(64, 1024) == both.read(64)
 
 
-def test_strings_are_not_copied_by_the_server(engine, door, memory):
+def test_strings_are_not_copied_by_the_server(engine, client, memory):
     both, word = memory(2 * SIZE), b"\x04\0\0\0abcd"
     both.write(word * (SIZE // 8))
     given = Given("INPUT0", "BYTES", [SIZE // 8], region=(both.name, SIZE, 0))
     with copying(engine):
         for _ in range(3):
-            door.infer("py_strings", [given], [Asked("OUTPUT0", (both.name, SIZE, SIZE))])
+            client.infer("py_strings", [given], [Asked("OUTPUT0", (both.name, SIZE, SIZE))])
     assert both.read(SIZE, SIZE) == word * (SIZE // 8)
 
 
 def test_nothing_is_copied_on_the_way_to_a_lease_of_the_servers_choice(engine):
-    with any_door("session", engine) as door:
-        lease = door.borrow(SIZE, np.ones(COUNT, np.float32).tobytes())
+    with any_client("session", engine) as client:
+        lease = client.borrow(SIZE, np.ones(COUNT, np.float32).tobytes())
         given = [Given("INPUT0", "FP32", [COUNT], region=(lease.name, SIZE, 0))]
         with copying(engine):
             for _ in range(REQUESTS):
-                reply = door.infer("py_in_place", given, leased=["OUTPUT0"])
+                reply = client.infer("py_in_place", given, leased=["OUTPUT0"])
         assert reply.outputs["OUTPUT0"].raw == np.full(COUNT, 2, np.float32).tobytes()
 
 
 @again_if_too_late
-def test_a_model_that_waits_reads_what_was_written_meanwhile(door, memory):
+def test_a_model_that_waits_reads_what_was_written_meanwhile(client, memory):
     source, target = memory(SIZE), memory(SIZE)
     source.write(b"\x66" * SIZE)
     given, asked = pair(source, target)
-    door.infer("py_waits", given, asked)
+    client.infer("py_waits", given, asked)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         delay = Delay(WAIT_MS)
-        running = pool.submit(door.infer, "py_waits", given, asked)
+        running = pool.submit(client.infer, "py_waits", given, asked)
         time.sleep(WAIT_MS / 4000)
         source.write(b"\x77" * SIZE)
         delay.must_last()
@@ -102,11 +102,11 @@ def test_a_model_that_waits_reads_what_was_written_meanwhile(door, memory):
     assert target.read(SIZE) == b"\x77" * SIZE
 
 
-def test_an_output_lands_in_the_clients_memory_and_nowhere_else(door, memory):
+def test_an_output_lands_in_the_clients_memory_and_nowhere_else(client, memory):
     source, target = memory(SIZE), memory(2 * SIZE)
     target.write(b"\x55" * (2 * SIZE))
     source.write(np.zeros(COUNT, np.float32).tobytes())
     given = Given("INPUT0", "FP32", [COUNT - 16], region=(source.name, SIZE - 64, 0))
-    door.infer("py_in_place", [given], [Asked("OUTPUT0", (target.name, SIZE, 4096))])
+    client.infer("py_in_place", [given], [Asked("OUTPUT0", (target.name, SIZE, 4096))])
     ones = np.ones(COUNT - 16, np.float32).tobytes()
     assert target.read(2 * SIZE) == b"\x55" * 4096 + ones + b"\x55" * (2 * SIZE - 4096 - len(ones))

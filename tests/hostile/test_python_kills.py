@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from doors import Asked, Given, Refused
+from clients import Asked, Given, Refused
 from python_catalogue import instances, parameters, vector
 from pythons import (
     baseline_of,
@@ -23,7 +23,7 @@ from pythons import (
     serving,
     state_of,
 )
-from witness import MADE, SETTLE_S, any_door, comes_to, lent
+from witness import MADE, SETTLE_S, any_client, comes_to, lent
 
 KILLS = int(os.environ.get("NERITE_PYTHON_KILLS", "200"))
 SEED = int(os.environ.get("NERITE_SEED", "1"))
@@ -56,23 +56,23 @@ class Asker(threading.Thread):
 
     def run(self) -> None:
         try:
-            with any_door(self.protocol, self.server) as door, lent(door, 2 * SIZE) as made:
+            with any_client(self.protocol, self.server) as client, lent(client, 2 * SIZE) as made:
                 while not self.ended.is_set():
-                    self.one(door, made)
+                    self.one(client, made)
         except BaseException as failure:  # noqa: BLE001 - told by the main thread
             self.failure = failure
 
-    def one(self, door, made) -> None:
+    def one(self, client, made) -> None:
         size = 4 * self.chance.randrange(1, SIZE // 4)
         sent = self.chance.randbytes(size)
         model = self.chance.choice(["py_killed", "py_killed_slowly"])
         try:
             if size < 64 << 10:  # which a session's packet holds
-                assert door.infer(model, [Given("INPUT0", "FP32", [size // 4], sent)]).outputs["OUTPUT0"].raw == sent
+                assert client.infer(model, [Given("INPUT0", "FP32", [size // 4], sent)]).outputs["OUTPUT0"].raw == sent
             else:
                 made.write(sent)
                 given = Given("INPUT0", "FP32", [size // 4], region=(made.name, size, 0))
-                door.infer(model, [given], [Asked("OUTPUT0", (made.name, size, SIZE))])
+                client.infer(model, [given], [Asked("OUTPUT0", (made.name, size, SIZE))])
                 assert made.read(size, SIZE) == sent
             self.answers += 1
         except Refused as refusal:
@@ -136,9 +136,9 @@ def living(victim) -> list[int]:
 
 def process_of(victim, model: str) -> int:
     """The process that has a region mapped which only this model was given."""
-    with any_door("http", victim) as door, lent(door, 4096) as made:
+    with any_client("http", victim) as client, lent(client, 4096) as made:
         given = Given("INPUT0", "FP32", [1], region=(made.name, 4, 0))
-        door.infer(model, [given])
+        client.infer(model, [given])
         found = [pid for pid in processes_of(victim.pid) if maps_name(pid, made.path.name)]
     assert len(found) == 1, found
     return found[0]

@@ -12,15 +12,15 @@ import sys
 import time
 
 import pytest
-from doors import Asked, Given, Refused, fp32, refuses
+from clients import Asked, Given, Refused, fp32, refuses
 from meanwhile import Delay, again_if_too_late
-from misdeeds import LIES, PAGE, Meanwhile
+from region_faults import LIES, PAGE, Meanwhile
 from passages import SIZE, lost
 from pythons import (
     PROTOCOLS,
     WAIT_MS,
     baseline,
-    door,
+    client,
     mapped_by_children,
     nobody_else_is_harmed,
     processes_of,
@@ -28,7 +28,7 @@ from pythons import (
     victim,
 )  # some of them are fixtures
 from regions import Region
-from witness import MADE, any_door, comes_to, lent
+from witness import MADE, any_client, comes_to, lent
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
@@ -37,34 +37,34 @@ pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 # ---------------------------------------------------------------------------------------------- scribbling, strings
 
 
-def test_scribbling_during_inference_changes_only_the_scribblers_result(door):
+def test_scribbling_during_inference_changes_only_the_scribblers_result(client):
     chance = random.Random(6)
-    with lent(door, SIZE) as made, lent(door, SIZE) as target:
+    with lent(client, SIZE) as made, lent(client, SIZE) as target:
 
         def scribble():
             made.write(bytes([chance.randrange(256)]) * (SIZE // 4), chance.randrange(4) * (SIZE // 4))
 
         with Meanwhile(scribble):
             for _ in range(50):
-                through(door, made, target, model="py_copies")
-                through(door, made, made)
-            through(door, made, target, model="py_slow")
+                through(client, made, target, model="py_copies")
+                through(client, made, made)
+            through(client, made, target, model="py_slow")
 
 
 @pytest.mark.parametrize("length", LIES)
-def test_a_string_that_claims_more_than_there_is(door, length):
-    with lent(door, PAGE, struct.pack("<I", length) + b"abcd") as made:
+def test_a_string_that_claims_more_than_there_is(client, length):
+    with lent(client, PAGE, struct.pack("<I", length) + b"abcd") as made:
         for _ in range(5):
             with pytest.raises(Refused) as caught:
-                door.infer("py_strings", [Given("INPUT0", "BYTES", [1], region=(made.name, 8, 0))])
+                client.infer("py_strings", [Given("INPUT0", "BYTES", [1], region=(made.name, 8, 0))])
             assert f"expecting string of length {length} but only 4 bytes available" in caught.value.text
 
 
 @pytest.mark.parametrize("model", ["py_strings", "py_slow_strings"])
-def test_string_lengths_that_change_all_the_time(door, model):
+def test_string_lengths_that_change_all_the_time(client, model):
     """An answer is right, refused, or strings that lie within the region; never a byte from elsewhere."""
     count, chance = 64, random.Random(7)
-    with lent(door, PAGE, (struct.pack("<I", 4) + b"abcd") * count) as made:
+    with lent(client, PAGE, (struct.pack("<I", 4) + b"abcd") * count) as made:
 
         def lie():
             at = 8 * chance.randrange(count)
@@ -75,24 +75,24 @@ def test_string_lengths_that_change_all_the_time(door, model):
             for _ in range(200 if model == "py_strings" else 3):
                 with contextlib.suppress(Refused):
                     given = Given("INPUT0", "BYTES", [count], region=(made.name, 8 * count, 0))
-                    raw = door.infer(model, [given]).outputs["OUTPUT0"].raw
+                    raw = client.infer(model, [given]).outputs["OUTPUT0"].raw
                     while raw:
                         (length,) = struct.unpack_from("<I", raw)
                         assert 4 + length <= len(raw)
                         raw = raw[4 + length :]
 
 
-def test_strings_in_a_region_that_shrank(door):
+def test_strings_in_a_region_that_shrank(client):
     word = struct.pack("<I", 4) + b"abcd"
-    with lent(door, SIZE, word * (SIZE // 8)) as made:
+    with lent(client, SIZE, word * (SIZE // 8)) as made:
         given = [Given("INPUT0", "BYTES", [SIZE // 8], region=(made.name, SIZE, 0))]
-        with lent(door, SIZE) as target:
-            door.infer("py_strings", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
+        with lent(client, SIZE) as target:
+            client.infer("py_strings", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
             assert target.read(SIZE) == word * (SIZE // 8)
         os.truncate(made.path, SIZE // 2)
         for _ in range(2):
             with refuses("INVALID_ARG", lost(made, f"has {SIZE // 2} now (touched at offset {SIZE // 2})")):
-                door.infer("py_strings", given)
+                client.infer("py_strings", given)
 
 
 # ---------------------------------------------------------------------------------------------- letting go
@@ -108,32 +108,32 @@ def soon(look, expected) -> None:
     print(f"after {1000 * (time.monotonic() - since):.0f} ms")
 
 
-def test_the_child_lets_go_of_a_region_that_is_unregistered(victim, door):
+def test_the_child_lets_go_of_a_region_that_is_unregistered(victim, client):
     with contextlib.closing(Region(SIZE)) as made:
         MADE.add(made.path)
-        made.name = f"{made.key[1:]}_{door.protocol}"
+        made.name = f"{made.key[1:]}_{client.protocol}"
         for _ in range(3):
-            door.register_system(made.name, made.key, SIZE)
-            through(door, made, made)
+            client.register_system(made.name, made.key, SIZE)
+            through(client, made, made)
             assert mapped_by_children(victim, made.path.name) >= 1
-            door.unregister("system", made.name)
+            client.unregister("system", made.name)
             soon(lambda: mapped_by_children(victim, made.path.name), 0)
 
 
 @again_if_too_late
-def test_the_child_lets_go_of_a_region_that_is_unregistered_while_it_reads(victim, door):
+def test_the_child_lets_go_of_a_region_that_is_unregistered_while_it_reads(victim, client):
     content = random.Random(8).randbytes(SIZE)
-    with contextlib.closing(Region(SIZE, content)) as made, lent(door, SIZE) as target:
+    with contextlib.closing(Region(SIZE, content)) as made, lent(client, SIZE) as target:
         MADE.add(made.path)
-        made.name = f"{made.key[1:]}_{door.protocol}"
-        door.register_system(made.name, made.key, SIZE)
+        made.name = f"{made.key[1:]}_{client.protocol}"
+        client.register_system(made.name, made.key, SIZE)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             delay = Delay(WAIT_MS)
-            running = pool.submit(through, door, made, target, SIZE, "py_slow")
+            running = pool.submit(through, client, made, target, SIZE, "py_slow")
             try:
                 delay.until(lambda: mapped_by_children(victim, made.path.name))
             finally:
-                door.unregister("system", made.name)
+                client.unregister("system", made.name)
             delay.must_last()
             running.result()
         assert target.read(SIZE) == content
@@ -159,14 +159,14 @@ def leases_of_that_size(victim) -> int:
 def test_the_child_lets_go_of_a_lease(victim, asked_by, end):
     # What went between server and child in other tests looks alike, and is kept a few seconds for the next request.
     comes_to(lambda: leases_of_that_size(victim), 0)
-    with any_door("session", victim) as session, any_door(asked_by, victim) as door:
+    with any_client("session", victim) as session, any_client(asked_by, victim) as client:
         lease = session.borrow(BIG, random.Random(9).randbytes(BIG // 2))
         half = BIG // 2
         given = Given("INPUT0", "FP32", [half // 4], region=(lease.name, half, 0))
         if asked_by == "session":
-            door.close()
-            door = session
-        door.infer("py_copies", [given], [Asked("OUTPUT0", (lease.name, half, half))])
+            client.close()
+            client = session
+        client.infer("py_copies", [given], [Asked("OUTPUT0", (lease.name, half, half))])
         assert lease.read(half) == lease.read(half, half)
         assert leases_of_that_size(victim) == 1
         session.give_back(lease) if end == "returned" else session.close()
@@ -177,16 +177,16 @@ CLIENT = """
 import sys, time
 sys.path[:0] = sys.argv[2:]
 import packets
-from doors import Asked, Given
-door = packets.SessionDoor(sys.argv[1])
-lease = door.borrow(BIG)
+from clients import Asked, Given
+client = packets.SessionClient(sys.argv[1])
+lease = client.borrow(BIG)
 half = BIG // 2
 given = Given("INPUT0", "FP32", [half // 4], region=(lease.name, half, 0))
 asked = [Asked("OUTPUT0", (lease.name, half, half))]
-door.infer("py_copies", [given], asked)
+client.infer("py_copies", [given], asked)
 print("ready", flush=True)
 while True:
-    door.infer("py_slow", [given], asked)
+    client.infer("py_slow", [given], asked)
 """
 
 
@@ -203,75 +203,75 @@ def test_the_child_lets_go_when_its_client_is_killed(victim):
             soon(lambda: leases_of_that_size(victim), 0)
 
 
-def test_a_model_that_keeps_its_inputs_for_ever(victim, door):
+def test_a_model_that_keeps_its_inputs_for_ever(victim, client):
     """It looks at memory that is not the client's any more: its process lives, and nobody else's request is refused for it."""
     sent = fp32("INPUT0", range(SIZE // 4))
     for forget in range(4):
-        with contextlib.closing(Region(SIZE, sent.raw)) as made, lent(door, SIZE) as target:
+        with contextlib.closing(Region(SIZE, sent.raw)) as made, lent(client, SIZE) as target:
             MADE.add(made.path)
             made.name = f"{made.key[1:]}_kept"
-            door.register_system(made.name, made.key, SIZE)
-            through(door, made, target, model="py_keeps")
+            client.register_system(made.name, made.key, SIZE)
+            through(client, made, target, model="py_keeps")
             os.truncate(made.path, PAGE * forget)
             time.sleep(0.05)
             if forget % 2:
                 with refuses("INVALID_ARG", lost(made, f"has {PAGE * forget} now (touched at ")):
-                    through(door, made, target, model="py_keeps")
-            door.unregister("system", made.name)
+                    through(client, made, target, model="py_keeps")
+            client.unregister("system", made.name)
             for _ in range(5):
                 given = fp32("INPUT0", range(16))
-                assert door.infer("py_keeps", [given]).outputs["OUTPUT0"].raw == given.raw
-    door.infer("py_keeps", [fp32("INPUT0", [-1])])
+                assert client.infer("py_keeps", [given]).outputs["OUTPUT0"].raw == given.raw
+    client.infer("py_keeps", [fp32("INPUT0", [-1])])
     soon(lambda: mapped_by_children(victim, "nerite_test_"), WITNESSED)
 
 
-def test_memory_that_an_idle_model_lets_go_of_goes_back(victim, door):
+def test_memory_that_an_idle_model_lets_go_of_goes_back(victim, client):
     """Its server need not wait for another request, which may never come."""
-    if door.protocol == "session":
+    if client.protocol == "session":
         pytest.skip("a session's messages are small")
     for _ in range(2):
-        door.infer("py_keeps", [fp32("INPUT0", range(BIG // 4))])
+        client.infer("py_keeps", [fp32("INPUT0", range(BIG // 4))])
     assert leases_of_that_size(victim) >= 2
     time.sleep(5)
     assert leases_of_that_size(victim) >= 2, "what a model keeps stays"
-    door.infer("py_keeps", [fp32("INPUT0", [-2])])
+    client.infer("py_keeps", [fp32("INPUT0", [-2])])
     soon(lambda: leases_of_that_size(victim), 0)
 
 
-def test_a_thousand_registrations_leave_nothing_behind(victim, door):
+def test_a_thousand_registrations_leave_nothing_behind(victim, client):
     with contextlib.closing(Region(4 * PAGE, b"\x42" * 16)) as made:
         MADE.add(made.path)
         for number in range(1000):
             name = f"{made.key[1:]}_{number}"
-            door.register_system(name, made.key, PAGE, PAGE * (number % 4))
+            client.register_system(name, made.key, PAGE, PAGE * (number % 4))
             given = Given("INPUT0", "FP32", [4], region=(name, 16, 0))
-            raw = door.infer("py_identity", [given]).outputs["OUTPUT0"].raw
+            raw = client.infer("py_identity", [given]).outputs["OUTPUT0"].raw
             assert raw == made.read(16, PAGE * (number % 4))
-            door.unregister("system", name)
+            client.unregister("system", name)
         soon(lambda: mapped_by_children(victim, made.path.name), 0)
 
 
-def test_many_regions_at_once(door):
+def test_many_regions_at_once(client):
     """More than travel in one packet."""
     with contextlib.ExitStack() as held:
-        made = [held.enter_context(lent(door, PAGE, struct.pack("<f", number))) for number in range(60)]
+        made = [held.enter_context(lent(client, PAGE, struct.pack("<f", number))) for number in range(60)]
         for one in made:
             given = Given("INPUT0", "FP32", [1], region=(one.name, 4, 0))
-            assert door.infer("py_identity", [given]).outputs["OUTPUT0"].raw == one.read(4)
+            assert client.infer("py_identity", [given]).outputs["OUTPUT0"].raw == one.read(4)
         for one in made[::2]:
             os.truncate(one.path, 0)
         for number, one in enumerate(made):
             given = Given("INPUT0", "FP32", [1], region=(one.name, 4, 0))
             with contextlib.nullcontext() if number % 2 else refuses("INVALID_ARG", lost(one, "has 0 now (touched at ")):
-                door.infer("py_identity", [given])
+                client.infer("py_identity", [given])
 
 
-def test_large_outputs_leave_nothing_behind(door):
+def test_large_outputs_leave_nothing_behind(client):
     """In a body, and in a region; larger than what was guessed, and smaller."""
-    with lent(door, 32 << 20) as made:
+    with lent(client, 32 << 20) as made:
         for number, size in enumerate([1, 32 << 20, 1 << 10, 16 << 20, 32 << 20, 24 << 20] * 2):
             given = Given("SIZE", "INT64", [1], size.to_bytes(8, "little"))
-            inline = number % 2 == 0 and (door.protocol != "session" or size < 1 << 16)
+            inline = number % 2 == 0 and (client.protocol != "session" or size < 1 << 16)
             where = None if inline else [Asked("MADE", (made.name, size, 0))]
-            raw = door.infer("py_large", [given], where).outputs["MADE"].raw
+            raw = client.infer("py_large", [given], where).outputs["MADE"].raw
             assert (made.read(size) if where else raw) == bytes([size % 256]) * size

@@ -4,7 +4,7 @@ import os
 import random
 
 import pytest
-from doors import Asked, Given, refuses
+from clients import Asked, Given, refuses
 from passages import SIZE, lost
 from pythons import (
     MODELS,
@@ -19,7 +19,7 @@ from pythons import (
     through,
 )
 from test_copies import copied
-from witness import MADE, any_door, lent, mapped_objects
+from witness import MADE, any_client, lent, mapped_objects
 
 NO_CTYPES = "import sys\nsys.modules['ctypes'] = sys.modules['_ctypes'] = None\n"
 
@@ -50,8 +50,8 @@ def baseline(victim):
 
 
 @pytest.fixture(params=PROTOCOLS)
-def door(request: pytest.FixtureRequest, victim):
-    with any_door(request.param, victim) as found:
+def client(request: pytest.FixtureRequest, victim):
+    with any_client(request.param, victim) as found:
         yield found
 
 
@@ -66,39 +66,39 @@ def nobody_is_harmed(victim, baseline):
 
 
 @pytest.mark.parametrize("model", ["py_identity", "py_copies"])
-def test_regions_are_copied_and_answers_are_right(victim, door, model):
+def test_regions_are_copied_and_answers_are_right(victim, client, model):
     content = random.Random(1).randbytes(SIZE)
-    with lent(door, SIZE, content) as source, lent(door, SIZE) as target:
+    with lent(client, SIZE, content) as source, lent(client, SIZE) as target:
         before = sum(copied(victim).values())
-        through(door, source, target, model=model)
+        through(client, source, target, model=model)
         assert target.read(SIZE) == content
         assert in_all(mapped_objects, processes_of(victim.pid)) == 0
         assert sum(copied(victim).values()) >= before + 2 * SIZE
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
-def test_a_region_that_shrank(victim, door, side):
+def test_a_region_that_shrank(victim, client, side):
     content = random.Random(2).randbytes(SIZE)
-    with lent(door, SIZE, content) as bad, lent(door, SIZE, content) as good:
+    with lent(client, SIZE, content) as bad, lent(client, SIZE, content) as good:
         source, target = (bad, good) if side == "input" else (good, bad)
-        through(door, source, target)
+        through(client, source, target)
         os.truncate(bad.path, SIZE // 2)
         for _ in range(2):
             with refuses("INVALID_ARG", lost(bad, f"has {SIZE // 2} now (touched at offset ")):
-                through(door, source, target)
+                through(client, source, target)
         good.write(content)
-        through(door, good, good)
+        through(client, good, good)
         os.truncate(bad.path, SIZE)
         bad.write(content)
-        door.register_system(bad.name, bad.key, SIZE)
-        through(door, source, target)
+        client.register_system(bad.name, bad.key, SIZE)
+        through(client, source, target)
         assert target.read(SIZE) == content
 
 
 def test_a_lease_may_be_mapped_since_it_cannot_shrink_but_need_not(victim):
-    with any_door("session", victim) as door:
-        lease = door.borrow(SIZE, random.Random(3).randbytes(SIZE // 2))
+    with any_client("session", victim) as client:
+        lease = client.borrow(SIZE, random.Random(3).randbytes(SIZE // 2))
         half = SIZE // 2
         given = Given("INPUT0", "FP32", [half // 4], region=(lease.name, half, 0))
-        door.infer("py_identity", [given], [Asked("OUTPUT0", (lease.name, half, half))])
+        client.infer("py_identity", [given], [Asked("OUTPUT0", (lease.name, half, half))])
         assert lease.read(half) == lease.read(half, half)

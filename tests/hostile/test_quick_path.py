@@ -13,8 +13,8 @@ import make_models
 import numpy as np
 import pytest
 from busy import front_threads_come_back, polls
-from doors import Given, fp32, open_door
-from house import onnxruntime_library
+from clients import Given, fp32, open_client
+from server_setup import onnxruntime_library
 
 QUICK_TIMES = 300
 # How long the slow request is to last. Health must be answered many times meanwhile.
@@ -68,39 +68,39 @@ class Health(threading.Thread):
         self.join()
 
 
-def trips(door, count: int, elements: int = 4) -> float:
+def trips(client, count: int, elements: int = 4) -> float:
     """Seconds that so many rounds of the loop took."""
     began = time.monotonic()
     given = [Given("TRIPS", "INT64", [1], np.int64(count).tobytes()), fp32("INPUT0", np.zeros(elements, np.float32))]
-    answer = door.infer("counted_loop", given)
+    answer = client.infer("counted_loop", given)
     assert (np.frombuffer(answer.outputs["OUTPUT0"].raw, np.float32) == min(count, 1 << 24)).all()
     return time.monotonic() - began
 
 
-def product(door, rows: int, inner: int, columns: int) -> None:
+def product(client, rows: int, inner: int, columns: int) -> None:
     given = [fp32("LEFT", np.ones((rows, inner), np.float32)), fp32("RIGHT", np.ones((inner, columns), np.float32))]
-    answer = door.infer("product_sum", given)
+    answer = client.infer("product_sum", given)
     assert np.frombuffer(answer.outputs["OUTPUT0"].raw, np.float32) == pytest.approx(rows * inner * columns, rel=1e-3)
 
 
-def rounds_for(door, seconds: float) -> int:
+def rounds_for(client, seconds: float) -> int:
     """How many rounds last about so long here. It is tried with more elements than the test uses: what is slow may be remembered of a
     size and of larger ones."""
     count = 1000
-    while (took := trips(door, count, elements=1024)) < 0.2:
+    while (took := trips(client, count, elements=1024)) < 0.2:
         count *= 4
     return int(count * seconds / took)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_loop_whose_end_the_client_chooses_keeps_nobody_waiting(server, protocol):
-    with open_door(protocol, server) as door, front_threads_come_back(server), Health(server) as health:
-        count = rounds_for(door, SLOW_S)
+    with open_client(protocol, server) as client, front_threads_come_back(server), Health(server) as health:
+        count = rounds_for(client, SLOW_S)
         for _ in range(QUICK_TIMES):
-            trips(door, 1)
+            trips(client, 1)
         before = len(health.seconds)
         # Beside others it may have looked slower than it is.
-        while trips(door, count) < SLOW_S / 3:
+        while trips(client, count) < SLOW_S / 3:
             count *= 3
         answers = health.seconds[before:]
     assert len(answers) > 10 and max(answers) < HEALTH_S_MAX, f"{len(answers)} answers, the longest took {max(answers)} s"
@@ -108,27 +108,27 @@ def test_a_loop_whose_end_the_client_chooses_keeps_nobody_waiting(server, protoc
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_as_many_bytes_that_make_a_product_a_million_times_as_large_keep_nobody_waiting(server, protocol):
-    with open_door(protocol, server) as door, front_threads_come_back(server), Health(server) as health:
+    with open_client(protocol, server) as client, front_threads_come_back(server), Health(server) as health:
         for _ in range(QUICK_TIMES):
-            product(door, 1, LONG, 1)
+            product(client, 1, LONG, 1)
         for wide in (LONG, LONG, WIDE, WIDE, WIDE):
-            product(door, wide, 1, wide)
+            product(client, wide, 1, wide)
         for _ in range(20):
-            product(door, 1, LONG, 1)
+            product(client, 1, LONG, 1)
     assert max(health.seconds) < HEALTH_S_MAX
 
 
 def test_sizes_that_grow_keep_nobody_waiting(server):
-    with open_door("http", server) as door, front_threads_come_back(server), Health(server) as health:
+    with open_client("http", server) as client, front_threads_come_back(server), Health(server) as health:
         for side in (1, 2, 4, 8, 16, 32, 64, 128, 200, 256, 300, 350):
             for _ in range(20):
-                product(door, side, side, side)
+                product(client, side, side, side)
     assert max(health.seconds) < HEALTH_S_MAX
 
 
 def test_what_runs_on_a_front_thread_is_measured(server):
     before = polls(server)
-    with open_door("http", server) as door:
+    with open_client("http", server) as client:
         for _ in range(50):
-            door.infer("identity_fp32", [fp32("INPUT0", np.zeros(4, np.float32))])
+            client.infer("identity_fp32", [fp32("INPUT0", np.zeros(4, np.float32))])
     assert polls(server).all >= before.all + 50

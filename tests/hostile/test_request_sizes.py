@@ -13,7 +13,7 @@ import sys
 
 import grpc
 import pytest
-from doors import http_call, pb, service_stub
+from clients import http_call, pb, service_stub
 from oversized import field, json_input, many, names
 from packets import Raw, encode
 from witness import lent
@@ -205,7 +205,7 @@ def test_strings_that_are_many_are_checked_elsewhere(served, nobody_waits, proto
 
 
 class Registrar:
-    """What `lent` needs of a door."""
+    """What `lent` needs of a client."""
 
     def __init__(self, channel):
         self.stub = service_stub(channel)

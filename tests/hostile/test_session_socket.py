@@ -17,7 +17,7 @@ import urllib.request
 
 import pytest
 import servers
-from doors import fp32, open_door
+from clients import fp32, open_client
 from packets import open_session, peer_pid
 from witness import comes_to
 
@@ -73,13 +73,13 @@ def is_up(server) -> int:
 
 def serves_sessions(server, path) -> None:
     assert peer_pid(path) == server.pid
-    with open_session(path) as door:
-        door.borrow(PAGE)
+    with open_session(path) as client:
+        client.borrow(PAGE)
 
 
 def serves_http(server) -> None:
-    with open_door("http", server) as door:
-        assert door.infer("identity_fp32", [fp32("INPUT0", [1, 2])]).outputs["OUTPUT0"].raw
+    with open_client("http", server) as client:
+        assert client.infer("identity_fp32", [fp32("INPUT0", [1, 2])]).outputs["OUTPUT0"].raw
 
 
 # ---------------------------------------------------------------------------------------------- the place

@@ -13,8 +13,8 @@ import socket
 import time
 
 import pytest
-from doors import Asked, Given, GrpcDoor, Refused, fp32, refuses
-from house import DELAY_MS, LEASE_BYTES_MAX, SESSION_BYTES_MAX
+from clients import Asked, Given, GrpcClient, Refused, fp32, refuses
+from server_setup import DELAY_MS, LEASE_BYTES_MAX, SESSION_BYTES_MAX
 from meanwhile import Delay, again_if_too_late
 from packets import (
     HELLO,
@@ -26,7 +26,7 @@ from packets import (
     peer_pid,
     welcomed,
 )
-from witness import ALL_IS_LENT, SETTLE_S, any_door, comes_to, descriptors, lent
+from witness import ALL_IS_LENT, SETTLE_S, any_client, comes_to, descriptors, lent
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
@@ -46,7 +46,7 @@ def path(victim):
 
 
 def infer_request(model: str, inputs, outputs=None) -> bytes:
-    return GrpcDoor.request(None, model, inputs, outputs).SerializeToString()
+    return GrpcClient.request(None, model, inputs, outputs).SerializeToString()
 
 
 def one_number() -> Given:
@@ -273,16 +273,16 @@ def test_leases_whose_descriptor_is_never_received(path):
 def test_borrowing_without_end(path):
     sizes = [0, SESSION_BYTES_MAX + 1, 1 << 46, 2**63, 2**64 - 1]
     for size, rest in ((PAGE, LEASES_PER_SESSION_MAX), (1 << 20, SESSION_BYTES_MAX >> 20)):
-        with open_session(path) as door:
+        with open_session(path) as client:
             for wrong in sizes:
                 with refuses("INVALID_ARG", ""):
-                    door.borrow(wrong)
+                    client.borrow(wrong)
             for _ in range(rest):
-                door.borrow(size).close()
+                client.borrow(size).close()
             for _ in range(200):
                 with refuses("UNAVAILABLE", ""):
-                    door.borrow(size)
-            assert door.used().leases == rest
+                    client.borrow(size)
+            assert client.used().leases == rest
 
 
 def test_sessions_that_borrow_all_there_is(path):
@@ -290,24 +290,24 @@ def test_sessions_that_borrow_all_there_is(path):
     ALL_IS_LENT.set()
     try:
         with contextlib.ExitStack() as held:
-            doors = [held.enter_context(open_session(path)) for _ in range(4)]
-            for door in doors:
+            clients = [held.enter_context(open_session(path)) for _ in range(4)]
+            for client in clients:
                 with pytest.raises(Refused):
                     while True:
-                        door.borrow(PAGE << 6).close()
+                        client.borrow(PAGE << 6).close()
             refused = 0
-            for door in doors[-1:]:
+            for client in clients[-1:]:
                 for _ in range(100):
                     with contextlib.suppress(Refused):
-                        door.borrow(LEASE_BYTES_MAX // 4)
+                        client.borrow(LEASE_BYTES_MAX // 4)
                         continue
                     refused += 1
             assert refused == 100
-        with open_session(path) as door:
+        with open_session(path) as client:
             deadline = time.monotonic() + SETTLE_S
             while True:
                 with contextlib.suppress(Refused):
-                    door.borrow(SESSION_BYTES_MAX)
+                    client.borrow(SESSION_BYTES_MAX)
                     break
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
@@ -413,14 +413,14 @@ def test_who_does_not_read_is_cut_off(victim, path, what):
 def test_names_of_leases_without_end(path):
     """2,000 names that mean nothing with each packet, and guesses."""
     chance = random.Random(3)
-    with open_session(path) as door:
+    with open_session(path) as client:
         for _ in range(20):
             names = [f"lease-{chance.getrandbits(128):032x}" for _ in range(2000)]
             with refuses("NOT_FOUND", "2000 of 2000 names are no leases of this session"):
-                door.call(returned=names)
+                client.call(returned=names)
         for name in names[:50] + ["lease-", "", "lease-" + 32 * "g", 4097 * "x"]:
             with pytest.raises(Refused):
-                door.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(name, 4, 0))])
+                client.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(name, 4, 0))])
 
 
 # ---------------------------------------------------------------------------------------------- what is whose
@@ -429,14 +429,14 @@ def test_names_of_leases_without_end(path):
 @pytest.fixture(params=["http", "grpc", "session"])
 def other(request: pytest.FixtureRequest, victim):
     """Another client than the one whose memory it is about."""
-    with any_door(request.param, victim) as found:
+    with any_client(request.param, victim) as found:
         yield found
 
 
-def uses(door, name: str) -> Given:
+def uses(client, name: str) -> Given:
     """Whether the server answers a request whose input lies there."""
     given = Given("INPUT0", "FP32", [1], region=(name, 4, 0))
-    return door.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw
+    return client.infer("identity_fp32", [given]).outputs["OUTPUT0"].raw
 
 
 def test_regions_of_another_session_do_not_exist(path, other):
@@ -451,15 +451,15 @@ def test_regions_of_another_session_do_not_exist(path, other):
         assert uses(mine, made.name) == b"\x01\x02\x03\x04"
 
 
-def unknown(door, name: str) -> None:
+def unknown(client, name: str) -> None:
     with pytest.raises(Refused) as caught:
-        uses(door, name)
+        uses(client, name)
     assert f"Unable to find shared memory region: '{name}'" in caught.value.text
 
 
-def is_unknown(door, name: str) -> bool:
+def is_unknown(client, name: str) -> bool:
     with contextlib.suppress(Refused):
-        uses(door, name)
+        uses(client, name)
         return False
     return True
 
@@ -519,15 +519,15 @@ def test_nobody_reads_what_another_session_wrote(path):
 
 @again_if_too_late
 def test_an_inference_outlives_the_return_of_its_lease(victim, path):
-    with open_session(path) as door:
-        lease = door.borrow(2 * PAGE, b"\x01\x02\x03\x04" * (PAGE // 4))
+    with open_session(path) as client:
+        lease = client.borrow(2 * PAGE, b"\x01\x02\x03\x04" * (PAGE // 4))
         given = Given("INPUT0", "FP32", [PAGE // 4], region=(lease.name, PAGE, 0))
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             delay = Delay(DELAY_MS)
-            running = pool.submit(door.infer, "delayed", [given], [Asked("OUTPUT0", (lease.name, PAGE, PAGE))])
+            running = pool.submit(client.infer, "delayed", [given], [Asked("OUTPUT0", (lease.name, PAGE, PAGE))])
             delay.reaches(victim, "delayed")
-            door.give_back(lease)
-            another = door.borrow(2 * PAGE)
+            client.give_back(lease)
+            another = client.borrow(2 * PAGE)
             delay.must_last()
             # It is in use, so another one is lent.
             assert another.name != lease.name

@@ -13,11 +13,11 @@ import threading
 import time
 
 import pytest
-from doors import Asked, Given, Refused, fp32, refuses
-from house import DELAY_MS, LEASE_BYTES_MAX, SESSION_BYTES_MAX, put_delayed
+from clients import Asked, Given, Refused, fp32, refuses
+from server_setup import DELAY_MS, LEASE_BYTES_MAX, SESSION_BYTES_MAX, put_delayed
 from packets import HELLO, Raw, encode, open_session, welcomed
 from users import as_user
-from witness import any_door, comes_to, descriptors, lent, mapped_leases, warm_up, witnesses
+from witness import any_client, comes_to, descriptors, lent, mapped_leases, warm_up, witnesses
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
@@ -71,8 +71,8 @@ def test_one_user_cannot_take_all_places(victim):
         for _ in range(50):
             with as_user(NOBODY, lambda: Raw(victim.session)) as raw:
                 assert raw.refusal().startswith(f"user {NOBODY} has {SESSIONS_PER_USER_MAX} sessions open")
-        with open_session(victim.session) as door:
-            door.borrow(PAGE)
+        with open_session(victim.session) as client:
+            client.borrow(PAGE)
 
 
 def test_the_operators_calls_are_the_operators(victim):
@@ -86,13 +86,13 @@ def test_the_operators_calls_are_the_operators(victim):
         {"drop_all_regions": {}},
         {"end_session": {"session": 1}},
     ]
-    with as_user(NOBODY, lambda: welcomed(victim.session)) as raw, open_session(victim.session) as door:
-        lease = door.borrow(PAGE)
+    with as_user(NOBODY, lambda: welcomed(victim.session)) as raw, open_session(victim.session) as client:
+        lease = client.borrow(PAGE)
         for number, call in enumerate(calls, 2):
             with contextlib.suppress(ValueError):
                 raw.call(number, **call)
                 assert "operator" in raw.refusal()
-        seen = str(door.call(inspect_sessions={})[0]) + str(door.call(inspect_pools={})[0])
+        seen = str(client.call(inspect_sessions={})[0]) + str(client.call(inspect_pools={})[0])
         assert lease.name not in seen, "even the operator is not told how to use a lease"
 
 
@@ -107,20 +107,20 @@ def owner(victim):
 
 @pytest.fixture(params=["http", "grpc"])
 def other(request: pytest.FixtureRequest, victim):
-    with any_door(request.param, victim) as found:
+    with any_client(request.param, victim) as found:
         yield found
 
 
-def placed(door, key: str, count: int = 256, model: str = "identity_fp32"):
+def placed(client, key: str, count: int = 256, model: str = "identity_fp32"):
     """Asks for an output of so many numbers in a lease of the session of that key."""
     given = fp32("INPUT0", range(count))
-    door.infer(model, [given], [Asked("OUTPUT0", (key, 0, 0))])
+    client.infer(model, [given], [Asked("OUTPUT0", (key, 0, 0))])
 
 
-def flood(door, key: str, count: int, requests: int) -> None:
+def flood(client, key: str, count: int, requests: int) -> None:
     for _ in range(requests):
         with contextlib.suppress(Refused, AssertionError, KeyError):
-            placed(door, key, count)
+            placed(client, key, count)
 
 
 def test_a_session_whose_key_others_know_loses_its_quota_and_nothing_else(victim, owner, other):
@@ -184,9 +184,9 @@ def test_a_session_that_ends_while_others_fill_it(victim, other):
     comes_to(lambda: mapped_leases(victim.pid) < 5, True)
 
 
-def run_on(door, key: str) -> None:
+def run_on(client, key: str) -> None:
     with contextlib.suppress(Refused, AssertionError, KeyError):
-        placed(door, key, model="delayed")
+        placed(client, key, model="delayed")
 
 
 def test_regions_of_a_session_are_not_reached_by_its_key(owner, other):

@@ -11,7 +11,7 @@ import tempfile
 
 import pytest
 import servers
-from doors import http_call
+from clients import http_call
 
 MODELS = 40
 # Whose threads the system counts: nobody else's, not those of another run of these tests either.

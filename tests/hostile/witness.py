@@ -11,7 +11,7 @@ import time
 
 import grpc
 import numpy as np
-from doors import Asked, Given, Refused, fp32, int32, open_door
+from clients import Asked, Given, Refused, fp32, int32, open_client
 from packets import open_session
 from regions import Region, fresh_name
 
@@ -36,46 +36,46 @@ class Witness(threading.Thread):
     def run(self) -> None:
         try:
             with contextlib.ExitStack() as held:
-                door = held.enter_context(any_door(self.protocol, self.server))
+                client = held.enter_context(any_client(self.protocol, self.server))
                 session = self.protocol == "session"
-                mine = door.borrow(2 * ROOM) if session else held.enter_context(lent(door, 2 * ROOM))
+                mine = client.borrow(2 * ROOM) if session else held.enter_context(lent(client, 2 * ROOM))
                 chance = random.Random(self.protocol)
                 while not self.ended.is_set():
-                    self.through_memory(door, mine, chance)
-                    self.inline(door, chance)
+                    self.through_memory(client, mine, chance)
+                    self.inline(client, chance)
                     if session:
-                        self.to_a_lease(door, chance)
+                        self.to_a_lease(client, chance)
                     self.answers += 2
         except BaseException as failure:  # noqa: BLE001 - told by the main thread
             self.failure = failure
 
-    def through_memory(self, door, mine, chance) -> None:
+    def through_memory(self, client, mine, chance) -> None:
         size = 4 * chance.randrange(1, 4096)
         sent = chance.randbytes(size)
         mine.write(sent)
         given = Given("INPUT0", "FP32", [size // 4], region=(mine.name, size, 0))
-        door.infer("identity_fp32", [given], [Asked("OUTPUT0", (mine.name, size, ROOM))])
+        client.infer("identity_fp32", [given], [Asked("OUTPUT0", (mine.name, size, ROOM))])
         assert mine.read(size, ROOM) == sent
 
-    def inline(self, door, chance) -> None:
+    def inline(self, client, chance) -> None:
         left, right = (np.array(chance.sample(range(1 << 20), 16), np.int32).reshape(1, 16) for _ in range(2))
-        reply = door.infer("simple", [int32("INPUT0", left), int32("INPUT1", right)])
+        reply = client.infer("simple", [int32("INPUT0", left), int32("INPUT1", right)])
         assert reply.outputs["OUTPUT0"].raw == (left + right).tobytes()
         assert reply.outputs["OUTPUT1"].raw == (left - right).tobytes()
 
-    def to_a_lease(self, door, chance) -> None:
+    def to_a_lease(self, client, chance) -> None:
         sent = fp32("INPUT0", np.frombuffer(chance.randbytes(4 * chance.randrange(1, 4096)), np.float32))
         may_fail = ALL_IS_LENT.is_set()
         try:
-            assert door.infer("identity_fp32", [sent], leased=["OUTPUT0"]).outputs["OUTPUT0"].raw == sent.raw
+            assert client.infer("identity_fp32", [sent], leased=["OUTPUT0"]).outputs["OUTPUT0"].raw == sent.raw
         except Refused as refusal:
             if not (may_fail or ALL_IS_LENT.is_set()) or refusal.status is not grpc.StatusCode.UNAVAILABLE:
                 raise
 
 
-def any_door(protocol: str, server):
+def any_client(protocol: str, server):
     """One of the three ways to ask: over HTTP, over gRPC, in a session."""
-    return open_session(server.session) if protocol == "session" else open_door(protocol, server)
+    return open_session(server.session) if protocol == "session" else open_client(protocol, server)
 
 
 @contextlib.contextmanager
@@ -118,17 +118,17 @@ MADE: set[pathlib.Path] = set()
 
 
 @contextlib.contextmanager
-def lent(door, byte_size: int, content: bytes = b""):
+def lent(client, byte_size: int, content: bytes = b""):
     """A registered region of which this module knows that it must be gone in the end."""
     made = Region(byte_size, content)
     MADE.add(made.path)
     made.name = fresh_name()
     try:
-        door.register_system(made.name, made.key, byte_size)
+        client.register_system(made.name, made.key, byte_size)
         try:
             yield made
         finally:
-            door.unregister("system", made.name)
+            client.unregister("system", made.name)
     finally:
         made.close()
 

@@ -7,6 +7,7 @@ mod allow;
 mod files;
 mod flags;
 mod functions;
+mod glossary;
 mod layers;
 mod skeleton;
 mod tree;
@@ -72,6 +73,7 @@ fn judge(tree: &Tree, allowed: &[Allowance]) -> Vec<Finding> {
         findings.extend(files::check(path, text));
         findings.extend(functions::check(path, &skeleton));
         findings.extend(unsafety::check(path, &skeleton));
+        findings.extend(glossary::check(tree, path, &skeleton));
     }
     findings.extend(unsafety::check_roots(tree));
     findings.extend(layers::check(tree));

@@ -12,7 +12,7 @@ use nerite_config::TensorSpec;
 use nerite_memory::{Buffer, Slot};
 use nerite_request::limits::{Counted, LISTED_BYTES_MAX, TensorsMax, check_count};
 use nerite_request::names::{ByName, first_repeated};
-use nerite_request::{Ask, AskInput, RegionRef, Source, Status, Wanted};
+use nerite_request::{InferInput, InferRequest, RegionRef, Source, Status, Wanted};
 use nerite_tensor::Tensor;
 
 use shape::check_input;
@@ -51,18 +51,22 @@ pub struct Admitted {
 }
 
 /// Checks `ask` against the model and turns its names into memory.
-pub fn admit(ask: &mut Ask, contract: &Contract<'_>, regions: &dyn Regions) -> Result<Admitted, Status> {
-    let raw = ask.raw_input.is_some();
-    if let Some(body) = ask.raw_input.take() {
-        ask.inputs = vec![raw::input_of(&Prefix(&ask.id), body, contract)?];
+pub fn admit(
+    infer_request: &mut InferRequest,
+    contract: &Contract<'_>,
+    regions: &dyn Regions,
+) -> Result<Admitted, Status> {
+    let raw = infer_request.raw_input.is_some();
+    if let Some(body) = infer_request.raw_input.take() {
+        infer_request.inputs = vec![raw::input_of(&Prefix(&infer_request.id), body, contract)?];
     }
     let most = TensorsMax::of_model(contract.inputs.len(), contract.outputs.len());
-    check_count(Counted::Inputs, ask.inputs.len(), most.inputs)?;
-    check_count(Counted::Outputs, ask.outputs.len(), most.outputs)?;
-    let request = Prefix(&ask.id);
+    check_count(Counted::Inputs, infer_request.inputs.len(), most.inputs)?;
+    check_count(Counted::Outputs, infer_request.outputs.len(), most.outputs)?;
+    let request = Prefix(&infer_request.id);
     let specs = ByName::new(contract.inputs, |spec| &spec.name);
-    let inputs = take_inputs(&request, std::mem::take(&mut ask.inputs), regions)?;
-    let wanted = take_outputs(&request, ask, contract, regions)?;
+    let inputs = take_inputs(&request, std::mem::take(&mut infer_request.inputs), regions)?;
+    let wanted = take_outputs(&request, infer_request, contract, regions)?;
     check_inputs(&request, &inputs, contract)?;
     let rows = check_batch(&request, &inputs, &specs, contract)?;
     let mut admitted = Vec::with_capacity(inputs.len());
@@ -87,10 +91,10 @@ fn unexpected_input(name: &str, contract: &Contract<'_>) -> Status {
 }
 
 /// Duplicates and regions, in the client's order.
-fn take_inputs(request: &Prefix<'_>, inputs: Vec<AskInput>, regions: &dyn Regions) -> Result<Vec<Tensor>, Status> {
+fn take_inputs(request: &Prefix<'_>, inputs: Vec<InferInput>, regions: &dyn Regions) -> Result<Vec<Tensor>, Status> {
     let repeated = first_repeated(&inputs, |input| &input.name);
     let mut taken: Vec<Tensor> = Vec::with_capacity(inputs.len());
-    for (at, AskInput { name, datatype, shape, source }) in inputs.into_iter().enumerate() {
+    for (at, InferInput { name, datatype, shape, source }) in inputs.into_iter().enumerate() {
         if repeated == Some(at) {
             return Err(Status::invalid(format!("{request}input '{name}' already exists in request")));
         }
@@ -106,16 +110,16 @@ fn take_inputs(request: &Prefix<'_>, inputs: Vec<AskInput>, regions: &dyn Region
 /// Duplicates, regions and names; none asked for means all.
 fn take_outputs(
     request: &Prefix<'_>,
-    ask: &Ask,
+    infer_request: &InferRequest,
     contract: &Contract<'_>,
     regions: &dyn Regions,
 ) -> Result<Vec<Wanted>, Status> {
-    if ask.outputs.is_empty() {
+    if infer_request.outputs.is_empty() {
         return Ok(contract.outputs.iter().map(|o| Wanted { name: o.name.clone(), slot: None }).collect());
     }
-    let repeated = first_repeated(&ask.outputs, |output| &output.name);
-    let mut wanted: Vec<Wanted> = Vec::with_capacity(ask.outputs.len());
-    for (at, output) in ask.outputs.iter().enumerate() {
+    let repeated = first_repeated(&infer_request.outputs, |output| &output.name);
+    let mut wanted: Vec<Wanted> = Vec::with_capacity(infer_request.outputs.len());
+    for (at, output) in infer_request.outputs.iter().enumerate() {
         let name = output.name.clone();
         if repeated == Some(at) {
             return Err(Status::invalid(format!("{request}output '{name}' already exists in request")));

@@ -1,6 +1,6 @@
 //! Which classes did the model think most likely?
 
-use nerite_memory::{NoMemory, Room, Spool};
+use nerite_memory::{GrowableBuffer, MemoryReservation, NoMemory};
 use nerite_request::{Output, Status};
 use nerite_tensor::{DataType, Shape, strings};
 
@@ -23,13 +23,17 @@ pub fn classify(output: &Output, classes: u64, batching: bool, labels: &[String]
     if count > ELEMENTS_MAX {
         return Err(Status::invalid("classification output tensor too large"));
     }
-    let room = if count < ROOM_ELEMENTS_MIN { Ok(Room::none()) } else { Room::take(count * ELEMENT_BYTES) };
-    let _room = room.map_err(short)?;
+    let room = if count < ROOM_ELEMENTS_MIN {
+        Ok(MemoryReservation::none())
+    } else {
+        MemoryReservation::take(count * ELEMENT_BYTES)
+    };
+    let _reservation = room.map_err(short)?;
     let values = Values::of(output).map_err(short)?.ok_or_else(refused)?;
     let rows = if batching { output.shape.first().copied().unwrap_or(1).max(0) as usize } else { 1 };
     let per_row = count.checked_div(rows).unwrap_or(0);
     let kept = per_row.min(usize::try_from(classes).unwrap_or(usize::MAX));
-    let mut bytes = Spool::with_capacity(0).map_err(short)?;
+    let mut bytes = GrowableBuffer::with_capacity(0).map_err(short)?;
     for row in 0..rows {
         let mut order: Vec<usize> = (row * per_row..(row + 1) * per_row).collect();
         order.sort_by(|a, b| values.compare(*b, *a));

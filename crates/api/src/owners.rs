@@ -43,7 +43,7 @@ pub enum ShmScope {
 
 /// The regions that one client reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach<'p> {
+enum RegionAccess<'p> {
     /// The one namespace that all clients share.
     Shared,
     /// The operator's, and after those everybody's.
@@ -53,11 +53,11 @@ enum Reach<'p> {
 }
 
 impl RegionRules {
-    fn reach<'p>(&self, peer: &'p Peer) -> Reach<'p> {
+    fn reach<'p>(&self, peer: &'p Peer) -> RegionAccess<'p> {
         match self.scope {
-            ShmScope::All => Reach::Shared,
-            ShmScope::Own if peer.is_operator() => Reach::Operator,
-            ShmScope::Own => Reach::Own(peer),
+            ShmScope::All => RegionAccess::Shared,
+            ShmScope::Own if peer.is_operator() => RegionAccess::Operator,
+            ShmScope::Own => RegionAccess::Own(peer),
         }
     }
 
@@ -85,8 +85,8 @@ impl Api {
     pub(crate) fn in_own_regions<T>(&self, ask: impl Fn(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
         let regions = &self.0.regions;
         match self.reach() {
-            Reach::Shared | Reach::Operator => ask(regions.operator()),
-            Reach::Own(peer) => regions.open(peer).and_then(|own| ask(&own)),
+            RegionAccess::Shared | RegionAccess::Operator => ask(regions.operator()),
+            RegionAccess::Own(peer) => regions.open(peer).and_then(|own| ask(&own)),
         }
         .map_err(of_shm)
     }
@@ -95,9 +95,11 @@ impl Api {
     pub(crate) fn in_regions<T>(&self, ask: impl Fn(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
         let regions = &self.0.regions;
         match self.reach() {
-            Reach::Shared => ask(regions.operator()).map_err(of_shm),
-            Reach::Operator => ask(regions.operator()).or_else(|error| in_others(regions, error, ask)).map_err(of_shm),
-            Reach::Own(peer) => ask(&regions.of(peer)).map_err(|error| not_own(peer, error)),
+            RegionAccess::Shared => ask(regions.operator()).map_err(of_shm),
+            RegionAccess::Operator => {
+                ask(regions.operator()).or_else(|error| in_others(regions, error, ask)).map_err(of_shm)
+            }
+            RegionAccess::Own(peer) => ask(&regions.of(peer)).map_err(|error| not_own(peer, error)),
         }
     }
 
@@ -108,11 +110,11 @@ impl Api {
     ) -> Result<Vec<T>, Status> {
         let regions = &self.0.regions;
         let mut found = match self.reach() {
-            Reach::Shared | Reach::Operator => ask(regions.operator()),
-            Reach::Own(peer) => ask(&regions.of(peer)),
+            RegionAccess::Shared | RegionAccess::Operator => ask(regions.operator()),
+            RegionAccess::Own(peer) => ask(&regions.of(peer)),
         }
         .map_err(of_shm)?;
-        if self.reach() == Reach::Operator {
+        if self.reach() == RegionAccess::Operator {
             for registry in regions.owned().values() {
                 found.extend(ask(registry).map_err(of_shm)?);
             }
@@ -120,7 +122,7 @@ impl Api {
         Ok(found)
     }
 
-    fn reach(&self) -> Reach<'_> {
+    fn reach(&self) -> RegionAccess<'_> {
         self.0.options.regions.reach(self.peer())
     }
 }
@@ -167,13 +169,13 @@ mod tests {
     #[test]
     fn a_client_reaches_its_own_regions_and_the_operator_all() {
         let (own, all) = (RegionRules::default(), RegionRules { scope: ShmScope::All, ..RegionRules::default() });
-        assert_eq!(own.reach(&Peer::own()), Reach::Operator);
-        assert_eq!(own.reach(&Peer::User { uid: 0 }), Reach::Operator);
-        assert_eq!(own.reach(&USER), Reach::Own(&USER));
-        assert_eq!(own.reach(&STRANGER), Reach::Own(&STRANGER));
-        assert_eq!(own.reach(&Peer::Unknown), Reach::Own(&Peer::Unknown));
-        assert_eq!(all.reach(&USER), Reach::Shared);
-        assert_eq!(all.reach(&Peer::own()), Reach::Shared);
+        assert_eq!(own.reach(&Peer::own()), RegionAccess::Operator);
+        assert_eq!(own.reach(&Peer::User { uid: 0 }), RegionAccess::Operator);
+        assert_eq!(own.reach(&USER), RegionAccess::Own(&USER));
+        assert_eq!(own.reach(&STRANGER), RegionAccess::Own(&STRANGER));
+        assert_eq!(own.reach(&Peer::Unknown), RegionAccess::Own(&Peer::Unknown));
+        assert_eq!(all.reach(&USER), RegionAccess::Shared);
+        assert_eq!(all.reach(&Peer::own()), RegionAccess::Shared);
     }
 
     #[test]

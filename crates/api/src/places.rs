@@ -8,37 +8,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nerite_memory::{Reason, Slot};
 use nerite_request::names::{ByName, NameTable};
-use nerite_request::{Ask, Lent, Output, RegionRef, Response, SessionRef, Status};
-use nerite_shm::{Account, LeaseError, LeaseErrorKind, Loan, Pools};
+use nerite_request::{InferRequest, LeaseNotice, Output, RegionRef, Response, SessionRef, Status};
+use nerite_shm::{Account, BorrowedLease, LeaseError, LeaseErrorKind, Pools};
 
 use crate::errors::{of_lease, of_shm};
 
 /// An output that was written to a lease chosen by the server, from the lease's first byte on.
 #[derive(Debug)]
-pub struct Placed {
+pub struct OutputLease {
     /// The model's name for it.
     pub output: String,
     /// The lease.
-    pub loan: Loan,
+    pub loan: BorrowedLease,
     /// Bytes of the output.
     pub byte_size: u64,
     account: Arc<Account>,
 }
 
-impl Placed {
+impl OutputLease {
     /// Takes the lease back, for a response that cannot be sent.
     pub fn cancel(self) {
         self.account.cancel(self.loan);
     }
 
     /// As the response itself tells of it. The lease comes back if nobody is told.
-    fn lent(self) -> Lent {
-        let Placed { output, loan, byte_size, account } = self;
+    fn notice(self) -> LeaseNotice {
+        let OutputLease { output, loan, byte_size, account } = self;
         let region = RegionRef { name: loan.lease.name().to_string(), offset: 0, byte_size };
         // Only the name is kept: a lease that somebody holds would not be lent again.
         let name = region.name.clone();
         drop(loan);
-        Lent::new(output, region, move || account.recall(&name))
+        LeaseNotice::new(output, region, move || account.recall(&name))
     }
 }
 
@@ -47,14 +47,14 @@ impl Placed {
 pub(crate) struct Places(Arc<Shared>);
 
 struct Shared {
-    spots: Vec<Spot>,
+    outputs: Vec<LeasedOutput>,
     names: NameTable,
     /// Lent to the model, and in no response yet.
-    open: Mutex<Vec<Loan>>,
+    open: Mutex<Vec<BorrowedLease>>,
 }
 
 /// One output, and who pays for its lease.
-struct Spot {
+struct LeasedOutput {
     output: String,
     account: Arc<Account>,
     way: Way,
@@ -73,52 +73,52 @@ impl Places {
     /// Places for the outputs of `ask` that name a session, and those of the list, which is its own session's. `None` if there
     /// are none of either.
     pub(crate) fn of(
-        ask: &Ask,
+        infer_request: &InferRequest,
         own: Option<(&Arc<Account>, Vec<String>)>,
         pools: &Pools,
     ) -> Result<Option<Places>, Status> {
-        let (mut spots, mut names) = (Vec::new(), NameTable::new());
-        let mut add = |spot: Spot| {
-            if names.find(&spots, |known: &Spot| &known.output, &spot.output).is_none() {
-                spots.push(spot);
-                names.added(&spots, |known| &known.output);
+        let (mut outputs, mut names) = (Vec::new(), NameTable::new());
+        let mut add = |output_place: LeasedOutput| {
+            if names.find(&outputs, |known: &LeasedOutput| &known.output, &output_place.output).is_none() {
+                outputs.push(output_place);
+                names.added(&outputs, |known| &known.output);
             }
         };
-        for output in &ask.outputs {
+        for output in &infer_request.outputs {
             if let Some(session) = &output.session {
                 let (output, account) = (output.name.clone(), account(session, pools)?);
-                add(Spot { output, account, way: Way::Response { tag: session.tag } });
+                add(LeasedOutput { output, account, way: Way::Response { tag: session.tag } });
             }
         }
         let (own, named) = own.unzip();
-        let asked_for = ByName::new(&ask.outputs, |output| &output.name);
+        let asked_for = ByName::new(&infer_request.outputs, |output| &output.name);
         for output in named.unwrap_or_default() {
             // Classes are made here and not by the model: they travel in the response.
             let asked = asked_for.find(&output);
             let elsewhere = asked.is_some_and(|one| one.classes > 0 || one.session.is_some());
             if let Some(account) = own.filter(|_| !elsewhere) {
-                add(Spot { output, account: Arc::clone(account), way: Way::Packet });
+                add(LeasedOutput { output, account: Arc::clone(account), way: Way::Packet });
             }
         }
-        Ok((!spots.is_empty()).then(|| Places(Arc::new(Shared { spots, names, open: Mutex::default() }))))
+        Ok((!outputs.is_empty()).then(|| Places(Arc::new(Shared { outputs, names, open: Mutex::default() }))))
     }
 
     /// A place for `bytes` bytes of `output`; `None` for an output that travels in the response.
     pub(crate) fn place(&self, output: &str, bytes: usize) -> Result<Option<Slot>, Status> {
-        let Some(spot) = self.0.spot(output).filter(|_| bytes > 0) else { return Ok(None) };
-        let Some((loan, slot)) = spot.lend(bytes)? else { return Ok(None) };
+        let Some(output_place) = self.0.output_place(output).filter(|_| bytes > 0) else { return Ok(None) };
+        let Some((loan, slot)) = output_place.lend(bytes)? else { return Ok(None) };
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner).push(loan);
         Ok(Some(slot))
     }
 
     /// The response, which tells of leases that outputs named a session for, and those that go with their descriptors.
-    pub(crate) fn settle(&self, mut response: Response) -> (Response, Vec<Placed>) {
-        let mut placed = Vec::new();
+    pub(crate) fn settle(&self, mut response: Response) -> (Response, Vec<OutputLease>) {
+        let mut leases = Vec::new();
         for output in &mut response.outputs {
             match self.0.settle(output) {
                 Ok(None) => {}
-                Ok(Some((Way::Packet, one))) => placed.push(one),
-                Ok(Some((Way::Response { .. }, one))) => response.lent.push(one.lent()),
+                Ok(Some((Way::Packet, one))) => leases.push(one),
+                Ok(Some((Way::Response { .. }, one))) => response.lease_notices.push(one.notice()),
                 Err(status) => {
                     response.error = Some(status);
                     break;
@@ -127,46 +127,48 @@ impl Places {
         }
         if response.error.is_some() {
             response.outputs = Vec::new();
-            response.lent = Vec::new();
-            placed.drain(..).for_each(Placed::cancel);
+            response.lease_notices = Vec::new();
+            leases.drain(..).for_each(OutputLease::cancel);
         }
-        (response, placed)
+        (response, leases)
     }
 }
 
 impl Shared {
-    fn spot(&self, output: &str) -> Option<&Spot> {
-        self.names.find(&self.spots, |spot| &spot.output, output).map(|at| &self.spots[at])
+    fn output_place(&self, output: &str) -> Option<&LeasedOutput> {
+        self.names.find(&self.outputs, |output_place| &output_place.output, output).map(|at| &self.outputs[at])
     }
 
-    fn settle(&self, output: &mut Output) -> Result<Option<(Way, Placed)>, Status> {
-        let Some(spot) = self.spot(&output.name).filter(|_| !output.data.is_empty()) else { return Ok(None) };
+    fn settle(&self, output: &mut Output) -> Result<Option<(Way, OutputLease)>, Status> {
+        let Some(output_place) = self.output_place(&output.name).filter(|_| !output.data.is_empty()) else {
+            return Ok(None);
+        };
         if output.placed {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
             let at = open.iter().position(|loan| loan.lease.starts(&output.data));
-            return Ok(at.map(|at| spot.placed(output, open.swap_remove(at))));
+            return Ok(at.map(|at| output_place.placed(output, open.swap_remove(at))));
         }
-        let Some((loan, mut slot)) = spot.lend(output.data.len())? else { return Ok(None) };
+        let Some((loan, mut slot)) = output_place.lend(output.data.len())? else { return Ok(None) };
         if let Err(fault) = slot.fill_from(0, &output.data, Reason::OutputPlacement) {
-            spot.account.cancel(loan);
+            output_place.account.cancel(loan);
             return Err(Status::internal(fault.to_string()));
         }
         output.data = slot.filled().into_buffer();
         output.placed = true;
-        Ok(Some(spot.placed(output, loan)))
+        Ok(Some(output_place.placed(output, loan)))
     }
 }
 
-impl Spot {
+impl LeasedOutput {
     /// A lease of at least so many bytes; `None` if there is no room for one and the output may travel in the response.
-    fn lend(&self, bytes: usize) -> Result<Option<(Loan, Slot)>, Status> {
-        let lent = match self.way {
+    fn lend(&self, bytes: usize) -> Result<Option<(BorrowedLease, Slot)>, Status> {
+        let borrowed = match self.way {
             Way::Packet => self.account.borrow(bytes as u64),
             Way::Response { tag } => {
-                self.account.place(bytes as u64, tag).map(|lease| Loan { lease, descriptor: None })
+                self.account.place(bytes as u64, tag).map(|lease| BorrowedLease { lease, descriptor: None })
             }
         };
-        let loan = match lent {
+        let loan = match borrowed {
             Ok(loan) => loan,
             Err(error) if self.travels_instead(&error) => return Ok(None),
             Err(error) => return Err(of_lease(error)),
@@ -185,9 +187,9 @@ impl Spot {
         lacks_room && self.way != Way::Packet
     }
 
-    fn placed(&self, output: &Output, loan: Loan) -> (Way, Placed) {
+    fn placed(&self, output: &Output, loan: BorrowedLease) -> (Way, OutputLease) {
         let (output, byte_size) = (output.name.clone(), output.data.len() as u64);
-        (self.way, Placed { output, loan, byte_size, account: Arc::clone(&self.account) })
+        (self.way, OutputLease { output, loan, byte_size, account: Arc::clone(&self.account) })
     }
 }
 
@@ -197,8 +199,10 @@ impl Drop for Shared {
         let open = std::mem::take(self.open.get_mut().unwrap_or_else(PoisonError::into_inner));
         for loan in open {
             let name = loan.lease.name().to_string();
-            if let Some(spot) = self.spots.iter().find(|spot| spot.account.find(&name).is_some()) {
-                spot.account.cancel(loan);
+            if let Some(output_place) =
+                self.outputs.iter().find(|output_place| output_place.account.find(&name).is_some())
+            {
+                output_place.account.cancel(loan);
             }
         }
     }

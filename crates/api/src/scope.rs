@@ -12,14 +12,16 @@ use std::sync::{Arc, OnceLock};
 use nerite_memory::{Buffer, Slot};
 use nerite_request::limits::TensorsMax;
 use nerite_request::report::SystemRegionReport;
-use nerite_request::{Ask, Cancel, RegionRef, Response, SessionRef, Status};
+use nerite_request::{Cancel, InferRequest, RegionRef, Response, SessionRef, Status};
 use nerite_shm::limits::{MAPPED_BYTES_MAX, REGIONS_MAX, WATCHED_MAX};
-use nerite_shm::{Account, LEASES_MAX, Lease, LeaseError, LeaseLimits, LeaseName, Loan, Pools, Registry, ShmError};
+use nerite_shm::{
+    Account, BorrowedLease, LEASES_MAX, Lease, LeaseError, LeaseLimits, LeaseName, Pools, Registry, ShmError,
+};
 
 use crate::access::Category;
 use crate::admit::Regions;
 use crate::errors::{of_lease, of_shm};
-use crate::places::Placed;
+use crate::places::OutputLease;
 use crate::{Api, access};
 
 /// Regions one session may have registered.
@@ -76,13 +78,13 @@ impl Scope {
     }
 
     /// At least `byte_size` bytes to share.
-    pub fn borrow(&self, byte_size: u64) -> Result<Loan, Status> {
+    pub fn borrow(&self, byte_size: u64) -> Result<BorrowedLease, Status> {
         self.api.check_running()?;
         self.account.borrow(byte_size).map_err(of_lease)
     }
 
     /// A lease that the session has, with its descriptor if that was not sent yet: for those that a response named.
-    pub fn fetch(&self, name: &str) -> Result<Loan, Status> {
+    pub fn fetch(&self, name: &str) -> Result<BorrowedLease, Status> {
         self.account.fetch(name).map_err(of_lease)
     }
 
@@ -152,13 +154,13 @@ impl Scope {
     /// comes with those that were. Otherwise as [`Api::infer_stream`].
     pub fn infer(
         &self,
-        ask: Ask,
+        infer_request: InferRequest,
         leased: Vec<String>,
         cancel: Cancel,
-        sink: impl FnMut(Response, Vec<Placed>) + Send + 'static,
+        sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
         let _until_it_is_counted = self.api.take_on()?;
-        self.api.submit(ask, self, Some((&self.account, leased)), cancel, sink)
+        self.api.submit(infer_request, self, Some((&self.account, leased)), cancel, sink)
     }
 
     pub(crate) fn account(&self) -> &Account {

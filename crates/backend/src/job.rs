@@ -6,8 +6,8 @@ use nerite_memory::{Buffer, Filled, Place, Slot};
 use nerite_request::{Cancel, Code, Output, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
-use crate::away::{Away, Carry};
-use crate::{Meter, Outcome, Reach, RequestTimes, Times};
+use crate::staged::{StagedTensors, StagingPlan};
+use crate::{DeviceAccess, Meter, Outcome, RequestTimes, Times};
 
 /// One request in a runtime's hands. Dropped unanswered, it answers itself with an error.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct Job {
     /// What the model says beside its outputs.
     said: Parameters,
     /// What lies on devices, for a runtime that computes on the host.
-    away: Option<Box<Away>>,
+    staged: Option<Box<StagedTensors>>,
 }
 
 /// Where an output would go, asked before it exists.
@@ -35,7 +35,7 @@ pub struct OutputPlace {
 impl Job {
     /// A request of `model`, admitted at `arrived` (ns of [`crate::now_ns`]).
     pub fn new(request: Request, model: Arc<str>, version: Arc<str>, arrived: u64) -> Job {
-        Job { request, model, version, arrived, made: Vec::new(), said: Parameters::new(), away: None }
+        Job { request, model, version, arrived, made: Vec::new(), said: Parameters::new(), staged: None }
     }
 
     /// The client's own name for the request; may be empty.
@@ -166,31 +166,31 @@ impl Job {
 
     /// Memory of this process for an output.
     pub(crate) fn fresh(&self, name: &str, size: usize) -> Result<Slot, Status> {
-        match &self.away {
-            Some(away) if away.capacity(name).is_some() => away.slot(size),
+        match &self.staged {
+            Some(staged) if staged.capacity(name).is_some() => staged.slot(size),
             _ => Slot::try_heap(size).map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused)),
         }
     }
 
     fn away_capacity(&self, name: &str) -> Option<usize> {
-        self.away.as_ref()?.capacity(name)
+        self.staged.as_ref()?.capacity(name)
     }
 
     /// Whether any of its tensors lies on a device that is out of `reach`, or is wanted there.
-    pub(crate) fn is_away(&self, reach: &Reach) -> bool {
-        Away::is(&self.request, reach)
+    pub(crate) fn is_away(&self, reach: &DeviceAccess) -> bool {
+        StagedTensors::is(&self.request, reach)
     }
 
     /// Brings its tensors to this host as `carry` says, where that began at `since` and is done for those `brought`. Its
     /// outputs go back to their devices when it is finished.
-    pub(crate) fn bring_home(
+    pub(crate) fn stage_in(
         &mut self,
         since: u64,
-        carry: &Carry,
+        carry: &StagingPlan,
         brought: Vec<(&str, &Buffer)>,
     ) -> Result<(), Status> {
         if self.is_away(&carry.reach) {
-            self.away = Some(Box::new(Away::take(&mut self.request, since, carry, brought)?));
+            self.staged = Some(Box::new(StagedTensors::take(&mut self.request, since, carry, brought)?));
         }
         Ok(())
     }
@@ -212,15 +212,15 @@ impl Job {
     /// beginning of it.
     pub fn begin(&self) -> Times {
         let now = Times::begin();
-        Times { start: self.away.as_ref().map_or(now.start, |away| away.since()), ..now }
+        Times { start: self.staged.as_ref().map_or(now.start, |staged| staged.since()), ..now }
     }
 
     /// Ends the job: tells `meter`, then sends the outputs put so far as the last response, or the error.
     pub fn finish(mut self, result: Result<(), Status>, mut times: Times, meter: &dyn Meter) {
         // A loss of memory explains whatever else went wrong.
         let mut result = self.check_memory().and(result);
-        if let (Ok(()), Some(away)) = (&result, &mut self.away) {
-            let delivered = away.deliver(&mut self.made);
+        if let (Ok(()), Some(staged)) = (&result, &mut self.staged) {
+            let delivered = staged.deliver(&mut self.made);
             if !matches!(delivered, Ok(false)) {
                 times.ends();
             }
@@ -269,7 +269,7 @@ impl Job {
             ..Response::default()
         };
         let Request { inputs, wanted, mut reply, .. } = self.request;
-        drop(self.away);
+        drop(self.staged);
         // Released before the answer goes out: a client may unregister its regions the moment it has the answer.
         drop((inputs, wanted));
         reply.send(response);
@@ -277,8 +277,8 @@ impl Job {
 
     /// Separates what the model reads from the way back, for runtimes that release inputs early or answer later.
     pub fn split(mut self) -> (Vec<Tensor>, Vec<Wanted>, Reply) {
-        if let Some(away) = self.away.take() {
-            away.restore(&mut self.request);
+        if let Some(staged) = self.staged.take() {
+            staged.restore(&mut self.request);
         }
         let Request { inputs, wanted, reply, .. } = self.request;
         (inputs, wanted, reply)

@@ -8,24 +8,24 @@
 //! [`Instance::run`] takes its jobs for good: it may answer them from any thread, with one response or many, and may return
 //! before they are answered. What most runtimes want (answer all, in order, before returning) is [`Compute`] behind
 //! [`InOrder`], or [`Execute`] behind [`Joined`] where the rows of several requests run as one. A job that is dropped unanswered answers itself with an error. [`conformance`] holds every runtime to this.
-//! Runtimes that compute on the host see memory of the host alone: [`Staged`] carries what lies on devices beyond their [`Reach`].
+//! Runtimes that compute on the host see memory of the host alone: [`Staged`] carries what lies on devices beyond their [`DeviceAccess`].
 #![forbid(unsafe_code)]
 
-mod away;
 mod compute;
 pub mod conformance;
+mod device_access;
 pub mod identity;
 mod job;
 mod meter;
 pub mod onnx;
-mod reach;
 mod rows;
 mod runtime;
+mod staged;
 
-pub use away::Staged;
 pub use compute::{Compute, InOrder};
+pub use device_access::DeviceAccess;
 pub use job::{Job, OutputPlace};
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
-pub use reach::Reach;
 pub use rows::{Execute, Joined, Work};
 pub use runtime::{Batch, CostBound, Instance, InstanceSpec, LoadContext, Model, Runtime};
+pub use staged::Staged;

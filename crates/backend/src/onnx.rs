@@ -5,9 +5,9 @@
 //! that takes.
 
 mod cost;
-mod exposed;
 mod nodes;
 mod ports;
+mod untrusted_inputs;
 
 use std::path::PathBuf;
 
@@ -19,9 +19,9 @@ use nerite_tensor::Tensor;
 use crate::LoadContext;
 
 pub use cost::cost_bound;
-pub use exposed::Exposed;
 pub use nodes::{Node, Nodes};
 pub use ports::{Dim, Port, Ports};
+pub use untrusted_inputs::UntrustedInputs;
 
 /// The backend's name in `config.pbtxt`.
 pub const BACKEND: &str = "onnxruntime";
@@ -90,7 +90,7 @@ pub fn threads(context: &LoadContext) -> Result<usize, Status> {
 }
 
 /// An input's bytes as a runtime on this host may take them: aligned, and by itself where they must not change under it.
-pub fn steady(input: &Tensor, exposed: &Exposed) -> Result<Buffer, Status> {
+pub fn snapshot(input: &Tensor, untrusted_inputs: &UntrustedInputs) -> Result<Buffer, Status> {
     if !input.data.place().is_host() {
         return Err(Status::unsupported(format!(
             "input '{}' lies in {:?}, this model runs on the host",
@@ -99,7 +99,7 @@ pub fn steady(input: &Tensor, exposed: &Exposed) -> Result<Buffer, Status> {
         )));
     }
     let refuse = |refused| Status::no_memory(format_args!("a copy of input '{}'", input.name), refused);
-    if input.data.access() == Access::Shared && exposed.contains(&input.name) {
+    if input.data.access() == Access::Shared && untrusted_inputs.contains(&input.name) {
         return input.data.try_private(Reason::Indices).map_err(refuse);
     }
     input.data.try_aligned(input.datatype.align()).map_err(refuse)

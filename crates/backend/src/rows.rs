@@ -10,7 +10,7 @@
 
 mod apart;
 
-use nerite_memory::{Buffer, NoMemory, Place, Reason, Room, Slot, Spool};
+use nerite_memory::{Buffer, GrowableBuffer, MemoryReservation, NoMemory, Place, Reason, Slot};
 use nerite_request::{Code, Status};
 use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count, strings};
 
@@ -224,12 +224,12 @@ impl<'a> Work<'a> {
         let count = element_count(shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
         // Where they end must be known only if several jobs share them.
         let count = if self.jobs.len() > 1 { usize::try_from(count).unwrap_or(usize::MAX) } else { 0 };
-        let _room = if count < ROOM_ELEMENTS_MIN {
-            Room::none()
+        let _reservation = if count < ROOM_ELEMENTS_MIN {
+            MemoryReservation::none()
         } else {
-            Room::take(count.saturating_mul(size_of::<usize>())).map_err(refuse)?
+            MemoryReservation::take(count.saturating_mul(size_of::<usize>())).map_err(refuse)?
         };
-        let mut bytes = Spool::with_capacity(0).map_err(refuse)?;
+        let mut bytes = GrowableBuffer::with_capacity(0).map_err(refuse)?;
         let mut ends = Vec::with_capacity(count);
         for element in elements {
             let length = strings::length_word(element).ok_or_else(|| {

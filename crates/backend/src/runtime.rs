@@ -9,7 +9,7 @@ use nerite_config::ModelConfig;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_request::Status;
 
-use crate::{Job, Meter, Reach};
+use crate::{DeviceAccess, Job, Meter};
 
 /// A way to run models: ONNX Runtime, the embedded engine, identity. Named in `config.pbtxt` as `backend`.
 pub trait Runtime: Send + Sync {
@@ -88,8 +88,8 @@ pub trait Model: Send + Sync {
 
     /// Which tensors this instance takes where they are, on devices too, and which outputs it writes there. All others are
     /// carried to the host and back.
-    fn takes_device_memory(&self, _: &InstanceSpec) -> Reach {
-        Reach::Host
+    fn takes_device_memory(&self, _: &InstanceSpec) -> DeviceAccess {
+        DeviceAccess::Host
     }
 }
 

@@ -6,14 +6,14 @@
 use std::sync::{Arc, Mutex};
 
 use nerite_backend::{Batch, Execute, Instance, Job, Joined, NoMeter, Times, Work};
-use nerite_memory::{Buffer, Room};
+use nerite_memory::{Buffer, MemoryReservation};
 use nerite_request::{Cancel, Code, Parameters, Reply, Request, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Tensor};
 
 /// Promises of all there is, down to less than anybody asks for.
-fn everything() -> Vec<Room> {
+fn everything() -> Vec<MemoryReservation> {
     let sizes = (16..48).rev().map(|bits| 1usize << bits);
-    sizes.flat_map(|size| std::iter::from_fn(move || Room::take(size).ok())).collect()
+    sizes.flat_map(|size| std::iter::from_fn(move || MemoryReservation::take(size).ok())).collect()
 }
 
 /// Answers with as many strings of 60 bytes as X says.

@@ -31,7 +31,7 @@ Usage: nerite-bench [load] [options]       requests in a closed loop, one line p
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Ask {
+pub(crate) enum Command {
     Help,
     Load(Box<Plan>),
     Memcpy {
@@ -121,14 +121,14 @@ impl Default for Plan {
     }
 }
 
-impl Ask {
-    pub(crate) fn read(args: &[String]) -> Result<Ask, BenchError> {
+impl Command {
+    pub(crate) fn read(args: &[String]) -> Result<Command, BenchError> {
         let (command, rest) = match args.split_first() {
             Some((first, rest)) if !first.starts_with('-') => (first.as_str(), rest),
             _ => ("load", args),
         };
         if let ("echo", [path]) = (command, rest) {
-            return Ok(Ask::Echo { path: path.into() });
+            return Ok(Command::Echo { path: path.into() });
         }
         let mut plan = Plan::default();
         let mut rest = rest.iter();
@@ -138,7 +138,7 @@ impl Ask {
                 None => (arg.as_str(), None),
             };
             match name {
-                "-h" | "--help" => return Ok(Ask::Help),
+                "-h" | "--help" => return Ok(Command::Help),
                 "--json" => plan.json = true,
                 "--batch" => plan.batch = true,
                 _ => {
@@ -149,10 +149,10 @@ impl Ask {
             }
         }
         match command {
-            "memcpy" => Ok(Ask::Memcpy { bytes: plan.bytes, json: plan.json }),
-            "pingpong" => Ok(Ask::PingPong { json: plan.json }),
+            "memcpy" => Ok(Command::Memcpy { bytes: plan.bytes, json: plan.json }),
+            "pingpong" => Ok(Command::PingPong { json: plan.json }),
             "load" if plan.servers.is_empty() => Err(BenchError::Usage("no server: --http or --grpc".to_owned())),
-            "load" => Ok(Ask::Load(Box::new(plan))),
+            "load" => Ok(Command::Load(Box::new(plan))),
             other => Err(BenchError::Usage(format!("unknown command '{other}'"))),
         }
     }
@@ -212,15 +212,15 @@ fn seconds(value: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Ask, BenchError> {
-        Ask::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn read(line: &str) -> Result<Command, BenchError> {
+        Command::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[track_caller]
     fn check(line: &str, change: impl FnOnce(&mut Plan)) {
         let mut plan = Plan::default();
         change(&mut plan);
-        assert_eq!(read(line).expect("a plan"), Ask::Load(Box::new(plan)), "{line}");
+        assert_eq!(read(line).expect("a plan"), Command::Load(Box::new(plan)), "{line}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod socket;
 
 use std::process::ExitCode;
 
-use self::args::{Ask, USAGE};
+use self::args::{Command, USAGE};
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
@@ -50,15 +50,15 @@ enum BenchError {
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let done = Ask::read(&args).and_then(|ask| match ask {
-        Ask::Help => {
+    let done = Command::read(&args).and_then(|command| match command {
+        Command::Help => {
             print!("{USAGE}");
             Ok(())
         }
-        Ask::Memcpy { bytes, json } => baseline::memcpy(&bytes, json),
-        Ask::PingPong { json } => baseline::ping_pong(json),
-        Ask::Echo { path } => baseline::echo(&path),
-        Ask::Load(plan) => load::run(&plan),
+        Command::Memcpy { bytes, json } => baseline::memcpy(&bytes, json),
+        Command::PingPong { json } => baseline::ping_pong(json),
+        Command::Echo { path } => baseline::echo(&path),
+        Command::Load(plan) => load::run(&plan),
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -74,8 +74,8 @@ impl Account {
     }
 
     /// Something that wants to read on over this connection.
-    pub fn ticket(&self) -> Ticket {
-        Ticket { account: self.clone(), number: 0, waits: false, seen: [0; 3] }
+    pub fn read_permit(&self) -> ReadPermit {
+        ReadPermit { account: self.clone(), number: 0, waits: false, seen: [0; 3] }
     }
 
     /// Why the connection has to end, if it has to.
@@ -268,7 +268,7 @@ impl AsRef<[u8]> for Paid {
 
 /// The right of one body to be read on, which may be suspended.
 #[derive(Debug)]
-pub struct Ticket {
+pub struct ReadPermit {
     account: Account,
     /// Its number among those who wait; 0 as long as it never had to.
     number: u64,
@@ -288,7 +288,7 @@ pub enum Turn {
     Never(Shed),
 }
 
-impl Ticket {
+impl ReadPermit {
     /// Whether to read on. `stays` to have the waker told of news even after [`Turn::Now`].
     pub fn turn(&mut self, waker: &Waker, stays: bool) -> Turn {
         if let Some(shed) = self.account.shed() {
@@ -392,7 +392,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for ReadPermit {
     fn drop(&mut self) {
         self.done();
     }

@@ -258,25 +258,25 @@ impl Scope {
         }
     }
 
-    /// Whether `ticket` must wait, whose connection or peer holds `held` bytes of this. Past the high mark nobody may finish: what was
+    /// Whether `read_permit` must wait, whose connection or peer holds `held` bytes of this. Past the high mark nobody may finish: what was
     /// ended has to be gone first.
-    pub(crate) fn stops(&self, ticket: u64, held: u64) -> bool {
+    pub(crate) fn stops(&self, read_permit: u64, held: u64) -> bool {
         let heavy = u64::try_from(self.heavy.load(Ordering::SeqCst)).unwrap_or_default();
         let used = self.used();
-        is_stopped(self.marks, used, held, heavy) && (used > self.marks.high || !self.may_finish(ticket))
+        is_stopped(self.marks, used, held, heavy) && (used > self.marks.high || !self.may_finish(read_permit))
     }
 
-    /// Whether `ticket` is the one that may go on past the low mark, or becomes it.
-    fn may_finish(&self, ticket: u64) -> bool {
-        match self.finisher.compare_exchange(0, ticket, Ordering::SeqCst, Ordering::SeqCst) {
+    /// Whether `read_permit` is the one that may go on past the low mark, or becomes it.
+    fn may_finish(&self, read_permit: u64) -> bool {
+        match self.finisher.compare_exchange(0, read_permit, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => true,
-            Err(other) => other == ticket,
+            Err(other) => other == read_permit,
         }
     }
 
-    /// `ticket` is done. Whether it was the one that might go on.
-    pub(crate) fn finished(&self, ticket: u64) -> bool {
-        self.finisher.load(Ordering::SeqCst) == ticket
-            && self.finisher.compare_exchange(ticket, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    /// `read_permit` is done. Whether it was the one that might go on.
+    pub(crate) fn finished(&self, read_permit: u64) -> bool {
+        self.finisher.load(Ordering::SeqCst) == read_permit
+            && self.finisher.compare_exchange(read_permit, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 }

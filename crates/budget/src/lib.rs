@@ -19,7 +19,7 @@ pub mod limits;
 pub mod marks;
 mod waiters;
 
-pub use account::{Account, Charge, Ticket, Turn, paid};
+pub use account::{Account, Charge, ReadPermit, Turn, paid};
 pub use budgets::{Budgets, Counts};
 pub use marks::{Limits, Marks, Shed, ShedReason};
 

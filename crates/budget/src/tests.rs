@@ -30,7 +30,7 @@ fn budgets(all: u64, peer: u64, connection: u64) -> Budgets {
 }
 
 fn may_read(account: &Account) -> bool {
-    account.ticket().turn(Waker::noop(), false) == Turn::Now
+    account.read_permit().turn(Waker::noop(), false) == Turn::Now
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn past_the_low_mark_one_may_finish_and_the_others_wait_for_it() {
     let budgets = budgets(1000, 100, 100);
     let (one, two, light) = (budgets.open("a"), budgets.open("a"), budgets.open("a"));
     let (_first, mut second) = (one.charge(45 * MIB), two.charge(40 * MIB));
-    let (mut reads, mut waits) = (one.ticket(), two.ticket());
+    let (mut reads, mut waits) = (one.read_permit(), two.read_permit());
     let (told, waker) = told();
     assert_eq!(reads.turn(Waker::noop(), false), Turn::Now);
     assert_eq!(waits.turn(&waker, false), Turn::Later);
@@ -75,12 +75,12 @@ fn past_the_high_mark_nobody_reads_until_what_was_ended_is_gone() {
     let (one, two) = (budgets.open("a"), budgets.open("a"));
     let (_first, mut second) = (one.charge(45 * MIB), two.charge(60 * MIB));
     assert!(two.shed().is_some() && one.shed().is_none());
-    let (mut reads, light) = (one.ticket(), budgets.open("a"));
+    let (mut reads, light) = (one.read_permit(), budgets.open("a"));
     assert_eq!(reads.turn(Waker::noop(), false), Turn::Later);
-    assert!(!one.ticket().socket_turn(Waker::noop()) && light.ticket().socket_turn(Waker::noop()));
+    assert!(!one.read_permit().socket_turn(Waker::noop()) && light.read_permit().socket_turn(Waker::noop()));
     second.resize(54 * MIB);
     assert_eq!(reads.turn(Waker::noop(), false), Turn::Now);
-    assert!(one.ticket().socket_turn(Waker::noop()) && !two.ticket().socket_turn(Waker::noop()));
+    assert!(one.read_permit().socket_turn(Waker::noop()) && !two.read_permit().socket_turn(Waker::noop()));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn past_the_high_mark_the_costliest_connection_of_the_costliest_peer_goes() {
     assert_eq!(large.shed().map(|shed| (shed.reason, shed.peer.as_str())), Some((ShedReason::All, "a")));
     assert_eq!(told.0.load(Ordering::SeqCst), 1);
     assert!(small.shed().is_none() && other.shed().is_none());
-    assert!(matches!(large.ticket().turn(Waker::noop(), false), Turn::Never(_)));
+    assert!(matches!(large.read_permit().turn(Waker::noop(), false), Turn::Never(_)));
     let counts = budgets.counts();
     assert_eq!(counts.shed, [("connection", 0), ("peer", 0), ("all", 1), ("stalled", 0)]);
     assert_eq!((counts.used, counts.leaving), (small.held() + other.held(), large.held()));
@@ -122,7 +122,7 @@ fn who_waits_while_nothing_moves_has_the_costliest_ended() {
     let budgets = budgets(1000, 100, 100);
     let (one, two) = (budgets.open("a"), budgets.open("a"));
     let (mut first, _second) = (one.charge(40 * MIB), two.charge(45 * MIB));
-    let (mut idle, mut waits) = (one.ticket(), two.ticket());
+    let (mut idle, mut waits) = (one.read_permit(), two.read_permit());
     assert_eq!(idle.turn(Waker::noop(), false), Turn::Now);
     assert_eq!(waits.turn(Waker::noop(), false), Turn::Later);
     first.grow(2 * MIB);
@@ -140,7 +140,7 @@ fn a_stall_is_resolved_where_only_the_rounding_is_past_the_mark() {
     let bytes = 75 * MIB / 2 - limits::CONNECTION_BYTES as usize - 30 * kib;
     let _charges = (one.charge(bytes), two.charge(bytes));
     assert!(budgets.0.all.used() > 75 << 20 && one.held() + two.held() + limits::CONNECTION_BYTES < 75 << 20);
-    let mut waits = one.ticket();
+    let mut waits = one.read_permit();
     waits.waited();
     waits.waited();
     assert!(one.shed().is_some() || two.shed().is_some());

@@ -102,7 +102,7 @@ pub enum Error {
     },
     /// The output lies in a region, not in the answer.
     #[error("output '{name}' was placed in a shared memory region; read it there")]
-    Placed {
+    InSharedMemory {
         /// The output's name.
         name: String,
     },

@@ -10,7 +10,7 @@
 //! Both clients speak to nerite and to every other server of Triton's protocols, over TCP and Unix sockets. A
 //! [`Region`] is shared memory of this process; registered, it takes inputs to the model and results back without
 //! a copy by either client or protocol. Where the server is nerite's, a [`Session`] borrows memory of the server instead, and
-//! takes outputs of any size; a [`Loan`] falls back to bytes in the message elsewhere.
+//! takes outputs of any size; a [`TensorBuffer`] falls back to bytes in the message elsewhere.
 //!
 //! ```no_run
 //! use nerite_client::{DataType, Region, Request, http};
@@ -37,16 +37,15 @@ mod endpoint;
 mod error;
 pub mod grpc;
 pub mod http;
-mod loan;
 mod region;
 pub mod report;
 mod request;
 mod response;
 mod session;
 mod tensor;
+mod tensor_buffer;
 
 pub use error::{Code, Error};
-pub use loan::Loan;
 pub use nerite_memory::{Cells, CellsMut, NoMemory};
 pub use nerite_request::{Parameter, Parameters, RegionRef, inspect};
 pub use nerite_tensor::{DataType, Shape};
@@ -58,3 +57,4 @@ pub use session::{
     default_path, session_server,
 };
 pub use tensor::{Element, Tensor};
+pub use tensor_buffer::TensorBuffer;

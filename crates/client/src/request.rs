@@ -3,7 +3,7 @@
 use nerite_request::{Parameter, Parameters, RegionRef};
 use nerite_tensor::{DataType, Shape, byte_size};
 
-use crate::{Error, Lease, Loan, RegisteredRegion, Session, Tensor};
+use crate::{Error, Lease, RegisteredRegion, Session, Tensor, TensorBuffer};
 
 /// An inference request, built up call by call.
 ///
@@ -101,7 +101,7 @@ impl Request {
     }
 
     /// Adds an input that lies in a loan; the request keeps the memory until it is dropped.
-    pub fn input_loan(mut self, name: &str, loan: &Loan) -> Request {
+    pub fn input_buffer(mut self, name: &str, loan: &TensorBuffer) -> Request {
         let (datatype, shape) = (loan.datatype(), Shape::from_slice(loan.shape()));
         if let Some(lease) = loan.lease() {
             self.leases.push(lease.clone());

@@ -134,7 +134,7 @@ impl Output {
     }
 
     fn here(&self) -> Result<&Buffer, Error> {
-        self.data.as_ref().ok_or_else(|| Error::Placed { name: self.name.clone() })
+        self.data.as_ref().ok_or_else(|| Error::InSharedMemory { name: self.name.clone() })
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
         let outputs = vec![placed];
         let (model, version, id) = ("m".into(), "1".into(), String::new());
         let response = Response { model, version, id, parameters: Parameters::new(), outputs };
-        assert!(matches!(response.output("OUT").and_then(Output::bytes), Err(Error::Placed { .. })));
+        assert!(matches!(response.output("OUT").and_then(Output::bytes), Err(Error::InSharedMemory { .. })));
         let missing = response.output("PUT").expect_err("no such output").to_string();
         assert_eq!(missing, "no output 'PUT' in the answer, which has [OUT]");
     }

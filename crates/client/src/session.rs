@@ -36,7 +36,7 @@ use v1::server_message::Answer as Told;
 use crate::grpc::message;
 use crate::report::SystemRegionReport;
 use crate::{Error, Request, Response};
-use calls::{Answer, Calls, Placed, Waiter};
+use calls::{Answer, Calls, OutputLease, Waiter};
 use mapped::Mapped;
 use placing::Tags;
 use returns::Returns;
@@ -328,10 +328,10 @@ fn read_welcome(packet: Packet) -> Result<(SessionTerms, String), Error> {
     }
 }
 
-fn read_response(bytes: Bytes, placed: Vec<Placed>) -> Result<Response, Error> {
+fn read_response(bytes: Bytes, placed: Vec<OutputLease>) -> Result<Response, Error> {
     let decoded = ModelInferResponse::decode(bytes).map_err(|error| Error::Answer(error.to_string()))?;
     let mut response = message::response(decoded)?;
-    for Placed { output, lease, offset, byte_size } in placed {
+    for OutputLease { output, lease, offset, byte_size } in placed {
         let output = response.outputs.iter_mut().find(|one| one.name == output);
         let output = output.ok_or_else(|| Error::Answer("a lease for an output that is not there".to_owned()))?;
         let extent = Extent::new(offset, byte_size, lease.byte_size());

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use bytes::{Buf, Bytes};
 use flate2::write::{GzEncoder, ZlibEncoder};
-use nerite_memory::{NoMemory, Spool, shortage};
+use nerite_memory::{GrowableBuffer, NoMemory, shortage};
 use nerite_request::Status;
 
 use crate::encoding::{Encoding, Level};
@@ -43,9 +43,9 @@ pub async fn compress(
     pieces: impl IntoIterator<Item = Bytes>,
     encoding: Encoding,
     level: Level,
-    to: Spool,
+    to: GrowableBuffer,
     lane: &Lane,
-) -> Result<Spool, CompressError> {
+) -> Result<GrowableBuffer, CompressError> {
     let pieces: VecDeque<Bytes> = pieces.into_iter().collect();
     let bytes_in: usize = pieces.iter().map(Bytes::len).sum();
     let work = Compress { pieces, encoder: Encoder::new(to, encoding, level) };
@@ -80,12 +80,12 @@ impl Work for Compress {
 }
 
 enum Encoder {
-    Gzip(GzEncoder<Spool>),
-    Zlib(ZlibEncoder<Spool>),
+    Gzip(GzEncoder<GrowableBuffer>),
+    Zlib(ZlibEncoder<GrowableBuffer>),
 }
 
 impl Encoder {
-    fn new(to: Spool, encoding: Encoding, level: Level) -> Encoder {
+    fn new(to: GrowableBuffer, encoding: Encoding, level: Level) -> Encoder {
         match encoding {
             Encoding::Gzip => Encoder::Gzip(GzEncoder::new(to, level)),
             Encoding::Deflate => Encoder::Zlib(ZlibEncoder::new(to, level)),
@@ -100,7 +100,7 @@ impl Encoder {
     }
 
     /// Writes the end of the stream: what the encoder still holds, some tens of KiB at most.
-    fn finish(self) -> Result<Spool, CompressError> {
+    fn finish(self) -> Result<GrowableBuffer, CompressError> {
         Ok(match self {
             Encoder::Gzip(encoder) => encoder.finish()?,
             Encoder::Zlib(encoder) => encoder.finish()?,
@@ -118,10 +118,10 @@ mod tests {
     async fn check(lens: &[usize], encoding: Encoding) {
         let pieces: Vec<Bytes> =
             lens.iter().map(|len| (0..*len).map(|at| (at / 7) as u8).collect::<Vec<u8>>().into()).collect();
-        let mut head = Spool::with_capacity(0).unwrap();
+        let mut head = GrowableBuffer::with_capacity(0).unwrap();
         head.push(b"head").unwrap();
-        let spool = compress(pieces.clone(), encoding, Level::fast(), head, &Lane::new()).await.unwrap();
-        let made = spool.finish();
+        let buffer = compress(pieces.clone(), encoding, Level::fast(), head, &Lane::new()).await.unwrap();
+        let made = buffer.finish();
         let made = made.private_bytes().unwrap().strip_prefix(b"head").unwrap();
         let mut back = Vec::new();
         match encoding {

@@ -53,7 +53,7 @@ impl Fault {
 }
 
 /// A result whose error knows the offset in the text.
-type Placed<T> = Result<T, (Fault, usize)>;
+type Positioned<T> = Result<T, (Fault, usize)>;
 
 /// Line and column, both from 1, of a byte offset.
 fn place(text: &[u8], at: usize) -> (usize, usize) {

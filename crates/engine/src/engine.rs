@@ -5,16 +5,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use nerite_repository::{ControlMode, Edition, Lifecycle, ModelSource, Outcome, Step, Store, startup};
+use nerite_repository::{ControlMode, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, Store, startup};
 use nerite_request::Status;
 use nerite_request::report::IndexEntry;
 use nerite_request::setting::LoadOptions;
 
 use crate::catalog::Catalog;
-use crate::inert;
 use crate::load::Loader;
+use crate::semaphore::{OnePerModel, Semaphore};
 use crate::served::Served;
-use crate::turnstile::{OnePerModel, Turnstile};
+use crate::unsupported;
 
 /// All models of a server: which are served, and how they come and go.
 pub struct Engine {
@@ -23,8 +23,8 @@ pub struct Engine {
     options: Options,
     catalog: ArcSwap<Catalog>,
     lifecycle: Mutex<Lifecycle>,
-    editions: Mutex<HashMap<Edition, Arc<Served>>>,
-    turnstile: Turnstile,
+    generations: Mutex<HashMap<Generation, Arc<Served>>>,
+    semaphore: Semaphore,
     one_per_model: OnePerModel,
     retiring: Mutex<usize>,
     retired: Condvar,
@@ -46,15 +46,15 @@ pub struct Options {
 impl Engine {
     /// An engine over these repositories, with nothing loaded.
     pub fn new(store: Store, loader: Loader, options: Options) -> Arc<Engine> {
-        let turnstile = Turnstile::new(options.load_threads);
+        let semaphore = Semaphore::new(options.load_threads);
         Arc::new(Engine {
             store,
             loader,
             options,
             catalog: ArcSwap::default(),
             lifecycle: Mutex::default(),
-            editions: Mutex::default(),
-            turnstile,
+            generations: Mutex::default(),
+            semaphore,
             one_per_model: OnePerModel::default(),
             retiring: Mutex::new(0),
             retired: Condvar::new(),
@@ -69,7 +69,9 @@ impl Engine {
         match self.lifecycle().look_up(model, version) {
             Err(status) => Err(status),
             // Published a moment ago: the lifecycle knows it, the catalog does so before its lock is free again.
-            Ok(edition) => self.edition(&edition).ok_or_else(|| Status::unavailable("the model is being loaded")),
+            Ok(generation) => {
+                self.generation(&generation).ok_or_else(|| Status::unavailable("the model is being loaded"))
+            }
         }
     }
 
@@ -198,7 +200,7 @@ impl Engine {
 
     fn load_now(self: &Arc<Self>, model: &str, options: &LoadOptions) -> Result<(), Status> {
         let _claim = self.one_per_model.claim(model);
-        let _turn = self.turnstile.enter();
+        let _turn = self.semaphore.enter();
         let source = self.store.read(model, options).map_err(|error| {
             log::error!("{error}");
             error.status()
@@ -206,17 +208,17 @@ impl Engine {
         for warning in &source.warnings {
             log::warn!("{warning}");
         }
-        if let Some(warning) = inert::warning(&source.config) {
+        if let Some(warning) = unsupported::warning(&source.config) {
             log::warn!("{warning}");
         }
         let step = self.lifecycle().load_requested(model, source.facts(), true).inspect_err(|e| log::error!("{e}"))?;
         match step {
-            Step::Settled { retire } => {
+            LoadStep::Settled { retire } => {
                 self.withdraw(&self.lifecycle(), &retire);
                 self.retire(retire);
                 Ok(())
             }
-            Step::Load(plan) => {
+            LoadStep::Load(plan) => {
                 let mut outcome = None;
                 for &version in &plan.versions {
                     let result = self.load_version(&source, version);
@@ -261,15 +263,15 @@ impl Engine {
         plan: &nerite_repository::LoadPlan,
         version: i64,
         result: Result<Arc<Served>, Status>,
-    ) -> Option<Outcome> {
-        let edition = Edition { model: Arc::clone(&plan.model), version, operation: plan.operation };
-        let result = result.map(|served| drop(self.editions().insert(edition, served)));
+    ) -> Option<LoadOutcome> {
+        let generation = Generation { model: Arc::clone(&plan.model), version, operation: plan.operation };
+        let result = result.map(|served| drop(self.generations().insert(generation, served)));
         let mut lifecycle = self.lifecycle();
         let outcome = lifecycle.loaded(plan.operation, version, result)?;
         self.catalog.rcu(|catalog| {
             let mut next = Catalog::clone(catalog);
-            let editions = self.editions();
-            outcome.publish.iter().filter_map(|e| editions.get(e)).for_each(|s| next.publish(Arc::clone(s)));
+            let generations = self.generations();
+            outcome.publish.iter().filter_map(|e| generations.get(e)).for_each(|s| next.publish(Arc::clone(s)));
             next
         });
         self.withdraw(&lifecycle, &outcome.retire);
@@ -278,47 +280,47 @@ impl Engine {
         Some(outcome)
     }
 
-    /// Takes editions out of the catalog. The lifecycle's lock is held, so that the two never disagree for long.
-    fn withdraw(&self, _held: &MutexGuard<'_, Lifecycle>, retire: &[Edition]) {
+    /// Takes generations out of the catalog. The lifecycle's lock is held, so that the two never disagree for long.
+    fn withdraw(&self, _held: &MutexGuard<'_, Lifecycle>, retire: &[Generation]) {
         self.catalog.rcu(|catalog| {
             let mut next = Catalog::clone(catalog);
-            let editions = self.editions();
-            retire.iter().filter_map(|edition| editions.get(edition)).for_each(|served| next.withdraw(served));
+            let generations = self.generations();
+            retire.iter().filter_map(|generation| generations.get(generation)).for_each(|served| next.withdraw(served));
             next
         });
     }
 
-    /// Waits, on threads of their own, until the last request of each edition has been answered.
-    fn retire(self: &Arc<Self>, retire: Vec<Edition>) {
-        for edition in retire {
+    /// Waits, on threads of their own, until the last request of each generation has been answered.
+    fn retire(self: &Arc<Self>, retire: Vec<Generation>) {
+        for generation in retire {
             *self.retiring.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-            let (engine, apart) = (Arc::clone(self), edition.clone());
+            let (engine, apart) = (Arc::clone(self), generation.clone());
             if let Err(error) = spawn("nerite-retire", move || engine.drain(&apart)) {
-                log::warn!("no thread to unload '{}': {error}; waiting for its last request here", edition.model);
-                self.drain(&edition);
+                log::warn!("no thread to unload '{}': {error}; waiting for its last request here", generation.model);
+                self.drain(&generation);
             }
         }
     }
 
-    fn drain(&self, edition: &Edition) {
-        if let Some(served) = self.edition(edition) {
+    fn drain(&self, generation: &Generation) {
+        if let Some(served) = self.generation(generation) {
             served.retire();
-            log::info!("successfully unloaded '{}' version {}", edition.model, edition.version);
+            log::info!("successfully unloaded '{}' version {}", generation.model, generation.version);
         }
         // The version goes after the lock does: a model's process may take its time to end.
-        let gone = self.editions().remove(edition);
+        let gone = self.generations().remove(generation);
         drop(gone);
-        self.lifecycle().drained(edition);
+        self.lifecycle().drained(generation);
         *self.retiring.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.retired.notify_all();
     }
 
-    fn edition(&self, edition: &Edition) -> Option<Arc<Served>> {
-        self.editions().get(edition).cloned()
+    fn generation(&self, generation: &Generation) -> Option<Arc<Served>> {
+        self.generations().get(generation).cloned()
     }
 
-    fn editions(&self) -> MutexGuard<'_, HashMap<Edition, Arc<Served>>> {
-        self.editions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn generations(&self) -> MutexGuard<'_, HashMap<Generation, Arc<Served>>> {
+        self.generations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {

@@ -9,16 +9,16 @@
 
 mod catalog;
 mod engine;
-mod inert;
 mod limits;
 mod load;
 mod pool;
 mod quickness;
 mod runtimes;
+mod semaphore;
 mod served;
 mod stats;
 mod timer;
-mod turnstile;
+mod unsupported;
 
 pub use engine::{Engine, Options};
 pub use load::Loader;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_backend::{Instance, InstanceSpec, LoadContext, Model, Reach, Runtime, Staged, now_ns};
+use nerite_backend::{DeviceAccess, Instance, InstanceSpec, LoadContext, Model, Runtime, Staged, now_ns};
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{
     HostFacts, ModelConfig, check_file_names, normalise, normalise_groups, validate, validate_groups, validate_tensors,
@@ -103,7 +103,7 @@ fn make_instances(
     let make = |spec: InstanceSpec| {
         let instance = model.instance(&spec)?;
         Ok(match (staging, model.takes_device_memory(&spec)) {
-            (None, _) | (_, Reach::Everywhere) => instance,
+            (None, _) | (_, DeviceAccess::Everywhere) => instance,
             (Some(staging), reach) => Box::new(Staged::over(instance, Arc::clone(staging), reach)),
         })
     };

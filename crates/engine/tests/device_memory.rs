@@ -9,7 +9,7 @@ mod stand_in;
 use std::sync::{Arc, Mutex, mpsc};
 
 use nerite_backend::{
-    Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, OutputPlace, Reach, Runtime, Times,
+    Compute, DeviceAccess, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, OutputPlace, Runtime, Times,
 };
 use nerite_config::HostFacts;
 use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
@@ -25,7 +25,7 @@ type Seen = Arc<Mutex<Vec<(Place, OutputPlace)>>>;
 #[derive(Clone)]
 struct Noting {
     name: &'static str,
-    reach: Reach,
+    reach: DeviceAccess,
     seen: Seen,
 }
 
@@ -48,7 +48,7 @@ impl Model for Noting {
         Ok(Box::new(InOrder(self.clone())))
     }
 
-    fn takes_device_memory(&self, _: &InstanceSpec) -> Reach {
+    fn takes_device_memory(&self, _: &InstanceSpec) -> DeviceAccess {
         self.reach.clone()
     }
 }
@@ -65,7 +65,7 @@ impl Compute for Noting {
 }
 
 /// Serves one model of a runtime with this reach, asks it with everything on a device, and tells what it saw.
-fn ask(reach: Reach) -> (Place, OutputPlace, Vec<u8>) {
+fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
     let models = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(models.path().join("m/1")).unwrap();
     let config = "backend: \"noting\" input [{ name: \"IN\" data_type: TYPE_UINT8 dims: [-1] }] \
@@ -112,18 +112,18 @@ fn ask(reach: Reach) -> (Place, OutputPlace, Vec<u8>) {
 #[test]
 fn a_model_on_the_host_gets_the_hosts_memory() {
     let place = OutputPlace { place: Place::Host, capacity: None };
-    assert_eq!(ask(Reach::Host), (Place::Pinned, place, b"here".to_vec()));
+    assert_eq!(ask(DeviceAccess::Host), (Place::Pinned, place, b"here".to_vec()));
 }
 
 #[test]
 fn a_model_that_takes_device_memory_gets_it_as_it_is() {
     let place = OutputPlace { place: Place::Device(1), capacity: Some(4) };
-    assert_eq!(ask(Reach::Everywhere), (Place::Device(1), place, b"here".to_vec()));
+    assert_eq!(ask(DeviceAccess::Everywhere), (Place::Device(1), place, b"here".to_vec()));
 }
 
 #[test]
 fn a_model_on_a_device_gets_the_memory_of_that_one_alone() {
-    let on = |ordinal, align| Reach::Device { ordinal, align, at_home: Arc::default() };
+    let on = |ordinal, align| DeviceAccess::Device { ordinal, align, at_home: Arc::default() };
     let there = OutputPlace { place: Place::Device(1), capacity: Some(4) };
     let home = OutputPlace { place: Place::Host, capacity: None };
     assert_eq!(ask(on(1, 1)), (Place::Device(1), there, b"here".to_vec()));

@@ -44,7 +44,7 @@ impl Body {
 
     pub(crate) fn message(chunks: Chunks, call: Arc<Call>) -> Body {
         call.set_doing(Doing::Answer);
-        call.progress.wait_for(Awaited::Room);
+        call.progress.wait_for(Awaited::Write);
         Body { kind: Kind::Message(chunks.into_iter()), call: Some(call) }
     }
 
@@ -87,7 +87,7 @@ impl http_body::Body for Body {
         if let Some(call) = &this.call {
             // Whoever asks for the next frame has found room for the one before.
             call.progress.send(1);
-            call.progress.wait_for(Awaited::Room);
+            call.progress.wait_for(Awaited::Write);
             call.set_doing(Doing::Answer);
         }
         Poll::Ready(frame.map(|frame| Ok(frame.map_data(|bytes| Piece { bytes, call: this.call.clone() }))))

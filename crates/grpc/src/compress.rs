@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue};
 use nerite_budget::{Account, Charge};
 use nerite_compress::{Encoding, InflateError, Lane, Level, Sink, compress};
 use nerite_listen::Gate;
-use nerite_memory::{NoMemory, Reason, Slot, Spool, count_copied};
+use nerite_memory::{GrowableBuffer, NoMemory, Reason, Slot, count_copied};
 use nerite_request::Status;
 use nerite_wire::proto::{Chain, Chunks, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES};
 
@@ -181,7 +181,7 @@ impl Compression {
             return chunks;
         }
         let mut pieces = chunks.clone();
-        let Ok(prefixed) = prefix_room() else { return chunks };
+        let Ok(prefixed) = prefix_buffer() else { return chunks };
         // The first chunk begins with the prefix.
         pieces[0] = pieces[0].slice(PREFIX_BYTES..);
         // Without memory to make it smaller it goes out as it is, as it does where it would become larger.
@@ -196,17 +196,17 @@ impl Compression {
 }
 
 /// What a compressed message begins with; the length is not known yet.
-fn prefix_room() -> Result<Spool, NoMemory> {
-    let mut spool = Spool::with_capacity(0)?;
-    spool.push(&[1; PREFIX_BYTES])?;
-    Ok(spool)
+fn prefix_buffer() -> Result<GrowableBuffer, NoMemory> {
+    let mut buffer = GrowableBuffer::with_capacity(0)?;
+    buffer.push(&[1; PREFIX_BYTES])?;
+    Ok(buffer)
 }
 
 /// The message with its length in the prefix, if the prefix has room for that.
-fn framed_again(mut spool: Spool) -> Option<Bytes> {
-    let len = u32::try_from(spool.len() - PREFIX_BYTES).ok()?;
-    spool.replace(1, &len.to_be_bytes());
-    Some(spool.finish().into_bytes())
+fn framed_again(mut buffer: GrowableBuffer) -> Option<Bytes> {
+    let len = u32::try_from(buffer.len() - PREFIX_BYTES).ok()?;
+    buffer.replace(1, &len.to_be_bytes());
+    Some(buffer.finish().into_bytes())
 }
 
 /// A framed message that was not compressed.

@@ -15,20 +15,20 @@ use nerite_compress::Lane;
 use nerite_wire::proto::{Chunks, MESSAGE_BYTES_MAX};
 
 use crate::answer::{self, Answer};
-use crate::ask::Forwarded;
 use crate::call::Call;
 use crate::compress::{Compression, request_encoding};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::frame::{Message, Messages, Packing};
+use crate::infer_request::Forwarded;
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, LOAD_PART_BYTES};
-use crate::serve::{self, Doing, Front};
+use crate::serve::{self, Doing, ServerState};
 use crate::stream::StreamBody;
 use crate::{infer, unary};
 
 /// Answers one HTTP/2 request of the connection whose messages are compressed and inflated in `lane`.
 pub(crate) async fn dispatch(
-    front: Arc<Front>,
+    server: Arc<ServerState>,
     lane: Lane,
     this: Arc<serve::Call>,
     request: Request<Incoming>,
@@ -39,26 +39,26 @@ pub(crate) async fn dispatch(
     if !is_grpc(request.headers()) {
         return Ok(answer::not_grpc(StatusCode::UNSUPPORTED_MEDIA_TYPE));
     }
-    Ok(call(front, lane, this, request).await.unwrap_or_else(|failure| answer::failure(&failure)))
+    Ok(call(server, lane, this, request).await.unwrap_or_else(|failure| answer::failure(&failure)))
 }
 
 async fn call(
-    front: Arc<Front>,
+    server: Arc<ServerState>,
     lane: Lane,
     this: Arc<serve::Call>,
     request: Request<Incoming>,
 ) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
-    let (call, begun) = begin(&front, lane, &this, &head, body)?;
+    let (call, begun) = begin(&server, lane, &this, &head, body)?;
     // What a call keeps of its head is in `begun`: a head can be many times as large as the bytes that it came in.
     drop(head);
     let encoding = begun.compression.as_ref().map(Compression::header);
     if call == Call::ModelStreamInfer {
-        return Ok(answer::stream(StreamBody::new(front, Arc::clone(&this), begun), encoding, this));
+        return Ok(answer::stream(StreamBody::new(server, Arc::clone(&this), begun), encoding, this));
     }
     let Begun { deadline, messages, forwarded, compression, charge, .. } = begun;
     let chunks = {
-        let answered = pin!(unary(&front, &this, call, forwarded, messages, compression));
+        let answered = pin!(unary(&server, &this, call, forwarded, messages, compression));
         deadline.bound(answered).await?
     };
     Ok(answer::message(chunks, encoding, this, charge))
@@ -77,29 +77,29 @@ pub(crate) struct Begun {
 }
 
 fn begin(
-    front: &Front,
+    server: &ServerState,
     lane: Lane,
     this: &Arc<serve::Call>,
     head: &Parts,
     body: Incoming,
 ) -> Result<(Call, Begun), Failure> {
     let call = Call::from_path(head.uri.path()).ok_or(Failure::UNKNOWN_CALL)?;
-    front.api.allow(Protocol::Grpc, call.category(), |name| head.headers.get(name).map(HeaderValue::as_bytes))?;
+    server.api.allow(Protocol::Grpc, call.category(), |name| head.headers.get(name).map(HeaderValue::as_bytes))?;
     let is_infer = matches!(call, Call::ModelInfer | Call::ModelStreamInfer);
     if is_infer {
-        front.api.check_taking_on().map_err(|_| Failure::STOPPING)?;
+        server.api.check_taking_on().map_err(|_| Failure::STOPPING)?;
     }
-    let bytes_max = message_bytes_max(&front.api, call)?;
-    let inflated_bytes_max = front.api.inflated_bytes_max().min(bytes_max as u64);
+    let bytes_max = message_bytes_max(&server.api, call)?;
+    let inflated_bytes_max = server.api.inflated_bytes_max().min(bytes_max as u64);
     let part_bytes = (call == Call::RepositoryModelLoad).then_some(LOAD_PART_BYTES);
     let packing = Packing { encoding: request_encoding(&head.headers)?, bytes_max, inflated_bytes_max, part_bytes };
-    let level = front.options.response_compression;
+    let level = server.options.response_compression;
     let compression = Compression::of_response(&head.headers, level, &lane).filter(|_| is_infer);
-    let messages = Messages::new(body, packing, lane, Arc::clone(this), front);
+    let messages = Messages::new(body, packing, lane, Arc::clone(this), server);
     let deadline = Deadline::from_headers(&head.headers);
-    let forwarded = Forwarded::of(&front.api, &head.headers);
+    let forwarded = Forwarded::of(&server.api, &head.headers);
     let is_strict = head.headers.get("triton_grpc_error").is_some_and(|value| value == "true");
-    let charge = front.api.account().charge(STREAM_BYTES as usize + forwarded.len());
+    let charge = server.api.account().charge(STREAM_BYTES as usize + forwarded.len());
     Ok((call, Begun { messages, deadline, compression, forwarded, is_strict, charge }))
 }
 
@@ -115,7 +115,7 @@ fn message_bytes_max(api: &Api, call: Call) -> Result<usize, Status> {
 }
 
 async fn unary(
-    front: &Arc<Front>,
+    server: &Arc<ServerState>,
     this: &serve::Call,
     call: Call,
     forwarded: Forwarded,
@@ -126,17 +126,17 @@ async fn unary(
     // Once all has come, nothing of the client is waited for, and a stop waits for the answer.
     let all_came = || {
         this.set_doing(Doing::Compute);
-        is_infer.then(|| front.api.take_on()).transpose().map_err(|_| Failure::STOPPING)
+        is_infer.then(|| server.api.take_on()).transpose().map_err(|_| Failure::STOPPING)
     };
     let came = messages.only(all_came).await;
     drop(messages);
     let (_until_it_is_answered, message) = came?;
     if is_infer {
-        return infer::model_infer(front, forwarded, message, compression).await;
+        return infer::model_infer(server, forwarded, message, compression).await;
     }
     // The cold calls' futures are large; apart, they do not make room for themselves in every inference.
     let Message { chain, charge: _until_it_is_answered } = message;
-    Box::pin(unary::answer(&front.api, call, chain)).await
+    Box::pin(unary::answer(&server.api, call, chain)).await
 }
 
 /// `application/grpc`, alone or with `+proto` or a parameter behind it.

@@ -199,7 +199,7 @@ mod tests {
         assert!((60..=62).contains(&seconds) && told, "{seconds}");
         let (seconds, told) = ended_after(Awaited::Body, false).await;
         assert!((120..=122).contains(&seconds) && told, "{seconds}");
-        let (seconds, told) = ended_after(Awaited::Room, false).await;
+        let (seconds, told) = ended_after(Awaited::Write, false).await;
         assert!((60..=62).contains(&seconds) && !told, "{seconds}");
         let forever = tokio::time::timeout(std::time::Duration::from_hours(1), ended_after(Awaited::Nothing, false));
         assert!(forever.await.is_err());

@@ -18,7 +18,7 @@ use nerite_wire::proto::{Chain, Gather, PREFIX_BYTES};
 use crate::compress::inflate;
 use crate::failure::Failure;
 use crate::limits::BYTES_PER_TURN;
-use crate::serve::{Call, Front, UnreadOfCall};
+use crate::serve::{Call, ServerState, UnreadOfCall};
 
 /// Cuts what arrives into messages.
 pub(crate) struct Deframer {
@@ -172,8 +172,8 @@ impl Message {
 }
 
 impl Messages {
-    pub(crate) fn new(body: Incoming, packing: Packing, lane: Lane, call: Arc<Call>, front: &Front) -> Messages {
-        let account = front.api.account().clone();
+    pub(crate) fn new(body: Incoming, packing: Packing, lane: Lane, call: Arc<Call>, server: &ServerState) -> Messages {
+        let account = server.api.account().clone();
         Messages {
             body,
             bytes: Bytes::new(),
@@ -183,7 +183,7 @@ impl Messages {
             inflating: None,
             call,
             single: false,
-            unread: front.unread.of_call(),
+            unread: server.unread.of_call(),
             gate: Gate::new(&account),
             charge: account.charge(0),
             packed_charge: Charge::default(),

@@ -3,31 +3,31 @@
 use std::sync::Arc;
 
 use nerite_api::{Protocol, aside};
-use nerite_request::{Ask, Response};
+use nerite_request::{InferRequest, Response};
 use nerite_wire::proto::{Chain, Chunks, InferMessage, encode_unary};
 
-use crate::ask::{Forwarded, to_ask};
 use crate::compress::Compression;
 use crate::failure::Failure;
 use crate::frame::Message;
+use crate::infer_request::{Forwarded, to_infer_request};
 use crate::limits::COPIED_INLINE_BYTES_MAX;
-use crate::serve::Front;
+use crate::serve::ServerState;
 
 /// ModelInfer: one request, one response.
 pub(crate) async fn model_infer(
-    front: &Arc<Front>,
+    server: &Arc<ServerState>,
     forwarded: Forwarded,
     message: Message,
     compression: Option<Compression>,
 ) -> Result<Chunks, Failure> {
     let Message { chain, charge } = message;
-    let ask = if chain.is_light() {
-        read(front, &forwarded, chain)?
+    let infer_request = if chain.is_light() {
+        read(server, &forwarded, chain)?
     } else {
-        let front = Arc::clone(front);
-        aside(move || read(&front, &forwarded, chain)).await??
+        let server = Arc::clone(server);
+        aside(move || read(&server, &forwarded, chain)).await??
     };
-    let response = front.api.infer_holding(ask, charge).await;
+    let response = server.api.infer_holding(infer_request, charge).await;
     if let Some(error) = response.error {
         return Err(error.into());
     }
@@ -43,14 +43,14 @@ pub(crate) async fn model_infer(
     })
 }
 
-fn read(front: &Front, forwarded: &Forwarded, message: Chain) -> Result<Ask, Failure> {
+fn read(server: &ServerState, forwarded: &Forwarded, message: Chain) -> Result<InferRequest, Failure> {
     let message = {
         // The message's own references to its pieces replace the chain's.
         let chain = message;
-        InferMessage::read_for(&chain, |model, version| front.api.tensors_max(model, version))?
+        InferMessage::read_for(&chain, |model, version| server.api.tensors_max(model, version))?
     };
-    front.api.check_infer(Protocol::Grpc, &message.model, &message.version)?;
-    Ok(to_ask(&front.api, forwarded, message)?)
+    server.api.check_infer(Protocol::Grpc, &message.model, &message.version)?;
+    Ok(to_infer_request(&server.api, forwarded, message)?)
 }
 
 /// Whether the thread that serves the connection may write this response: few bytes are copied because others may still write them.

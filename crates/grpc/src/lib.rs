@@ -11,7 +11,6 @@
 #![forbid(unsafe_code)]
 
 mod answer;
-mod ask;
 mod body;
 mod call;
 mod compress;
@@ -23,6 +22,7 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 mod infer;
+mod infer_request;
 pub mod limits;
 mod options;
 mod serve;

@@ -28,7 +28,7 @@ use crate::options::Options;
 
 /// What the calls of one connection need. All but the API is the same for all connections.
 #[derive(Clone)]
-pub(crate) struct Front {
+pub(crate) struct ServerState {
     pub(crate) api: Api,
     pub(crate) options: Options,
     /// What arrived over the connection and no call has taken yet.
@@ -38,12 +38,12 @@ pub(crate) struct Front {
     stop: watch::Receiver<bool>,
 }
 
-impl Front {
+impl ServerState {
     /// The same for a connection whose client is `peer`.
-    fn for_peer(&self, peer: Peer) -> Arc<Front> {
+    fn for_peer(&self, peer: Peer) -> Arc<ServerState> {
         let api = self.api.for_peer(peer);
         let unread = Unread::new(api.account());
-        Arc::new(Front { api, unread, ..self.clone() })
+        Arc::new(ServerState { api, unread, ..self.clone() })
     }
 
     /// Ready when the server is asked to stop.
@@ -91,9 +91,9 @@ pub fn serve(api: Api, options: Options, rules: Rules, listeners: Vec<Listener>)
     let (open, opened) = watch::channel(());
     let calls = Arc::new(AtomicUsize::new(0));
     let unread = Unread::new(api.account());
-    let front = Arc::new(Front { api, options, unread, rules, calls: Arc::clone(&calls), stop: stopped });
+    let server = Arc::new(ServerState { api, options, unread, rules, calls: Arc::clone(&calls), stop: stopped });
     for listener in listeners {
-        tokio::spawn(watched(FrontEnd::Grpc, accept(listener, Arc::clone(&front), opened.clone())));
+        tokio::spawn(watched(FrontEnd::Grpc, accept(listener, Arc::clone(&server), opened.clone())));
     }
     Handle { stop, open, calls }
 }
@@ -105,20 +105,20 @@ pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite +
     let Ok(place) = rules.peers.admit(api.peer()) else { return };
     let overseer = Overseer::new(place, rules.times, stopped.clone());
     let unread = Unread::new(api.account());
-    let front = Front { api, options: Options::default(), unread, rules, calls: Arc::default(), stop: stopped };
-    connection::serve(stream, Arc::new(front), overseer, watch::channel(()).1).await;
+    let server = ServerState { api, options: Options::default(), unread, rules, calls: Arc::default(), stop: stopped };
+    connection::serve(stream, Arc::new(server), overseer, watch::channel(()).1).await;
 }
 
-async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>) {
-    let mut stop = pin!(front.stopped());
+async fn accept(listener: Listener, server: Arc<ServerState>, open: watch::Receiver<()>) {
+    let mut stop = pin!(server.stopped());
     loop {
         let connection = tokio::select! {
             biased;
             () = &mut stop => return,
-            connection = listener.accept_among(&front.rules.peers) => connection,
+            connection = listener.accept_among(&server.rules.peers) => connection,
         };
         match connection {
-            Ok(connection) => begin(connection, &front, open.clone()),
+            Ok(connection) => begin(connection, &server, open.clone()),
             Err(fault) => {
                 log::warn!("failed to accept a gRPC connection: {fault}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -127,26 +127,26 @@ async fn accept(listener: Listener, front: Arc<Front>, open: watch::Receiver<()>
     }
 }
 
-fn begin(Connection { stream, peer }: Connection, front: &Arc<Front>, open: watch::Receiver<()>) {
-    let is_secured = matches!(stream, Stream::Tcp(_)) && front.options.tls.is_some();
-    let place = match front.rules.peers.admit(&peer) {
+fn begin(Connection { stream, peer }: Connection, server: &Arc<ServerState>, open: watch::Receiver<()>) {
+    let is_secured = matches!(stream, Stream::Tcp(_)) && server.options.tls.is_some();
+    let place = match server.rules.peers.admit(&peer) {
         Ok(place) => place,
         // Nothing can be said in the clear where TLS is expected.
         Err(_) if is_secured => return stream.turn_away(&[]),
         Err(full) => return stream.turn_away(&refusal(&full)),
     };
-    let overseer = Overseer::new(place, front.rules.times, front.stop.clone());
-    let front = front.for_peer(peer);
-    let flow = front.api.flow().clone();
-    match (stream, front.options.tls.clone()) {
+    let overseer = Overseer::new(place, server.rules.times, server.stop.clone());
+    let server = server.for_peer(peer);
+    let flow = server.api.flow().clone();
+    match (stream, server.options.tls.clone()) {
         (Stream::Tcp(stream), None) => {
-            tokio::spawn(fair(FrontEnd::Grpc, &flow, connection::serve_tcp(stream, front, overseer, open)));
+            tokio::spawn(fair(FrontEnd::Grpc, &flow, connection::serve_tcp(stream, server, overseer, open)));
         }
         (Stream::Tcp(stream), Some(tls)) => {
-            tokio::spawn(fair(FrontEnd::Grpc, &flow, connection::serve_secured(stream, tls, front, overseer, open)));
+            tokio::spawn(fair(FrontEnd::Grpc, &flow, connection::serve_secured(stream, tls, server, overseer, open)));
         }
         (Stream::Unix(stream), _) => {
-            tokio::spawn(fair(FrontEnd::Grpc, &flow, connection::serve_local(stream, front, overseer, open)));
+            tokio::spawn(fair(FrontEnd::Grpc, &flow, connection::serve_local(stream, server, overseer, open)));
         }
     }
 }

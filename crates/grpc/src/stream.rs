@@ -1,7 +1,7 @@
 //! How are many inferences answered over one call?
 //!
 //! ```text
-//!   client ─ Messages ─► Ask ─► api ─ sink ─► Mailbox ─► Order ─► encoded ─► client
+//!   client ─ Messages ─► InferRequest ─► api ─ sink ─► Mailbox ─► Order ─► encoded ─► client
 //!                                 any thread   |  in the call's own task
 //! ```
 //!
@@ -23,25 +23,25 @@ use http_body::Frame;
 use nerite_api::{Category, aside};
 use nerite_budget::Charge;
 use nerite_listen::Awaited;
-use nerite_request::{Ask, Cancel, Response, Status};
+use nerite_request::{Cancel, InferRequest, Response, Status};
 use nerite_wire::proto::{Chunks, InferMessage, StreamNews, encode_stream};
 
 use crate::answer::pay;
-use crate::ask::{Forwarded, to_ask};
 use crate::compress::Compression;
 use crate::deadline::Deadline;
 use crate::dispatch::Begun;
 use crate::failure::{Failure, ok_trailers};
 use crate::frame::{Message, Messages};
 use crate::infer::copies_little;
+use crate::infer_request::{Forwarded, to_infer_request};
 use crate::limits::REQUESTS_PER_STREAM_MAX;
-use crate::serve::{Call, Doing, Front};
+use crate::serve::{Call, Doing, ServerState};
 use mailbox::Mailbox;
 use order::{Item, Order, Turn};
 
 /// A ModelStreamInfer in progress.
 pub(crate) struct StreamBody {
-    front: Arc<Front>,
+    server: Arc<ServerState>,
     call: Arc<Call>,
     forwarded: Forwarded,
     compression: Option<Compression>,
@@ -60,7 +60,7 @@ pub(crate) struct StreamBody {
     chunks: smallvec::IntoIter<[Bytes; 2]>,
     /// A large request that is being read or begun outside the threads that serve connections. The next one is read after it, so
     /// that requests begin in their order.
-    beginning: Option<Aside<Step>>,
+    beginning: Option<Aside<WorkDone>>,
     /// A large response that is being written there.
     writing: Option<Aside<Result<Chunks, Status>>>,
     /// Why the stream will end otherwise than well.
@@ -71,7 +71,7 @@ pub(crate) struct StreamBody {
 type Aside<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What came of work on a large request.
-enum Step {
+enum WorkDone {
     Read(Result<Box<Incoming>, Failure>),
     Begun(u64, Result<(), Status>),
 }
@@ -79,15 +79,15 @@ enum Step {
 /// A request that was read; what it asks for may be refused.
 struct Incoming {
     item: Arc<Item>,
-    ask: Result<Ask, Status>,
+    infer_request: Result<InferRequest, Status>,
     /// What the client is charged for it.
     charge: Charge,
 }
 
 impl Incoming {
-    fn read(front: &Front, forwarded: &Forwarded, message: Message) -> Result<Incoming, Failure> {
+    fn read(server: &ServerState, forwarded: &Forwarded, message: Message) -> Result<Incoming, Failure> {
         let Message { chain, charge } = message;
-        let api = &front.api;
+        let api = &server.api;
         let message = InferMessage::read_for(&chain, |model, version| api.tensors_max(model, version))?;
         drop(chain);
         let item = Arc::new(Item {
@@ -97,12 +97,12 @@ impl Incoming {
             decoupled: api.is_decoupled(&message.model, &message.version),
             cancel: Cancel::new(),
         });
-        Ok(Incoming { item, ask: to_ask(api, forwarded, message), charge })
+        Ok(Incoming { item, infer_request: to_infer_request(api, forwarded, message), charge })
     }
 }
 
 impl StreamBody {
-    pub(crate) fn new(front: Arc<Front>, call: Arc<Call>, begun: Begun) -> StreamBody {
+    pub(crate) fn new(server: Arc<ServerState>, call: Arc<Call>, begun: Begun) -> StreamBody {
         let Begun { messages, deadline, compression, forwarded, is_strict, charge } = begun;
         StreamBody {
             compression,
@@ -111,14 +111,14 @@ impl StreamBody {
             _charge: charge,
             messages: Some(messages),
             deadline,
-            stop: Box::pin(front.stopped()),
-            mailbox: Mailbox::new(front.options.response_pool_max, front.api.account()),
+            stop: Box::pin(server.stopped()),
+            mailbox: Mailbox::new(server.options.response_pool_max, server.api.account()),
             order: Order::new(),
             chunks: Chunks::new().into_iter(),
             beginning: None,
             writing: None,
             failure: None,
-            front,
+            server,
             call,
             forwarded,
         }
@@ -175,7 +175,7 @@ impl StreamBody {
         } else if let Some(compressing) = &mut self.compressing {
             let chunks = ready!(compressing.as_mut().poll(cx));
             self.compressing = None;
-            self.chunks = pay(chunks, self.front.api.account().charge(0)).into_iter();
+            self.chunks = pay(chunks, self.server.api.account().charge(0)).into_iter();
         }
         Poll::Ready(())
     }
@@ -197,10 +197,10 @@ impl StreamBody {
             let step = ready!(beginning.as_mut().poll(cx));
             self.beginning = None;
             match step {
-                Step::Read(Ok(incoming)) => self.admit(*incoming),
-                Step::Read(Err(failure)) => self.fail(failure),
-                Step::Begun(number, Err(refusal)) => self.order.refuse(number, refusal),
-                Step::Begun(_, Ok(())) => {}
+                WorkDone::Read(Ok(incoming)) => self.admit(*incoming),
+                WorkDone::Read(Err(failure)) => self.fail(failure),
+                WorkDone::Begun(number, Err(refusal)) => self.order.refuse(number, refusal),
+                WorkDone::Begun(_, Ok(())) => {}
             }
             return Poll::Ready(());
         }
@@ -230,32 +230,32 @@ impl StreamBody {
     fn begin(&mut self, message: Message) -> Result<(), Failure> {
         Category::Inference.begins();
         if message.chain.is_light() {
-            let incoming = Incoming::read(&self.front, &self.forwarded, message)?;
+            let incoming = Incoming::read(&self.server, &self.forwarded, message)?;
             self.admit(incoming);
             return Ok(());
         }
-        let (front, forwarded) = (Arc::clone(&self.front), self.forwarded.clone());
+        let (server, forwarded) = (Arc::clone(&self.server), self.forwarded.clone());
         self.beginning = Some(Box::pin(async move {
-            let read = aside(move || Incoming::read(&front, &forwarded, message)).await;
-            Step::Read(read.unwrap_or_else(|status| Err(status.into())).map(Box::new))
+            let read = aside(move || Incoming::read(&server, &forwarded, message)).await;
+            WorkDone::Read(read.unwrap_or_else(|status| Err(status.into())).map(Box::new))
         }));
         Ok(())
     }
 
     /// Gives a request its turn and begins it.
-    fn admit(&mut self, Incoming { item, ask, charge }: Incoming) {
+    fn admit(&mut self, Incoming { item, infer_request, charge }: Incoming) {
         let number = self.order.admit(Arc::clone(&item));
-        let taken = ask.and_then(|ask| Ok((ask, self.front.api.take_on()?)));
-        let begun = taken.and_then(|(ask, until_it_is_counted)| {
-            let sink = self.mailbox.sink(number, ask.empty_final, charge);
+        let taken = infer_request.and_then(|infer_request| Ok((infer_request, self.server.api.take_on()?)));
+        let begun = taken.and_then(|(infer_request, until_it_is_counted)| {
+            let sink = self.mailbox.sink(number, infer_request.empty_final, charge);
             let cancel = item.cancel.clone();
-            if ask.is_light() {
-                return self.front.api.infer_stream(ask, cancel, sink);
+            if infer_request.is_light() {
+                return self.server.api.infer_stream(infer_request, cancel, sink);
             }
-            let api = self.front.api.clone();
+            let api = self.server.api.clone();
             self.beginning = Some(Box::pin(async move {
                 let _until_it_is_counted = until_it_is_counted;
-                Step::Begun(number, api.begin(ask, cancel, sink).await)
+                WorkDone::Begun(number, api.begin(infer_request, cancel, sink).await)
             }));
             Ok(())
         });
@@ -302,7 +302,7 @@ impl StreamBody {
         match written {
             Ok(chunks) => match &self.compression {
                 Some(compression) => self.compressing = Some(Box::pin(compression.clone().apply(chunks))),
-                None => self.chunks = pay(chunks, self.front.api.account().charge(0)).into_iter(),
+                None => self.chunks = pay(chunks, self.server.api.account().charge(0)).into_iter(),
             },
             Err(error) => self.fail(error.into()),
         }

@@ -1,7 +1,7 @@
 //! How are the calls answered that are not inferences?
 
 use nerite_api::{Api, Protocol, Status, aside, on_disk};
-use nerite_memory::Room;
+use nerite_memory::MemoryReservation;
 use nerite_request::limits::INLINE_WORK_BYTES_MAX;
 use nerite_request::setting::LoadOptions;
 use nerite_wire::proto::health::health_check_response::ServingStatus;
@@ -56,26 +56,26 @@ pub(crate) async fn answer(api: &Api, call: Call, message: Chain) -> Result<Chun
 }
 
 fn read<M: Message + Default>(message: Chain) -> Result<M, Failure> {
-    let _room = room(&message, READ_GROWTH)?;
+    let _reservation = room(&message, READ_GROWTH)?;
     Ok(M::decode(message.into_reader())?)
 }
 
 /// The model's name and what is to be loaded. Files stay where they arrived.
 fn read_load(message: Chain) -> Result<(String, LoadOptions), Failure> {
     check_load_parameters(&message)?;
-    let _room = room(&message, FILE_GROWTH)?;
+    let _reservation = room(&message, FILE_GROWTH)?;
     let mut request = RepositoryModelLoadRequest::decode(message.into_reader())?;
     let options = load_options(&mut request)?;
     Ok((request.model_name, options))
 }
 
-/// Room for what is made of a message: so many bytes for each of its own.
-fn room(message: &Chain, growth: usize) -> Result<Room, Failure> {
+/// Memory for what is made of a message: so many bytes for each of its own.
+fn room(message: &Chain, growth: usize) -> Result<MemoryReservation, Failure> {
     // What lies in one piece is not copied, and a load's piece may be a file.
     if message.len() < ROOM_BYTES_MIN || message.count() == 1 && growth == FILE_GROWTH {
-        return Ok(Room::none());
+        return Ok(MemoryReservation::none());
     }
-    let room = Room::take(message.len().saturating_mul(growth));
+    let room = MemoryReservation::take(message.len().saturating_mul(growth));
     Ok(room.map_err(|refused| Status::no_memory("what a request says", refused))?)
 }
 

@@ -20,7 +20,7 @@ use crate::receive::{Expected, Received, discard, receive};
 use crate::reply::{Failure, Outgoing};
 
 /// What a call comes to.
-pub type Outcome = Result<Response<Outgoing>, Failure>;
+pub type CallResult = Result<Response<Outgoing>, Failure>;
 
 /// Takes in a body that the call has no use for, unless it is long.
 async fn pass_over(body: Incoming) {

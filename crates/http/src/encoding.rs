@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes};
 use nerite_budget::{Account, Charge};
 use nerite_compress::{CompressError, InflateError, Lane, Level, Sink};
 use nerite_listen::Gate;
-use nerite_memory::Spool;
+use nerite_memory::GrowableBuffer;
 use nerite_request::Status;
 
 pub use nerite_compress::Encoding;
@@ -47,7 +47,7 @@ pub fn response_encoding(header: Option<&[u8]>) -> Option<Encoding> {
 /// Compresses the pieces into one body.
 pub async fn compress(pieces: VecDeque<Bytes>, encoding: Encoding) -> Result<Bytes, Status> {
     let no_memory = |refused| Status::no_memory("the compressed answer", refused);
-    let out = Spool::with_capacity(0).map_err(no_memory)?;
+    let out = GrowableBuffer::with_capacity(0).map_err(no_memory)?;
     // A connection has one answer at a time: its share is the request's.
     let out = nerite_compress::compress(pieces, encoding, Level::default(), out, &Lane::new()).await;
     let out = out.map_err(|fault| match fault {

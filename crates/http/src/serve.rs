@@ -13,8 +13,8 @@ use hyper_util::rt::TokioIo;
 use nerite_api::Api;
 use nerite_budget::Account;
 use nerite_listen::{
-    ACCEPT_PAUSE, Connection, ConnectionLimits, Conversation, Full, Listener, Overseer, Peers, Rules, Stream,
-    TimeLimits, Timed, Wary, oversee, until_shed,
+    ACCEPT_PAUSE, Connection, ConnectionLimits, Conversation, Full, Listener, MemoryLimitedStream, Overseer, Peers,
+    Rules, Stream, TimeLimits, Timed, oversee, until_shed,
 };
 use nerite_request::Peer;
 use nerite_watchdog::{Flow, FrontEnd, fair, watched};
@@ -29,7 +29,7 @@ use crate::reply::Outgoing;
 
 /// The HTTP service while it runs.
 #[derive(Clone)]
-pub struct Handle(Arc<House>);
+pub struct Handle(Arc<ServerState>);
 
 /// Whoever answers requests: the API, or what a test puts in its place.
 pub(crate) trait Answers: Send + Sync + 'static {
@@ -65,7 +65,7 @@ impl Answers for Api {
 }
 
 /// What all connections share.
-struct House {
+struct ServerState {
     rules: Rules,
     stop: watch::Sender<bool>,
     /// Connections and listeners that are open.
@@ -75,9 +75,9 @@ struct House {
     empty: Notify,
 }
 
-impl House {
-    fn new(rules: Rules) -> Arc<House> {
-        Arc::new(House {
+impl ServerState {
+    fn new(rules: Rules) -> Arc<ServerState> {
+        Arc::new(ServerState {
             rules,
             stop: watch::Sender::new(false),
             open: AtomicUsize::new(0),
@@ -93,20 +93,20 @@ pub fn serve(api: Api, rules: Rules, listeners: Vec<Listener>) -> Handle {
 }
 
 pub(crate) fn serve_by(answers: &Arc<impl Answers>, rules: Rules, listeners: Vec<Listener>) -> Handle {
-    let house = House::new(rules);
+    let server = ServerState::new(rules);
     for listener in listeners {
-        tokio::spawn(watched(FrontEnd::Http, accept(listener, Arc::clone(answers), Open::new(&house, 0))));
+        tokio::spawn(watched(FrontEnd::Http, accept(listener, Arc::clone(answers), Open::new(&server, 0))));
     }
-    Handle(house)
+    Handle(server)
 }
 
 /// Serves one connection over any stream until it ends.
 pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite + Unpin) {
     let rules = Rules { peers: Peers::new(ConnectionLimits::for_descriptors(64)), times: TimeLimits::default() };
     let Ok(place) = rules.peers.admit(api.peer()) else { return };
-    let house = House::new(rules);
-    let overseer = Overseer::new(place, house.rules.times, house.stop.subscribe());
-    converse(stream, Arc::new(api), overseer, Open::new(&house, 1)).await;
+    let server = ServerState::new(rules);
+    let overseer = Overseer::new(place, server.rules.times, server.stop.subscribe());
+    converse(stream, Arc::new(api), overseer, Open::new(&server, 1)).await;
 }
 
 impl Handle {
@@ -118,14 +118,14 @@ impl Handle {
     /// Stops listening, and closes the connections that have no whole request now, the others after their answer. The future is
     /// done when all are closed.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
-        let house = Arc::clone(&self.0);
-        house.stop.send_replace(true);
+        let server = Arc::clone(&self.0);
+        server.stop.send_replace(true);
         async move {
             loop {
                 // Registered before the count is read, so that no news is missed in between.
-                let mut empty = pin!(house.empty.notified());
+                let mut empty = pin!(server.empty.notified());
                 empty.as_mut().enable();
-                if house.open.load(Ordering::Acquire) == 0 {
+                if server.open.load(Ordering::Acquire) == 0 {
                     return;
                 }
                 empty.await;
@@ -134,40 +134,40 @@ impl Handle {
     }
 }
 
-/// A share in the house, counted while it lives.
+/// A share in the server, counted while it lives.
 struct Open {
-    house: Arc<House>,
+    server: Arc<ServerState>,
     /// 1 for a connection, 0 for a listener.
     connections: usize,
 }
 
 impl Open {
-    fn new(house: &Arc<House>, connections: usize) -> Open {
-        house.open.fetch_add(1, Ordering::AcqRel);
-        house.connections.fetch_add(connections, Ordering::Relaxed);
-        Open { house: Arc::clone(house), connections }
+    fn new(server: &Arc<ServerState>, connections: usize) -> Open {
+        server.open.fetch_add(1, Ordering::AcqRel);
+        server.connections.fetch_add(connections, Ordering::Relaxed);
+        Open { server: Arc::clone(server), connections }
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.house.connections.fetch_sub(self.connections, Ordering::Relaxed);
-        if self.house.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.house.empty.notify_waiters();
+        self.server.connections.fetch_sub(self.connections, Ordering::Relaxed);
+        if self.server.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.server.empty.notify_waiters();
         }
     }
 }
 
 async fn accept(listener: Listener, answers: Arc<impl Answers>, open: Open) {
-    let mut stop = open.house.stop.subscribe();
+    let mut stop = open.server.stop.subscribe();
     loop {
         let connection = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => return,
-            connection = listener.accept_among(&open.house.rules.peers) => connection,
+            connection = listener.accept_among(&open.server.rules.peers) => connection,
         };
         match connection {
-            Ok(connection) => begin(connection, &answers, &open.house),
+            Ok(connection) => begin(connection, &answers, &open.server),
             Err(error) => {
                 log::warn!("cannot accept an HTTP connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -176,13 +176,13 @@ async fn accept(listener: Listener, answers: Arc<impl Answers>, open: Open) {
     }
 }
 
-fn begin(Connection { stream, peer }: Connection, answers: &Arc<impl Answers>, house: &Arc<House>) {
-    let place = match house.rules.peers.admit(&peer) {
+fn begin(Connection { stream, peer }: Connection, answers: &Arc<impl Answers>, server: &Arc<ServerState>) {
+    let place = match server.rules.peers.admit(&peer) {
         Ok(place) => place,
         Err(full) => return stream.turn_away(&refusal(&full)),
     };
-    let overseer = Overseer::new(place, house.rules.times, house.stop.subscribe());
-    let (answers, open) = (answers.for_peer(peer), Open::new(house, 1));
+    let overseer = Overseer::new(place, server.rules.times, server.stop.subscribe());
+    let (answers, open) = (answers.for_peer(peer), Open::new(server, 1));
     let flow = answers.flow();
     match stream {
         Stream::Tcp(stream) => {
@@ -212,7 +212,7 @@ async fn converse(
 ) {
     let answers = &*answers;
     let progress = Arc::clone(overseer.progress());
-    let stream = TokioIo::new(Wary::new(Timed::new(stream, Arc::clone(&progress)), answers.account()));
+    let stream = TokioIo::new(MemoryLimitedStream::new(Timed::new(stream, Arc::clone(&progress)), answers.account()));
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
         progress.begin_request();
         let request = request.map(|body| Incoming::new(body, Arc::clone(&progress)));

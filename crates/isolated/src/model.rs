@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nerite_backend::{CostBound, Instance, InstanceSpec, Model};
-use nerite_process::{Blocks, Child, Keeper, Live, Patience, ProcessInstance, Seed, Silence, status_of};
+use nerite_process::{Blocks, Child, Live, Patience, ProcessInstance, Seed, Silence, Supervisor, status_of};
 use nerite_request::Status;
 use nerite_shm::Pools;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::runtime::Starter;
 /// What a child is started with.
 #[derive(Clone)]
 pub(crate) struct Launch {
-    pub(crate) keeper: Keeper,
+    pub(crate) supervisor: Supervisor,
     pub(crate) start: Starter,
     pub(crate) model: String,
 }
@@ -24,7 +24,7 @@ impl Launch {
     pub(crate) fn first(&self, instance: &str, command: &str) -> Result<(Child, Value), Status> {
         let patience = Patience { first: LOAD_MAX, last: LEAVE_MAX };
         let failed = |why: String| Status::internal(format!("unable to load model '{}': {why}", self.model));
-        let mut child = Child::start(&self.keeper, (self.start)(instance), patience, "{}", Vec::new())
+        let mut child = Child::start(&self.supervisor, (self.start)(instance), patience, "{}", Vec::new())
             .map_err(|error| failed(format!("the process of instance '{instance}' cannot be started: {error}")))?;
         let answer = child.first(command).map_err(|silence| match silence {
             Silence::TimedOut => failed(format!("its process did not answer in {} s", LOAD_MAX.as_secs())),

@@ -34,8 +34,8 @@ impl Isolated {
     }
 
     fn launch(&self, context: &LoadContext) -> Result<Launch, Status> {
-        let (keeper, start) = (self.host.keeper()?, Arc::clone(&self.start));
-        Ok(Launch { keeper, start, model: context.model.clone() })
+        let (supervisor, start) = (self.host.supervisor()?, Arc::clone(&self.start));
+        Ok(Launch { supervisor, start, model: context.model.clone() })
     }
 }
 

@@ -294,20 +294,20 @@ fn what_cannot_run_isolated_says_why() {
 }
 
 /// A region with two inputs of 1,024 numbers and a place for one output, and what a server makes of it.
-struct House {
+struct RegionFixture {
     mine: OwnedRegion,
     registry: Registry,
 }
 
-impl House {
-    fn new(name: &str) -> House {
+impl RegionFixture {
+    fn new(name: &str) -> RegionFixture {
         let key = format!("/nerite-test-isolated-{name}-{}", std::process::id());
         let mine = OwnedRegion::create(&key, 3 * PAGE).unwrap();
         let registry = Registry::new(Options::default());
         registry.register_system("r", &key, 0, 3 * PAGE as u64).unwrap();
-        let house = House { mine, registry };
-        house.fill();
-        house
+        let fixture = RegionFixture { mine, registry };
+        fixture.fill();
+        fixture
     }
 
     fn fill(&self) {
@@ -340,21 +340,21 @@ fn maps_of(process: i32) -> String {
 fn a_region_is_read_and_written_where_it_lies() {
     let _turn = turn();
     for (name, runtime) in onnx() {
-        let (house, mut instance) = (House::new("place"), instance(&runtime, &simple()));
+        let (fixture, mut instance) = (RegionFixture::new("place"), instance(&runtime, &simple()));
         let copied = || Reason::ALL.iter().map(|reason| copied_bytes(*reason)).sum::<u64>();
         let before = copied();
-        let response = house.ask(&mut *instance);
+        let response = fixture.ask(&mut *instance);
         assert_eq!(response.error, None);
         // What the child copies counts here: the embedded engine takes two inputs out of memory that others can write, and puts its
         // output in its place.
         assert_eq!(copied() - before, if name == "embedded" { 3 * PAGE as u64 } else { 0 }, "{name}");
         assert!(response.outputs[0].placed);
-        let sum = house.mine.buffer(Extent::new(2 * PAGE, PAGE, 3 * PAGE).unwrap());
+        let sum = fixture.mine.buffer(Extent::new(2 * PAGE, PAGE, 3 * PAGE).unwrap());
         assert_eq!(sum.cells::<i32>().unwrap().to_vec(), [42; 1024]);
         drop(response.outputs);
-        assert!(maps_of(only_child()).contains(&house.object()));
-        house.registry.unregister_system("r").unwrap();
-        while maps_of(only_child()).contains(&house.object()) {
+        assert!(maps_of(only_child()).contains(&fixture.object()));
+        fixture.registry.unregister_system("r").unwrap();
+        while maps_of(only_child()).contains(&fixture.object()) {
             std::thread::yield_now();
         }
     }
@@ -364,13 +364,13 @@ fn a_region_is_read_and_written_where_it_lies() {
 fn a_region_cut_short_fails_its_request_and_the_process_lives() {
     let _turn = turn();
     for (_, runtime) in onnx() {
-        let (house, mut instance) = (House::new("short"), instance(&runtime, &simple()));
+        let (fixture, mut instance) = (RegionFixture::new("short"), instance(&runtime, &simple()));
         let before = only_child();
         for left in [0, PAGE as u64, 2 * PAGE as u64 + 100] {
-            assert_eq!(house.ask(&mut *instance).error, None);
-            let object = std::fs::File::options().write(true).open(house.object()).unwrap();
+            assert_eq!(fixture.ask(&mut *instance).error, None);
+            let object = std::fs::File::options().write(true).open(fixture.object()).unwrap();
             object.set_len(left).unwrap();
-            let response = house.ask(&mut *instance);
+            let response = fixture.ask(&mut *instance);
             if left > 2 * PAGE as u64 {
                 // Its last page is still there.
                 assert_eq!(response.error, None);
@@ -379,17 +379,17 @@ fn a_region_cut_short_fails_its_request_and_the_process_lives() {
                 let text = format!(
                     "shared memory region 'r' can no longer be used: its object '{}' was 12288 bytes when registered and has {left} \
                      now (touched at offset ",
-                    house.mine.key()
+                    fixture.mine.key()
                 );
                 assert!(error.message.starts_with(&text), "{error}");
                 assert_eq!(error.code, Code::InvalidArg);
             }
             assert_eq!(only_child(), before);
             object.set_len(3 * PAGE as u64).unwrap();
-            let _ = house.registry.unregister_system("r");
-            house.registry.register_system("r", house.mine.key(), 0, 3 * PAGE as u64).unwrap();
-            house.fill();
+            let _ = fixture.registry.unregister_system("r");
+            fixture.registry.register_system("r", fixture.mine.key(), 0, 3 * PAGE as u64).unwrap();
+            fixture.fill();
         }
-        assert_eq!(house.ask(&mut *instance).error, None);
+        assert_eq!(fixture.ask(&mut *instance).error, None);
     }
 }

@@ -6,13 +6,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use nerite_budget::limits::{LEAVE_MS_MAX, LEAVING_BYTES_MAX, LIGHT_BYTES_MAX, LOOK_AGAIN_MS, STALL_MS};
-use nerite_budget::{Account, Shed, Ticket, Turn};
+use nerite_budget::{Account, ReadPermit, Shed, Turn};
 use tokio::time::{Sleep, sleep};
 
 /// A body's place before the memory budgets: open while they are kept.
 #[derive(Debug)]
 pub struct Gate {
-    ticket: Ticket,
+    read_permit: ReadPermit,
     /// There while the body waits.
     look_again: Option<Pin<Box<Sleep>>>,
     looks: u64,
@@ -21,7 +21,7 @@ pub struct Gate {
 impl Gate {
     /// The gate of one body that comes over the connection of `account`.
     pub fn new(account: &Account) -> Gate {
-        Gate { ticket: account.ticket(), look_again: None, looks: 0 }
+        Gate { read_permit: account.read_permit(), look_again: None, looks: 0 }
     }
 
     /// Ready when the body, of which `held` bytes are there, may be read on; with an error when its connection has to end.
@@ -29,7 +29,7 @@ impl Gate {
         // One that holds much is told even while it waits for its client.
         let is_heavy = held as u64 > LIGHT_BYTES_MAX;
         loop {
-            match self.ticket.turn(cx.waker(), is_heavy) {
+            match self.read_permit.turn(cx.waker(), is_heavy) {
                 Turn::Now => {
                     self.look_again = None;
                     self.looks = 0;
@@ -45,7 +45,7 @@ impl Gate {
             self.look_again = None;
             self.looks += 1;
             if self.looks.is_multiple_of(STALL_MS / LOOK_AGAIN_MS) {
-                self.ticket.waited();
+                self.read_permit.waited();
             }
         }
     }
@@ -53,7 +53,7 @@ impl Gate {
     /// Ready when bytes of any kind may be taken from the socket. Where that would be past a high mark, whoever held too much is ended
     /// soon, so nobody waits long.
     pub fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while !self.ticket.socket_turn(cx.waker()) {
+        while !self.read_permit.socket_turn(cx.waker()) {
             let timer = self.look_again.get_or_insert_with(|| Box::pin(sleep(Duration::from_millis(LOOK_AGAIN_MS))));
             if timer.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
@@ -76,7 +76,7 @@ impl Gate {
 
     /// The body, or one message of it, is there.
     pub fn done(&mut self) {
-        self.ticket.done();
+        self.read_permit.done();
     }
 }
 

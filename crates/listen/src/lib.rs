@@ -6,6 +6,7 @@
 mod forward;
 mod gate;
 pub mod limits;
+mod memory_limited_stream;
 mod overseer;
 mod peer;
 mod peers;
@@ -14,7 +15,6 @@ mod sock_diag;
 mod stall;
 mod timed;
 mod unix;
-mod wary;
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -27,13 +27,13 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 pub use gate::{Gate, shed, until_shed};
 pub use limits::{ACCEPT_PAUSE, BACKLOG};
+pub use memory_limited_stream::MemoryLimitedStream;
 pub use overseer::{Conversation, Overseer, Rules, Served, Why, oversee};
-pub use peers::{ConnectionCounts, ConnectionLimits, Full, Peers, Place};
+pub use peers::{ConnectionCounts, ConnectionLimits, ConnectionPermit, Full, Peers};
 pub use progress::{Awaited, Progress, Snapshot};
 pub use stall::{Overdue, StallTimer, TimeLimits};
 pub use timed::Timed;
 pub use unix::{OWNER_ONLY, SocketFile, bind_unix, may_be_socket};
-pub use wary::Wary;
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]

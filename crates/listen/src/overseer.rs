@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::unconstrained;
 
-use crate::peers::{Peers, Place};
+use crate::peers::{ConnectionPermit, Peers};
 use crate::progress::Progress;
 use crate::stall::{Overdue, StallTimer, TimeLimits};
 
@@ -72,7 +72,7 @@ pub async fn oversee(served: &mut impl Served, overseer: &mut Overseer, leave: D
 
 /// Looks after one connection, for the task that serves it.
 pub struct Overseer {
-    place: Place,
+    place: ConnectionPermit,
     timer: StallTimer,
     stop: watch::Receiver<bool>,
     /// Wakes the task when the server stops or the place is taken.
@@ -97,7 +97,7 @@ pub enum Why {
 
 impl Overseer {
     /// For a connection with this place, which these limits bind until `stop` holds true.
-    pub fn new(place: Place, limits: TimeLimits, stop: watch::Receiver<bool>) -> Overseer {
+    pub fn new(place: ConnectionPermit, limits: TimeLimits, stop: watch::Receiver<bool>) -> Overseer {
         let (taken, stopped) = (place.taken(), wait_for_stop(stop.clone()));
         let news = Box::pin(async move {
             tokio::select! {
@@ -115,7 +115,7 @@ impl Overseer {
     }
 
     /// The connection's place.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &ConnectionPermit {
         &self.place
     }
 

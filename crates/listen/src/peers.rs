@@ -53,7 +53,7 @@ pub struct ConnectionCounts {
 
 /// A connection's place in the table; given back when dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConnectionPermit {
     peers: Arc<Peers>,
     seat: Arc<Seat>,
 }
@@ -81,7 +81,7 @@ impl Peers {
 
     /// A place for a connection of `peer`. Where there is none, a connection that waits for a request loses its place; if
     /// there is none of these either, the newcomer is refused.
-    pub fn admit(self: &Arc<Peers>, peer: &Peer) -> Result<Place, Full> {
+    pub fn admit(self: &Arc<Peers>, peer: &Peer) -> Result<ConnectionPermit, Full> {
         let payer = payer(peer);
         let outcome = self.lock().admit(&self.limits, payer);
         match outcome {
@@ -90,7 +90,7 @@ impl Peers {
                     self.counts.shed.fetch_add(1, Ordering::Relaxed);
                     shed.news.notify_one();
                 }
-                Ok(Place { peers: Arc::clone(self), seat })
+                Ok(ConnectionPermit { peers: Arc::clone(self), seat })
             }
             Err(full) => {
                 self.counts.refused[full.number()].fetch_add(1, Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl Peers {
     }
 }
 
-impl Place {
+impl ConnectionPermit {
     /// The connection's notes, which tell whether it may lose its place.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.seat.progress
@@ -166,7 +166,7 @@ impl Place {
         self.is_taken() && self.seat.at_once.load(Ordering::Relaxed)
     }
 
-    /// Ready when [`Place::is_taken`] has become true.
+    /// Ready when [`ConnectionPermit::is_taken`] has become true.
     pub fn taken(&self) -> impl Future<Output = ()> + Send + use<> {
         let seat = Arc::clone(&self.seat);
         async move { seat.news.notified().await }
@@ -178,7 +178,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.peers.lock().release(&self.seat);
     }
@@ -223,7 +223,7 @@ mod tests {
         Peer::User { uid: 3_000_000_000 + uid }
     }
 
-    fn busy(place: Place) -> Place {
+    fn busy(place: ConnectionPermit) -> ConnectionPermit {
         place.progress().begin_request();
         place
     }
@@ -249,7 +249,7 @@ mod tests {
         many[0].progress().begin_request();
         let newcomer = peers.admit(&user(3)).unwrap();
         assert!(!newcomer.is_taken() && few.iter().all(|place| !place.is_taken()));
-        let taken: Vec<_> = many.iter().map(Place::is_taken).collect();
+        let taken: Vec<_> = many.iter().map(ConnectionPermit::is_taken).collect();
         assert_eq!(taken.iter().position(|taken| *taken), Some(1));
         assert_eq!(peers.counts().open, 30);
         assert_eq!(peers.counts().ended.last(), Some(&("shed", 1)));
@@ -267,7 +267,7 @@ mod tests {
         let linger = places.iter().filter(|place| place.is_taken() && !place.leaves_at_once()).count();
         assert_eq!((linger, places.iter().filter(|place| place.is_taken()).count()), (2, 5));
         tokio::time::timeout(Duration::from_secs(1), peers.until_few_leave()).await.unwrap_err();
-        let gone = places.iter().position(Place::is_taken).unwrap();
+        let gone = places.iter().position(ConnectionPermit::is_taken).unwrap();
         drop(places.remove(gone));
         peers.until_few_leave().await;
     }
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(places.iter().filter(|place| place.is_taken()).count(), 2);
         assert!(peers.admit(&user(1)).unwrap_err().to_string().contains("being closed"));
         let _other = peers.admit(&user(2)).unwrap();
-        let gone = places.iter().position(Place::is_taken).unwrap();
+        let gone = places.iter().position(ConnectionPermit::is_taken).unwrap();
         drop(places.remove(gone));
         let _newcomer = peers.admit(&user(1)).unwrap();
         drop(places);

@@ -18,7 +18,7 @@ pub enum Awaited {
     /// The rest of a request's body.
     Body,
     /// That the client takes bytes of its answer.
-    Room,
+    Write,
 }
 
 impl Awaited {
@@ -28,7 +28,7 @@ impl Awaited {
             1 => Awaited::Request,
             2 => Awaited::Head,
             3 => Awaited::Body,
-            _ => Awaited::Room,
+            _ => Awaited::Write,
         }
     }
 }
@@ -71,7 +71,7 @@ impl Progress {
     /// What is waited for now.
     pub fn awaited(&self) -> Awaited {
         if self.blocked.load(Ordering::Relaxed) {
-            return Awaited::Room;
+            return Awaited::Write;
         }
         Awaited::from_number(self.awaited.load(Ordering::Relaxed))
     }
@@ -124,11 +124,11 @@ mod tests {
 
     #[test]
     fn what_blocks_comes_before_what_is_awaited() {
-        for awaited in [Awaited::Nothing, Awaited::Request, Awaited::Head, Awaited::Body, Awaited::Room] {
+        for awaited in [Awaited::Nothing, Awaited::Request, Awaited::Head, Awaited::Body, Awaited::Write] {
             let progress = Progress::new(awaited);
             assert_eq!(progress.awaited(), awaited);
             progress.set_blocked(true);
-            assert_eq!(progress.awaited(), Awaited::Room);
+            assert_eq!(progress.awaited(), Awaited::Write);
             progress.set_blocked(false);
             assert_eq!(progress.is_idle(), matches!(awaited, Awaited::Request | Awaited::Head));
         }

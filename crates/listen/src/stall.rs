@@ -60,7 +60,7 @@ impl TimeLimits {
             Awaited::Request => self.idle,
             Awaited::Head => self.head,
             Awaited::Body => self.body,
-            Awaited::Room => self.write,
+            Awaited::Write => self.write,
         }
     }
 
@@ -135,7 +135,7 @@ fn judge<T: Copy>(
     let fresh = Verdict::Wait(Window { since: at, then: now });
     let Some(window) = window.filter(|window| is_same_wait(window.then, now)) else { return fresh };
     // Any byte that is taken is progress, at once. Bytes that come are counted at the end.
-    if now.awaited == Awaited::Room && now.sent != window.then.sent {
+    if now.awaited == Awaited::Write && now.sent != window.then.sent {
         return fresh;
     }
     if elapsed(window.since) < limit {
@@ -144,7 +144,7 @@ fn judge<T: Copy>(
     match now.awaited {
         Awaited::Body if now.received.saturating_sub(window.then.received) >= limits.body_bytes_min() => fresh,
         Awaited::Body => Verdict::End(Overdue::Body),
-        Awaited::Room => Verdict::End(Overdue::Write),
+        Awaited::Write => Verdict::End(Overdue::Write),
         Awaited::Head => Verdict::End(Overdue::Head),
         Awaited::Request => Verdict::End(Overdue::Idle),
         Awaited::Nothing => Verdict::Rest,
@@ -153,7 +153,7 @@ fn judge<T: Copy>(
 
 /// Whether the same is still waited for. Answers on one connection may overlap with new requests.
 fn is_same_wait(then: Snapshot, now: Snapshot) -> bool {
-    then.awaited == now.awaited && (now.awaited == Awaited::Room || then.requests == now.requests)
+    then.awaited == now.awaited && (now.awaited == Awaited::Write || then.requests == now.requests)
 }
 
 /// The timer of one connection, or of one call.
@@ -262,12 +262,12 @@ mod tests {
 
     #[test]
     fn an_answer_of_which_a_byte_is_taken_goes_on() {
-        use Awaited::Room;
-        let then = snapshot(Room, 1, 0, 500);
-        let now = snapshot(Room, 1, 0, 501);
+        use Awaited::Write;
+        let then = snapshot(Write, 1, 0, 500);
+        let now = snapshot(Write, 1, 0, 501);
         check(then, 5, now, Verdict::Wait(Window { since: 5, then: now }));
         check(then, 19, then, Verdict::Wait(Window { since: 0, then }));
-        check(then, 20, snapshot(Room, 2, 9, 500), Verdict::End(Overdue::Write));
+        check(then, 20, snapshot(Write, 2, 9, 500), Verdict::End(Overdue::Write));
     }
 
     /// The moment at which a connection is overdue; `change` is called each second.
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(overdue(LIMITS, Awaited::Body, for_an_hour).await, (3660, Overdue::Body));
         let taking = |second, progress: &Progress| progress.send(usize::from(second % 15 == 0 && second < 100));
         // It was seen up to a quarter of the limit later that the last byte went.
-        assert_eq!(overdue(LIMITS, Awaited::Room, taking).await, (115, Overdue::Write));
+        assert_eq!(overdue(LIMITS, Awaited::Write, taking).await, (115, Overdue::Write));
     }
 
     #[tokio::test(start_paused = true)]
@@ -328,7 +328,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_has_no_limit_never_ends() {
         let never = TimeLimits { head: None, idle: None, body: None, write: None };
-        for awaited in [Awaited::Nothing, Awaited::Request, Awaited::Head, Awaited::Body, Awaited::Room] {
+        for awaited in [Awaited::Nothing, Awaited::Request, Awaited::Head, Awaited::Body, Awaited::Write] {
             let wait = tokio::time::timeout(Duration::from_hours(2), overdue(never, awaited, |_, _| ()));
             assert!(wait.await.is_err());
         }
@@ -340,6 +340,6 @@ mod tests {
         for awaited in [Awaited::Request, Awaited::Head, Awaited::Body] {
             assert_eq!(overdue(limits, awaited, |_, _| ()).await.0, 0);
         }
-        assert_eq!(overdue(limits, Awaited::Room, |_, _| ()).await, (1, Overdue::Write));
+        assert_eq!(overdue(limits, Awaited::Write, |_, _| ()).await, (1, Overdue::Write));
     }
 }

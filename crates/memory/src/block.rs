@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 
 use crate::keep::Keep;
 use crate::large;
-use crate::room::{Asking, NoMemory, mapped, or_without_pool};
+use crate::reservation::{Asking, NoMemory, mapped, or_without_pool};
 
 /// Alignment of every block: a cache line, and as much as any runtime asks for.
 const BLOCK_ALIGN: usize = 64;

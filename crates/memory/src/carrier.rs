@@ -163,7 +163,7 @@ mod tests {
         let device = device(true);
         let buffer = slot(&device, 0).filled().into_buffer();
         let failed = Slot::heap(8).fill_from(0, &buffer, Reason::CrossDevice);
-        assert_eq!(failed, Err(SlotError::Carry { cause: "the device fell off the bus".into() }));
+        assert_eq!(failed, Err(SlotError::DeviceCopy { cause: "the device fell off the bus".into() }));
         assert_eq!(buffer.private_bytes(), None);
         assert_eq!(buffer.numbers::<u8>(), None);
         assert_eq!(buffer.read_u32(0), None);
@@ -177,6 +177,6 @@ mod tests {
         let buffer =
             unsafe { Buffer::from_raw(NonNull::dangling(), 8, Place::Device(3), Access::Shared, Arc::new(Kept)) };
         let failed = Slot::heap(8).fill_from(0, &buffer, Reason::CrossDevice);
-        assert_eq!(failed, Err(SlotError::Carry { cause: "nobody carries bytes of Device(3)".into() }));
+        assert_eq!(failed, Err(SlotError::DeviceCopy { cause: "nobody carries bytes of Device(3)".into() }));
     }
 }

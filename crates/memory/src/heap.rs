@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::allowed::address_space_limit;
 use crate::block::empty_pool;
 use crate::large;
-use crate::room::wait_for_probes;
+use crate::reservation::wait_for_probes;
 
 /// Allocations below this do not count against a thread's bound: they are many, and others' memory lies between them.
 pub const COUNTED_BYTES_MIN: usize = 1 << 20;

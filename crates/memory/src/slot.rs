@@ -40,7 +40,7 @@ pub enum SlotError {
         need: usize,
     },
     /// A device's driver failed.
-    Carry {
+    DeviceCopy {
         /// Why.
         cause: String,
     },
@@ -52,7 +52,7 @@ impl std::fmt::Display for SlotError {
             SlotError::Small { have, need } => {
                 write!(f, "the place for the result has {have} bytes, the result needs {need}")
             }
-            SlotError::Carry { cause } => write!(f, "cannot copy between host and device: {cause}"),
+            SlotError::DeviceCopy { cause } => write!(f, "cannot copy between host and device: {cause}"),
         }
     }
 }
@@ -141,7 +141,7 @@ impl Slot<Vacant> {
         let extent = self.reach(at, from.len())?;
         // SAFETY: `from.len()` bytes are readable there; `extent` lies within our `len` writable bytes.
         unsafe { copy_across(from.end(), self.end(extent), extent.len(), reason) }
-            .map_err(|cause| SlotError::Carry { cause })
+            .map_err(|cause| SlotError::DeviceCopy { cause })
     }
 
     /// Copies `from` to offset `at`, counted under `reason`.
@@ -149,7 +149,8 @@ impl Slot<Vacant> {
         let extent = self.reach(at, from.len())?;
         let from = End { ptr: from.as_ptr().cast_mut(), place: Place::Host, carrier: None };
         // SAFETY: a slice is readable; `extent` lies within our `len` writable bytes.
-        unsafe { copy_across(from, self.end(extent), extent.len(), reason) }.map_err(|cause| SlotError::Carry { cause })
+        unsafe { copy_across(from, self.end(extent), extent.len(), reason) }
+            .map_err(|cause| SlotError::DeviceCopy { cause })
     }
 
     /// The bytes, if nobody else can touch them.

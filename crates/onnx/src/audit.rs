@@ -5,7 +5,7 @@
 //! Refused are:
 //!
 //! - INT64 arithmetic on values that are not small (an overflow of 32 bits would go unseen), unless each request can be
-//!   asked whether its values stay within 32 bits ([`Reach`]); and rounding such values to INT64 from a float. Moving,
+//!   asked whether its values stay within 32 bits ([`MagnitudeBounds`]); and rounding such values to INT64 from a float. Moving,
 //!   comparing and choosing are exact in 32 bits, and so is arithmetic on sizes: a tensor whose sizes multiply beyond 2^31
 //!   elements is none this engine can hold.
 //! - FP64 and FP16 arithmetic, and rounding to them. Moving, comparing, choosing and widening are exact.
@@ -15,8 +15,8 @@
 
 mod constants;
 mod faults;
+mod magnitude;
 mod operators;
-mod reach;
 
 use std::collections::HashMap;
 
@@ -24,9 +24,9 @@ use rten_onnx::onnx::{DataType as Onnx, GraphProto, NodeProto, ValueInfoProto};
 
 use crate::graph::{Written, element_type, rank};
 use faults::Circumstances;
+use magnitude::Magnitude;
+pub use magnitude::{Extremes, MagnitudeBounds};
 use operators::{Kind, data_inputs, gives_small, kind, result_type};
-use reach::Step;
-pub use reach::{Extremes, Reach};
 
 /// What is known of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,18 +63,18 @@ impl Scope<'_> {
 }
 
 /// What must be watched when this graph runs, or why it would be falsified: a clause that names the operator or constant.
-pub fn audit(written: &Written) -> Result<Reach, String> {
-    let (mut facts, mut reach) = (Facts::new(), Reach::default());
+pub fn audit(written: &Written) -> Result<MagnitudeBounds, String> {
+    let (mut facts, mut reach) = (Facts::new(), MagnitudeBounds::default());
     for value in &written.graph.input {
         let (name, onnx) = (name(value.name.as_ref()), element_type(value));
-        let followed = (onnx == Some(Onnx::INT64)).then(|| reach.note(Step::Input(name.clone())));
+        let followed = (onnx == Some(Onnx::INT64)).then(|| reach.note(Magnitude::Input(name.clone())));
         facts.insert(name, Fact { onnx, reach: followed, ..UNKNOWN });
     }
     walk(&written.graph, written.opset, &mut facts, &mut reach)?;
     Ok(reach)
 }
 
-fn walk(graph: &GraphProto, opset: i64, facts: &mut Facts, reach: &mut Reach) -> Result<(), String> {
+fn walk(graph: &GraphProto, opset: i64, facts: &mut Facts, reach: &mut MagnitudeBounds) -> Result<(), String> {
     for constant in &graph.initializer {
         let name = name(constant.name.as_ref());
         let fact = constants::examine(constant, &name, graph, reach)?;
@@ -93,7 +93,7 @@ fn walk(graph: &GraphProto, opset: i64, facts: &mut Facts, reach: &mut Reach) ->
 }
 
 /// Judges one operator and says what is known of its outputs.
-fn visit(node: &NodeProto, scope: &Scope<'_>, facts: &Facts, reach: &mut Reach) -> Result<Vec<Fact>, String> {
+fn visit(node: &NodeProto, scope: &Scope<'_>, facts: &Facts, reach: &mut MagnitudeBounds) -> Result<Vec<Fact>, String> {
     let graph = scope.graph;
     let op = node.op_type.as_deref().unwrap_or_default();
     if op == "Constant" {
@@ -128,16 +128,16 @@ fn visit(node: &NodeProto, scope: &Scope<'_>, facts: &Facts, reach: &mut Reach) 
 }
 
 /// How far an operator's INT64 result can get from zero, where its inputs are followed. Arithmetic must fit.
-fn follow(node: &NodeProto, op: &str, inputs: &[Fact], small: bool, reach: &mut Reach) -> Option<usize> {
+fn follow(node: &NodeProto, op: &str, inputs: &[Fact], small: bool, reach: &mut MagnitudeBounds) -> Option<usize> {
     if op == "Cast" && inputs.first().is_some_and(|from| from.onnx == Some(Onnx::BOOL)) {
-        return Some(reach.note(Step::Constant(1)));
+        return Some(reach.note(Magnitude::Constant(1)));
     }
     let of = |positions: Vec<usize>| positions.into_iter().map(|at| inputs.get(at)?.reach).collect::<Option<Vec<_>>>();
     let step = match op {
-        "Add" | "Sub" => Step::Sum(of(vec![0, 1])?),
-        "Mul" => Step::Product(of(vec![0, 1])?),
+        "Add" | "Sub" => Magnitude::Sum(of(vec![0, 1])?),
+        "Mul" => Magnitude::Product(of(vec![0, 1])?),
         "CumSum" | "ReduceSum" => total(node, inputs, reach)?,
-        _ => Step::Max(of(data_inputs(node, op)?)?),
+        _ => Magnitude::Max(of(data_inputs(node, op)?)?),
     };
     let computes = kind(op) == Kind::Computes;
     let number = reach.note(step);
@@ -149,15 +149,15 @@ fn follow(node: &NodeProto, op: &str, inputs: &[Fact], small: bool, reach: &mut 
 }
 
 /// The sum of an input of the graph, whose elements a request tells.
-fn total(node: &NodeProto, inputs: &[Fact], reach: &Reach) -> Option<Step> {
+fn total(node: &NodeProto, inputs: &[Fact], reach: &MagnitudeBounds) -> Option<Magnitude> {
     match reach.step(inputs.first()?.reach?)? {
-        Step::Input(name) if node.input.first() == Some(name) => Some(Step::Total(name.clone())),
+        Magnitude::Input(name) if node.input.first() == Some(name) => Some(Magnitude::Total(name.clone())),
         _ => None,
     }
 }
 
 /// A graph within an operator: what it is fed in each round is not known, but for the round's number and a condition.
-fn visit_inner(inner: &GraphProto, opset: i64, facts: &Facts, reach: &mut Reach) -> Result<(), String> {
+fn visit_inner(inner: &GraphProto, opset: i64, facts: &Facts, reach: &mut MagnitudeBounds) -> Result<(), String> {
     let mut facts = facts.clone();
     for (index, value) in inner.input.iter().enumerate() {
         let onnx = element_type(value);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use nerite_backend::onnx::{Exposed, Port, Ports, steady};
+use nerite_backend::onnx::{Port, Ports, UntrustedInputs, snapshot};
 use nerite_backend::{Execute, Times, Work};
 use nerite_memory::{Access, Buffer, Reason, Shortage, allowed_bytes};
 use nerite_request::Status;
@@ -11,9 +11,9 @@ use nerite_tensor::{Shape, Tensor};
 use rten::{Model, NodeId, Value};
 use rten_tensor::Layout;
 
-use crate::audit::Reach;
+use crate::audit::MagnitudeBounds;
 use crate::convert;
-use crate::runner::{Outcome, Runner, Task};
+use crate::runner::{RunOutcome, Runner, Task};
 
 /// Threads that one model may lose.
 const LOST_MAX: u32 = 8;
@@ -27,9 +27,9 @@ pub struct Loaded {
     /// What the graph takes and gives.
     pub ports: Ports,
     /// Inputs that must not change while it runs.
-    pub exposed: Exposed,
+    pub untrusted_inputs: UntrustedInputs,
     /// What its INT64 inputs must not lead to.
-    pub reach: Reach,
+    pub magnitudes: MagnitudeBounds,
     /// Threads that ran it and wanted more memory than they may have.
     pub lost: AtomicU32,
 }
@@ -51,7 +51,7 @@ impl EmbeddedInstance {
         let feed = |tensor: &Tensor| {
             let port = self.loaded.ports.inputs.iter().find(|port| port.name == tensor.name);
             let port = port.ok_or_else(|| Status::invalid(format!("the model has no input '{}'", tensor.name)))?;
-            let data = out_of_reach(tensor, steady(tensor, &self.loaded.exposed)?)?;
+            let data = out_of_reach(tensor, snapshot(tensor, &self.loaded.untrusted_inputs)?)?;
             let shape = port.graph_shape(&tensor.shape);
             Ok((self.node(&port.name)?, Tensor { data, shape, ..tensor.clone() }))
         };
@@ -60,11 +60,11 @@ impl EmbeddedInstance {
 
     /// The graph may compute with INT64 values: refuses those that could leave 32 bits on the way.
     fn check_reach(&self, feeds: &[(NodeId, Tensor)]) -> Result<(), Status> {
-        if self.loaded.reach.is_trivial() {
+        if self.loaded.magnitudes.is_trivial() {
             return Ok(());
         }
         let input = |name: &str| feeds.iter().map(|(_, tensor)| tensor).find(|tensor| *tensor.name == *name);
-        let checked = self.loaded.reach.check(|name| input(name).map(convert::extremes));
+        let checked = self.loaded.magnitudes.check(|name| input(name).map(convert::extremes));
         checked.map_err(|why| Status::invalid(format!("{why}; {}", convert::CURE)))
     }
 
@@ -87,11 +87,11 @@ impl EmbeddedInstance {
             None => Runner::start(self.threads, usize::try_from(allowed_bytes() / MEMORY_SHARE).unwrap_or(usize::MAX))?,
         };
         match runner.run(Task { loaded: Arc::clone(&self.loaded), feeds, nodes }) {
-            Outcome::Done(done) => {
+            RunOutcome::Done(done) => {
                 self.runner = Some(runner);
                 done
             }
-            Outcome::Lost(Shortage { asked, had, bytes_max }) => {
+            RunOutcome::Lost(Shortage { asked, had, bytes_max }) => {
                 self.loaded.lost.fetch_add(1, Ordering::Relaxed);
                 let why = format!(
                     "the embedded engine wanted {asked} bytes beside {had} that it had, and may have {bytes_max} for a request; \

@@ -12,7 +12,7 @@ mod audit;
 mod convert;
 mod graph;
 mod instance;
-mod mend;
+mod rewrite;
 mod runner;
 mod runtime;
 

@@ -31,7 +31,7 @@ pub struct Task {
 }
 
 /// What became of a task.
-pub enum Outcome {
+pub enum RunOutcome {
     /// The outputs, or why there are none.
     Done(Result<Vec<Value>, Status>),
     /// The thread wanted more memory than it may have, and is gone.
@@ -41,7 +41,7 @@ pub enum Outcome {
 /// A thread that runs graphs, one after the other.
 pub struct Runner {
     tasks: Sender<Task>,
-    outcomes: Receiver<Outcome>,
+    outcomes: Receiver<RunOutcome>,
 }
 
 impl Runner {
@@ -61,9 +61,9 @@ impl Runner {
         Ok(Runner { tasks, outcomes })
     }
 
-    /// Runs `task` and waits for its end. After [`Outcome::Lost`] nothing can be asked of this runner any more.
-    pub fn run(&mut self, task: Task) -> Outcome {
-        let gone = || Outcome::Done(Err(Status::internal("the embedded engine's thread has ended")));
+    /// Runs `task` and waits for its end. After [`RunOutcome::Lost`] nothing can be asked of this runner any more.
+    pub fn run(&mut self, task: Task) -> RunOutcome {
+        let gone = || RunOutcome::Done(Err(Status::internal("the embedded engine's thread has ended")));
         match self.tasks.send(task) {
             Ok(()) => self.outcomes.recv().unwrap_or_else(|_| gone()),
             Err(_) => gone(),
@@ -71,14 +71,14 @@ impl Runner {
     }
 }
 
-fn serve(inbox: &Receiver<Task>, tell: &Sender<Outcome>, options: &RunOptions, bytes_max: usize) {
+fn serve(inbox: &Receiver<Task>, tell: &Sender<RunOutcome>, options: &RunOptions, bytes_max: usize) {
     while let Ok(task) = inbox.recv() {
         // Whoever waited may have gone: then nobody wants the outcome.
-        let lost = |shortage| drop(tell.send(Outcome::Lost(shortage)));
+        let lost = |shortage| drop(tell.send(RunOutcome::Lost(shortage)));
         let done = expendable(bytes_max, &lost, || run(&task, options));
         // The client's memory is let go before the client hears of it.
         drop(task);
-        if tell.send(Outcome::Done(done)).is_err() {
+        if tell.send(RunOutcome::Done(done)).is_err() {
             return;
         }
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use nerite_backend::onnx::{self, BACKEND, Exposed, Nodes, Ports};
+use nerite_backend::onnx::{self, BACKEND, Nodes, Ports, UntrustedInputs};
 use nerite_backend::{CostBound, Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
 use nerite_config::ModelConfig;
 use nerite_request::Status;
@@ -14,7 +14,7 @@ use rten::{LoadError, LoadErrorKind, ModelOptions};
 use crate::convert::{CURE, is_spoken};
 use crate::graph::Written;
 use crate::instance::{EmbeddedInstance, Loaded};
-use crate::{audit, graph, mend};
+use crate::{audit, graph, rewrite};
 
 /// The engine's version, as in Cargo.lock.
 const VERSION: &str = "0.27.0";
@@ -51,14 +51,14 @@ impl Runtime for Embedded {
         let ports = graph::ports(&written.graph);
         onnx::check(context, &ports)?;
         check_datatypes(context, &ports)?;
-        let reach = audit::audit(&written).map_err(|why| cannot(context, &why))?;
-        let mended = if mend::mend(&mut written.graph) { Some(bytes(context, written)?) } else { None };
-        let model = load_graph(context, &path, mended.as_deref())?;
+        let magnitudes = audit::audit(&written).map_err(|why| cannot(context, &why))?;
+        let rewritten = if rewrite::rewrite(&mut written.graph) { Some(bytes(context, written)?) } else { None };
+        let model = load_graph(context, &path, rewritten.as_deref())?;
         let threads = onnx::threads(context)?;
         let nodes = Nodes::read(&path).map_err(|e| unreadable(context, &path, &e.to_string()))?;
         let cost_bound = onnx::cost_bound(&nodes, &ports);
-        let exposed = Exposed::of(&nodes.graph);
-        let loaded = Arc::new(Loaded { model, ports, exposed, reach, lost: AtomicU32::new(0) });
+        let untrusted_inputs = UntrustedInputs::of(&nodes.graph);
+        let loaded = Arc::new(Loaded { model, ports, untrusted_inputs, magnitudes, lost: AtomicU32::new(0) });
         Ok(Arc::new(EmbeddedModel { loaded, threads, batching: context.config.batches(), cost_bound }))
     }
 }
@@ -85,9 +85,9 @@ fn read(context: &LoadContext, path: &Path) -> Result<Written, Status> {
     graph::read(path).map_err(|why| unreadable(context, path, &why))
 }
 
-/// The bytes of a graph that was mended.
+/// The bytes of a graph that was rewritten.
 fn bytes(context: &LoadContext, written: Written) -> Result<Vec<u8>, Status> {
-    if let Some(constant) = mend::constant_outside(&written.graph) {
+    if let Some(constant) = rewrite::constant_outside(&written.graph) {
         return Err(cannot(
             context,
             &format!(
@@ -99,16 +99,16 @@ fn bytes(context: &LoadContext, written: Written) -> Result<Vec<u8>, Status> {
     written.into_bytes().map_err(|why| cannot(context, &why))
 }
 
-/// Loads the graph, from its mended bytes where there are some, optimised unless the configuration says no. The engine's optimiser trips over some graphs (it panics)
+/// Loads the graph, from its rewritten bytes where there are some, optimised unless the configuration says no. The engine's optimiser trips over some graphs (it panics)
 /// that it runs well as they are; these are loaded again without it.
-fn load_graph(context: &LoadContext, path: &Path, mended: Option<&[u8]>) -> Result<rten::Model, Status> {
+fn load_graph(context: &LoadContext, path: &Path, rewritten: Option<&[u8]>) -> Result<rten::Model, Status> {
     let level = context.config.optimization.as_ref().and_then(|o| o.graph.as_ref()).map_or(0, |graph| graph.level);
     let mut first_error = None;
     for optimise in [true, false] {
         if optimise && level == NO_OPTIMIZATION {
             continue;
         }
-        match catch_unwind(|| load_once(path, mended, optimise)) {
+        match catch_unwind(|| load_once(path, rewritten, optimise)) {
             Ok(Ok(model)) => return Ok(model),
             Ok(Err(error)) if error.kind() != LoadErrorKind::OptimizeError => {
                 return Err(refused(context, path, &error));
@@ -120,10 +120,10 @@ fn load_graph(context: &LoadContext, path: &Path, mended: Option<&[u8]>) -> Resu
     Err(first_error.unwrap_or_else(|| cannot(context, "it fails in the middle of loading the graph")))
 }
 
-fn load_once(path: &Path, mended: Option<&[u8]>, optimise: bool) -> Result<rten::Model, LoadError> {
+fn load_once(path: &Path, rewritten: Option<&[u8]>, optimise: bool) -> Result<rten::Model, LoadError> {
     let mut options = ModelOptions::with_all_ops();
     options.enable_optimization(optimise);
-    if let Some(bytes) = mended {
+    if let Some(bytes) = rewritten {
         return options.load(bytes.to_vec());
     }
     // The engine tells its two formats apart by the file's name, and a model may be called anything.

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use nerite_backend::onnx::{Exposed, Ports, knob};
-use nerite_backend::{LoadContext, Reach};
+use nerite_backend::onnx::{Ports, UntrustedInputs, knob};
+use nerite_backend::{DeviceAccess, LoadContext};
 use nerite_config::proto::model_optimization_policy::execution_accelerators::Accelerator;
 use nerite_request::Status;
 use nerite_tensor::DataType;
@@ -126,16 +126,17 @@ impl Failure {
 
 /// Which tensors an instance takes where they are. Not from the device: strings, which the library keeps on the host; inputs
 /// that must not change while the graph runs; and what passes through the graph, which no operator could write elsewhere.
-pub fn reach(device: Option<u32>, ports: &Ports, exposed: &Exposed) -> Reach {
-    let Some(ordinal) = device else { return Reach::Host };
+pub fn reach(device: Option<u32>, ports: &Ports, untrusted_inputs: &UntrustedInputs) -> DeviceAccess {
+    let Some(ordinal) = device else { return DeviceAccess::Host };
     let all = || ports.inputs.iter().chain(&ports.outputs);
     let passes = |name: &str| {
         ports.inputs.iter().any(|port| port.name == name) && ports.outputs.iter().any(|port| port.name == name)
     };
-    let at_home = all()
-        .filter(|port| port.datatype == Some(DataType::Bytes) || exposed.contains(&port.name) || passes(&port.name));
+    let at_home = all().filter(|port| {
+        port.datatype == Some(DataType::Bytes) || untrusted_inputs.contains(&port.name) || passes(&port.name)
+    });
     let at_home: Arc<[String]> = at_home.map(|port| port.name.clone()).collect();
-    Reach::Device { ordinal, align: ALIGN, at_home }
+    DeviceAccess::Device { ordinal, align: ALIGN, at_home }
 }
 
 #[cfg(test)]
@@ -231,9 +232,9 @@ mod tests {
             inputs: vec![port("text", bytes), port("x", fp32), port("through", fp32)],
             outputs: vec![port("y", fp32), port("through", fp32), port("words", bytes)],
         };
-        assert_eq!(reach(None, &ports, &Exposed::default()), Reach::Host);
+        assert_eq!(reach(None, &ports, &UntrustedInputs::default()), DeviceAccess::Host);
         let at_home = ["text", "through", "through", "words"].map(str::to_owned);
-        let expected = Reach::Device { ordinal: 1, align: 256, at_home: Arc::new(at_home) };
-        assert_eq!(reach(Some(1), &ports, &Exposed::default()), expected);
+        let expected = DeviceAccess::Device { ordinal: 1, align: 256, at_home: Arc::new(at_home) };
+        assert_eq!(reach(Some(1), &ports, &UntrustedInputs::default()), expected);
     }
 }

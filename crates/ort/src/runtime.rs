@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nerite_backend::onnx::{self, BACKEND, Nodes, Ports};
-use nerite_backend::{CostBound, Instance, InstanceSpec, Joined, LoadContext, Model, Reach, Runtime};
+use nerite_backend::{CostBound, DeviceAccess, Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
 use nerite_config::ModelConfig;
 use nerite_guard::{Errno, install_traps};
 use nerite_request::Status;
@@ -194,8 +194,8 @@ impl Model for OrtModel {
         Ok(Box::new(Joined::new(instance, batching)))
     }
 
-    fn takes_device_memory(&self, spec: &InstanceSpec) -> Reach {
-        cuda::reach(spec.device, &self.ports, &self.traits.exposed)
+    fn takes_device_memory(&self, spec: &InstanceSpec) -> DeviceAccess {
+        cuda::reach(spec.device, &self.ports, &self.traits.untrusted_inputs)
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nerite_backend::onnx::{Exposed, Nodes, Port, Ports, steady};
+use nerite_backend::onnx::{Nodes, Port, Ports, UntrustedInputs, snapshot};
 use nerite_backend::{Execute, Times, Work};
 use nerite_memory::{Buffer, Place, Reason, Slot};
 use nerite_request::Status;
@@ -23,7 +23,7 @@ use crate::value::{Memory, Value, done};
 /// What all instances of a model know of its graph beyond its ports.
 pub struct Traits {
     outputs: Vec<Output>,
-    pub exposed: Exposed,
+    pub untrusted_inputs: UntrustedInputs,
     pub fragile: Fragile,
 }
 
@@ -43,7 +43,7 @@ impl Traits {
         });
         Ok(Arc::new(Traits {
             outputs: outputs.collect::<Result<_, Status>>()?,
-            exposed: Exposed::of(&nodes.graph),
+            untrusted_inputs: UntrustedInputs::of(&nodes.graph),
             fragile,
         }))
     }
@@ -151,7 +151,7 @@ impl OrtInstance {
     fn bind_one(&self, work: &mut Work<'_>, index: usize) -> Result<Option<Bound>, Status> {
         let (port, output) = (&self.ports.outputs[index], &self.traits.outputs[index]);
         let Some(datatype) = port.datatype.filter(|d| *d != DataType::Bytes) else { return Ok(None) };
-        if !output.bindable.load(Ordering::Relaxed) || self.traits.exposed.contains(&port.name) {
+        if !output.bindable.load(Ordering::Relaxed) || self.traits.untrusted_inputs.contains(&port.name) {
             return Ok(None);
         }
         let Some(shape) = self.ports.output_shape(port, work.inputs(), self.batching) else { return Ok(None) };
@@ -167,9 +167,9 @@ impl OrtInstance {
             self.traits.fragile.check(tensor)?;
             let shape = self.ports.inputs[index].graph_shape(&tensor.shape);
             let data = match tensor.data.place() {
-                // Nothing on a device is exposed: see `cuda::reach`.
+                // Nothing on a device can change: see `cuda::reach`.
                 Place::Device(at) if Some(at) == self.memory.device() => tensor.data.clone(),
-                _ => steady(tensor, &self.traits.exposed)?,
+                _ => snapshot(tensor, &self.traits.untrusted_inputs)?,
             };
             Ok(Feed { index, tensor: Tensor { data, shape, ..tensor.clone() } })
         };

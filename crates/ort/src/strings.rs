@@ -3,7 +3,7 @@
 //! The library's strings know their length, so an element keeps all its bytes, zeros among them; its older calls for
 //! C strings, which end at the first zero, are not used.
 
-use nerite_memory::{Buffer, NoMemory, Reason, Room, Slot, count_copied};
+use nerite_memory::{Buffer, MemoryReservation, NoMemory, Reason, Slot, count_copied};
 use nerite_tensor::strings::{self, StringsError};
 use nerite_tensor::{Tensor, element_count};
 use ort::{AsPointer, memory::Allocator};
@@ -47,7 +47,7 @@ pub fn to_value(tensor: &Tensor, shape: &[i64]) -> Result<Value<'static>, String
         StringsError::NoMemory(refused) => StringsFault::NoMemory(refused),
         other => of_client(other.to_string()),
     })?;
-    let _room = room(extents.len().saturating_mul(STRING_BYTES).saturating_add(tensor.data.len()))?;
+    let _reservation = room(extents.len().saturating_mul(STRING_BYTES).saturating_add(tensor.data.len()))?;
     let allocator = Allocator::default();
     let mut out = std::ptr::null_mut();
     let create = ort::api().CreateTensorAsOrtValue;
@@ -79,7 +79,7 @@ pub fn from_value(value: &Value<'static>, count: usize) -> Result<(Buffer, Vec<u
     let mut len = 0;
     // SAFETY: the value is alive; the library answers an error if it is no tensor of strings.
     done(unsafe { (ort::api().GetStringTensorDataLength)(value.as_ptr(), &raw mut len) })?;
-    let _room = room(count.saturating_mul(size_of::<usize>()))?;
+    let _reservation = room(count.saturating_mul(size_of::<usize>()))?;
     let (mut bytes, mut starts) = (Slot::try_heap(len)?, vec![0usize; count]);
     let content = ort::api().GetStringTensorContent;
     // SAFETY: slot and vector are writable for the lengths given; the library checks them against what the tensor has.
@@ -88,8 +88,8 @@ pub fn from_value(value: &Value<'static>, count: usize) -> Result<(Buffer, Vec<u
     Ok((bytes.filled().into_buffer(), starts))
 }
 
-fn room(bytes: usize) -> Result<Room, NoMemory> {
-    if bytes < ROOM_BYTES_MIN { Ok(Room::none()) } else { Room::take(bytes) }
+fn room(bytes: usize) -> Result<MemoryReservation, NoMemory> {
+    if bytes < ROOM_BYTES_MIN { Ok(MemoryReservation::none()) } else { MemoryReservation::take(bytes) }
 }
 
 /// The elements that `from_value` found.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::blocks::Blocks;
 use crate::plan::{At, Home, Kind, Planned};
-use crate::shares::{Maps, Shares, Spot};
+use crate::shares::{Maps, SegmentOffset, Shares};
 use crate::words::{parameters_of, status_of};
 
 /// How one request ended.
@@ -29,7 +29,7 @@ pub(crate) enum Ended {
 struct Made {
     datatype: DataType,
     shape: Shape,
-    spot: Option<Spot>,
+    spot: Option<SegmentOffset>,
     bytes: usize,
 }
 
@@ -102,7 +102,7 @@ fn room(
     shares: &Arc<Shares>,
     blocks: &Blocks,
     maps: &mut Maps,
-) -> Result<(Spot, usize), Status> {
+) -> Result<(SegmentOffset, usize), Status> {
     let asked = || {
         let [index, name, bytes] = need.as_array()?.as_slice() else { return None };
         Some((index.as_u64()? as usize, name.as_str()?, bytes.as_u64()? as usize))
@@ -185,7 +185,7 @@ fn made(output: &Value) -> Result<(&str, Made), Status> {
         let [name, datatype, shape, segment, offset, bytes] = output.as_array()?.as_slice() else { return None };
         let shape: Option<Vec<i64>> = shape.as_array()?.iter().map(Value::as_i64).collect();
         let spot = segment.as_u64().zip(offset.as_u64());
-        let spot = spot.map(|(segment, offset)| Spot { segment, offset: offset as usize });
+        let spot = spot.map(|(segment, offset)| SegmentOffset { segment, offset: offset as usize });
         let datatype = DataType::from_name(datatype.as_str()?)?;
         Some((name.as_str()?, Made { datatype, shape: shape?.into(), spot, bytes: bytes.as_u64()? as usize }))
     };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid};
 
-/// A process and all that its model started in its group. Shared by the instance, which uses it, and the keeper, which buries what
+/// A process and all that its model started in its group. Shared by the instance, which uses it, and the supervisor, which buries what
 /// died with nothing to do.
 pub(crate) struct Body {
     pid: Option<Pid>,

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::body::Body;
 use crate::channel::{Channel, Packet};
-use crate::keeper::{Keeper, Side};
 use crate::limits::CLOSED_MAX;
+use crate::supervisor::{Side, Supervisor};
 
 /// A running process. Dropped, it is asked to finalize its model, and killed if it does not.
 pub struct Child {
@@ -63,7 +63,7 @@ impl Child {
     /// for the server, which stops its models itself. The first packet that it gets is `greeting`, with the descriptor of its end of the
     /// side channel before the `others`.
     pub fn start(
-        keeper: &Keeper,
+        supervisor: &Supervisor,
         mut command: Command,
         patience: Patience,
         greeting: &str,
@@ -72,7 +72,7 @@ impl Child {
         let (channel, theirs) = Channel::pair()?;
         let (side, side_theirs) = Side::pair()?;
         command.stdin(Stdio::from(theirs)).process_group(0);
-        let body = Arc::new(Body::new(keeper.spawn(command)?));
+        let body = Arc::new(Body::new(supervisor.spawn(command)?));
         let child =
             Child { body, channel: Arc::new(channel), side, packet: Packet::default(), has_model: false, patience };
         let descriptors: Vec<_> = std::iter::once(side_theirs).chain(others).collect();
@@ -81,7 +81,7 @@ impl Child {
             Err(error) if is_broken(&error) => {}
             sent => sent?,
         }
-        keeper.hear(Arc::clone(&child.side), Some(Arc::clone(&child.body)))?;
+        supervisor.hear(Arc::clone(&child.side), Some(Arc::clone(&child.body)))?;
         Ok(child)
     }
 
@@ -212,12 +212,12 @@ mod tests {
     /// Writing a long greeting takes longer than the process lives, so both orders occur.
     #[test]
     fn a_process_that_ends_before_its_greeting_tells_how_it_ended() {
-        let keeper = Keeper::start("nerite-test").unwrap();
+        let supervisor = Supervisor::start("nerite-test").unwrap();
         let patience = Patience { first: Duration::from_mins(1), last: Duration::from_mins(1) };
         for greeting in ["{}".to_owned(), " ".repeat(16 << 20)] {
             let mut command = Command::new("sh");
             command.args(["-c", "kill -9 $$"]);
-            let mut child = Child::start(&keeper, command, patience, &greeting, Vec::new()).unwrap();
+            let mut child = Child::start(&supervisor, command, patience, &greeting, Vec::new()).unwrap();
             let silence = child.first(r#"{"do":"nothing"}"#).unwrap_err();
             assert_eq!(silence.to_string(), "its process was ended by signal 9 (SIGKILL)");
         }

@@ -5,20 +5,20 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use nerite_request::Status;
 use nerite_shm::{LeaseLimits, Pools};
 
-use crate::Keeper;
+use crate::Supervisor;
 
 /// The thread that starts them, and the memory that server and processes share. Both are made with the first model, so that a server
 /// without such models has neither.
 pub struct ProcessHost {
     thread: &'static str,
     pools: OnceLock<Arc<Pools>>,
-    keeper: Mutex<Option<Keeper>>,
+    supervisor: Mutex<Option<Supervisor>>,
 }
 
 impl ProcessHost {
     /// Nothing yet; the thread will have this name.
     pub fn new(thread: &'static str) -> ProcessHost {
-        ProcessHost { thread, pools: OnceLock::new(), keeper: Mutex::default() }
+        ProcessHost { thread, pools: OnceLock::new(), supervisor: Mutex::default() }
     }
 
     /// Memory for tensors that lie neither in a client's memory nor in a process's own.
@@ -28,15 +28,15 @@ impl ProcessHost {
     }
 
     /// The thread that starts processes, and reaps them.
-    pub fn keeper(&self) -> Result<Keeper, Status> {
-        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
-        if keeper.is_none() {
-            let started = Keeper::start(self.thread);
-            *keeper = Some(started.map_err(|error| {
+    pub fn supervisor(&self) -> Result<Supervisor, Status> {
+        let mut supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
+        if supervisor.is_none() {
+            let started = Supervisor::start(self.thread);
+            *supervisor = Some(started.map_err(|error| {
                 Status::unavailable(format!("no thread ({}) to keep the processes of models: {error}", self.thread))
             })?);
         }
-        Ok(keeper.clone().expect("it was made just now, if not before"))
+        Ok(supervisor.clone().expect("it was made just now, if not before"))
     }
 
     /// Gives memory back to the system that lay unused through `rounds_max` calls of this function.

@@ -12,11 +12,11 @@ use serde_json::Value;
 use crate::answer::{self, Ended};
 use crate::blocks::Blocks;
 use crate::child::{Child, Silence};
-use crate::keeper::{Side, numbers};
 use crate::limits::RESTART_PAUSE;
 use crate::plan::{Planned, Planner};
 use crate::shares::{Maps, Shares};
 use crate::spent;
+use crate::supervisor::{Side, numbers};
 
 /// Numbers of requests, over all processes: no process can ask about a request of another.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);

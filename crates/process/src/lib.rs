@@ -3,7 +3,7 @@
 //! ```text
 //!   ProcessInstance ── channel ──► child: maps the memory that requests name, computes there
 //!     plan, answer      side   ◄── log lines, questions of any thread
-//!   Keeper: starts the children, reads their side channels, reaps them
+//!   Supervisor: starts the children, reads their side channels, reaps them
 //! ```
 //!
 //! The server's half of it, the same for every kind of child. Who runs in the child is the [`Seed`]'s business: crate `python` starts
@@ -20,12 +20,12 @@ mod channel;
 mod child;
 mod host;
 mod instance;
-mod keeper;
 pub mod limits;
 mod plan;
 mod shares;
 mod spawn;
 mod spent;
+mod supervisor;
 mod words;
 
 pub use blocks::Blocks;
@@ -33,6 +33,6 @@ pub use channel::{Channel, Packet, memory_file};
 pub use child::{Child, Patience, Silence};
 pub use host::ProcessHost;
 pub use instance::{Live, ProcessInstance, Seed};
-pub use keeper::Keeper;
 pub use spawn::spawn;
+pub use supervisor::Supervisor;
 pub use words::{code_word, parameters_of, parameters_text, status_of};

@@ -11,7 +11,7 @@ use nerite_tensor::Tensor;
 use serde_json::Value;
 
 use crate::blocks::{Block, Blocks};
-use crate::shares::{Maps, Shares, Spot};
+use crate::shares::{Maps, SegmentOffset, Shares};
 use crate::words::parameters_text;
 
 /// One request that the process has, and where its tensors lie meanwhile.
@@ -36,7 +36,7 @@ impl Planned {
 /// Where an output is to be written.
 pub(crate) struct Home {
     pub(crate) name: String,
-    pub(crate) spot: Option<Spot>,
+    pub(crate) spot: Option<SegmentOffset>,
     /// Bytes that fit there.
     pub(crate) capacity: usize,
     pub(crate) kind: Kind,
@@ -92,10 +92,10 @@ impl Planner<'_> {
     }
 
     /// Where the process finds each input; what it cannot reach is gathered in a block.
-    fn inputs(&mut self, inputs: &[Tensor]) -> Result<(Vec<Option<Spot>>, Option<Block>), Status> {
-        let mut spots: Vec<Option<Spot>> =
+    fn inputs(&mut self, inputs: &[Tensor]) -> Result<(Vec<Option<SegmentOffset>>, Option<Block>), Status> {
+        let mut spots: Vec<Option<SegmentOffset>> =
             inputs.iter().map(|input| self.shares.spot(input.data.share(), &mut self.maps)).collect();
-        let apart = |(spot, input): (&Option<Spot>, &Tensor)| spot.is_none() && !input.data.is_empty();
+        let apart = |(spot, input): (&Option<SegmentOffset>, &Tensor)| spot.is_none() && !input.data.is_empty();
         let copied: Vec<usize> =
             spots.iter().zip(inputs).enumerate().filter(|(_, pair)| apart(*pair)).map(|(at, _)| at).collect();
         if copied.is_empty() {
@@ -106,13 +106,13 @@ impl Planner<'_> {
         let base = self.block_spot(&block)?;
         for (at, offset) in copied.into_iter().zip(offsets) {
             if let Some(spot) = spots.get_mut(at) {
-                *spot = Some(Spot { offset: base.offset + offset, ..base });
+                *spot = Some(SegmentOffset { offset: base.offset + offset, ..base });
             }
         }
         Ok((spots, Some(block)))
     }
 
-    fn block_spot(&mut self, block: &Block) -> Result<Spot, Status> {
+    fn block_spot(&mut self, block: &Block) -> Result<SegmentOffset, Status> {
         let spot = self.shares.spot(block.buffer().share(), &mut self.maps);
         spot.ok_or_else(|| {
             Status::unavailable(
@@ -160,7 +160,7 @@ impl Planner<'_> {
         write.expect("a String takes what is written");
     }
 
-    fn input(&mut self, at: usize, input: &Tensor, spot: Option<Spot>) {
+    fn input(&mut self, at: usize, input: &Tensor, spot: Option<SegmentOffset>) {
         let comma = if at == 0 { "" } else { "," };
         let Tensor { name, datatype, shape, data } = input;
         let write = write!(
@@ -209,12 +209,12 @@ impl std::fmt::Display for Dims<'_> {
 }
 
 /// As JSON: a segment and an offset in it.
-pub(crate) struct At(pub(crate) Option<Spot>);
+pub(crate) struct At(pub(crate) Option<SegmentOffset>);
 
 impl std::fmt::Display for At {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
-            Some(Spot { segment, offset }) => write!(f, "{segment},{offset}"),
+            Some(SegmentOffset { segment, offset }) => write!(f, "{segment},{offset}"),
             None => f.write_str("null,0"),
         }
     }

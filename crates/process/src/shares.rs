@@ -36,7 +36,7 @@ pub(crate) struct Maps {
 
 /// Bytes as a model's process finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct SegmentOffset {
     /// Number of the memory.
     pub(crate) segment: u64,
     /// First byte.
@@ -51,7 +51,7 @@ impl Shares {
 
     /// Where the process finds these bytes; what it does not know yet goes to `maps`. `None` where it cannot have them: they are
     /// to be copied to memory that it can.
-    pub(crate) fn spot(self: &Arc<Shares>, window: Option<SharedWindow<'_>>, maps: &mut Maps) -> Option<Spot> {
+    pub(crate) fn spot(self: &Arc<Shares>, window: Option<SharedWindow<'_>>, maps: &mut Maps) -> Option<SegmentOffset> {
         let SharedWindow { share, offset } = window?;
         if !share.is_sealed() && !self.guarded {
             return None;
@@ -60,7 +60,7 @@ impl Shares {
         if !self.knows(segment) {
             self.introduce(share, maps).ok()?;
         }
-        Some(Spot { segment, offset })
+        Some(SegmentOffset { segment, offset })
     }
 
     /// Those that the process is to let go, each told once.
@@ -156,7 +156,7 @@ mod tests {
         let number = buffer.share().unwrap().share.mark().number();
         let mut maps = Maps::default();
         let spot = shares.spot(buffer.share(), &mut maps);
-        assert_eq!(spot, Some(Spot { segment: number, offset: 128 }));
+        assert_eq!(spot, Some(SegmentOffset { segment: number, offset: 128 }));
         assert_eq!((maps.text, maps.descriptors.len()), (format!("[{number},4096,0,false]"), 1));
         let mut again = Maps::default();
         assert_eq!(shares.spot(buffer.share(), &mut again), spot);

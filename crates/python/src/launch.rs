@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nerite_process::{Child, Keeper, Patience, Silence, memory_file};
+use nerite_process::{Child, Patience, Silence, Supervisor, memory_file};
 use nerite_request::Status;
 
 use crate::guard_library;
@@ -22,7 +22,7 @@ pub(crate) struct Launch {
 
 impl Launch {
     /// Starts the interpreter and hands it the stub.
-    pub(crate) fn start(&self, keeper: &Keeper) -> io::Result<Child> {
+    pub(crate) fn start(&self, supervisor: &Supervisor) -> io::Result<Child> {
         let mut command = self.interpreter.command();
         command.args(["-u", "-c", &self.interpreter.text(stub::LAUNCHER)]);
         let mut guard = Vec::new();
@@ -30,7 +30,7 @@ impl Launch {
             guard.push(memory_file(guard_library::LIBRARY)?);
         }
         let patience = Patience { first: self.start_max, last: self.start_max };
-        Child::start(keeper, command, patience, stub::modules(), guard)
+        Child::start(supervisor, command, patience, stub::modules(), guard)
     }
 
     /// The reason in the interpreter, if there is one, that a process which began then has gone without an answer.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use nerite_backend::{CostBound, Instance, InstanceSpec, LoadContext, Model};
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{ModelConfig, to_json};
-use nerite_process::{Blocks, Keeper, Live, ProcessInstance, Seed, Silence};
+use nerite_process::{Blocks, Live, ProcessInstance, Seed, Silence, Supervisor};
 use nerite_request::Status;
 use nerite_shm::Pools;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use crate::launch::Launch;
 
 /// One version, checked as far as it can be without running it.
 pub(crate) struct PythonModel {
-    pub(crate) keeper: Keeper,
+    pub(crate) supervisor: Supervisor,
     pub(crate) pools: Arc<Pools>,
     pub(crate) launch: Launch,
     pub(crate) context: LoadContext,
@@ -24,7 +24,7 @@ pub(crate) struct PythonModel {
 
 /// From which the process of one instance grows, as often as it must.
 struct PythonSeed {
-    keeper: Keeper,
+    supervisor: Supervisor,
     launch: Launch,
     /// The instance's name.
     instance: String,
@@ -44,8 +44,8 @@ impl Model for PythonModel {
         let args = args(context, spec);
         let decoupled = context.config.decoupled();
         let command = json!({ "do": "initialize", "args": args, "model": model, "decoupled": decoupled }).to_string();
-        let (keeper, launch) = (self.keeper.clone(), self.launch.clone());
-        let seed = PythonSeed { keeper, launch, instance: spec.name.clone(), command };
+        let (supervisor, launch) = (self.supervisor.clone(), self.launch.clone());
+        let seed = PythonSeed { supervisor, launch, instance: spec.name.clone(), command };
         Ok(Box::new(ProcessInstance::start(Box::new(seed), Blocks::new(&self.pools))?))
     }
 }
@@ -65,7 +65,7 @@ impl Seed for PythonSeed {
 
     fn grow(&self) -> Result<Live, Status> {
         let began = Instant::now();
-        let mut child = self.launch.start(&self.keeper).map_err(|error| self.launch.unstarted(error, began))?;
+        let mut child = self.launch.start(&self.supervisor).map_err(|error| self.launch.unstarted(error, began))?;
         let answer = child.first(&self.command).map_err(|silence| self.silent(&silence, began))?;
         if let Some(error) = answer.get("error").and_then(Value::as_str) {
             return Err(Status::internal(error));

@@ -62,7 +62,7 @@ impl Runtime for Python {
         }
         let launch = self.launch(context)?;
         let began = Instant::now();
-        let mut child = launch.start(&self.host.keeper()?).map_err(|error| launch.unstarted(error, began))?;
+        let mut child = launch.start(&self.host.supervisor()?).map_err(|error| launch.unstarted(error, began))?;
         let config: Value = serde_json::from_str(&to_json(&context.config))
             .map_err(|error| Status::internal(format!("the configuration of '{}': {error}", context.model)))?;
         let command = json!({ "do": "complete", "config": config, "model": told(context, &context.model) }).to_string();
@@ -100,8 +100,8 @@ impl Runtime for Python {
             )));
         }
         let launch = self.launch(context)?;
-        let (keeper, pools) = (self.host.keeper()?, Arc::clone(self.host.pools()));
-        Ok(Arc::new(PythonModel { keeper, pools, launch, context: context.clone() }))
+        let (supervisor, pools) = (self.host.supervisor()?, Arc::clone(self.host.pools()));
+        Ok(Arc::new(PythonModel { supervisor, pools, launch, context: context.clone() }))
     }
 }
 

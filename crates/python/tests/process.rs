@@ -212,20 +212,20 @@ fn an_exception_fails_the_batch_in_tritons_words() {
 }
 
 /// A region with A at 0, B at 4096 and room for SUM at 8192, and what a server makes of it.
-struct House {
+struct RegionFixture {
     mine: OwnedRegion,
     registry: Registry,
 }
 
-impl House {
-    fn new(name: &str) -> House {
+impl RegionFixture {
+    fn new(name: &str) -> RegionFixture {
         let key = format!("/nerite-test-python-{name}-{}", std::process::id());
         let mine = OwnedRegion::create(&key, 3 * PAGE).unwrap();
         let registry = Registry::new(Options::default());
         registry.register_system("r", &key, 0, 3 * PAGE as u64).unwrap();
-        let house = House { mine, registry };
-        house.fill();
-        house
+        let fixture = RegionFixture { mine, registry };
+        fixture.fill();
+        fixture
     }
 
     fn fill(&self) {
@@ -253,21 +253,21 @@ impl House {
 #[test]
 fn a_region_is_read_and_written_where_it_lies() {
     with_python(|runtime, context| {
-        let (house, mut instance) = (House::new("place"), instance(runtime, &context));
+        let (fixture, mut instance) = (RegionFixture::new("place"), instance(runtime, &context));
         let copied = || Reason::ALL.iter().map(|reason| copied_bytes(*reason)).sum::<u64>();
         let before = copied();
-        let response = house.ask(&mut *instance);
+        let response = fixture.ask(&mut *instance);
         assert_eq!((response.error, copied() - before), (None, 0));
         assert!(response.outputs[0].placed);
-        let sum = house.mine.buffer(Extent::new(2 * PAGE, PAGE, 3 * PAGE).unwrap());
+        let sum = fixture.mine.buffer(Extent::new(2 * PAGE, PAGE, 3 * PAGE).unwrap());
         assert_eq!(sum.cells::<i32>().unwrap().to_vec(), [42; 1024]);
         drop(response.outputs);
         let process = process(&mut *instance);
-        assert!(maps_of(process).contains(&house.object()));
-        house.registry.unregister_system("r").unwrap();
+        assert!(maps_of(process).contains(&fixture.object()));
+        fixture.registry.unregister_system("r").unwrap();
         // It was told; it has let go when it has answered what came after.
         assert_eq!(sum_of(&mut *instance), 3);
-        assert!(!maps_of(process).contains(&house.object()));
+        assert!(!maps_of(process).contains(&fixture.object()));
     });
 }
 
@@ -278,25 +278,25 @@ fn sum_of(instance: &mut dyn Instance) -> i32 {
 #[test]
 fn a_region_cut_short_fails_its_request_and_the_process_lives() {
     with_python(|runtime, context| {
-        let (house, mut instance) = (House::new("short"), instance(runtime, &context));
+        let (fixture, mut instance) = (RegionFixture::new("short"), instance(runtime, &context));
         let before = process(&mut *instance);
         for left in [0, PAGE as u64 + 100] {
-            assert_eq!(house.ask(&mut *instance).error, None);
-            let object = std::fs::File::options().write(true).open(house.object()).unwrap();
+            assert_eq!(fixture.ask(&mut *instance).error, None);
+            let object = std::fs::File::options().write(true).open(fixture.object()).unwrap();
             object.set_len(left).unwrap();
-            let error = house.ask(&mut *instance).error.unwrap();
+            let error = fixture.ask(&mut *instance).error.unwrap();
             let text = format!(
                 "shared memory region 'r' can no longer be used: its object '{}' was 12288 bytes when registered and has {left} \
                  now (touched at offset ",
-                house.mine.key()
+                fixture.mine.key()
             );
             assert!(error.message.starts_with(&text), "{error}");
             assert_eq!(error.code, Code::InvalidArg);
             assert_eq!(process(&mut *instance), before);
             object.set_len(3 * PAGE as u64).unwrap();
-            house.registry.register_system("r", house.mine.key(), 0, 3 * PAGE as u64).unwrap();
-            house.fill();
+            fixture.registry.register_system("r", fixture.mine.key(), 0, 3 * PAGE as u64).unwrap();
+            fixture.fill();
         }
-        assert_eq!(house.ask(&mut *instance).error, None);
+        assert_eq!(fixture.ask(&mut *instance).error, None);
     });
 }

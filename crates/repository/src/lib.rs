@@ -12,9 +12,9 @@
 //! 1. [`Store::read`] a model. A failure here is a [`PollError`]: its text is for the log, its
 //!    [`status`](PollError::status) for the client, and what was loaded stays.
 //! 2. [`Lifecycle::load_requested`] with the source's [`facts`](ModelSource::facts) says which versions to load.
-//! 3. Load each through its runtime and tell [`Lifecycle::loaded`]. The last one brings the [`Outcome`]: editions to publish,
-//!    editions to retire, the client's answer.
-//! 4. When the last reference to a retired [`Edition`] is gone, tell [`Lifecycle::drained`].
+//! 3. Load each through its runtime and tell [`Lifecycle::loaded`]. The last one brings the [`LoadOutcome`]: generations to publish,
+//!    generations to retire, the client's answer.
+//! 4. When the last reference to a retired [`Generation`] is gone, tell [`Lifecycle::drained`].
 #![forbid(unsafe_code)]
 
 mod control;
@@ -25,7 +25,7 @@ pub mod phrase;
 mod store;
 
 pub use control::{ControlMode, Startup, startup};
-pub use lifecycle::{Edition, Lifecycle, LoadPlan, Operation, Outcome, State, Step};
+pub use lifecycle::{Generation, Lifecycle, LoadOutcome, LoadPlan, LoadStep, Operation, State};
 pub use order::{Order, load_order};
 pub use store::{
     Facts, Fingerprint, Labels, Listing, ModelDir, ModelSource, PollError, Store, StoreError, StoreOptions, Warning,

@@ -28,9 +28,9 @@ use crate::store::Fingerprint;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Operation(u64);
 
-/// One version of a model as one operation loaded it. A reloaded version is another edition.
+/// One version of a model as one operation loaded it. A reloaded version is another generation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Edition {
+pub struct Generation {
     /// The model's name.
     pub model: Arc<str>,
     /// The version.
@@ -69,11 +69,11 @@ impl State {
 
 /// What a request to load comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LoadStep {
     /// All is served as asked for: the answer is yes, and nothing is to be loaded.
     Settled {
-        /// Editions of versions that the directory has no more, to be retired as in an [`Outcome`]. Mostly none.
-        retire: Vec<Edition>,
+        /// Generations of versions that the directory has no more, to be retired as in an [`LoadOutcome`]. Mostly none.
+        retire: Vec<Generation>,
     },
     /// These versions are to be loaded.
     Load(LoadPlan),
@@ -86,19 +86,19 @@ pub struct LoadPlan {
     pub model: Arc<str>,
     /// The operation's number, to be given back with each result.
     pub operation: Operation,
-    /// The versions to load, ascending, at least one. What is served stays until the [`Outcome`].
+    /// The versions to load, ascending, at least one. What is served stays until the [`LoadOutcome`].
     pub versions: Vec<i64>,
 }
 
 /// What the end of a load operation brings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct LoadOutcome {
     /// What the client that asked is told.
     pub answer: Result<(), Status>,
-    /// Editions that take requests from now on, each in place of an older edition of its version.
-    pub publish: Vec<Edition>,
-    /// Editions that take no requests any more, served before or loaded in vain. [`Lifecycle::drained`] waits for each.
-    pub retire: Vec<Edition>,
+    /// Generations that take requests from now on, each in place of an older generation of its version.
+    pub publish: Vec<Generation>,
+    /// Generations that take no requests any more, served before or loaded in vain. [`Lifecycle::drained`] waits for each.
+    pub retire: Vec<Generation>,
 }
 
 /// The models that were ever asked for, and the operations under way.
@@ -127,7 +127,7 @@ struct Known {
 #[derive(Clone, Debug)]
 struct Record {
     state: State,
-    /// The operation whose edition this is.
+    /// The operation whose generation this is.
     operation: Operation,
 }
 

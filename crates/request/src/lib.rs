@@ -1,19 +1,19 @@
 //! What travels between a client, the server and a model?
 //!
 //! ```text
-//!   wire ──► Ask ──► api ──► Request ──► backend ──► Response ──► api ──► Response ──► wire
+//!   wire ──► InferRequest ──► api ──► Request ──► backend ──► Response ──► api ──► Response ──► wire
 //!            names           Buffers, Slots          Buffers              (classified)
 //! ```
 //!
-//! An [`Ask`] still speaks in names (regions, models, versions as text). A [`Request`] holds Buffers and Slots, and the one
+//! An [`InferRequest`] still speaks in names (regions, models, versions as text). A [`Request`] holds Buffers and Slots, and the one
 //! edge back to the client: its [`Reply`]. Everything a client may be told about the server (metadata, statistics, index,
 //! settings) is a plain struct in [`report`], rendered by `wire`; what only its operator may is in [`inspect`].
 #![forbid(unsafe_code)]
 
-mod ask;
 mod cancel;
+mod infer_request;
 pub mod inspect;
-mod lent;
+mod lease_notice;
 pub mod limits;
 pub mod names;
 mod parameter;
@@ -26,9 +26,9 @@ mod response;
 pub mod setting;
 mod status;
 
-pub use ask::{Ask, AskInput, AskOutput, RegionRef, Sequence, SequenceId, Source};
 pub use cancel::Cancel;
-pub use lent::{Lent, SessionRef};
+pub use infer_request::{InferInput, InferRequest, InferRequestedOutput, RegionRef, Sequence, SequenceId, Source};
+pub use lease_notice::{LeaseNotice, SessionRef};
 pub use parameter::{Parameter, Parameters};
 pub use peer::Peer;
 pub use reply::Reply;

@@ -5,38 +5,41 @@ use nerite_memory::Slot;
 use crate::{Response, Status};
 
 /// Finds a place for so many bytes of the output of that name; `None` if the client leaves that to the model.
-type Room = dyn FnMut(&str, usize) -> Result<Option<Slot>, Status> + Send;
+type PlaceOutput = dyn FnMut(&str, usize) -> Result<Option<Slot>, Status> + Send;
 
 /// The one edge back to the client. It takes any number of responses up to the last; dropped before that, it tells the
 /// client so: a lost reply is an error, never a hang.
 pub struct Reply {
     id: String,
     sink: Option<Box<dyn FnMut(Response) + Send>>,
-    room: Option<Box<Room>>,
+    place_output: Option<Box<PlaceOutput>>,
 }
 
 impl Reply {
     /// A reply to the request called `id` that hands responses to `sink`. The sink must not block: it runs on the thread
     /// that computed the response.
     pub fn new(id: impl Into<String>, sink: impl FnMut(Response) + Send + 'static) -> Reply {
-        Reply { id: id.into(), sink: Some(Box::new(sink)), room: None }
+        Reply { id: id.into(), sink: Some(Box::new(sink)), place_output: None }
     }
 
     /// Has the reply offer places for outputs whose size the client could not know. Called on the thread that computes.
-    pub fn offering(mut self, room: impl FnMut(&str, usize) -> Result<Option<Slot>, Status> + Send + 'static) -> Reply {
-        self.room = Some(Box::new(room));
+    pub fn offering(
+        mut self,
+        place_output: impl FnMut(&str, usize) -> Result<Option<Slot>, Status> + Send + 'static,
+    ) -> Reply {
+        self.place_output = Some(Box::new(place_output));
         self
     }
 
     /// Whether it may offer a place for an output that the client named no memory for.
     pub fn offers(&self) -> bool {
-        self.room.is_some()
+        self.place_output.is_some()
     }
 
     /// A place for `bytes` bytes of an output that the client named no memory for; `None` if it may lie anywhere.
     pub fn place(&mut self, output: &str, bytes: usize) -> Result<Option<Slot>, Status> {
-        match &mut self.room {
-            Some(room) => room(output, bytes),
+        match &mut self.place_output {
+            Some(place_output) => place_output(output, bytes),
             None => Ok(None),
         }
     }
@@ -49,7 +52,7 @@ impl Reply {
         }
         if last {
             self.sink = None;
-            self.room = None;
+            self.place_output = None;
         }
     }
 

@@ -3,7 +3,7 @@
 use nerite_memory::Buffer;
 use nerite_tensor::{DataType, Shape};
 
-use crate::{Lent, Parameters, Status};
+use crate::{LeaseNotice, Parameters, Status};
 
 /// One response to a request: tensors or an error. Decoupled models send many; the last one is marked.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +19,7 @@ pub struct Response {
     /// Output tensors in the order the model made them.
     pub outputs: Vec<Output>,
     /// Those outputs whose place the server chose, for the client to be told where they lie.
-    pub lent: Vec<Lent>,
+    pub lease_notices: Vec<LeaseNotice>,
     /// Why there is no result.
     pub error: Option<Status>,
     /// Whether no further response follows.

@@ -34,9 +34,9 @@ pub struct Settings {
     /// Which models, and how.
     pub models: Models,
     /// HTTP; `None` if it is off.
-    pub http: Option<Front>,
+    pub http: Option<FrontEndSettings>,
     /// gRPC; `None` if it is off.
-    pub grpc: Option<Front>,
+    pub grpc: Option<FrontEndSettings>,
     /// What only gRPC has.
     pub grpc_tuning: GrpcTuning,
     /// Metrics; `None` if they are off.
@@ -94,7 +94,7 @@ pub struct Models {
 
 /// One front end.
 #[derive(Debug)]
-pub struct Front {
+pub struct FrontEndSettings {
     /// Address it listens at.
     pub address: String,
     /// Port it listens at.
@@ -245,7 +245,7 @@ const GRPC: FrontFlags = FrontFlags {
     forward: "grpc-header-forward-pattern",
 };
 
-fn front(values: &Values<'_>, flags: FrontFlags) -> Result<Option<Front>, BadValue> {
+fn front(values: &Values<'_>, flags: FrontFlags) -> Result<Option<FrontEndSettings>, BadValue> {
     if !values.bool(flags.allow, true)? {
         return Ok(None);
     }
@@ -254,7 +254,7 @@ fn front(values: &Values<'_>, flags: FrontFlags) -> Result<Option<Front>, BadVal
         let built = RegexBuilder::new(pattern).case_insensitive(true).size_limit(1 << 20).build();
         built.map_err(|error| crate::flags::BadValue { flag: flags.forward, reason: error.to_string() })
     };
-    Ok(Some(Front {
+    Ok(Some(FrontEndSettings {
         address: values.text(flags.address).unwrap_or("0.0.0.0").to_owned(),
         port: values.int(flags.port, flags.default_port)?,
         reuse_port: values.bool(flags.reuse, false)?,

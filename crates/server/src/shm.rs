@@ -1,14 +1,14 @@
 //! What can an operator see of shared memory, and end?
 //!
 //! ```text
-//!   words ─ asked ─► Asked ─ reach ─► Session ─► Found ─ show ─► text | JSON
+//!   words ─ asked ─► CommandLine ─ reach ─► Session ─► Found ─ show ─► text | JSON
 //!                        └── over_http ──────────────┘
 //! ```
 
-mod asked;
+mod command;
+mod connect;
 mod json;
 mod over_http;
-mod reach;
 mod show;
 mod told;
 
@@ -18,7 +18,7 @@ use std::time::Duration;
 use nerite_client::{Error, Session};
 
 use crate::plain::plain;
-use asked::{Asked, Way, What};
+use command::{Command, CommandLine, Way};
 use told::{Server, Told};
 
 /// What `nerite shm --help` prints.
@@ -49,7 +49,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// `nerite shm`; `words` are those after the word `shm`.
 pub fn main(words: &[String]) -> ExitCode {
-    let asked = match Asked::read(words) {
+    let asked = match CommandLine::read(words) {
         Ok(Some(asked)) => asked,
         Ok(None) => {
             print!("{USAGE}");
@@ -72,7 +72,7 @@ pub fn main(words: &[String]) -> ExitCode {
     }
 }
 
-fn answer(asked: &Asked) -> Result<(Server, Told), String> {
+fn answer(asked: &CommandLine) -> Result<(Server, Told), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
     runtime.block_on(async {
@@ -81,7 +81,7 @@ fn answer(asked: &Asked) -> Result<(Server, Told), String> {
     })
 }
 
-async fn ask(asked: &Asked) -> Result<(Server, Told), String> {
+async fn ask(asked: &CommandLine) -> Result<(Server, Told), String> {
     match &asked.way {
         Way::Http(url) => {
             let server = Server::Http { url: url.clone() };
@@ -89,7 +89,7 @@ async fn ask(asked: &Asked) -> Result<(Server, Told), String> {
             over_http::ask(url, &asked.what).await.map(|told| (server, told))
         }
         Way::Socket { path, server_uid } => {
-            let session = reach::connect(path, *server_uid).await?;
+            let session = connect::connect(path, *server_uid).await?;
             let server = Server::Socket { path: path.clone(), pid: session.server_pid() };
             name(asked, &server);
             let told = ask_session(&session, &asked.what).await;
@@ -103,25 +103,25 @@ async fn ask(asked: &Asked) -> Result<(Server, Told), String> {
 }
 
 /// Says who is asked before anything comes of it: on one host there may be several servers, and one way leads to one.
-fn name(asked: &Asked, server: &Server) {
+fn name(asked: &CommandLine, server: &Server) {
     if !asked.json {
         eprintln!("nerite shm: {}", plain(&show::server(server)));
     }
 }
 
-async fn ask_session(session: &Session, what: &What) -> Result<Told, Error> {
+async fn ask_session(session: &Session, what: &Command) -> Result<Told, Error> {
     Ok(match what {
-        What::List => {
+        Command::List => {
             Told::Regions { regions: session.inspect_regions(None).await?, sessions: session.inspect_sessions().await? }
         }
-        What::Show { name } => {
+        Command::Show { name } => {
             let regions = session.inspect_regions(Some(name)).await?;
             if regions.is_empty() {
                 return Err(no_region(name));
             }
             Told::Region { regions, sessions: session.inspect_sessions().await? }
         }
-        What::ShowSession { number } => {
+        Command::ShowSession { number } => {
             let leases = session.inspect_leases(*number).await?;
             let mut regions = session.inspect_regions(None).await?;
             regions.retain(|region| region.session == *number);
@@ -130,19 +130,19 @@ async fn ask_session(session: &Session, what: &What) -> Result<Told, Error> {
             let ended = || Error::Session(format!("session {number} has just ended"));
             Told::Session { session: found.ok_or_else(ended)?, regions, leases }
         }
-        What::Drop { name, session: of } => {
+        Command::Drop { name, session: of } => {
             let dropped = session.drop_region(*of, name).await?;
             Told::Dropped { what: format!("region '{name}'"), dropped }
         }
-        What::DropAll => {
+        Command::DropAll => {
             let dropped = session.drop_all_regions().await?;
             Told::Dropped { what: format!("{} common regions", dropped.count), dropped }
         }
-        What::EndSession { number } => {
+        Command::EndSession { number } => {
             Told::Dropped { what: format!("session {number}"), dropped: session.end_session(*number).await? }
         }
-        What::Pools => Told::Pools(session.inspect_pools().await?),
-        What::Sessions => Told::Sessions(session.inspect_sessions().await?),
+        Command::Pools => Told::Pools(session.inspect_pools().await?),
+        Command::Sessions => Told::Sessions(session.inspect_sessions().await?),
     })
 }
 

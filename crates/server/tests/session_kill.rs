@@ -4,16 +4,16 @@
 //! each time a little later.
 #![allow(clippy::unwrap_used)]
 
-#[path = "session/house.rs"]
-mod house;
+#[path = "session/test_server.rs"]
+mod test_server;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use house::House;
 use nerite_client::{DataType, Request, Session, Tensor};
 use nerite_shm::{LeaseCounts, OwnedRegion};
+use test_server::TestServer;
 
 const SOCKET: &str = "NERITE_TEST_SOCKET";
 
@@ -50,10 +50,10 @@ fn client() {
     });
 }
 
-fn start(house: &House) -> Child {
+fn start(server: &TestServer) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "client", "--nocapture"])
-        .env(SOCKET, &house.socket)
+        .env(SOCKET, &server.socket)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -77,29 +77,29 @@ fn a_killed_client_leaves_nothing_behind() {
     let kills: u64 = std::env::var("NERITE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let _context = runtime.enter();
-    let house = House::new();
+    let server = TestServer::new();
     let before = open();
     let mut longest = Duration::ZERO;
     for kill in 0..kills {
-        let mut child = start(&house);
+        let mut child = start(&server);
         std::thread::sleep(Duration::from_micros(kill * 7919 % 20_000));
-        assert!(house.pools.counts().bytes >= 8 << 20);
+        assert!(server.pools.counts().bytes >= 8 << 20);
         child.kill().unwrap();
         child.wait().unwrap();
         // The request in flight still holds the client's lease, and only that one.
-        let gone = || house.pools.counts() == LeaseCounts { leases: 1, bytes: 8 << 20, ..LeaseCounts::default() };
+        let gone = || server.pools.counts() == LeaseCounts { leases: 1, bytes: 8 << 20, ..LeaseCounts::default() };
         // So does the lease its descriptor.
-        let kept = || house.pools.counts().leases as usize;
-        longest = longest.max(House::until("the end of the session", || {
-            house.held.count() == house.held.cancelled()
-                && (gone() || house.held.count() == 0)
+        let kept = || server.pools.counts().leases as usize;
+        longest = longest.max(TestServer::until("the end of the session", || {
+            server.held.count() == server.held.cancelled()
+                && (gone() || server.held.count() == 0)
                 && open().0 == before.0 + kept()
         }));
-        while house.held.count() > 0 {
-            house.held.answer();
+        while server.held.count() > 0 {
+            server.held.answer();
         }
-        longest = longest.max(House::until("the end of its memory", || {
-            house.pools.counts() == LeaseCounts::default() && open() == before
+        longest = longest.max(TestServer::until("the end of its memory", || {
+            server.pools.counts() == LeaseCounts::default() && open() == before
         }));
     }
     println!("{kills} clients killed, everything back after {longest:?} at the most");

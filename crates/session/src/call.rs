@@ -12,22 +12,22 @@ use crate::session::Session;
 use crate::socket::Packet;
 
 /// What a call brings about.
-pub(crate) enum Outcome {
+pub(crate) enum CallOutcome {
     /// One answer, with the descriptors it speaks of.
     Answer(Answer, Vec<std::os::fd::OwnedFd>),
     /// Answers come, or came, by themselves.
     UnderWay,
 }
 
-impl From<Answer> for Outcome {
-    fn from(answer: Answer) -> Outcome {
-        Outcome::Answer(answer, Vec::new())
+impl From<Answer> for CallOutcome {
+    fn from(answer: Answer) -> CallOutcome {
+        CallOutcome::Answer(answer, Vec::new())
     }
 }
 
 impl Session {
     /// Carries out one call of a client that has said Hello.
-    pub(crate) async fn carry_out(&mut self, id: u64, call: Call) -> Result<Outcome, Status> {
+    pub(crate) async fn carry_out(&mut self, id: u64, call: Call) -> Result<CallOutcome, Status> {
         if is_operators(&call) {
             return self.operate(call);
         }
@@ -42,39 +42,44 @@ impl Session {
             Call::Hello(_) => return Err(Status::invalid("Hello was said before")),
             Call::Infer(infer) => {
                 Box::pin(crate::inference::infer(id, infer, scope, &self.in_flight, &self.outbox)).await?;
-                Outcome::UnderWay
+                CallOutcome::UnderWay
             }
             Call::Cancel(cancel) => {
                 self.in_flight.cancel(cancel.id);
-                Outcome::from(Answer::Done(v1::Done {}))
+                CallOutcome::from(Answer::Done(v1::Done {}))
             }
             Call::Borrow(borrow) => lend(scope, borrow.byte_size)?,
             Call::Fetch(fetch) => send_leases(scope, &fetch.names)?,
             Call::Abandon(abandon) => {
                 scope.abandon(abandon.tag, &abandon.kept);
-                Outcome::from(Answer::Done(v1::Done {}))
+                CallOutcome::from(Answer::Done(v1::Done {}))
             }
             Call::RegisterSystem(region) => {
                 let v1::RegisterSystem { name, key, offset, byte_size } = region;
                 scope.register_system(&name, &key, offset, byte_size)?;
-                Outcome::from(Answer::Done(v1::Done {}))
+                CallOutcome::from(Answer::Done(v1::Done {}))
             }
             Call::UnregisterSystem(region) => {
                 scope.unregister_system(&region.name)?;
-                Outcome::from(Answer::Done(v1::Done {}))
+                CallOutcome::from(Answer::Done(v1::Done {}))
             }
-            Call::SystemStatus(status) => Outcome::from(Answer::Regions(regions(scope, &status.name)?)),
+            Call::SystemStatus(status) => CallOutcome::from(Answer::Regions(regions(scope, &status.name)?)),
             Call::SessionStatus(_) => {
                 let ((leases, bytes), limits) = (scope.used(), scope.limits());
                 let (session_bytes_max, inferences) = (limits.session_bytes_max, self.in_flight.count() as u32);
-                Outcome::from(Answer::SessionReport(v1::SessionReport { leases, bytes, session_bytes_max, inferences }))
+                CallOutcome::from(Answer::SessionReport(v1::SessionReport {
+                    leases,
+                    bytes,
+                    session_bytes_max,
+                    inferences,
+                }))
             }
             _ => return Err(Status::unsupported("the server does not know this call")),
         })
     }
 
     /// The answer to Hello, if there is a version that both speak.
-    pub(crate) fn welcome(&self, hello: &v1::Hello) -> Result<Outcome, Status> {
+    pub(crate) fn welcome(&self, hello: &v1::Hello) -> Result<CallOutcome, Status> {
         let v1::Hello { version_min, version_max, .. } = hello;
         if !(*version_min..=*version_max).contains(&VERSION) {
             return Err(Status::unsupported(format!(
@@ -82,7 +87,7 @@ impl Session {
             )));
         }
         let limits = self.scope.limits();
-        Ok(Outcome::from(Answer::Welcome(v1::Welcome {
+        Ok(CallOutcome::from(Answer::Welcome(v1::Welcome {
             version: VERSION,
             server_name: self.server.name.clone(),
             server_version: self.server.version.clone(),
@@ -104,10 +109,10 @@ pub(crate) fn error_packet(id: u64, code: u32, message: String) -> Packet {
 }
 
 /// An answer as a packet.
-pub(crate) fn packet(id: u64, outcome: Result<Outcome, Status>) -> Option<Packet> {
+pub(crate) fn packet(id: u64, outcome: Result<CallOutcome, Status>) -> Option<Packet> {
     let (message, descriptors) = match outcome {
-        Ok(Outcome::UnderWay) => return None,
-        Ok(Outcome::Answer(answer, descriptors)) => {
+        Ok(CallOutcome::UnderWay) => return None,
+        Ok(CallOutcome::Answer(answer, descriptors)) => {
             (v1::ServerMessage { id, answer: Some(answer), ..v1::ServerMessage::default() }, descriptors)
         }
         Err(status) => (failure(id, &status), Vec::new()),
@@ -127,19 +132,19 @@ pub(crate) fn failure_packet(status: &Status) -> Packet {
 }
 
 /// What the client is told of a lease; `descriptor` as long as nobody has taken it out of the loan.
-pub(crate) fn lease_message(loan: &nerite_api::Loan) -> v1::Lease {
+pub(crate) fn lease_message(loan: &nerite_api::BorrowedLease) -> v1::Lease {
     let (name, byte_size) = (loan.lease.name().to_string(), loan.lease.byte_size() as u64);
     v1::Lease { name, byte_size, descriptor: loan.descriptor.is_some() }
 }
 
-fn lend(scope: &Scope, byte_size: u64) -> Result<Outcome, Status> {
+fn lend(scope: &Scope, byte_size: u64) -> Result<CallOutcome, Status> {
     let loan = scope.borrow(byte_size)?;
     let message = lease_message(&loan);
-    Ok(Outcome::Answer(Answer::Lease(message), loan.descriptor.into_iter().collect()))
+    Ok(CallOutcome::Answer(Answer::Lease(message), loan.descriptor.into_iter().collect()))
 }
 
 /// All of them or an error, for a client that is told of half could not say which.
-fn send_leases(scope: &Scope, names: &[String]) -> Result<Outcome, Status> {
+fn send_leases(scope: &Scope, names: &[String]) -> Result<CallOutcome, Status> {
     if names.len() > DESCRIPTORS_MAX {
         return Err(Status::invalid(format!(
             "{} leases are asked for, at most {DESCRIPTORS_MAX} descriptors fit in an answer",
@@ -150,7 +155,7 @@ fn send_leases(scope: &Scope, names: &[String]) -> Result<Outcome, Status> {
     let mut loans = names.iter().map(|name| scope.fetch(name)).collect::<Result<Vec<_>, Status>>()?;
     let leases = loans.iter().map(lease_message).collect();
     let descriptors = loans.iter_mut().filter_map(|loan| loan.descriptor.take()).collect();
-    Ok(Outcome::Answer(Answer::Leases(v1::Leases { leases }), descriptors))
+    Ok(CallOutcome::Answer(Answer::Leases(v1::Leases { leases }), descriptors))
 }
 
 fn regions(scope: &Scope, name: &str) -> Result<v1::Regions, Status> {

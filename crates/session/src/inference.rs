@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nerite_api::{Placed, Scope, aside};
+use nerite_api::{OutputLease, Scope, aside};
 use nerite_budget::{Account, Charge};
-use nerite_request::{Ask, Cancel, Response, Status};
+use nerite_request::{Cancel, InferRequest, Response, Status};
 use nerite_wire::proto::session::{encode_answer, encode_inference, v1};
 use nerite_wire::proto::{Chain, InferMessage, Malformed};
 use tokio::sync::Notify;
@@ -118,16 +118,16 @@ pub(crate) async fn infer(
     }
     // A packet that is not small keeps the whole buffer that it came in.
     let packet_bytes = if request.len() > COPIED_BYTES_MAX { PACKET_BYTES_MAX } else { request.len() };
-    let ask = read(request, scope)?;
+    let infer_request = read(request, scope)?;
     let cancel = in_flight.begin(id, packet_bytes)?;
     let answers = Answers { id, in_flight: Arc::clone(in_flight), outbox: Arc::clone(outbox) };
     let sink = move |response, placed| answers.send(response, placed);
-    let told = if ask.is_light() {
-        scope.infer(ask, leased_outputs, cancel, sink)
+    let told = if infer_request.is_light() {
+        scope.infer(infer_request, leased_outputs, cancel, sink)
     } else {
         // Its check takes long; the session's next packet waits, so that requests begin in their order.
         let scope = Arc::clone(scope);
-        aside(move || scope.infer(ask, leased_outputs, cancel, sink)).await.flatten()
+        aside(move || scope.infer(infer_request, leased_outputs, cancel, sink)).await.flatten()
     };
     // At a refusal the sink was never called.
     told.inspect_err(|_| {
@@ -136,13 +136,13 @@ pub(crate) async fn infer(
     })
 }
 
-fn read(request: bytes::Bytes, scope: &Scope) -> Result<Ask, Status> {
+fn read(request: bytes::Bytes, scope: &Scope) -> Result<InferRequest, Status> {
     let message = InferMessage::read_for(&Chain::from(request), |model, version| scope.tensors_max(model, version))
         .map_err(|error| match error {
             Malformed::TooMany(refused) => refused.into(),
             error => Status::invalid(format!("the inference request is not understood: {error}")),
         })?;
-    message.into_ask(|_| Ok(()))
+    message.into_infer_request(|_| Ok(()))
 }
 
 /// The way back of one inference.
@@ -153,7 +153,7 @@ struct Answers {
 }
 
 impl Answers {
-    fn send(&self, mut response: Response, placed: Vec<Placed>) {
+    fn send(&self, mut response: Response, placed: Vec<OutputLease>) {
         let last = response.last;
         if last {
             self.in_flight.release(self.id);
@@ -172,14 +172,14 @@ impl Answers {
         }
     }
 
-    fn encode(&self, response: Response, mut placed: Vec<Placed>) -> Result<Packet, Status> {
+    fn encode(&self, response: Response, mut placed: Vec<OutputLease>) -> Result<Packet, Status> {
         let messages: Vec<_> = placed.iter().map(placed_message).collect();
         let more = !response.last;
         let encoded = encode_inference(self.id, more, response, &messages);
         let encoded = match encoded {
             Ok(bytes) => bytes,
             Err(status) => {
-                placed.into_iter().for_each(Placed::cancel);
+                placed.into_iter().for_each(OutputLease::cancel);
                 return Err(status);
             }
         };
@@ -199,9 +199,9 @@ impl Answers {
     }
 }
 
-fn placed_message(placed: &Placed) -> v1::Placed {
+fn placed_message(placed: &OutputLease) -> v1::OutputLease {
     let (output, byte_size) = (placed.output.clone(), placed.byte_size);
-    v1::Placed { output, lease: Some(lease_message(&placed.loan)), offset: 0, byte_size }
+    v1::OutputLease { output, lease: Some(lease_message(&placed.loan)), offset: 0, byte_size }
 }
 
 #[cfg(test)]

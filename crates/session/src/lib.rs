@@ -17,9 +17,9 @@ pub mod limits;
 mod listen;
 mod operator;
 mod outbox;
-mod roster;
 mod serve;
 mod session;
+mod session_table;
 mod socket;
 mod watch;
 

@@ -8,12 +8,12 @@ use prost::Message as _;
 use v1::client_message::Call;
 use v1::server_message::Answer;
 
-use crate::call::{Outcome, failure_packet};
+use crate::call::{CallOutcome, failure_packet};
 use crate::limits::{PAGE_BYTES, PAGE_REGIONS, SESSIONS_MAX};
 use crate::outbox::Closed;
-use crate::roster::{Place, Roster};
 use crate::serve::PERMISSION_DENIED;
 use crate::session::Session;
+use crate::session_table::{SessionEntry, SessionTable};
 
 /// Whether the call is one of the operator's.
 pub(crate) fn is_operators(call: &Call) -> bool {
@@ -38,26 +38,26 @@ pub(crate) fn only_operators_calls() -> Status {
 
 impl Session {
     /// Carries out one of the operator's calls, if that is who asks.
-    pub(crate) fn operate(&self, call: Call) -> Result<Outcome, Status> {
-        let roster = self.place.roster();
-        let operator = match self.api.operator(self.place.uid(), roster.own_uid()) {
+    pub(crate) fn operate(&self, call: Call) -> Result<CallOutcome, Status> {
+        let sessions = self.place.sessions();
+        let operator = match self.api.operator(self.place.uid(), sessions.own_uid()) {
             Ok(operator) => operator,
             Err(refusal) => {
                 let error = v1::Error { code: PERMISSION_DENIED, message: refusal.to_string() };
-                return Ok(Outcome::from(Answer::Error(error)));
+                return Ok(CallOutcome::from(Answer::Error(error)));
             }
         };
         let answer = match call {
-            Call::InspectRegions(asked) => Answer::InspectedRegions(regions(&operator, roster, asked)),
+            Call::InspectRegions(asked) => Answer::InspectedRegions(regions(&operator, sessions, asked)),
             Call::InspectPools(_) => Answer::InspectedPools(operator.pools().into()),
-            Call::InspectSessions(_) => Answer::InspectedSessions(sessions(&operator, &self.place)),
+            Call::InspectSessions(_) => Answer::InspectedSessions(list_sessions(&operator, &self.place)),
             Call::InspectLeases(of) => {
-                let leases = roster.one(of.session, |parts| operator.leases(&parts.scope));
+                let leases = sessions.one(of.session, |parts| operator.leases(&parts.scope));
                 let leases = leases.ok_or_else(|| no_session(of.session))?.into_iter().map(Into::into).collect();
                 Answer::InspectedLeases(v1::InspectedLeases { leases })
             }
             Call::DropRegion(region) => {
-                let dropped = drop_region(&operator, roster, &region)?;
+                let dropped = drop_region(&operator, sessions, &region)?;
                 self.note(&format!("unregistered region '{}' (of session {})", region.name, region.session));
                 Answer::Dropped(dropped.into())
             }
@@ -73,7 +73,7 @@ impl Session {
             }
             _ => return Err(Status::unsupported("the server does not know this call")),
         };
-        Ok(Outcome::from(answer))
+        Ok(CallOutcome::from(answer))
     }
 
     /// What an operator changes is worth a line in the log.
@@ -87,9 +87,9 @@ fn no_session(number: u64) -> Status {
 }
 
 /// All but the one who asks.
-fn sessions(operator: &Operator, asker: &Place) -> v1::InspectedSessions {
+fn list_sessions(operator: &Operator, asker: &SessionEntry) -> v1::InspectedSessions {
     let mut sessions = Vec::new();
-    asker.roster().each_from(0, |number, member, parts| {
+    asker.sessions().each_from(0, |number, member, parts| {
         if number != asker.number() {
             let mut view = operator.session(&parts.scope, member.view(number));
             view.inferences = parts.in_flight.count() as u64;
@@ -100,21 +100,21 @@ fn sessions(operator: &Operator, asker: &Place) -> v1::InspectedSessions {
     v1::InspectedSessions { sessions }
 }
 
-fn drop_region(operator: &Operator, roster: &Roster, region: &v1::DropRegion) -> Result<Dropped, Status> {
+fn drop_region(operator: &Operator, sessions: &SessionTable, region: &v1::DropRegion) -> Result<Dropped, Status> {
     match region.session {
         0 => operator.drop_region(None, &region.name),
-        number => roster
+        number => sessions
             .one(number, |parts| operator.drop_region(Some(&parts.scope), &region.name))
             .unwrap_or_else(|| Err(no_session(number))),
     }
 }
 
 /// Ends a session as if its client had gone, which hears why.
-fn end(asker: &Place, number: u64) -> Result<Dropped, Status> {
+fn end(asker: &SessionEntry, number: u64) -> Result<Dropped, Status> {
     if number == asker.number() {
         return Err(Status::invalid(format!("session {number} is this one")));
     }
-    let ended = asker.roster().one(number, |parts| {
+    let ended = asker.sessions().one(number, |parts| {
         let in_use = u64::from(parts.in_flight.count() > 0);
         parts.outbox.end(failure_packet(&Status::unavailable(Closed::Ended.to_string())));
         Dropped { count: 1, in_use }
@@ -123,7 +123,7 @@ fn end(asker: &Place, number: u64) -> Result<Dropped, Status> {
 }
 
 /// One page of all regions, or of those of one name.
-fn regions(operator: &Operator, roster: &Roster, asked: v1::InspectRegions) -> v1::InspectedRegions {
+fn regions(operator: &Operator, sessions: &SessionTable, asked: v1::InspectRegions) -> v1::InspectedRegions {
     let v1::InspectRegions { after: cursor, name } = asked;
     let mut page = Page::default();
     let mut fill = |session: u64, scope: Option<&Scope>| {
@@ -137,7 +137,7 @@ fn regions(operator: &Operator, roster: &Roster, asked: v1::InspectRegions) -> v
     };
     let first = cursor.as_ref().map_or(0, |cursor| cursor.session);
     if first > 0 || fill(0, None) {
-        roster.each_from(first, |number, _, parts| fill(number, Some(&parts.scope)));
+        sessions.each_from(first, |number, _, parts| fill(number, Some(&parts.scope)));
     }
     page.close()
 }

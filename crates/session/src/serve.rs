@@ -12,8 +12,8 @@ use tokio::sync::watch;
 use crate::call::error_packet;
 use crate::door::Door;
 use crate::listen::{Listener, Location};
-use crate::roster::{Peer, Roster};
 use crate::session::Session;
+use crate::session_table::{Peer, SessionTable};
 use crate::socket::Socket;
 
 /// After a failed accept (mostly: no descriptors left) so long nothing is accepted.
@@ -85,7 +85,7 @@ async fn accept(api: Api, options: Options, mut door: Door, mut stopped: Stopped
         version: String::new(),
         extensions: Vec::new(),
     });
-    let roster = Roster::new(rustix::process::geteuid().as_raw());
+    let sessions = SessionTable::new(rustix::process::geteuid().as_raw());
     let mut told = None;
     loop {
         let accepted = tokio::select! {
@@ -101,7 +101,7 @@ async fn accept(api: Api, options: Options, mut door: Door, mut stopped: Stopped
                 continue;
             }
         };
-        let peer = match check_peer(socket.peer(), roster.own_uid(), &options.allow_uids) {
+        let peer = match check_peer(socket.peer(), sessions.own_uid(), &options.allow_uids) {
             Ok(peer) => peer.clone(),
             Err(why) => {
                 // Who may not can try as often as it likes, and must not fill a disk with lines.
@@ -112,7 +112,7 @@ async fn accept(api: Api, options: Options, mut door: Door, mut stopped: Stopped
                 continue;
             }
         };
-        let place = match roster.reserve(peer) {
+        let place = match sessions.reserve(peer) {
             Ok(place) => place,
             Err(full) => {
                 turn_away(&socket, RESOURCE_EXHAUSTED, full.to_string());

@@ -22,14 +22,14 @@ use crate::limits::{
     STOPPING_READ_WITHIN,
 };
 use crate::outbox::{Closed, Outbox};
-use crate::roster::{Full, Parts, Place};
 use crate::serve::{RESOURCE_EXHAUSTED, Stopped};
+use crate::session_table::{Full, Parts, SessionEntry};
 use crate::socket::{Packet, Received, Receiver, Socket};
 
 /// One client: its names and memory, its requests, its way out.
 pub(crate) struct Session {
     /// First, because fields drop in order: nobody may look at a session that is taken down.
-    pub(crate) place: Place,
+    pub(crate) place: SessionEntry,
     pub(crate) api: Api,
     pub(crate) scope: Arc<Scope>,
     pub(crate) in_flight: Arc<InFlight>,
@@ -63,7 +63,7 @@ pub(crate) enum End {
 }
 
 impl Session {
-    pub(crate) fn new(api: Api, server: ServerReport, socket: Socket, place: Place) -> Session {
+    pub(crate) fn new(api: Api, server: ServerReport, socket: Socket, place: SessionEntry) -> Session {
         let socket = Arc::new(socket);
         let (scope, in_flight) = (Arc::new(api.open_scope()), Arc::new(InFlight::new(api.account())));
         let outbox = Arc::new(Outbox::new(Arc::clone(&socket), api.account()));

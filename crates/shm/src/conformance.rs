@@ -358,8 +358,8 @@ fn the_two_kinds_share_names_and_know_each_other() {
     host.heap.make("/x", 64);
     let mapping = crate::source::Source::open(&host.heap, "gpu").unwrap().map(window).unwrap();
     let record = Record { name: "g".into(), byte_size: 64, origin: Origin::Cuda { device_id: 3 } };
-    let ticket = registry.admit(64).unwrap();
-    registry.insert(Region::new(Arc::new(record), mapping, ticket)).unwrap();
+    let permit = registry.admit(64).unwrap();
+    registry.insert(Region::new(Arc::new(record), mapping, permit)).unwrap();
     registry.register_system("s", "/x", 0, 64).unwrap();
 
     let text = |refused: Result<(), ShmError>| refused.unwrap_err().to_string();

@@ -3,7 +3,7 @@
 //! ```text
 //!   Pools ── quotas of all, lease name ─► Weak<Lease> (HTTP and gRPC find leases here)
 //!     └─ Account, one per session ── lent:  name ─► Lease      the client has it
-//!                                    shelf: idle leases        came back, for the same session again
+//!                                    free list: idle leases    came back, for the same session again
 //! ```
 //!
 //! A [`Lease`] is an anonymous memory file, sealed so that nobody can change its size, mapped here and sent to the client
@@ -44,11 +44,11 @@ mod adopted;
 mod census;
 mod class;
 mod error;
+mod free_list;
 mod limits;
 mod memfd;
 mod name;
 mod pools;
-mod shelf;
 #[cfg(test)]
 mod tests;
 
@@ -65,9 +65,9 @@ use crate::error::ShmError;
 use crate::guard::Watch;
 use crate::posix::PosixMapping;
 use crate::sync::AtomicBool;
-use crate::tally::Ticket;
+use crate::tally::QuotaPermit;
 
-pub use account::{Account, LeaseState, Loan};
+pub use account::{Account, BorrowedLease, LeaseState};
 pub use adopted::{AdoptError, AdoptedLease};
 pub use error::{LeaseError, LeaseErrorKind};
 pub use limits::{LEASE_BYTES_MIN, LEASES_MAX, LEASES_PER_SESSION_MAX};
@@ -85,7 +85,7 @@ pub struct Lease {
     /// Before the mapping as well: nobody may find the range in the guard's table once it is unmapped.
     watch: Watch,
     mapping: PosixMapping,
-    /// Whether a client has it now. What lies on the shelf is found by nobody.
+    /// Whether a client has it now. What lies in the free list is found by nobody.
     lent: AtomicBool,
     /// Whether the client said that it uses it no more.
     returned: AtomicBool,
@@ -96,7 +96,7 @@ pub struct Lease {
     mark: ShareMark,
     index: Weak<Index>,
     /// Last, because fields drop in order: the counts go down after the memory was unmapped.
-    _tickets: ([Ticket; 2], Counted),
+    _tickets: ([QuotaPermit; 2], Counted),
 }
 
 impl Lease {

@@ -78,8 +78,8 @@ pub use error::{ErrorKind, ShmError};
 pub use gpu::Gpu;
 pub use inspect::RegionState;
 pub use lease::{
-    Account, AdoptError, AdoptedLease, ClassCounts, LEASE_BYTES_MIN, LEASES_MAX, LEASES_PER_SESSION_MAX, Lease,
-    LeaseCounts, LeaseError, LeaseErrorKind, LeaseLimits, LeaseName, LeaseState, Loan, Pools, random_bits,
+    Account, AdoptError, AdoptedLease, BorrowedLease, ClassCounts, LEASE_BYTES_MIN, LEASES_MAX, LEASES_PER_SESSION_MAX,
+    Lease, LeaseCounts, LeaseError, LeaseErrorKind, LeaseLimits, LeaseName, LeaseState, Pools, random_bits,
 };
 pub use loss::{Loss, ObjectNow};
 pub use mapped::SharedMapping;

@@ -33,7 +33,7 @@ pub enum OwnError {
     },
     /// The object could not get its bytes.
     #[error("cannot give shared memory object '{key}' {byte_size} bytes: {cause}")]
-    Room {
+    NoSpace {
         /// The key.
         key: String,
         /// Bytes asked for.
@@ -70,7 +70,7 @@ impl OwnedRegion {
             Err(error) => {
                 // Best effort: the object was made a moment ago, and the error to tell is the first one.
                 let _ = unlink(key);
-                Err(OwnError::Room { key: key.to_string(), byte_size, cause: room_cause(&error) })
+                Err(OwnError::NoSpace { key: key.to_string(), byte_size, cause: room_cause(&error) })
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::gpu::Gpu;
 use crate::loss::Loss;
 use crate::record::Record;
 use crate::source::Mapping;
-use crate::tally::Ticket;
+use crate::tally::QuotaPermit;
 
 /// A mapping of another process's memory. It goes when its last Arc goes: the registration's, a Buffer's or a Slot's.
 pub struct Region {
@@ -25,13 +25,13 @@ pub struct Region {
     mapping: Box<dyn Mapping>,
     mark: ShareMark,
     /// Last, because fields drop in order: the count goes down after the memory was unmapped.
-    _ticket: Ticket,
+    _ticket: QuotaPermit,
 }
 
 impl Region {
-    pub(crate) fn new(record: Arc<Record>, mapping: Box<dyn Mapping>, ticket: Ticket) -> Region {
+    pub(crate) fn new(record: Arc<Record>, mapping: Box<dyn Mapping>, permit: QuotaPermit) -> Region {
         debug_assert_eq!(record.byte_size, mapping.len() as u64);
-        Region { record, lock: None, mapping, mark: ShareMark::new(), _ticket: ticket }
+        Region { record, lock: None, mapping, mark: ShareMark::new(), _ticket: permit }
     }
 
     /// The same region, its memory page-locked if the host has a GPU and the operator wants it. `present` says

@@ -14,7 +14,7 @@ use crate::record::{CudaStatus, Kind, Origin, Record, SystemStatus};
 use crate::region::{Located, Region};
 use crate::rights::{Rights, own_uid};
 use crate::source::{Mapping, Object, ObjectError, Source};
-use crate::tally::{Counts, Tally, Ticket, Total};
+use crate::tally::{Counts, QuotaPermit, Tally, Total};
 use crate::window::{Window, WindowError};
 
 /// What the operator decided.
@@ -172,12 +172,12 @@ impl Registry {
             let checked = rights.check(access, own_uid());
             checked.map_err(|refused| ShmError::Open { key: key.to_string(), cause: refused.to_string() })?;
         }
-        let (mapping, ticket) = self.map(&*object, name, key, offset, byte_size)?;
+        let (mapping, permit) = self.map(&*object, name, key, offset, byte_size)?;
         let present = object.is_present();
         drop(object);
         let origin = Origin::System { key: key.into(), offset };
         let record = Arc::new(Record { name: name.into(), byte_size, origin });
-        self.insert(Region::new(record, mapping, ticket).locked(self.gpu.as_ref(), present))
+        self.insert(Region::new(record, mapping, permit).locked(self.gpu.as_ref(), present))
     }
 
     fn try_register_cuda(&self, name: &str, raw: &[u8], device_id: i64, byte_size: u64) -> Result<(), ShmError> {
@@ -190,14 +190,14 @@ impl Registry {
         }
         let mapping = CudaMapping::open(gpu.driver(), name, handle, device_id, byte_size)?;
         let (regions_max, bytes_max) = (self.options.regions_max as u64, self.options.mapped_bytes_max);
-        let ticket = self.cuda_tally.admit(byte_size, regions_max, bytes_max);
-        let ticket = ticket.ok_or_else(|| {
+        let permit = self.cuda_tally.admit(byte_size, regions_max, bytes_max);
+        let permit = permit.ok_or_else(|| {
             let cause = format!("{regions_max} CUDA regions are the most there may be; unregister some");
             ShmError::CudaBounds { name: name.to_string(), cause }
         })?;
         let device_id = device_id.cast_unsigned();
         let record = Record { name: name.into(), byte_size, origin: Origin::Cuda { device_id } };
-        self.insert(Region::new(Arc::new(record), Box::new(mapping), ticket))
+        self.insert(Region::new(Arc::new(record), Box::new(mapping), permit))
     }
 
     /// Somebody may have taken the name while we asked the system; then the mapping just made goes again.
@@ -215,7 +215,7 @@ impl Registry {
         key: &str,
         offset: u64,
         byte_size: u64,
-    ) -> Result<(Box<dyn Mapping>, Ticket), ShmError> {
+    ) -> Result<(Box<dyn Mapping>, QuotaPermit), ShmError> {
         let (object_bytes, page) = (object.byte_size(), self.source.page_bytes());
         let refused = |error, cause| map_error(name, error, cause);
         let window = Window::new(offset, byte_size, object_bytes, page).map_err(|error| match error {
@@ -230,15 +230,15 @@ impl Registry {
                 ),
             ),
         })?;
-        let ticket = self.admit(byte_size).ok_or_else(|| refused(libc::ENOMEM, self.crowd()))?;
+        let permit = self.admit(byte_size).ok_or_else(|| refused(libc::ENOMEM, self.crowd()))?;
         let mapping = object.map(window).map_err(|error| {
             let cause = format!("{byte_size} bytes at offset {offset} of object '{key}'");
             ShmError::Map { name: name.to_string(), reason: reason(&error), cause }
         })?;
-        Ok((mapping, ticket))
+        Ok((mapping, permit))
     }
 
-    pub(crate) fn admit(&self, byte_size: u64) -> Option<Ticket> {
+    pub(crate) fn admit(&self, byte_size: u64) -> Option<QuotaPermit> {
         self.tally.admit(byte_size, self.options.regions_max as u64, self.options.mapped_bytes_max)
     }
 

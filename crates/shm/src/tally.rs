@@ -42,7 +42,7 @@ pub(crate) struct Total {
 }
 
 /// The right to one mapping of so many bytes. Given back when dropped, which a Region does after it has unmapped.
-pub(crate) struct Ticket {
+pub(crate) struct QuotaPermit {
     tally: Arc<Tally>,
     byte_size: u64,
 }
@@ -53,8 +53,8 @@ impl Tally {
         Arc::new(Tally { total: Some(Arc::clone(total)), ..Tally::default() })
     }
 
-    /// A ticket, unless `regions_max` regions or `bytes_max` bytes would be exceeded, or what all owners may have together.
-    pub(crate) fn admit(self: &Arc<Tally>, byte_size: u64, regions_max: u64, bytes_max: u64) -> Option<Ticket> {
+    /// A permit, unless `regions_max` regions or `bytes_max` bytes would be exceeded, or what all owners may have together.
+    pub(crate) fn admit(self: &Arc<Tally>, byte_size: u64, regions_max: u64, bytes_max: u64) -> Option<QuotaPermit> {
         self.take(byte_size, regions_max, bytes_max).then_some(())?;
         if let Some(total) = &self.total {
             let (regions_max, bytes_max) = shared_bounds(self.counts(0));
@@ -63,7 +63,7 @@ impl Tally {
                 return None;
             }
         }
-        Some(Ticket { tally: Arc::clone(self), byte_size })
+        Some(QuotaPermit { tally: Arc::clone(self), byte_size })
     }
 
     fn take(&self, byte_size: u64, regions_max: u64, bytes_max: u64) -> bool {
@@ -121,7 +121,7 @@ fn take(to: &AtomicU64, more: u64, max: u64) -> bool {
     to.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| now.checked_add(more).filter(|&sum| sum <= max)).is_ok()
 }
 
-impl Drop for Ticket {
+impl Drop for QuotaPermit {
     fn drop(&mut self) {
         self.tally.give_back(self.byte_size);
         if let Some(total) = &self.tally.total {
@@ -152,7 +152,7 @@ mod tests {
     fn the_last_places_are_for_owners_who_have_few() {
         let total = Arc::default();
         let owners = [Tally::within(&total), Tally::within(&total), Tally::within(&total)];
-        let all = |owner: &Arc<Tally>| -> Vec<Ticket> {
+        let all = |owner: &Arc<Tally>| -> Vec<QuotaPermit> {
             std::iter::from_fn(|| owner.admit(1, REGIONS_PER_OWNER_MAX as u64, u64::MAX)).collect()
         };
         let tickets: Vec<_> = owners.iter().map(all).collect();

@@ -7,7 +7,7 @@
 //! what is used. [`walk`] and [`extents`] are therefore the only ways in; whoever needs the bytes afterwards uses the extents they
 //! gave.
 
-use nerite_memory::{Buffer, Extent, NoMemory, Room};
+use nerite_memory::{Buffer, Extent, MemoryReservation, NoMemory};
 
 /// Bytes of a length word.
 pub const LENGTH_BYTES: usize = 4;
@@ -58,7 +58,7 @@ pub fn extents(data: &Buffer, expected: u64) -> Result<Vec<Extent>, StringsError
     let most = usize::try_from(expected).unwrap_or(usize::MAX).min(data.len() / LENGTH_BYTES);
     let mut found = Vec::new();
     if most >= ROOM_ELEMENTS_MIN {
-        let _room = Room::take(most.saturating_mul(size_of::<Extent>()))?;
+        let _reservation = MemoryReservation::take(most.saturating_mul(size_of::<Extent>()))?;
         found.reserve_exact(most);
     }
     walk(data, expected, |extent| found.push(extent))?;

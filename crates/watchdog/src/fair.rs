@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
 use crate::FrontEnd;
-use crate::rows::{Peer, Place, Rows};
+use crate::rows::{Peer, QueuePosition, Rows};
 use crate::slot::{Turn, now_ns};
 use crate::usage::Served;
 
@@ -68,7 +68,7 @@ struct Tasks {
     /// Whether its tasks wait for nobody.
     is_urgent: AtomicBool,
     /// Where those of its tasks stand that wait, or have been woken a moment ago. Locked after the rows only.
-    waiting: Mutex<BTreeSet<Place>>,
+    waiting: Mutex<BTreeSet<QueuePosition>>,
 }
 
 impl FairQueue {
@@ -222,7 +222,7 @@ impl Flow {
 }
 
 impl Tasks {
-    fn waiting(&self) -> MutexGuard<'_, BTreeSet<Place>> {
+    fn waiting(&self) -> MutexGuard<'_, BTreeSet<QueuePosition>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -231,7 +231,7 @@ impl Tasks {
 struct Task {
     flow: Flow,
     /// Where it waits, from its first poll that had to until the one that ran.
-    place: Option<Place>,
+    place: Option<QueuePosition>,
 }
 
 impl Task {

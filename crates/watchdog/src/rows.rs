@@ -32,12 +32,12 @@ pub(crate) struct Rows {
 #[derive(Debug)]
 struct Row {
     peer: Arc<Peer>,
-    tasks: BTreeMap<Place, Waker>,
+    tasks: BTreeMap<QueuePosition, Waker>,
 }
 
 /// Where a task waits: the lowest goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct QueuePosition {
     /// What its flow had been served when it began to wait.
     served_ns: u64,
     /// The order in which tasks came.
@@ -57,18 +57,18 @@ impl Peer {
 
 impl Rows {
     /// Lets a task of a flow that was served so much wait.
-    pub(crate) fn push(&mut self, peer: &Arc<Peer>, flow: &Served, waker: &Waker) -> Place {
+    pub(crate) fn push(&mut self, peer: &Arc<Peer>, flow: &Served, waker: &Waker) -> QueuePosition {
         self.last_number += 1;
         peer.served.at_least(self.reached_ns.saturating_sub(CREDIT_NS));
         let reached_ns = peer.reached_ns.load(Ordering::Relaxed);
         let served_ns = flow.at_least(reached_ns.saturating_sub(CREDIT_NS));
-        let place = Place { served_ns, number: self.last_number };
+        let place = QueuePosition { served_ns, number: self.last_number };
         self.push_again(peer, place, waker);
         place
     }
 
     /// Lets a task wait where it has waited before.
-    pub(crate) fn push_again(&mut self, peer: &Arc<Peer>, place: Place, waker: &Waker) {
+    pub(crate) fn push_again(&mut self, peer: &Arc<Peer>, place: QueuePosition, waker: &Waker) {
         let new = || Row { peer: Arc::clone(peer), tasks: BTreeMap::new() };
         self.rows.entry(peer.number).or_insert_with(new).tasks.insert(place, waker.clone());
     }
@@ -87,13 +87,13 @@ impl Rows {
     }
 
     /// Whether the task at that place waits still. If so, this waker is the one that will be used.
-    pub(crate) fn is_waiting(&mut self, peer: &Peer, place: Place, waker: &Waker) -> bool {
+    pub(crate) fn is_waiting(&mut self, peer: &Peer, place: QueuePosition, waker: &Waker) -> bool {
         let found = self.rows.get_mut(&peer.number).and_then(|row| row.tasks.get_mut(&place));
         found.map(|known| known.clone_from(waker)).is_some()
     }
 
     /// Takes out the task at that place, if it waits still.
-    pub(crate) fn remove(&mut self, peer: &Peer, place: Place) -> Option<Waker> {
+    pub(crate) fn remove(&mut self, peer: &Peer, place: QueuePosition) -> Option<Waker> {
         let row = self.rows.get_mut(&peer.number)?;
         let waker = row.tasks.remove(&place);
         if row.tasks.is_empty() {
@@ -139,7 +139,7 @@ mod tests {
             Arc::new(Bell(name, Arc::clone(&self.woken))).into()
         }
 
-        fn push(&mut self, name: &'static str, peer: &Arc<Peer>, flow: &Served) -> Place {
+        fn push(&mut self, name: &'static str, peer: &Arc<Peer>, flow: &Served) -> QueuePosition {
             let waker = self.waker(name);
             self.rows.push(peer, flow, &waker)
         }

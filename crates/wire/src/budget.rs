@@ -3,7 +3,7 @@
 //! A message of two bytes an element can mean a hundred bytes of memory for each. What is about to be made is added up, and when
 //! it comes to much it is asked for, before it is made.
 
-use nerite_memory::{NoMemory, Room};
+use nerite_memory::{MemoryReservation, NoMemory};
 
 /// So much is made between two questions.
 const UNASKED_BYTES_MAX: usize = 1 << 20;
@@ -14,7 +14,7 @@ const _: () =
 /// The memory that one message takes beside its tensors. Dropped when all of that is made.
 #[derive(Debug, Default)]
 pub struct Budget {
-    room: Room,
+    room: MemoryReservation,
     unasked: usize,
 }
 

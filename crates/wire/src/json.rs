@@ -7,8 +7,8 @@
 //!
 //! ```text
 //!   lex ─ skip ─ value      any JSON text
-//!     └► infer ─ tensor     → Ask, Rendering        answer   Response → head + buffers
-//!     ├► generate           → Ask, from flat JSON   flat     Response → flat JSON
+//!     └► infer ─ tensor     → InferRequest, Rendering        answer   Response → head + buffers
+//!     ├► generate           → InferRequest, from flat JSON   flat     Response → flat JSON
 //!     └► control            → bodies of other calls  report   metadata, statistics, status, settings
 //! ```
 

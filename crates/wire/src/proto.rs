@@ -1,7 +1,7 @@
 //! How do requests and answers look as protobuf?
 //!
 //! ```text
-//!   DATA frames ─ Gather ─► Chain ─ InferMessage::read ─► InferMessage ─ into_ask ─► Ask
+//!   DATA frames ─ Gather ─► Chain ─ InferMessage::read ─► InferMessage ─ into_infer_request ─► InferRequest
 //!                 pieces                 syntax, no tensor copied          meaning, tensors placed
 //!
 //!   Response ─ encode_unary | encode_stream ─► Chunks: head bytes, tensor, head bytes, tensor, …
@@ -10,7 +10,6 @@
 //! Inference messages are read and written by hand, because their tensors must not be copied; all others go through the
 //! generated types of [`messages`].
 
-mod ask;
 mod chain;
 mod change;
 mod choice;
@@ -18,6 +17,7 @@ mod contents;
 mod encode;
 mod gather;
 mod infer;
+mod infer_request;
 mod inspect;
 mod placement;
 mod read;
@@ -40,12 +40,12 @@ pub mod health {
 /// The encoded `FileDescriptorSet` of all schemas, that of model configurations included.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/grpc_service.bin"));
 
-pub use ask::wrong_datatype;
 pub use chain::{Chain, ChainReader};
 pub use change::{check_load_parameters, check_repository, load_options, log_change, trace_change, unload_dependents};
 pub use encode::{Chunks, PREFIX_BYTES, StreamNews, encode_stream, encode_unary};
 pub use gather::Gather;
 pub use infer::InferMessage;
+pub use infer_request::wrong_datatype;
 pub use read::Malformed;
 
 /// The largest message that is read or written, in bytes: gRPC counts them in a signed 32-bit number.

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use nerite_request::limits::TensorsMax;
-use nerite_request::{Ask, Parameter, Source};
+use nerite_request::{InferRequest, Parameter, Source};
 use nerite_tensor::DataType;
 use nerite_wire::proto::messages::infer_parameter::ParameterChoice;
 use nerite_wire::proto::messages::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
@@ -23,9 +23,9 @@ fn chain(message: &[u8], cuts: &[usize]) -> Chain {
     gather.finish()
 }
 
-fn read(request: &ModelInferRequest, cuts: &[usize]) -> Result<Ask, String> {
+fn read(request: &ModelInferRequest, cuts: &[usize]) -> Result<InferRequest, String> {
     let message = InferMessage::read(&chain(&request.encode_to_vec(), cuts)).unwrap();
-    message.into_ask(|_| Ok(())).map_err(|status| status.message)
+    message.into_infer_request(|_| Ok(())).map_err(|status| status.message)
 }
 
 fn parameter(choice: ParameterChoice) -> InferParameter {
@@ -78,10 +78,13 @@ prop_compose! {
 }
 
 #[track_caller]
-fn assert_same(ask: &Ask, request: &ModelInferRequest) {
-    assert_eq!((&ask.model, &ask.version, &ask.id), (&request.model_name, &request.model_version, &request.id));
-    assert_eq!(ask.parameters.len(), request.parameters.len());
-    for (key, value) in ask.parameters.iter() {
+fn assert_same(infer_request: &InferRequest, request: &ModelInferRequest) {
+    assert_eq!(
+        (&infer_request.model, &infer_request.version, &infer_request.id),
+        (&request.model_name, &request.model_version, &request.id)
+    );
+    assert_eq!(infer_request.parameters.len(), request.parameters.len());
+    for (key, value) in infer_request.parameters.iter() {
         let expect = match request.parameters[key].parameter_choice.clone().unwrap() {
             ParameterChoice::BoolParam(value) => Parameter::Bool(value),
             ParameterChoice::Int64Param(value) => Parameter::Int(value),
@@ -91,10 +94,12 @@ fn assert_same(ask: &Ask, request: &ModelInferRequest) {
         };
         assert_eq!(value, &expect);
     }
-    assert!(ask.outputs.iter().map(|output| &output.name).eq(request.outputs.iter().map(|output| &output.name)));
-    assert_eq!(ask.inputs.len(), request.inputs.len());
+    assert!(
+        infer_request.outputs.iter().map(|output| &output.name).eq(request.outputs.iter().map(|output| &output.name))
+    );
+    assert_eq!(infer_request.inputs.len(), request.inputs.len());
     let mut raw = request.raw_input_contents.iter();
-    for (got, sent) in ask.inputs.iter().zip(&request.inputs) {
+    for (got, sent) in infer_request.inputs.iter().zip(&request.inputs) {
         assert_eq!(
             (&got.name, got.datatype.name(), got.shape.as_slice()),
             (&sent.name, sent.datatype.as_str(), sent.shape.as_slice())
@@ -126,7 +131,7 @@ proptest! {
         bytes.extend([0xc0, 0x3e, 5, 0xc3, 0x3e, 0x08, 1, 0xc4, 0x3e]);
         bytes.extend(request.encode_to_vec());
         let message = InferMessage::read(&chain(&bytes, &cuts)).unwrap();
-        assert_same(&message.into_ask(|_| Ok(())).unwrap(), &request);
+        assert_same(&message.into_infer_request(|_| Ok(())).unwrap(), &request);
     }
 
     #[test]
@@ -142,12 +147,12 @@ proptest! {
         }
         let ours = InferMessage::read(&chain(&bytes, &cuts));
         prop_assert!(ours.is_ok() || ModelInferRequest::decode(bytes.as_slice()).is_err(), "{ours:?}");
-        let _ = ours.map(|message| message.into_ask(|_| Ok(())));
+        let _ = ours.map(|message| message.into_infer_request(|_| Ok(())));
     }
 
     #[test]
     fn noise_never_panics(bytes in vec(any::<u8>(), 0..400), cuts in vec(any::<usize>(), 0..9)) {
-        let _ = InferMessage::read(&chain(&bytes, &cuts)).map(|message| message.into_ask(|_| Ok(())));
+        let _ = InferMessage::read(&chain(&bytes, &cuts)).map(|message| message.into_infer_request(|_| Ok(())));
     }
 }
 
@@ -301,7 +306,8 @@ fn an_output_may_leave_its_place_to_the_server() {
     let place = |entries: &[(&str, ParameterChoice)]| {
         let parameters = entries.iter().map(|(key, choice)| ((*key).to_owned(), parameter(choice.clone()))).collect();
         let output = InferRequestedOutputTensor { name: "t".into(), parameters };
-        read(&ModelInferRequest { outputs: vec![output], ..plain() }, &[]).map(|ask| ask.outputs[0].clone())
+        read(&ModelInferRequest { outputs: vec![output], ..plain() }, &[])
+            .map(|infer_request| infer_request.outputs[0].clone())
     };
     let region = || ("shared_memory_region", StringParam(key.into()));
     let size = |bytes| ("shared_memory_byte_size", Int64Param(bytes));
@@ -391,7 +397,7 @@ fn a_model_with_more_inputs_may_be_sent_more_where_it_is_named_first() {
         _ => TensorsMax::default(),
     };
     let read = InferMessage::read_for(&chain(&message, &[]), of_model).unwrap();
-    assert_eq!(read.into_ask(|_| Ok(())).unwrap().inputs.len(), 5000);
+    assert_eq!(read.into_infer_request(|_| Ok(())).unwrap().inputs.len(), 5000);
     let more = many(5001, 1, 0, 0).encode_to_vec();
     let refused = InferMessage::read_for(&chain(&more, &[]), of_model).map(drop).unwrap_err().to_string();
     assert!(refused.starts_with("a request has at most 5000 inputs, got 5001; "), "{refused}");
@@ -402,6 +408,6 @@ fn of_a_parameter_given_twice_the_last_value_counts_however_many_there_are() {
     let mut bytes = many(0, 0, 1000, 0).encode_to_vec();
     let last = [("n7".to_owned(), parameter(ParameterChoice::Int64Param(7)))].into();
     bytes.extend(ModelInferRequest { parameters: last, ..Default::default() }.encode_to_vec());
-    let ask = InferMessage::read(&chain(&bytes, &[])).unwrap().into_ask(|_| Ok(())).unwrap();
-    assert_eq!((ask.parameters.len(), ask.parameters.get("n7")), (1000, Some(&Parameter::Int(7))));
+    let infer_request = InferMessage::read(&chain(&bytes, &[])).unwrap().into_infer_request(|_| Ok(())).unwrap();
+    assert_eq!((infer_request.parameters.len(), infer_request.parameters.get("n7")), (1000, Some(&Parameter::Int(7))));
 }

@@ -3,7 +3,7 @@
 //! One test alone, in a process of its own: beside it nobody would have memory.
 #![allow(clippy::unwrap_used)]
 
-use nerite_memory::{Buffer, Room};
+use nerite_memory::{Buffer, MemoryReservation};
 use nerite_request::limits::TensorsMax;
 use nerite_request::{Code, Output, Response, Status};
 use nerite_tensor::DataType;
@@ -14,9 +14,9 @@ use nerite_wire::proto::{Chain, InferMessage, Malformed};
 use prost::Message;
 
 /// Promises of all there is, down to less than anybody asks for.
-fn everything() -> Vec<Room> {
+fn everything() -> Vec<MemoryReservation> {
     let sizes = (16..48).rev().map(|bits| 1usize << bits);
-    sizes.flat_map(|size| std::iter::from_fn(move || Room::take(size).ok())).collect()
+    sizes.flat_map(|size| std::iter::from_fn(move || MemoryReservation::take(size).ok())).collect()
 }
 
 #[track_caller]

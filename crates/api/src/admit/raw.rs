@@ -1,13 +1,13 @@
 //! Which tensor is a body that says nothing about itself?
 
 use nerite_memory::{Buffer, Reason, Slot};
-use nerite_request::{AskInput, Source, Status};
+use nerite_request::{InferInput, Source, Status};
 use nerite_tensor::{DataType, Shape, element_count};
 
 use super::{Contract, Prefix};
 
 /// The model's one input, with `body` as its data: a batch of one, the one free dimension worked out from the size.
-pub(super) fn input_of(request: &Prefix<'_>, body: Buffer, contract: &Contract<'_>) -> Result<AskInput, Status> {
+pub(super) fn input_of(request: &Prefix<'_>, body: Buffer, contract: &Contract<'_>) -> Result<InferInput, Status> {
     let [spec] = contract.inputs else {
         return Err(Status::invalid(format!(
             "{request}Raw request must only have 1 input (found 1) to be deduced but got {} inputs in '{}' model configuration",
@@ -27,7 +27,7 @@ pub(super) fn input_of(request: &Prefix<'_>, body: Buffer, contract: &Contract<'
         }
         shape = batch.into_iter().chain([1]).collect();
         let data = with_length(&body)?;
-        return Ok(AskInput { name: spec.name.clone(), datatype, shape, source: Source::Inline(data) });
+        return Ok(InferInput { name: spec.name.clone(), datatype, shape, source: Source::Inline(data) });
     }
     if spec.dims.iter().filter(|dim| **dim == -1).count() > 1 {
         return Err(Status::invalid(format!(
@@ -43,7 +43,7 @@ pub(super) fn input_of(request: &Prefix<'_>, body: Buffer, contract: &Contract<'
             *dim = free;
         }
     }
-    Ok(AskInput { name: spec.name.clone(), datatype, shape, source: Source::Inline(body) })
+    Ok(InferInput { name: spec.name.clone(), datatype, shape, source: Source::Inline(body) })
 }
 
 fn with_length(body: &Buffer) -> Result<Buffer, Status> {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use nerite_config::TensorSpec;
-use nerite_request::{AskOutput, Code};
+use nerite_request::{Code, InferRequestedOutput};
 use nerite_tensor::{DataType, Shape};
 
 use super::*;
@@ -30,27 +30,27 @@ fn spec(name: &str, data_type: DataType, dims: &[i64]) -> TensorSpec {
     }
 }
 
-fn input(name: &str, datatype: DataType, shape: &[i64], bytes: &[u8]) -> AskInput {
+fn input(name: &str, datatype: DataType, shape: &[i64], bytes: &[u8]) -> InferInput {
     let source = Source::Inline(Buffer::from(bytes.to_vec()));
-    AskInput { name: name.into(), datatype, shape: Shape::from_slice(shape), source }
+    InferInput { name: name.into(), datatype, shape: Shape::from_slice(shape), source }
 }
 
-fn pair(batch: i64) -> Vec<AskInput> {
+fn pair(batch: i64) -> Vec<InferInput> {
     let bytes = vec![0u8; 16 * batch.max(0) as usize];
     vec![input("A", DataType::Fp32, &[batch, 4], &bytes), input("B", DataType::Fp32, &[batch, 4], &bytes)]
 }
 
 #[track_caller]
-fn check(inputs: Vec<AskInput>, outputs: &[&str], expected: Result<u32, &str>) {
+fn check(inputs: Vec<InferInput>, outputs: &[&str], expected: Result<u32, &str>) {
     let inputs_of_model = [spec("A", DataType::Fp32, &[4]), spec("B", DataType::Fp32, &[-1])];
     let outputs_of_model = [spec("O", DataType::Fp32, &[4]), spec("P", DataType::Fp32, &[4])];
     let contract = Contract { model: "m", batch_max: 8, inputs: &inputs_of_model, outputs: &outputs_of_model };
     let outputs = outputs
         .iter()
-        .map(|name| AskOutput { name: (*name).into(), region: None, session: None, classes: 0 })
+        .map(|name| InferRequestedOutput { name: (*name).into(), region: None, session: None, classes: 0 })
         .collect();
-    let mut ask = Ask { inputs, outputs, ..Ask::default() };
-    match (admit(&mut ask, &contract, &NoRegions), expected) {
+    let mut infer_request = InferRequest { inputs, outputs, ..InferRequest::default() };
+    match (admit(&mut infer_request, &contract, &NoRegions), expected) {
         (Ok(admitted), Ok(rows)) => {
             assert_eq!(admitted.rows, rows);
             assert!(!admitted.wanted.is_empty());
@@ -122,14 +122,14 @@ fn each_fault_has_its_text() {
 fn a_raw_body_takes_the_shape_that_fits_it() {
     let inputs = [spec("I", DataType::Fp32, &[-1, 2])];
     let contract = Contract { model: "m", batch_max: 0, inputs: &inputs, outputs: &inputs };
-    let mut ask = Ask { raw_input: Some(Buffer::from(vec![0; 24])), ..Ask::default() };
-    let admitted = admit(&mut ask, &contract, &NoRegions).unwrap();
+    let mut infer_request = InferRequest { raw_input: Some(Buffer::from(vec![0; 24])), ..InferRequest::default() };
+    let admitted = admit(&mut infer_request, &contract, &NoRegions).unwrap();
     assert_eq!(&admitted.inputs[0].shape[..], &[3, 2]);
-    let mut odd = Ask { raw_input: Some(Buffer::from(vec![0; 23])), ..Ask::default() };
+    let mut odd = InferRequest { raw_input: Some(Buffer::from(vec![0; 23])), ..InferRequest::default() };
     assert!(admit(&mut odd, &contract, &NoRegions).is_err());
 }
 
-fn many_inputs(count: usize) -> Vec<AskInput> {
+fn many_inputs(count: usize) -> Vec<InferInput> {
     (0..count).map(|n| input(&format!("n{n}"), DataType::Fp32, &[1, 4], &[0; 16])).collect()
 }
 
@@ -165,8 +165,8 @@ fn more_tensors_than_any_model_has_are_refused_by_number() {
 fn a_model_of_many_tensors_takes_them_all() {
     let specs: Vec<_> = (0..5000).map(|n| spec(&format!("n{n}"), DataType::Fp32, &[4])).collect();
     let contract = Contract { model: "m", batch_max: 8, inputs: &specs, outputs: &specs };
-    let mut ask = Ask { inputs: many_inputs(5000), ..Ask::default() };
-    let admitted = admit(&mut ask, &contract, &NoRegions).unwrap();
+    let mut infer_request = InferRequest { inputs: many_inputs(5000), ..InferRequest::default() };
+    let admitted = admit(&mut infer_request, &contract, &NoRegions).unwrap();
     assert_eq!((admitted.inputs.len(), admitted.wanted.len()), (5000, 5000));
 }
 

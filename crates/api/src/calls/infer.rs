@@ -1,4 +1,4 @@
-//! How does an ask become a response?
+//! How does a request become a response?
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nerite_engine::Served;
 use nerite_request::limits::TensorsMax;
 use nerite_request::names::ByName;
-use nerite_request::{Ask, Cancel, Reply, Request, Response, Status};
+use nerite_request::{Cancel, InferRequest, Reply, Request, Response, Status};
 use nerite_shm::Account;
 use tokio::sync::oneshot;
 
@@ -14,7 +14,7 @@ use crate::access::Protocol;
 use crate::admit::{Contract, Regions, admit};
 use crate::aside::aside;
 use crate::classify::classify;
-use crate::places::{Placed, Places};
+use crate::places::{OutputLease, Places};
 use crate::under_way::UnderWay;
 use crate::{Api, admit};
 
@@ -47,20 +47,20 @@ impl Api {
 
     /// One request, one response (its `error` set when it failed). It may begin before the future is polled. Dropping the future before it
     /// is done cancels the request.
-    pub fn infer(&self, ask: Ask) -> impl Future<Output = Response> + Send + use<> {
-        self.infer_holding(ask, ())
+    pub fn infer(&self, infer_request: InferRequest) -> impl Future<Output = Response> + Send + use<> {
+        self.infer_holding(infer_request, ())
     }
 
     /// As [`Api::infer`]. What is `held` for the request, such as the charge for its body, is dropped when the model is done with it,
     /// before the answer is handed on, and not when the future is dropped before.
     pub fn infer_holding<H: Send + 'static>(
         &self,
-        ask: Ask,
+        infer_request: InferRequest,
         held: H,
     ) -> impl Future<Output = Response> + Send + use<H> {
         let mut held = Some(held);
         let cancel = CancelOnDrop(Cancel::new());
-        let id = ask.id.clone();
+        let id = infer_request.id.clone();
         let (to, from) = oneshot::channel();
         let mut single = Single { to: Some(to), held: None, count: 0 };
         let sink = move |response: Response| {
@@ -69,7 +69,7 @@ impl Api {
             }
             single.take(response);
         };
-        let begun = self.begin(ask, cancel.0.clone(), sink);
+        let begun = self.begin(infer_request, cancel.0.clone(), sink);
         async move {
             let _until_it_is_answered = cancel;
             if let Err(status) = begun.await {
@@ -85,7 +85,7 @@ impl Api {
     /// polled; any other begins at once.
     pub fn begin<S>(
         &self,
-        ask: Ask,
+        infer_request: InferRequest,
         cancel: Cancel,
         sink: S,
     ) -> impl Future<Output = Result<(), Status>> + Send + use<S>
@@ -93,11 +93,11 @@ impl Api {
         S: FnMut(Response) + Send + 'static,
     {
         // Nothing of the request is kept in the future, which is copied with that of its call.
-        let begun = if ask.is_light() {
-            Ok(self.infer_stream(ask, cancel, sink))
+        let begun = if infer_request.is_light() {
+            Ok(self.infer_stream(infer_request, cancel, sink))
         } else {
             let api = self.clone();
-            Err(aside(move || api.infer_stream(ask, cancel, sink)))
+            Err(aside(move || api.infer_stream(infer_request, cancel, sink)))
         };
         async move {
             match begun {
@@ -111,33 +111,33 @@ impl Api {
     /// `last`. A refusal at admission is the Err: `sink` is not called then.
     pub fn infer_stream(
         &self,
-        ask: Ask,
+        infer_request: InferRequest,
         cancel: Cancel,
         mut sink: impl FnMut(Response) + Send + 'static,
     ) -> Result<(), Status> {
-        self.submit(ask, &self.global(), None, cancel, move |response, _| sink(response))
+        self.submit(infer_request, &self.global(), None, cancel, move |response, _| sink(response))
     }
 
     /// The steps of every inference, whoever asks: names are those of `regions`; outputs of the list in `own` are placed in
     /// leases of that session, and told beside the response.
     pub(crate) fn submit(
         &self,
-        mut ask: Ask,
+        mut infer_request: InferRequest,
         regions: &dyn Regions,
         own: Option<(&Arc<Account>, Vec<String>)>,
         cancel: Cancel,
-        mut sink: impl FnMut(Response, Vec<Placed>) + Send + 'static,
+        mut sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
         let under_way = UnderWay::count(&self.0.under_way);
         let mut sink = move |response, placed| {
             let _until_the_last_response = &under_way;
             sink(response, placed);
         };
-        let served = self.served(&ask.model, &ask.version)?;
-        let admitted = admit(&mut ask, &contract(&served), regions)?;
-        let finish = Finish::of(&ask, &served);
-        let id = ask.id.clone();
-        let reply = match (finish, Places::of(&ask, own, &self.0.pools)?) {
+        let served = self.served(&infer_request.model, &infer_request.version)?;
+        let admitted = admit(&mut infer_request, &contract(&served), regions)?;
+        let finish = Finish::of(&infer_request, &served);
+        let id = infer_request.id.clone();
+        let reply = match (finish, Places::of(&infer_request, own, &self.0.pools)?) {
             (None, None) => Reply::new(id, move |response| sink(response, Vec::new())),
             (Some(finish), None) => Reply::new(id, move |response| sink(finish.apply(response), Vec::new())),
             (finish, Some(places)) => {
@@ -154,7 +154,7 @@ impl Api {
             }
         };
         let admit::Admitted { inputs, wanted, rows } = admitted;
-        let Ask { id, priority, timeout_us, sequence, parameters, .. } = ask;
+        let InferRequest { id, priority, timeout_us, sequence, parameters, .. } = infer_request;
         served.submit(Request { id, rows, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, reply });
         Ok(())
     }
@@ -215,9 +215,9 @@ struct Finish {
 
 impl Finish {
     /// `None` for most requests, which go back as they are.
-    fn of(ask: &Ask, served: &Arc<Served>) -> Option<Finish> {
+    fn of(infer_request: &InferRequest, served: &Arc<Served>) -> Option<Finish> {
         let classes: HashMap<_, _> =
-            ask.outputs.iter().filter(|o| o.classes > 0).map(|o| (o.name.clone(), o.classes)).collect();
+            infer_request.outputs.iter().filter(|o| o.classes > 0).map(|o| (o.name.clone(), o.classes)).collect();
         let reshapes = served.outputs().iter().any(|spec| spec.reshape.is_some());
         (reshapes || !classes.is_empty()).then(|| Finish { served: Arc::clone(served), classes })
     }

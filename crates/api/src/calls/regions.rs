@@ -1,6 +1,6 @@
 //! How do clients manage their shared memory?
 
-use nerite_memory::Room;
+use nerite_memory::MemoryReservation;
 use nerite_request::report::{CudaRegionReport, SystemRegionReport};
 use nerite_request::{Code, Status};
 use nerite_shm::{Registry, ShmError};
@@ -134,12 +134,12 @@ impl Api {
 }
 
 /// Memory for the status of regions whose names and keys have so many bytes, if it is so much that others could miss it.
-fn reserve(name_bytes: impl ExactSizeIterator<Item = usize>) -> Result<Room, Status> {
+fn reserve(name_bytes: impl ExactSizeIterator<Item = usize>) -> Result<MemoryReservation, Status> {
     let bytes = name_bytes.len() * STATUS_BYTES + name_bytes.sum::<usize>() * STATUS_GROWTH;
     if bytes < RESERVED_BYTES_MIN {
-        return Ok(Room::none());
+        return Ok(MemoryReservation::none());
     }
-    Room::take(bytes).map_err(|refused| Status::no_memory("the status of all regions", refused))
+    MemoryReservation::take(bytes).map_err(|refused| Status::no_memory("the status of all regions", refused))
 }
 
 pub(crate) fn system_report(region: nerite_shm::SystemStatus) -> SystemRegionReport {

@@ -1,6 +1,6 @@
 //! Which operators does a graph have, and what do they read and write?
 //!
-//! An ONNX file is read for the names that rules about graphs need ([`super::Exposed`], [`super::cost_bound`]). Weights are skipped,
+//! An ONNX file is read for the names that rules about graphs need ([`super::UntrustedInputs`], [`super::cost_bound`]). Weights are skipped,
 //! whatever their size. No library is asked, so the answer is the same for every runtime.
 
 use std::collections::HashSet;

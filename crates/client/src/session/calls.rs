@@ -31,7 +31,7 @@ pub(super) enum Answer {
     Lease(Lease),
     Inference {
         response: Bytes,
-        placed: Vec<Placed>,
+        placed: Vec<OutputLease>,
     },
     Told(Told),
     /// It came, and makes no sense.
@@ -39,7 +39,7 @@ pub(super) enum Answer {
 }
 
 /// An output in a lease that the server chose.
-pub(super) struct Placed {
+pub(super) struct OutputLease {
     pub(super) output: String,
     pub(super) lease: Lease,
     pub(super) offset: usize,
@@ -244,10 +244,10 @@ impl Shared {
             }
             Some(Told::Lease(lease)) => self.adopt(lease, &mut descriptors).map(Answer::Lease),
             Some(Told::Inference(inference)) => {
-                let place = |placed: v1::Placed| {
-                    let v1::Placed { output, lease, offset, byte_size } = placed;
+                let place = |placed: v1::OutputLease| {
+                    let v1::OutputLease { output, lease, offset, byte_size } = placed;
                     let lease = self.adopt(lease.unwrap_or_default(), &mut descriptors)?;
-                    Ok(Placed { output, lease, offset: offset as usize, byte_size: byte_size as usize })
+                    Ok(OutputLease { output, lease, offset: offset as usize, byte_size: byte_size as usize })
                 };
                 let placed: Result<Vec<_>, String> = inference.placed.into_iter().map(place).collect();
                 placed.map(|placed| Answer::Inference { response: inference.response, placed })

@@ -1,6 +1,6 @@
 //! What are the words of the text form?
 
-use super::{Fault, Placed};
+use super::{Fault, Positioned};
 
 /// A word and where it starts.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,7 +57,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// The next word; `End` from the end of the text on.
-    pub fn next(&mut self) -> Placed<Token<'a>> {
+    pub fn next(&mut self) -> Positioned<Token<'a>> {
         self.skip_blank();
         let at = self.at;
         let kind = match self.peek() {
@@ -115,7 +115,7 @@ impl<'a> Lexer<'a> {
         std::str::from_utf8(&self.text[start..self.at]).expect("only ASCII bytes are kept")
     }
 
-    fn number(&mut self) -> Placed<Kind<'a>> {
+    fn number(&mut self) -> Positioned<Kind<'a>> {
         let start = self.at;
         let kind = if self.peek() == Some(b'0') && matches!(self.byte(1), Some(b'x' | b'X')) {
             self.at += 2;
@@ -171,7 +171,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    fn string(&mut self, quote: u8) -> Placed<Vec<u8>> {
+    fn string(&mut self, quote: u8) -> Positioned<Vec<u8>> {
         let start = self.at;
         self.at += 1;
         let mut bytes = Vec::new();
@@ -195,7 +195,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    fn escape(&mut self, bytes: &mut Vec<u8>) -> Placed<()> {
+    fn escape(&mut self, bytes: &mut Vec<u8>) -> Positioned<()> {
         let start = self.at;
         self.at += 1;
         let plain = match self.peek() {

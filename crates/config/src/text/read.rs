@@ -4,12 +4,12 @@ use prost_reflect::{DynamicMessage, FieldDescriptor, Kind as Type, MapKey, Messa
 
 use super::lex::{Kind, Lexer, Token};
 use super::scalar::{self, unexpected, wanted};
-use super::{Fault, Placed};
+use super::{Fault, Positioned};
 use crate::{schema, suggest};
 
 /// Reads a whole text as one message. The depth of its recursion is bounded by the
 /// schema, in which no message contains itself.
-pub(super) fn read(text: &[u8], desc: MessageDescriptor) -> Placed<DynamicMessage> {
+pub(super) fn read(text: &[u8], desc: MessageDescriptor) -> Positioned<DynamicMessage> {
     let mut reader = Reader::new(text)?;
     let mut message = DynamicMessage::new(desc);
     while reader.next.kind != Kind::End {
@@ -24,18 +24,18 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(text: &'a [u8]) -> Placed<Self> {
+    fn new(text: &'a [u8]) -> Positioned<Self> {
         let mut lexer = Lexer::new(text);
         let next = lexer.next()?;
         Ok(Self { lexer, next })
     }
 
-    fn take(&mut self) -> Placed<Token<'a>> {
+    fn take(&mut self) -> Positioned<Token<'a>> {
         let following = self.lexer.next()?;
         Ok(std::mem::replace(&mut self.next, following))
     }
 
-    fn take_mark(&mut self, mark: char) -> Placed<bool> {
+    fn take_mark(&mut self, mark: char) -> Positioned<bool> {
         let found = self.next.kind == Kind::Mark(mark);
         if found {
             self.take()?;
@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
 
     /// `name: value`, `name { … }`, `name: [ … ]` or `name [ {…}, … ]`, and one
     /// separator after it.
-    fn field(&mut self, message: &mut DynamicMessage) -> Placed<()> {
+    fn field(&mut self, message: &mut DynamicMessage) -> Positioned<()> {
         let desc = message.descriptor();
         let field = self.field_name(&desc)?;
         let colon = self.take_mark(':')?;
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn field_name(&mut self, desc: &MessageDescriptor) -> Placed<FieldDescriptor> {
+    fn field_name(&mut self, desc: &MessageDescriptor) -> Positioned<FieldDescriptor> {
         let token = self.take()?;
         let Kind::Name(name) = token.kind else {
             let cure = match &token.kind {
@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The value, or the list of values, of a field that may have many.
-    fn elements(&mut self, message: &mut DynamicMessage, field: &FieldDescriptor) -> Placed<()> {
+    fn elements(&mut self, message: &mut DynamicMessage, field: &FieldDescriptor) -> Positioned<()> {
         if !self.take_mark('[')? {
             return self.element(message, field);
         }
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn element(&mut self, message: &mut DynamicMessage, field: &FieldDescriptor) -> Placed<()> {
+    fn element(&mut self, message: &mut DynamicMessage, field: &FieldDescriptor) -> Positioned<()> {
         let value = self.value(field)?;
         if field.is_map() {
             let (key, value) = pair(field, &value);
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn value(&mut self, field: &FieldDescriptor) -> Placed<Value> {
+    fn value(&mut self, field: &FieldDescriptor) -> Positioned<Value> {
         match field.kind() {
             Type::Message(desc) => self.message(field, desc).map(Value::Message),
             kind @ (Type::String | Type::Bytes) => self.string(field, &kind),
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn message(&mut self, field: &FieldDescriptor, desc: MessageDescriptor) -> Placed<DynamicMessage> {
+    fn message(&mut self, field: &FieldDescriptor, desc: MessageDescriptor) -> Positioned<DynamicMessage> {
         let closing = match self.next.kind {
             Kind::Mark('{') => '}',
             Kind::Mark('<') => '>',
@@ -163,7 +163,7 @@ impl<'a> Reader<'a> {
     }
 
     /// One string, which may be written as several that stand side by side.
-    fn string(&mut self, field: &FieldDescriptor, kind: &Type) -> Placed<Value> {
+    fn string(&mut self, field: &FieldDescriptor, kind: &Type) -> Positioned<Value> {
         let at = self.next.at;
         let mut bytes = Vec::new();
         let mut pieces = 0;
@@ -188,7 +188,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Refuses a second value of a field that has one, or of a choice already made.
-fn once(message: &DynamicMessage, field: &FieldDescriptor, at: usize) -> Placed<()> {
+fn once(message: &DynamicMessage, field: &FieldDescriptor, at: usize) -> Positioned<()> {
     if message.has_field(field) {
         return Err(Fault::new(format!("'{}' is given a second time", field.name()))
             .cure("keep one of the two")

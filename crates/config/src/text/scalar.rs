@@ -5,12 +5,12 @@ use std::fmt::Display;
 use prost_reflect::{EnumDescriptor, Kind as Type, Value};
 
 use super::lex::{Kind, Token};
-use super::{Fault, Placed};
+use super::{Fault, Positioned};
 use crate::suggest::nearest;
 
 /// The value of a word, with the sign that stood before it, in a field of a type
 /// that is not a message.
-pub(super) fn value(field: &str, kind: &Type, negative: bool, token: &Token<'_>) -> Placed<Value> {
+pub(super) fn value(field: &str, kind: &Type, negative: bool, token: &Token<'_>) -> Positioned<Value> {
     let whole = || integer(field, kind, negative, token);
     match kind {
         Type::Bool => boolean(field, negative, token),
@@ -68,7 +68,7 @@ pub(super) fn unexpected(field: &str, kind: &Type, token: &Token<'_>) -> (Fault,
         .at(token.at)
 }
 
-fn boolean(field: &str, negative: bool, token: &Token<'_>) -> Placed<Value> {
+fn boolean(field: &str, negative: bool, token: &Token<'_>) -> Positioned<Value> {
     match &token.kind {
         Kind::Name("true" | "True" | "t") if !negative => Ok(Value::Bool(true)),
         Kind::Name("false" | "False" | "f") if !negative => Ok(Value::Bool(false)),
@@ -86,7 +86,7 @@ fn boolean(field: &str, negative: bool, token: &Token<'_>) -> Placed<Value> {
     }
 }
 
-fn float(field: &str, negative: bool, token: &Token<'_>) -> Placed<f64> {
+fn float(field: &str, negative: bool, token: &Token<'_>) -> Positioned<f64> {
     let refused = || unexpected(field, &Type::Double, token);
     let value = match &token.kind {
         Kind::Float(text) | Kind::Integer { digits: text, radix: 10 } => text.parse().map_err(|_| refused())?,
@@ -100,7 +100,7 @@ fn float(field: &str, negative: bool, token: &Token<'_>) -> Placed<f64> {
     Ok(if negative { -value } else { value })
 }
 
-fn integer(field: &str, kind: &Type, negative: bool, token: &Token<'_>) -> Placed<i128> {
+fn integer(field: &str, kind: &Type, negative: bool, token: &Token<'_>) -> Positioned<i128> {
     let Kind::Integer { digits, radix } = &token.kind else {
         return Err(unexpected(field, kind, token));
     };
@@ -109,7 +109,7 @@ fn integer(field: &str, kind: &Type, negative: bool, token: &Token<'_>) -> Place
     Ok(if negative { -size } else { size })
 }
 
-fn ranged<T>(value: i128, least: T, most: T, field: &str, token: &Token<'_>) -> Placed<T>
+fn ranged<T>(value: i128, least: T, most: T, field: &str, token: &Token<'_>) -> Positioned<T>
 where
     T: TryFrom<i128> + Display,
 {
@@ -123,7 +123,13 @@ where
     })
 }
 
-fn enumerator(field: &str, kind: &Type, names: &EnumDescriptor, negative: bool, token: &Token<'_>) -> Placed<Value> {
+fn enumerator(
+    field: &str,
+    kind: &Type,
+    names: &EnumDescriptor,
+    negative: bool,
+    token: &Token<'_>,
+) -> Positioned<Value> {
     match &token.kind {
         Kind::Name(word) if !negative => match names.get_value_by_name(word) {
             Some(value) => Ok(Value::EnumNumber(value.number())),

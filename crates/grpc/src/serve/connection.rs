@@ -10,13 +10,13 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nerite_compress::Lane;
-use nerite_listen::{Overdue, Overseer, Served, Timed, Wary, Why, oversee, until_shed};
+use nerite_listen::{MemoryLimitedStream, Overdue, Overseer, Served, Timed, Why, oversee, until_shed};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::Front;
+use super::ServerState;
 use super::cork::{Held, cork};
 use super::link::Link;
 use super::local::Local;
@@ -31,7 +31,7 @@ use crate::tls::Tls;
 pub(super) async fn serve_secured(
     socket: TcpStream,
     tls: Tls,
-    front: Arc<Front>,
+    server: Arc<ServerState>,
     mut overseer: Overseer,
     open: watch::Receiver<()>,
 ) {
@@ -39,7 +39,7 @@ pub(super) async fn serve_secured(
     let agreed = tokio::select! {
         biased;
         agreed = tls.0.accept(socket) => agreed,
-        () = sleep_or_never(front.options.handshake_max) => return overseer.note_ended(Overdue::Head),
+        () = sleep_or_never(server.options.handshake_max) => return overseer.note_ended(Overdue::Head),
         // Neither a stop nor a newcomer waits for a connection that has not begun.
         why = poll_fn(|cx| overseer.poll(cx, Duration::ZERO)) => {
             if let Why::Overdue(overdue) = why {
@@ -49,47 +49,57 @@ pub(super) async fn serve_secured(
         }
     };
     match agreed {
-        Ok(socket) => serve(socket, front, overseer, open).await,
+        Ok(socket) => serve(socket, server, overseer, open).await,
         Err(fault) => log::debug!("a gRPC client and we do not agree on TLS: {fault}"),
     }
 }
 
 /// Serves a connection over TCP.
-pub(super) async fn serve_tcp(socket: TcpStream, front: Arc<Front>, overseer: Overseer, open: watch::Receiver<()>) {
+pub(super) async fn serve_tcp(
+    socket: TcpStream,
+    server: Arc<ServerState>,
+    overseer: Overseer,
+    open: watch::Receiver<()>,
+) {
     let socket = Timed::new(socket, Arc::clone(overseer.progress()));
-    serve(socket, front, overseer, open).await;
+    serve(socket, server, overseer, open).await;
 }
 
 /// Serves a connection over a Unix socket.
-pub(super) async fn serve_local(socket: UnixStream, front: Arc<Front>, overseer: Overseer, open: watch::Receiver<()>) {
+pub(super) async fn serve_local(
+    socket: UnixStream,
+    server: Arc<ServerState>,
+    overseer: Overseer,
+    open: watch::Receiver<()>,
+) {
     let socket = Timed::new(socket, Arc::clone(overseer.progress()));
-    serve(Local::new(socket), front, overseer, open).await;
+    serve(Local::new(socket), server, overseer, open).await;
 }
 
 /// Serves a connection until it ends; `open` is held that long.
-pub(super) async fn serve<S>(socket: S, front: Arc<Front>, mut overseer: Overseer, open: watch::Receiver<()>)
+pub(super) async fn serve<S>(socket: S, server: Arc<ServerState>, mut overseer: Overseer, open: watch::Receiver<()>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let link = Link::new(Arc::clone(overseer.progress()));
     let ground = Ground {
         link: Arc::clone(&link),
-        times: front.rules.times,
-        peers: Arc::clone(&front.rules.peers),
-        peer: front.api.peer().clone(),
-        flow: front.api.flow().clone(),
+        times: server.rules.times,
+        peers: Arc::clone(&server.rules.peers),
+        peer: server.api.peer().clone(),
+        flow: server.api.flow().clone(),
     };
-    let protocol = protocol(&front.options, FirstPollInPlace::new(ground));
-    let (age_max, age_grace) = (front.options.connection_age_max, front.options.connection_age_grace);
+    let protocol = protocol(&server.options, FirstPollInPlace::new(ground));
+    let (age_max, age_grace) = (server.options.connection_age_max, server.options.connection_age_grace);
     let lane = Lane::new();
-    let account = front.api.account().clone();
-    let socket = Metered::new(Wary::new(socket, &account), &front.unread, &link);
+    let account = server.api.account().clone();
+    let socket = Metered::new(MemoryLimitedStream::new(socket, &account), &server.unread, &link);
     let calls = service_fn({
         let link = Arc::clone(&link);
         move |request| {
-            let call = link.begin_call(&front.calls);
+            let call = link.begin_call(&server.calls);
             // Boxed here, because the HTTP/2 library moves it several times.
-            Box::pin(dispatch(Arc::clone(&front), lane.clone(), call, request))
+            Box::pin(dispatch(Arc::clone(&server), lane.clone(), call, request))
         }
     });
     let (socket, held) = cork(socket);

@@ -182,8 +182,8 @@ mod tests {
             given.extend_from_slice(&piece);
             let mut left = &piece[..];
             while !left.is_empty() {
-                let (front, back) = left.split_at(left.len() / 2);
-                let slices = [IoSlice::new(front), IoSlice::new(back)];
+                let (server, back) = left.split_at(left.len() / 2);
+                let slices = [IoSlice::new(server), IoSlice::new(back)];
                 let Poll::Ready(Ok(sent)) = Pin::new(&mut corked).poll_write_vectored(&mut cx, &slices) else {
                     panic!()
                 };

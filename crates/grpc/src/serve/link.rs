@@ -127,7 +127,7 @@ impl Link {
             // What is not a whole request is owed nothing.
             return match () {
                 () if is_any(self.count(Doing::Compute)) => Awaited::Nothing,
-                () if is_any(self.count(Doing::Answer)) || is_any(&self.handed_over) => Awaited::Room,
+                () if is_any(self.count(Doing::Answer)) || is_any(&self.handed_over) => Awaited::Write,
                 () => Awaited::Request,
             };
         }
@@ -135,7 +135,7 @@ impl Link {
             frames if frames == Frames::NotBegun as u8 => Awaited::Head,
             frames if frames == Frames::Half as u8 => Awaited::Body,
             // The HTTP/2 library has the answer, and the client does not let it send.
-            _ if is_any(&self.handed_over) => Awaited::Room,
+            _ if is_any(&self.handed_over) => Awaited::Write,
             _ if is_any(&self.calls) => Awaited::Nothing,
             _ => Awaited::Request,
         }
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(link.awaited(false), Awaited::Body);
         link.set_frames(Frames::Whole);
         call.hand_over();
-        assert_eq!(link.awaited(false), Awaited::Room);
+        assert_eq!(link.awaited(false), Awaited::Write);
         drop((call, link.take_next()));
         assert_eq!(link.awaited(false), Awaited::Request);
         assert_eq!(all.load(Ordering::Relaxed), 0);
@@ -220,7 +220,7 @@ mod tests {
         second.set_doing(Doing::Answer);
         assert_eq!(link.awaited(true), Awaited::Nothing);
         first.set_doing(Doing::Receive);
-        assert_eq!(link.awaited(true), Awaited::Room);
+        assert_eq!(link.awaited(true), Awaited::Write);
         drop((second, link.take_next()));
         assert_eq!(link.awaited(true), Awaited::Request);
     }

@@ -11,8 +11,8 @@ use nerite_wire::proto::messages::{
 };
 use prost::Message;
 
-use crate::house::{House, INPUT_BYTES_MAX};
 use crate::peer::{Talk, framed, request};
+use crate::test_server::{INPUT_BYTES_MAX, TestServer};
 
 fn compressed(mut encoder: impl Read) -> Vec<u8> {
     let mut out = vec![1, 0, 0, 0, 0];
@@ -29,8 +29,8 @@ fn zeros(len: usize) -> Vec<u8> {
 
 #[tokio::test]
 async fn compressed_requests_are_read() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let message = request("echo", "7", 300_000).encode_to_vec();
     let gzip = compressed(GzEncoder::new(message.as_slice(), Compression::fast()));
     let zlib = compressed(ZlibEncoder::new(message.as_slice(), Compression::fast()));
@@ -46,8 +46,8 @@ async fn compressed_requests_are_read() {
 #[tokio::test]
 async fn responses_are_compressed_for_those_who_accept_it() {
     let options = Options { response_compression: CompressionLevel::Medium, ..Options::default() };
-    let house = House::with(options, nerite_api::Options::default());
-    let peer = house.peer().await;
+    let server = TestServer::with(options, nerite_api::Options::default());
+    let peer = server.peer().await;
     let body = framed(&request("echo", "7", 3000));
     let reply = peer.call_raw("ModelInfer", &[("grpc-accept-encoding", "identity, gzip")], &[&body]).await;
     assert_eq!(reply.headers["grpc-encoding"], "gzip");
@@ -61,8 +61,8 @@ async fn responses_are_compressed_for_those_who_accept_it() {
 
 #[tokio::test]
 async fn a_message_that_becomes_too_large_is_refused_and_the_connection_goes_on() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let text = format!(
         "Decompressed data size exceeds the maximum allowed value of {INPUT_BYTES_MAX} bytes. Use --http-max-input-size \
          to increase the limit."
@@ -86,9 +86,9 @@ async fn a_message_that_becomes_too_large_is_refused_and_the_connection_goes_on(
 #[tokio::test]
 async fn a_stream_reads_and_answers_compressed_messages_in_order() {
     let options = Options { response_compression: CompressionLevel::Low, ..Options::default() };
-    let house = House::with(options, nerite_api::Options::default());
+    let server = TestServer::with(options, nerite_api::Options::default());
     let headers = [("grpc-encoding", "deflate"), ("grpc-accept-encoding", "gzip")];
-    let mut talk = Talk::begin(&house.peer().await, &headers).await;
+    let mut talk = Talk::begin(&server.peer().await, &headers).await;
     let lens = [3000, 500_000, 1000, 200_000, 1_000_000, 700];
     for (id, len) in lens.iter().enumerate() {
         let message = request("echo", &id.to_string(), *len);
@@ -110,8 +110,8 @@ async fn a_stream_reads_and_answers_compressed_messages_in_order() {
 
 #[tokio::test]
 async fn a_damaged_message_ends_its_stream_only() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let mut talk = Talk::begin(&peer, &[("grpc-encoding", "gzip")]).await;
     talk.ask(&request("echo", "a", 5));
     let mut cut = zeros(3_000_000);

@@ -5,67 +5,67 @@ use nerite_wire::proto::messages::{ModelInferResponse, ServerLiveRequest};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::house::House;
 use crate::peer::{Peer, Talk, finish, framed, request};
+use crate::test_server::TestServer;
 
 const STOPPING: &str = "GRPC server is shutting down and has stopped accepting new requests.";
 
 #[tokio::test]
 async fn idle_connections_do_not_hold_a_stop() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     peer.call("ServerLive", &ServerLiveRequest {}).await;
-    assert_eq!(house.handle.connections(), 2, "a connection and a listener");
-    house.handle.stop().await;
-    assert_eq!(house.handle.connections(), 0);
+    assert_eq!(server.handle.connections(), 2, "a connection and a listener");
+    server.handle.stop().await;
+    assert_eq!(server.handle.connections(), 0);
     assert!(peer.begin("ServerLive", &[]).await.is_none());
 }
 
 #[tokio::test]
 async fn who_connected_and_never_called_does_not_hold_a_stop() {
-    let house = House::new();
+    let server = TestServer::new();
     let begun = [&b""[..], b"PRI * HT", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"];
     let mut silent = Vec::new();
     for bytes in begun {
-        let mut stream = TcpStream::connect(house.address.unwrap()).await.unwrap();
+        let mut stream = TcpStream::connect(server.address.unwrap()).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         silent.push(stream);
     }
-    while house.handle.connections() < 1 + begun.len() {
+    while server.handle.connections() < 1 + begun.len() {
         tokio::task::yield_now().await;
     }
-    house.handle.stop().await;
-    assert_eq!(house.handle.connections(), 0);
+    server.handle.stop().await;
+    assert_eq!(server.handle.connections(), 0);
 }
 
 #[tokio::test]
 async fn calls_in_progress_are_finished() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
     feed.send(framed(&request("held", "x", 1)).into()).unwrap();
     drop(feed);
     let waiting = tokio::spawn(finish(calling));
-    house.held.wait(1).await;
-    assert_eq!(house.handle.calls(), 1);
-    let stopped = tokio::spawn(house.handle.stop());
-    house.held.answer("x");
+    server.held.wait(1).await;
+    assert_eq!(server.handle.calls(), 1);
+    let stopped = tokio::spawn(server.handle.stop());
+    server.held.answer("x");
     let response: ModelInferResponse = waiting.await.unwrap().message();
     assert_eq!(response.id, "x");
     stopped.await.unwrap();
-    assert_eq!((house.handle.calls(), house.handle.connections()), (0, 0));
+    assert_eq!((server.handle.calls(), server.handle.connections()), (0, 0));
 }
 
 #[tokio::test]
 async fn an_open_stream_ends_once_it_owes_nothing() {
-    let house = House::new();
-    let mut talk = Talk::begin(&house.peer().await, &[]).await;
+    let server = TestServer::new();
+    let mut talk = Talk::begin(&server.peer().await, &[]).await;
     talk.ask(&request("held", "x", 1));
-    house.held.wait(1).await;
-    let stopped = tokio::spawn(house.handle.stop());
+    server.held.wait(1).await;
+    let stopped = tokio::spawn(server.handle.stop());
     // Given time to be heard of the stop before the answer; either order gives the same outcome.
     tokio::task::yield_now().await;
-    house.held.answer("x");
+    server.held.answer("x");
     assert_eq!(talk.next().await.unwrap().infer_response.unwrap().id, "x");
     assert_eq!(talk.status().await, (14, STOPPING.to_owned()));
     stopped.await.unwrap();
@@ -73,25 +73,25 @@ async fn an_open_stream_ends_once_it_owes_nothing() {
 
 #[tokio::test]
 async fn half_a_request_does_not_hold_a_stop() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let whole = framed(&request("echo", "x", 100));
     let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
     feed.send(bytes::Bytes::copy_from_slice(&whole[..50])).unwrap();
     let talk = Talk::begin(&peer, &[]).await;
     talk.send(&whole[..50]);
-    while house.handle.calls() < 2 {
+    while server.handle.calls() < 2 {
         tokio::task::yield_now().await;
     }
-    house.handle.stop().await;
-    assert_eq!((house.handle.calls(), house.handle.connections()), (0, 0));
+    server.handle.stop().await;
+    assert_eq!((server.handle.calls(), server.handle.connections()), (0, 0));
     drop((feed, calling, talk));
 }
 
 #[tokio::test]
 async fn a_client_that_does_not_read_does_not_hold_a_stop() {
-    let house = House::new();
-    let peer = Peer::narrow(TcpStream::connect(house.address.unwrap()).await.unwrap()).await;
+    let server = TestServer::new();
+    let peer = Peer::narrow(TcpStream::connect(server.address.unwrap()).await.unwrap()).await;
     let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
     feed.send(framed(&request("echo", "x", 1 << 20)).into()).unwrap();
     drop(feed);
@@ -100,7 +100,7 @@ async fn a_client_that_does_not_read_does_not_hold_a_stop() {
     for _ in 0..4 {
         talk.ask(&request("echo", "x", 1 << 18));
     }
-    house.handle.stop().await;
-    assert_eq!(house.handle.connections(), 0);
+    server.handle.stop().await;
+    assert_eq!(server.handle.connections(), 0);
     drop((unread, talk));
 }

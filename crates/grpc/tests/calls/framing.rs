@@ -8,13 +8,13 @@ use nerite_wire::proto::messages::{
     ModelInferResponse, ServerLiveRequest, ServerLiveResponse, ServerReadyRequest, ServerReadyResponse,
 };
 
-use crate::house::House;
 use crate::peer::{framed, request};
+use crate::test_server::TestServer;
 
 #[tokio::test]
 async fn health_is_told_in_both_ways() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let live = peer.call("ServerLive", &ServerLiveRequest {}).await;
     assert!(live.message::<ServerLiveResponse>().live);
     assert_eq!(live.headers["content-type"], "application/grpc");
@@ -25,8 +25,8 @@ async fn health_is_told_in_both_ways() {
 
 #[tokio::test]
 async fn unknown_calls_are_unimplemented_without_a_word() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     for path in ["/inference.GRPCInferenceService/Nothing", "/grpc.health.v1.Health/Watch", "/x", "/"] {
         let reply = peer.call(path, &ServerLiveRequest {}).await;
         assert_eq!(reply.status(), (12, ""), "{path}");
@@ -36,16 +36,16 @@ async fn unknown_calls_are_unimplemented_without_a_word() {
 
 #[tokio::test]
 async fn what_is_not_grpc_is_told_so_in_http() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let reply = peer.call_raw("ServerLive", &[("content-type", "application/json")], &[b"{}"]).await;
     assert_eq!(reply.http, StatusCode::UNSUPPORTED_MEDIA_TYPE);
 }
 
 #[tokio::test]
 async fn messages_may_come_in_any_pieces() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let message = framed(&request("echo", "7", 40));
     for step in [1, 3, 5, 64, 1000] {
         let pieces: Vec<&[u8]> = message.chunks(step).collect();
@@ -56,8 +56,8 @@ async fn messages_may_come_in_any_pieces() {
 
 #[tokio::test]
 async fn a_message_that_is_none_is_an_error_and_the_connection_goes_on() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let unreadable = |cause: &str| format!("Unable to parse request: {cause}");
     for (pieces, expect) in [
         (&[&b""[..]][..], "No payload".to_owned()),
@@ -86,8 +86,8 @@ async fn a_restricted_call_wants_its_metadata() {
         value: "secret".into(),
     };
     let rules = nerite_api::Options { restrictions: vec![rule], ..Default::default() };
-    let house = House::with(Options::default(), rules);
-    let peer = house.peer().await;
+    let server = TestServer::with(Options::default(), rules);
+    let peer = server.peer().await;
     let body = framed(&ServerLiveRequest {});
     let text = "This protocol is restricted, expecting header 'triton-grpc-protocol-key'";
     for headers in [&[][..], &[("triton-grpc-protocol-key", "wrong")]] {

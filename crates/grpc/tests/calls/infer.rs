@@ -5,13 +5,13 @@ use nerite_memory::{Reason, copied_bytes};
 use nerite_wire::proto::messages::infer_parameter::ParameterChoice;
 use nerite_wire::proto::messages::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
 
-use crate::house::House;
 use crate::peer::{finish, framed, request};
+use crate::test_server::TestServer;
 
 #[tokio::test]
 async fn a_response_names_model_version_request_and_tensors() {
-    let house = House::new();
-    let reply = house.peer().await.call("ModelInfer", &request("echo", "seven", 3)).await;
+    let server = TestServer::new();
+    let reply = server.peer().await.call("ModelInfer", &request("echo", "seven", 3)).await;
     let response: ModelInferResponse = reply.message();
     assert_eq!(
         (response.model_name.as_str(), response.model_version.as_str(), response.id.as_str()),
@@ -25,11 +25,11 @@ async fn a_response_names_model_version_request_and_tensors() {
 
 #[tokio::test]
 async fn typed_contents_count_as_data() {
-    let house = House::new();
+    let server = TestServer::new();
     let mut ask = request("echo", "", 2);
     ask.raw_input_contents.clear();
     ask.inputs[0].contents = Some(InferTensorContents { fp32_contents: vec![1.0, 2.0], ..Default::default() });
-    let response: ModelInferResponse = house.peer().await.call("ModelInfer", &ask).await.message();
+    let response: ModelInferResponse = server.peer().await.call("ModelInfer", &ask).await.message();
     assert_eq!(response.raw_output_contents, [[1f32.to_le_bytes(), 2f32.to_le_bytes()].concat()]);
 }
 
@@ -40,8 +40,8 @@ fn check(status: (u32, &str), expect: (u32, &str)) {
 
 #[tokio::test]
 async fn errors_come_as_status_in_order() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let fail = async |change: fn(&mut ModelInferRequest)| {
         let mut ask = request("echo", "", 2);
         change(&mut ask);
@@ -88,8 +88,8 @@ async fn errors_come_as_status_in_order() {
 
 #[tokio::test]
 async fn a_large_tensor_is_copied_once_on_the_way_in_and_never_on_the_way_out() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let len = 8 << 20;
     let before = (copied_bytes(Reason::InlineRequest), copied_bytes(Reason::InlineResponse));
     let response: ModelInferResponse = peer.call("ModelInfer", &request("echo", "", len / 4)).await.message();
@@ -102,32 +102,32 @@ async fn a_large_tensor_is_copied_once_on_the_way_in_and_never_on_the_way_out() 
 
 #[tokio::test]
 async fn a_client_that_goes_away_cancels_its_request() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
     feed.send(framed(&request("held", "gone", 1)).into()).unwrap();
     drop(feed);
     let waiting = tokio::spawn(calling);
-    house.held.wait(1).await;
-    assert!(!house.held.is_cancelled("gone"));
+    server.held.wait(1).await;
+    assert!(!server.held.is_cancelled("gone"));
     waiting.abort();
-    while !house.held.is_cancelled("gone") {
+    while !server.held.is_cancelled("gone") {
         tokio::task::yield_now().await;
     }
-    house.held.answer("gone");
+    server.held.answer("gone");
 }
 
 #[tokio::test]
 async fn a_deadline_cancels_and_says_so() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let (feed, calling) = peer.begin("ModelInfer", &[("grpc-timeout", "1S")]).await.unwrap();
     feed.send(framed(&request("held", "late", 1)).into()).unwrap();
     drop(feed);
-    house.held.wait(1).await;
+    server.held.wait(1).await;
     assert_eq!(finish(calling).await.status(), (4, "Deadline Exceeded"));
-    assert!(house.held.is_cancelled("late"));
-    house.held.answer("late");
+    assert!(server.held.is_cancelled("late"));
+    server.held.answer("late");
 }
 
 #[tokio::test]
@@ -136,8 +136,8 @@ async fn metadata_that_the_operator_wants_become_parameters() {
         grpc_forward: Some(regex::Regex::new("(?i)^(x-|priority)").unwrap()),
         ..Default::default()
     };
-    let house = House::with(Options::default(), rules);
-    let peer = house.peer().await;
+    let server = TestServer::with(Options::default(), rules);
+    let peer = server.peer().await;
     let body = framed(&request("echo", "", 1));
     assert_eq!(peer.call_raw("ModelInfer", &[("x-user", "me")], &[&body]).await.status(), (0, ""));
     let reply = peer.call_raw("ModelInfer", &[("priority", "1")], &[&body]).await;

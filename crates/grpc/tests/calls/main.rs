@@ -4,10 +4,10 @@
 mod compression;
 mod ending;
 mod framing;
-mod house;
 mod infer;
 mod peer;
 mod runtimes;
 mod slow;
 mod stream;
+mod test_server;
 mod tls;

@@ -8,49 +8,49 @@ use nerite_wire::proto::messages::{ModelInferResponse, ServerLiveRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::house::House;
 use crate::peer::{Peer, Talk, finish, framed, request};
+use crate::test_server::TestServer;
 
 const NEVER: TimeLimits = TimeLimits { head: None, idle: None, body: None, write: None };
 const SOON: Option<Duration> = Some(Duration::from_millis(200));
 const SLOW: &str =
     "the request's message stopped coming, or came too slowly; --body-progress-timeout says how slow it may be";
 
-async fn left_alone(house: &House) {
-    while house.handle.connections() > 1 {
+async fn left_alone(server: &TestServer) {
+    while server.handle.connections() > 1 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test]
 async fn a_connection_that_does_not_begin_or_stays_idle_ends() {
-    let house = House::limited(TimeLimits { head: SOON, ..NEVER });
+    let server = TestServer::limited(TimeLimits { head: SOON, ..NEVER });
     for begun in [&b""[..], b"PRI * HT", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0"] {
-        let mut stream = TcpStream::connect(house.address.unwrap()).await.unwrap();
+        let mut stream = TcpStream::connect(server.address.unwrap()).await.unwrap();
         stream.write_all(begun).await.unwrap();
         let _ = stream.read_to_end(&mut Vec::new()).await;
     }
-    left_alone(&house).await;
-    let house = House::limited(TimeLimits { idle: SOON, ..NEVER });
-    let peer = house.peer().await;
+    left_alone(&server).await;
+    let server = TestServer::limited(TimeLimits { idle: SOON, ..NEVER });
+    let peer = server.peer().await;
     peer.call("ServerLive", &ServerLiveRequest {}).await;
-    left_alone(&house).await;
+    left_alone(&server).await;
 }
 
 #[tokio::test]
 async fn half_a_frame_is_not_waited_for() {
-    let house = House::limited(TimeLimits { body: SOON, ..NEVER });
-    let mut stream = TcpStream::connect(house.address.unwrap()).await.unwrap();
+    let server = TestServer::limited(TimeLimits { body: SOON, ..NEVER });
+    let mut stream = TcpStream::connect(server.address.unwrap()).await.unwrap();
     let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     stream.write_all(&[&settings[..], b"\0\0\x09\x01"].concat()).await.unwrap();
     let _ = stream.read_to_end(&mut Vec::new()).await;
-    left_alone(&house).await;
+    left_alone(&server).await;
 }
 
 #[tokio::test]
 async fn half_a_message_is_not_waited_for_and_the_connection_goes_on() {
-    let house = House::limited(TimeLimits { body: SOON, ..NEVER });
-    let peer = house.peer().await;
+    let server = TestServer::limited(TimeLimits { body: SOON, ..NEVER });
+    let peer = server.peer().await;
     let whole = framed(&request("echo", "x", 100));
     for sent in [&whole[..0], &whole[..3], &whole[..50], &whole] {
         let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
@@ -74,8 +74,8 @@ async fn half_a_message_is_not_waited_for_and_the_connection_goes_on() {
 
 #[tokio::test]
 async fn a_slow_client_that_goes_on_sending_is_served() {
-    let house = House::limited(TimeLimits { body: SOON, ..NEVER });
-    let peer = house.peer().await;
+    let server = TestServer::limited(TimeLimits { body: SOON, ..NEVER });
+    let peer = server.peer().await;
     let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
     let whole = Bytes::from(framed(&request("echo", "x", 4000)));
     for part in whole.chunks(whole.len() / 20) {
@@ -89,31 +89,31 @@ async fn a_slow_client_that_goes_on_sending_is_served() {
 
 #[tokio::test]
 async fn a_connection_whose_answer_is_not_taken_ends() {
-    let house = House::limited(TimeLimits { write: SOON, ..NEVER });
-    let peer = Peer::narrow(TcpStream::connect(house.address.unwrap()).await.unwrap()).await;
+    let server = TestServer::limited(TimeLimits { write: SOON, ..NEVER });
+    let peer = Peer::narrow(TcpStream::connect(server.address.unwrap()).await.unwrap()).await;
     let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
     feed.send(framed(&request("echo", "x", 1 << 20)).into()).unwrap();
     drop(feed);
     let unread = calling.await.unwrap();
-    left_alone(&house).await;
-    assert_eq!(house.handle.calls(), 0);
+    left_alone(&server).await;
+    assert_eq!(server.handle.calls(), 0);
     drop(unread);
 }
 
 #[tokio::test]
 async fn a_stream_whose_answers_are_not_taken_ends_and_the_connection_goes_on() {
-    let house = House::limited(TimeLimits { write: SOON, ..NEVER });
-    let peer = Peer::narrow(TcpStream::connect(house.address.unwrap()).await.unwrap()).await;
+    let server = TestServer::limited(TimeLimits { write: SOON, ..NEVER });
+    let peer = Peer::narrow(TcpStream::connect(server.address.unwrap()).await.unwrap()).await;
     let talk = Talk::begin(&peer, &[]).await;
     talk.ask(&request("echo", "x", 5000));
     for _ in 0..3 {
         talk.ask(&request("echo", "x", 1 << 18));
     }
-    while house.handle.calls() > 0 {
+    while server.handle.calls() > 0 {
         let response: ModelInferResponse = peer.call("ModelInfer", &request("echo", "y", 1)).await.message();
         assert_eq!(response.id, "y");
         tokio::time::sleep(SOON.unwrap() / 10).await;
     }
-    assert_eq!(house.handle.connections(), 2);
+    assert_eq!(server.handle.connections(), 2);
     drop(talk);
 }

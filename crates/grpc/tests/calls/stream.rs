@@ -5,8 +5,8 @@ use nerite_grpc::{Options, limits};
 use nerite_wire::proto::messages::infer_parameter::ParameterChoice;
 use nerite_wire::proto::messages::{InferParameter, ModelInferRequest, ModelStreamInferResponse};
 
-use crate::house::House;
 use crate::peer::{Talk, request};
+use crate::test_server::TestServer;
 
 fn with(mut request: ModelInferRequest, key: &str, choice: ParameterChoice) -> ModelInferRequest {
     request.parameters.insert(key.into(), InferParameter { parameter_choice: Some(choice) });
@@ -25,15 +25,15 @@ fn facts(answer: &ModelStreamInferResponse) -> (&str, &str, usize, Option<bool>)
 
 #[tokio::test]
 async fn answers_come_in_the_order_of_the_requests() {
-    let house = House::new();
-    let mut talk = Talk::begin(&house.peer().await, &[]).await;
+    let server = TestServer::new();
+    let mut talk = Talk::begin(&server.peer().await, &[]).await;
     for id in ["a", "b", "c"] {
         talk.ask(&request("held", id, 1));
     }
     talk.ask(&request("echo", "d", 1));
-    house.held.wait(3).await;
+    server.held.wait(3).await;
     for id in ["c", "a", "b"] {
-        house.held.answer(id);
+        server.held.answer(id);
     }
     for id in ["a", "b", "c", "d"] {
         assert_eq!(facts(&talk.next().await.unwrap()), (id, "", 1, Some(true)));
@@ -44,8 +44,8 @@ async fn answers_come_in_the_order_of_the_requests() {
 
 #[tokio::test]
 async fn many_requests_in_one_go_are_all_answered() {
-    let house = House::new();
-    let mut talk = Talk::begin(&house.peer().await, &[]).await;
+    let server = TestServer::new();
+    let mut talk = Talk::begin(&server.peer().await, &[]).await;
     let count = limits::REQUESTS_PER_STREAM_MAX * 3;
     for id in 0..count {
         talk.ask(&request("echo", &id.to_string(), 100));
@@ -59,8 +59,9 @@ async fn many_requests_in_one_go_are_all_answered() {
 
 #[tokio::test]
 async fn a_decoupled_model_answers_as_often_as_it_likes() {
-    let house = House::with(Options { response_pool_max: 2, ..Options::default() }, nerite_api::Options::default());
-    let mut talk = Talk::begin(&house.peer().await, &[]).await;
+    let server =
+        TestServer::with(Options { response_pool_max: 2, ..Options::default() }, nerite_api::Options::default());
+    let mut talk = Talk::begin(&server.peer().await, &[]).await;
     talk.ask(&with(request("repeat", "r", 1), "count", ParameterChoice::Int64Param(40)));
     for _ in 0..40 {
         assert_eq!(facts(&talk.next().await.unwrap()), ("r", "", 1, Some(false)));
@@ -77,13 +78,13 @@ async fn a_decoupled_model_answers_as_often_as_it_likes() {
 
 #[tokio::test]
 async fn errors_do_not_end_a_stream() {
-    let house = House::new();
-    let mut talk = Talk::begin(&house.peer().await, &[]).await;
+    let server = TestServer::new();
+    let mut talk = Talk::begin(&server.peer().await, &[]).await;
     talk.ask(&request("held", "fails", 1));
     talk.ask(&request("nobody", "refused", 1));
     talk.ask(&request("echo", "fine", 1));
-    house.held.wait(1).await;
-    house.held.fail("fails", Status::internal("it broke"));
+    server.held.wait(1).await;
+    server.held.fail("fails", Status::internal("it broke"));
     let answer = talk.next().await.unwrap();
     assert_eq!(facts(&answer), ("fails", "it broke", 0, Some(true)));
     assert_eq!(answer.infer_response.unwrap().model_name, "held");
@@ -99,48 +100,48 @@ async fn errors_do_not_end_a_stream() {
 
 #[tokio::test]
 async fn a_strict_stream_ends_with_the_first_failed_response() {
-    let house = House::new();
-    let mut talk = Talk::begin(&house.peer().await, &[("triton_grpc_error", "true")]).await;
+    let server = TestServer::new();
+    let mut talk = Talk::begin(&server.peer().await, &[("triton_grpc_error", "true")]).await;
     talk.ask(&request("nobody", "refused", 1));
     assert_eq!(facts(&talk.next().await.unwrap()).0, "refused");
     talk.ask(&request("held", "fails", 1));
     talk.ask(&request("held", "other", 1));
-    house.held.wait(2).await;
-    house.held.fail("fails", Status::new(Code::Unavailable, "not now"));
+    server.held.wait(2).await;
+    server.held.fail("fails", Status::new(Code::Unavailable, "not now"));
     assert_eq!(talk.status().await, (14, "not now".to_owned()));
-    assert!(house.held.is_cancelled("other"));
-    house.held.answer("other");
+    assert!(server.held.is_cancelled("other"));
+    server.held.answer("other");
 }
 
 #[tokio::test]
 async fn a_stream_that_is_dropped_cancels_all_its_requests() {
-    let house = House::new();
-    let talk = Talk::begin(&house.peer().await, &[]).await;
+    let server = TestServer::new();
+    let talk = Talk::begin(&server.peer().await, &[]).await;
     talk.ask(&request("held", "a", 1));
     talk.ask(&request("held", "b", 1));
-    house.held.wait(2).await;
+    server.held.wait(2).await;
     drop(talk);
-    while !(house.held.is_cancelled("a") && house.held.is_cancelled("b")) {
+    while !(server.held.is_cancelled("a") && server.held.is_cancelled("b")) {
         tokio::task::yield_now().await;
     }
-    house.held.answer("a");
-    house.held.answer("b");
+    server.held.answer("a");
+    server.held.answer("b");
 }
 
 #[tokio::test]
 async fn a_message_that_is_none_ends_the_stream() {
-    let house = House::new();
-    let peer = house.peer().await;
+    let server = TestServer::new();
+    let peer = server.peer().await;
     let reply = peer.call_raw("ModelStreamInfer", &[], &[b"\0\0\0\0\x02\x0a\x09"]).await;
     assert_eq!(reply.status(), (13, "Unable to parse request: a field of 9 bytes where 0 are left"));
 }
 
 #[tokio::test]
 async fn a_deadline_ends_a_stream() {
-    let house = House::new();
-    let talk = Talk::begin(&house.peer().await, &[("grpc-timeout", "1S")]).await;
+    let server = TestServer::new();
+    let talk = Talk::begin(&server.peer().await, &[("grpc-timeout", "1S")]).await;
     talk.ask(&request("held", "late", 1));
-    house.held.wait(1).await;
+    server.held.wait(1).await;
     assert_eq!(talk.status().await, (4, "Deadline Exceeded".to_owned()));
-    house.held.answer("late");
+    server.held.answer("late");
 }

@@ -17,8 +17,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::house::House;
 use crate::peer::Peer;
+use crate::test_server::TestServer;
 
 /// A folder with `root.pem`, and `.pem` and `.key` of `server` and `client`, both signed by that root.
 struct Papers(TempDir);
@@ -44,14 +44,14 @@ impl Papers {
         self.0.path().join(name)
     }
 
-    fn house(&self, mutual: bool) -> House {
+    fn server(&self, mutual: bool) -> TestServer {
         let roots = self.path("root.pem");
         let roots = mutual.then_some(roots.as_path());
         let tls = Tls::from_files(&self.path("server.pem"), &self.path("server.key"), roots).unwrap();
-        House::with(Options { tls: Some(tls), ..Options::default() }, nerite_api::Options::default())
+        TestServer::with(Options { tls: Some(tls), ..Options::default() }, nerite_api::Options::default())
     }
 
-    async fn connect(&self, house: &House, with_paper: bool) -> std::io::Result<TlsStream<TcpStream>> {
+    async fn connect(&self, server: &TestServer, with_paper: bool) -> std::io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.path("root.pem")).unwrap()).unwrap();
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
@@ -64,7 +64,7 @@ impl Papers {
             config.with_no_client_auth()
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
-        let socket = TcpStream::connect(house.address.unwrap()).await?;
+        let socket = TcpStream::connect(server.address.unwrap()).await?;
         TlsConnector::from(Arc::new(config)).connect("localhost".try_into().unwrap(), socket).await
     }
 }
@@ -76,8 +76,8 @@ async fn is_live(peer: &Peer) -> bool {
 #[tokio::test]
 async fn calls_go_through_tls() {
     let papers = Papers::new();
-    let house = papers.house(false);
-    let socket = papers.connect(&house, false).await.unwrap();
+    let server = papers.server(false);
+    let socket = papers.connect(&server, false).await.unwrap();
     assert_eq!(socket.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     assert!(is_live(&Peer::over(socket).await).await);
 }
@@ -85,10 +85,10 @@ async fn calls_go_through_tls() {
 #[tokio::test]
 async fn where_clients_must_show_a_certificate_others_get_no_answer() {
     let papers = Papers::new();
-    let house = papers.house(true);
-    assert!(is_live(&Peer::over(papers.connect(&house, true).await.unwrap()).await).await);
+    let server = papers.server(true);
+    assert!(is_live(&Peer::over(papers.connect(&server, true).await.unwrap()).await).await);
     // The server's refusal comes after the client believes to be through.
-    if let Ok(socket) = papers.connect(&house, false).await {
+    if let Ok(socket) = papers.connect(&server, false).await {
         let peer = Peer::over(socket).await;
         let begun = peer.begin("ServerLive", &[]).await;
         let answered = match begun {
@@ -105,16 +105,16 @@ async fn where_clients_must_show_a_certificate_others_get_no_answer() {
 #[tokio::test]
 async fn a_plain_client_at_a_secured_door_disturbs_nobody() {
     let papers = Papers::new();
-    let house = papers.house(false);
-    let socket = TcpStream::connect(house.address.unwrap()).await.unwrap();
+    let server = papers.server(false);
+    let socket = TcpStream::connect(server.address.unwrap()).await.unwrap();
     let peer = Peer::over(socket).await;
     if let Some((feed, calling)) = peer.begin("ServerLive", &[]).await {
         drop(feed);
         assert!(calling.await.is_err());
     }
-    let socket = papers.connect(&house, false).await.unwrap();
+    let socket = papers.connect(&server, false).await.unwrap();
     assert!(is_live(&Peer::over(socket).await).await);
-    house.handle.stop().await;
+    server.handle.stop().await;
 }
 
 #[track_caller]
@@ -137,10 +137,10 @@ async fn calls_go_through_a_unix_socket_and_its_file_goes_with_it() {
     let path = folder.path().join("grpc.sock");
     for _ in 0..2 {
         let listener = bind(&Endpoint::unix(&path)).unwrap();
-        let house = House::behind(listener, Options::default(), nerite_api::Options::default());
+        let server = TestServer::behind(listener, Options::default(), nerite_api::Options::default());
         let peer = Peer::over(UnixStream::connect(&path).await.unwrap()).await;
         assert!(is_live(&peer).await);
-        house.handle.stop().await;
+        server.handle.stop().await;
         assert!(!path.exists());
     }
 }

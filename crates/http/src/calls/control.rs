@@ -4,14 +4,14 @@ use nerite_api::{Api, aside, on_disk};
 use nerite_request::Status;
 use nerite_wire::json::{read_index, read_load, read_spooled_load, read_unload, write_index};
 
-use super::{Outcome, pass_over, read_control_body};
+use super::{CallResult, pass_over, read_control_body};
 use crate::incoming::Incoming;
 use crate::limits::INLINE_WORK_BYTES_MAX;
 use crate::receive::{Text, spool};
 use crate::reply::{Failure, done, json};
 
 /// The repository index.
-pub async fn index(api: &Api, body: Incoming) -> Outcome {
+pub async fn index(api: &Api, body: Incoming) -> CallResult {
     let body = read_control_body(api, body).await?;
     let ready_only = read_index(body.bytes())?;
     let api = api.clone();
@@ -19,7 +19,7 @@ pub async fn index(api: &Api, body: Incoming) -> Outcome {
 }
 
 /// Loads a model, or loads it again.
-pub async fn load(api: &Api, body: Incoming, name: &str) -> Outcome {
+pub async fn load(api: &Api, body: Incoming, name: &str) -> CallResult {
     let bytes_max = match api.load_bytes_max() {
         Ok(bytes_max) => bytes_max,
         Err(refused) => {
@@ -38,7 +38,7 @@ pub async fn load(api: &Api, body: Incoming, name: &str) -> Outcome {
 }
 
 /// Unloads a model.
-pub async fn unload(api: &Api, body: Incoming, name: &str) -> Outcome {
+pub async fn unload(api: &Api, body: Incoming, name: &str) -> CallResult {
     let body = read_control_body(api, body).await?;
     api.unload(name, read_unload(body.bytes())?).await?;
     Ok(done())

@@ -14,7 +14,7 @@ use nerite_request::{Cancel, Status};
 use nerite_wire::json::{GenerateText, read_generate, write_flat};
 use tokio::sync::mpsc;
 
-use super::{Outcome, read_body};
+use super::{CallResult, read_body};
 use crate::encoding::request_encoding;
 use crate::incoming::Incoming;
 use crate::limits::INLINE_WORK_BYTES_MAX;
@@ -27,7 +27,14 @@ const NOT_ONE: &str = "generate expects model to produce exactly 1 response, use
                        various number of responses";
 
 /// Reads flat JSON, asks, writes flat JSON: one answer, or (`stream`) as many events as the model makes.
-pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, version: &str, stream: bool) -> Outcome {
+pub async fn generate(
+    api: &Api,
+    parts: &Parts,
+    body: Incoming,
+    model: &str,
+    version: &str,
+    stream: bool,
+) -> CallResult {
     api.check_taking_on()?;
     let inputs = api.model_report(model, version)?.inputs;
     let encoding = parts.headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes);
@@ -41,15 +48,15 @@ pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, ver
     let read = move |body: Received, model: &str, version: &str| {
         read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })
     };
-    let ask = if body.bytes().len() <= INLINE_WORK_BYTES_MAX {
+    let infer_request = if body.bytes().len() <= INLINE_WORK_BYTES_MAX {
         read(body, model, version)?
     } else {
         let (model, version) = (model.to_owned(), version.to_owned());
         aside(move || read(body, &model, &version)).await??
     };
     // The strings of the text are kept as well, be they inputs or parameters that the model does not know.
-    if ask.inline_bytes() > charge.bytes() {
-        charge.resize(ask.inline_bytes());
+    if infer_request.inline_bytes() > charge.bytes() {
+        charge.resize(infer_request.inline_bytes());
     }
     let cancel = Cancel::new();
     let (to, from) = mpsc::unbounded_channel();
@@ -62,7 +69,7 @@ pub async fn generate(api: &Api, parts: &Parts, body: Incoming, model: &str, ver
         // The reader is gone only when the client is, who has cancelled then.
         let _ = to.send((response, charge));
     };
-    api.begin(ask, cancel.clone(), sink).await?;
+    api.begin(infer_request, cancel.clone(), sink).await?;
     let mut events = Events::new(from, cancel);
     if stream { Ok(many(events).await) } else { Ok(one(&mut events).await) }
 }

@@ -3,7 +3,7 @@
 use http::{Response, StatusCode};
 use nerite_api::Api;
 
-use super::Outcome;
+use super::CallResult;
 use crate::reply::{Failure, Outgoing, PLAIN, bare, error};
 
 /// Whether the process answers.
@@ -17,7 +17,7 @@ pub fn ready(api: &Api) -> Response<Outgoing> {
 }
 
 /// Whether a model version is ready.
-pub fn model_ready(api: &Api, name: &str, version: &str) -> Outcome {
+pub fn model_ready(api: &Api, name: &str, version: &str) -> CallResult {
     let ready = api.model_ready(name, version).map_err(Failure::plain)?;
     Ok(if ready { bare(StatusCode::OK) } else { error(StatusCode::BAD_REQUEST, PLAIN, "Model version not ready") })
 }

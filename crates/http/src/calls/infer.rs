@@ -12,10 +12,10 @@ use http::{HeaderName, HeaderValue, Response};
 use hyper::body::Body;
 use nerite_api::{Api, Protocol, UnderWay, aside};
 use nerite_budget::{Account, Charge};
-use nerite_request::{Ask, Parameter, Status};
+use nerite_request::{InferRequest, Parameter, Status};
 use nerite_wire::json::{InferText, Rendering, read_infer, read_raw_infer, write_answer};
 
-use super::Outcome;
+use super::CallResult;
 use crate::encoding::{Encoding, Inflated, compress, inflate, response_encoding};
 use crate::incoming::Incoming;
 use crate::limits::{CHARGED_BYTES_MIN, COPIED_BYTES, INLINE_WORK_BYTES_MAX};
@@ -27,9 +27,9 @@ use framing::Framing;
 pub const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 /// Reads, asks, writes.
-pub async fn infer(api: &Api, parts: &Parts, body: Incoming, model: &str, version: &str) -> Outcome {
-    let (_under_way, ask, rendering, charge) = read(api, parts, body, model, version).await?;
-    let mut response = api.infer_holding(ask, charge).await;
+pub async fn infer(api: &Api, parts: &Parts, body: Incoming, model: &str, version: &str) -> CallResult {
+    let (_under_way, infer_request, rendering, charge) = read(api, parts, body, model, version).await?;
+    let mut response = api.infer_holding(infer_request, charge).await;
     if let Some(status) = response.error.take() {
         return Err(status.into());
     }
@@ -47,7 +47,7 @@ async fn read(
     body: Incoming,
     model: &str,
     version: &str,
-) -> Result<(UnderWay, Ask, Rendering, Charge), Failure> {
+) -> Result<(UnderWay, InferRequest, Rendering, Charge), Failure> {
     let early = api.check_infer(Protocol::Http, model, version).and_then(|()| api.check_taking_on());
     let framing = early
         .map_err(Failure::plain)
@@ -69,7 +69,7 @@ async fn read(
     let mut charge = received.take_charge();
     let json_len = framing.json_len(received.bytes().len())?;
     let bytes_max = framing.bytes_max;
-    let (mut ask, rendering) = if json_len == 0 {
+    let (mut infer_request, rendering) = if json_len == 0 {
         read_raw_infer(received.tail(0), model, version, bytes_max)?
     } else if json_len > INLINE_WORK_BYTES_MAX {
         let (api, model, version) = (api.clone(), model.to_string(), version.to_string());
@@ -77,12 +77,12 @@ async fn read(
     } else {
         read_text(api, &received, json_len, model, version, bytes_max)?
     };
-    forward_headers(api, parts, &mut ask)?;
+    forward_headers(api, parts, &mut infer_request)?;
     // Numbers that were text lie in blocks of their own, and the text is gone.
-    if ask.inline_bytes() > charge.bytes().max(CHARGED_BYTES_MIN) {
-        charge.resize(ask.inline_bytes());
+    if infer_request.inline_bytes() > charge.bytes().max(CHARGED_BYTES_MIN) {
+        charge.resize(infer_request.inline_bytes());
     }
-    Ok((under_way, ask, rendering, charge))
+    Ok((under_way, infer_request, rendering, charge))
 }
 
 fn read_text(
@@ -92,7 +92,7 @@ fn read_text(
     model: &str,
     version: &str,
     bytes_max: u64,
-) -> Result<(Ask, Rendering), Status> {
+) -> Result<(InferRequest, Rendering), Status> {
     let json = received.bytes().get(..json_len).unwrap_or_default();
     let tail = received.tail(json_len);
     let tensors_max = api.tensors_max(model, version);
@@ -109,14 +109,14 @@ async fn inflated(account: &Account, received: Received, framing: Framing) -> Re
     Ok(inflated.await?.finish())
 }
 
-fn forward_headers(api: &Api, parts: &Parts, ask: &mut Ask) -> Result<(), Status> {
+fn forward_headers(api: &Api, parts: &Parts, infer_request: &mut InferRequest) -> Result<(), Status> {
     if !api.forwards_headers(Protocol::Http) {
         return Ok(());
     }
     for (name, value) in &parts.headers {
         if api.forwards_header(Protocol::Http, name.as_str())? {
             let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
-            ask.parameters.insert(name.as_str(), Parameter::String(value));
+            infer_request.parameters.insert(name.as_str(), Parameter::String(value));
         }
     }
     Ok(())
@@ -155,7 +155,7 @@ fn is_light(response: &nerite_request::Response, rendering: &Rendering) -> bool 
     work.sum::<usize>() <= INLINE_WORK_BYTES_MAX
 }
 
-async fn write(rendered: Rendered, encoding: Option<Encoding>) -> Outcome {
+async fn write(rendered: Rendered, encoding: Option<Encoding>) -> CallResult {
     let Rendered { json_len, mut pieces } = rendered;
     let is_binary = pieces.len() > 1;
     let mut response = Response::new(Outgoing::Empty);

@@ -4,22 +4,22 @@ use nerite_api::{Api, aside};
 use nerite_config::{encoded_bytes, to_json};
 use nerite_wire::json::{write_model, write_server, write_statistics};
 
-use super::Outcome;
+use super::CallResult;
 use crate::limits::INLINE_CONFIG_BYTES_MAX;
 use crate::reply::json;
 
 /// The server's metadata.
-pub fn server(api: &Api) -> Outcome {
+pub fn server(api: &Api) -> CallResult {
     Ok(json(write_server(&api.server_report()?)))
 }
 
 /// A model's metadata.
-pub fn model(api: &Api, name: &str, version: &str) -> Outcome {
+pub fn model(api: &Api, name: &str, version: &str) -> CallResult {
     Ok(json(write_model(&api.model_report(name, version)?)))
 }
 
 /// A model's configuration.
-pub async fn config(api: &Api, name: &str, version: &str) -> Outcome {
+pub async fn config(api: &Api, name: &str, version: &str) -> CallResult {
     let config = api.model_config(name, version)?;
     let text = if encoded_bytes(&config) <= INLINE_CONFIG_BYTES_MAX {
         to_json(&config)
@@ -30,6 +30,6 @@ pub async fn config(api: &Api, name: &str, version: &str) -> Outcome {
 }
 
 /// Statistics of one version, of one model, or (empty name) of all.
-pub fn statistics(api: &Api, name: &str, version: &str) -> Outcome {
+pub fn statistics(api: &Api, name: &str, version: &str) -> CallResult {
     Ok(json(write_statistics(&api.statistics(name, version)?)))
 }

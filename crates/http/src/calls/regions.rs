@@ -4,13 +4,13 @@ use nerite_api::{Api, aside};
 use nerite_request::Status;
 use nerite_wire::json::{read_cuda_register, read_system_register, write_cuda_status, write_system_status};
 
-use super::{Outcome, pass_over, read_control_body};
+use super::{CallResult, pass_over, read_control_body};
 use crate::incoming::Incoming;
 use crate::reply::{done, json};
 use crate::route::{RegionCall, RegionKind};
 
 /// Status, registration and unregistration of both kinds.
-pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, call: RegionCall) -> Outcome {
+pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, call: RegionCall) -> CallResult {
     if call != RegionCall::Register {
         pass_over(body).await;
         return without_body(api, kind, name, call).await;
@@ -34,7 +34,7 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
     }
 }
 
-async fn without_body(api: &Api, kind: RegionKind, name: &str, call: RegionCall) -> Outcome {
+async fn without_body(api: &Api, kind: RegionKind, name: &str, call: RegionCall) -> CallResult {
     Ok(match (kind, call) {
         (_, RegionCall::Status) if name.is_empty() => {
             // There may be many, with long names.

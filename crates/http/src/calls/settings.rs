@@ -4,12 +4,12 @@ use http::{Method, StatusCode};
 use nerite_api::{Api, Code, Protocol, Status};
 use nerite_wire::json::{read_log_change, read_trace_change, write_log_settings, write_trace_settings};
 
-use super::{Outcome, pass_over, read_control_body};
+use super::{CallResult, pass_over, read_control_body};
 use crate::incoming::Incoming;
 use crate::reply::{PLAIN, error, json};
 
 /// Trace settings of the server (empty name) or of a model, changed first if the method is POST.
-pub async fn trace(api: &Api, method: &Method, body: Incoming, name: &str) -> Outcome {
+pub async fn trace(api: &Api, method: &Method, body: Incoming, name: &str) -> CallResult {
     if method == Method::GET {
         return Ok(json(write_trace_settings(&api.trace_settings(name)?)));
     }
@@ -21,7 +21,7 @@ pub async fn trace(api: &Api, method: &Method, body: Incoming, name: &str) -> Ou
 }
 
 /// The log settings, changed first if the method is POST.
-pub async fn logging(api: &Api, method: &Method, body: Incoming) -> Outcome {
+pub async fn logging(api: &Api, method: &Method, body: Incoming) -> CallResult {
     if method == Method::GET {
         return Ok(json(write_log_settings(&api.log_settings())));
     }

@@ -16,7 +16,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Room for a body whose binary part begins at `tail_at`. A large declared length is believed only as the bytes come.
+    /// Memory for a body whose binary part begins at `tail_at`. A large declared length is believed only as the bytes come.
     pub fn new(tail_at: usize, declared: Option<u64>) -> Result<Store, Status> {
         let lead = (TAIL_ALIGN - tail_at % TAIL_ALIGN) % TAIL_ALIGN;
         let declared = declared.map(|len| usize::try_from(len).unwrap_or(usize::MAX));
@@ -37,7 +37,7 @@ impl Store {
         Ok(())
     }
 
-    /// Room to write the next bytes to; never empty. [`Store::advance`] then says how many they were.
+    /// Memory to write the next bytes to; never empty. [`Store::advance`] then says how many they were.
     pub fn room(&mut self) -> Result<&mut [u8], Status> {
         let at = self.lead + self.filled;
         if self.slot.len() == at {

@@ -77,7 +77,7 @@ impl Drop for Told<'_> {
     }
 }
 
-struct House {
+struct TestServer {
     address: SocketAddr,
     socket: std::path::PathBuf,
     gate: Arc<Notify>,
@@ -88,11 +88,11 @@ struct House {
     _folder: tempfile::TempDir,
 }
 
-fn house() -> House {
+fn server() -> TestServer {
     house_with(TimeLimits::default(), ConnectionLimits::for_descriptors(1024))
 }
 
-fn house_with(times: TimeLimits, connections: ConnectionLimits) -> House {
+fn house_with(times: TimeLimits, connections: ConnectionLimits) -> TestServer {
     let rules = Rules { peers: Peers::new(connections), times };
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("http.sock");
@@ -116,7 +116,7 @@ fn house_with(times: TimeLimits, connections: ConnectionLimits) -> House {
         });
     });
     let (address, handle) = handle.recv().unwrap();
-    House { address, socket, gate, news, handle, stopped, stop, _folder: folder }
+    TestServer { address, socket, gate, news, handle, stopped, stop, _folder: folder }
 }
 
 /// Sends `request` and reads until `count` answers with these bodies have come; the answers' first lines.
@@ -156,25 +156,25 @@ fn post(body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn one_connection_carries_many_requests_even_before_their_answers() {
-    let house = house();
-    let mut stream = TcpStream::connect(house.address).unwrap();
+    let server = server();
+    let mut stream = TcpStream::connect(server.address).unwrap();
     assert_eq!(talk(&mut stream, &post(b"one"), &[b"one"]), [OK]);
     let pipelined = [post(b"two"), post(b""), post(b"four")].concat();
     assert_eq!(talk(&mut stream, &pipelined, &[b"two", b"", b"four"]), [OK, OK, OK]);
-    assert_eq!(house.handle.connections(), 1);
+    assert_eq!(server.handle.connections(), 1);
 }
 
 #[test]
 fn a_unix_socket_speaks_the_same() {
-    let house = house();
-    let mut stream = UnixStream::connect(&house.socket).unwrap();
+    let server = server();
+    let mut stream = UnixStream::connect(&server.socket).unwrap();
     assert_eq!(talk(&mut stream, &post(b"one"), &[b"one"]), [OK]);
 }
 
 #[test]
 fn large_bodies_and_many_pieces_come_and_go_whole() {
-    let house = house();
-    let mut stream = TcpStream::connect(house.address).unwrap();
+    let server = server();
+    let mut stream = TcpStream::connect(server.address).unwrap();
     let body: Vec<u8> = (0..3_000_000u32).map(|n| n as u8).collect();
     let mut writer = stream.try_clone().unwrap();
     let request = post(&body);
@@ -190,8 +190,8 @@ fn large_bodies_and_many_pieces_come_and_go_whole() {
 
 #[test]
 fn a_client_that_asks_first_is_told_to_go_on_when_its_body_is_wanted() {
-    let house = house();
-    let mut stream = TcpStream::connect(house.address).unwrap();
+    let server = server();
+    let mut stream = TcpStream::connect(server.address).unwrap();
     let head = "HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n";
     assert_eq!(talk(&mut stream, format!("POST /echo {head}").as_bytes(), &[b""]), ["HTTP/1.1 100 Continue"]);
     assert_eq!(talk(&mut stream, b"abc", &[b"abc"]), [OK]);
@@ -201,75 +201,75 @@ fn a_client_that_asks_first_is_told_to_go_on_when_its_body_is_wanted() {
 
 #[test]
 fn a_request_whose_client_goes_away_is_dropped() {
-    let house = house();
-    let mut stream = TcpStream::connect(house.address).unwrap();
+    let server = server();
+    let mut stream = TcpStream::connect(server.address).unwrap();
     stream.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    assert_eq!(house.news.recv(), Ok("begun"));
+    assert_eq!(server.news.recv(), Ok("begun"));
     drop(stream);
-    assert_eq!(house.news.recv(), Ok("dropped"));
+    assert_eq!(server.news.recv(), Ok("dropped"));
 }
 
 #[test]
 fn a_stop_closes_the_idle_at_once_and_waits_for_the_busy() {
-    let house = house();
-    let mut fresh = TcpStream::connect(house.address).unwrap();
-    let mut idle = TcpStream::connect(house.address).unwrap();
+    let server = server();
+    let mut fresh = TcpStream::connect(server.address).unwrap();
+    let mut idle = TcpStream::connect(server.address).unwrap();
     assert_eq!(talk(&mut idle, &post(b"one"), &[b"one"]), [OK]);
-    let mut half = TcpStream::connect(house.address).unwrap();
+    let mut half = TcpStream::connect(server.address).unwrap();
     half.write_all(b"GET /v2/heal").unwrap();
-    let mut busy = TcpStream::connect(house.address).unwrap();
+    let mut busy = TcpStream::connect(server.address).unwrap();
     busy.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    assert_eq!(house.news.recv(), Ok("begun"));
-    house.stop.send(()).unwrap();
+    assert_eq!(server.news.recv(), Ok("begun"));
+    server.stop.send(()).unwrap();
     for stream in [&mut fresh, &mut idle] {
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     }
-    until(|| TcpStream::connect(house.address).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused));
-    until(|| !house.socket.exists());
-    until(|| house.handle.connections() == 1);
-    assert!(house.stopped.try_recv().is_err());
-    house.gate.notify_one();
+    until(|| TcpStream::connect(server.address).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused));
+    until(|| !server.socket.exists());
+    until(|| server.handle.connections() == 1);
+    assert!(server.stopped.try_recv().is_err());
+    server.gate.notify_one();
     assert_eq!(answer(&mut busy, b""), OK);
-    house.stopped.recv().unwrap();
-    assert_eq!(house.handle.connections(), 0);
+    server.stopped.recv().unwrap();
+    assert_eq!(server.handle.connections(), 0);
 }
 
 #[test]
 fn a_stop_does_not_wait_for_half_requests() {
-    let house = house();
-    let mut half = TcpStream::connect(house.address).unwrap();
+    let server = server();
+    let mut half = TcpStream::connect(server.address).unwrap();
     half.write_all(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf").unwrap();
-    let mut second = TcpStream::connect(house.address).unwrap();
+    let mut second = TcpStream::connect(server.address).unwrap();
     let request = [post(b"one"), b"GET /v2/heal".to_vec()].concat();
     assert_eq!(talk(&mut second, &request, &[b"one"]), [OK]);
     // Of the half body a part was read by now: its connection was there first.
-    house.stop.send(()).unwrap();
-    house.stopped.recv().unwrap();
+    server.stop.send(()).unwrap();
+    server.stopped.recv().unwrap();
     assert_eq!(half.read(&mut [0]).unwrap_or(0), 0);
 }
 
 #[test]
 fn a_stop_does_not_wait_for_a_client_that_does_not_read() {
-    let house = house();
-    let mut stream = TcpStream::connect(house.address).unwrap();
+    let server = server();
+    let mut stream = TcpStream::connect(server.address).unwrap();
     // More than the system keeps for a client: its buffers hold some megabytes.
     for _ in 0..200 {
         stream.write_all(b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     }
-    until(|| house.handle.connections() == 1);
-    house.stop.send(()).unwrap();
-    house.stopped.recv().unwrap();
+    until(|| server.handle.connections() == 1);
+    server.stop.send(()).unwrap();
+    server.stopped.recv().unwrap();
 }
 
 #[track_caller]
 fn check_ended(times: TimeLimits, sent: &[u8], answers: &[&[u8]], then: &[u8]) {
-    let house = house_with(times, ConnectionLimits::for_descriptors(1024));
-    let mut stream = TcpStream::connect(house.address).unwrap();
+    let server = house_with(times, ConnectionLimits::for_descriptors(1024));
+    let mut stream = TcpStream::connect(server.address).unwrap();
     talk(&mut stream, sent, answers);
     stream.write_all(then).unwrap();
     // The end, or a reset where not all was read that the client sent.
     assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
-    until(|| house.handle.connections() == 0);
+    until(|| server.handle.connections() == 0);
 }
 
 #[test]
@@ -288,31 +288,31 @@ fn who_keeps_the_server_waiting_is_ended() {
 
 #[track_caller]
 fn check_ended_unread(times: TimeLimits, sent: &[u8]) {
-    let house = house_with(times, ConnectionLimits::for_descriptors(1024));
-    let mut stream = TcpStream::connect(house.address).unwrap();
+    let server = house_with(times, ConnectionLimits::for_descriptors(1024));
+    let mut stream = TcpStream::connect(server.address).unwrap();
     stream.write_all(sent).unwrap();
-    until(|| house.handle.connections() == 1);
-    until(|| house.handle.connections() == 0);
+    until(|| server.handle.connections() == 1);
+    until(|| server.handle.connections() == 0);
 }
 
 #[test]
 fn who_finds_no_place_is_told_and_who_is_idle_makes_room() {
-    let house = house_with(TimeLimits::default(), ConnectionLimits { all_max: 16, per_peer_max: 8 });
+    let server = house_with(TimeLimits::default(), ConnectionLimits { all_max: 16, per_peer_max: 8 });
     // The tests run as the server's own user, an operator, who may have 14 of the 16.
-    let mut busy: Vec<_> = (0..13).map(|_| TcpStream::connect(house.address).unwrap()).collect();
+    let mut busy: Vec<_> = (0..13).map(|_| TcpStream::connect(server.address).unwrap()).collect();
     for stream in &mut busy {
         stream.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        assert_eq!(house.news.recv(), Ok("begun"));
+        assert_eq!(server.news.recv(), Ok("begun"));
     }
-    let mut idle = TcpStream::connect(house.address).unwrap();
+    let mut idle = TcpStream::connect(server.address).unwrap();
     assert_eq!(talk(&mut idle, &post(b"one"), &[b"one"]), [OK]);
-    let mut newcomer = TcpStream::connect(house.address).unwrap();
+    let mut newcomer = TcpStream::connect(server.address).unwrap();
     assert_eq!(talk(&mut newcomer, &post(b"two"), &[b"two"]), [OK]);
     assert_eq!(idle.read(&mut [0]).unwrap(), 0);
     newcomer.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    assert_eq!(house.news.recv(), Ok("begun"));
+    assert_eq!(server.news.recv(), Ok("begun"));
     let mut refused = String::new();
-    TcpStream::connect(house.address).unwrap().read_to_string(&mut refused).unwrap();
+    TcpStream::connect(server.address).unwrap().read_to_string(&mut refused).unwrap();
     assert!(refused.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{refused}");
     assert!(refused.contains("{\"error\":\"14 connections are open, of 14 that there may be"), "{refused}");
 }

@@ -6,7 +6,7 @@ use nerite_request::{Output, Response, Status};
 use serde_json::{Value, json};
 
 use super::requests::Asked;
-use super::talk::Room;
+use super::talk::OutputSpace;
 
 /// As a packet tells it: where each output lies, or the failure.
 pub(super) fn told(asked: &Asked, response: Response) -> Value {
@@ -27,23 +27,23 @@ fn output_told(asked: &Asked, output: &Output) -> Result<Value, Status> {
     if data.is_empty() {
         return Ok(json!([name, datatype.name(), shape, null, 0, 0]));
     }
-    let Room { segment, offset, .. } = placed(asked, output)?;
+    let OutputSpace { segment, offset, .. } = placed(asked, output)?;
     Ok(json!([name, datatype.name(), shape, segment, offset, data.len()]))
 }
 
 /// Where the output lies, or is copied to, if the engine left it in memory of its own.
-fn placed(asked: &Asked, output: &Output) -> Result<Room, Status> {
+fn placed(asked: &Asked, output: &Output) -> Result<OutputSpace, Status> {
     let Output { name, data, .. } = output;
     let place = asked.place(name);
-    if let Some(room) = place.and_then(|place| place.room).filter(|room| asked.lies_in(*room, data)) {
-        return Ok(room);
+    if let Some(space) = place.and_then(|place| place.space).filter(|space| asked.lies_in(*space, data)) {
+        return Ok(space);
     }
     if place.is_some_and(|place| place.fixed) {
         return Err(Status::internal(format!("output '{name}' was not left in the client's place")));
     }
-    let found = asked.room(name, data.len())?;
-    let (room, mut slot) = found.ok_or_else(|| Status::internal(format!("output '{name}' has no place")))?;
+    let found = asked.space(name, data.len())?;
+    let (space, mut slot) = found.ok_or_else(|| Status::internal(format!("output '{name}' has no place")))?;
     let filled = slot.fill_from(0, data, Reason::ModelProcess);
     filled.map_err(|error| Status::internal(format!("output '{name}': {error}")))?;
-    Ok(room)
+    Ok(space)
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::answers;
 use super::memory::{buffer, slot};
-use super::talk::{Room, Talk};
+use super::talk::{OutputSpace, Talk};
 
 /// The requests of one packet, in its order.
 pub(super) struct Requests {
@@ -31,7 +31,7 @@ pub(super) struct Asked {
 
 #[derive(Default)]
 struct State {
-    places: HashMap<String, Place>,
+    places: HashMap<String, OutputPlace>,
     /// The memory in which its tensors lie.
     used: BTreeMap<u64, SharedMapping>,
     response: Option<Response>,
@@ -39,9 +39,9 @@ struct State {
 
 /// Where an output goes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct OutputPlace {
     /// Nowhere yet, if there is none.
-    pub(super) room: Option<Room>,
+    pub(super) space: Option<OutputSpace>,
     /// Whether it is the client's own, for which there is no other.
     pub(super) fixed: bool,
 }
@@ -121,28 +121,28 @@ impl Asked {
     }
 
     /// Where this output goes, as far as it is known.
-    pub(super) fn place(&self, output: &str) -> Option<Place> {
+    pub(super) fn place(&self, output: &str) -> Option<OutputPlace> {
         self.state().places.get(output).copied()
     }
 
-    /// Whether `data` begins where the room is.
-    pub(super) fn lies_in(&self, room: Room, data: &Buffer) -> bool {
-        self.state().used.get(&room.segment).is_some_and(|mapping| mapping.starts(room.offset, data))
+    /// Whether `data` begins where the space is.
+    pub(super) fn lies_in(&self, space: OutputSpace, data: &Buffer) -> bool {
+        self.state().used.get(&space.segment).is_some_and(|mapping| mapping.starts(space.offset, data))
     }
 
     /// Memory for so many bytes of an output that the client named no place for; `None` for no bytes.
-    pub(super) fn room(&self, output: &str, bytes: usize) -> Result<Option<(Room, Slot)>, Status> {
+    pub(super) fn space(&self, output: &str, bytes: usize) -> Result<Option<(OutputSpace, Slot)>, Status> {
         if bytes == 0 {
             return Ok(None);
         }
-        let guess = self.place(output).and_then(|place| place.room).filter(|room| room.capacity >= bytes);
-        let room = match guess {
-            Some(room) => room,
-            None => self.talk.ask_room(self.index, output, bytes)?,
+        let guess = self.place(output).and_then(|place| place.space).filter(|space| space.capacity >= bytes);
+        let space = match guess {
+            Some(space) => space,
+            None => self.talk.ask_for_space(self.index, output, bytes)?,
         };
-        let slot = slot(&self.mapping(room.segment)?, room.offset, bytes)?;
-        self.state().places.insert(output.to_owned(), Place { room: Some(room), fixed: false });
-        Ok(Some((room, slot)))
+        let slot = slot(&self.mapping(space.segment)?, space.offset, bytes)?;
+        self.state().places.insert(output.to_owned(), OutputPlace { space: Some(space), fixed: false });
+        Ok(Some((space, slot)))
     }
 
     fn read(self: &Arc<Asked>, told: &Value) -> Result<Request, Status> {
@@ -154,7 +154,7 @@ impl Asked {
         let parameters = told.get("parameters").and_then(Value::as_object);
         let (sink, offer) = (Arc::clone(self), Arc::clone(self));
         let reply = Reply::new(id, move |response| sink.take(response))
-            .offering(move |output, bytes| Ok(offer.room(output, bytes)?.map(|(_, slot)| slot)));
+            .offering(move |output, bytes| Ok(offer.space(output, bytes)?.map(|(_, slot)| slot)));
         Ok(Request {
             id: id.to_owned(),
             rows: number("rows") as u32,
@@ -189,13 +189,13 @@ impl Asked {
         let read = || {
             let [name, segment, offset, capacity, fixed] = told.as_array()?.as_slice() else { return None };
             let (offset, capacity) = (offset.as_u64()? as usize, capacity.as_u64()? as usize);
-            let room = segment.as_u64().map(|segment| Room { segment, offset, capacity });
-            Some((name.as_str()?, Place { room, fixed: fixed.as_bool()? }))
+            let space = segment.as_u64().map(|segment| OutputSpace { segment, offset, capacity });
+            Some((name.as_str()?, OutputPlace { space, fixed: fixed.as_bool()? }))
         };
         let (name, place) = read().ok_or_else(senseless)?;
         self.state().places.insert(name.to_owned(), place);
-        let own = place.room.filter(|_| place.fixed);
-        let slot = own.map(|room| slot(&self.mapping(room.segment)?, room.offset, room.capacity)).transpose()?;
+        let own = place.space.filter(|_| place.fixed);
+        let slot = own.map(|space| slot(&self.mapping(space.segment)?, space.offset, space.capacity)).transpose()?;
         Ok(Wanted { name: name.to_owned(), slot })
     }
 }

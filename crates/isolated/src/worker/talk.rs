@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 use super::memory::Memory;
 
 /// The channel, and the memory that came over it. One command at a time is answered; while it is, any thread of the engine may ask for
-/// room, one at a time.
+/// space, one at a time.
 pub(super) struct Talk {
     channel: Channel,
     packet: Mutex<Packet>,
     memory: Mutex<Memory>,
 }
 
-/// Room that the server found for an output.
+/// Space that the server found for an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct OutputSpace {
     pub(super) segment: u64,
     pub(super) offset: usize,
     pub(super) capacity: usize,
@@ -54,10 +54,10 @@ impl Talk {
         self.channel.send(&answer.to_string(), &[])
     }
 
-    /// Asks for room for so many bytes of an output of the batch's request `index`.
-    pub(super) fn ask_room(&self, index: usize, output: &str, bytes: usize) -> Result<Room, Status> {
+    /// Asks for space for so many bytes of an output of the batch's request `index`.
+    pub(super) fn ask_for_space(&self, index: usize, output: &str, bytes: usize) -> Result<OutputSpace, Status> {
         let mut packet = self.packet.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = |error: io::Error| Status::unavailable(format!("the server cannot be asked for room: {error}"));
+        let gone = |error: io::Error| Status::unavailable(format!("the server cannot be asked for space: {error}"));
         self.channel.send(&json!({ "need": [index, output, bytes] }).to_string(), &[]).map_err(gone)?;
         loop {
             let (said, descriptors) =
@@ -68,14 +68,14 @@ impl Talk {
             let Some(at) = said.get("at").and_then(Value::as_array) else { continue };
             self.memory().map(said.get("map"), descriptors).map_err(Status::unavailable)?;
             let number = |value: Option<&Value>| value.and_then(Value::as_u64);
-            let room = match (number(at.first()), number(at.get(1)), number(at.get(2))) {
+            let space = match (number(at.first()), number(at.get(1)), number(at.get(2))) {
                 (Some(segment), Some(offset), Some(capacity)) => {
-                    Some(Room { segment, offset: offset as usize, capacity: capacity as usize })
+                    Some(OutputSpace { segment, offset: offset as usize, capacity: capacity as usize })
                 }
                 _ => None,
             };
-            let room = room.filter(|room| room.capacity >= bytes);
-            return room.ok_or_else(|| Status::internal("the server found room that is none"));
+            let space = space.filter(|space| space.capacity >= bytes);
+            return space.ok_or_else(|| Status::internal("the server found space that is none"));
         }
     }
 }

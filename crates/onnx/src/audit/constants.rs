@@ -2,14 +2,19 @@
 
 use rten_onnx::onnx::{AttributeProto, DataLocation, DataType as Onnx, GraphProto, NodeProto, TensorProto};
 
-use super::reach::{Reach, Step};
+use super::magnitude::{Magnitude, MagnitudeBounds};
 use super::{Fact, UNKNOWN};
 
 /// INT64 constants up to this size may be reckoned with: what sizes of tensors are multiplied and shifted by.
 const SMALL_MAX: u64 = 1 << 16;
 
 /// Judges a constant of the graph.
-pub fn examine(constant: &TensorProto, name: &str, graph: &GraphProto, reach: &mut Reach) -> Result<Fact, String> {
+pub fn examine(
+    constant: &TensorProto,
+    name: &str,
+    graph: &GraphProto,
+    reach: &mut MagnitudeBounds,
+) -> Result<Fact, String> {
     match constant.data_type {
         Some(Onnx::INT64) => return examine_integers(&integers(constant, name)?, name, graph, reach),
         Some(Onnx::DOUBLE) => examine_doubles(&doubles(constant, name)?, name)?,
@@ -19,7 +24,7 @@ pub fn examine(constant: &TensorProto, name: &str, graph: &GraphProto, reach: &m
 }
 
 /// Judges a `Constant` operator.
-pub fn of_node(node: &NodeProto, graph: &GraphProto, reach: &mut Reach) -> Result<Fact, String> {
+pub fn of_node(node: &NodeProto, graph: &GraphProto, reach: &mut MagnitudeBounds) -> Result<Fact, String> {
     let name = node.output.first().map(String::as_str).unwrap_or_default();
     let Some(value) = node.attribute.first() else { return Ok(UNKNOWN) };
     if let Some(tensor) = &value.t {
@@ -36,12 +41,22 @@ pub fn of_node(node: &NodeProto, graph: &GraphProto, reach: &mut Reach) -> Resul
 pub fn check_attributes(node: &NodeProto, graph: &GraphProto) -> Result<(), String> {
     let tensors = node.attribute.iter().filter_map(|attribute: &AttributeProto| attribute.t.as_ref());
     for tensor in tensors {
-        examine(tensor, node.output.first().map(String::as_str).unwrap_or_default(), graph, &mut Reach::default())?;
+        examine(
+            tensor,
+            node.output.first().map(String::as_str).unwrap_or_default(),
+            graph,
+            &mut MagnitudeBounds::default(),
+        )?;
     }
     Ok(())
 }
 
-fn examine_integers(values: &[i64], name: &str, graph: &GraphProto, reach: &mut Reach) -> Result<Fact, String> {
+fn examine_integers(
+    values: &[i64],
+    name: &str,
+    graph: &GraphProto,
+    reach: &mut MagnitudeBounds,
+) -> Result<Fact, String> {
     let beyond = values.iter().find(|value| i32::try_from(**value).is_err());
     if let Some(value) = beyond.filter(|_| !only_bounds_slices(name, graph)) {
         return Err(format!(
@@ -49,7 +64,7 @@ fn examine_integers(values: &[i64], name: &str, graph: &GraphProto, reach: &mut 
         ));
     }
     let largest = values.iter().map(|value| value.unsigned_abs()).max().unwrap_or_default();
-    let followed = beyond.is_none().then(|| reach.note(Step::Constant(largest)));
+    let followed = beyond.is_none().then(|| reach.note(Magnitude::Constant(largest)));
     Ok(Fact { onnx: Some(Onnx::INT64), small: largest <= SMALL_MAX, reach: followed })
 }
 

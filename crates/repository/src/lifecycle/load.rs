@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use nerite_request::Status;
 
-use super::{Edition, Known, Lifecycle, LoadPlan, Operation, Outcome, Record, Running, State, Step};
+use super::{Generation, Known, Lifecycle, LoadOutcome, LoadPlan, LoadStep, Operation, Record, Running, State};
 use crate::phrase;
 use crate::store::Facts;
 
 impl Lifecycle {
     /// A model is to be loaded as `facts` describe it: by name (`explicit`), or only because an ensemble needs it, in which case
     /// the ensemble comes after it. Err: nothing can be loaded, and what is served stays.
-    pub fn load_requested(&mut self, model: &str, facts: Facts, explicit: bool) -> Result<Step, Status> {
+    pub fn load_requested(&mut self, model: &str, facts: Facts, explicit: bool) -> Result<LoadStep, Status> {
         let missing = facts.needs.iter().find(|need| self.ready_versions(need).is_empty());
         let missing = missing.map(|need| phrase::needs_unloaded(model, need));
         let name: Arc<str> = self.models.get_key_value(model).map_or_else(|| model.into(), |(name, _)| name.clone());
@@ -27,10 +27,10 @@ impl Lifecycle {
         let versions: Vec<i64> = facts.versions.iter().copied().filter(|version| !keep.contains(version)).collect();
         if versions.is_empty() {
             known.origin = Some(facts.fingerprint);
-            return Ok(Step::Settled { retire: retire_others(&name, known, &keep) });
+            return Ok(LoadStep::Settled { retire: retire_others(&name, known, &keep) });
         }
         let plan = self.begin(name, versions, keep, facts);
-        Ok(Step::Load(plan))
+        Ok(LoadStep::Load(plan))
     }
 
     /// The model whose load, under way now, the load or unload of `model` (made of `needs`) should wait for: it is the same, or
@@ -44,11 +44,11 @@ impl Lifecycle {
     }
 
     /// One version of an operation was loaded, or failed to. The last of them brings the outcome of the whole operation.
-    pub fn loaded(&mut self, operation: Operation, version: i64, result: Result<(), Status>) -> Option<Outcome> {
+    pub fn loaded(&mut self, operation: Operation, version: i64, result: Result<(), Status>) -> Option<LoadOutcome> {
         let running = self.running.get_mut(&operation)?;
         let result = result.map_err(|status| phrase::coded(&status));
         let record = self.models.get_mut(&running.model).and_then(|known| known.versions.get_mut(&version));
-        // A version that is still served by an older edition stays ready.
+        // A version that is still served by an older generation stays ready.
         if let (Err(reason), Some(record)) = (&result, record.filter(|record| record.operation == operation)) {
             record.state = State::Failed(reason.clone());
         }
@@ -84,7 +84,7 @@ impl Lifecycle {
         LoadPlan { model, operation, versions }
     }
 
-    fn end(&mut self, operation: Operation, running: Running) -> Outcome {
+    fn end(&mut self, operation: Operation, running: Running) -> LoadOutcome {
         let known = self.models.entry(running.model.clone()).or_default();
         let failed: String = running
             .results
@@ -98,15 +98,15 @@ impl Lifecycle {
         }
         let answer = Err(phrase::load_failed(&running.model, &reason));
         let well = running.results.iter().filter(|(_, result)| matches!(result, Some(Ok(()))));
-        let retire: Vec<Edition> =
-            well.map(|(&version, _)| Edition { model: running.model.clone(), version, operation }).collect();
-        for edition in &retire {
-            let record = known.versions.get_mut(&edition.version).filter(|record| record.operation == operation);
+        let retire: Vec<Generation> =
+            well.map(|(&version, _)| Generation { model: running.model.clone(), version, operation }).collect();
+        for generation in &retire {
+            let record = known.versions.get_mut(&generation.version).filter(|record| record.operation == operation);
             if let Some(record) = record {
                 record.state = State::Unloading;
             }
         }
-        Outcome { answer, publish: Vec::new(), retire }
+        LoadOutcome { answer, publish: Vec::new(), retire }
     }
 }
 
@@ -118,25 +118,28 @@ fn kept(known: &Known, facts: &Facts) -> Vec<i64> {
 }
 
 /// All versions are there: they take over, and whatever else was served goes.
-fn succeed(known: &mut Known, operation: Operation, running: Running) -> Outcome {
+fn succeed(known: &mut Known, operation: Operation, running: Running) -> LoadOutcome {
     let retire = retire_others(&running.model, known, &running.keep);
-    let publish: Vec<Edition> =
-        running.results.keys().map(|&version| Edition { model: running.model.clone(), version, operation }).collect();
+    let publish: Vec<Generation> = running
+        .results
+        .keys()
+        .map(|&version| Generation { model: running.model.clone(), version, operation })
+        .collect();
     for new in &publish {
         known.versions.insert(new.version, Record { state: State::Ready, operation });
     }
     known.origin = running.origin;
     known.needs = running.needs;
-    Outcome { answer: Ok(()), publish, retire }
+    LoadOutcome { answer: Ok(()), publish, retire }
 }
 
 /// Takes all ready versions out of service but those to keep.
-fn retire_others(model: &Arc<str>, known: &mut Known, keep: &[i64]) -> Vec<Edition> {
+fn retire_others(model: &Arc<str>, known: &mut Known, keep: &[i64]) -> Vec<Generation> {
     let mut retire = Vec::new();
     for (&version, record) in &mut known.versions {
         if record.state == State::Ready && !keep.contains(&version) {
             record.state = State::Unloading;
-            retire.push(Edition { model: model.clone(), version, operation: record.operation });
+            retire.push(Generation { model: model.clone(), version, operation: record.operation });
         }
     }
     retire

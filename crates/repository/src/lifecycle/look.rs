@@ -3,21 +3,21 @@
 use nerite_request::Status;
 use nerite_request::report::IndexEntry;
 
-use super::{Edition, Lifecycle, State};
+use super::{Generation, Lifecycle, State};
 use crate::phrase;
 use crate::store::Listing;
 
 impl Lifecycle {
-    /// The edition that takes requests for a model, of this version or else of the highest that is ready.
-    pub fn look_up(&self, model: &str, version: Option<i64>) -> Result<Edition, Status> {
+    /// The generation that takes requests for a model, of this version or else of the highest that is ready.
+    pub fn look_up(&self, model: &str, version: Option<i64>) -> Result<Generation, Status> {
         let Some((name, known)) = self.models.get_key_value(model) else { return Err(phrase::unknown_model(model)) };
-        let edition = |(version, operation)| Edition { model: name.clone(), version, operation };
+        let generation = |(version, operation)| Generation { model: name.clone(), version, operation };
         let Some(version) = version else {
-            return known.ready().next_back().map(edition).ok_or_else(|| phrase::no_version_ready(model));
+            return known.ready().next_back().map(generation).ok_or_else(|| phrase::no_version_ready(model));
         };
         match known.versions.get(&version) {
             None => Err(phrase::unknown_version(model, version)),
-            Some(record) if record.state == State::Ready => Ok(edition((version, record.operation))),
+            Some(record) if record.state == State::Ready => Ok(generation((version, record.operation))),
             Some(_) => Err(phrase::version_not_ready(model, version)),
         }
     }
@@ -27,14 +27,14 @@ impl Lifecycle {
         self.models.get(model).map_or_else(Vec::new, |known| known.ready().map(|(version, _)| version).collect())
     }
 
-    /// All editions that take requests, by model and version.
-    pub fn ready_editions(&self) -> Vec<Edition> {
-        let mut editions = Vec::new();
+    /// All generations that take requests, by model and version.
+    pub fn ready_editions(&self) -> Vec<Generation> {
+        let mut generations = Vec::new();
         for (model, known) in &self.models {
-            let edition = |(version, operation)| Edition { model: model.clone(), version, operation };
-            editions.extend(known.ready().map(edition));
+            let generation = |(version, operation)| Generation { model: model.clone(), version, operation };
+            generations.extend(known.ready().map(generation));
         }
-        editions
+        generations
     }
 
     /// Where a version stands, if the model was ever asked for and has it.

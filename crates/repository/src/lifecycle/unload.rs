@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use nerite_request::Status;
 
-use super::{Edition, Lifecycle, State};
+use super::{Generation, Lifecycle, State};
 use crate::phrase;
 
 impl Lifecycle {
     /// A model is to go, and with `dependents` also what it is made of, as far as nobody asked for that by name and no other
     /// model needs it. An ensemble that needs the model goes with it. Returns what takes no requests from now on; an unknown
     /// model is none. A load under way is overtaken.
-    pub fn unload_requested(&mut self, model: &str, dependents: bool) -> Vec<Edition> {
+    pub fn unload_requested(&mut self, model: &str, dependents: bool) -> Vec<Generation> {
         let mut retire = Vec::new();
         let Some((name, _)) = self.models.get_key_value(model) else { return retire };
         let name = name.clone();
@@ -23,7 +23,7 @@ impl Lifecycle {
     }
 
     /// Everything is to go: the server stops.
-    pub fn unload_all(&mut self) -> Vec<Edition> {
+    pub fn unload_all(&mut self) -> Vec<Generation> {
         let names: Vec<Arc<str>> = self.models.keys().cloned().collect();
         let mut retire = Vec::new();
         for name in names {
@@ -32,11 +32,12 @@ impl Lifecycle {
         retire
     }
 
-    /// The last reference to a retired edition is gone.
-    pub fn drained(&mut self, edition: &Edition) {
-        let Some(known) = self.models.get_mut(&edition.model) else { return };
+    /// The last reference to a retired generation is gone.
+    pub fn drained(&mut self, generation: &Generation) {
+        let Some(known) = self.models.get_mut(&generation.model) else { return };
         // A version that was loaded again meanwhile belongs to another operation, and stays as it is.
-        let record = known.versions.get_mut(&edition.version).filter(|record| record.operation == edition.operation);
+        let record =
+            known.versions.get_mut(&generation.version).filter(|record| record.operation == generation.operation);
         if let Some(record) = record.filter(|record| record.state == State::Unloading) {
             record.state = State::Unloaded;
         }
@@ -49,7 +50,7 @@ impl Lifecycle {
     }
 
     /// Takes a model, and the ensembles that need it, out of service. Returns what it was made of.
-    fn withdraw(&mut self, model: &Arc<str>, retire: &mut Vec<Edition>) -> Vec<String> {
+    fn withdraw(&mut self, model: &Arc<str>, retire: &mut Vec<Generation>) -> Vec<String> {
         let operation = self.next_operation();
         let Some(known) = self.models.get_mut(model) else { return Vec::new() };
         known.latest = operation;
@@ -59,7 +60,7 @@ impl Lifecycle {
         for (&version, record) in &mut known.versions {
             if record.state == State::Ready {
                 record.state = State::Unloading;
-                retire.push(Edition { model: model.clone(), version, operation: record.operation });
+                retire.push(Generation { model: model.clone(), version, operation: record.operation });
             }
         }
         // Its needs are cleared above, so a ring of ensembles ends here.
@@ -75,7 +76,7 @@ impl Lifecycle {
         parts
     }
 
-    fn withdraw_parts(&mut self, parts: Vec<String>, retire: &mut Vec<Edition>) {
+    fn withdraw_parts(&mut self, parts: Vec<String>, retire: &mut Vec<Generation>) {
         for part in parts {
             let Some((name, known)) = self.models.get_key_value(part.as_str()) else { continue };
             let needed = self.models.values().any(|other| other.needs.contains(&part));

@@ -58,7 +58,7 @@ pub async fn run(plan: &Plan, device: &Device) -> Vec<Row> {
 }
 
 /// Device memory with both inputs in it, registered.
-struct Lent {
+struct LeaseNotice {
     name: String,
     memory: Arc<DeviceMemory>,
     /// Where the first tensor begins.
@@ -66,7 +66,7 @@ struct Lent {
     inputs: [Vec<i32>; 2],
 }
 
-impl Lent {
+impl LeaseNotice {
     fn window(&self, tensor: usize) -> RegionRef {
         let offset = (self.at + tensor * STRIDE) as u64;
         RegionRef { name: self.name.clone(), offset, byte_size: TENSOR_BYTES as u64 }
@@ -120,11 +120,11 @@ impl Lent {
 
 impl Bench<'_> {
     /// `seed` makes the numbers differ from those that earlier runs left on the device.
-    async fn lend(&self, name: &str, at: usize, seed: i32) -> Result<Lent, String> {
+    async fn lend(&self, name: &str, at: usize, seed: i32) -> Result<LeaseNotice, String> {
         let memory = DeviceMemory::allocate(self.device, 8 * STRIDE).map_err(|error| error.to_string())?;
         let handle = memory.ipc_handle().map_err(|error| error.to_string())?;
         let numbers = |step: i32| (0..(ROWS * WIDTH) as i32).map(|n| seed.wrapping_add(n * step)).collect();
-        let lent = Lent { name: name.into(), memory, at, inputs: [numbers(3), numbers(-7)] };
+        let lent = LeaseNotice { name: name.into(), memory, at, inputs: [numbers(3), numbers(-7)] };
         let ordinal = self.device.ordinal();
         let registered = self.server.http.register_cuda_region(name, &handle.0, ordinal, 8 * STRIDE as u64).await;
         registered.map(|()| lent).map_err(|error| error.to_string())
@@ -135,7 +135,7 @@ impl Bench<'_> {
     }
 
     /// Asks over one protocol and checks the answer.
-    async fn ask(&self, lent: &Lent, http: bool, inputs: bool, outputs: bool) -> Result<(), String> {
+    async fn ask(&self, lent: &LeaseNotice, http: bool, inputs: bool, outputs: bool) -> Result<(), String> {
         // What an earlier run left must not pass for the answer.
         lent.fill()?;
         let request = lent.request(inputs, outputs)?;
@@ -183,13 +183,13 @@ impl Bench<'_> {
         for (client, name) in names.iter().enumerate() {
             lent.push(self.lend(name, 0, client as i32 * 1000).await?);
         }
-        let client = |lent: Lent| async move {
+        let client = |lent: LeaseNotice| async move {
             for turn in 0..REQUESTS {
                 self.ask(&lent, turn % 2 == 0, true, true).await.map_err(|why| format!("turn {turn}: {why}"))?;
             }
             Ok::<(), String>(())
         };
-        let all: [Lent; CLIENTS] = lent.try_into().map_err(|_| "as many as there are clients".to_owned())?;
+        let all: [LeaseNotice; CLIENTS] = lent.try_into().map_err(|_| "as many as there are clients".to_owned())?;
         let [a, b, c, d] = all.map(client);
         let (a, b, c, d) = tokio::join!(a, b, c, d);
         a.and(b).and(c).and(d)?;

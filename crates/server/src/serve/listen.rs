@@ -7,7 +7,7 @@ use nerite_api::Api;
 use nerite_listen::{Endpoint, Listener, Peers, Rules, bind};
 
 use super::StartError;
-use crate::settings::{Connections, Front, GrpcTuning, Metrics, Settings};
+use crate::settings::{Connections, FrontEndSettings, GrpcTuning, Metrics, Settings};
 
 /// The front ends at work.
 pub struct Fronts {
@@ -62,7 +62,7 @@ pub fn start(api: &Api, settings: &Settings, peers: &Arc<Peers>) -> Result<Front
     Ok(Fronts { http, grpc, metrics, sessions })
 }
 
-fn start_http(api: &Api, front: &Front, rules: Rules, listeners: Vec<Listener>) -> nerite_http::Handle {
+fn start_http(api: &Api, front: &FrontEndSettings, rules: Rules, listeners: Vec<Listener>) -> nerite_http::Handle {
     let handle = nerite_http::serve(api.clone(), rules, listeners);
     log::info!("Started HTTPService at {}:{}", front.address, front.port);
     handle
@@ -76,7 +76,7 @@ fn start_metrics(api: &Api, metrics: &Metrics, rules: Rules, listener: Listener)
 
 fn start_grpc(
     api: &Api,
-    front: &Front,
+    front: &FrontEndSettings,
     settings: &Settings,
     rules: Rules,
     listeners: Vec<Listener>,
@@ -93,8 +93,8 @@ fn start_grpc(
 }
 
 /// The port of a service, and its Unix socket if it has one.
-fn bind_front(service: &str, front: &Front) -> Result<Vec<Listener>, StartError> {
-    let Front { address, port, reuse_port, socket, socket_mode, .. } = front;
+fn bind_front(service: &str, front: &FrontEndSettings) -> Result<Vec<Listener>, StartError> {
+    let FrontEndSettings { address, port, reuse_port, socket, socket_mode, .. } = front;
     let tcp = Endpoint::Tcp { address: address.clone(), port: *port, reuse_port: *reuse_port };
     let unix = socket.clone().map(|path| Endpoint::Unix { path, mode: *socket_mode });
     let places = [Some(tcp), unix];

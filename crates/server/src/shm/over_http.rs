@@ -5,14 +5,14 @@
 use nerite_client::{Error, http};
 use serde_json::Value;
 
-use super::asked::What;
+use super::command::Command;
 use super::told::{ListedRegion, Told};
 
-pub(super) async fn ask(url: &str, what: &What) -> Result<Told, String> {
+pub(super) async fn ask(url: &str, what: &Command) -> Result<Told, String> {
     let client = http::Client::new(url).map_err(|error| error.to_string())?;
     let told = match what {
-        What::List => list(&client).await.map(Told::Listed),
-        What::Show { name } => {
+        Command::List => list(&client).await.map(Told::Listed),
+        Command::Show { name } => {
             let mut regions = list(&client).await.map_err(|error| error.to_string())?;
             regions.retain(|region| region.name == *name);
             if regions.is_empty() {
@@ -20,12 +20,16 @@ pub(super) async fn ask(url: &str, what: &What) -> Result<Told, String> {
             }
             Ok(Told::Listed(regions))
         }
-        What::Drop { name, session: 0 } => return drop_one(&client, name).await,
-        What::DropAll => {
+        Command::Drop { name, session: 0 } => return drop_one(&client, name).await,
+        Command::DropAll => {
             let what = "all common system regions".to_owned();
             client.unregister_system_regions().await.map(|()| Told::DroppedSilently { what })
         }
-        What::ShowSession { .. } | What::Drop { .. } | What::EndSession { .. } | What::Pools | What::Sessions => {
+        Command::ShowSession { .. }
+        | Command::Drop { .. }
+        | Command::EndSession { .. }
+        | Command::Pools
+        | Command::Sessions => {
             return Err(
                 "HTTP knows only the common regions (list, show NAME, drop NAME, drop --all); for sessions and \
                         leases ask over the session socket"

@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod doctor;
-#[path = "../session/house.rs"]
-mod house;
 #[path = "../../../client/tests/ports/free.rs"]
 mod ports;
 mod run;
 mod shm;
+#[path = "../session/test_server.rs"]
+mod test_server;

@@ -12,8 +12,8 @@ use nerite_session::{Listener, Options, serve};
 use nerite_shm::OwnedRegion;
 use serde_json::Value;
 
-use crate::house::House;
 use crate::run::{NOBODY, Server, copy_program, json, key, nerite, program_for_all, refusal, row, runtime, shm, text};
+use crate::test_server::TestServer;
 
 /// A name that would clear the screen, turn the line around and end it, if it were shown as it is.
 const ODD: &str = "odd \u{1b}[2J\u{202e}\n'name'";
@@ -22,14 +22,14 @@ const ODD: &str = "odd \u{1b}[2J\u{202e}\n'name'";
 fn regions_are_shown_with_their_owner_and_what_became_of_them() {
     let runtime = runtime();
     let _context = runtime.enter();
-    let house = House::new();
-    let socket = &house.socket;
+    let server = TestServer::new();
+    let socket = &server.socket;
     assert_eq!(text(shm(socket, &["list"])), "no regions\n");
 
     let keys = ["good", "shrunk", "lost", "own"].map(key);
     let mut objects = keys.each_ref().map(|key| OwnedRegion::create(key, 8192).unwrap());
     for (name, key) in [("good", &keys[0]), (ODD, &keys[0]), ("shrunk", &keys[1]), ("lost", &keys[2])] {
-        house.api.register_system(name, key, 4096, 4096).unwrap();
+        server.api.register_system(name, key, 4096, 4096).unwrap();
     }
     let session = runtime.block_on(Session::connect(socket)).unwrap();
     runtime.block_on(session.register_system_region("own", &keys[3], 0, 64)).unwrap();
@@ -67,16 +67,16 @@ fn regions_are_shown_with_their_owner_and_what_became_of_them() {
 fn what_a_request_uses_may_be_dropped_and_goes_with_the_request() {
     let runtime = runtime();
     let _context = runtime.enter();
-    let house = House::new();
-    let socket = &house.socket;
+    let server = TestServer::new();
+    let socket = &server.socket;
     let key = key("used");
     let _object = OwnedRegion::create(&key, 4096).unwrap();
-    house.api.register_system("used", &key, 0, 4096).unwrap();
+    server.api.register_system("used", &key, 0, 4096).unwrap();
     let session = runtime.block_on(Session::connect(socket)).unwrap();
     let window = nerite_client::RegionRef { name: "used".into(), offset: 0, byte_size: 8 };
     let request = Request::new("held").input_in_window("IN", DataType::Int32, &[2], window);
     let waiting = runtime.spawn(async move { session.infer(&request).await.map(drop) });
-    House::until("the request", || house.held.count() == 1);
+    TestServer::until("the request", || server.held.count() == 1);
 
     assert_eq!(row(&text(shm(socket, &["list"])), "used")[6..8], ["1", "good"]);
     let expect = "dropped region 'used'; requests still use it, and its memory goes with the last of them\n";
@@ -86,11 +86,11 @@ fn what_a_request_uses_may_be_dropped_and_goes_with_the_request() {
     assert_eq!(refused, "nerite shm: no region 'used' is registered\n");
     assert_eq!(json(socket, &["sessions"])["sessions"][0]["in_flight"], 1);
 
-    house.held.answer();
+    server.held.answer();
     runtime.block_on(waiting).unwrap().unwrap();
-    House::until("the region's end", || text(shm(socket, &["list"])) == "no regions\n");
-    house.api.register_system("used", &key, 0, 4096).unwrap();
-    house.api.register_system("also", &key, 0, 4096).unwrap();
+    TestServer::until("the region's end", || text(shm(socket, &["list"])) == "no regions\n");
+    server.api.register_system("used", &key, 0, 4096).unwrap();
+    server.api.register_system("also", &key, 0, 4096).unwrap();
     assert_eq!(json(socket, &["drop", "--all"])["dropped"], 2);
     assert_eq!(text(shm(socket, &["list"])), "no regions\n");
 }
@@ -99,8 +99,8 @@ fn what_a_request_uses_may_be_dropped_and_goes_with_the_request() {
 fn a_session_is_shown_with_all_it_has_and_ends_when_the_operator_says_so() {
     let runtime = runtime();
     let _context = runtime.enter();
-    let house = House::new();
-    let socket = &house.socket;
+    let server = TestServer::new();
+    let socket = &server.socket;
     assert_eq!(text(shm(socket, &["sessions"])), "no sessions but this one\n");
     let session = runtime.block_on(Session::connect(socket)).unwrap();
     let lease = runtime.block_on(session.borrow(5000)).unwrap();
@@ -136,8 +136,8 @@ fn a_session_is_shown_with_all_it_has_and_ends_when_the_operator_says_so() {
     assert_eq!(text(shm(socket, &["drop", "--session", &number])), format!("dropped session {number}\n"));
     let end = runtime.block_on(session.in_use()).unwrap_err().to_string();
     assert!(end.ends_with("the operator has ended this session"), "{end}");
-    House::until("the end", || json(socket, &["sessions"])["sessions"].as_array().unwrap().is_empty());
-    House::until("the leases' end", || json(socket, &["pools"])["leases"] == 0);
+    TestServer::until("the end", || json(socket, &["sessions"])["sessions"].as_array().unwrap().is_empty());
+    TestServer::until("the leases' end", || json(socket, &["pools"])["leases"] == 0);
     assert_eq!(json(socket, &["pools"])["bytes_peak"], 16384);
     let refused = refusal(shm(socket, &["drop", "--session", &number]), 1);
     assert_eq!(refused, format!("nerite shm: there is no session {number}\n"));
@@ -147,16 +147,16 @@ fn a_session_is_shown_with_all_it_has_and_ends_when_the_operator_says_so() {
 fn lists_longer_than_a_packet_are_told_whole() {
     let runtime = runtime();
     let _context = runtime.enter();
-    let house = House::new();
+    let server = TestServer::new();
     let key = key("many");
     let _object = OwnedRegion::create(&key, 4096).unwrap();
     let mut names: Vec<String> = (0..3000).map(|number| format!("region {number:04} {}", "x".repeat(60))).collect();
     names.extend((0..20).map(|number| format!("{number:02}{}", "é".repeat(2000))));
     for name in &names {
-        house.api.register_system(name, &key, 0, 4096).unwrap();
+        server.api.register_system(name, &key, 0, 4096).unwrap();
     }
     names.sort();
-    let all = json(&house.socket, &["list"]);
+    let all = json(&server.socket, &["list"]);
     let told: Vec<&str> = all["regions"].as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
     assert_eq!(told, names);
 }
@@ -165,10 +165,10 @@ fn lists_longer_than_a_packet_are_told_whole() {
 fn an_operator_finds_a_place_when_all_are_taken() {
     let runtime = runtime();
     let _context = runtime.enter();
-    let house = House::new();
-    let connect = || runtime.block_on(Session::connect(&house.socket));
+    let server = TestServer::new();
+    let connect = || runtime.block_on(Session::connect(&server.socket));
     let sessions: Vec<Session> = (0..SESSIONS_MAX).map(|_| connect().unwrap()).collect();
-    let operate = || runtime.block_on(Session::connect_as_operator(&house.socket));
+    let operate = || runtime.block_on(Session::connect_as_operator(&server.socket));
     // Whoever runs the server is not its operator for that: a program of the same user does not take the last places.
     assert_eq!(connect().unwrap_err().to_string(), "256 sessions are open; try again later");
     let mine = operate().unwrap();
@@ -177,12 +177,12 @@ fn an_operator_finds_a_place_when_all_are_taken() {
         refused,
         "all 256 places are taken; this session has one of the operator's, for the operator's calls alone"
     );
-    let all = json(&house.socket, &["sessions"]);
+    let all = json(&server.socket, &["sessions"]);
     assert_eq!(all["sessions"].as_array().unwrap().len(), SESSIONS_MAX + 1);
     let others: Vec<Session> = (1..OPERATOR_SESSIONS_MAX).map(|_| operate().unwrap()).collect();
     assert_eq!(operate().unwrap_err().to_string(), "256 sessions are open; try again later");
     drop((sessions, mine, others));
-    House::until("a place", || connect().is_ok_and(|session| runtime.block_on(session.borrow(4096)).is_ok()));
+    TestServer::until("a place", || connect().is_ok_and(|session| runtime.block_on(session.borrow(4096)).is_ok()));
 }
 
 const CROWD: &str = "NERITE_TEST_CROWD";
@@ -209,13 +209,13 @@ fn one_user_takes_no_more_than_its_share_of_the_places() {
     }
     let runtime = runtime();
     let _context = runtime.enter();
-    let house = House::new();
+    let server = TestServer::new();
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     let (socket, program) = (directory.path().join("s"), directory.path().join("crowd"));
     copy_program(&std::env::current_exe().unwrap(), &program);
     let options = Options { allow_uids: vec![NOBODY] };
-    let _served = serve(house.api.clone(), options, Listener::bind(&socket, true).unwrap());
+    let _served = serve(server.api.clone(), options, Listener::bind(&socket, true).unwrap());
     let mut command = Command::new(&program);
     command.args(["--exact", "shm::crowd", "--nocapture"]).env(CROWD, &socket).uid(NOBODY).gid(NOBODY);
     let told = text(command.output().unwrap());
@@ -230,11 +230,11 @@ fn other_users_are_refused_even_if_they_may_open_sessions() {
     }
     let runtime = runtime();
     let _context = runtime.enter();
-    let house = House::new();
+    let server = TestServer::new();
     let (directory, program) = program_for_all();
     let open = |name: &str, allow_uids: Vec<u32>| {
         let socket = directory.path().join(name);
-        let handle = serve(house.api.clone(), Options { allow_uids }, Listener::bind(&socket, true).unwrap());
+        let handle = serve(server.api.clone(), Options { allow_uids }, Listener::bind(&socket, true).unwrap());
         (socket, handle)
     };
     let as_nobody = |socket: &Path, words: &[&str]| {
@@ -245,7 +245,7 @@ fn other_users_are_refused_even_if_they_may_open_sessions() {
     let (allowed, _served) = open("allowed", vec![NOBODY]);
     let key = key("others");
     let _object = OwnedRegion::create(&key, 4096).unwrap();
-    house.api.register_system("theirs", &key, 0, 4096).unwrap();
+    server.api.register_system("theirs", &key, 0, 4096).unwrap();
     for words in [
         &["list"][..],
         &["show", "theirs"],
@@ -260,11 +260,11 @@ fn other_users_are_refused_even_if_they_may_open_sessions() {
                       session's user is 65534\n";
         assert_eq!(as_nobody(&allowed, words), expect, "{words:?}");
     }
-    assert_eq!(house.api.system_status("").unwrap().len(), 1);
+    assert_eq!(server.api.system_status("").unwrap().len(), 1);
     let (closed, _served) = open("closed", Vec::new());
     let refused = as_nobody(&closed, &["list"]);
     assert!(refused.contains("user 65534 may not open sessions with a server of user 0"), "{refused}");
-    let mode = as_nobody(&house.socket, &["list"]);
+    let mode = as_nobody(&server.socket, &["list"]);
     assert!(mode.contains("the socket belongs to user 0, mode 0600, and this is user 65534"), "{mode}");
 }
 

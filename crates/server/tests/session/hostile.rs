@@ -16,7 +16,7 @@ use rustix::net::{
 use v1::client_message::Call;
 use v1::server_message::Answer;
 
-use crate::house::House;
+use crate::test_server::TestServer;
 
 /// A client that writes what it likes. All calls block.
 struct Raw(OwnedFd);
@@ -62,8 +62,8 @@ impl Raw {
 }
 
 /// What a well-behaved neighbour sees, before, during and after.
-async fn neighbour(house: &House) -> Session {
-    let session = Session::connect(&house.socket).await.unwrap();
+async fn neighbour(server: &TestServer) -> Session {
+    let session = Session::connect(&server.socket).await.unwrap();
     unhurt(&session).await;
     session
 }
@@ -76,8 +76,8 @@ async fn unhurt(session: &Session) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nonsense_is_answered_once_and_ends_the_session() {
-    let house = House::new();
-    let neighbour = neighbour(&house).await;
+    let server = TestServer::new();
+    let neighbour = neighbour(&server).await;
     let long = vec![0u8; PACKET_BYTES_MAX + 1];
     let cases: [(&[u8], &str); 4] = [
         (&[0xff; 40], "packet not understood"),
@@ -86,7 +86,7 @@ async fn nonsense_is_answered_once_and_ends_the_session() {
         (&long, "a packet has 131073 bytes, at most 131072 are allowed"),
     ];
     for (bytes, text) in cases {
-        for raw in [Raw::connect(&house.socket), Raw::welcomed(&house.socket)] {
+        for raw in [Raw::connect(&server.socket), Raw::welcomed(&server.socket)] {
             raw.send(bytes);
             let refusal = raw.refusal();
             assert!(refusal.starts_with(text), "{refusal}");
@@ -99,9 +99,9 @@ async fn nonsense_is_answered_once_and_ends_the_session() {
 /// The kernel tells of a reset connection first if a socket is closed with packets unread.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_goes_on_talking_still_reads_why_it_was_cut_off() {
-    let house = House::new();
+    let server = TestServer::new();
     for _ in 0..50 {
-        let raw = Raw::welcomed(&house.socket);
+        let raw = Raw::welcomed(&server.socket);
         raw.send(&[0xff; 40]);
         for _ in 0..20 {
             raw.call(2, Call::SessionStatus(v1::SessionStatus {}));
@@ -113,23 +113,23 @@ async fn who_goes_on_talking_still_reads_why_it_was_cut_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_begins_with_a_hello_of_a_known_version() {
-    let house = House::new();
-    let raw = Raw::connect(&house.socket);
+    let server = TestServer::new();
+    let raw = Raw::connect(&server.socket);
     raw.call(3, Call::Borrow(v1::Borrow { byte_size: 1 }));
     assert_eq!(raw.refusal(), "the first message of a session is Hello");
     assert!(raw.answer().is_none());
-    let raw = Raw::connect(&house.socket);
+    let raw = Raw::connect(&server.socket);
     raw.call(1, Call::Hello(v1::Hello { version_min: 2, version_max: 9, ..v1::Hello::default() }));
     assert_eq!(raw.refusal(), "the client speaks versions 2 to 9 of the session protocol, this server 1");
-    let raw = Raw::welcomed(&house.socket);
+    let raw = Raw::welcomed(&server.socket);
     raw.call(2, Call::Hello(v1::Hello::default()));
     assert_eq!(raw.refusal(), "Hello was said before");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn half_a_message_and_unknown_calls_are_told_apart() {
-    let house = House::new();
-    let raw = Raw::welcomed(&house.socket);
+    let server = TestServer::new();
+    let raw = Raw::welcomed(&server.socket);
     raw.send(&v1::ClientMessage { id: 5, ..v1::ClientMessage::default() }.encode_to_vec());
     assert_eq!(raw.refusal(), "the server does not know this call");
     let infer = |request: &[u8]| Call::Infer(v1::Infer { request: request.to_vec().into(), leased_outputs: vec![] });
@@ -144,9 +144,9 @@ async fn half_a_message_and_unknown_calls_are_told_apart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn descriptors_from_clients_are_not_taken() {
-    let house = House::new();
-    let neighbour = neighbour(&house).await;
-    let raw = Raw::welcomed(&house.socket);
+    let server = TestServer::new();
+    let neighbour = neighbour(&server).await;
+    let raw = Raw::welcomed(&server.socket);
     let file = tempfile::NamedTempFile::new().unwrap();
     let status = v1::ClientMessage { id: 1, returned: vec![], call: Some(Call::SessionStatus(v1::SessionStatus {})) };
     let is_it = |link: &std::fs::DirEntry| std::fs::read_link(link.path()).is_ok_and(|path| path == file.path());
@@ -170,9 +170,9 @@ async fn descriptors_from_clients_are_not_taken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_does_not_read_its_answers_is_cut_off() {
-    let house = House::new();
-    let neighbour = neighbour(&house).await;
-    let socket = house.socket.clone();
+    let server = TestServer::new();
+    let neighbour = neighbour(&server).await;
+    let socket = server.socket.clone();
     let flood = |call: fn() -> Call| {
         let raw = Raw::welcomed(&socket);
         sockopt::set_socket_timeout(&raw.0, sockopt::Timeout::Send, Some(std::time::Duration::from_mins(1))).unwrap();
@@ -185,7 +185,7 @@ async fn who_does_not_read_its_answers_is_cut_off() {
     tokio::task::block_in_place(|| flood(|| Call::SessionStatus(v1::SessionStatus {})));
     unhurt(&neighbour).await;
     drop(neighbour);
-    tokio::task::block_in_place(|| House::until("the end", || house.pools.counts() == LeaseCounts::default()));
+    tokio::task::block_in_place(|| TestServer::until("the end", || server.pools.counts() == LeaseCounts::default()));
 }
 
 /// A message of each kind, as a client might send it.
@@ -231,8 +231,8 @@ fn messages() -> Vec<Vec<u8>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_with_changed_bytes_hurt_nobody() {
-    let house = House::new();
-    let neighbour = neighbour(&house).await;
+    let server = TestServer::new();
+    let neighbour = neighbour(&server).await;
     let messages = messages();
     // A sequence without pattern, the same in every run.
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -243,7 +243,7 @@ async fn messages_with_changed_bytes_hurt_nobody() {
         (state % below as u64) as usize
     };
     for round in 0..400 {
-        let raw = Raw::welcomed(&house.socket);
+        let raw = Raw::welcomed(&server.socket);
         for _ in 0..8 {
             let mut bytes = messages[number(messages.len())].clone();
             for _ in 0..=number(4) {
@@ -262,14 +262,14 @@ async fn messages_with_changed_bytes_hurt_nobody() {
     }
     unhurt(&neighbour).await;
     drop(neighbour);
-    tokio::task::block_in_place(|| House::until("the end", || house.pools.counts() == LeaseCounts::default()));
+    tokio::task::block_in_place(|| TestServer::until("the end", || server.pools.counts() == LeaseCounts::default()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn floods_of_requests_and_names_are_refused_one_by_one() {
-    let house = House::new();
-    let neighbour = neighbour(&house).await;
-    let raw = Raw::welcomed(&house.socket);
+    let server = TestServer::new();
+    let neighbour = neighbour(&server).await;
+    let raw = Raw::welcomed(&server.socket);
     let request = nerite_wire::proto::messages::ModelInferRequest {
         model_name: "held".into(),
         inputs: vec![nerite_wire::proto::messages::model_infer_request::InferInputTensor {
@@ -303,12 +303,12 @@ async fn floods_of_requests_and_names_are_refused_one_by_one() {
     }
     unhurt(&neighbour).await;
     // Before that, all would be refused as cancelled and none be held.
-    tokio::task::block_in_place(|| House::until("the first", || house.held.count() > 0));
+    tokio::task::block_in_place(|| TestServer::until("the first", || server.held.count() > 0));
     drop(raw);
-    tokio::task::block_in_place(|| House::until("the cancellation", || house.held.cancelled() > 0));
+    tokio::task::block_in_place(|| TestServer::until("the cancellation", || server.held.cancelled() > 0));
     // Jobs that wait for an instance are refused as cancelled when those before them end.
-    while house.held.count() > 0 {
-        house.held.answer();
+    while server.held.count() > 0 {
+        server.held.answer();
     }
     unhurt(&neighbour).await;
 }

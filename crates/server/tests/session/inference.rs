@@ -2,7 +2,7 @@
 
 use nerite_client::{DataType, Error, Lease, Output, PreparedRequest, Request, Session, Tensor};
 
-use crate::house::House;
+use crate::test_server::TestServer;
 
 fn sums(lease: &Lease) -> Request {
     Request::new("simple").input_in_window("INPUT0", DataType::Int32, &[1, 16], lease.window(0, 64)).input_in_window(
@@ -22,8 +22,8 @@ async fn filled(session: &Session) -> Lease {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sums_are_found_where_the_client_wanted_them() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
     let lease = filled(&session).await;
     let request = sums(&lease)
         .output_in_window("OUTPUT0", lease.window(128, 64))
@@ -40,8 +40,8 @@ async fn sums_are_found_where_the_client_wanted_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_finds_places_for_outputs_of_unknown_size() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
     let lease = filled(&session).await;
     for model in ["echo", "apart"] {
         let request = Request::new(model).input_in_window("IN", DataType::Int32, &[40], lease.window(0, 160));
@@ -60,8 +60,8 @@ async fn the_server_finds_places_for_outputs_of_unknown_size() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn small_tensors_may_travel_in_the_packet() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
     for count in [1, 1000, 32_000] {
         let numbers: Vec<i32> = (0..count).collect();
         let request = Request::new("echo").input(Tensor::from_slice("IN", &[i64::from(count)], &numbers).unwrap());
@@ -83,8 +83,8 @@ async fn small_tensors_may_travel_in_the_packet() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_model_reads_what_the_client_wrote_after_it_asked() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
     let lease = session.borrow(4096).await.unwrap();
     let request = Request::new("held")
         .input_in_window("IN", DataType::Int32, &[16], lease.window(0, 64))
@@ -93,17 +93,17 @@ async fn the_model_reads_what_the_client_wrote_after_it_asked() {
         let session = session.clone();
         async move { session.infer(&request).await }
     });
-    tokio::task::block_in_place(|| House::until("the request", || house.held.count() == 1));
+    tokio::task::block_in_place(|| TestServer::until("the request", || server.held.count() == 1));
     lease.write(0, &[77i32; 16]).unwrap();
-    house.held.answer();
+    server.held.answer();
     asking.await.unwrap().unwrap();
     assert_eq!(lease.view::<i32>(64, 16).unwrap().to_vec(), [77; 16], "a canary that a hidden copy would have missed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_callers_share_one_session() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
     let callers = (0..32i32).map(|at| {
         let session = session.clone();
         tokio::spawn(async move {
@@ -123,28 +123,28 @@ async fn many_callers_share_one_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_who_stops_waiting_cancels_and_others_go_on() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
     let held = Request::new("held").input(Tensor::from_slice("IN", &[1], &[1i32]).unwrap());
     let waiting = tokio::spawn({
         let (session, held) = (session.clone(), held.clone());
         async move { session.infer_leased(&held, &["OUT"]).await.map(drop) }
     });
-    tokio::task::block_in_place(|| House::until("the request", || house.held.count() == 1));
+    tokio::task::block_in_place(|| TestServer::until("the request", || server.held.count() == 1));
     let echo = Request::new("echo").input(Tensor::from_slice("IN", &[1], &[2i32]).unwrap());
     session.infer(&echo).await.unwrap();
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
-    tokio::task::block_in_place(|| House::until("the cancellation", || house.held.cancelled() == 1));
-    house.held.answer();
+    tokio::task::block_in_place(|| TestServer::until("the cancellation", || server.held.cancelled() == 1));
+    server.held.answer();
     session.infer(&echo).await.unwrap();
     assert_eq!(session.in_use().await.unwrap().bytes, session.in_use().await.unwrap().leases * 4096);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_come_in_the_words_of_the_other_protocols() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
     let lease = session.borrow(64).await.unwrap();
     let small = Request::new("echo")
         .input(Tensor::from_slice("IN", &[16], &[1i32; 16]).unwrap())

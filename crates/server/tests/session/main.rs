@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod hostile;
-mod house;
 mod inference;
 mod names;
 mod placed;
 mod socket;
+mod test_server;

@@ -2,17 +2,17 @@
 
 use nerite_api::{Category, Protocol, Restriction};
 use nerite_client::{Code, DataType, Region, Request, Session};
-use nerite_request::{Ask, AskInput, RegionRef, Source};
+use nerite_request::{InferInput, InferRequest, RegionRef, Source};
 use nerite_shm::{LeaseCounts, LeaseLimits};
 use nerite_tensor::Shape;
 
-use crate::house::House;
+use crate::test_server::TestServer;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_region_of_one_session_is_nobody_elses() {
-    let house = House::new();
-    let mine = Session::connect(&house.socket).await.unwrap();
-    let other = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let mine = Session::connect(&server.socket).await.unwrap();
+    let other = Session::connect(&server.socket).await.unwrap();
     let key = format!("/nerite-session-names-{}", std::process::id());
     let region = Region::create(&key, 4096).unwrap();
     region.write(0, &[9i32; 4]).unwrap();
@@ -20,7 +20,7 @@ async fn a_region_of_one_session_is_nobody_elses() {
 
     assert_eq!(mine.system_regions("").await.unwrap().len(), 1);
     assert!(other.system_regions("").await.unwrap().is_empty());
-    assert!(house.api.system_status("").unwrap().is_empty(), "HTTP and gRPC see nothing");
+    assert!(server.api.system_status("").unwrap().is_empty(), "HTTP and gRPC see nothing");
 
     let window = RegionRef { name: "mine".to_owned(), offset: 0, byte_size: 16 };
     let request = Request::new("echo").input_in_window("IN", DataType::Int32, &[4], window);
@@ -28,7 +28,7 @@ async fn a_region_of_one_session_is_nobody_elses() {
     assert_eq!(other.infer(&request).await.unwrap_err().code(), Some(Code::NotFound));
 
     other.unregister_system_region("").await.unwrap();
-    house.api.unregister_system("").unwrap();
+    server.api.unregister_system("").unwrap();
     mine.infer(&request).await.unwrap();
     other.register_system_region("mine", &key, 0, 4096).await.unwrap();
     mine.unregister_system_region("mine").await.unwrap();
@@ -38,8 +38,8 @@ async fn a_region_of_one_session_is_nobody_elses() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sessions_region_shadows_the_shared_one_of_that_name() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
     let region = |which: i32| {
         let key = format!("/nerite-session-shadow-{which}-{}", std::process::id());
         let region = Region::create(&key, 4096).unwrap();
@@ -47,7 +47,7 @@ async fn a_sessions_region_shadows_the_shared_one_of_that_name() {
         (region, key)
     };
     let ((_shared, shared), (_own, own)) = (region(1), region(2));
-    house.api.register_system("r", &shared, 0, 4096).unwrap();
+    server.api.register_system("r", &shared, 0, 4096).unwrap();
     let window = RegionRef { name: "r".to_owned(), offset: 0, byte_size: 16 };
     let request = Request::new("echo").input_in_window("IN", DataType::Int32, &[4], window);
     assert_eq!(session.infer(&request).await.unwrap().outputs[0].to_vec::<i32>().unwrap(), [1; 4]);
@@ -59,56 +59,58 @@ async fn a_sessions_region_shadows_the_shared_one_of_that_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_protocols_find_a_lease_by_its_name_while_it_is_lent() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
     let lease = session.borrow(4096).await.unwrap();
     lease.write(0, &[4i32; 4]).unwrap();
-    let ask = |window: RegionRef| Ask {
+    let ask = |window: RegionRef| InferRequest {
         model: "echo".to_owned(),
-        inputs: vec![AskInput {
+        inputs: vec![InferInput {
             name: "IN".to_owned(),
             datatype: DataType::Int32,
             shape: Shape::from_slice(&[4]),
             source: Source::Region(window),
         }],
-        ..Ask::default()
+        ..InferRequest::default()
     };
-    let response = house.api.infer(ask(lease.window(0, 16))).await;
+    let response = server.api.infer(ask(lease.window(0, 16))).await;
     assert_eq!(response.outputs[0].data.numbers::<i32>().unwrap(), [4; 4]);
-    assert!(house.api.system_status("").unwrap().is_empty(), "and yet it is no region");
+    assert!(server.api.system_status("").unwrap().is_empty(), "and yet it is no region");
     let window = lease.window(0, 16);
     drop((lease, session));
-    tokio::task::block_in_place(|| House::until("the end", || house.pools.counts() == LeaseCounts::default()));
-    assert_eq!(house.api.infer(ask(window)).await.error.unwrap().code, Code::NotFound);
+    tokio::task::block_in_place(|| TestServer::until("the end", || server.pools.counts() == LeaseCounts::default()));
+    assert_eq!(server.api.infer(ask(window)).await.error.unwrap().code, Code::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_goes_back_when_all_of_it_is_dropped() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
     let lease = session.borrow(2 << 20).await.unwrap();
     lease.write(0, &[1u8; 100]).unwrap();
     let (name, view) = (lease.name().to_owned(), lease.view::<u8>(0, 100).unwrap());
     drop(lease);
-    assert_eq!(house.pools.counts().idle, 0, "the view holds it");
+    assert_eq!(server.pools.counts().idle, 0, "the view holds it");
     assert_eq!(view.to_vec(), [1; 100]);
     drop(view);
-    tokio::task::block_in_place(|| House::until("the return", || house.pools.counts().idle == 1));
+    tokio::task::block_in_place(|| TestServer::until("the return", || server.pools.counts().idle == 1));
     let again = session.borrow(2 << 20).await.unwrap();
     assert_eq!((again.name(), again.read_bytes(99, 2).unwrap()), (name.as_str(), vec![1, 0]));
     drop(again);
-    tokio::task::block_in_place(|| House::until("the return", || house.pools.counts().idle == 1));
-    assert_eq!(house.pools.trim(0), 2 << 20);
+    tokio::task::block_in_place(|| TestServer::until("the return", || server.pools.counts().idle == 1));
+    assert_eq!(server.pools.trim(0), 2 << 20);
     let fresh = session.borrow(2 << 20).await.unwrap();
     assert_eq!((fresh.name() == name, fresh.read_bytes(0, 2).unwrap()), (false, vec![0, 0]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_sessions_quota_is_not_anothers() {
-    let house =
-        House::with(LeaseLimits { bytes_max: 8 << 20, session_bytes_max: 4 << 20 }, nerite_api::Options::default());
-    let greedy = Session::connect(&house.socket).await.unwrap();
-    let modest = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::with(
+        LeaseLimits { bytes_max: 8 << 20, session_bytes_max: 4 << 20 },
+        nerite_api::Options::default(),
+    );
+    let greedy = Session::connect(&server.socket).await.unwrap();
+    let modest = Session::connect(&server.socket).await.unwrap();
     let mut held = Vec::new();
     let refused = loop {
         match greedy.borrow(1 << 20).await {
@@ -128,18 +130,18 @@ async fn one_sessions_quota_is_not_anothers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stops_answers_what_is_in_flight() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
     let held = Request::new("held").input(nerite_client::Tensor::from_slice("IN", &[1], &[6i32]).unwrap());
     let waiting = tokio::spawn({
         let session = session.clone();
         async move { session.infer_leased(&held, &["OUT"]).await }
     });
-    tokio::task::block_in_place(|| House::until("the request", || house.held.count() == 1));
-    let stopped = tokio::spawn(house.handle.stop());
-    tokio::task::block_in_place(|| House::until("the socket's end", || !house.socket.exists()));
+    tokio::task::block_in_place(|| TestServer::until("the request", || server.held.count() == 1));
+    let stopped = tokio::spawn(server.handle.stop());
+    tokio::task::block_in_place(|| TestServer::until("the socket's end", || !server.socket.exists()));
     assert!(!stopped.is_finished());
-    house.held.answer();
+    server.held.answer();
     let response = waiting.await.unwrap().unwrap();
     assert_eq!(response.outputs[0].to_vec::<i32>().unwrap(), [6]);
     stopped.await.unwrap();
@@ -160,7 +162,7 @@ async fn what_is_restricted_elsewhere_is_restricted_here() {
         rule(Protocol::Grpc, Category::SharedMemory, "triton-grpc-protocol-shm-key"),
     ];
     let options = nerite_api::Options { restrictions, ..nerite_api::Options::default() };
-    let house = House::with(LeaseLimits::default(), options);
+    let server = TestServer::with(LeaseLimits::default(), options);
     let request = Request::new("echo").input(nerite_client::Tensor::from_slice("IN", &[1], &[1i32]).unwrap());
     type Headers = &'static [(&'static str, &'static str)];
     let cases: [(Headers, bool, bool); 4] = [
@@ -170,7 +172,7 @@ async fn what_is_restricted_elsewhere_is_restricted_here() {
         (&[("infer-key", "secret"), ("triton-grpc-protocol-shm-key", "secret")], true, true),
     ];
     for (headers, infers, borrows) in cases {
-        let session = Session::connect_with(&house.socket, headers).await.unwrap();
+        let session = Session::connect_with(&server.socket, headers).await.unwrap();
         assert_eq!(session.infer(&request).await.is_ok(), infers, "{headers:?}");
         assert_eq!(session.borrow(1).await.is_ok(), borrows, "{headers:?}");
         // Memory that the server chooses for an output is lent as well.

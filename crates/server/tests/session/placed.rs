@@ -3,9 +3,9 @@
 use std::future::Future;
 use std::task::Poll;
 
-use nerite_client::{Code, DataType, Error, Loan, Request, Response, Session, Tensor, grpc, http};
+use nerite_client::{Code, DataType, Error, Request, Response, Session, Tensor, TensorBuffer, grpc, http};
 
-use crate::house::House;
+use crate::test_server::TestServer;
 
 fn numbers(model: &str, numbers: &[i32]) -> Request {
     Request::new(model).input(Tensor::from_slice("IN", &[numbers.len() as i64], numbers).unwrap())
@@ -26,9 +26,9 @@ async fn leases(session: &Session) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_request_finds_its_output_over_every_protocol() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
-    let clients = house.clients();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
+    let clients = server.clients();
     for (model, count) in [("echo", 1), ("echo", 30_000), ("apart", 5), ("apart", 30_000)] {
         let given: Vec<i32> = (0..count).collect();
         for output in [Some(&session), None] {
@@ -43,9 +43,9 @@ async fn one_request_finds_its_output_over_every_protocol() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strings_are_read_in_a_lease() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
-    let clients = house.clients();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
+    let clients = server.clients();
     let long = "x".repeat(9000);
     let words = ["", "two", &long];
     let given = Tensor::from_strings("IN", &[3], &words).unwrap();
@@ -62,9 +62,9 @@ async fn strings_are_read_in_a_lease() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_output_that_is_kept_keeps_its_lease_and_others_are_lent_again() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
-    let (http, grpc) = house.clients();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
+    let (http, grpc) = server.clients();
     let request = |number| numbers("echo", &vec![number; 5000]).output_leased("OUT", &session);
     let kept = http.infer(&request(7)).await.unwrap().outputs.remove(0);
     for number in 0..40 {
@@ -81,22 +81,22 @@ async fn an_output_that_is_kept_keeps_its_lease_and_others_are_lent_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_waits_for_comes_back() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
-    let (http, grpc) = house.clients();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
+    let (http, grpc) = server.clients();
     let request = numbers("held", &vec![1; 5000]).output_leased("OUT", &session);
     for over_http in [true, false] {
         let (http, grpc, request) = (http.clone(), grpc.clone(), request.clone());
         let asked = tokio::spawn(async move {
             if over_http { http.infer(&request).await } else { grpc.infer(&request).await }.map(drop)
         });
-        House::until("the request", || house.held.count() == 1);
+        TestServer::until("the request", || server.held.count() == 1);
         asked.abort();
         assert!(asked.await.unwrap_err().is_cancelled());
         // The packet is out: it was sent as the request was dropped. Whether it was read, the next answer tells.
         session.in_use().await.unwrap();
-        house.held.answer();
-        House::until("the lease", || house.pools.counts().leases == house.pools.counts().idle);
+        server.held.answer();
+        TestServer::until("the lease", || server.pools.counts().leases == server.pools.counts().idle);
     }
     let response = http.infer(&numbers("echo", &[3]).output_leased("OUT", &session)).await.unwrap();
     assert_eq!(response.outputs[0].to_vec::<i32>().unwrap(), [3], "the session goes on");
@@ -104,21 +104,21 @@ async fn what_nobody_waits_for_comes_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_ends_in_flight_fails_its_requests() {
-    let house = House::new();
-    let (http, _) = house.clients();
+    let server = TestServer::new();
+    let (http, _) = server.clients();
     let request = {
-        let session = Session::connect(&house.socket).await.unwrap();
+        let session = Session::connect(&server.socket).await.unwrap();
         let request = numbers("held", &vec![1; 5000]).output_leased("OUT", &session);
-        let other = Session::connect(&house.socket).await.unwrap();
+        let other = Session::connect(&server.socket).await.unwrap();
         // The request keeps its session; what ends here is the other one.
         drop(other);
         request
     };
     let asked = tokio::spawn(async move { http.infer(&request).await.map(drop) });
-    House::until("the request", || house.held.count() == 1);
-    drop(house.handle.stop());
-    House::until("the end", || house.pools.counts().sessions == 0);
-    house.held.answer();
+    TestServer::until("the request", || server.held.count() == 1);
+    drop(server.handle.stop());
+    TestServer::until("the end", || server.pools.counts().sessions == 0);
+    server.held.answer();
     let error = asked.await.unwrap().unwrap_err();
     assert_eq!(error.code(), Some(Code::Unavailable), "{error}");
     assert!(error.to_string().contains("the session has ended"), "{error}");
@@ -126,16 +126,16 @@ async fn a_session_that_ends_in_flight_fails_its_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_knows_the_session_of_its_own_server() {
-    let (house, other) = (House::new(), House::new());
-    let (http, grpc) = house.clients();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let (server, other) = (TestServer::new(), TestServer::new());
+    let (http, grpc) = server.clients();
+    let session = Session::connect(&server.socket).await.unwrap();
     let id = session.terms().server_id.clone();
     assert_eq!(id.len(), 32);
     for told in [http.server_metadata().await.unwrap(), grpc.server_metadata().await.unwrap()] {
         assert_eq!(told.server_id(), Some(&*id));
     }
     assert_ne!(Session::connect(&other.socket).await.unwrap().terms().server_id, id);
-    for (socket, is_its_own) in [(&house.socket, true), (&other.socket, false), (&house.socket.join("none"), false)] {
+    for (socket, is_its_own) in [(&server.socket, true), (&other.socket, false), (&server.socket.join("none"), false)] {
         assert_eq!(http.session_at(socket).await.unwrap().is_some(), is_its_own);
         assert_eq!(grpc.session_at(socket).await.unwrap().is_some(), is_its_own);
     }
@@ -143,15 +143,15 @@ async fn a_client_knows_the_session_of_its_own_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loan_is_a_lease_where_there_is_room_and_travels_elsewhere() {
-    let house = House::new();
-    let clients = house.clients();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let clients = server.clients();
+    let session = Session::connect(&server.socket).await.unwrap();
     // The largest does not fit the 16 MiB of a session, nor a packet of it.
     for (with, count, shared) in [(Some(&session), 1000, true), (None, 1000, false), (Some(&session), 5 << 20, false)] {
-        let mut loan = Loan::new(with, DataType::Int32, &[count]).await.unwrap();
+        let mut loan = TensorBuffer::new(with, DataType::Int32, &[count]).await.unwrap();
         loan.fill(|mut numbers: nerite_client::CellsMut<'_, i32>| numbers.fill(count as i32)).unwrap();
         assert_eq!(loan.is_shared(), shared);
-        let request = Request::new("echo").input_loan("IN", &loan).output_leased("OUT", with);
+        let request = Request::new("echo").input_buffer("IN", &loan).output_leased("OUT", with);
         // The request keeps what its input lies in.
         drop(loan);
         for response in [clients.0.infer(&request).await, clients.1.infer(&request).await] {
@@ -160,8 +160,8 @@ async fn a_loan_is_a_lease_where_there_is_room_and_travels_elsewhere() {
             assert!(found.len() == count as usize && found.iter().all(|number| i64::from(*number) == count));
         }
     }
-    let words = Loan::of_strings(&session, &[2], &["one", ""]).await.unwrap();
-    let request = Request::new("words").input_loan("IN", &words).output_leased("OUT", &session);
+    let words = TensorBuffer::of_strings(&session, &[2], &["one", ""]).await.unwrap();
+    let request = Request::new("words").input_buffer("IN", &words).output_leased("OUT", &session);
     for response in by_all(&clients, &session, &request).await {
         assert_eq!(response.unwrap().output("OUT").unwrap().strings().unwrap(), [&b"one"[..], b""]);
     }
@@ -181,8 +181,8 @@ async fn streamed(session: &Session, request: &Request) -> Vec<Result<Vec<i32>, 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decoupled_model_answers_a_session_any_number_of_times() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
     for leased in [Some(&session), None] {
         let ask = |given: &[i32]| numbers("several", given).output_leased("OUT", leased);
         assert_eq!(streamed(&session, &ask(&[])).await, []);
@@ -206,9 +206,9 @@ async fn a_decoupled_model_answers_a_session_any_number_of_times() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_response_of_a_grpc_stream_has_a_lease_of_its_own() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
-    let (_, grpc) = house.clients();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
+    let (_, grpc) = server.clients();
     let mut stream = grpc.stream();
     stream.send(&numbers("several", &[2, 2000, 3]).id("a").output_leased("OUT", &session)).await.unwrap();
     stream.send(&numbers("echo", &[8; 100]).id("b").output_leased("OUT", &session)).await.unwrap();
@@ -234,23 +234,23 @@ async fn each_response_of_a_grpc_stream_has_a_lease_of_its_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_is_dropped_returns_what_was_not_seen() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
-    let (_, grpc) = house.clients();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
+    let (_, grpc) = server.clients();
     let mut stream = grpc.stream();
     stream.send(&numbers("several", &[1000; 30]).output_leased("OUT", &session)).await.unwrap();
     let kept = stream.next().await.unwrap().unwrap().outcome.unwrap();
     drop(stream);
     session.in_use().await.unwrap();
-    House::until("the leases", || house.pools.counts().leases == house.pools.counts().idle + 1);
+    TestServer::until("the leases", || server.pools.counts().leases == server.pools.counts().idle + 1);
     assert_eq!(kept.outputs[0].to_vec::<i32>().unwrap(), [1000; 1000]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_of_many_tasks_do_not_mix_their_leases() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
-    let (http, grpc) = house.clients();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
+    let (http, grpc) = server.clients();
     let ask = |number: i32, http: http::Client, grpc: grpc::Client, session: Session| async move {
         let request = numbers("echo", &vec![number; 1000]).output_leased("OUT", &session);
         for _ in 0..30 {
@@ -267,9 +267,9 @@ async fn requests_of_many_tasks_do_not_mix_their_leases() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_given_up_at_any_moment_take_no_memory_that_is_in_use() {
-    let house = House::new();
-    let session = Session::connect(&house.socket).await.unwrap();
-    let (http, grpc) = house.clients();
+    let server = TestServer::new();
+    let session = Session::connect(&server.socket).await.unwrap();
+    let (http, grpc) = server.clients();
     let task = |number: i32, http: http::Client, grpc: grpc::Client, session: Session| async move {
         let mut kept = Vec::new();
         for round in 0..150 {
@@ -297,7 +297,7 @@ async fn requests_given_up_at_any_moment_take_no_memory_that_is_in_use() {
     }
     assert!(kept > 0, "some were answered");
     session.in_use().await.unwrap();
-    House::until("the leases", || house.pools.counts().leases - house.pools.counts().idle <= 8);
+    TestServer::until("the leases", || server.pools.counts().leases - server.pools.counts().idle <= 8);
 }
 
 /// What the future gives, if it is done after so many polls; otherwise it is dropped.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nerite_client::{Error, Session, SessionOptions};
 use nerite_session::{Listener, Location, Options, serve, serve_later};
 
-use crate::house::House;
+use crate::test_server::TestServer;
 
 async fn until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_mins(1);
@@ -18,8 +18,8 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-fn socket_metrics(house: &House) -> (bool, u64) {
-    let found = house.api.metrics_report().session_socket.unwrap();
+fn socket_metrics(server: &TestServer) -> (bool, u64) {
+    let found = server.api.metrics_report().session_socket.unwrap();
     (found.is_up, found.reopened)
 }
 
@@ -32,45 +32,45 @@ async fn is_served(path: &Path) -> bool {
 
 #[tokio::test]
 async fn a_socket_that_is_removed_or_replaced_is_made_anew() {
-    let house = House::new();
-    let path = &house.socket;
+    let server = TestServer::new();
+    let path = &server.socket;
     let before = Session::connect(path).await.unwrap();
-    assert_eq!(socket_metrics(&house), (true, 0));
+    assert_eq!(socket_metrics(&server), (true, 0));
     fs::remove_file(path).unwrap();
-    until("anew after a removal", || socket_metrics(&house) == (true, 1)).await;
+    until("anew after a removal", || socket_metrics(&server) == (true, 1)).await;
     assert!(is_served(path).await);
     assert_eq!(fs::symlink_metadata(path).unwrap().mode() & 0o7777, 0o600);
     fs::rename(path, path.with_extension("moved")).unwrap();
-    until("anew after a move", || socket_metrics(&house) == (true, 2)).await;
+    until("anew after a move", || socket_metrics(&server) == (true, 2)).await;
     assert!(is_served(path).await);
     // What nobody listens at is replaced.
     let stale = path.with_extension("stale");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
     fs::rename(&stale, path).unwrap();
-    until("anew after a replacement", || socket_metrics(&house) == (true, 3)).await;
+    until("anew after a replacement", || socket_metrics(&server) == (true, 3)).await;
     assert!(is_served(path).await);
     before.borrow(64).await.expect("open sessions go on");
 }
 
 #[tokio::test]
 async fn a_place_that_is_taken_is_told_and_had_again_when_it_is_free() {
-    let house = House::new();
-    let path = &house.socket;
+    let server = TestServer::new();
+    let path = &server.socket;
     let kept = path.with_extension("kept");
     fs::write(&kept, "a letter").unwrap();
     fs::rename(&kept, path).unwrap();
-    until("down", || !socket_metrics(&house).0).await;
+    until("down", || !socket_metrics(&server).0).await;
     assert_eq!(fs::read(path).unwrap(), b"a letter");
     fs::remove_file(path).unwrap();
-    until("up again", || socket_metrics(&house) == (true, 1)).await;
+    until("up again", || socket_metrics(&server) == (true, 1)).await;
     assert!(is_served(path).await);
-    house.handle.stop().await;
-    until("down at the end", || !socket_metrics(&house).0 && !path.exists()).await;
+    server.handle.stop().await;
+    until("down at the end", || !socket_metrics(&server).0 && !path.exists()).await;
 }
 
 #[tokio::test]
 async fn a_server_takes_the_place_of_one_that_ends() {
-    let (first, second) = (House::new(), House::new());
+    let (first, second) = (TestServer::new(), TestServer::new());
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("s");
     let ends = serve(first.api.clone(), Options::default(), Listener::bind(&path, false).unwrap());
@@ -83,12 +83,12 @@ async fn a_server_takes_the_place_of_one_that_ends() {
 
 #[tokio::test]
 async fn options_say_whose_server_it_may_be() {
-    let house = House::new();
+    let server = TestServer::new();
     let me = rustix::process::geteuid().as_raw();
     let options = SessionOptions::default().server_uid(me + 1);
-    assert!(Session::connect_to(&house.socket, &options).await.is_ok(), "the own user's always");
-    let found = nerite_client::session_server(&house.socket, &options).unwrap();
+    assert!(Session::connect_to(&server.socket, &options).await.is_ok(), "the own user's always");
+    let found = nerite_client::session_server(&server.socket, &options).unwrap();
     assert_eq!((found.pid, found.uid), (Some(std::process::id()), me));
-    let nowhere = nerite_client::session_server(house.socket.with_extension("none"), &options);
+    let nowhere = nerite_client::session_server(server.socket.with_extension("none"), &options);
     assert!(matches!(nowhere, Err(Error::Connect { .. })));
 }

@@ -8,14 +8,14 @@ use std::sync::{Arc, PoisonError};
 use nerite_memory::ShareMark;
 
 use super::class::class_bytes;
+use super::free_list::FreeList;
 use super::limits::{ABANDONED_MAX, LEASES_PER_SESSION_MAX};
-use super::shelf::Shelf;
 use super::{Lease, LeaseError, LeaseName, Pools, memfd};
 use crate::error::reason;
 use crate::gpu::Gpu;
 use crate::guard::watch;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
-use crate::tally::{Tally, Ticket};
+use crate::tally::{QuotaPermit, Tally};
 
 /// What one session was lent. Closed with its session; requests in flight keep what they use.
 pub struct Account {
@@ -27,8 +27,8 @@ pub struct Account {
 }
 
 struct State {
-    lent: HashMap<LeaseName, Lent>,
-    shelf: Shelf<Arc<Lease>>,
+    lent: HashMap<LeaseName, HeldLease>,
+    free_list: FreeList<Arc<Lease>>,
     /// Idle leases that were given back to the system, until the client is told.
     forgotten: Vec<LeaseName>,
     /// Tags of requests that the client gave up, the latest last.
@@ -36,7 +36,7 @@ struct State {
     closed: bool,
 }
 
-struct Lent {
+struct HeldLease {
     lease: Arc<Lease>,
     /// What the client calls the request that the lease was placed for; 0 for none.
     tag: u64,
@@ -44,7 +44,7 @@ struct Lent {
 
 /// A lease just lent.
 #[derive(Debug)]
-pub struct Loan {
+pub struct BorrowedLease {
     /// The memory.
     pub lease: Arc<Lease>,
     /// The way for the client to map it; `None` if the session had this lease before, and so its descriptor.
@@ -68,7 +68,7 @@ impl Account {
     pub(super) fn new(pools: Arc<Pools>, key: Option<u128>) -> Account {
         let state = State {
             lent: HashMap::new(),
-            shelf: Shelf::new(),
+            free_list: FreeList::new(),
             forgotten: Vec::new(),
             abandoned: VecDeque::new(),
             closed: false,
@@ -82,10 +82,10 @@ impl Account {
     }
 
     /// At least `bytes` bytes: a lease that this session returned, with the bytes it left there, or a fresh one of zeros.
-    pub fn borrow(&self, bytes: u64) -> Result<Loan, LeaseError> {
+    pub fn borrow(&self, bytes: u64) -> Result<BorrowedLease, LeaseError> {
         let lease = self.lend(bytes, 0)?;
         let name = lease.name();
-        Loan::of(lease).inspect_err(|_| self.take_back(name, false))
+        BorrowedLease::of(lease).inspect_err(|_| self.take_back(name, false))
     }
 
     /// At least `bytes` bytes for a process of the server's own, which maps them by itself ([`nerite_memory::Share`]). Put them back with
@@ -109,8 +109,8 @@ impl Account {
     }
 
     /// A lease that this session has, with its descriptor if that was not sent yet.
-    pub fn fetch(&self, name: &str) -> Result<Loan, LeaseError> {
-        self.find(name).ok_or(LeaseError::Unknown).and_then(Loan::of)
+    pub fn fetch(&self, name: &str) -> Result<BorrowedLease, LeaseError> {
+        self.find(name).ok_or(LeaseError::Unknown).and_then(BorrowedLease::of)
     }
 
     /// Takes a lease back. Requests that use it go on.
@@ -123,7 +123,7 @@ impl Account {
     }
 
     /// Takes back a loan that the client was never told of.
-    pub fn cancel(&self, loan: Loan) {
+    pub fn cancel(&self, loan: BorrowedLease) {
         // What never reached the client must not be lent as if it had: it goes with `loan`.
         self.take_back(loan.lease.name(), loan.descriptor.is_none());
     }
@@ -137,7 +137,7 @@ impl Account {
 
     fn take_back(&self, name: LeaseName, keeps: bool) {
         let mut state = self.lock();
-        let Some(Lent { lease, .. }) = state.lent.remove(&name) else { return };
+        let Some(HeldLease { lease, .. }) = state.lent.remove(&name) else { return };
         if keeps && !lease.is_unseen() {
             return state.lay_down(lease);
         }
@@ -161,7 +161,7 @@ impl Account {
             state.abandoned.pop_front();
         }
         let kept: HashSet<_> = kept.iter().filter_map(|name| LeaseName::parse(name)).collect();
-        let unseen = |(name, lent): &(&LeaseName, &Lent)| lent.tag == tag && !kept.contains(name);
+        let unseen = |(name, lent): &(&LeaseName, &HeldLease)| lent.tag == tag && !kept.contains(name);
         let mine: Vec<_> = state.lent.iter().filter(unseen).map(|(name, _)| *name).collect();
         for name in mine {
             if let Some(lent) = state.lent.remove(&name) {
@@ -190,7 +190,7 @@ impl Account {
     pub fn leases(&self) -> Vec<LeaseState> {
         let state = self.lock();
         let lent = state.lent.values().map(|lent| (&lent.lease, true));
-        let all = lent.chain(state.shelf.iter().map(|lease| (lease, false)));
+        let all = lent.chain(state.free_list.iter().map(|lease| (lease, false)));
         let told = |(lease, lent): (&Arc<Lease>, bool)| LeaseState {
             name: lease.name().beginning(),
             byte_size: lease.byte_size(),
@@ -219,7 +219,7 @@ impl Account {
             for lease in &lent {
                 lease.set_lent(false);
             }
-            (lent, state.shelf.clear())
+            (lent, state.free_list.clear())
         };
         self.pools.strike(self.key);
         // Unmapping takes as long as there are pages, and others may look at the account meanwhile.
@@ -234,21 +234,21 @@ impl Account {
     /// Idle leases and their bytes.
     pub(super) fn idle(&self) -> (u64, u64) {
         let state = self.lock();
-        state.shelf.iter().fold((0, 0), |(count, bytes), lease| (count + 1, bytes + lease.byte_size() as u64))
+        state.free_list.iter().fold((0, 0), |(count, bytes), lease| (count + 1, bytes + lease.byte_size() as u64))
     }
 
     /// The size of each lease, and whether it is lent, to somebody who counts them.
     pub(super) fn sizes(&self, mut each: impl FnMut(usize, bool)) {
         let state = self.lock();
         state.lent.values().for_each(|lent| each(lent.lease.byte_size(), true));
-        state.shelf.iter().for_each(|lease| each(lease.byte_size(), false));
+        state.free_list.iter().for_each(|lease| each(lease.byte_size(), false));
     }
 
     /// One round has passed: gives idle leases back that lay unused for more than `rounds_max` of them.
     pub(super) fn trim(&self, rounds_max: u32) -> u64 {
         let stale = {
             let mut state = self.lock();
-            let stale = state.shelf.age(rounds_max);
+            let stale = state.free_list.age(rounds_max);
             state.forgotten.extend(stale.iter().map(|lease| lease.name()));
             stale
         };
@@ -261,7 +261,7 @@ impl Account {
             let mut state = self.lock();
             state.check(tag)?;
             // What a request still reads or writes must not be lent again.
-            let idle = state.shelf.take(size, Lease::is_idle);
+            let idle = state.free_list.take(size, Lease::is_idle);
             idle.inspect(|lease| state.hand_out(lease, tag))
         };
         match idle {
@@ -304,13 +304,13 @@ impl Account {
     }
 
     /// The session's idle leases make room before it is refused.
-    fn admit(&self, size: u64) -> Result<[Ticket; 2], LeaseError> {
+    fn admit(&self, size: u64) -> Result<[QuotaPermit; 2], LeaseError> {
         let mine = || self.tally.admit(size, LEASES_PER_SESSION_MAX as u64, self.bytes_max());
-        let ticket = mine().or_else(|| {
+        let permit = mine().or_else(|| {
             self.trim(0);
             mine()
         });
-        let ticket = ticket.ok_or_else(|| {
+        let permit = permit.ok_or_else(|| {
             let (count, used) = self.used();
             LeaseError::SessionFull { bytes: size, used, count, bytes_max: self.bytes_max() }
         })?;
@@ -319,7 +319,7 @@ impl Account {
             let bytes_max = self.pools.limits().bytes_max;
             LeaseError::PoolsFull { bytes: size, used: counts.bytes, count: counts.leases, bytes_max }
         })?;
-        Ok([ticket, common])
+        Ok([permit, common])
     }
 
     fn class(&self, bytes: u64) -> Result<usize, LeaseError> {
@@ -351,21 +351,21 @@ impl State {
     fn hand_out(&mut self, lease: &Arc<Lease>, tag: u64) {
         lease.set_lent(true);
         lease.returned.store(false, Ordering::Release);
-        self.lent.insert(lease.name(), Lent { lease: Arc::clone(lease), tag });
+        self.lent.insert(lease.name(), HeldLease { lease: Arc::clone(lease), tag });
     }
 
     fn lay_down(&mut self, lease: Arc<Lease>) {
         lease.set_lent(false);
         lease.returned.store(true, Ordering::Release);
-        self.shelf.put(lease.byte_size(), lease);
+        self.free_list.put(lease.byte_size(), lease);
     }
 }
 
-impl Loan {
-    fn of(lease: Arc<Lease>) -> Result<Loan, LeaseError> {
+impl BorrowedLease {
+    fn of(lease: Arc<Lease>) -> Result<BorrowedLease, LeaseError> {
         let refused = |error| LeaseError::System { bytes: lease.byte_size() as u64, cause: reason(&error) };
         let descriptor = lease.take_file().map_err(refused)?;
-        Ok(Loan { lease, descriptor })
+        Ok(BorrowedLease { lease, descriptor })
     }
 }
 

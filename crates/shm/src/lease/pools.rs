@@ -9,7 +9,7 @@ use super::limits::{INDEX_SHARDS, LEASES_MAX};
 use super::{Lease, LeaseName, random_bits};
 use crate::gpu::Gpu;
 use crate::sync::{Mutex, RwLock};
-use crate::tally::{Tally, Ticket};
+use crate::tally::{QuotaPermit, Tally};
 
 /// What the operator decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +157,7 @@ impl Pools {
     }
 
     /// The right to one more lease. Other sessions' idle leases make room before it is refused.
-    pub(super) fn admit(&self, bytes: u64) -> Option<Ticket> {
+    pub(super) fn admit(&self, bytes: u64) -> Option<QuotaPermit> {
         let admit = || self.tally.admit(bytes, LEASES_MAX as u64, self.limits.bytes_max);
         admit().or_else(|| {
             self.trim(0);

@@ -15,7 +15,7 @@ fn pools(bytes_max: u64, session_bytes_max: u64) -> Arc<Pools> {
     Pools::new(LeaseLimits { bytes_max, session_bytes_max })
 }
 
-fn adopt(loan: &mut Loan) -> AdoptedLease {
+fn adopt(loan: &mut BorrowedLease) -> AdoptedLease {
     AdoptedLease::adopt(loan.descriptor.take().unwrap(), loan.lease.byte_size()).unwrap()
 }
 

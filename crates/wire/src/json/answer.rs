@@ -1,8 +1,8 @@
 //! How does a response go out as JSON and binary tensors?
 
-use nerite_memory::{Buffer, NoMemory, Reason, Room};
+use nerite_memory::{Buffer, MemoryReservation, NoMemory, Reason};
 use nerite_request::names::ByName;
-use nerite_request::{Lent, Output, Parameter, Response, Status};
+use nerite_request::{LeaseNotice, Output, Parameter, Response, Status};
 use nerite_tensor::strings::{self, StringsError};
 use nerite_tensor::{DataType, element_count};
 
@@ -21,11 +21,11 @@ pub struct Answer {
 
 /// Renders a response that is no failure. Binary outputs are not copied.
 pub fn write_answer(response: Response, rendering: &Rendering) -> Result<Answer, Status> {
-    let Response { model, version, id, parameters, outputs, lent, .. } = response;
+    let Response { model, version, id, parameters, outputs, lease_notices: notices, .. } = response;
     let mut writer = Writer::with_capacity(256);
     let mut tail = Vec::new();
     let mut failure = None;
-    let places = ByName::new(&lent, |lent: &Lent| &lent.output);
+    let places = ByName::new(&notices, |notice: &LeaseNotice| &notice.output);
     writer.object(|w| {
         if !id.is_empty() {
             w.key("id").string(id.as_bytes());
@@ -50,7 +50,7 @@ pub fn write_answer(response: Response, rendering: &Rendering) -> Result<Answer,
     if let Some(status) = failure {
         return Err(status);
     }
-    lent.iter().for_each(Lent::told);
+    notices.iter().for_each(LeaseNotice::told);
     Ok(Answer { head: writer.into_bytes(), tail })
 }
 
@@ -66,7 +66,7 @@ pub fn write_parameter(w: &mut Writer, value: &Parameter) {
 fn write_output(
     w: &mut Writer,
     output: Output,
-    place: Option<&Lent>,
+    place: Option<&LeaseNotice>,
     binary: bool,
     tail: &mut Vec<Buffer>,
 ) -> Result<(), Status> {
@@ -95,7 +95,7 @@ fn write_output(
 }
 
 /// In the words in which clients name places.
-fn write_place(w: &mut Writer, place: &Lent) {
+fn write_place(w: &mut Writer, place: &LeaseNotice) {
     w.key("shared_memory_region").string(place.region.name.as_bytes());
     w.key("shared_memory_offset").unsigned(place.region.offset);
     w.key("shared_memory_byte_size").unsigned(place.region.byte_size);
@@ -126,10 +126,10 @@ pub fn write_elements(
         None => output.data.try_private(Reason::InlineResponse).map_err(|refused| refuse(output, refused))?,
     };
     let bytes = private.private_bytes().expect("`to_private` made it this process's own");
-    let _room = if bytes.len() < ROOM_BYTES_MIN {
-        Room::none()
+    let _reservation = if bytes.len() < ROOM_BYTES_MIN {
+        MemoryReservation::none()
     } else {
-        Room::take(bytes.len().saturating_mul(TEXT_GROWTH)).map_err(|refused| refuse(output, refused))?
+        MemoryReservation::take(bytes.len().saturating_mul(TEXT_GROWTH)).map_err(|refused| refuse(output, refused))?
     };
     let Some(size) = output.datatype.size() else {
         let extents = strings::extents(&private, count).map_err(|fault| match fault {

@@ -1,6 +1,6 @@
 //! Which bytes does a base64 text mean?
 
-use nerite_memory::{NoMemory, Room};
+use nerite_memory::{MemoryReservation, NoMemory};
 
 use super::limits::ROOM_BYTES_MIN;
 
@@ -8,7 +8,8 @@ use super::limits::ROOM_BYTES_MIN;
 /// over, and bits that fill no byte are dropped. The text is therefore never refused.
 pub fn decode(text: &[u8]) -> Result<Vec<u8>, NoMemory> {
     let len_max = text.len() / 4 * 3 + 3;
-    let _room = if len_max < ROOM_BYTES_MIN { Room::none() } else { Room::take(len_max)? };
+    let _reservation =
+        if len_max < ROOM_BYTES_MIN { MemoryReservation::none() } else { MemoryReservation::take(len_max)? };
     let mut out = Vec::with_capacity(len_max);
     let mut decoder = Decoder::default();
     for &byte in text {

@@ -7,7 +7,7 @@ use nerite_memory::Buffer;
 use nerite_request::limits::{Counted, PARAMETERS_MAX, check_count};
 use nerite_request::names::ByName;
 use nerite_request::report::TensorReport;
-use nerite_request::{Ask, AskInput, Source, Status};
+use nerite_request::{InferInput, InferRequest, Source, Status};
 use nerite_tensor::{DataType, Shape};
 
 use super::fault::{Fault, mismatch, prefixed};
@@ -36,11 +36,12 @@ pub struct GenerateText<'b> {
 }
 
 /// Reads a request.
-pub fn read_generate(text: &GenerateText<'_>) -> Result<Ask, Status> {
+pub fn read_generate(text: &GenerateText<'_>) -> Result<InferRequest, Status> {
     let _budget = Budget::of_text(text.json).map_err(|refused| Status::no_memory("what a request says", refused))?;
     let mut reader = Reader::new(text.json)?;
     let inputs = ByName::new(text.inputs, |input| &input.name);
-    let mut flat = Flat { text, inputs, ask: Ask::default(), known: HashSet::new(), count: 0, bytes: 0 };
+    let mut flat =
+        Flat { text, inputs, infer_request: InferRequest::default(), known: HashSet::new(), count: 0, bytes: 0 };
     // The first error in the syntax wins over every other, as if the text had been read whole before it was judged.
     let outcome = reader.attempt(|reader| {
         flat.members(reader, true)?;
@@ -48,13 +49,13 @@ pub fn read_generate(text: &GenerateText<'_>) -> Result<Ask, Status> {
     })?;
     reader.finish()?;
     outcome?;
-    Ok(Ask { model: text.model.to_string(), version: text.version.to_string(), ..flat.ask })
+    Ok(InferRequest { model: text.model.to_string(), version: text.version.to_string(), ..flat.infer_request })
 }
 
 struct Flat<'b> {
     text: &'b GenerateText<'b>,
     inputs: ByName<'b, TensorReport>,
-    ask: Ask,
+    infer_request: InferRequest,
     known: HashSet<Cow<'b, [u8]>>,
     /// Members so far, repeated ones included.
     count: usize,
@@ -97,14 +98,14 @@ impl<'b> Flat<'b> {
             return self.tensor(reader, input);
         }
         if top && key == "id" {
-            self.ask.id = reader.clone().string().map_err(|fault| match fault {
+            self.infer_request.id = reader.clone().string().map_err(|fault| match fault {
                 Fault::Refused(status) => prefixed("Unable to parse 'id': ", status).into(),
                 malformed @ Fault::Malformed(_) => malformed,
             })?;
-            self.ask.id = short(std::mem::take(&mut self.ask.id), "id")?;
+            self.infer_request.id = short(std::mem::take(&mut self.infer_request.id), "id")?;
         }
         let value = custom(reader, &key)?;
-        self.ask.parameters.insert(key, value);
+        self.infer_request.parameters.insert(key, value);
         Ok(())
     }
 
@@ -125,7 +126,12 @@ impl<'b> Flat<'b> {
         }
         self.bytes = self.bytes.saturating_add(data.len() as u64);
         let name = input.name.clone();
-        self.ask.inputs.push(AskInput { name, datatype: input.datatype, shape, source: Source::Inline(data) });
+        self.infer_request.inputs.push(InferInput {
+            name,
+            datatype: input.datatype,
+            shape,
+            source: Source::Inline(data),
+        });
         Ok(())
     }
 

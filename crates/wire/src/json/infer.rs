@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use nerite_memory::{Buffer, Extent, NoMemory};
 use nerite_request::limits::{Counted, TensorsMax, check_count};
-use nerite_request::{Ask, AskInput, Status};
+use nerite_request::{InferInput, InferRequest, Status};
 
 use super::fault::{Fault, Malformed, mismatch, prefixed};
 use super::lex::{Kind, Reader};
@@ -59,7 +59,7 @@ impl Rendering {
     fn of(outputs: &[OutputAsk], default: bool) -> Rendering {
         let Some(first) = outputs.first() else { return Rendering::all(default) };
         let others = outputs.iter().filter(|output| output.binary != first.binary);
-        Rendering { binary: first.binary, except: others.map(|output| output.ask.name.clone()).collect() }
+        Rendering { binary: first.binary, except: others.map(|output| output.infer_request.name.clone()).collect() }
     }
 }
 
@@ -88,12 +88,12 @@ impl Tail<'_> {
 struct Document {
     id: Seen<String>,
     knobs: Seen<Knobs>,
-    inputs: Seen<Vec<AskInput>>,
+    inputs: Seen<Vec<InferInput>>,
     outputs: Seen<Vec<OutputAsk>>,
 }
 
 /// Reads a request whose body begins with JSON.
-pub fn read_infer(text: &InferText<'_>) -> Result<(Ask, Rendering), Status> {
+pub fn read_infer(text: &InferText<'_>) -> Result<(InferRequest, Rendering), Status> {
     check_json_size(text.json.len() as u64, text.bytes_max)?;
     let mut tail = Tail { buffer: text.tail, at: 0 };
     let mut budget = Budget::of_text(text.json).map_err(refuse)?;
@@ -111,7 +111,7 @@ pub fn read_infer(text: &InferText<'_>) -> Result<(Ask, Rendering), Status> {
     let outputs = document.outputs.transpose()?.unwrap_or_default();
 
     let rendering = Rendering::of(&outputs, knobs.binary_data_output);
-    let ask = Ask {
+    let infer_request = InferRequest {
         model: text.model.to_string(),
         version: text.version.to_string(),
         id,
@@ -121,17 +121,27 @@ pub fn read_infer(text: &InferText<'_>) -> Result<(Ask, Rendering), Status> {
         parameters: knobs.parameters,
         inputs,
         raw_input: None,
-        outputs: outputs.into_iter().map(|output| output.ask).collect(),
+        outputs: outputs.into_iter().map(|output| output.infer_request).collect(),
         empty_final: false,
     };
-    Ok((ask, rendering))
+    Ok((infer_request, rendering))
 }
 
 /// Makes a request of a body that is nothing but the one input's data.
-pub fn read_raw_infer(data: Buffer, model: &str, version: &str, bytes_max: u64) -> Result<(Ask, Rendering), Status> {
+pub fn read_raw_infer(
+    data: Buffer,
+    model: &str,
+    version: &str,
+    bytes_max: u64,
+) -> Result<(InferRequest, Rendering), Status> {
     check_raw_size(data.len() as u64, bytes_max)?;
-    let ask = Ask { model: model.to_string(), version: version.to_string(), raw_input: Some(data), ..Ask::default() };
-    Ok((ask, Rendering::all(true)))
+    let infer_request = InferRequest {
+        model: model.to_string(),
+        version: version.to_string(),
+        raw_input: Some(data),
+        ..InferRequest::default()
+    };
+    Ok((infer_request, Rendering::all(true)))
 }
 
 /// Whether the JSON part of a request is small enough.
@@ -179,7 +189,7 @@ fn read_inputs(
     text: &InferText<'_>,
     tail: &mut Tail<'_>,
     budget: &mut Budget,
-) -> Result<Vec<AskInput>, Fault> {
+) -> Result<Vec<InferInput>, Fault> {
     check_array(reader, "inputs")?;
     let (mut inputs, mut count, max) = (Vec::new(), 0, text.tensors_max.inputs);
     reader.elements(|reader| {

@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use nerite_memory::Room;
+use nerite_memory::MemoryReservation;
 use nerite_request::Status;
 use nerite_request::setting::FileContent;
 
@@ -29,7 +29,7 @@ pub struct Spooled {
     file: Arc<File>,
     text: Vec<u8>,
     cuts: Vec<Cut>,
-    _room: Room,
+    _reservation: MemoryReservation,
 }
 
 /// A string whose bytes are not in the text.
@@ -55,11 +55,12 @@ impl Spooled {
     /// Reads the text of `len` bytes in `file`.
     pub fn read(file: File, len: u64) -> Result<Spooled, Status> {
         let most = usize::try_from(len).unwrap_or(usize::MAX).min(SPOOLED_TEXT_BYTES_MAX);
-        let room = Room::take(most).map_err(|refused| Status::no_memory("what a load request says", refused))?;
+        let room =
+            MemoryReservation::take(most).map_err(|refused| Status::no_memory("what a load request says", refused))?;
         let mut scan = Scan::default();
         let file = Arc::new(file);
         each_step(&file, 0, len, |step| scan.take(step))?;
-        Ok(Spooled { file, text: scan.text, cuts: scan.cuts, _room: room })
+        Ok(Spooled { file, text: scan.text, cuts: scan.cuts, _reservation: room })
     }
 
     /// The text without its long strings.
@@ -96,8 +97,8 @@ impl LongString {
                 self.len
             )));
         }
-        let room = Room::take(2 * self.len as usize);
-        let _room = room.map_err(|refused| Status::no_memory("a configuration", refused))?;
+        let room = MemoryReservation::take(2 * self.len as usize);
+        let _reservation = room.map_err(|refused| Status::no_memory("a configuration", refused))?;
         let mut quoted = vec![b'"'];
         each_step(&self.file, self.offset, self.len, |step| {
             quoted.extend_from_slice(step);

@@ -1,6 +1,6 @@
 //! How do a tensor's JSON values become its bytes?
 
-use nerite_memory::{Buffer, NoMemory, Slot, Spool};
+use nerite_memory::{Buffer, GrowableBuffer, NoMemory, Slot};
 use nerite_request::{Code, Status};
 use nerite_tensor::{DataType, ELEMENTS_MAX, Shape, ShapeError, byte_size, element_count, show_shape, strings};
 
@@ -107,7 +107,7 @@ impl Claim<'_> {
 /// BYTES elements in their wire form. How many there should be is a question of the model's checks, as in Triton.
 fn read_strings(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Fault> {
     let refuse = |refused: NoMemory| Status::no_memory(format_args!("input '{}'", claim.name), refused);
-    let mut out = Spool::with_capacity(0).map_err(refuse)?;
+    let mut out = GrowableBuffer::with_capacity(0).map_err(refuse)?;
     each_scalar(reader, |reader| {
         if reader.kind() != Kind::String {
             return Err(Status::internal(format!("Unable to parse JSON bytes array: {}", mismatch::STRING)).into());

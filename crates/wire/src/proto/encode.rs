@@ -8,7 +8,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use nerite_memory::Reason;
 use nerite_request::names::ByName;
-use nerite_request::{Lent, Output, Parameter, Response, Status};
+use nerite_request::{LeaseNotice, Output, Parameter, Response, Status};
 use smallvec::SmallVec;
 
 use super::MESSAGE_BYTES_MAX;
@@ -33,19 +33,19 @@ pub struct StreamNews<'a> {
 
 /// A ModelInferResponse, with the prefix of an uncompressed gRPC message before it.
 pub fn encode_unary(response: Response) -> Result<Chunks, Status> {
-    let (chunks, lent) = encode_untold(response)?;
-    lent.iter().for_each(Lent::told);
+    let (chunks, notices) = encode_untold(response)?;
+    notices.iter().for_each(LeaseNotice::told);
     Ok(chunks)
 }
 
 /// As [`encode_unary`], for a message that may yet turn out too long: what it says of leases is not told yet.
-pub(super) fn encode_untold(mut response: Response) -> Result<(Chunks, Vec<Lent>), Status> {
+pub(super) fn encode_untold(mut response: Response) -> Result<(Chunks, Vec<LeaseNotice>), Status> {
     let plan = Plan::new(&response, None)?;
     check_size(plan.len)?;
-    let lent = std::mem::take(&mut response.lent);
+    let notices = std::mem::take(&mut response.lease_notices);
     let mut writer = Writer::new(plan.len, plan.small_len);
     writer.response(&plan, response, None)?;
-    Ok((writer.finish(), lent))
+    Ok((writer.finish(), notices))
 }
 
 /// A ModelStreamInferResponse, with the prefix of an uncompressed gRPC message before it.
@@ -54,12 +54,12 @@ pub fn encode_stream(mut response: Response, news: StreamNews<'_>) -> Result<Chu
     let error_len = text_len(news.error);
     let len = error_len + field_len(plan.len);
     check_size(len)?;
-    let lent = std::mem::take(&mut response.lent);
+    let notices = std::mem::take(&mut response.lease_notices);
     let mut writer = Writer::new(len, plan.small_len + error_len + 8);
     writer.text(1, news.error);
     writer.head(2, plan.len);
     writer.response(&plan, response, news.last)?;
-    lent.iter().for_each(Lent::told);
+    notices.iter().for_each(LeaseNotice::told);
     Ok(writer.finish())
 }
 
@@ -94,7 +94,7 @@ impl Plan {
         let mut len = text_len(&response.model) + text_len(&response.version) + text_len(&response.id);
         len += response.parameters.iter().map(|(key, value)| field_len(entry_len(key, value))).sum::<usize>();
         len += last.map_or(0, |last| field_len(entry_len(FINAL, &Parameter::Bool(last))));
-        let places = ByName::new(&response.lent, |lent: &Lent| &lent.output);
+        let places = ByName::new(&response.lease_notices, |notice: &LeaseNotice| &notice.output);
         let outputs: SmallVec<[OutputPlan; 4]> =
             response.outputs.iter().map(|output| OutputPlan::new(output, places.find(&output.name))).collect();
         let mut small_len = len;
@@ -109,8 +109,8 @@ impl Plan {
 }
 
 impl OutputPlan {
-    fn new(output: &Output, lent: Option<&Lent>) -> OutputPlan {
-        let place: SmallVec<[(&'static str, Parameter); 0]> = lent.into_iter().flat_map(place).collect();
+    fn new(output: &Output, notice: Option<&LeaseNotice>) -> OutputPlan {
+        let place: SmallVec<[(&'static str, Parameter); 0]> = notice.into_iter().flat_map(place).collect();
         let dims_len = output.shape.iter().map(|dim| varint_len(*dim as u64)).sum();
         let len = text_len(&output.name)
             + text_len(output.datatype.name())
@@ -120,8 +120,8 @@ impl OutputPlan {
     }
 }
 
-fn place(lent: &Lent) -> [(&'static str, Parameter); 3] {
-    let region = &lent.region;
+fn place(notice: &LeaseNotice) -> [(&'static str, Parameter); 3] {
+    let region = &notice.region;
     [
         ("shared_memory_region", Parameter::String(region.name.clone())),
         ("shared_memory_offset", Parameter::Int(region.offset as i64)),
@@ -328,19 +328,20 @@ mod tests {
         check(vec![output("a", 70_000, false), output("b", 1, false), output("c", 70_000, false)], 4);
     }
 
-    fn lent(output: &str, byte_size: u64) -> Lent {
+    fn notice(output: &str, byte_size: u64) -> LeaseNotice {
         let region = nerite_request::RegionRef { name: "lease-1".into(), offset: 0, byte_size };
-        Lent::new(output.to_owned(), region, || panic!("it was told"))
+        LeaseNotice::new(output.to_owned(), region, || panic!("it was told"))
     }
 
     #[test]
     fn an_output_in_a_lease_is_told_with_its_place() {
         let outputs = vec![output("a", 70_000, true), output("b", 3, false)];
-        let made = Response { lent: vec![lent("a", 70_000)], ..response(outputs) };
+        let made = Response { lease_notices: vec![notice("a", 70_000)], ..response(outputs) };
         for stream in [false, true] {
             let message = if stream {
                 let news = StreamNews { error: "", last: Some(true) };
-                let chunks = encode_stream(Response { lent: vec![lent("a", 70_000)], ..made.clone() }, news).unwrap();
+                let chunks =
+                    encode_stream(Response { lease_notices: vec![notice("a", 70_000)], ..made.clone() }, news).unwrap();
                 ModelStreamInferResponse::decode(unframe(&chunks).as_slice()).unwrap().infer_response.unwrap()
             } else {
                 ModelInferResponse::decode(unframe(&encode_unary(made.clone()).unwrap()).as_slice()).unwrap()

@@ -9,7 +9,7 @@
 //! not come back to the system as long as anything beside them is in use, and blocks do.
 
 use bytes::{Buf, Bytes};
-use nerite_memory::{NoMemory, Reason, Room, Slot};
+use nerite_memory::{MemoryReservation, NoMemory, Reason, Slot};
 use nerite_request::Status;
 
 use super::Chain;
@@ -138,7 +138,7 @@ impl Gather {
         }
         self.unseen += len;
         if self.unseen >= ROOM_BYTES {
-            Room::take(ROOM_BYTES)?;
+            MemoryReservation::take(ROOM_BYTES)?;
             self.unseen = 0;
         }
         Ok(())

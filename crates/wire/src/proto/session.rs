@@ -5,7 +5,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use nerite_memory::{Reason, count_copied};
-use nerite_request::{Lent, Response, Status};
+use nerite_request::{LeaseNotice, Response, Status};
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
@@ -51,8 +51,8 @@ pub fn encode_answer(message: &v1::ServerMessage) -> Bytes {
 }
 
 /// A response to an inference as a packet; Err if it is too long for one. `more` responses may follow it.
-pub fn encode_inference(id: u64, more: bool, response: Response, placed: &[v1::Placed]) -> Result<Bytes, Status> {
-    let (chunks, lent) = encode_untold(response)?;
+pub fn encode_inference(id: u64, more: bool, response: Response, placed: &[v1::OutputLease]) -> Result<Bytes, Status> {
+    let (chunks, notices) = encode_untold(response)?;
     let response_len = chunks.iter().map(Bytes::len).sum::<usize>() - PREFIX_BYTES;
     let placed_len: usize = placed.iter().map(|one| field_len(PLACED, one.encoded_len())).sum();
     let inference_len = field_len(RESPONSE, response_len) + placed_len;
@@ -81,7 +81,7 @@ pub fn encode_inference(id: u64, more: bool, response: Response, placed: &[v1::P
         one.encode_raw(&mut packet);
     }
     debug_assert_eq!(packet.len(), len);
-    lent.iter().for_each(Lent::told);
+    notices.iter().for_each(LeaseNotice::told);
     Ok(packet.freeze())
 }
 
@@ -125,13 +125,13 @@ mod tests {
         Response { model: "m".into(), version: "1".into(), outputs: vec![output], ..Response::default() }
     }
 
-    fn placed() -> v1::Placed {
+    fn placed() -> v1::OutputLease {
         let lease = v1::Lease { name: "lease-1".into(), byte_size: 4096, descriptor: true };
-        v1::Placed { output: "Z".into(), lease: Some(lease), offset: 0, byte_size: 64 }
+        v1::OutputLease { output: "Z".into(), lease: Some(lease), offset: 0, byte_size: 64 }
     }
 
     #[track_caller]
-    fn check(id: u64, more: bool, bytes: usize, placed: &[v1::Placed]) {
+    fn check(id: u64, more: bool, bytes: usize, placed: &[v1::OutputLease]) {
         let packet = encode_inference(id, more, response(bytes), placed).unwrap();
         let read = read_answer(packet.clone()).unwrap();
         assert_eq!((read.id, read.more), (id, more));

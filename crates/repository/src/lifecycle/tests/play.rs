@@ -33,8 +33,8 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
         ["load", model, versions, rest @ ..] => {
             let step = lifecycle.load_requested(model, facts(versions, rest), !rest.contains(&"part"));
             match step {
-                Ok(Step::Settled { retire }) => format!("settled{}", listed("; retire", &retire)),
-                Ok(Step::Load(plan)) => format!("#{} loads {:?}", plan.operation.0, plan.versions),
+                Ok(LoadStep::Settled { retire }) => format!("settled{}", listed("; retire", &retire)),
+                Ok(LoadStep::Load(plan)) => format!("#{} loads {:?}", plan.operation.0, plan.versions),
                 Err(status) => said(&status),
             }
         }
@@ -47,13 +47,13 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
             listed("retire", &lifecycle.unload_requested(model, rest.contains(&"dependents")))
         }
         ["stop"] => listed("retire", &lifecycle.unload_all()),
-        ["drained", edition] => {
-            lifecycle.drained(&edition_of(edition));
+        ["drained", generation] => {
+            lifecycle.drained(&edition_of(generation));
             String::new()
         }
         ["index", rest @ ..] => index(lifecycle, rest.contains(&"ready")),
         ["ask", model, rest @ ..] => match lifecycle.look_up(model, rest.first().map(|version| parsed(version))) {
-            Ok(edition) => shown(&edition),
+            Ok(generation) => shown(&generation),
             Err(status) => said(&status),
         },
         ["ready"] => lifecycle.strictly_ready().to_string(),
@@ -99,21 +99,21 @@ fn number(word: &str) -> Operation {
     Operation(word.trim_start_matches('#').parse().expect("the play writes numbers"))
 }
 
-fn edition_of(word: &str) -> Edition {
+fn edition_of(word: &str) -> Generation {
     let (model, rest) = word.split_once(':').expect("model:version#operation");
     let (version, operation) = rest.split_once('#').expect("model:version#operation");
-    Edition { model: model.into(), version: parsed(version), operation: number(operation) }
+    Generation { model: model.into(), version: parsed(version), operation: number(operation) }
 }
 
-fn shown(edition: &Edition) -> String {
-    format!("{}:{}#{}", edition.model, edition.version, edition.operation.0)
+fn shown(generation: &Generation) -> String {
+    format!("{}:{}#{}", generation.model, generation.version, generation.operation.0)
 }
 
-fn listed(word: &str, editions: &[Edition]) -> String {
-    if editions.is_empty() {
+fn listed(word: &str, generations: &[Generation]) -> String {
+    if generations.is_empty() {
         return String::new();
     }
-    let shown: Vec<String> = editions.iter().map(shown).collect();
+    let shown: Vec<String> = generations.iter().map(shown).collect();
     format!("{word} {}", shown.join(" "))
 }
 
@@ -122,7 +122,7 @@ pub fn said(status: &Status) -> String {
     phrase::coded(status).replace('\n', "\\n")
 }
 
-fn ended(outcome: Option<Outcome>) -> String {
+fn ended(outcome: Option<LoadOutcome>) -> String {
     let Some(outcome) = outcome else { return "wait".to_owned() };
     let answer = outcome.answer.map_or_else(|status| said(&status), |()| "yes".to_owned());
     format!("{answer}{}{}", listed("; publish", &outcome.publish), listed("; retire", &outcome.retire))

@@ -100,8 +100,9 @@ fn placed_outputs_are_named_only_and_id_and_parameters_stand_before_them() {
 fn an_output_in_a_lease_is_told_with_its_place() {
     let placed = Output { placed: true, ..output("O", DataType::Int8, &[3], vec![1, 2, 3]) };
     let region = nerite_request::RegionRef { name: "lease-1".into(), offset: 0, byte_size: 3 };
-    let lent = vec![Lent::new("O".into(), region, || panic!("it was told"))];
-    let response = Response { lent, ..response(vec![placed, output("P", DataType::Int8, &[1], vec![4])]) };
+    let notices = vec![LeaseNotice::new("O".into(), region, || panic!("it was told"))];
+    let response =
+        Response { lease_notices: notices, ..response(vec![placed, output("P", DataType::Int8, &[1], vec![4])]) };
     let head = r#"{"model_name":"m","model_version":"1","outputs":[{"name":"O","datatype":"INT8","shape":[3],"parameters":{"shared_memory_region":"lease-1","shared_memory_offset":0,"shared_memory_byte_size":3}},{"name":"P","datatype":"INT8","shape":[1],"parameters":{"binary_data_size":1}}]}"#;
     check(response, true, head, &[&[4]]);
 }

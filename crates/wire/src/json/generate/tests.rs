@@ -16,15 +16,15 @@ fn inputs() -> Vec<TensorReport> {
     ]
 }
 
-fn read(json: &str) -> Result<Ask, Status> {
+fn read(json: &str) -> Result<InferRequest, Status> {
     let inputs = inputs();
     read_generate(&GenerateText { json: json.as_bytes(), inputs: &inputs, model: "m", version: "", bytes_max: 64 })
 }
 
 #[track_caller]
 fn check(json: &str, name: &str, shape: &[i64], bytes: &[u8]) {
-    let ask = read(json).unwrap();
-    let input = ask.inputs.iter().find(|input| input.name == name).unwrap();
+    let infer_request = read(json).unwrap();
+    let input = infer_request.inputs.iter().find(|input| input.name == name).unwrap();
     let Source::Inline(data) = &input.source else { panic!("{input:?}") };
     assert_eq!((input.shape.as_slice(), data.private_bytes().unwrap()), (shape, bytes));
 }
@@ -47,9 +47,9 @@ fn values_fill_the_models_shape() {
 
 #[test]
 fn what_is_no_input_is_a_parameter() {
-    let ask = read(r#"{"id":"x","a":1,"priority":2,"parameters":{"b":true,"a":5},"N":1}"#).unwrap();
-    assert_eq!((ask.id.as_str(), ask.priority, ask.inputs.len()), ("x", 0, 1));
-    let found: Vec<_> = ask.parameters.iter().map(|(key, value)| (key, value.clone())).collect();
+    let infer_request = read(r#"{"id":"x","a":1,"priority":2,"parameters":{"b":true,"a":5},"N":1}"#).unwrap();
+    assert_eq!((infer_request.id.as_str(), infer_request.priority, infer_request.inputs.len()), ("x", 0, 1));
+    let found: Vec<_> = infer_request.parameters.iter().map(|(key, value)| (key, value.clone())).collect();
     let wanted = [
         ("id", Parameter::String("x".into())),
         ("a", Parameter::Int(1)),

@@ -2,7 +2,7 @@
 
 use nerite_memory::Buffer;
 use nerite_request::limits::{Counted, DIMS_MAX, TENSOR_PARAMETERS_MAX, check_count};
-use nerite_request::{AskInput, RegionRef, Source, Status};
+use nerite_request::{InferInput, RegionRef, Source, Status};
 use nerite_tensor::{DataType, Shape};
 
 use super::{InferText, Tail};
@@ -41,7 +41,7 @@ struct Keys {
 }
 
 /// Reads one element of `inputs`, in the text's order, and judges it in Triton's.
-pub fn read_input(reader: &mut Reader<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<AskInput, Fault> {
+pub fn read_input(reader: &mut Reader<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<InferInput, Fault> {
     let draft = read_draft(reader, text.bytes_max)?;
     judge(draft, text, tail).map_err(Fault::Refused)
 }
@@ -100,7 +100,7 @@ fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, Fault> {
     Ok(shape)
 }
 
-fn judge(draft: Draft<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<AskInput, Status> {
+fn judge(draft: Draft<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<InferInput, Status> {
     check_count(Counted::TensorParameters, draft.keys.count, TENSOR_PARAMETERS_MAX)?;
     check_one_source(&draft)?;
     let name = short(required(draft.name, "name")?, "name")?;
@@ -113,7 +113,7 @@ fn judge(draft: Draft<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<
         None => source_elsewhere(draft.keys, text, tail, &name)?,
     };
     let datatype = claim.datatype.ok_or_else(|| Status::invalid(format!("invalid datatype for input {name}")))?;
-    Ok(AskInput { name, datatype, shape, source })
+    Ok(InferInput { name, datatype, shape, source })
 }
 
 fn read_ahead(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Status> {

@@ -1,7 +1,7 @@
 //! What does a request say of one output?
 
 use nerite_request::limits::{Counted, TENSOR_PARAMETERS_MAX, check_count};
-use nerite_request::{AskOutput, RegionRef, SessionRef, Status};
+use nerite_request::{InferRequestedOutput, RegionRef, SessionRef, Status};
 
 use crate::json::fault::{Fault, Malformed, prefixed};
 use crate::json::lex::Reader;
@@ -10,7 +10,7 @@ use crate::json::value::{Seen, optional, required, short};
 /// An output asked for, and how it is to be sent.
 #[derive(Debug)]
 pub struct OutputAsk {
-    pub ask: AskOutput,
+    pub infer_request: InferRequestedOutput,
     pub binary: bool,
 }
 
@@ -80,5 +80,5 @@ fn judge(mut draft: Draft) -> Result<OutputAsk, Status> {
     let binary = optional(draft.binary_data, "binary_data")?.unwrap_or_default();
     // What finds no room in a lease travels in the response, and there are datatypes that JSON cannot write.
     let binary = binary || session.is_some();
-    Ok(OutputAsk { ask: AskOutput { name, region, session, classes }, binary })
+    Ok(OutputAsk { infer_request: InferRequestedOutput { name, region, session, classes }, binary })
 }

@@ -15,7 +15,7 @@ const MAX: u64 = 1 << 20;
 const INVALID: Code = Code::InvalidArg;
 const INTERNAL: Code = Code::Internal;
 
-fn read_with(json: &str, tail: &[u8]) -> Result<(Ask, Rendering), Status> {
+fn read_with(json: &str, tail: &[u8]) -> Result<(InferRequest, Rendering), Status> {
     let tail = Buffer::from(tail.to_vec());
     read_infer(&InferText {
         json: json.as_bytes(),
@@ -27,13 +27,13 @@ fn read_with(json: &str, tail: &[u8]) -> Result<(Ask, Rendering), Status> {
     })
 }
 
-fn read(json: &str) -> Result<(Ask, Rendering), Status> {
+fn read(json: &str) -> Result<(InferRequest, Rendering), Status> {
     read_with(json, b"")
 }
 
 #[track_caller]
 fn refuse(json: &str, code: Code, text: &str) {
-    let status = read(json).map(|(ask, _)| ask).unwrap_err();
+    let status = read(json).map(|(infer_request, _)| infer_request).unwrap_err();
     assert_eq!((status.code, status.message.as_str()), (code, text), "{json}");
 }
 
@@ -47,8 +47,8 @@ fn json_input(datatype: &str, shape: &str, data: &str) -> String {
 }
 
 #[track_caller]
-fn inline(ask: &Ask, at: usize) -> Vec<u8> {
-    match &ask.inputs[at].source {
+fn inline(infer_request: &InferRequest, at: usize) -> Vec<u8> {
+    match &infer_request.inputs[at].source {
         Source::Inline(buffer) => buffer.private_bytes().unwrap().to_vec(),
         Source::Region(region) => panic!("{region:?}"),
     }
@@ -56,8 +56,8 @@ fn inline(ask: &Ask, at: usize) -> Vec<u8> {
 
 #[track_caller]
 fn check_data(datatype: &str, shape: &str, data: &str, bytes: &[u8]) {
-    let (ask, _) = read(&json_input(datatype, shape, data)).unwrap();
-    assert_eq!(inline(&ask, 0), bytes, "{data}");
+    let (infer_request, _) = read(&json_input(datatype, shape, data)).unwrap();
+    assert_eq!(inline(&infer_request, 0), bytes, "{data}");
 }
 
 #[track_caller]
@@ -297,9 +297,12 @@ fn binary_inputs_are_slices_of_the_tail_in_order() {
         bytes_max: MAX,
         tensors_max: TensorsMax::default(),
     };
-    let (ask, _) = read_infer(&text).unwrap();
-    assert_eq!([inline(&ask, 0), inline(&ask, 1), inline(&ask, 2)], [vec![1, 2, 3], vec![], vec![4]]);
-    let Source::Inline(first) = &ask.inputs[0].source else { panic!("{ask:?}") };
+    let (infer_request, _) = read_infer(&text).unwrap();
+    assert_eq!(
+        [inline(&infer_request, 0), inline(&infer_request, 1), inline(&infer_request, 2)],
+        [vec![1, 2, 3], vec![], vec![4]]
+    );
+    let Source::Inline(first) = &infer_request.inputs[0].source else { panic!("{infer_request:?}") };
     assert_eq!(first.as_ptr(), tail.as_ptr());
 }
 
@@ -318,18 +321,18 @@ fn a_tail_too_short_or_too_long_is_refused() {
 
 #[test]
 fn a_region_is_named_with_its_window() {
-    let (ask, _) = read(
+    let (infer_request, _) = read(
         r#"{"inputs":[{"name":"I","datatype":"FP16","shape":[2,3],"parameters":{"shared_memory_region":"r","shared_memory_byte_size":12,"shared_memory_offset":64}}],
            "outputs":[{"name":"O","parameters":{"shared_memory_region":"s","shared_memory_byte_size":4,"binary_data":false}},{"name":"P","parameters":{"classification":3}}]}"#,
     )
     .unwrap();
-    let input = &ask.inputs[0];
+    let input = &infer_request.inputs[0];
     assert_eq!((input.datatype, input.shape.as_slice()), (DataType::Fp16, &[2, 3][..]));
     let Source::Region(region) = &input.source else { panic!("{input:?}") };
     assert_eq!((region.name.as_str(), region.offset, region.byte_size), ("r", 64, 12));
-    let placed = ask.outputs[0].region.as_ref().unwrap();
+    let placed = infer_request.outputs[0].region.as_ref().unwrap();
     assert_eq!((placed.name.as_str(), placed.offset, placed.byte_size), ("s", 0, 4));
-    assert_eq!((ask.outputs[1].name.as_str(), ask.outputs[1].classes), ("P", 3));
+    assert_eq!((infer_request.outputs[1].name.as_str(), infer_request.outputs[1].classes), ("P", 3));
 }
 
 #[test]
@@ -342,14 +345,18 @@ fn an_output_may_leave_its_place_to_the_server() {
         read(&text)
     };
     for more in ["", r#","shared_memory_byte_size":0,"binary_data":false"#, r#","shared_memory_offset":0"#] {
-        let (ask, rendering) = place(more).unwrap();
-        let session = ask.outputs[0].session.expect("a session");
+        let (infer_request, rendering) = place(more).unwrap();
+        let session = infer_request.outputs[0].session.expect("a session");
         assert_eq!((session.to_string().as_str(), session.key, session.tag), (key, 10, 7));
-        assert_eq!(ask.outputs[0].region, None);
+        assert_eq!(infer_request.outputs[0].region, None);
         assert!(rendering.is_binary("O"), "what finds no room travels in a form that every datatype has");
     }
-    let (ask, rendering) = place(r#","shared_memory_byte_size":4"#).unwrap();
-    assert!(ask.outputs[0].session.is_none() && ask.outputs[0].region.is_some() && !rendering.is_binary("O"));
+    let (infer_request, rendering) = place(r#","shared_memory_byte_size":4"#).unwrap();
+    assert!(
+        infer_request.outputs[0].session.is_none()
+            && infer_request.outputs[0].region.is_some()
+            && !rendering.is_binary("O")
+    );
     let both = "Output can't set both 'shared_memory_region' and 'classification'";
     assert_eq!(place(r#","classification":2"#).unwrap_err().message, both);
 }
@@ -396,14 +403,14 @@ fn outputs_go_out_as_each_of_them_says() {
 
 #[test]
 fn of_a_repeated_key_the_first_counts_even_where_the_second_is_wrong() {
-    let (ask, _) = read(r#"{"id":"a","id":5,"inputs":[],"inputs":5,"parameters":{"k":1,"k":null}}"#).unwrap();
-    assert_eq!((ask.id.as_str(), ask.parameters.get("k")), ("a", Some(&Parameter::Int(1))));
+    let (infer_request, _) = read(r#"{"id":"a","id":5,"inputs":[],"inputs":5,"parameters":{"k":1,"k":null}}"#).unwrap();
+    assert_eq!((infer_request.id.as_str(), infer_request.parameters.get("k")), ("a", Some(&Parameter::Int(1))));
 }
 
 #[test]
 fn a_raw_body_is_the_one_input() {
-    let (ask, rendering) = read_raw_infer(Buffer::from(vec![1, 2]), "m", "", MAX).unwrap();
-    assert_eq!((ask.raw_input.unwrap().len(), rendering), (2, Rendering::all(true)));
+    let (infer_request, rendering) = read_raw_infer(Buffer::from(vec![1, 2]), "m", "", MAX).unwrap();
+    assert_eq!((infer_request.raw_input.unwrap().len(), rendering), (2, Rendering::all(true)));
     let status = read_raw_infer(Buffer::from(vec![1, 2]), "m", "", 1).unwrap_err();
     assert_eq!(
         status.message,

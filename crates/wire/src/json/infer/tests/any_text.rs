@@ -88,8 +88,8 @@ proptest! {
     #[test]
     fn integers_come_back_as_they_were(values in prop::collection::vec(any::<i64>(), 1..50)) {
         let json = json_input("INT64", &format!("[{}]", values.len()), &format!("{values:?}"));
-        let (ask, _) = read(&json).unwrap();
-        prop_assert_eq!(inline(&ask, 0), values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
+        let (infer_request, _) = read(&json).unwrap();
+        prop_assert_eq!(inline(&infer_request, 0), values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
     }
 
     #[test]
@@ -103,7 +103,7 @@ proptest! {
         }
         text.push(b']');
         let json = json_input("FP64", &format!("[{}]", values.len()), std::str::from_utf8(&text).unwrap());
-        let (ask, _) = read(&json).unwrap();
-        prop_assert_eq!(inline(&ask, 0), values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
+        let (infer_request, _) = read(&json).unwrap();
+        prop_assert_eq!(inline(&infer_request, 0), values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
     }
 }

@@ -6,15 +6,21 @@ use super::*;
 
 #[test]
 fn parameters_find_their_places() {
-    let (ask, _) = read(
+    let (infer_request, _) = read(
         r#"{"id":"x","inputs":[],"parameters":{"sequence_id":5,"sequence_start":true,"sequence_end":false,"priority":2,
             "timeout":3,"s":"t","i":-4,"b":true,"d":0.5,"big":9223372036854775808,"i":9}}"#,
     )
     .unwrap();
-    assert_eq!((ask.model.as_str(), ask.version.as_str(), ask.id.as_str()), ("m", "1", "x"));
-    assert_eq!((ask.priority, ask.timeout_us), (2, 3));
-    assert_eq!((ask.sequence.id, ask.sequence.start, ask.sequence.end), (SequenceId::Number(5), true, false));
-    let found: Vec<_> = ask.parameters.iter().map(|(key, value)| (key, value.clone())).collect();
+    assert_eq!(
+        (infer_request.model.as_str(), infer_request.version.as_str(), infer_request.id.as_str()),
+        ("m", "1", "x")
+    );
+    assert_eq!((infer_request.priority, infer_request.timeout_us), (2, 3));
+    assert_eq!(
+        (infer_request.sequence.id, infer_request.sequence.start, infer_request.sequence.end),
+        (SequenceId::Number(5), true, false)
+    );
+    let found: Vec<_> = infer_request.parameters.iter().map(|(key, value)| (key, value.clone())).collect();
     let wanted = [
         ("s", Parameter::String("t".into())),
         ("i", Parameter::Int(-4)),
@@ -24,8 +30,8 @@ fn parameters_find_their_places() {
     ];
     assert_eq!(found, wanted);
     for (json, id) in [("0", SequenceId::None), ("\"\"", SequenceId::None), ("\"a\"", SequenceId::Text("a".into()))] {
-        let (ask, _) = read(&format!(r#"{{"inputs":[],"parameters":{{"sequence_id":{json}}}}}"#)).unwrap();
-        assert_eq!(ask.sequence.id, id);
+        let (infer_request, _) = read(&format!(r#"{{"inputs":[],"parameters":{{"sequence_id":{json}}}}}"#)).unwrap();
+        assert_eq!(infer_request.sequence.id, id);
     }
 }
 

@@ -7,7 +7,7 @@ import struct
 import sys
 
 import python_catalogue
-from doors import Reply, text
+from clients import Reply, text
 
 
 # Many interpreters that start at once may take long where the machine is busy.
@@ -50,6 +50,6 @@ def said(reply: Reply, output: str = "SAID") -> str:
     return only
 
 
-def do(door, model: str, *words: str, **more) -> Reply:
+def do(client, model: str, *words: str, **more) -> Reply:
     """Asks one of the models that do what they are told."""
-    return door.infer(model, [text("DEED", [one.encode() for one in words])], **more)
+    return client.infer(model, [text("DEED", [one.encode() for one in words])], **more)

@@ -19,7 +19,7 @@ use crate::peer::Peer;
 use crate::runtimes::{Held, Repeat};
 
 /// A server with the models `echo`, `held` and `repeat`, each from one FP32 vector IN to one OUT.
-pub struct House {
+pub struct TestServer {
     pub handle: Handle,
     pub held: Held,
     pub address: Option<std::net::SocketAddr>,
@@ -35,27 +35,27 @@ const SIGNATURE: &str = r#"
     instance_group [{ count: 4 kind: KIND_CPU }]
 "#;
 
-impl House {
-    pub fn new() -> House {
-        House::with(Options::default(), nerite_api::Options::default())
+impl TestServer {
+    pub fn new() -> TestServer {
+        TestServer::with(Options::default(), nerite_api::Options::default())
     }
 
-    pub fn with(options: Options, rules: nerite_api::Options) -> House {
+    pub fn with(options: Options, rules: nerite_api::Options) -> TestServer {
         let port = Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false };
-        House::behind(bind(&port).unwrap(), options, rules)
+        TestServer::behind(bind(&port).unwrap(), options, rules)
     }
 
     /// With these time limits for clients.
-    pub fn limited(times: TimeLimits) -> House {
+    pub fn limited(times: TimeLimits) -> TestServer {
         let port = Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false };
-        House::make(bind(&port).unwrap(), Options::default(), nerite_api::Options::default(), times)
+        TestServer::make(bind(&port).unwrap(), Options::default(), nerite_api::Options::default(), times)
     }
 
-    pub fn behind(listener: Listener, options: Options, rules: nerite_api::Options) -> House {
-        House::make(listener, options, rules, TimeLimits::default())
+    pub fn behind(listener: Listener, options: Options, rules: nerite_api::Options) -> TestServer {
+        TestServer::make(listener, options, rules, TimeLimits::default())
     }
 
-    fn make(listener: Listener, options: Options, rules: nerite_api::Options, times: TimeLimits) -> House {
+    fn make(listener: Listener, options: Options, rules: nerite_api::Options, times: TimeLimits) -> TestServer {
         let rules = nerite_api::Options { http_input_bytes_max: INPUT_BYTES_MAX, ..rules };
         let models = tempfile::tempdir().unwrap();
         let decoupled = "model_transaction_policy { decoupled: true }";
@@ -73,7 +73,7 @@ impl House {
         let address = listener.address();
         let peers = Peers::new(ConnectionLimits::for_descriptors(1024));
         let handle = serve(api, options, Rules { peers, times }, vec![listener]);
-        House { handle, held, address, _models: models }
+        TestServer { handle, held, address, _models: models }
     }
 
     pub async fn peer(&self) -> Peer {

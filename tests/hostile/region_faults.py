@@ -12,7 +12,7 @@ import threading
 
 import numpy as np
 import pytest
-from doors import Refused, refuses
+from clients import Refused, refuses
 from passages import SIZE, check_lost, lost
 from witness import lent, times, torn
 
@@ -61,54 +61,54 @@ def punch_hole(path, offset: int, byte_size: int) -> None:
 # ---------------------------------------------------------------------------------------------- sizes
 
 
-def shrink_and_register_again(door, through, side: str, left: int, is_known: bool) -> None:
+def shrink_and_register_again(client, through, side: str, left: int, is_known: bool) -> None:
     """`is_known`: whether a request has used the region before."""
     content = random.Random(1).randbytes(SIZE)
-    with lent(door, SIZE, content) as bad, lent(door, SIZE, content) as good:
+    with lent(client, SIZE, content) as bad, lent(client, SIZE, content) as good:
         source, target = (bad, good) if side == "input" else (good, bad)
         if is_known:
-            through(door, source, target)
+            through(client, source, target)
         os.truncate(bad.path, left)
         # The first request finds it out, the others are told.
         for _ in range(3):
             with refuses("INVALID_ARG", lost(bad, f"has {left} now (touched at offset ")):
-                through(door, source, target)
+                through(client, source, target)
         good.write(content)
-        through(door, good, good)
+        through(client, good, good)
         assert good.read(SIZE) == content
         os.truncate(bad.path, SIZE)
         bad.write(content)
         with refuses("INVALID_ARG", lost(bad, f"has {SIZE} now, but no memory when it was touched")):
-            through(door, source, target)
+            through(client, source, target)
         # Nobody has to unregister it first.
-        door.register_system(bad.name, bad.key, SIZE)
-        through(door, source, target)
+        client.register_system(bad.name, bad.key, SIZE)
+        through(client, source, target)
         assert target.read(SIZE) == content
         with refuses("ALREADY_EXISTS", f"shared memory region '{bad.name}' already in manager"):
-            door.register_system(bad.name, bad.key, SIZE)
+            client.register_system(bad.name, bad.key, SIZE)
 
 
-def shrink_within_the_last_page(door, through) -> None:
+def shrink_within_the_last_page(client, through) -> None:
     content = b"\x11" * SIZE
-    with lent(door, SIZE, content) as made, lent(door, SIZE) as target:
+    with lent(client, SIZE, content) as made, lent(client, SIZE) as target:
         os.truncate(made.path, SIZE - 100)
-        through(door, made, target)
+        through(client, made, target)
         assert target.read(SIZE) == content[:-100] + bytes(100)
 
 
-def grow(door, through) -> None:
+def grow(client, through) -> None:
     content = random.Random(5).randbytes(SIZE)
-    with lent(door, SIZE, content) as made, lent(door, SIZE) as target:
-        through(door, made, target)
+    with lent(client, SIZE, content) as made, lent(client, SIZE) as target:
+        through(client, made, target)
         os.truncate(made.path, 8 * SIZE)
-        through(door, made, target)
+        through(client, made, target)
         assert target.read(SIZE) == content
 
 
-def shrink_and_grow_all_the_time(door, through, more: float = 0.0) -> None:
+def shrink_and_grow_all_the_time(client, through, more: float = 0.0) -> None:
     """Each answer holds the client's own numbers or zeros, or is refused by the region's name. `more` is what the model adds."""
     word = struct.pack("<f", 1.5)
-    with lent(door, SIZE, word * (SIZE // 4)) as bad, lent(door, SIZE) as good:
+    with lent(client, SIZE, word * (SIZE // 4)) as bad, lent(client, SIZE) as good:
 
         def breathe():
             os.truncate(bad.path, 0)
@@ -117,13 +117,13 @@ def shrink_and_grow_all_the_time(door, through, more: float = 0.0) -> None:
                 file.write(word * (SIZE // 4))
 
         def check():
-            through(door, bad, good)
+            through(client, bad, good)
             assert set(np.frombuffer(good.read(SIZE), np.float32).tolist()) <= {value + more for value in torn(0.0, 1.5)}
 
-        be_refused_now_and_then(door, bad, breathe, check)
+        be_refused_now_and_then(client, bad, breathe, check)
 
 
-def be_refused_now_and_then(door, bad, breathe, check) -> None:
+def be_refused_now_and_then(client, bad, breathe, check) -> None:
     """Checks again and again what is answered while the region `breathe`s, and registers it again when it was lost."""
     refused = 0
     with Meanwhile(breathe):
@@ -134,27 +134,27 @@ def be_refused_now_and_then(door, bad, breathe, check) -> None:
                 refused += 1
                 check_lost(failure, bad, "")
                 with contextlib.suppress(Refused):
-                    door.register_system(bad.name, bad.key, SIZE)
+                    client.register_system(bad.name, bad.key, SIZE)
     assert refused > 0
 
 
 # ---------------------------------------------------------------------------------------------- holes and keys
 
 
-def punch(door, through, is_known: bool) -> None:
+def punch(client, through, is_known: bool) -> None:
     content = b"\x22" * SIZE
-    with lent(door, SIZE, content) as made, lent(door, SIZE, content) as target:
+    with lent(client, SIZE, content) as made, lent(client, SIZE, content) as target:
         if is_known:
-            through(door, made, target)
+            through(client, made, target)
         punch_hole(made.path, PAGE, PAGE)
         punch_hole(target.path, 0, SIZE)
-        through(door, made, target)
+        through(client, made, target)
         assert target.read(SIZE) == content[:PAGE] + bytes(PAGE) + content[2 * PAGE :]
 
 
-def punch_all_the_time(door, through, count: int) -> None:
+def punch_all_the_time(client, through, count: int) -> None:
     word = struct.pack("<f", 2.5)
-    with lent(door, SIZE, word * (SIZE // 4)) as made, lent(door, SIZE) as target:
+    with lent(client, SIZE, word * (SIZE // 4)) as made, lent(client, SIZE) as target:
 
         def punch_both():
             punch_hole(made.path, 0, SIZE)
@@ -163,35 +163,35 @@ def punch_all_the_time(door, through, count: int) -> None:
 
         with Meanwhile(punch_both):
             for _ in range(count):
-                through(door, made, target)
+                through(client, made, target)
                 assert set(np.frombuffer(target.read(SIZE), np.float32).tolist()) <= torn(0.0, 2.5)
 
 
-def give_the_key_to_another_object(door, through) -> None:
+def give_the_key_to_another_object(client, through) -> None:
     old, new = b"\x33" * SIZE, b"\x44" * SIZE
-    with lent(door, SIZE, old) as made, lent(door, SIZE) as target:
+    with lent(client, SIZE, old) as made, lent(client, SIZE) as target:
         made.path.unlink()
-        through(door, made, target)
+        through(client, made, target)
         assert target.read(SIZE) == old
         made.path.write_bytes(new)
-        through(door, made, target)
+        through(client, made, target)
         assert target.read(SIZE) == old, "the registration means the object, not the key"
-        door.unregister("system", made.name)
-        door.register_system(made.name, made.key, SIZE)
-        through(door, made, target)
+        client.unregister("system", made.name)
+        client.register_system(made.name, made.key, SIZE)
+        through(client, made, target)
         assert target.read(SIZE) == new
 
 
-def shrink_and_remove_the_key(door, through, anew: bool, says: str, is_known: bool) -> None:
+def shrink_and_remove_the_key(client, through, anew: bool, says: str, is_known: bool) -> None:
     """`anew`: whether another object gets the key."""
-    with lent(door, SIZE) as made, lent(door, SIZE) as target:
+    with lent(client, SIZE) as made, lent(client, SIZE) as target:
         if is_known:
-            through(door, made, target)
+            through(client, made, target)
         os.truncate(made.path, 0)
         made.path.unlink()
         if anew:
             made.path.write_bytes(b"\x55" * SIZE)
         with pytest.raises(Refused) as caught:
-            through(door, made, target)
+            through(client, made, target)
         check_lost(caught.value, made, "was cut short or without room (touched at offset ")
         assert says in caught.value.text

@@ -10,18 +10,18 @@ use crate::{Buffer, NoMemory, Reason, Slot};
 
 /// Bytes that are added to at their end, as many as there is memory for.
 #[derive(Debug)]
-pub struct Spool {
+pub struct GrowableBuffer {
     few: Vec<u8>,
     many: Option<Slot>,
     len: usize,
 }
 
-impl Spool {
+impl GrowableBuffer {
     /// No bytes yet, and room for `len`.
-    pub fn with_capacity(len: usize) -> Result<Spool, NoMemory> {
+    pub fn with_capacity(len: usize) -> Result<GrowableBuffer, NoMemory> {
         let many = if len < POOLED_BYTES_MIN { None } else { Some(Slot::try_heap(len)?) };
         let few = Vec::with_capacity(if many.is_some() { 0 } else { len });
-        Ok(Spool { few, many, len: 0 })
+        Ok(GrowableBuffer { few, many, len: 0 })
     }
 
     /// Bytes so far.
@@ -85,7 +85,7 @@ impl Spool {
     }
 }
 
-impl io::Write for Spool {
+impl io::Write for GrowableBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.push(bytes).map_err(|refused| io::Error::new(io::ErrorKind::OutOfMemory, refused))?;
         Ok(bytes.len())
@@ -96,7 +96,7 @@ impl io::Write for Spool {
     }
 }
 
-/// The shortage that made writing to a [`Spool`] fail, if that was it.
+/// The shortage that made writing to a [`GrowableBuffer`] fail, if that was it.
 pub fn shortage(error: &io::Error) -> Option<NoMemory> {
     error.get_ref().and_then(|cause| cause.downcast_ref::<NoMemory>()).copied()
 }
@@ -107,19 +107,19 @@ mod tests {
 
     #[track_caller]
     fn check(first: usize, pieces: &[usize]) {
-        let mut spool = Spool::with_capacity(first).expect("some MiB");
+        let mut buffer = GrowableBuffer::with_capacity(first).expect("some MiB");
         let mut all = Vec::new();
         for (n, len) in pieces.iter().enumerate() {
             let piece = vec![n as u8 + 1; *len];
-            spool.push(&piece).expect("some MiB");
+            buffer.push(&piece).expect("some MiB");
             all.extend(piece);
-            assert_eq!((spool.len(), spool.is_empty()), (all.len(), all.is_empty()));
+            assert_eq!((buffer.len(), buffer.is_empty()), (all.len(), all.is_empty()));
         }
         if all.len() > 3 {
-            spool.replace(1, &[9, 8]);
+            buffer.replace(1, &[9, 8]);
             all[1..3].copy_from_slice(&[9, 8]);
         }
-        assert!(spool.finish().private_bytes() == Some(&all[..]), "{first} {pieces:?}");
+        assert!(buffer.finish().private_bytes() == Some(&all[..]), "{first} {pieces:?}");
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri ends where the system would refuse")]
     fn a_shortage_is_found_behind_an_error_of_writing() {
-        assert!(Spool::with_capacity(isize::MAX as usize).is_err());
+        assert!(GrowableBuffer::with_capacity(isize::MAX as usize).is_err());
         let refused = NoMemory::refused(7);
         assert_eq!(shortage(&io::Error::new(io::ErrorKind::OutOfMemory, refused)), Some(refused));
         assert_eq!(shortage(&io::Error::other("something else")), None);

@@ -9,7 +9,8 @@ mod stand_in;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use nerite_backend::{
-    Batch, Compute, Execute, InOrder, Instance, Job, Joined, Meter, NoMeter, OutputPlace, Reach, Staged, Times, Work,
+    Batch, Compute, DeviceAccess, Execute, InOrder, Instance, Job, Joined, Meter, NoMeter, OutputPlace, Staged, Times,
+    Work,
 };
 use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
 use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, Staging, copied_bytes};
@@ -105,7 +106,7 @@ fn request(data: Buffer, slot: Option<Slot>) -> Request {
 
 fn run(instance: impl Instance + 'static, staging: Arc<dyn Staging>, jobs: Vec<Job>) {
     let meter: Arc<dyn Meter> = Arc::new(NoMeter);
-    Staged::over(Box::new(instance), staging, Reach::Host).run(Batch { jobs, meter });
+    Staged::over(Box::new(instance), staging, DeviceAccess::Host).run(Batch { jobs, meter });
 }
 
 #[track_caller]
@@ -206,7 +207,7 @@ fn carrying_counts_as_making_the_inputs_ready() {
         let (seen, input, kept, asked) =
             (Seen::default(), on_device(&[1]), Arc::new(Kept::default()), Arc::new(Asked::default()));
         let jobs = vec![job(&seen, whole(&input), None)];
-        Staged::over(instance, Arc::<Asked>::clone(&asked), Reach::Host)
+        Staged::over(instance, Arc::<Asked>::clone(&asked), DeviceAccess::Host)
             .run(Batch { jobs, meter: Arc::<Kept>::clone(&kept) });
         let (times, asked) = (kept.0.lock().unwrap()[0], *asked.0.lock().unwrap());
         assert!(times.start <= asked && asked <= times.input_end, "{times:?}, asked at {asked}");
@@ -263,7 +264,7 @@ fn a_place_that_is_too_small_is_told_in_tritons_words() {
     for instance in instances {
         let (seen, input, output) = (Seen::default(), on_device(&[1, 2]), on_device(&[7]));
         let jobs = vec![job(&seen, whole(&input), Some(output.slot(Extent::whole(4))))];
-        Staged::over(instance, Arc::new(HeapStaging), Reach::Host).run(Batch { jobs, meter: Arc::new(NoMeter) });
+        Staged::over(instance, Arc::new(HeapStaging), DeviceAccess::Host).run(Batch { jobs, meter: Arc::new(NoMeter) });
         assert_eq!(seen.lock().unwrap()[0].error.as_ref().unwrap().message, text);
         assert_eq!(numbers_of(&output), [7]);
     }

@@ -11,20 +11,20 @@ use crate::{Element, Error, Lease, Session, View};
 /// whose bytes then travel in the request. The calls are the same: loan, fill, send.
 ///
 /// ```no_run
-/// use nerite_client::{CellsMut, DataType, Loan, Request, http};
+/// use nerite_client::{CellsMut, DataType, TensorBuffer, Request, http};
 ///
 /// # async fn call() -> Result<(), nerite_client::Error> {
 /// let client = http::Client::new("http://localhost:8000")?;
 /// let session = client.session().await?; // None with a server on another host, or of another kind
-/// let mut image = Loan::new(session.as_ref(), DataType::Fp32, &[1, 64]).await?;
+/// let mut image = TensorBuffer::new(session.as_ref(), DataType::Fp32, &[1, 64]).await?;
 /// image.fill(|mut pixels: CellsMut<'_, f32>| pixels.fill(0.5))?;
-/// let request = Request::new("digits").input_loan("image", &image).output_leased("probabilities", session.as_ref());
+/// let request = Request::new("digits").input_buffer("image", &image).output_leased("probabilities", session.as_ref());
 /// let response = client.infer(&request).await?;
 /// println!("{:?}", response.output("probabilities")?.to_vec::<f32>()?);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Loan {
+pub struct TensorBuffer {
     datatype: DataType,
     shape: Shape,
     byte_size: usize,
@@ -37,20 +37,20 @@ enum Memory {
     Heap(Buffer),
 }
 
-impl Loan {
+impl TensorBuffer {
     /// Memory for a tensor of a datatype of fixed size. What is in it at first is undefined.
     pub async fn new<'s>(
         session: impl Into<Option<&'s Session>>,
         datatype: DataType,
         shape: &[i64],
-    ) -> Result<Loan, Error> {
+    ) -> Result<TensorBuffer, Error> {
         let size =
             byte_size(datatype, shape).map_err(|source| Error::Shape { name: called(datatype, shape), source })?;
         let size = size.ok_or_else(|| Error::Strings {
             name: called(datatype, shape),
-            reason: "only its elements tell the size of a BYTES tensor: use Loan::of_strings".to_owned(),
+            reason: "only its elements tell the size of a BYTES tensor: use TensorBuffer::of_strings".to_owned(),
         })?;
-        Loan::of(session.into(), datatype, shape, size).await
+        TensorBuffer::of(session.into(), datatype, shape, size).await
     }
 
     /// A BYTES tensor of these elements, serialised in place.
@@ -58,7 +58,7 @@ impl Loan {
         session: impl Into<Option<&'s Session>>,
         shape: &[i64],
         elements: &[S],
-    ) -> Result<Loan, Error> {
+    ) -> Result<TensorBuffer, Error> {
         let fault = |reason: String| Error::Strings { name: called(DataType::Bytes, shape), reason };
         let expected = element_count(shape).map_err(|reason| fault(reason.to_string()))?;
         if expected != elements.len() as u64 {
@@ -69,7 +69,7 @@ impl Loan {
             strings::push(&mut bytes, element.as_ref())
                 .ok_or_else(|| fault("an element of 4 GiB or more".to_owned()))?;
         }
-        let mut loan = Loan::of(session.into(), DataType::Bytes, shape, bytes.len()).await?;
+        let mut loan = TensorBuffer::of(session.into(), DataType::Bytes, shape, bytes.len()).await?;
         match &mut loan.memory {
             Memory::Lease(lease) => lease.write_bytes(0, &bytes)?,
             Memory::Heap(heap) => *heap = Buffer::from(bytes),
@@ -141,12 +141,17 @@ impl Loan {
         }
     }
 
-    async fn of(session: Option<&Session>, datatype: DataType, shape: &[i64], byte_size: usize) -> Result<Loan, Error> {
+    async fn of(
+        session: Option<&Session>,
+        datatype: DataType,
+        shape: &[i64],
+        byte_size: usize,
+    ) -> Result<TensorBuffer, Error> {
         let memory = match lend(session, byte_size).await? {
             Some(lease) => Memory::Lease(lease),
             None => Memory::Heap(own_memory(byte_size, datatype, shape)?.filled().into_buffer()),
         };
-        Ok(Loan { datatype, shape: Shape::from_slice(shape), byte_size, memory })
+        Ok(TensorBuffer { datatype, shape: Shape::from_slice(shape), byte_size, memory })
     }
 
     fn check<T: Element>(&self) -> Result<(), Error> {
@@ -190,7 +195,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_session_a_loan_is_memory_of_our_own() {
-        let mut loan = Loan::new(None, DataType::Int32, &[2, 2]).await.unwrap();
+        let mut loan = TensorBuffer::new(None, DataType::Int32, &[2, 2]).await.unwrap();
         loan.fill(|mut numbers: CellsMut<'_, i32>| numbers.copy_from(0, &[1, 2, 3, 4])).unwrap();
         let before = loan.bytes();
         loan.fill(|mut numbers: CellsMut<'_, i32>| assert!(numbers.set(0, 9))).unwrap();
@@ -198,22 +203,22 @@ mod tests {
         assert_eq!((loan.is_shared(), before[0], loan.bytes()[0]), (false, 1, 9));
         let wrong = loan.fill(|_: CellsMut<'_, f32>| {}).unwrap_err().to_string();
         assert_eq!(wrong, "tensor 'loan of INT32 [2, 2]' holds INT32, asked for as FP32");
-        assert!(matches!(Loan::new(None, DataType::Bytes, &[1]).await, Err(Error::Strings { .. })));
-        assert!(matches!(Loan::new(None, DataType::Int8, &[-1]).await, Err(Error::Shape { .. })));
-        assert_eq!(Loan::new(None, DataType::Int8, &[0]).await.unwrap().byte_size(), 0);
+        assert!(matches!(TensorBuffer::new(None, DataType::Bytes, &[1]).await, Err(Error::Strings { .. })));
+        assert!(matches!(TensorBuffer::new(None, DataType::Int8, &[-1]).await, Err(Error::Shape { .. })));
+        assert_eq!(TensorBuffer::new(None, DataType::Int8, &[0]).await.unwrap().byte_size(), 0);
     }
 
     #[tokio::test]
     async fn a_loan_that_no_memory_has_room_for_is_an_error() {
-        let refused = Loan::new(None, DataType::Int8, &[1 << 50]).await.unwrap_err();
+        let refused = TensorBuffer::new(None, DataType::Int8, &[1 << 50]).await.unwrap_err();
         assert!(matches!(refused, Error::Memory { .. }));
         assert!(refused.to_string().starts_with("tensor 'loan of INT8 [1125899906842624]': "), "{refused}");
     }
 
     #[tokio::test]
     async fn strings_are_as_many_as_the_shape_says() {
-        let loan = Loan::of_strings(None, &[2], &["ab", ""]).await.unwrap();
+        let loan = TensorBuffer::of_strings(None, &[2], &["ab", ""]).await.unwrap();
         assert_eq!(&loan.bytes()[..], b"\x02\0\0\0ab\0\0\0\0");
-        assert!(matches!(Loan::of_strings(None, &[3], &["ab"]).await, Err(Error::Strings { .. })));
+        assert!(matches!(TensorBuffer::of_strings(None, &[3], &["ab"]).await, Err(Error::Strings { .. })));
     }
 }

@@ -9,23 +9,23 @@ const ANSWER_ONCE: [&str; 2] = ["identity", "onnxruntime"];
 
 /// The one warning for a model whose author asks for what is accepted and not done; `None` if all is done.
 pub fn warning(config: &ModelConfig) -> Option<String> {
-    let inert = inert(config);
-    if inert.is_empty() {
+    let unsupported = unsupported(config);
+    if unsupported.is_empty() {
         return None;
     }
     Some(format!(
         "model '{}': this version of nerite accepts these settings but does nothing for them yet: {}",
         config.name,
-        inert.join("; ")
+        unsupported.join("; ")
     ))
 }
 
 /// The settings, in the order of `config.pbtxt`'s description, each with what happens instead where that is not plain.
-fn inert(config: &ModelConfig) -> Vec<String> {
-    let mut inert: Vec<&str> = Vec::new();
+fn unsupported(config: &ModelConfig) -> Vec<String> {
+    let mut unsupported: Vec<&str> = Vec::new();
     let mut note = |is_set: bool, setting| {
         if is_set {
-            inert.push(setting);
+            unsupported.push(setting);
         }
     };
     let dynamic = config.dynamic_batching();
@@ -57,7 +57,7 @@ fn inert(config: &ModelConfig) -> Vec<String> {
     note(config.model_repository_agents.is_some(), "model_repository_agents");
     note(config.caches_responses(), "response_cache (every request is computed)");
     note(config.model_metrics.is_some(), "model_metrics");
-    inert.into_iter().map(str::to_owned).collect()
+    unsupported.into_iter().map(str::to_owned).collect()
 }
 
 fn note_optimization(optimization: &ModelOptimizationPolicy, onnx: bool, note: &mut impl FnMut(bool, &'static str)) {
@@ -83,7 +83,7 @@ mod tests {
         let backend = if settings.contains("backend") { "" } else { "backend: 'identity'" };
         let text = format!("name: 'm' {backend} {settings}");
         let config = nerite_config::parse_text("config.pbtxt", text.as_bytes()).unwrap();
-        assert_eq!(inert(&nerite_config::normalise(config, "m")), expect, "{settings}");
+        assert_eq!(unsupported(&nerite_config::normalise(config, "m")), expect, "{settings}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use nerite_tensor::Tensor;
 
 /// What an instance can be given besides memory of this host. What it does not take is carried: see [`crate::Staged`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Reach {
+pub enum DeviceAccess {
     /// Nothing: it computes on the host.
     #[default]
     Host,
@@ -24,7 +24,7 @@ pub enum Reach {
     Everywhere,
 }
 
-impl Reach {
+impl DeviceAccess {
     /// Whether the instance takes this input where it lies.
     pub fn takes(&self, input: &Tensor) -> bool {
         let Tensor { name, data, .. } = input;
@@ -39,9 +39,9 @@ impl Reach {
     fn reaches(&self, name: &str, place: Place, is_aligned: impl FnOnce(usize) -> bool) -> bool {
         let Place::Device(device) = place else { return true };
         match self {
-            Reach::Host => false,
-            Reach::Everywhere => true,
-            Reach::Device { ordinal, align, at_home } => {
+            DeviceAccess::Host => false,
+            DeviceAccess::Everywhere => true,
+            DeviceAccess::Device { ordinal, align, at_home } => {
                 device == *ordinal && is_aligned(*align) && !at_home.iter().any(|other| other == name)
             }
         }
@@ -53,20 +53,20 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(reach: &Reach, name: &str, place: Place, address: usize, taken: bool) {
+    fn check(reach: &DeviceAccess, name: &str, place: Place, address: usize, taken: bool) {
         let found = reach.reaches(name, place, |align| address.is_multiple_of(align));
         assert_eq!(found, taken, "{name} at {address} in {place:?} for {reach:?}");
     }
 
     #[test]
     fn everybody_takes_the_hosts_memory_and_some_that_of_devices() {
-        let one = Reach::Device { ordinal: 1, align: 256, at_home: Arc::new(["shape".to_owned()]) };
-        for reach in [&Reach::Host, &one, &Reach::Everywhere] {
+        let one = DeviceAccess::Device { ordinal: 1, align: 256, at_home: Arc::new(["shape".to_owned()]) };
+        for reach in [&DeviceAccess::Host, &one, &DeviceAccess::Everywhere] {
             check(reach, "shape", Place::Host, 3, true);
             check(reach, "x", Place::Pinned, 3, true);
         }
-        check(&Reach::Host, "x", Place::Device(0), 512, false);
-        check(&Reach::Everywhere, "x", Place::Device(7), 3, true);
+        check(&DeviceAccess::Host, "x", Place::Device(0), 512, false);
+        check(&DeviceAccess::Everywhere, "x", Place::Device(7), 3, true);
         check(&one, "x", Place::Device(1), 512, true);
         check(&one, "x", Place::Device(0), 512, false);
         check(&one, "x", Place::Device(1), 520, false);

@@ -22,7 +22,7 @@ pub(crate) struct Peer {
 }
 
 /// All sessions, by number.
-pub(crate) struct Roster {
+pub(crate) struct SessionTable {
     own_uid: u32,
     state: Mutex<State>,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Member {
     parts: Option<Parts>,
 }
 
-/// What a session is made of. Others look at it under the roster's lock only and keep nothing of it, so that the session's
+/// What a session is made of. Others look at it under the table's lock only and keep nothing of it, so that the session's
 /// own task is the one that takes it down.
 pub(crate) struct Parts {
     pub(crate) scope: Arc<Scope>,
@@ -60,8 +60,8 @@ pub(crate) enum Full {
 }
 
 /// A session's place; given back when dropped.
-pub(crate) struct Place {
-    roster: Arc<Roster>,
+pub(crate) struct SessionEntry {
+    sessions: Arc<SessionTable>,
     number: u64,
     uid: u32,
     /// Why it is one of the operator's reserve, if it is.
@@ -79,14 +79,14 @@ impl Peer {
     }
 }
 
-impl Roster {
+impl SessionTable {
     /// For a server of this user.
-    pub(crate) fn new(own_uid: u32) -> Arc<Roster> {
-        Arc::new(Roster { own_uid, state: Mutex::default() })
+    pub(crate) fn new(own_uid: u32) -> Arc<SessionTable> {
+        Arc::new(SessionTable { own_uid, state: Mutex::default() })
     }
 
     /// A place for `peer`, if there is one.
-    pub(crate) fn reserve(self: &Arc<Roster>, peer: Peer) -> Result<Place, Full> {
+    pub(crate) fn reserve(self: &Arc<SessionTable>, peer: Peer) -> Result<SessionEntry, Full> {
         let uid = peer.uid;
         let mut state = self.lock();
         let reserve = admit(&Taken::of(state.members.values(), uid), uid, self.own_uid)?;
@@ -96,7 +96,7 @@ impl Roster {
         let (since, client) = (Instant::now(), String::new());
         state.members.insert(number, Member { peer, since, client, operator_only, parts: None });
         drop(state);
-        Ok(Place { roster: Arc::clone(self), number, uid, reserve })
+        Ok(SessionEntry { sessions: Arc::clone(self), number, uid, reserve })
     }
 
     /// The user who runs the server.
@@ -136,17 +136,17 @@ impl Member {
     }
 }
 
-impl Place {
+impl SessionEntry {
     /// The session is there.
     pub(crate) fn seat(&self, parts: Parts) {
-        if let Some(member) = self.roster.lock().members.get_mut(&self.number) {
+        if let Some(member) = self.sessions.lock().members.get_mut(&self.number) {
             member.parts = Some(parts);
         }
     }
 
     /// The client has said what it is.
     pub(crate) fn introduce(&self, client: &str) {
-        if let Some(member) = self.roster.lock().members.get_mut(&self.number) {
+        if let Some(member) = self.sessions.lock().members.get_mut(&self.number) {
             member.client = client.chars().take(CLIENT_CHARS_MAX).collect();
         }
     }
@@ -159,8 +159,8 @@ impl Place {
         self.uid
     }
 
-    pub(crate) fn roster(&self) -> &Roster {
-        &self.roster
+    pub(crate) fn sessions(&self) -> &SessionTable {
+        &self.sessions
     }
 
     /// Whether it is one of the operator's reserve, for sessions that say so and for the operator's calls alone; if so, why
@@ -170,9 +170,9 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SessionEntry {
     fn drop(&mut self) {
-        let gone = self.roster.lock().members.remove(&self.number);
+        let gone = self.sessions.lock().members.remove(&self.number);
         drop(gone);
     }
 }
@@ -238,12 +238,12 @@ mod tests {
 
     #[test]
     fn a_place_is_given_back_and_its_number_is_not() {
-        let roster = Roster::new(1000);
+        let sessions = SessionTable::new(1000);
         let peer = || Peer { uid: 7, pid: 1, command: String::new() };
-        let places: Vec<_> = (0..SESSIONS_PER_USER_MAX).map(|_| roster.reserve(peer())).collect();
+        let places: Vec<_> = (0..SESSIONS_PER_USER_MAX).map(|_| sessions.reserve(peer())).collect();
         assert!(places.iter().all(Result::is_ok));
-        assert_eq!(roster.reserve(peer()).err(), Some(Full::User(7)));
+        assert_eq!(sessions.reserve(peer()).err(), Some(Full::User(7)));
         drop(places);
-        assert_eq!(roster.reserve(peer()).map(|place| place.number()), Ok(SESSIONS_PER_USER_MAX as u64 + 1));
+        assert_eq!(sessions.reserve(peer()).map(|place| place.number()), Ok(SESSIONS_PER_USER_MAX as u64 + 1));
     }
 }

@@ -5,7 +5,7 @@
 //!   ├── taken ──┤├── promised ──┤├── what a newcomer may ask for ──┤├── spare ──┤
 //! ```
 //! To look whether there is room is not enough: two who look at the same moment see the same room. So what was promised and is
-//! not there yet is counted ([`Room`]), and whoever comes next leaves it alone, and [`SPARE_BYTES`] beside it for the many
+//! not there yet is counted ([`MemoryReservation`]), and whoever comes next leaves it alone, and [`SPARE_BYTES`] beside it for the many
 //! small things whose allocation cannot fail without ending the process.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ const SHORT_SHARE: usize = 4;
 
 const _: () = assert!(SPARE_BYTES.is_multiple_of(PAGE));
 
-/// Bytes promised to the Rooms that there are. Held while somebody asks the system for more than it will keep: meanwhile others
+/// Bytes promised to the reservations that there are. Held while somebody asks the system for more than it will keep: meanwhile others
 /// would be refused what is there.
 static PROMISED: Mutex<usize> = Mutex::new(0);
 /// Bytes of the mappings that there are, the pool's among them.
@@ -61,23 +61,23 @@ impl std::error::Error for NoMemory {}
 /// A promise of memory to work that allocates by means which cannot fail without ending the process. Held until the work is done:
 /// what it has allocated by then counts twice, which errs on the safe side.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct MemoryReservation {
     bytes: usize,
 }
 
-impl Room {
+impl MemoryReservation {
     /// Nothing promised, for work too small to ask.
-    pub fn none() -> Room {
-        Room::default()
+    pub fn none() -> MemoryReservation {
+        MemoryReservation::default()
     }
 
-    /// Room for `len` bytes.
-    pub fn take(len: usize) -> Result<Room, NoMemory> {
-        let mut room = Room::none();
+    /// Memory for `len` bytes.
+    pub fn take(len: usize) -> Result<MemoryReservation, NoMemory> {
+        let mut room = MemoryReservation::none();
         room.add(len).map(|()| room)
     }
 
-    /// Room for `len` more. On failure it is what it was.
+    /// Memory for `len` more. On failure it is what it was.
     pub fn add(&mut self, len: usize) -> Result<(), NoMemory> {
         let bytes = len.checked_next_multiple_of(PAGE).ok_or(NoMemory::refused(len))?.max(PAGE);
         or_without_pool(|| Asking::now().promise(len, bytes))?;
@@ -86,7 +86,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
             *promised() -= self.bytes;
@@ -192,27 +192,28 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri ends where the system would refuse")]
     fn what_was_promised_is_nobody_elses() {
         let most = bytes_max() / 2;
-        let (mut room, taken) = (Room::none(), || MAPPED.load(Ordering::Relaxed) + *promised());
+        let (mut room, taken) = (MemoryReservation::none(), || MAPPED.load(Ordering::Relaxed) + *promised());
         if room.add(most).is_err() {
             // A system that does not let processes ask for more than it has.
             return;
         }
         let full = |refused: NoMemory| refused.full.map(|(taken, max)| (taken >= most, max)).unwrap_or_default();
         let asked = bytes_max() - most + 1;
-        assert_eq!(Room::take(asked).map_err(full).err(), Some((true, bytes_max())));
+        assert_eq!(MemoryReservation::take(asked).map_err(full).err(), Some((true, bytes_max())));
         assert_eq!(Block::try_new(asked).map_err(full).err(), Some((true, bytes_max())));
         let mut block = Block::try_new(1 << 20).expect("a MiB");
         assert!(block.try_grow(asked).is_err());
         assert!(room.add(asked).is_err());
         assert!(taken() >= most);
         drop(room);
-        Room::take(asked.min(most)).expect("what was promised before");
+        MemoryReservation::take(asked.min(most)).expect("what was promised before");
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri ends where the system would refuse")]
     fn a_refusal_says_how_much_and_why() {
-        let texts = [usize::MAX, isize::MAX as usize].map(|len| Room::take(len).map_err(|e| e.to_string()).err());
+        let texts =
+            [usize::MAX, isize::MAX as usize].map(|len| MemoryReservation::take(len).map_err(|e| e.to_string()).err());
         assert_eq!(texts[0].as_deref(), Some("the system refused a block of 18446744073709551615 bytes"));
         assert!(texts[1].as_ref().is_some_and(|text| text.ends_with("are taken, asked for 9223372036854775807 more")));
     }
@@ -220,7 +221,7 @@ mod tests {
     #[test]
     fn little_and_nothing_are_promised() {
         assert!(!is_short());
-        assert!(Room::take(0).is_ok());
-        assert!(Room::take(1 << 20).is_ok_and(|mut room| room.add(1 << 20).is_ok()));
+        assert!(MemoryReservation::take(0).is_ok());
+        assert!(MemoryReservation::take(1 << 20).is_ok_and(|mut room| room.add(1 << 20).is_ok()));
     }
 }

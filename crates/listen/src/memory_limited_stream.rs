@@ -22,7 +22,7 @@ const KEPT_BUFFER_BYTES_MAX: usize = 512 << 10;
 
 /// A connection that ends when it wants a buffer and memory is short, and pays for its buffer.
 #[derive(Debug)]
-pub struct Wary<S> {
+pub struct MemoryLimitedStream<S> {
     stream: S,
     charge: Charge,
     /// The largest buffer so far; 0 before the first.
@@ -31,10 +31,10 @@ pub struct Wary<S> {
     unseen: usize,
 }
 
-impl<S> Wary<S> {
+impl<S> MemoryLimitedStream<S> {
     /// The same connection, watched.
-    pub fn new(stream: S, account: &Account) -> Wary<S> {
-        Wary { stream, charge: account.charge(0), largest: 0, unseen: 0 }
+    pub fn new(stream: S, account: &Account) -> MemoryLimitedStream<S> {
+        MemoryLimitedStream { stream, charge: account.charge(0), largest: 0, unseen: 0 }
     }
 
     /// Charges the buffer that has room for so many bytes.
@@ -59,7 +59,7 @@ impl<S> Wary<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Wary<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for MemoryLimitedStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let room = buf.remaining();
@@ -75,7 +75,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wary<S> {
     }
 }
 
-crate::forward_writes!(Wary);
+crate::forward_writes!(MemoryLimitedStream);
 
 #[cfg(test)]
 mod tests {
@@ -83,12 +83,12 @@ mod tests {
 
     #[track_caller]
     fn check(reads: &[(usize, usize)], looks: &[usize]) {
-        let (mut wary, mut found) = (Wary::new((), &Account::unlimited()), Vec::new());
+        let (mut limited, mut found) = (MemoryLimitedStream::new((), &Account::unlimited()), Vec::new());
         for (at, (room, read)) in reads.iter().enumerate() {
-            if wary.is_due(*room) {
+            if limited.is_due(*room) {
                 found.push(at);
             }
-            wary.unseen += read;
+            limited.unseen += read;
         }
         assert_eq!(found, looks, "{reads:?}");
     }
@@ -96,10 +96,10 @@ mod tests {
     #[test]
     fn a_buffer_is_paid_for_and_a_frames_own_goes_with_the_frame() {
         const KIB: usize = 1 << 10;
-        let mut wary = Wary::new((), &Account::unlimited());
+        let mut limited = MemoryLimitedStream::new((), &Account::unlimited());
         for (room, paid) in [(8, 0), (100, 100), (20, 100), (400, 400), (4096, 4096), (3000, 3000), (8, 8), (70, 70)] {
-            wary.pay(room * KIB);
-            assert_eq!(wary.charge.bytes(), paid * KIB, "room for {room} KiB");
+            limited.pay(room * KIB);
+            assert_eq!(limited.charge.bytes(), paid * KIB, "room for {room} KiB");
         }
     }
 

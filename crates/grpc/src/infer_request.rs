@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 use nerite_api::{Api, Protocol, Status};
-use nerite_request::{Ask, Parameter, Parameters};
+use nerite_request::{InferRequest, Parameter, Parameters};
 use nerite_wire::proto::{InferMessage, wrong_datatype};
 
 /// What a call keeps of its metadata: the parameters that it becomes, or why it may not.
@@ -10,7 +10,11 @@ use nerite_wire::proto::{InferMessage, wrong_datatype};
 pub(crate) struct Forwarded(Result<Vec<(String, String)>, Status>);
 
 /// What the message means.
-pub(crate) fn to_ask(api: &Api, forwarded: &Forwarded, message: InferMessage) -> Result<Ask, Status> {
+pub(crate) fn to_infer_request(
+    api: &Api,
+    forwarded: &Forwarded,
+    message: InferMessage,
+) -> Result<InferRequest, Status> {
     if let Some(input) = message.input_of_unknown_datatype() {
         let report = api.model_report(&message.model, &message.version)?;
         if let Some(tensor) = report.inputs.iter().find(|tensor| tensor.name == input) {
@@ -18,7 +22,7 @@ pub(crate) fn to_ask(api: &Api, forwarded: &Forwarded, message: InferMessage) ->
             return Err(wrong_datatype(&message.id, &message.model, input, &expected));
         }
     }
-    message.into_ask(|parameters| forwarded.add_to(parameters))
+    message.into_infer_request(|parameters| forwarded.add_to(parameters))
 }
 
 impl Forwarded {

@@ -8,7 +8,7 @@ mod stand_in;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use nerite_backend::{Batch, Execute, Instance, Job, Joined, NoMeter, Reach, Staged, Times, Work};
+use nerite_backend::{Batch, DeviceAccess, Execute, Instance, Job, Joined, NoMeter, Staged, Times, Work};
 use nerite_cuda::{DeviceMemory, Driver};
 use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, copied_bytes};
 use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
@@ -89,7 +89,7 @@ fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
 fn run(declares: bool, jobs: Vec<Job>) -> (Vec<(Place, Option<Place>)>, u64) {
     let runs = Runs::default();
     let engine = Echo { device: 1, declares, runs: Arc::clone(&runs) };
-    let reach = Reach::Device { ordinal: 1, align: 256, at_home: Arc::default() };
+    let reach = DeviceAccess::Device { ordinal: 1, align: 256, at_home: Arc::default() };
     let before = copied_bytes(Reason::CrossDevice);
     Staged::over(Box::new(Joined::new(engine, true)), Arc::new(HeapStaging), reach)
         .run(Batch { jobs, meter: Arc::new(NoMeter) });

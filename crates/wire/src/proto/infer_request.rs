@@ -1,7 +1,7 @@
 //! What does a ModelInferRequest ask for?
 
 use nerite_memory::Buffer;
-use nerite_request::{Ask, AskInput, AskOutput, Parameters, SequenceId, Source, Status};
+use nerite_request::{InferInput, InferRequest, InferRequestedOutput, Parameters, SequenceId, Source, Status};
 use nerite_tensor::{DataType, ELEMENTS_MAX, ShapeError, byte_size, show_shape};
 
 use super::InferMessage;
@@ -17,22 +17,25 @@ const EMPTY_FINAL: &str = "triton_enable_empty_final_response";
 impl InferMessage {
     /// What the message means. `forward` may add parameters from the call's metadata; it comes after the request's own
     /// parameters and before its tensors, so that errors come in that order.
-    pub fn into_ask(self, forward: impl FnOnce(&mut Parameters) -> Result<(), Status>) -> Result<Ask, Status> {
+    pub fn into_infer_request(
+        self,
+        forward: impl FnOnce(&mut Parameters) -> Result<(), Status>,
+    ) -> Result<InferRequest, Status> {
         // The budget is for what is made here, too.
         let InferMessage { model, version, id, parameters, inputs, outputs, raw, budget: _budget } = self;
-        let mut ask = Ask { model, version, id, ..Ask::default() };
+        let mut infer_request = InferRequest { model, version, id, ..InferRequest::default() };
         for (key, choice) in parameters {
-            take_parameter(&mut ask, key, choice)?;
+            take_parameter(&mut infer_request, key, choice)?;
         }
-        forward(&mut ask.parameters)?;
-        ask.inputs.reserve_exact(inputs.len());
+        forward(&mut infer_request.parameters)?;
+        infer_request.inputs.reserve_exact(inputs.len());
         let mut inline = Inline { any_raw: !raw.is_empty(), raw: raw.into_iter() };
         for input in inputs {
-            let input = take_input(&ask, &mut inline, input)?;
-            ask.inputs.push(input);
+            let input = take_input(&infer_request, &mut inline, input)?;
+            infer_request.inputs.push(input);
         }
-        ask.outputs = outputs.into_iter().map(take_output).collect::<Result<_, _>>()?;
-        Ok(ask)
+        infer_request.outputs = outputs.into_iter().map(take_output).collect::<Result<_, _>>()?;
+        Ok(infer_request)
     }
 }
 
@@ -40,13 +43,13 @@ fn wrong_type(key: &str, expected: &str) -> Status {
     Status::invalid(format!("invalid value type for '{key}' parameter, expected {expected}."))
 }
 
-fn take_parameter(ask: &mut Ask, key: String, choice: Choice) -> Result<(), Status> {
+fn take_parameter(infer_request: &mut InferRequest, key: String, choice: Choice) -> Result<(), Status> {
     match key.as_str() {
-        "sequence_id" => ask.sequence.id = sequence_id(choice)?,
-        "sequence_start" => ask.sequence.start = flag(&key, choice)?,
-        "sequence_end" => ask.sequence.end = flag(&key, choice)?,
+        "sequence_id" => infer_request.sequence.id = sequence_id(choice)?,
+        "sequence_start" => infer_request.sequence.start = flag(&key, choice)?,
+        "sequence_end" => infer_request.sequence.end = flag(&key, choice)?,
         "priority" => {
-            ask.priority = match choice {
+            infer_request.priority = match choice {
                 Choice::Uint(priority) => priority,
                 Choice::Int(priority) => u64::try_from(priority)
                     .map_err(|_| Status::invalid("invalid value for 'priority', expected value >= 0."))?,
@@ -54,17 +57,17 @@ fn take_parameter(ask: &mut Ask, key: String, choice: Choice) -> Result<(), Stat
             }
         }
         "timeout" => match choice {
-            Choice::Int(timeout_us) => ask.timeout_us = timeout_us as u64,
+            Choice::Int(timeout_us) => infer_request.timeout_us = timeout_us as u64,
             _ => return Err(wrong_type(&key, "int64_param")),
         },
-        EMPTY_FINAL => ask.empty_final = flag(&key, choice)?,
+        EMPTY_FINAL => infer_request.empty_final = flag(&key, choice)?,
         _ if key.starts_with("triton_") => {
             return Err(Status::invalid(format!(
                 "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting with 'triton_' are allowed: {EMPTY_FINAL}"
             )));
         }
         _ => match choice.into_parameter() {
-            Some(value) => ask.parameters.insert(key, value),
+            Some(value) => infer_request.parameters.insert(key, value),
             None => return Err(wrong_type(&key, "int64_param, bool_param, or string_param")),
         },
     }
@@ -97,10 +100,10 @@ struct Inline {
     raw: smallvec::IntoIter<[Run; 2]>,
 }
 
-fn take_input(ask: &Ask, inline: &mut Inline, input: InputMessage) -> Result<AskInput, Status> {
+fn take_input(infer_request: &InferRequest, inline: &mut Inline, input: InputMessage) -> Result<InferInput, Status> {
     let InputMessage { name, datatype, shape, mut placement, contents } = input;
     check_size(&name, datatype, &shape)?;
-    let model = &ask.model;
+    let model = &infer_request.model;
     let refuse = |text: String| Err(Status::invalid(text));
     let source = match (placement.region(&name)?, contents) {
         (Some(_), Some(_)) => {
@@ -125,9 +128,9 @@ fn take_input(ask: &Ask, inline: &mut Inline, input: InputMessage) -> Result<Ask
         },
     };
     let Some(datatype) = datatype else {
-        return Err(wrong_datatype(&ask.id, model, &name, "one of its own"));
+        return Err(wrong_datatype(&infer_request.id, model, &name, "one of its own"));
     };
-    Ok(AskInput { name, datatype, shape, source })
+    Ok(InferInput { name, datatype, shape, source })
 }
 
 /// What is said of an input whose datatype does not exist; `expected` is the one the model wants.
@@ -163,7 +166,7 @@ fn place_raw(run: Run, datatype: Option<DataType>, name: &str) -> Result<Buffer,
     placed.map_err(|refused| Status::no_memory(format_args!("input '{name}'"), refused))
 }
 
-fn take_output(output: OutputMessage) -> Result<AskOutput, Status> {
+fn take_output(output: OutputMessage) -> Result<InferRequestedOutput, Status> {
     let OutputMessage { name, mut placement } = output;
     let session = placement.session();
     let region = if session.is_some() { None } else { placement.region(&name)? };
@@ -171,5 +174,5 @@ fn take_output(output: OutputMessage) -> Result<AskOutput, Status> {
     if (region.is_some() || session.is_some()) && classes > 0 {
         return Err(Status::invalid("output can't set both 'shared_memory_region' and 'classification'"));
     }
-    Ok(AskOutput { name, region, session, classes })
+    Ok(InferRequestedOutput { name, region, session, classes })
 }

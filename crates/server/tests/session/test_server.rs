@@ -25,7 +25,7 @@ use tempfile::TempDir;
 /// A server in this process with the models `simple` (sum and difference of INT32[16]), `echo` (IN to OUT, any INT32 vector),
 /// `apart` (the same, its output in memory of its own), `held` (the same, answered when a test says so), `words` (BYTES) and
 /// `several` (decoupled: a response for each number of IN, with that many times that number; a negative one is an error).
-pub struct House {
+pub struct TestServer {
     pub api: Api,
     pub handle: Handle,
     pub pools: Arc<Pools>,
@@ -49,13 +49,16 @@ const WORDS: &str = r#"
     input [{ name: "IN" data_type: TYPE_STRING dims: [-1] }] output [{ name: "OUT" data_type: TYPE_STRING dims: [-1] }]
 "#;
 
-impl House {
+impl TestServer {
     /// Lends up to 64 MiB, 16 MiB to each session.
-    pub fn new() -> House {
-        House::with(LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 }, nerite_api::Options::default())
+    pub fn new() -> TestServer {
+        TestServer::with(
+            LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 },
+            nerite_api::Options::default(),
+        )
     }
 
-    pub fn with(limits: LeaseLimits, options: nerite_api::Options) -> House {
+    pub fn with(limits: LeaseLimits, options: nerite_api::Options) -> TestServer {
         let models = tempfile::tempdir().unwrap();
         let vector = |backend: &str| format!("backend: \"{backend}\" {VECTOR}");
         let configs = [
@@ -79,12 +82,12 @@ impl House {
         runtimes.add(Arc::new(Several));
         let pools = Pools::new(limits);
         let regions = Registries::new(true, None);
-        let options = nerite_api::Options { id: "house".into(), http_input_bytes_max: 1 << 20, ..options };
+        let options = nerite_api::Options { id: "server".into(), http_input_bytes_max: 1 << 20, ..options };
         let api = Api::with_pools(engine(&models, runtimes), regions, Arc::clone(&pools), log(), options);
         let socket = models.path().join("session.sock");
         let listener = Listener::bind(&socket, false).unwrap();
         let handle = serve(api.clone(), Options::default(), listener);
-        House { api, handle, pools, held, socket, _models: models }
+        TestServer { api, handle, pools, held, socket, _models: models }
     }
 
     /// Clients of the ordinary protocols, whose front ends it opens.

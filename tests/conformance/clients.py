@@ -1,6 +1,6 @@
 """How is one question asked over HTTP and over gRPC, and one answer read from both?
 
-A test of a rule that holds for both protocols takes the fixture `door` and speaks Door; a test of one protocol's own
+A test of a rule that holds for both protocols takes the fixture `client` and speaks Client; a test of one protocol's own
 faults uses `http_call` or the raw gRPC stub. Refusals are compared by their internal code and the start of the text:
 nerite's sentences begin with Triton's and go on with the cause.
 """
@@ -219,7 +219,7 @@ def text(name: str, values: list[bytes], shape=None) -> Given:
     return Given(name, "BYTES", [len(values)] if shape is None else shape, raw)
 
 
-class HttpDoor:
+class HttpClient:
     protocol = "http"
 
     def __init__(self, url: str):
@@ -339,7 +339,7 @@ NUMPY = {
 }
 
 
-class GrpcDoor:
+class GrpcClient:
     protocol = "grpc"
 
     def __init__(self, channel):
@@ -456,12 +456,12 @@ def read_grpc_reply(answer: pb.ModelInferResponse, asked=()) -> Reply:
 
 
 @contextlib.contextmanager
-def open_door(protocol: str, server):
+def open_client(protocol: str, server):
     if protocol == "http":
-        yield HttpDoor(server.http)
+        yield HttpClient(server.http)
     else:
         with grpc_channel(server.grpc) as channel:
-            yield GrpcDoor(channel)
+            yield GrpcClient(channel)
 
 
 def element_count(shape) -> int:

@@ -45,34 +45,35 @@ const ALIASES: &[&str] = &[
 
 /// The inputs of one graph that must not change while it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exposed(HashSet<String>);
+pub struct UntrustedInputs(HashSet<String>);
 
-impl Exposed {
+impl UntrustedInputs {
     /// Whether the value of this name must not change. That may be an output too, which the graph goes on to use.
     pub fn contains(&self, value: &str) -> bool {
         self.0.contains(value)
     }
 
     /// Of the graph with these nodes, in their order.
-    pub fn of(nodes: &[Node]) -> Exposed {
-        let mut exposed = HashSet::new();
+    pub fn of(nodes: &[Node]) -> UntrustedInputs {
+        let mut untrusted_inputs = HashSet::new();
         // Backwards, so that what an alias gives on is known to be exposed before the alias is looked at.
         for node in nodes.iter().rev() {
-            expose(node, &mut exposed);
+            expose(node, &mut untrusted_inputs);
         }
-        Exposed(exposed)
+        UntrustedInputs(untrusted_inputs)
     }
 }
 
-fn expose(node: &Node, exposed: &mut HashSet<String>) {
+fn expose(node: &Node, untrusted_inputs: &mut HashSet<String>) {
     for inner in node.inner.iter().rev() {
-        expose(inner, exposed);
+        expose(inner, untrusted_inputs);
     }
-    let gives_on = ALIASES.contains(&node.op.as_str()) && node.outputs.iter().any(|output| exposed.contains(output));
+    let gives_on =
+        ALIASES.contains(&node.op.as_str()) && node.outputs.iter().any(|output| untrusted_inputs.contains(output));
     for (at, input) in node.inputs.iter().enumerate() {
         let harmless = HARMLESS.contains(&node.op.as_str()) || (at == 0 && HARMLESS_FIRST.contains(&node.op.as_str()));
         if !harmless || (gives_on && at == 0) {
-            exposed.insert(input.clone());
+            untrusted_inputs.insert(input.clone());
         }
     }
 }
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(graph: &[(&str, &str, &str)], exposed: &[&str]) {
+    fn check(graph: &[(&str, &str, &str)], untrusted_inputs: &[&str]) {
         let names = |text: &str| text.split_whitespace().map(str::to_owned).collect();
         let nodes: Vec<Node> = graph
             .iter()
@@ -94,9 +95,9 @@ mod tests {
                 ..Node::default()
             })
             .collect();
-        let found = Exposed::of(&nodes);
+        let found = UntrustedInputs::of(&nodes);
         for input in ["a", "b", "c"] {
-            assert_eq!(found.contains(input), exposed.contains(&input), "'{input}' of {graph:?}");
+            assert_eq!(found.contains(input), untrusted_inputs.contains(&input), "'{input}' of {graph:?}");
         }
     }
 
@@ -136,15 +137,21 @@ mod tests {
             inner: vec![inner],
             ..Node::default()
         };
-        let found = Exposed::of(&[node]);
+        let found = UntrustedInputs::of(&[node]);
         assert!(found.contains("a") && found.contains("b") && !found.contains("c"));
     }
 
     #[test]
     fn inputs_of_models_in_files_are_found() {
         let models = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
-        let of = |name: &str| Nodes::read(&models.join(name)).map(|nodes| Exposed::of(&nodes.graph));
-        assert!(of("pick.onnx").is_ok_and(|exposed| exposed.contains("rows") && !exposed.contains("table")));
-        assert!(of("misdeclared.onnx").is_ok_and(|exposed| exposed.contains("shape") && !exposed.contains("x")));
+        let of = |name: &str| Nodes::read(&models.join(name)).map(|nodes| UntrustedInputs::of(&nodes.graph));
+        assert!(
+            of("pick.onnx")
+                .is_ok_and(|untrusted_inputs| untrusted_inputs.contains("rows") && !untrusted_inputs.contains("table"))
+        );
+        assert!(
+            of("misdeclared.onnx")
+                .is_ok_and(|untrusted_inputs| untrusted_inputs.contains("shape") && !untrusted_inputs.contains("x"))
+        );
     }
 }

@@ -16,12 +16,12 @@ use rten_onnx::onnx::{AttributeProto, AttributeType, DataLocation, GraphProto, N
 const SELECT_LAST: &str = "select_last_index";
 
 /// Writes the graph's operators, and those of the graphs inside them, as the engine gets them right. Says whether any changed.
-pub fn mend(graph: &mut GraphProto) -> bool {
+pub fn rewrite(graph: &mut GraphProto) -> bool {
     let mut changed = false;
     let mut nodes = Vec::with_capacity(graph.node.len());
     for mut node in std::mem::take(&mut graph.node) {
         for inner in node.attribute.iter_mut().filter_map(|attribute| attribute.g.as_mut()) {
-            changed |= mend(inner);
+            changed |= rewrite(inner);
         }
         match node.op_type.as_deref() {
             Some("ArgMax" | "ArgMin") => {
@@ -108,7 +108,7 @@ mod tests {
             domain: None,
         };
         let mut graph = GraphProto { node: vec![node], ..GraphProto::default() };
-        let changed = mend(&mut graph);
+        let changed = rewrite(&mut graph);
         let shown: Vec<String> = graph
             .node
             .iter()
@@ -155,7 +155,7 @@ mod tests {
         let attribute = AttributeProto { g: Some(body), ..AttributeProto::default() };
         let outer = NodeProto { op_type: Some("If".into()), attribute: vec![attribute], ..NodeProto::default() };
         let mut graph = GraphProto { node: vec![outer], ..GraphProto::default() };
-        assert!(mend(&mut graph));
+        assert!(rewrite(&mut graph));
         let body = graph.node.first().and_then(|node| node.attribute.first()).and_then(|one| one.g.as_ref());
         assert_eq!(body.and_then(|body| body.node.first()).and_then(|node| node.op_type.as_deref()), Some("TopK"));
     }

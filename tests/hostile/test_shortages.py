@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 import python_catalogue
 import servers
-from doors import Asked, Given, Refused, fp32, open_door, refuses
-from house import RESIDENT_SLACK, onnxruntime_library
-from misdeeds import punch_hole
+from clients import Asked, Given, Refused, fp32, open_client, refuses
+from server_setup import RESIDENT_SLACK, onnxruntime_library
+from region_faults import punch_hole
 from packets import open_session
-from python_house import this_python_first
+from python_setup import this_python_first
 from regions import fresh_name
-from witness import any_door, comes_to, descriptors, falls_to, left_alone, mapped_objects, resident, settled
+from witness import any_client, comes_to, descriptors, falls_to, left_alone, mapped_objects, resident, settled
 
 PAGE = os.sysconf("SC_PAGESIZE")
 ROOM_MIB = 8
@@ -78,16 +78,16 @@ def room(request: pytest.FixtureRequest, launcher, tmp_path_factory):
 
 
 @pytest.fixture(params=["http", "grpc", "session"])
-def door(request: pytest.FixtureRequest, room):
-    with any_door(request.param, room) as found:
+def client(request: pytest.FixtureRequest, room):
+    with any_client(request.param, room) as found:
         yield found
 
 
 class Object:
     """A registered object of the small /dev/shm."""
 
-    def __init__(self, room, door, byte_size: int):
-        self.name, self.byte_size, self.door = fresh_name(), byte_size, door
+    def __init__(self, room, client, byte_size: int):
+        self.name, self.byte_size, self.client = fresh_name(), byte_size, client
         self.path = room.shm / f"nerite_test_{self.name}"
         descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         os.ftruncate(descriptor, byte_size)
@@ -96,21 +96,21 @@ class Object:
         self.register()
 
     def register(self) -> None:
-        self.door.register_system(self.name, f"/{self.path.name}", self.byte_size)
+        self.client.register_system(self.name, f"/{self.path.name}", self.byte_size)
 
     def close(self) -> None:
-        self.door.unregister("system", self.name)
+        self.client.unregister("system", self.name)
         self.map.close()
         self.path.unlink()
 
 
 @contextlib.contextmanager
-def lent(room, door, byte_size: int):
-    with contextlib.closing(Object(room, door, byte_size)) as made:
+def lent(room, client, byte_size: int):
+    with contextlib.closing(Object(room, client, byte_size)) as made:
         yield made
 
 
-def through(door, model: str, source, target, offset: int = 0) -> None:
+def through(client, model: str, source, target, offset: int = 0) -> None:
     """A megabyte of one object into another at that offset, by way of a model: as it is, or all of its numbers doubled."""
     where = (source.name, SIZE, 0)
     asked = [Asked("OUTPUT0", (target.name, SIZE, offset))]
@@ -118,7 +118,7 @@ def through(door, model: str, source, target, offset: int = 0) -> None:
         given = [Given(name, "FP32", [1, SIZE // 4], region=where) for name in ("INPUT0", "INPUT1")]
     else:
         given = [Given("INPUT0", "FP32", [SIZE // 4], region=where)]
-    door.infer(model, given, asked)
+    client.infer(model, given, asked)
 
 
 NUMBERS = np.random.default_rng(1).random(SIZE // 4, np.float32)
@@ -137,51 +137,51 @@ def lost(made, byte_size: int) -> str:
 
 
 @pytest.mark.parametrize("model", list(MADE_OF))
-def test_more_promised_than_there_is_room_for(room, door, model):
+def test_more_promised_than_there_is_room_for(room, client, model):
     """Requests over pages that do not exist fail, by the region's name; all others are answered to the byte."""
-    with lent(room, door, SIZE):
-        door.infer("identity_fp32", [Given("INPUT0", "FP32", [1], raw=bytes(4))])
+    with lent(room, client, SIZE):
+        client.infer("identity_fp32", [Given("INPUT0", "FP32", [1], raw=bytes(4))])
     held, expected = settled(lambda: resident(room.pid)), MADE_OF[model].tobytes()
-    with nothing_stays(room), lent(room, door, SIZE) as good, lent(room, door, SIZE) as apart:
+    with nothing_stays(room), lent(room, client, SIZE) as good, lent(room, client, SIZE) as apart:
         good.map[:], apart.map[:] = NUMBERS.tobytes(), bytes(SIZE)
         for _ in range(3):
-            with lent(room, door, 64 << 20) as vain:
+            with lent(room, client, 64 << 20) as vain:
                 for source, target in ((good, vain), (vain, apart)):
                     with refuses("INVALID_ARG", lost(vain, 64 << 20)):
                         # Megabyte after megabyte, until there is no room.
                         for offset in range(0, vain.byte_size, SIZE):
-                            through(door, model, good, vain, offset)
-                    through(door, model, good, apart)
+                            through(client, model, good, vain, offset)
+                    through(client, model, good, apart)
                     assert apart.map[:] == expected
                     with refuses("INVALID_ARG", lost(vain, 64 << 20)):
-                        through(door, model, source, target)
+                        through(client, model, source, target)
                 # With room again, and registered again, it is as good as any.
                 os.truncate(vain.path, 0)
                 os.truncate(vain.path, 64 << 20)
                 vain.register()
-                through(door, model, good, vain)
+                through(client, model, good, vain)
                 assert vain.map[:SIZE] == expected
     falls_to(lambda: resident(room.pid), held + RESIDENT_SLACK)
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
 @pytest.mark.parametrize("model", list(MADE_OF))
-def test_a_hole_where_there_is_no_room(room, door, model, side):
+def test_a_hole_where_there_is_no_room(room, client, model, side):
     """Elsewhere a hole is zeros; here it is a fault, as what was never there."""
-    with nothing_stays(room), lent(room, door, SIZE) as good, lent(room, door, SIZE) as bad:
+    with nothing_stays(room), lent(room, client, SIZE) as good, lent(room, client, SIZE) as bad:
         good.map[:] = bad.map[:] = NUMBERS.tobytes()
         ends = (bad, good) if side == "input" else (good, bad)
-        through(door, model, *ends)
+        through(client, model, *ends)
         good.map[:] = NUMBERS.tobytes()
         with contextlib.closing(Filler(room)) as filler:
             punch_hole(bad.path, 0, SIZE)
             filler.take_all()
             for _ in range(2):
                 with refuses("INVALID_ARG", lost(bad, SIZE)):
-                    through(door, model, *ends)
+                    through(client, model, *ends)
         bad.register()
         bad.map[:] = NUMBERS.tobytes()
-        through(door, model, *ends)
+        through(client, model, *ends)
         assert ends[1].map[:] == MADE_OF[model].tobytes()
 
 
@@ -203,13 +203,13 @@ class Filler:
 
 
 @pytest.mark.parametrize("key", ["huge", "disk"])
-def test_files_of_other_file_systems(room, door, key):
+def test_files_of_other_file_systems(room, client, key):
     """Of huge pages, of which there may be none when they are touched, and of a disk."""
     if not (room.shm / key).exists():
         pytest.skip("hugetlbfs cannot be mounted here")
     for _ in range(20):
         with pytest.raises(Refused) as caught:
-            door.register_system(fresh_name(), f"/{key}", PAGE)
+            client.register_system(fresh_name(), f"/{key}", PAGE)
         assert "it is not on a tmpfs; shared memory objects live in memory" in caught.value.text
     assert mapped_objects(room.pid) == 0
 
@@ -237,18 +237,18 @@ def poor(launcher, tmp_path_factory):
 
 def test_clients_that_take_all_descriptors(poor):
     """Nobody else can be served while they do; but the server lives, and serves again when they are gone."""
-    with open_session(poor.session), open_door("grpc", poor) as door:
-        door.infer("identity_fp32", [fp32("INPUT0", [1])])
+    with open_session(poor.session), open_client("grpc", poor) as client:
+        client.infer("identity_fp32", [fp32("INPUT0", [1])])
     left_alone(poor)
     before = settled(lambda: descriptors(poor.pid))
     for _ in range(3):
         with contextlib.ExitStack() as held:
             owner = held.enter_context(open_session(poor.session))
-            door = held.enter_context(open_door("grpc", poor))
+            client = held.enter_context(open_client("grpc", poor))
             asked = [Asked("OUTPUT0", (owner.welcome.session_key, 0, 0))]
             # Leases whose descriptors nobody fetches; when there are no more of them, outputs travel inline.
             for _ in range(2 * FEW):
-                door.call("ModelInfer", door.request("identity_fp32", [fp32("INPUT0", [1])], asked))
+                client.call("ModelInfer", client.request("identity_fp32", [fp32("INPUT0", [1])], asked))
             with refuses("INTERNAL", ""):
                 owner.borrow(PAGE)
             # Connections that nobody can accept; they stay in the listener's queue.

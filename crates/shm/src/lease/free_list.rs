@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::limits::WASTE_MAX;
 
 /// Things that came back, by size. Pure: `T` is a lease, or a number in the tests.
-pub(super) struct Shelf<T> {
+pub(super) struct FreeList<T> {
     by_size: BTreeMap<usize, Vec<Idle<T>>>,
 }
 
@@ -14,9 +14,9 @@ struct Idle<T> {
     rounds: u32,
 }
 
-impl<T> Shelf<T> {
-    pub(super) fn new() -> Shelf<T> {
-        Shelf { by_size: BTreeMap::new() }
+impl<T> FreeList<T> {
+    pub(super) fn new() -> FreeList<T> {
+        FreeList { by_size: BTreeMap::new() }
     }
 
     /// Lays a thing of `size` bytes here.
@@ -67,12 +67,12 @@ mod tests {
 
     #[track_caller]
     fn check(sizes: &[usize], need: usize, taken: Option<usize>) {
-        let mut shelf = Shelf::new();
+        let mut free_list = FreeList::new();
         for &size in sizes {
-            shelf.put(size, size);
+            free_list.put(size, size);
         }
-        assert_eq!(shelf.take(need, |_| true), taken, "{need} of {sizes:?}");
-        assert_eq!(shelf.iter().count(), sizes.len() - usize::from(taken.is_some()));
+        assert_eq!(free_list.take(need, |_| true), taken, "{need} of {sizes:?}");
+        assert_eq!(free_list.iter().count(), sizes.len() - usize::from(taken.is_some()));
     }
 
     #[test]
@@ -88,23 +88,23 @@ mod tests {
 
     #[test]
     fn what_is_in_use_is_passed_over_and_the_warmest_comes_first() {
-        let mut shelf = Shelf::new();
+        let mut free_list = FreeList::new();
         for thing in ["cold", "warm", "busy"] {
-            shelf.put(8, thing);
+            free_list.put(8, thing);
         }
-        shelf.put(9, "larger");
-        let mut take = || shelf.take(8, |thing| *thing != "busy");
+        free_list.put(9, "larger");
+        let mut take = || free_list.take(8, |thing| *thing != "busy");
         assert_eq!([take(), take(), take(), take()], [Some("warm"), Some("cold"), Some("larger"), None]);
     }
 
     #[test]
     fn what_nobody_takes_comes_out_after_its_rounds() {
-        let mut shelf = Shelf::new();
-        shelf.put(8, "old");
-        assert!(shelf.age(1).is_empty());
-        shelf.put(8, "new");
-        assert_eq!(shelf.age(1), ["old"]);
-        assert_eq!(shelf.age(0), ["new"]);
-        assert!(shelf.by_size.is_empty());
+        let mut free_list = FreeList::new();
+        free_list.put(8, "old");
+        assert!(free_list.age(1).is_empty());
+        free_list.put(8, "new");
+        assert_eq!(free_list.age(1), ["old"]);
+        assert_eq!(free_list.age(0), ["new"]);
+        assert!(free_list.by_size.is_empty());
     }
 }

@@ -5,7 +5,7 @@
 //!                                cross_device, counted                            cross_device, counted
 //! ```
 //! Here, once, for all runtimes. Those that compute on the host see memory of this host alone; one that computes on a device is
-//! given that device's memory as it is ([`Reach`]), and the rest of it the same way as the others.
+//! given that device's memory as it is ([`DeviceAccess`]), and the rest of it the same way as the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,31 +15,31 @@ use nerite_request::{Output, Request, Status, Wanted};
 use nerite_tensor::Tensor;
 
 use crate::job::too_small;
-use crate::{Batch, Instance, Job, Reach, Times};
+use crate::{Batch, DeviceAccess, Instance, Job, Times};
 
 /// An [`Instance`], and what carries memory of devices to it and back that it does not take.
 pub struct Staged {
     instance: Box<dyn Instance>,
-    carry: Carry,
+    carry: StagingPlan,
 }
 
 /// What is carried, and through what.
 #[derive(Clone)]
-pub(crate) struct Carry {
+pub(crate) struct StagingPlan {
     pub staging: Arc<dyn Staging>,
-    pub reach: Reach,
+    pub reach: DeviceAccess,
 }
 
 impl Staged {
     /// `instance` sees tensors of devices in memory of `staging`, those within its `reach` apart.
-    pub fn over(instance: Box<dyn Instance>, staging: Arc<dyn Staging>, reach: Reach) -> Staged {
-        Staged { instance, carry: Carry { staging, reach } }
+    pub fn over(instance: Box<dyn Instance>, staging: Arc<dyn Staging>, reach: DeviceAccess) -> Staged {
+        Staged { instance, carry: StagingPlan { staging, reach } }
     }
 }
 
 impl Staged {
     /// The batch as the instance sees it; `None` if nothing of it could be brought.
-    fn home(&self, batch: Batch) -> Option<Batch> {
+    fn staged_in(&self, batch: Batch) -> Option<Batch> {
         if !batch.jobs.iter().any(|job| job.is_away(&self.carry.reach)) {
             return Some(batch);
         }
@@ -49,7 +49,7 @@ impl Staged {
         let brought = side_by_side(&jobs, &self.carry);
         for (index, mut job) in jobs.into_iter().enumerate() {
             let own = brought.iter().filter_map(|(name, parts)| Some((name.as_str(), parts.get(index)?)));
-            match job.bring_home(times.start, &self.carry, own.collect()) {
+            match job.stage_in(times.start, &self.carry, own.collect()) {
                 Ok(()) => ready.push(job),
                 Err(error) => job.finish(Err(error), times, &*meter),
             }
@@ -60,13 +60,13 @@ impl Staged {
 
 impl Instance for Staged {
     fn run(&mut self, batch: Batch) {
-        if let Some(batch) = self.home(batch) {
+        if let Some(batch) = self.staged_in(batch) {
             self.instance.run(batch);
         }
     }
 
     fn begin(&mut self, batch: Batch, patience: Duration) -> bool {
-        self.home(batch).is_none_or(|batch| self.instance.begin(batch, patience))
+        self.staged_in(batch).is_none_or(|batch| self.instance.begin(batch, patience))
     }
 
     fn finish(&mut self) {
@@ -77,7 +77,7 @@ impl Instance for Staged {
 /// Inputs of jobs that run together, carried into one piece of memory in the order of the jobs: a runtime that joins their rows
 /// finds them joined. An input that not all of them have out of reach is left out, and so is one that cannot be carried: alone,
 /// each job will tell whose fault that is.
-fn side_by_side(jobs: &[Job], Carry { staging, reach }: &Carry) -> Vec<(String, Vec<Buffer>)> {
+fn side_by_side(jobs: &[Job], StagingPlan { staging, reach }: &StagingPlan) -> Vec<(String, Vec<Buffer>)> {
     let [first, _, ..] = jobs else { return Vec::new() };
     let parts_of = |name: &str| {
         let part = |job: &Job| job.input(name).filter(|input| !reach.takes(input)).map(|input| input.data.clone());
@@ -109,7 +109,7 @@ fn carry(parts: &[Buffer], staging: &dyn Staging) -> Option<Vec<Buffer>> {
 }
 
 /// What was put aside of a request while its runtime sees memory of the host.
-pub(crate) struct Away {
+pub(crate) struct StagedTensors {
     /// When carrying began, in ns of [`crate::now_ns`]: it is part of making the inputs ready, not of the queue.
     since: u64,
     staging: Arc<dyn Staging>,
@@ -118,9 +118,9 @@ pub(crate) struct Away {
     outputs: Vec<(String, Slot)>,
 }
 
-impl Away {
+impl StagedTensors {
     /// Whether any of it lies on a device, out of reach.
-    pub(crate) fn is(request: &Request, reach: &Reach) -> bool {
+    pub(crate) fn is(request: &Request, reach: &DeviceAccess) -> bool {
         let beyond = |wanted: &Wanted| wanted.slot.as_ref().is_some_and(|slot| !reach.writes(&wanted.name, slot));
         request.inputs.iter().any(|input| !reach.takes(input)) || request.wanted.iter().any(beyond)
     }
@@ -129,9 +129,9 @@ impl Away {
     pub(crate) fn take(
         request: &mut Request,
         since: u64,
-        Carry { staging, reach }: &Carry,
+        StagingPlan { staging, reach }: &StagingPlan,
         brought: Vec<(&str, &Buffer)>,
-    ) -> Result<Away, Status> {
+    ) -> Result<StagedTensors, Status> {
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for input in request.inputs.iter_mut().filter(|input| !reach.takes(input)) {
             let home = match brought.iter().find(|(name, _)| *name == input.name) {
@@ -145,7 +145,7 @@ impl Away {
                 outputs.push((wanted.name.clone(), slot));
             }
         }
-        Ok(Away { since, staging: Arc::clone(staging), _inputs: inputs, outputs })
+        Ok(StagedTensors { since, staging: Arc::clone(staging), _inputs: inputs, outputs })
     }
 
     /// When carrying began.
@@ -180,7 +180,7 @@ impl Away {
         Ok(any)
     }
 
-    /// Undoes what [`Away::take`] did to the places of outputs.
+    /// Undoes what [`StagedTensors::take`] did to the places of outputs.
     pub(crate) fn restore(self, request: &mut Request) {
         for (name, slot) in self.outputs {
             if let Some(wanted) = request.wanted.iter_mut().find(|wanted| wanted.name == name) {
@@ -197,8 +197,8 @@ fn carried(input: &Tensor, staging: &dyn Staging) -> Result<Buffer, Status> {
     Ok(slot.filled().into_buffer())
 }
 
-impl std::fmt::Debug for Away {
+impl std::fmt::Debug for StagedTensors {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Away({} outputs)", self.outputs.len())
+        write!(f, "StagedTensors({} outputs)", self.outputs.len())
     }
 }

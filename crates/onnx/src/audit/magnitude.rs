@@ -1,7 +1,7 @@
 //! How far from zero can the INT64 values of a request get?
 //!
 //! Sums and products of a request's own INT64 values may leave 32 bits. Whether they can is known once the largest input
-//! value is: the audit notes how each value follows from others ([`Step`]), and [`Reach::check`] reckons with magnitudes
+//! value is: the audit notes how each value follows from others ([`Magnitude`]), and [`MagnitudeBounds::check`] reckons with magnitudes
 //! alone, before the engine runs. What could leave 32 bits is refused, whether it would or not.
 
 /// The largest magnitude that 32 bits hold on both sides of zero.
@@ -9,7 +9,7 @@ const MAGNITUDE_MAX: u64 = i32::MAX as u64;
 
 /// How the magnitude of a value follows from those before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum Magnitude {
     /// The largest of an input of the graph.
     Input(String),
     /// Known.
@@ -26,8 +26,8 @@ pub enum Step {
 
 /// The steps of a graph, and which of them must stay within 32 bits.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
-    steps: Vec<Step>,
+pub struct MagnitudeBounds {
+    steps: Vec<Magnitude>,
     checks: Vec<(usize, String)>,
 }
 
@@ -40,9 +40,9 @@ pub struct Extremes {
     pub elements: u64,
 }
 
-impl Reach {
+impl MagnitudeBounds {
     /// Notes a step and gives its number.
-    pub fn note(&mut self, step: Step) -> usize {
+    pub fn note(&mut self, step: Magnitude) -> usize {
         self.steps.push(step);
         self.steps.len() - 1
     }
@@ -53,7 +53,7 @@ impl Reach {
     }
 
     /// The step of this number.
-    pub fn step(&self, number: usize) -> Option<&Step> {
+    pub fn step(&self, number: usize) -> Option<&Magnitude> {
         self.steps.get(number)
     }
 
@@ -72,12 +72,12 @@ impl Reach {
             // An input that the request leaves out has no values.
             let input = |name: &str| extremes(name).unwrap_or_default();
             magnitudes.push(match step {
-                Step::Input(name) => input(name).magnitude,
-                Step::Constant(magnitude) => *magnitude,
-                Step::Max(steps) => of(steps, 0, u64::max),
-                Step::Sum(steps) => of(steps, 0, u64::saturating_add),
-                Step::Product(steps) => of(steps, 1, u64::saturating_mul),
-                Step::Total(name) => input(name).magnitude.saturating_mul(input(name).elements),
+                Magnitude::Input(name) => input(name).magnitude,
+                Magnitude::Constant(magnitude) => *magnitude,
+                Magnitude::Max(steps) => of(steps, 0, u64::max),
+                Magnitude::Sum(steps) => of(steps, 0, u64::saturating_add),
+                Magnitude::Product(steps) => of(steps, 1, u64::saturating_mul),
+                Magnitude::Total(name) => input(name).magnitude.saturating_mul(input(name).elements),
             });
         }
         let beyond = self.checks.iter().find(|(step, _)| magnitudes.get(*step).is_none_or(|m| *m > MAGNITUDE_MAX));
@@ -96,8 +96,8 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(step: impl Fn(&mut Reach) -> usize, magnitude: u64, elements: u64, fits: bool) {
-        let mut reach = Reach::default();
+    fn check(step: impl Fn(&mut MagnitudeBounds) -> usize, magnitude: u64, elements: u64, fits: bool) {
+        let mut reach = MagnitudeBounds::default();
         let checked = step(&mut reach);
         reach.must_fit(checked, "operator Add".into());
         let result = reach.check(|_| Some(Extremes { magnitude, elements }));
@@ -106,21 +106,21 @@ mod tests {
 
     #[test]
     fn magnitudes_add_up_and_multiply() {
-        let sum = |reach: &mut Reach| {
-            let x = reach.note(Step::Input("x".into()));
-            reach.note(Step::Sum(vec![x, x]))
+        let sum = |reach: &mut MagnitudeBounds| {
+            let x = reach.note(Magnitude::Input("x".into()));
+            reach.note(Magnitude::Sum(vec![x, x]))
         };
         check(sum, (1 << 30) - 1, 1, true);
         check(sum, 1 << 30, 1, false);
         check(sum, u64::MAX, 1, false);
-        let product = |reach: &mut Reach| {
-            let (x, c) = (reach.note(Step::Input("x".into())), reach.note(Step::Constant(1000)));
-            reach.note(Step::Product(vec![x, c]))
+        let product = |reach: &mut MagnitudeBounds| {
+            let (x, c) = (reach.note(Magnitude::Input("x".into())), reach.note(Magnitude::Constant(1000)));
+            reach.note(Magnitude::Product(vec![x, c]))
         };
         check(product, 2_147_483, 1, true);
         check(product, 2_147_484, 1, false);
-        check(|reach| reach.note(Step::Total("x".into())), 1 << 20, 2047, true);
-        check(|reach| reach.note(Step::Total("x".into())), 1 << 20, 2048, false);
-        check(|reach| reach.note(Step::Max(Vec::new())), 0, 0, true);
+        check(|reach| reach.note(Magnitude::Total("x".into())), 1 << 20, 2047, true);
+        check(|reach| reach.note(Magnitude::Total("x".into())), 1 << 20, 2048, false);
+        check(|reach| reach.note(Magnitude::Max(Vec::new())), 0, 0, true);
     }
 }

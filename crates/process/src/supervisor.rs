@@ -21,7 +21,7 @@ use crate::spawn::spawn;
 
 /// The thread, as others see it.
 #[derive(Clone)]
-pub struct Keeper {
+pub struct Supervisor {
     orders: Sender<Order>,
     bell: Arc<OwnedFd>,
 }
@@ -145,14 +145,14 @@ fn place(at: &Value) -> Option<(&str, u32)> {
     Some((file, u32::try_from(line.as_u64()?).ok()?))
 }
 
-impl Keeper {
+impl Supervisor {
     /// Starts the thread, under this name.
-    pub fn start(name: &str) -> io::Result<Keeper> {
+    pub fn start(name: &str) -> io::Result<Supervisor> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, ordered) = channel();
         let heard = Arc::clone(&bell);
         std::thread::Builder::new().name(name.to_owned()).spawn(move || keep(&ordered, &heard))?;
-        Ok(Keeper { orders, bell })
+        Ok(Supervisor { orders, bell })
     }
 
     /// Starts a process, which lives no longer than the server.
@@ -181,7 +181,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Supervisor {
     /// The thread finds out whether this was the last.
     fn drop(&mut self) {
         drop(std::mem::replace(&mut self.orders, channel().0));
@@ -264,18 +264,18 @@ mod tests {
 
     #[test]
     fn a_process_is_started_and_its_questions_are_answered() {
-        let keeper = Keeper::start("nerite-test").unwrap();
+        let supervisor = Supervisor::start("nerite-test").unwrap();
         let mut command = Command::new("true");
         command.env_clear();
-        assert!(keeper.spawn(command).unwrap().wait().unwrap().success());
-        assert!(keeper.spawn(Command::new("/nonexistent/program")).is_err());
+        assert!(supervisor.spawn(command).unwrap().wait().unwrap().success());
+        assert!(supervisor.spawn(Command::new("/nonexistent/program")).is_err());
 
         let (side, theirs) = Side::pair().unwrap();
         let theirs = Channel::from(theirs);
         let (yes, no) = (Cancel::new(), Cancel::new());
         yes.cancel();
         side.watch([(1, yes), (2, no)].into_iter());
-        keeper.hear(Arc::clone(&side), None).unwrap();
+        supervisor.hear(Arc::clone(&side), None).unwrap();
         let mut got = Packet::default();
         for (number, expect) in [(1, true), (2, false), (3, false)] {
             theirs.send("nonsense", &[]).unwrap();
@@ -292,9 +292,9 @@ mod tests {
     fn memory_that_an_idle_model_lets_go_of_is_free_again() {
         let account = nerite_shm::Pools::new(nerite_shm::LeaseLimits::default());
         let blocks = crate::blocks::Blocks::new(&account);
-        let (keeper, (side, theirs)) = (Keeper::start("nerite-test").unwrap(), Side::pair().unwrap());
+        let (supervisor, (side, theirs)) = (Supervisor::start("nerite-test").unwrap(), Side::pair().unwrap());
         let (theirs, mut got) = (Channel::from(theirs), Packet::default());
-        keeper.hear(Arc::clone(&side), None).unwrap();
+        supervisor.hear(Arc::clone(&side), None).unwrap();
         let block = blocks.take(100).unwrap();
         let number = block.segment();
         side.keep(block);
@@ -310,11 +310,11 @@ mod tests {
 
     #[test]
     fn the_thread_ends_with_its_last_keeper_and_the_last_process() {
-        let keeper = Keeper::start("nerite-test").unwrap();
+        let supervisor = Supervisor::start("nerite-test").unwrap();
         let (side, theirs) = Side::pair().unwrap();
         let watch = Arc::downgrade(&side);
-        keeper.clone().hear(side, None).unwrap();
-        drop(keeper);
+        supervisor.clone().hear(side, None).unwrap();
+        drop(supervisor);
         drop(theirs);
         while watch.upgrade().is_some() {
             std::thread::yield_now();

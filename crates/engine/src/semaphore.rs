@@ -4,18 +4,18 @@ use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// Lets so many in at a time.
-pub struct Turnstile {
+pub struct Semaphore {
     free: Mutex<usize>,
     left: Condvar,
 }
 
 /// A place inside; given back by Drop.
-pub struct Turn<'t>(&'t Turnstile);
+pub struct Turn<'t>(&'t Semaphore);
 
-impl Turnstile {
-    /// Room for `places`, at least one.
-    pub fn new(places: usize) -> Turnstile {
-        Turnstile { free: Mutex::new(places.max(1)), left: Condvar::new() }
+impl Semaphore {
+    /// A semaphore with `places` permits, at least one.
+    pub fn new(places: usize) -> Semaphore {
+        Semaphore { free: Mutex::new(places.max(1)), left: Condvar::new() }
     }
 
     /// Waits for a place.

@@ -1,8 +1,8 @@
 //! How does a client have the server choose an output's place, and how does it hear of it?
 //!
 //! ```text
-//!   output { shared_memory_region: "session-<32 hex digits>", no size }         what an Ask says: a SessionRef
-//!   output { shared_memory_region: "lease-…", shared_memory_offset, _byte_size } what the Response says: a Lent
+//!   output { shared_memory_region: "session-<32 hex digits>", no size }         what an InferRequest says: a SessionRef
+//!   output { shared_memory_region: "lease-…", shared_memory_offset, _byte_size } what the Response says: a LeaseNotice
 //! ```
 
 use std::fmt;
@@ -59,7 +59,7 @@ impl fmt::Debug for SessionRef {
 
 /// An output in a lease that the server chose, for the response to name.
 #[derive(Clone, Debug)]
-pub struct Lent {
+pub struct LeaseNotice {
     /// The model's name for it.
     pub output: String,
     /// Where it lies.
@@ -67,11 +67,11 @@ pub struct Lent {
     unseen: Arc<Unseen>,
 }
 
-impl Lent {
-    /// `take_back` runs if every copy of this is dropped without one [`Lent::told`]: the response was lost before it was written.
-    pub fn new(output: String, region: RegionRef, take_back: impl FnOnce() + Send + Sync + 'static) -> Lent {
+impl LeaseNotice {
+    /// `take_back` runs if every copy of this is dropped without one [`LeaseNotice::told`]: the response was lost before it was written.
+    pub fn new(output: String, region: RegionRef, take_back: impl FnOnce() + Send + Sync + 'static) -> LeaseNotice {
         let unseen = Unseen { told: AtomicBool::new(false), take_back: Some(Box::new(take_back)) };
-        Lent { output, region, unseen: Arc::new(unseen) }
+        LeaseNotice { output, region, unseen: Arc::new(unseen) }
     }
 
     /// The response that names it is on its way: from here on it is the client's.
@@ -137,11 +137,11 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_taken_back(act: impl FnOnce(Lent), times: usize) {
+    fn check_taken_back(act: impl FnOnce(LeaseNotice), times: usize) {
         let taken = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&taken);
         let region = RegionRef { name: "lease".into(), offset: 0, byte_size: 1 };
-        act(Lent::new("O".into(), region, move || {
+        act(LeaseNotice::new("O".into(), region, move || {
             count.fetch_add(1, Ordering::Relaxed);
         }));
         assert_eq!(taken.load(Ordering::Relaxed), times);

@@ -6,14 +6,14 @@ use nerite_session::default_path;
 
 /// A command line, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
-    pub(super) what: What,
+pub(super) struct CommandLine {
+    pub(super) what: Command,
     pub(super) way: Way,
     pub(super) json: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum Command {
     List,
     Show {
         name: String,
@@ -55,9 +55,9 @@ struct Options {
     words: Vec<String>,
 }
 
-impl Asked {
+impl CommandLine {
     /// Reads the words after `shm`; `None` where help is asked for.
-    pub(super) fn read(words: &[String]) -> Result<Option<Asked>, String> {
+    pub(super) fn read(words: &[String]) -> Result<Option<CommandLine>, String> {
         let Some(options) = Options::read(words)? else { return Ok(None) };
         let Options { socket, server_uid, http, session, all, json, words } = options;
         let mut words = words.into_iter();
@@ -67,15 +67,15 @@ impl Asked {
             return Err(format!("'{stray}' is one word too many"));
         }
         let what = match (command.as_str(), name, session, all) {
-            ("list", None, None, false) => What::List,
-            ("pools", None, None, false) => What::Pools,
-            ("sessions", None, None, false) => What::Sessions,
-            ("show", Some(name), None, false) => What::Show { name },
-            ("show", None, Some(number), false) => What::ShowSession { number },
+            ("list", None, None, false) => Command::List,
+            ("pools", None, None, false) => Command::Pools,
+            ("sessions", None, None, false) => Command::Sessions,
+            ("show", Some(name), None, false) => Command::Show { name },
+            ("show", None, Some(number), false) => Command::ShowSession { number },
             ("show", ..) => return Err("show wants a region's name, or --session and its number".to_owned()),
-            ("drop", Some(name), session, false) => What::Drop { name, session: session.unwrap_or(0) },
-            ("drop", None, None, true) => What::DropAll,
-            ("drop", None, Some(number), false) => What::EndSession { number },
+            ("drop", Some(name), session, false) => Command::Drop { name, session: session.unwrap_or(0) },
+            ("drop", None, None, true) => Command::DropAll,
+            ("drop", None, Some(number), false) => Command::EndSession { number },
             ("drop", ..) => return Err("drop wants a region's name, --all, or --session and its number".to_owned()),
             ("list" | "pools" | "sessions", ..) => return Err(format!("{command} takes no name, --session or --all")),
             _ => return Err(format!("there is no command '{command}'")),
@@ -88,7 +88,7 @@ impl Asked {
             (None, Some(url)) => Way::Http(url),
             (socket, None) => Way::Socket { path: socket.map_or_else(default_path, PathBuf::from), server_uid },
         };
-        Ok(Some(Asked { what, way, json }))
+        Ok(Some(CommandLine { what, way, json }))
     }
 }
 
@@ -131,25 +131,25 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(line: &[&str], expect: Result<What, &str>) {
+    fn check(line: &[&str], expect: Result<Command, &str>) {
         let words: Vec<String> = line.iter().map(|&word| word.to_owned()).collect();
-        let found = Asked::read(&words).map(|asked| asked.expect("no help was asked for").what);
+        let found = CommandLine::read(&words).map(|asked| asked.expect("no help was asked for").what);
         assert_eq!(found, expect.map_err(str::to_owned), "{line:?}");
     }
 
     #[test]
     fn each_command_has_its_words() {
-        check(&["list"], Ok(What::List));
-        check(&["pools", "--json"], Ok(What::Pools));
-        check(&["sessions", "--session-socket=/s", "--server-uid", "7"], Ok(What::Sessions));
-        check(&["show", "a"], Ok(What::Show { name: "a".into() }));
-        check(&["show", "--session", "3"], Ok(What::ShowSession { number: 3 }));
-        check(&["drop", "a"], Ok(What::Drop { name: "a".into(), session: 0 }));
-        check(&["drop", "--session=3", "a"], Ok(What::Drop { name: "a".into(), session: 3 }));
-        check(&["drop", "--all"], Ok(What::DropAll));
-        check(&["drop", "--session", "3"], Ok(What::EndSession { number: 3 }));
-        check(&["drop", "--", "--all"], Ok(What::Drop { name: "--all".into(), session: 0 }));
-        check(&["drop", "a=b"], Ok(What::Drop { name: "a=b".into(), session: 0 }));
+        check(&["list"], Ok(Command::List));
+        check(&["pools", "--json"], Ok(Command::Pools));
+        check(&["sessions", "--session-socket=/s", "--server-uid", "7"], Ok(Command::Sessions));
+        check(&["show", "a"], Ok(Command::Show { name: "a".into() }));
+        check(&["show", "--session", "3"], Ok(Command::ShowSession { number: 3 }));
+        check(&["drop", "a"], Ok(Command::Drop { name: "a".into(), session: 0 }));
+        check(&["drop", "--session=3", "a"], Ok(Command::Drop { name: "a".into(), session: 3 }));
+        check(&["drop", "--all"], Ok(Command::DropAll));
+        check(&["drop", "--session", "3"], Ok(Command::EndSession { number: 3 }));
+        check(&["drop", "--", "--all"], Ok(Command::Drop { name: "--all".into(), session: 0 }));
+        check(&["drop", "a=b"], Ok(Command::Drop { name: "a=b".into(), session: 0 }));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{Parameters, SessionRef};
 
 /// An inference request as `wire` read it: syntax is settled, meaning is not.
 #[derive(Clone, Debug, Default)]
-pub struct Ask {
+pub struct InferRequest {
     /// Name of the model.
     pub model: String,
     /// Version as the client wrote it; empty for the highest that is ready.
@@ -24,16 +24,16 @@ pub struct Ask {
     /// Parameters for the model: everything that is not one of the fields here.
     pub parameters: Parameters,
     /// Input tensors in the client's order.
-    pub inputs: Vec<AskInput>,
+    pub inputs: Vec<InferInput>,
     /// The whole body of a raw binary HTTP request, whose one input the model's configuration names. `inputs` is empty then.
     pub raw_input: Option<Buffer>,
     /// The outputs wanted; empty for all.
-    pub outputs: Vec<AskOutput>,
+    pub outputs: Vec<InferRequestedOutput>,
     /// Whether a stream wants to hear of an end that brings no tensors.
     pub empty_final: bool,
 }
 
-impl Ask {
+impl InferRequest {
     /// Bytes of tensors that came with the request.
     pub fn inline_bytes(&self) -> usize {
         let inputs = self.inputs.iter().map(|input| match &input.source {
@@ -65,7 +65,7 @@ impl Source {
 
 /// One input tensor.
 #[derive(Clone, Debug)]
-pub struct AskInput {
+pub struct InferInput {
     /// The model's name for it.
     pub name: String,
     /// Datatype the client claims.
@@ -98,7 +98,7 @@ pub struct RegionRef {
 
 /// One output wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AskOutput {
+pub struct InferRequestedOutput {
     /// The model's name for it.
     pub name: String,
     /// Where to put it; `None` to send it inline.
