@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import http.client
 import json
+import pathlib
 import shutil
 import socket
 import subprocess
@@ -23,19 +24,29 @@ from tritonclient.utils import InferenceServerException
 START_S = 200
 
 
+def under_tritons_name(command: list[str], folder: pathlib.Path) -> list[str]:
+    """The same command line by a link that is called tritonserver: without `serve`."""
+    name = folder / "tritonserver"
+    if not name.exists():
+        name.symlink_to(pathlib.Path(command[0]).resolve())
+    return [str(name), *command[2:]]
+
+
 @pytest.fixture
-def run(launcher):
+def run(launcher, tmp_path):
     """Runs the server to its end and returns (exit status, everything it wrote)."""
     if any(launcher.urls):
         pytest.skip("needs a server of its own")
     if not launcher.oracle and not servers.nerite_binary().exists():
         pytest.skip(f"{servers.nerite_binary()} is not built")
 
-    def call(*flags: str, repository=None):
+    def call(*flags: str, repository=None, as_triton=False):
         if launcher.oracle:
             command, environment = triton.command(repository or launcher.catalogue, launcher.scratch)
         else:
             command, environment = servers.nerite_command(repository or launcher.catalogue)
+            if as_triton:
+                command = under_tritons_name(command, tmp_path)
         if repository is False:
             command = [one for one in command if not one.startswith("--model-repository")]
         done = subprocess.run(
@@ -68,10 +79,29 @@ BAD_FLAGS = [
 
 @pytest.mark.parametrize(("flags", "message"), BAD_FLAGS)
 def test_bad_flags_end_with_usage_and_status_one(run, flags, message):
+    status, output = run(*flags, as_triton=True)
+    assert status == 1
+    assert message in output
+    assert "Usage: tritonserver [options]" in output
+
+
+@pytest.mark.parametrize(("flags", "message"), BAD_FLAGS)
+def test_under_its_own_name_nerite_says_what_is_wrong_and_no_more(launcher, run, flags, message):
+    if launcher.oracle:
+        pytest.skip("Triton prints its usage with every error")
     status, output = run(*flags)
     assert status == 1
     assert message in output
-    assert "Usage: " in output
+    assert output.count("\n") <= 3
+    assert output.endswith("`nerite serve --help` lists the flags.\n")
+
+
+def test_a_mistyped_flag_is_told_the_nearest(launcher, run):
+    if launcher.oracle:
+        pytest.skip("Triton does not guess")
+    status, output = run("--http-prot=8000")
+    assert status == 1
+    assert "unrecognized option '--http-prot'; did you mean '--http-port'?" in output
 
 
 def test_no_repository(run):

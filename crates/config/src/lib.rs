@@ -61,6 +61,7 @@ pub use onnx::{
 };
 pub use proto::ModelConfig;
 pub use schema::FILE_DESCRIPTOR_SET;
+pub use suggest::nearest;
 pub use text::parse_text;
 pub use validate::{
     ResourceLimits, WARMUP_FOLDER, check_directory_name, check_file_names, check_label_path, check_resources,

@@ -1,13 +1,13 @@
 //! Which of the known words did the author mean?
 
 /// The known word nearest to `word`, if it is near enough to be a slip: at most
-/// one edit in three characters, or the same word up to case or underscores.
-pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+/// one edit in three characters, or the same word up to case, underscores or dashes.
+pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // Names longer than any of ours cannot be slips, and the table is quadratic.
     if word.len() > 64 {
         return None;
     }
-    let plain = |s: &str| s.to_ascii_lowercase().replace('_', "");
+    let plain = |s: &str| s.to_ascii_lowercase().replace(['_', '-'], "");
     let wanted = plain(word);
     known
         .map(|candidate| (distance(&wanted, &plain(candidate)), candidate))
@@ -48,6 +48,7 @@ mod tests {
         check("MaxBatchSize", Some("max_batch_size"));
         check("inputs", Some("input"));
         check("type_fp32", Some("TYPE_FP32"));
+        check("max-batch-size", Some("max_batch_size"));
         check("colour", None);
         check("", None);
     }

@@ -17,6 +17,8 @@ mod worker;
 use std::path::Path;
 use std::process::ExitCode;
 
+use flags::Command;
+
 /// A request that wants more memory than there is must not end the server.
 #[global_allocator]
 static HEAP: nerite_memory::Heap = nerite_memory::Heap;
@@ -40,14 +42,14 @@ fn main() -> ExitCode {
     let program = words.first().and_then(|word| Path::new(word).file_name()).and_then(|name| name.to_str());
     let rest = words.get(1..).unwrap_or_default();
     if program == Some("tritonserver") {
-        return serve::main("tritonserver", rest);
+        return serve::main(Command::Tritonserver, rest);
     }
     let Some((command, rest)) = rest.split_first() else {
         print!("{HELP}");
         return ExitCode::from(2);
     };
     match command.as_str() {
-        "serve" => serve::main("nerite serve", rest),
+        "serve" => serve::main(Command::Serve, rest),
         "shm" => shm::main(rest),
         "doctor" => doctor::main(rest),
         "demo" => demo::main(rest),

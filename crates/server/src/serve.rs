@@ -18,7 +18,7 @@ use nerite_listen::Peers;
 use nerite_python::Python;
 use nerite_shm::{Pools, Registries};
 
-use crate::flags::{self, ParseError};
+use crate::flags::{self, Command};
 use crate::logger::{self, PLAIN};
 use crate::panics;
 use crate::settings::Settings;
@@ -35,7 +35,7 @@ const BUDGET_PER_KEPT: u64 = 4;
 pub struct StartError(pub String);
 
 /// `nerite serve`, or the whole program under the name `tritonserver`.
-pub fn main(command: &str, words: &[String]) -> ExitCode {
+pub fn main(command: Command, words: &[String]) -> ExitCode {
     let settings = match read_settings(command, words) {
         Ok(settings) => settings,
         Err(message) => {
@@ -55,14 +55,9 @@ pub fn main(command: &str, words: &[String]) -> ExitCode {
     }
 }
 
-fn read_settings(command: &str, words: &[String]) -> Result<Settings, String> {
-    let given = flags::parse(words).map_err(|error| match error {
-        ParseError::Help => flags::usage(command),
-        // getopt speaks before the usage, everything else after it.
-        ParseError::Stray(_) => format!("{}{error}\n", flags::usage(command)),
-        _ => format!("{command}: {error}\n{}", flags::usage(command)),
-    })?;
-    Settings::read(&given).map_err(|error| format!("{}{error}\n", flags::usage(command)))
+fn read_settings(command: Command, words: &[String]) -> Result<Settings, String> {
+    let given = flags::parse(words).map_err(|error| command.refuse(&error))?;
+    Settings::read(&given).map_err(|error| command.refuse_values(error))
 }
 
 fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartError> {

@@ -19,7 +19,7 @@ pub enum ParseError {
     /// `--help`.
     #[error("")]
     Help,
-    /// No flag begins so.
+    /// No flag begins so. The word is without its value.
     #[error("unrecognized option '{0}'")]
     Unknown(String),
     /// Several flags begin so.
@@ -48,7 +48,7 @@ pub fn parse(words: &[String]) -> Result<Vec<Given>, ParseError> {
     while let Some(word) = words.next() {
         let Some(text) = word.strip_prefix("--") else {
             if word.starts_with('-') && word.len() > 1 {
-                return Err(ParseError::Unknown(word.clone()));
+                return Err(unknown(word));
             }
             stray.get_or_insert_with(|| word.clone());
             continue;
@@ -82,7 +82,7 @@ fn find(name: &str, word: &str) -> Result<&'static Flag, ParseError> {
     let matching: Vec<_> = FLAGS.iter().filter(|flag| flag.name.starts_with(name)).collect();
     match &matching[..] {
         [flag] => Ok(flag),
-        [] => Err(ParseError::Unknown(word.split('=').next().unwrap_or(word).to_owned())),
+        [] => Err(unknown(word)),
         several => {
             let possibilities = several.iter().map(|flag| format!("'--{}'", flag.name)).collect::<Vec<_>>().join(" ");
             Err(ParseError::Ambiguous { given: name.to_owned(), possibilities })
@@ -90,21 +90,8 @@ fn find(name: &str, word: &str) -> Result<&'static Flag, ParseError> {
     }
 }
 
-/// The usage as Triton lays it out.
-pub fn usage(command: &str) -> String {
-    let mut text = format!("Usage: {command} [options]\n");
-    let mut group = "";
-    for flag in FLAGS {
-        if flag.group != group {
-            group = flag.group;
-            text.push_str(&format!("\n{group}:\n"));
-        }
-        match flag.takes {
-            Takes::Nothing => text.push_str(&format!("  --{}\n\t{}\n", flag.name, flag.about)),
-            Takes::Value(kind) => text.push_str(&format!("  --{} {kind}\n\t{}\n", flag.name, flag.about)),
-        }
-    }
-    text
+fn unknown(word: &str) -> ParseError {
+    ParseError::Unknown(word.split('=').next().unwrap_or(word).to_owned())
 }
 
 #[cfg(test)]
@@ -134,6 +121,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_said_as_getopt_says_it() {
         check("--nope=3", Err("unrecognized option '--nope'"));
+        check("-http-port=3", Err("unrecognized option '-http-port'"));
         check(
             "--http-po",
             Err("option '--http-po' requires an argument").map_err(|_| "option '--http-port' requires an argument"),
