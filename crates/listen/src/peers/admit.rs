@@ -67,8 +67,8 @@ pub enum Full {
     },
     /// The peer has as many as it may.
     #[error(
-        "{peer} has {open} connections open, of {max} that one peer may have, and none is idle; close some, or raise \
-         --connections-per-peer-max"
+        "{peer} has {open} connections open, of {max} that one peer may have, and {}, or raise --connections-per-peer-max",
+        no_place(*closing)
     )]
     Peer {
         /// Whose.
@@ -77,22 +77,17 @@ pub enum Full {
         open: usize,
         /// Connections that it may have.
         max: usize,
-    },
-    /// The peer has as many as it may, and too many of its idle ones are still being closed.
-    #[error(
-        "{peer} has {open} connections open, of {max} that one peer may have, and {closing} idle ones are still being closed for \
-         newer ones; open them more slowly, or raise --connections-per-peer-max"
-    )]
-    PeerClosing {
-        /// Whose.
-        peer: Peer,
-        /// Connections that the peer has.
-        open: usize,
-        /// Connections that it may have.
-        max: usize,
-        /// Connections of it that lost their places and are still open.
+        /// Connections of it that lost their places to newer ones and are still open, where these are too many; else 0.
         closing: usize,
     },
+}
+
+/// Why no connection of the peer makes room, and what its client can do.
+fn no_place(closing: usize) -> String {
+    match closing {
+        0 => "none is idle; close some".to_owned(),
+        closing => format!("{closing} idle ones are still being closed for newer ones; open them more slowly"),
+    }
 }
 
 impl Full {
@@ -103,7 +98,7 @@ impl Full {
     pub(crate) fn number(&self) -> usize {
         match self {
             Full::All { .. } => 0,
-            Full::Peer { .. } | Full::PeerClosing { .. } => 1,
+            Full::Peer { .. } => 1,
         }
     }
 }
@@ -126,7 +121,8 @@ pub fn admit(limits: &ConnectionLimits, taken: Taken, peer: &Peer) -> Result<(),
         full(taken.operators, limits.operators_max())?;
     } else {
         if taken.own >= limits.per_peer_max {
-            return Err(Full::Peer { peer: peer.clone(), open: taken.own, max: limits.per_peer_max });
+            let (open, max) = (taken.own, limits.per_peer_max);
+            return Err(Full::Peer { peer: peer.clone(), open, max, closing: 0 });
         }
         full(taken.all - taken.operators, limits.others_max())?;
     }
@@ -144,8 +140,7 @@ mod tests {
         let peer = if operator { Peer::own() } else { Peer::Unknown };
         let found = admit(&LIMITS, Taken { all: operators + others, operators, own }, &peer);
         let found = found.map_err(|full| match full {
-            Full::All { open, max } => (open, max),
-            Full::Peer { open, max, .. } | Full::PeerClosing { open, max, .. } => (open, max),
+            Full::All { open, max } | Full::Peer { open, max, .. } => (open, max),
         });
         assert_eq!(found, expect);
     }

@@ -112,17 +112,23 @@ impl Table {
     }
 
     /// Takes an idle connection out, so that `payer` may have its place. There was none before for the reason `full`.
-    fn shed(&mut self, limits: &ConnectionLimits, taken: Taken, payer: &Peer, full: Full) -> Result<Arc<Seat>, Full> {
-        let of_whom: Vec<Peer> = match full {
-            Full::Peer { ref peer, open, max } => {
-                let closing = self.leaving_by.get(payer).copied().unwrap_or_default();
-                if closing >= limits.leaving_per_peer_max() {
+    fn shed(
+        &mut self,
+        limits: &ConnectionLimits,
+        taken: Taken,
+        payer: &Peer,
+        mut full: Full,
+    ) -> Result<Arc<Seat>, Full> {
+        let of_whom: Vec<Peer> = match &mut full {
+            Full::Peer { closing, .. } => {
+                let leaving = self.leaving_by.get(payer).copied().unwrap_or_default();
+                if leaving >= limits.leaving_per_peer_max() {
                     // Else one peer could have everybody wait until its connections are closed.
-                    return Err(Full::PeerClosing { peer: peer.clone(), open, max, closing });
+                    *closing = leaving;
+                    return Err(full);
                 }
                 vec![payer.clone()]
             }
-            Full::PeerClosing { .. } => Vec::new(),
             Full::All { .. } => {
                 // A place of the other side may not help: each has its reserve.
                 let helps = |whose: &&Peer| admit(limits, without(taken, payer, whose), payer).is_ok();
