@@ -62,7 +62,7 @@ pub fn bind_unix(path: &Path, kind: SocketType, mode: u32, backlog: i32) -> io::
     // Linux gives the file the mode of the socket, less the umask: no other user can open it in between. Where this is refused,
     // the mode is set below, and until `listen` every connection is refused.
     let _ = fchmod(&socket, Mode::from_raw_mode(mode));
-    bind(&socket, &address)?;
+    bind(&socket, &address).map_err(|errno| cannot_make(path, errno))?;
     let found = fs::symlink_metadata(path)?;
     if !found.file_type().is_socket() {
         return Err(io::Error::other("the file was replaced while it was made; try again, in a directory of your own"));
@@ -79,6 +79,21 @@ pub fn bind_unix(path: &Path, kind: SocketType, mode: u32, backlog: i32) -> io::
     }
     listen(&socket, backlog)?;
     Ok((file, socket))
+}
+
+/// Why the file was not made. The system does not tell which part of its path is missing.
+fn cannot_make(path: &Path, errno: Errno) -> io::Error {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match (errno, directory.map(Path::display)) {
+        (Errno::NOENT, Some(directory)) => io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("there is no directory '{directory}'; make it (`mkdir -p {directory}`), or name another path"),
+        ),
+        (Errno::NOTDIR, Some(directory)) => {
+            io::Error::new(io::ErrorKind::NotADirectory, format!("'{directory}' is no directory; name a path in one"))
+        }
+        _ => io::Error::from(errno),
+    }
 }
 
 /// False for what is there and no socket.
@@ -183,6 +198,19 @@ mod tests {
         assert!(!file.is_there() && other.is_there());
         drop(file);
         assert!(other.is_there(), "the socket of another server was removed");
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named_with_the_cure() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("gone");
+        let error = open(&directory.join("s"), OWNER_ONLY).unwrap_err();
+        let place = directory.display();
+        let text = format!("there is no directory '{place}'; make it (`mkdir -p {place}`), or name another path");
+        assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::NotFound, text));
+        fs::write(&directory, "").unwrap();
+        let error = open(&directory.join("s"), OWNER_ONLY).unwrap_err();
+        assert_eq!(error.to_string(), format!("'{place}' is no directory; name a path in one"));
     }
 
     #[test]
