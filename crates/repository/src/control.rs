@@ -39,7 +39,12 @@ impl ControlMode {
 
     /// Whether clients may load and unload.
     pub fn check_client_control(self) -> Result<(), Status> {
-        if self == ControlMode::Explicit { Ok(()) } else { Err(phrase::control_refused()) }
+        let word = match self {
+            ControlMode::Explicit => return Ok(()),
+            ControlMode::None => "none",
+            ControlMode::Poll => "poll",
+        };
+        Err(phrase::control_refused(word))
     }
 }
 
@@ -120,9 +125,13 @@ mod tests {
     #[test]
     fn only_explicit_mode_lets_clients_load() {
         assert!(ControlMode::Explicit.check_client_control().is_ok());
-        for mode in [ControlMode::None, ControlMode::Poll] {
-            let refused = mode.check_client_control().expect_err("not explicit");
-            assert_eq!(refused, phrase::control_refused());
+        for (mode, word) in [(ControlMode::None, "none"), (ControlMode::Poll, "poll")] {
+            let refused = mode.check_client_control().expect_err("not explicit").message;
+            assert!(
+                refused.starts_with("explicit model load / unload is not allowed if polling is enabled; "),
+                "{refused}"
+            );
+            assert!(refused.contains(&format!("--model-control-mode={word}, ")), "{refused}");
         }
     }
 

@@ -10,9 +10,13 @@ pub const UNLOADED: &str = "unloaded";
 /// Why a model that two repositories have is not loaded.
 pub const DUPLICATE: &str = "model appears in two or more repositories";
 
-/// Load and unload outside explicit mode; Triton speaks of polling even where nothing polls.
-pub fn control_refused() -> Status {
-    Status::unavailable("explicit model load / unload is not allowed if polling is enabled")
+/// Load and unload outside explicit mode. Triton speaks of polling even where nothing polls, and clients match on that; so the mode
+/// and the cure come behind.
+pub fn control_refused(mode: &str) -> Status {
+    Status::unavailable(format!(
+        "explicit model load / unload is not allowed if polling is enabled; the server runs with --model-control-mode={mode}, and \
+         only with --model-control-mode=explicit clients may load and unload"
+    ))
 }
 
 /// `--load-model=*` beside other names.
