@@ -19,5 +19,5 @@ mod model;
 mod runtime;
 mod worker;
 
-pub use runtime::{Isolated, Starter};
+pub use runtime::{Isolated, SETTING, Starter, check_setting};
 pub use worker::work;

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use crate::context;
 use crate::model::{IsolatedModel, Launch};
 
-/// The model's parameter, and the backend's setting.
-const KNOB: &str = "isolated";
+/// The model's parameter, and the backend's setting, that asks for a process for each instance.
+pub const SETTING: &str = "isolated";
 
 /// What starts a child for the instance of that name: this program, with whatever tells it to call [`crate::work`]. Its standard input
 /// is the channel, so it is set later.
@@ -84,7 +84,7 @@ impl Runtime for Isolated {
             (Some(true), Some(spec)) => {
                 return Err(Status::unsupported(format!(
                     "model '{model}' is isolated, but its instance '{}' is on a GPU, and isolated instances compute on the host; give \
-                     its instance group KIND_CPU, or set its parameter '{KNOB}' to 'false'",
+                     its instance group KIND_CPU, or set its parameter '{SETTING}' to 'false'",
                     spec.name
                 )));
             }
@@ -92,7 +92,7 @@ impl Runtime for Isolated {
                 None => return self.inner.load(context),
                 Some(danger) if asked.is_none() && on_gpu.is_none() => {
                     log::info!(
-                        "model '{model}' runs in processes of its own (its parameter '{KNOB}' is not set): {danger}"
+                        "model '{model}' runs in processes of its own (its parameter '{SETTING}' is not set): {danger}"
                     );
                 }
                 Some(danger) => {
@@ -110,15 +110,28 @@ impl Runtime for Isolated {
 
 /// What the model's author says, else what the operator says; `None` if neither does.
 fn is_isolated(context: &LoadContext) -> Result<Option<bool>, Status> {
-    let Some(text) = knob(context, KNOB) else { return Ok(None) };
+    let Some(text) = knob(context, SETTING) else { return Ok(None) };
+    read_choice(text).map_err(|allowed| {
+        let whose = if context.config.parameter(SETTING).is_some() {
+            format!("'{SETTING}' of model '{}'", context.model)
+        } else {
+            format!("the setting '{SETTING}' of --backend-config")
+        };
+        Status::invalid(format!("{whose} is '{text}'; {allowed}"))
+    })
+}
+
+/// Whether [`SETTING`] may have this value; Err: which it may have.
+pub fn check_setting(value: &str) -> Result<(), &'static str> {
+    read_choice(value.trim()).map(drop)
+}
+
+fn read_choice(text: &str) -> Result<Option<bool>, &'static str> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Ok(Some(true)),
         "false" | "0" | "no" | "off" => Ok(Some(false)),
         "" => Ok(None),
-        _ => Err(Status::invalid(format!(
-            "'{KNOB}' of model '{}' is '{text}'; it is 'true' for instances in processes of their own, or 'false'",
-            context.model
-        ))),
+        _ => Err("it is 'true' for instances in processes of their own, or 'false'"),
     }
 }
 
@@ -139,7 +152,7 @@ mod tests {
         });
         let config = nerite_config::parse_text("c", format!("name: 'm' {parameter}").as_bytes()).unwrap();
         let mut context = context(Path::new("m"), config);
-        context.settings.extend(setting.map(|value| (KNOB.to_owned(), value.to_owned())));
+        context.settings.extend(setting.map(|value| (SETTING.to_owned(), value.to_owned())));
         assert_eq!(is_isolated(&context).map_err(|status| status.message), expected.map_err(str::to_owned));
     }
 
@@ -153,5 +166,9 @@ mod tests {
         let text =
             "'isolated' of model 'm' is 'maybe'; it is 'true' for instances in processes of their own, or 'false'";
         check(Some("maybe"), None, Err(text));
+        check(Some("maybe"), Some("true"), Err(text));
+        let text = "the setting 'isolated' of --backend-config is 'maybe'; it is 'true' for instances in processes of their own, or \
+                    'false'";
+        check(None, Some("maybe"), Err(text));
     }
 }

@@ -379,6 +379,11 @@ fn backend_config(values: &Values<'_>) -> Result<Vec<(String, String, String)>, 
             reason: format!("--{FLAG} option format is '{FORMAT}'. Got {value}"),
         };
         let (key, value) = setting.split_once('=').ok_or_else(wrong)?;
+        // Of a model that fails for it nobody would learn which flag it was.
+        if key == nerite_isolated::SETTING && matches!(backend, "" | "onnxruntime") {
+            let refused = |allowed| crate::flags::bad(FLAG, format!("'{key}' is '{value}'; {allowed}"));
+            nerite_isolated::check_setting(value).map_err(refused)?;
+        }
         Ok((backend.to_owned(), key.to_owned(), value.to_owned()))
     };
     values.all(FLAG).map(read).collect()

@@ -29,6 +29,20 @@ fn clients_may_send_models_only_where_they_may_load_them() {
 }
 
 #[test]
+fn a_backends_setting_of_no_meaning_is_the_flags_fault() {
+    let read = |value: &str| {
+        let words = ["--model-repository=m".to_owned(), format!("--backend-config={value}")];
+        let given = crate::flags::parse(&words).expect("known flags");
+        Settings::read(&given).map(|settings| settings.backend_config.len()).map_err(|error| error.to_string())
+    };
+    assert_eq!(read("onnxruntime,isolated=true"), Ok(1));
+    assert_eq!(read("other,isolated=maybe"), Ok(1));
+    let text = "Bad option: \"--backend-config\".\n'isolated' is 'maybe'; it is 'true' for instances in processes \
+                of their own, or 'false'\n";
+    assert_eq!(read("onnxruntime,isolated=maybe"), Err(text.to_owned()));
+}
+
+#[test]
 fn what_a_flag_does_not_do_is_said() {
     check("--model-control-mode=poll", &[POLL_LOADS_ONCE]);
     check("--model-control-mode=explicit", &[]);
