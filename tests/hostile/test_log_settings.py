@@ -1,4 +1,4 @@
-"""Can a client silence or flood the log of a server that is not its own?"""
+"""Can a client silence or flood the log or the traces of a server that is not its own?"""
 
 import os
 import subprocess
@@ -39,9 +39,9 @@ except grpc.RpcError as error:
 """
 
 
-def over_grpc(server, uid: int) -> str:
+def over_grpc(server, uid: int, call: str = OVER_GRPC) -> str:
     act = f"import os; os.setgid({uid}); os.setuid({uid})"
-    command = [sys.executable, "-c", f"import grpc, tritonclient.grpc\n{act}\n{OVER_GRPC}", server.grpc]
+    command = [sys.executable, "-c", f"import grpc, tritonclient.grpc\n{act}\n{call}", server.grpc]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
@@ -54,6 +54,30 @@ def test_a_stranger_may_read_log_settings_and_not_change_them(server):
     assert seen.status == 200 and seen.json["log_info"] is True
 
 
+TRACE_PATHS = ["/v2/trace/setting", "/v2/models/identity_fp32/trace/setting"]
+LOG_CHANGE, TRACE_CHANGE = 'request.settings["log_info"].bool_param = False', 'request.settings["trace_rate"].value.append("7")'
+TRACE_READ_OVER_GRPC = OVER_GRPC.replace("LogSettings", "TraceSetting").replace(LOG_CHANGE, "")
+TRACE_OVER_GRPC = OVER_GRPC.replace("LogSettings", "TraceSetting").replace(LOG_CHANGE, TRACE_CHANGE)
+
+
+@pytest.mark.parametrize("path", TRACE_PATHS)
+def test_a_stranger_may_read_trace_settings_and_not_change_them(server, path):
+    refused = as_user(STRANGER, lambda: http_call(server.http, "POST", path, {"trace_rate": "7"}))
+    text = refused.body.decode()
+    assert refused.status == 403 and f"user {STRANGER}" in text and "--http-restricted-api=trace:" in text
+    seen = as_user(STRANGER, lambda: http_call(server.http, "GET", path))
+    assert seen.status == 200 and seen.json["trace_rate"] == "1000"
+    assert http_call(server.http, "POST", path, {"trace_rate": "1000"}).status == 200
+
+
+def test_trace_settings_over_grpc_are_the_operators(server):
+    told = over_grpc(server, STRANGER, TRACE_OVER_GRPC)
+    assert told.startswith("UNAVAILABLE") and "--grpc-restricted-protocol=trace:" in told
+    assert over_grpc(server, STRANGER, TRACE_READ_OVER_GRPC).strip() == "OK"
+    assert over_grpc(server, 0, TRACE_OVER_GRPC).strip() == "OK"
+    assert http_call(server.http, "POST", "/v2/trace/setting", {"trace_rate": None}).status == 200
+
+
 def test_the_operator_may_change_them(server):
     assert over_http(server).status == 200
     assert over_grpc(server, 0).strip() == "OK"
@@ -64,6 +88,10 @@ def test_a_header_lets_a_stranger_in(launcher):
     if launcher.oracle or os.geteuid() != 0:
         pytest.skip("only root can be somebody else")
     repository = launcher.copy_of("log_header", "identity_fp32")
-    with launcher.running("log_header", "--http-restricted-api=logging:key=sesame", repository=repository) as server:
+    flags = ["--http-restricted-api=logging:key=sesame", "--http-restricted-api=trace:key=sesame"]
+    with launcher.running("log_header", *flags, repository=repository) as server:
         assert as_user(STRANGER, lambda: over_http(server)).status == 403
         assert as_user(STRANGER, lambda: over_http(server, {"key": "sesame"})).status == 200
+        for headers, status in (({}, 403), ({"key": "sesame"}, 200)):
+            change = lambda sent=headers: http_call(server.http, "POST", "/v2/trace/setting", {"trace_rate": "7"}, headers=sent)
+            assert as_user(STRANGER, change).status == status

@@ -7,3 +7,4 @@ mod regions;
 mod settings;
 
 pub(crate) use regions::system_report;
+pub use settings::Changeable;

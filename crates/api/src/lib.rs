@@ -31,6 +31,7 @@ mod version;
 pub use access::{Category, Protocol, Restriction};
 pub use api::{Api, Options};
 pub use aside::{Aside, aside, on_disk};
+pub use calls::Changeable;
 pub use logging::LogSwitches;
 pub use nerite_request::{Code, Status};
 pub use nerite_shm::{BorrowedLease, LEASES_PER_SESSION_MAX};

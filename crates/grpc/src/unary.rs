@@ -1,6 +1,6 @@
 //! How are the calls answered that are not inferences?
 
-use nerite_api::{Api, Protocol, Status, aside, on_disk};
+use nerite_api::{Api, Changeable, Protocol, Status, aside, on_disk};
 use nerite_memory::MemoryReservation;
 use nerite_request::limits::INLINE_WORK_BYTES_MAX;
 use nerite_request::setting::LoadOptions;
@@ -200,6 +200,7 @@ fn settings(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
         let settings = if change.is_empty() {
             api.trace_settings(&request.model_name)?
         } else {
+            api.allow_change(Protocol::Grpc, Changeable::Trace)?;
             api.change_trace(&request.model_name, change)?
         };
         return framed(&TraceSettingResponse::from(settings));
@@ -208,7 +209,7 @@ fn settings(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
     let settings = if request.settings.is_empty() {
         api.log_settings()
     } else {
-        api.allow_log_change(Protocol::Grpc)?;
+        api.allow_change(Protocol::Grpc, Changeable::Log)?;
         api.change_log(log_change(request.settings)?)?
     };
     framed(&LogSettingsResponse::from(settings))

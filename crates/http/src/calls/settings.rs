@@ -1,17 +1,20 @@
 //! What is traced and logged?
 
-use http::{Method, StatusCode};
-use nerite_api::{Api, Code, Protocol, Status};
+use http::{Method, Response, StatusCode};
+use nerite_api::{Api, Changeable, Code, Protocol, Status};
 use nerite_wire::json::{read_log_change, read_trace_change, write_log_settings, write_trace_settings};
 
 use super::{CallResult, pass_over, read_control_body};
 use crate::incoming::Incoming;
-use crate::reply::{PLAIN, error, json};
+use crate::reply::{Outgoing, PLAIN, error, json};
 
 /// Trace settings of the server (empty name) or of a model, changed first if the method is POST.
 pub async fn trace(api: &Api, method: &Method, body: Incoming, name: &str) -> CallResult {
     if method == Method::GET {
         return Ok(json(write_trace_settings(&api.trace_settings(name)?)));
+    }
+    if let Err(status) = api.allow_change(Protocol::Http, Changeable::Trace) {
+        return Ok(forbidden(&status, body).await);
     }
     // An unknown model is refused before the body is looked at.
     api.trace_settings(name)?;
@@ -25,14 +28,18 @@ pub async fn logging(api: &Api, method: &Method, body: Incoming) -> CallResult {
     if method == Method::GET {
         return Ok(json(write_log_settings(&api.log_settings())));
     }
-    if let Err(status) = api.allow_log_change(Protocol::Http) {
-        // Answered as a call that wants a header which is not there.
-        pass_over(body).await;
-        return Ok(error(StatusCode::FORBIDDEN, PLAIN, &status.message));
+    if let Err(status) = api.allow_change(Protocol::Http, Changeable::Log) {
+        return Ok(forbidden(&status, body).await);
     }
     let body = read_control_body(api, body).await?;
     let settings = api.change_log(read_log_change(body.bytes())?).map_err(worded_for_http)?;
     Ok(json(write_log_settings(&settings)))
+}
+
+/// Answered as a call that wants a header which is not there.
+async fn forbidden(status: &Status, body: Incoming) -> Response<Outgoing> {
+    pass_over(body).await;
+    error(StatusCode::FORBIDDEN, PLAIN, &status.message)
 }
 
 /// Two refusals are worded, and one of them numbered, otherwise over HTTP than over gRPC.
