@@ -8,7 +8,7 @@ use nerite_request::limits::{Counted, LOAD_FILES_MAX, check_count};
 use nerite_request::setting::{FileContent, LoadOptions, LogChange, TraceChange};
 
 use super::base64;
-use super::fault::{Fault, Malformed, mismatch};
+use super::fault::{Fault, Malformed, explained, explained_as, mismatch};
 use super::lex::{Kind, Reader};
 use super::limits::{FILE_TEXT_BYTES_MAX, SETTING_VALUES_MAX};
 use super::spooled::{LongString, Spooled};
@@ -48,7 +48,7 @@ pub fn read_system_register(text: &[u8]) -> Result<SystemRegister, Status> {
     })?;
     Ok(SystemRegister {
         key: field(key, "key")?,
-        offset: offset.transpose()?.unwrap_or_default(),
+        offset: given(offset, "offset")?.unwrap_or_default(),
         byte_size: field(byte_size, "byte_size")?,
     })
 }
@@ -63,8 +63,8 @@ pub fn read_cuda_register(text: &[u8]) -> Result<CudaRegister, Status> {
         _ => reader.skip(),
     })?;
     let raw_text = field(handle, "raw_handle")?;
-    let byte_size = byte_size.unwrap_or_else(|| Err(absent("byte_size")))?;
-    let device_id = device_id.unwrap_or_else(|| Err(absent("device_id")))?;
+    let byte_size = given(byte_size, "byte_size")?.ok_or_else(|| absent("byte_size"))?;
+    let device_id = given(device_id, "device_id")?.ok_or_else(|| absent("device_id"))?;
     let raw_handle = base64::decode(&raw_text).map_err(|refused| Status::no_memory("'raw_handle'", refused))?;
     Ok(CudaRegister { raw_handle, device_id, byte_size })
 }
@@ -131,16 +131,18 @@ pub fn read_unload(text: &[u8]) -> Result<bool, Status> {
     Ok(matches!(dependents, Some(Ok(true))))
 }
 
+const TRACE_LEVEL: &str = "trace_level";
+
 /// Reads a change of trace settings: levels are an array, the rest strings, and `null` returns to the default.
 pub fn read_trace_change(text: &[u8]) -> Result<TraceChange, Status> {
-    const NAMES: [&str; 5] = ["trace_file", "trace_level", "trace_rate", "trace_count", "log_frequency"];
+    const NAMES: [&str; 5] = ["trace_file", TRACE_LEVEL, "trace_rate", "trace_count", "log_frequency"];
     let mut seen: [Seen<Option<Vec<String>>>; NAMES.len()] = [const { None }; NAMES.len()];
     document(text, |reader, name| match NAMES.iter().position(|known| known.as_bytes() == name) {
-        Some(at) => reader.once(&mut seen[at], |reader| read_setting(reader, NAMES[at] == "trace_level")),
+        Some(at) => reader.once(&mut seen[at], |reader| read_setting(reader, NAMES[at] == TRACE_LEVEL)),
         None => reader.skip(),
     })?;
     let given = NAMES.into_iter().zip(seen).filter_map(|(name, value)| value.map(|value| (name, value)));
-    given.map(|(name, value)| Ok((name.to_string(), value?))).collect()
+    given.map(|(name, value)| Ok((name.to_string(), value.map_err(|status| wrong_setting(status, name))?))).collect()
 }
 
 /// Reads a change of the log settings; `null` changes nothing.
@@ -158,12 +160,12 @@ pub fn read_log_change(text: &[u8]) -> Result<LogChange, Status> {
         _ => reader.skip(),
     })?;
     Ok(LogChange {
-        file: file.transpose()?.flatten(),
-        info: info.transpose()?.flatten(),
-        warning: warning.transpose()?.flatten(),
-        error: error.transpose()?.flatten(),
-        verbose_level: verbose.transpose()?.flatten().map(verbose_level).transpose()?,
-        format: format.transpose()?.flatten(),
+        file: given(file, "log_file")?.flatten(),
+        info: given(info, "log_info")?.flatten(),
+        warning: given(warning, "log_warning")?.flatten(),
+        error: given(error, "log_error")?.flatten(),
+        verbose_level: given(verbose, "log_verbose_level")?.flatten().map(verbose_level).transpose()?,
+        format: given(format, "log_format")?.flatten(),
     })
 }
 
@@ -187,9 +189,20 @@ fn document<'t>(
     Ok(reader.finish()?)
 }
 
+/// A member that may be there.
+fn given<T>(seen: Seen<T>, name: &str) -> Result<Option<T>, Status> {
+    seen.transpose().map_err(|status| explained(status, format_args!("'{name}'")))
+}
+
 /// A field that a registration must have.
 fn field<T>(seen: Seen<T>, name: &str) -> Result<T, Status> {
-    seen.unwrap_or_else(|| Err(Status::invalid(format!("Shared memory register request has no '{name}' field"))))
+    let absent = || Status::invalid(format!("Shared memory register request has no '{name}' field"));
+    given(seen, name)?.ok_or_else(absent)
+}
+
+fn wrong_setting(status: Status, name: &str) -> Status {
+    let wanted = if name == TRACE_LEVEL { "an array of strings" } else { "a string" };
+    explained_as(status, format_args!("'{name}'"), wanted)
 }
 
 fn read_handle(reader: &mut Reader<'_>) -> Result<Vec<u8>, Fault> {
@@ -198,12 +211,12 @@ fn read_handle(reader: &mut Reader<'_>) -> Result<Vec<u8>, Fault> {
         b"b64" => reader.once(&mut text, |reader| Ok(reader.bytes()?.into_owned())),
         _ => reader.skip(),
     })?;
-    Ok(text.unwrap_or_else(|| Err(absent("b64")))?)
+    Ok(given(text, "b64")?.ok_or_else(|| absent("b64"))?)
 }
 
 fn read_load_options(reader: &mut Reader<'_>, spooled: Option<&Spooled>) -> Result<LoadOptions, Fault> {
     if reader.kind() != Kind::Object {
-        return Err(Status::internal(mismatch::MEMBERS).into());
+        return Err(explained(Status::internal(mismatch::MEMBERS), "'parameters'").into());
     }
     let (mut options, mut count) = (LoadOptions::default(), 0);
     reader.members::<Fault>(|reader, key| {
@@ -213,7 +226,10 @@ fn read_load_options(reader: &mut Reader<'_>, spooled: Option<&Spooled>) -> Resu
         }
         let key = text_of(key);
         let long = spooled.and_then(|spooled| spooled.string_at(reader.position()));
-        let value = reader.bytes()?;
+        let value = reader.bytes().map_err(|fault| match fault {
+            Fault::Refused(status) => explained(status, format_args!("parameter '{key}'")).into(),
+            malformed @ Fault::Malformed(_) => malformed,
+        })?;
         let len = long.as_ref().map_or(value.len() as u64, LongString::len);
         match key.strip_prefix("file:") {
             _ if key == "config" && options.config.is_some() => {}

@@ -1,5 +1,7 @@
 //! Why can a text not be read as what we want?
 
+use std::fmt::Display;
+
 use nerite_request::Status;
 
 /// A text that is no JSON: what is wrong, in RapidJSON's words, and where.
@@ -54,6 +56,27 @@ pub fn prefixed(before: &str, status: Status) -> Status {
     Status::new(status.code, format!("{before}{}", status.message))
 }
 
+/// The same failure; where a value had the wrong type, its text goes on with `what` must be which type: Triton's sentence tells neither.
+pub fn explained(status: Status, what: impl Display) -> Status {
+    let wanted = mismatch::WANTED.iter().find(|(sentence, _)| status.message.ends_with(sentence));
+    match wanted {
+        Some((_, wanted)) => must_be(status, what, wanted),
+        None => status,
+    }
+}
+
+/// As [`explained`], where the type is more than its own sentence tells.
+pub fn explained_as(status: Status, what: impl Display, wanted: &str) -> Status {
+    if mismatch::WANTED.iter().any(|(sentence, _)| status.message.ends_with(sentence)) {
+        return must_be(status, what, wanted);
+    }
+    status
+}
+
+fn must_be(status: Status, what: impl Display, wanted: &str) -> Status {
+    Status::new(status.code, format!("{}; {what} must be {wanted}", status.message))
+}
+
 /// RapidJSON's sentences.
 pub mod reason {
     pub const DOCUMENT_EMPTY: &str = "The document is empty.";
@@ -82,4 +105,43 @@ pub mod mismatch {
     pub const UNSIGNED: &str = "attempt to access JSON non-unsigned-integer as unsigned-integer";
     pub const NUMBER: &str = "attempt to access JSON non-number as double";
     pub const MEMBERS: &str = "attempt to get members for non-object";
+
+    /// Each sentence, and the type that is wanted where it is said.
+    pub const WANTED: [(&str, &str); 8] = [
+        (STRING, "a string"),
+        (ARRAY, "an array"),
+        (OBJECT, "an object"),
+        (BOOLEAN, "true or false"),
+        (SIGNED, "an integer"),
+        (UNSIGNED, "an integer of 0 or more"),
+        (NUMBER, "a number"),
+        (MEMBERS, "an object"),
+    ];
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A refusal without what [`explained`] added to Triton's words.
+    pub(crate) fn in_tritons_words(message: &str) -> &str {
+        message.rsplit_once("; ").filter(|(_, added)| added.contains(" must be ")).map_or(message, |(words, _)| words)
+    }
+
+    #[track_caller]
+    fn check(message: &str, expect: &str) {
+        assert_eq!(explained(Status::internal(message), "'x'").message, expect);
+    }
+
+    #[test]
+    fn a_wrong_type_is_told_behind_tritons_words_and_nothing_else_is() {
+        for (sentence, wanted) in mismatch::WANTED {
+            check(&format!("before: {sentence}"), &format!("before: {sentence}; 'x' must be {wanted}"));
+        }
+        check("attempt to access non-existing object member 'x'", "attempt to access non-existing object member 'x'");
+        let twice = explained(explained(Status::internal(mismatch::ARRAY), "'x'"), "'y'");
+        assert_eq!(twice.message, "attempt to access JSON non-array as array; 'x' must be an array");
+        let special = explained_as(Status::internal(mismatch::ARRAY), "'x'", "an array of strings");
+        assert_eq!(special.message, "attempt to access JSON non-array as array; 'x' must be an array of strings");
+    }
 }

@@ -10,7 +10,7 @@ use nerite_request::report::TensorReport;
 use nerite_request::{InferInput, InferRequest, Source, Status};
 use nerite_tensor::{DataType, Shape};
 
-use super::fault::{Fault, mismatch, prefixed};
+use super::fault::{Fault, explained, mismatch, prefixed};
 use super::infer::parameters::custom;
 use super::lex::{Kind, Reader};
 use super::tensor::{Claim, read_values};
@@ -66,7 +66,7 @@ struct Flat<'b> {
 impl<'b> Flat<'b> {
     fn members(&mut self, reader: &mut Reader<'b>, top: bool) -> Result<(), Fault> {
         if reader.kind() != Kind::Object {
-            return Err(Status::internal(mismatch::MEMBERS).into());
+            return Err(explained(Status::internal(mismatch::MEMBERS), "the body").into());
         }
         reader.members(|reader, key| {
             self.count += 1;
@@ -84,7 +84,7 @@ impl<'b> Flat<'b> {
         }
         if reader.kind() != Kind::Object {
             let text = format!("Expected JSON object for keyword: '{NESTED}': {}", mismatch::OBJECT);
-            return Err(Status::internal(text).into());
+            return Err(explained(Status::internal(text), format_args!("'{NESTED}'")).into());
         }
         self.members(reader, false).map_err(|fault| match fault {
             Fault::Refused(status) => prefixed(&format!("Converting keyword: '{NESTED}': "), status).into(),
@@ -99,7 +99,7 @@ impl<'b> Flat<'b> {
         }
         if top && key == "id" {
             self.infer_request.id = reader.clone().string().map_err(|fault| match fault {
-                Fault::Refused(status) => prefixed("Unable to parse 'id': ", status).into(),
+                Fault::Refused(status) => explained(prefixed("Unable to parse 'id': ", status), "'id'").into(),
                 malformed @ Fault::Malformed(_) => malformed,
             })?;
             self.infer_request.id = short(std::mem::take(&mut self.infer_request.id), "id")?;

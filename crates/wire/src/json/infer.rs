@@ -13,7 +13,7 @@ use nerite_request::{InferInput, InferRequest, Status};
 use super::fault::{Fault, Malformed, mismatch, prefixed};
 use super::lex::{Kind, Reader};
 use super::limits::{DIM_BYTES, ITEM_BYTES};
-use super::value::{Seen, absent, optional, short};
+use super::value::{Owner, Seen, absent, optional, short};
 use crate::budget::Budget;
 use input::read_input;
 use output::{OutputAsk, read_output};
@@ -99,7 +99,7 @@ pub fn read_infer(text: &InferText<'_>) -> Result<(InferRequest, Rendering), Sta
     let mut budget = Budget::of_text(text.json).map_err(refuse)?;
     let document = read_document(text, &mut tail, &mut budget)?;
 
-    let id = short(optional(document.id, "id")?.unwrap_or_default(), "id")?;
+    let id = short(optional(document.id, "id", Owner::Request)?.unwrap_or_default(), "id")?;
     let knobs = document.knobs.transpose()?.unwrap_or_default();
     let inputs = match document.inputs {
         Some(inputs) => inputs?,
@@ -227,7 +227,7 @@ fn check_array(reader: &Reader<'_>, name: &str) -> Result<(), Status> {
     if reader.kind() == Kind::Array {
         return Ok(());
     }
-    Err(Status::internal(format!("Unable to parse '{name}': {}", mismatch::ARRAY)))
+    Err(Status::internal(format!("Unable to parse '{name}': {}; '{name}' must be an array", mismatch::ARRAY)))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use nerite_memory::{Buffer, GrowableBuffer, NoMemory, Slot};
 use nerite_request::{Code, Status};
 use nerite_tensor::{DataType, ELEMENTS_MAX, Shape, ShapeError, byte_size, element_count, show_shape, strings};
 
-use super::fault::{Fault, mismatch, prefixed};
+use super::fault::{Fault, explained, mismatch, prefixed};
 use super::lex::{Kind, Reader};
 use super::limits::DATA_DEPTH_MAX;
 
@@ -27,7 +27,8 @@ pub fn read_tensor(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer,
         return Ok(Buffer::empty());
     }
     if reader.kind() != Kind::Array {
-        return Err(Status::internal(format!("Unable to parse 'data': {}", mismatch::ARRAY)).into());
+        let status = Status::internal(format!("Unable to parse 'data': {}", mismatch::ARRAY));
+        return Err(explained(status, format_args!("'data' of input '{}'", claim.name)).into());
     }
     read_values(reader, claim, elements)
 }
@@ -47,7 +48,7 @@ pub fn read_values(reader: &mut Reader<'_>, claim: &Claim<'_>, elements: u64) ->
         Slot::try_heap(room).map_err(|refused| Status::no_memory(format_args!("input '{}'", claim.name), refused))?;
     let out = slot.private_bytes_mut().expect("a heap slot is this process's own");
     let found = read_numbers(reader, datatype, out).map_err(|fault| match fault {
-        Fault::Refused(status) => prefixed("Unable to parse 'data': ", status).into(),
+        Fault::Refused(status) => claim.explained(prefixed("Unable to parse 'data': ", status)).into(),
         malformed @ Fault::Malformed(_) => malformed,
     })?;
     if found < elements {
@@ -81,6 +82,11 @@ impl Claim<'_> {
         })
     }
 
+    /// A value of the wrong type: which input's.
+    fn explained(&self, status: Status) -> Status {
+        explained(status, format_args!("each value of input '{}'", self.name))
+    }
+
     fn check_size(&self, size: u64) -> Result<(), Status> {
         if size <= self.bytes_max {
             return Ok(());
@@ -110,7 +116,8 @@ fn read_strings(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Fa
     let mut out = GrowableBuffer::with_capacity(0).map_err(refuse)?;
     each_scalar(reader, |reader| {
         if reader.kind() != Kind::String {
-            return Err(Status::internal(format!("Unable to parse JSON bytes array: {}", mismatch::STRING)).into());
+            let status = Status::internal(format!("Unable to parse JSON bytes array: {}", mismatch::STRING));
+            return Err(claim.explained(status).into());
         }
         let text = reader.raw_string()?;
         let length = strings::length_word(&text);

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use nerite_request::Status;
 use nerite_request::limits::NAME_BYTES_MAX;
 
-use super::fault::{Fault, Malformed, mismatch, prefixed};
+use super::fault::{Fault, Malformed, explained, mismatch, prefixed};
 use super::lex::{Kind, Number, Reader};
 
 /// A member that was looked for: absent, or its value, or why it has none.
@@ -134,16 +134,41 @@ pub fn text_of(bytes: Cow<'_, [u8]>) -> String {
     }
 }
 
+/// Whose members are read, for errors about them.
+#[derive(Clone, Copy, Debug)]
+pub enum Owner<'n> {
+    /// The document.
+    Request,
+    /// An input, or an output, whose name is not known.
+    Unnamed(&'static str),
+    /// An input, or an output, and its name.
+    Named(&'static str, &'n str),
+}
+
+impl Owner<'_> {
+    /// How a member of it is called.
+    pub fn member(self, name: &str) -> String {
+        match self {
+            Owner::Request => format!("'{name}'"),
+            Owner::Unnamed(kind) => format!("'{name}' of an {kind}"),
+            Owner::Named(kind, of) => format!("'{name}' of {kind} '{of}'"),
+        }
+    }
+}
+
 /// The value of a member that must be there. Failures begin with `Unable to parse '{name}': `.
-pub fn required<T>(seen: Seen<T>, name: &str) -> Result<T, Status> {
+pub fn required<T>(seen: Seen<T>, name: &str, owner: Owner<'_>) -> Result<T, Status> {
     let found = seen.unwrap_or_else(|| Err(absent(name)));
-    found.map_err(|status| prefixed(&format!("Unable to parse '{name}': "), status))
+    found.map_err(|status| unable(status, name, owner))
 }
 
 /// The value of a member that may be there. Failures begin with `Unable to parse '{name}': `.
-pub fn optional<T>(seen: Seen<T>, name: &str) -> Result<Option<T>, Status> {
-    let found = seen.transpose();
-    found.map_err(|status| prefixed(&format!("Unable to parse '{name}': "), status))
+pub fn optional<T>(seen: Seen<T>, name: &str, owner: Owner<'_>) -> Result<Option<T>, Status> {
+    seen.transpose().map_err(|status| unable(status, name, owner))
+}
+
+fn unable(status: Status, name: &str, owner: Owner<'_>) -> Status {
+    explained(prefixed(&format!("Unable to parse '{name}': "), status), owner.member(name))
 }
 
 /// A name, if it is no longer than names are.

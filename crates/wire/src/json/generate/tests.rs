@@ -5,6 +5,7 @@
 use nerite_request::{Code, Parameter};
 
 use super::*;
+use crate::json::fault::tests::in_tritons_words;
 
 fn inputs() -> Vec<TensorReport> {
     let input = |name: &str, datatype, shape: &[i64]| TensorReport { name: name.into(), datatype, shape: shape.into() };
@@ -32,7 +33,7 @@ fn check(json: &str, name: &str, shape: &[i64], bytes: &[u8]) {
 #[track_caller]
 fn refuse(json: &str, code: Code, text: &str) {
     let status = read(json).unwrap_err();
-    assert_eq!((status.code, status.message.as_str()), (code, text), "{json}");
+    assert_eq!((status.code, in_tritons_words(&status.message)), (code, text), "{json}");
 }
 
 #[test]
@@ -69,6 +70,8 @@ fn what_cannot_be_sorted_is_refused() {
         Code::Internal,
         "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object",
     );
+    let told = read("[]").unwrap_err().message;
+    assert_eq!(told, "attempt to get members for non-object; the body must be an object");
     refuse("[]", Code::Internal, "attempt to get members for non-object");
     refuse("", Code::Internal, "failed to parse the request JSON buffer: The document is empty. at 0");
     refuse(

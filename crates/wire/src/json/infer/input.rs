@@ -6,10 +6,10 @@ use nerite_request::{InferInput, RegionRef, Source, Status};
 use nerite_tensor::{DataType, Shape};
 
 use super::{InferText, Tail};
-use crate::json::fault::{Fault, Malformed};
+use crate::json::fault::{Fault, Malformed, explained_as};
 use crate::json::lex::Reader;
 use crate::json::tensor::{Claim, read_tensor};
-use crate::json::value::{Seen, optional, required, short};
+use crate::json::value::{Owner, Seen, optional, required, short};
 
 /// An input's members, each read or refused where it stood.
 #[derive(Default)]
@@ -39,6 +39,8 @@ struct Keys {
     offset: Seen<u64>,
     byte_size: Seen<u64>,
 }
+
+const INPUT: &str = "input";
 
 /// Reads one element of `inputs`, in the text's order, and judges it in Triton's.
 pub fn read_input(reader: &mut Reader<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<InferInput, Fault> {
@@ -103,9 +105,10 @@ fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, Fault> {
 fn judge(draft: Draft<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<InferInput, Status> {
     check_count(Counted::TensorParameters, draft.keys.count, TENSOR_PARAMETERS_MAX)?;
     check_one_source(&draft)?;
-    let name = short(required(draft.name, "name")?, "name")?;
-    let word = required(draft.datatype, "datatype")?;
-    let shape = required(draft.shape, "shape")?;
+    let name = short(required(draft.name, "name", Owner::Unnamed(INPUT))?, "name")?;
+    let owner = Owner::Named(INPUT, &name);
+    let word = required(draft.datatype, "datatype", owner)?;
+    let shape = shape_of(draft.shape, owner)?;
     let claim = Claim { name: &name, datatype: DataType::from_name(&word), shape: &shape, bytes_max: text.bytes_max };
     let source = match draft.data {
         Some(Data::Read(data)) => Source::Inline(data?),
@@ -116,6 +119,13 @@ fn judge(draft: Draft<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<
     Ok(InferInput { name, datatype, shape, source })
 }
 
+fn shape_of(seen: Seen<Shape>, owner: Owner<'_>) -> Result<Shape, Status> {
+    let plain = |status| explained_as(status, owner.member("shape"), "an array of integers of 0 or more");
+    // Triton's words stand before those that say which input it is.
+    let seen = seen.map(|shape| shape.map_err(plain));
+    required(seen, "shape", owner)
+}
+
 fn read_ahead(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Status> {
     read_tensor(reader, claim).map_err(|fault| match fault {
         Fault::Refused(status) => status,
@@ -124,7 +134,8 @@ fn read_ahead(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Stat
 }
 
 fn source_elsewhere(keys: Keys, text: &InferText<'_>, tail: &mut Tail<'_>, name: &str) -> Result<Source, Status> {
-    if let Some(size) = optional(keys.binary_data_size, "binary_data_size")? {
+    let owner = Owner::Named(INPUT, name);
+    if let Some(size) = optional(keys.binary_data_size, "binary_data_size", owner)? {
         let data = tail.take(size).map_err(|missing| {
             Status::invalid(format!(
                 "unexpected size for input '{name}', expecting {missing} additional bytes for model '{}'",
@@ -134,9 +145,9 @@ fn source_elsewhere(keys: Keys, text: &InferText<'_>, tail: &mut Tail<'_>, name:
         return Ok(Source::Inline(data));
     }
     Ok(Source::Region(RegionRef {
-        name: short(required(keys.region, "shared_memory_region")?, "shared_memory_region")?,
-        offset: optional(keys.offset, "shared_memory_offset")?.unwrap_or_default(),
-        byte_size: optional(keys.byte_size, "shared_memory_byte_size")?.unwrap_or_default(),
+        name: short(required(keys.region, "shared_memory_region", owner)?, "shared_memory_region")?,
+        offset: optional(keys.offset, "shared_memory_offset", owner)?.unwrap_or_default(),
+        byte_size: optional(keys.byte_size, "shared_memory_byte_size", owner)?.unwrap_or_default(),
     }))
 }
 

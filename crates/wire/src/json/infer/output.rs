@@ -3,9 +3,9 @@
 use nerite_request::limits::{Counted, TENSOR_PARAMETERS_MAX, check_count};
 use nerite_request::{InferRequestedOutput, RegionRef, SessionRef, Status};
 
-use crate::json::fault::{Fault, Malformed, prefixed};
+use crate::json::fault::{Fault, Malformed, explained, prefixed};
 use crate::json::lex::Reader;
-use crate::json::value::{Seen, optional, required, short};
+use crate::json::value::{Owner, Seen, optional, required, short};
 
 /// An output asked for, and how it is to be sent.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ struct Draft {
     offset: Seen<u64>,
     byte_size: Seen<u64>,
 }
+
+const OUTPUT: &str = "output";
 
 /// Reads one element of `outputs`, in the text's order, and judges it in Triton's.
 pub fn read_output(reader: &mut Reader<'_>) -> Result<OutputAsk, Fault> {
@@ -62,23 +64,32 @@ fn judge(mut draft: Draft) -> Result<OutputAsk, Status> {
         if draft.classification.is_some() {
             return Err(Status::invalid("Output can't set both 'shared_memory_region' and 'classification'"));
         }
-        let binary = draft.binary_data.take().transpose();
-        if binary.map_err(|status| prefixed("Unable to set 'binary_data': ", status))? == Some(true) {
+        let owner = match &draft.name {
+            Some(Ok(name)) => Owner::Named(OUTPUT, name),
+            _ => Owner::Unnamed(OUTPUT),
+        };
+        if settable(draft.binary_data.take(), "binary_data", owner)? == Some(true) {
             return Err(Status::invalid("Output can't set both 'shared_memory_region' and 'binary_data'"));
         }
     }
-    let name = short(required(draft.name, "name")?, "name")?;
-    let classes = draft.classification.transpose();
-    let classes = classes.map_err(|status| prefixed("Unable to set 'classification': ", status))?.unwrap_or_default();
-    let region_name = optional(draft.region, "shared_memory_region")?;
+    let name = short(required(draft.name, "name", Owner::Unnamed(OUTPUT))?, "name")?;
+    let owner = Owner::Named(OUTPUT, &name);
+    let classes = settable(draft.classification, "classification", owner)?.unwrap_or_default();
+    let region_name = optional(draft.region, "shared_memory_region", owner)?;
     let region_name = region_name.map(|name| short(name, "shared_memory_region")).transpose()?;
     // Looked at even without a region, as in Triton; without one they mean nothing.
-    let offset = optional(draft.offset, "shared_memory_offset")?.unwrap_or_default();
-    let byte_size = optional(draft.byte_size, "shared_memory_byte_size")?.unwrap_or_default();
+    let offset = optional(draft.offset, "shared_memory_offset", owner)?.unwrap_or_default();
+    let byte_size = optional(draft.byte_size, "shared_memory_byte_size", owner)?.unwrap_or_default();
     let session = region_name.as_deref().and_then(|name| SessionRef::wanted(name, offset, byte_size));
     let region = region_name.filter(|_| session.is_none()).map(|name| RegionRef { name, offset, byte_size });
-    let binary = optional(draft.binary_data, "binary_data")?.unwrap_or_default();
+    let binary = optional(draft.binary_data, "binary_data", owner)?.unwrap_or_default();
     // What finds no room in a lease travels in the response, and there are datatypes that JSON cannot write.
     let binary = binary || session.is_some();
     Ok(OutputAsk { infer_request: InferRequestedOutput { name, region, session, classes }, binary })
+}
+
+/// The value of a member that may be there, with the beginning that Triton gives to refusals of these two.
+fn settable<T>(seen: Seen<T>, name: &str, owner: Owner<'_>) -> Result<Option<T>, Status> {
+    let wrong = |status| explained(prefixed(&format!("Unable to set '{name}': "), status), owner.member(name));
+    seen.transpose().map_err(wrong)
 }

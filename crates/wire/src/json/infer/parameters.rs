@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use nerite_request::limits::{Counted, PARAMETERS_MAX, check_count};
 use nerite_request::{Parameter, Parameters, Sequence, SequenceId, Status};
 
-use crate::json::fault::{Fault, Malformed, mismatch, prefixed};
+use crate::json::fault::{Fault, Malformed, explained, mismatch, prefixed};
 use crate::json::lex::{Kind, Number, Reader};
 use crate::json::limits::SEQUENCE_ID_CHARS_MAX;
 use crate::json::value::text_of;
@@ -24,7 +24,8 @@ pub struct Knobs {
 /// Reads the object of parameters.
 pub fn read_parameters(reader: &mut Reader<'_>) -> Result<Knobs, Fault> {
     if reader.kind() != Kind::Object {
-        return Err(Status::internal(format!("failed to get request params.: {}", mismatch::MEMBERS)).into());
+        let status = Status::internal(format!("failed to get request params.: {}", mismatch::MEMBERS));
+        return Err(explained(status, "'parameters'").into());
     }
     let mut knobs = Knobs::default();
     let (mut known, mut count): (HashSet<Cow<'_, [u8]>>, _) = (HashSet::new(), 0);
@@ -70,7 +71,8 @@ fn named<'t, T>(
 ) -> Result<T, Fault> {
     read(reader).map_err(|fault| match fault {
         Fault::Refused(status) if status.code == nerite_request::Code::Internal => {
-            prefixed(&format!("Unable to parse '{name}': "), status).into()
+            explained(prefixed(&format!("Unable to parse '{name}': "), status), format_args!("parameter '{name}'"))
+                .into()
         }
         other => other,
     })

@@ -10,6 +10,7 @@ use nerite_request::{Code, Parameter, Source};
 use nerite_tensor::DataType;
 
 use super::*;
+use crate::json::fault::tests::in_tritons_words;
 
 const MAX: u64 = 1 << 20;
 const INVALID: Code = Code::InvalidArg;
@@ -34,7 +35,14 @@ fn read(json: &str) -> Result<(InferRequest, Rendering), Status> {
 #[track_caller]
 fn refuse(json: &str, code: Code, text: &str) {
     let status = read(json).map(|(infer_request, _)| infer_request).unwrap_err();
-    assert_eq!((status.code, status.message.as_str()), (code, text), "{json}");
+    assert_eq!((status.code, in_tritons_words(&status.message)), (code, text), "{json}");
+}
+
+/// What is said behind Triton's words of a value that has the wrong type.
+#[track_caller]
+fn explain(json: &str, text: &str) {
+    let message = read(json).map(|(infer_request, _)| infer_request).unwrap_err().message;
+    assert_eq!(&message[in_tritons_words(&message).len()..], format!("; {text}"), "{json}");
 }
 
 /// The members of a request with one input.
@@ -186,6 +194,33 @@ fn an_inputs_fields_are_refused_by_name() {
         &format!("Unable to parse 'shared_memory_byte_size': {unsigned}"),
     );
     refuse(&shm(r#""binary_data_size":-4"#), INTERNAL, &format!("Unable to parse 'binary_data_size': {unsigned}"));
+}
+
+#[test]
+fn a_member_of_the_wrong_type_is_named_with_its_input_or_output() {
+    explain(r#"{"id":5}"#, "'id' must be a string");
+    explain(r#"{"inputs":5}"#, "'inputs' must be an array");
+    explain(r#"{"inputs":[],"outputs":5}"#, "'outputs' must be an array");
+    explain(r#"{"inputs":[],"parameters":5}"#, "'parameters' must be an object");
+    explain(r#"{"inputs":[],"parameters":{"timeout":-1}}"#, "parameter 'timeout' must be an integer of 0 or more");
+    explain(r#"{"inputs":[{"name":5,"data":[]}]}"#, "'name' of an input must be a string");
+    explain(&one_input(r#""datatype":5,"data":[1]"#), "'datatype' of input 'I' must be a string");
+    for shape in ["5", "[-1]", r#"["1"]"#, "null"] {
+        let input = json_input("INT32", shape, "[1]");
+        explain(&input, "'shape' of input 'I' must be an array of integers of 0 or more");
+    }
+    explain(&json_input("INT32", "[1]", "5"), "'data' of input 'I' must be an array");
+    explain(&json_input("FP32", "[1]", "[[null]]"), "each value of input 'I' must be a number");
+    explain(&json_input("BOOL", "[1]", "[1]"), "each value of input 'I' must be true or false");
+    explain(&json_input("BYTES", "[1]", "[1]"), "each value of input 'I' must be a string");
+    let shm = one_input(r#""datatype":"INT32","shape":[1],"parameters":{"binary_data_size":"4"}"#);
+    explain(&shm, "'binary_data_size' of input 'I' must be an integer of 0 or more");
+    let output = |members: &str| format!(r#"{{"inputs":[],"outputs":[{{{members}}}]}}"#);
+    explain(&output(r#""name":[]"#), "'name' of an output must be a string");
+    let parameters = output(r#""name":"O","parameters":{"classification":"1"}"#);
+    explain(&parameters, "'classification' of output 'O' must be an integer of 0 or more");
+    let both = output(r#""name":"O","parameters":{"shared_memory_region":"r","binary_data":1}"#);
+    explain(&both, "'binary_data' of output 'O' must be true or false");
 }
 
 #[test]
