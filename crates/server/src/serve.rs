@@ -74,6 +74,9 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     if let Some(warning) = descriptors::warning(descriptors, connections.all_max) {
         log::warn!("{warning}");
     }
+    if let Some(warning) = settings.connections.warning(descriptors) {
+        log::warn!("{warning}");
+    }
     let gpu = gpu::open(&settings.gpu)?;
     let engine = models::start(&settings, gpu.as_ref(), python)?;
     print_tables(&engine, &settings);

@@ -29,6 +29,17 @@ pub struct Connections {
 }
 
 impl Connections {
+    /// What the log should say of a limit per peer that is beyond all places which a process of so many descriptors has.
+    pub fn warning(&self, descriptors: u64) -> Option<String> {
+        let (asked, limits) = (self.per_peer_max?, self.limits(descriptors));
+        (asked > limits.all_max).then(|| {
+            format!(
+                "--connections-per-peer-max={asked} has no effect: there may be {} connections in all; raise --connections-max",
+                limits.all_max
+            )
+        })
+    }
+
     /// How many connections there may be in a process that may have so many descriptors.
     pub fn limits(&self, descriptors: u64) -> ConnectionLimits {
         let all_max = self.all_max.unwrap_or(ConnectionLimits::for_descriptors(descriptors).all_max);
@@ -45,7 +56,8 @@ pub(super) fn connections(values: &Values<'_>) -> Result<Connections, SettingsEr
     let seconds = |flag, default: Duration| {
         let seconds = values.float(flag, default.as_secs_f64())?;
         if !(0.0..=SECONDS_MAX).contains(&seconds) {
-            return Err(bad(flag, format!("a time is 0 to {SECONDS_MAX} seconds. Got {seconds}")));
+            // As the operator would write it: without its zeros where it has many.
+            return Err(bad(flag, format!("a time is 0 to {SECONDS_MAX} seconds. Got {seconds:?}")));
         }
         let time = Duration::from_secs_f64(seconds);
         Ok((!time.is_zero()).then_some(time))
@@ -56,9 +68,21 @@ pub(super) fn connections(values: &Values<'_>) -> Result<Connections, SettingsEr
         body: seconds("body-progress-timeout", BODY_TIMEOUT)?,
         write: seconds("write-timeout", WRITE_TIMEOUT)?,
     };
+    let (all_max, per_peer_max) = (count("connections-max")?, count("connections-per-peer-max")?);
+    if let (Some(all), Some(per_peer)) = (all_max, per_peer_max)
+        && per_peer > all
+    {
+        return Err(bad(
+            "connections-per-peer-max",
+            format!(
+                "one peer may have {per_peer} connections, and all together {all}; give at most {all}, or raise --connections-max"
+            ),
+        )
+        .into());
+    }
     Ok(Connections {
-        all_max: count("connections-max")?,
-        per_peer_max: count("connections-per-peer-max")?,
+        all_max,
+        per_peer_max,
         http,
         grpc: TimeLimits { idle: seconds("grpc-idle-timeout", GRPC_IDLE_TIMEOUT)?, ..http },
         handshake: seconds("grpc-handshake-timeout", Duration::from_millis(nerite_grpc::limits::HANDSHAKE_MS_MAX))?,
@@ -92,11 +116,30 @@ mod tests {
     }
 
     #[test]
+    fn one_peer_may_not_have_more_than_all() {
+        let refused = read("--connections-max=100 --connections-per-peer-max=101").expect_err("more than all");
+        assert!(
+            refused.contains("one peer may have 101 connections, and all together 100; give at most 100"),
+            "{refused}"
+        );
+        assert!(read("--connections-max=100 --connections-per-peer-max=100").is_ok());
+        let warning = |line: &str| read(line).expect("legal values").warning(1024);
+        assert_eq!(warning("--connections-per-peer-max=768"), None);
+        assert!(
+            warning("--connections-per-peer-max=769")
+                .is_some_and(|text| text.contains("=769 has no effect: there may be 768"))
+        );
+        assert_eq!(warning(""), None);
+    }
+
+    #[test]
     fn times_are_seconds_and_none_is_no_limit() {
         let found = read("--http-header-timeout=0.5 --write-timeout=0").expect("legal values");
         let http = TimeLimits { head: Some(Duration::from_millis(500)), write: None, ..TimeLimits::default() };
         assert_eq!((found.http, found.grpc), (http, TimeLimits { idle: Some(GRPC_IDLE_TIMEOUT), ..http }));
         assert_eq!(found.handshake, Some(Duration::from_secs(20)));
+        let far = read("--http-header-timeout=1e300").expect_err("a time beyond all timers");
+        assert_eq!(far, "Bad option: \"--http-header-timeout\".\na time is 0 to 1000000000 seconds. Got 1e300\n");
         for line in ["--write-timeout=-1", "--write-timeout=1e30", "--write-timeout=x", "--connections-max=0"] {
             let flag = line.split('=').next().expect("a part before the sign");
             assert!(read(line).is_err_and(|text| text.contains(flag)), "{line}");
