@@ -141,6 +141,16 @@ def test_a_region_is_its_users_own(server):
     assert names(server.http) == []
 
 
+@pytest.mark.parametrize("kind", ["lease", "session"])
+def test_a_region_is_not_called_as_a_lease_or_a_session(server, kind):
+    with an_object("called", BOB, 0o600, 1.0) as (key, _):
+        name = f"{kind}-{'0123456789abcdef' * 2}"
+        status, text = as_user(BOB, lambda: register(server.http, name, key))
+        assert status == 400 and f"'{name}' is called as a {kind} is" in text, text
+        assert as_user(BOB, lambda: register(server.http, f"{kind}-1", key))[0] == 200
+        assert as_user(BOB, lambda: unregister(server.http))[0] == 200
+
+
 @pytest.mark.usefixtures("nobody_else_is_harmed")
 def test_one_user_cannot_take_all_places(victim):
     """Whoever registers without end is refused while others still find places."""

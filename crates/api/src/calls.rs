@@ -6,5 +6,5 @@ mod models;
 mod regions;
 mod settings;
 
-pub(crate) use regions::system_report;
+pub(crate) use regions::{check_name, system_report};
 pub use settings::Changeable;

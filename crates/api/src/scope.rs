@@ -20,6 +20,7 @@ use nerite_shm::{
 
 use crate::access::Category;
 use crate::admit::Regions;
+use crate::calls::check_name;
 use crate::errors::{of_lease, of_shm};
 use crate::places::OutputLease;
 use crate::{Api, access};
@@ -124,6 +125,7 @@ impl Scope {
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), Status> {
         self.api.check_running()?;
         self.api.check_client_shm()?;
+        check_name(name)?;
         let rights = self.api.rights(key);
         self.own_regions().register_system_as(&rights, name, key, offset, byte_size).map_err(of_shm)
     }

@@ -2,8 +2,8 @@
 
 use nerite_memory::MemoryReservation;
 use nerite_request::report::{CudaRegionReport, SystemRegionReport};
-use nerite_request::{Code, Status};
-use nerite_shm::{Registry, ShmError};
+use nerite_request::{Code, SessionRef, Status};
+use nerite_shm::{LeaseName, Registry, ShmError};
 
 use crate::Api;
 use crate::errors::of_shm;
@@ -29,6 +29,7 @@ impl Api {
     /// Maps `byte_size` bytes from `offset` on of the POSIX object `key` and calls them `name`.
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), Status> {
         self.check_running()?;
+        check_name(name)?;
         let rights = self.rights(key);
         self.in_own_regions(|regions| regions.register_system_as(&rights, name, key, offset, byte_size))?;
         let peer = self.peer();
@@ -41,6 +42,7 @@ impl Api {
     /// Opens the device memory behind a 64-byte CUDA IPC handle and calls it `name`.
     pub fn register_cuda(&self, name: &str, raw_handle: &[u8], device_id: i64, byte_size: u64) -> Result<(), Status> {
         self.check_running()?;
+        check_name(name)?;
         self.in_own_regions(|regions| regions.register_cuda(name, raw_handle, device_id, byte_size))
     }
 
@@ -142,11 +144,48 @@ fn reserve(name_bytes: impl ExactSizeIterator<Item = usize>) -> Result<MemoryRes
     MemoryReservation::take(bytes).map_err(|refused| Status::no_memory("the status of all regions", refused))
 }
 
+/// A region may not be called as a lease or a session is: a request that names it would mean the other.
+pub(crate) fn check_name(name: &str) -> Result<(), Status> {
+    let kind = match () {
+        () if LeaseName::parse(name).is_some() => "lease",
+        () if SessionRef::parse(name).is_some() => "session",
+        () => return Ok(()),
+    };
+    Err(Status::invalid(format!(
+        "shared memory region '{name}' is called as a {kind} is ('{kind}-' and 32 hexadecimal digits); give it another name"
+    )))
+}
+
 pub(crate) fn system_report(region: nerite_shm::SystemStatus) -> SystemRegionReport {
     SystemRegionReport {
         name: region.name.to_string(),
         key: region.key.to_string(),
         offset: region.offset,
         byte_size: region.byte_size,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(name: &str, kind: Option<&str>) {
+        let refused = check_name(name).err().map(|status| status.message);
+        let expect = kind.map(|kind| format!("region '{name}' is called as a {kind} is ("));
+        match expect {
+            None => assert_eq!(refused, None, "{name}"),
+            Some(expect) => assert!(refused.as_ref().is_some_and(|text| text.contains(&expect)), "{name}: {refused:?}"),
+        }
+    }
+
+    #[test]
+    fn only_names_that_requests_take_for_leases_or_sessions_are_refused() {
+        check("lease-0123456789abcdef0123456789abcdef", Some("lease"));
+        check("session-0123456789abcdef0123456789abcdef", Some("session"));
+        check("session-0123456789abcdef0123456789abcdef-7", Some("session"));
+        for name in ["lease-1", "session-", "session-a-1", "lease-0123456789ABCDEF0123456789abcdef", "input"] {
+            check(name, None);
+        }
     }
 }
