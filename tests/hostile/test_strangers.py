@@ -75,6 +75,28 @@ def test_one_user_cannot_take_all_places(victim):
             client.borrow(PAGE)
 
 
+def test_the_operator_says_how_many_sessions_and_how_long_a_hello_may_take(launcher):
+    """By flags; 0 seconds are no limit. A connection that has said Hello stays."""
+    if launcher.oracle or os.geteuid() != 0:
+        pytest.skip("only root can be somebody else, and 2.51 has no sessions")
+    repository = launcher.copy_of("few_sessions", "identity_fp32")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="nerite-few-sessions-"))
+    folder.chmod(0o755)
+    socket = folder / "socket"
+    allowed = [f"--session-socket={socket}", f"--session-allow-uid={NOBODY}"]
+    try:
+        with launcher.running("few_sessions", *allowed, "--sessions-per-user-max=2", "--session-hello-timeout=1", repository=repository):
+            with Raw(socket) as silent, as_user(NOBODY, lambda: welcomed(socket)), as_user(NOBODY, lambda: welcomed(socket)):
+                with as_user(NOBODY, lambda: Raw(socket)) as third:
+                    assert third.refusal().startswith(f"user {NOBODY} has 2 sessions open, which is all that one user may have")
+                assert silent.ended()
+                with open_session(socket) as client:
+                    time.sleep(2)
+                    client.borrow(PAGE)
+    finally:
+        shutil.rmtree(folder)
+
+
 def test_the_operators_calls_are_the_operators(victim):
     calls = [
         {"inspect_regions": {}},

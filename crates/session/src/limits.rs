@@ -5,7 +5,8 @@ use std::time::Duration;
 pub use nerite_api::{LEASES_PER_SESSION_MAX, SESSIONS_MAX};
 pub use nerite_wire::proto::session::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 
-/// Sessions that one user may have open, unless it is the server's own: no other user can take all places alone.
+/// Default of `--sessions-per-user-max`: sessions that one user may have open, unless it is the server's own. So no other user can take
+/// all places alone.
 pub const SESSIONS_PER_USER_MAX: usize = 64;
 
 /// Places beside those, for an operator who comes when all are taken. Such a session says in Hello that it is the operator's,
@@ -30,10 +31,10 @@ pub const QUEUED_PACKETS_MAX: usize = 4096;
 /// Descriptors that wait in answers. The process has few, and a session that does not read must not take them from others.
 pub const QUEUED_DESCRIPTORS_MAX: usize = 128;
 
-/// A connection that has not said Hello by then is closed: it takes one of [`SESSIONS_MAX`] places.
+/// Default of `--session-hello-timeout`. A connection that has not said Hello by then is closed: it takes one of [`SESSIONS_MAX`] places.
 pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
 
-/// The same for one that has one of the operator's places, of which there are few.
+/// The longest time for one that has one of the operator's places, of which there are few.
 pub const RESERVE_HELLO_WITHIN: Duration = Duration::from_secs(1);
 
 /// While the server stops, so long a client may take to read its last answers.
@@ -73,7 +74,8 @@ pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 const _: () = assert!(DESCRIPTORS_MAX <= QUEUED_DESCRIPTORS_MAX, "one answer must be able to wait");
 const _: () = assert!(PACKET_BYTES_MAX < QUEUED_BYTES_MAX);
-const _: () = assert!(SESSIONS_PER_USER_MAX * 2 <= SESSIONS_MAX);
+const _: () =
+    assert!(SESSIONS_PER_USER_MAX * 2 <= SESSIONS_MAX && RESERVE_HELLO_WITHIN.as_millis() <= HELLO_WITHIN.as_millis());
 const _: () = assert!(LEASES_PER_SESSION_MAX * 64 < PACKET_BYTES_MAX, "the leases of a session fit in one answer");
 const _: () = assert!(PAGE_BYTES + (16 << 10) < PACKET_BYTES_MAX, "the last region of a page, and its name again");
 const _: () = assert!((SESSIONS_MAX + OPERATOR_SESSIONS_MAX) * (4 * CLIENT_CHARS_MAX + 128) < PACKET_BYTES_MAX);

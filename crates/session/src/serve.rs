@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use crate::call::error_packet;
 use crate::door::Door;
+use crate::limits::{HELLO_WITHIN, SESSIONS_PER_USER_MAX};
 use crate::listen::{Listener, Location};
 use crate::session::Session;
 use crate::session_table::{Peer, SessionTable};
@@ -24,10 +25,20 @@ pub(crate) const PERMISSION_DENIED: u32 = 7;
 pub(crate) const RESOURCE_EXHAUSTED: u32 = 8;
 
 /// What the operator decided.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Users besides the server's own that may open sessions: `--session-allow-uid`.
     pub allow_uids: Vec<u32>,
+    /// Sessions that one user may have open, unless it is the server's own: `--sessions-per-user-max`.
+    pub per_user_max: usize,
+    /// How long a connection may take to say Hello, if there is a limit: `--session-hello-timeout`.
+    pub hello_within: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { allow_uids: Vec::new(), per_user_max: SESSIONS_PER_USER_MAX, hello_within: Some(HELLO_WITHIN) }
+    }
 }
 
 /// A session socket at work. Dropping it leaves the socket as it is.
@@ -85,7 +96,7 @@ async fn accept(api: Api, options: Options, mut door: Door, mut stopped: Stopped
         version: String::new(),
         extensions: Vec::new(),
     });
-    let sessions = SessionTable::new(rustix::process::geteuid().as_raw());
+    let sessions = SessionTable::new(rustix::process::geteuid().as_raw(), options.per_user_max);
     let mut told = None;
     loop {
         let accepted = tokio::select! {
@@ -122,9 +133,9 @@ async fn accept(api: Api, options: Options, mut door: Door, mut stopped: Stopped
         let api = api.for_peer(nerite_request::Peer::User { uid: place.uid() });
         let flow = api.flow().clone();
         let session = Session::new(api, server.clone(), socket, place);
-        let (stopped, open) = (stopped.clone(), open.clone());
+        let (stopped, open, hello_within) = (stopped.clone(), open.clone(), options.hello_within);
         let serving = async move {
-            let end = session.run(stopped).await;
+            let end = session.run(stopped, hello_within).await;
             log::debug!("session ended: {end}");
             drop(open);
         };

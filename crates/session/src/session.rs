@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nerite_api::{Api, Category, Scope};
@@ -18,7 +19,7 @@ use v1::client_message::Call;
 use crate::call::{error_packet, packet};
 use crate::inference::InFlight;
 use crate::limits::{
-    HEADERS_MAX, HELLO_WITHIN, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX, RESERVE_HELLO_WITHIN, STOPPING_LOOK_PAUSE,
+    HEADERS_MAX, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX, RESERVE_HELLO_WITHIN, STOPPING_LOOK_PAUSE,
     STOPPING_READ_WITHIN,
 };
 use crate::outbox::{Closed, Outbox};
@@ -81,24 +82,24 @@ impl Session {
         }
     }
 
-    /// From the first packet to the last.
-    pub(crate) async fn run(mut self, mut stopped: Stopped) -> End {
+    /// From the first packet, which must come within that time if there is a limit, to the last.
+    pub(crate) async fn run(mut self, mut stopped: Stopped, hello_within: Option<Duration>) -> End {
         let account = self.api.account().clone();
         let (mut receiver, mut gate) = (Receiver::new(&account), Gate::new(&account));
         let mut shed = pin!(shed(&account));
         let (outbox, socket) = (Arc::clone(&self.outbox), Arc::clone(&self.socket));
-        let within = if self.place.reserve().is_some() { RESERVE_HELLO_WITHIN } else { HELLO_WITHIN };
+        let within = hello_limit(hello_within, self.place.reserve().is_some());
         let greeted = tokio::select! {
             biased;
-            closed = outbox.flush() => Ok(Err(End::from(closed))),
-            shed = &mut shed => Ok(Err(End::Shed(shed))),
-            () = stopped.wait() => Ok(Err(End::Stopped)),
-            greeted = timeout(within, self.greet(&socket, &mut receiver)) => greeted,
+            closed = outbox.flush() => Err(End::from(closed)),
+            shed = &mut shed => Err(End::Shed(shed)),
+            () = stopped.wait() => Err(End::Stopped),
+            () = after(within) => Err(End::Silent),
+            greeted = self.greet(&socket, &mut receiver) => greeted,
         };
         let end = match greeted {
-            Err(_) => Err(End::Silent),
-            Ok(Err(end)) => Err(end),
-            Ok(Ok(())) => loop {
+            Err(end) => Err(end),
+            Ok(()) => loop {
                 let received = tokio::select! {
                     biased;
                     closed = outbox.flush() => break Err(End::from(closed)),
@@ -243,6 +244,22 @@ impl Session {
     }
 }
 
+/// How long a connection may take to say Hello: a place of the operator's reserve is kept for a short time at the most.
+fn hello_limit(asked: Option<Duration>, in_reserve: bool) -> Option<Duration> {
+    match (asked, in_reserve) {
+        (asked, false) => asked,
+        (asked, true) => Some(asked.map_or(RESERVE_HELLO_WITHIN, |asked| asked.min(RESERVE_HELLO_WITHIN))),
+    }
+}
+
+/// Ready when that time has passed; never without a limit.
+async fn after(limit: Option<Duration>) {
+    match limit {
+        Some(limit) => sleep(limit).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The next packet, once the memory budgets let the session be read on. May be dropped at any time.
 async fn receive(socket: &Socket, receiver: &mut Receiver, gate: &mut Gate) -> io::Result<Received> {
     // A session that has to end learns it elsewhere.
@@ -252,4 +269,17 @@ async fn receive(socket: &Socket, receiver: &mut Receiver, gate: &mut Gate) -> i
     let received = socket.receive(receiver).await;
     gate.done();
     received
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_of_the_reserve_waits_a_second_at_the_most() {
+        let (short, long) = (Duration::from_millis(300), Duration::from_secs(90));
+        assert_eq!([hello_limit(Some(long), false), hello_limit(None, false)], [Some(long), None]);
+        let reserved = [Some(long), None, Some(short)].map(|asked| hello_limit(asked, true));
+        assert_eq!(reserved, [Some(RESERVE_HELLO_WITHIN), Some(RESERVE_HELLO_WITHIN), Some(short)]);
+    }
 }

@@ -8,7 +8,7 @@ use nerite_api::{Scope, check_operator};
 use nerite_request::inspect::SessionView;
 
 use crate::inference::InFlight;
-use crate::limits::{CLIENT_CHARS_MAX, OPERATOR_SESSIONS_MAX, SESSIONS_MAX, SESSIONS_PER_USER_MAX};
+use crate::limits::{CLIENT_CHARS_MAX, OPERATOR_SESSIONS_MAX, SESSIONS_MAX};
 use crate::outbox::Outbox;
 
 /// Who connected, as the system vouches for it.
@@ -24,6 +24,8 @@ pub(crate) struct Peer {
 /// All sessions, by number.
 pub(crate) struct SessionTable {
     own_uid: u32,
+    /// Sessions of one user, unless it is the server's own.
+    per_user_max: usize,
     state: Mutex<State>,
 }
 
@@ -55,8 +57,10 @@ pub(crate) struct Parts {
 pub(crate) enum Full {
     #[error("{SESSIONS_MAX} sessions are open; try again later")]
     All,
-    #[error("user {0} has {SESSIONS_PER_USER_MAX} sessions open, which is all that one user may have; close some")]
-    User(u32),
+    #[error(
+        "user {uid} has {max} sessions open, which is all that one user may have; close some, or raise --sessions-per-user-max"
+    )]
+    User { uid: u32, max: usize },
 }
 
 /// A session's place; given back when dropped.
@@ -80,16 +84,16 @@ impl Peer {
 }
 
 impl SessionTable {
-    /// For a server of this user.
-    pub(crate) fn new(own_uid: u32) -> Arc<SessionTable> {
-        Arc::new(SessionTable { own_uid, state: Mutex::default() })
+    /// For a server of this user; others may have so many sessions each.
+    pub(crate) fn new(own_uid: u32, per_user_max: usize) -> Arc<SessionTable> {
+        Arc::new(SessionTable { own_uid, per_user_max, state: Mutex::default() })
     }
 
     /// A place for `peer`, if there is one.
     pub(crate) fn reserve(self: &Arc<SessionTable>, peer: Peer) -> Result<SessionEntry, Full> {
         let uid = peer.uid;
         let mut state = self.lock();
-        let reserve = admit(&Taken::of(state.members.values(), uid), uid, self.own_uid)?;
+        let reserve = admit(&Taken::of(state.members.values(), uid), uid, self)?;
         let operator_only = reserve.is_some();
         state.last += 1;
         let number = state.last;
@@ -196,11 +200,12 @@ impl Taken {
 }
 
 /// Whether there is a place for a session of `uid` (`None`), only one of the reserve (and why), or none.
-fn admit(taken: &Taken, uid: u32, own_uid: u32) -> Result<Option<Full>, Full> {
+fn admit(taken: &Taken, uid: u32, sessions: &SessionTable) -> Result<Option<Full>, Full> {
+    let SessionTable { own_uid, per_user_max: max, .. } = *sessions;
     let full = if taken.all >= SESSIONS_MAX {
         Full::All
-    } else if uid != own_uid && taken.of_user >= SESSIONS_PER_USER_MAX {
-        Full::User(uid)
+    } else if uid != own_uid && taken.of_user >= max {
+        Full::User { uid, max }
     } else {
         return Ok(None);
     };
@@ -212,16 +217,27 @@ fn admit(taken: &Taken, uid: u32, own_uid: u32) -> Result<Option<Full>, Full> {
 mod tests {
     use super::*;
 
+    const MAX: usize = 64;
+
+    fn user(uid: u32) -> Full {
+        Full::User { uid, max: MAX }
+    }
+
     #[track_caller]
     fn check(all: usize, of_user: usize, of_reserve: usize, uid: u32, expect: Result<Option<Full>, Full>) {
-        assert_eq!(admit(&Taken { all, of_user, of_reserve }, uid, 1000), expect, "{all} {of_user} {of_reserve} {uid}");
+        let sessions = SessionTable::new(1000, MAX);
+        assert_eq!(
+            admit(&Taken { all, of_user, of_reserve }, uid, &sessions),
+            expect,
+            "{all} {of_user} {of_reserve} {uid}"
+        );
     }
 
     #[test]
     fn one_user_cannot_take_all_places_unless_it_is_the_servers_own() {
         check(0, 0, 0, 7, Ok(None));
         check(255, 63, 4, 7, Ok(None));
-        check(64, 64, 0, 7, Err(Full::User(7)));
+        check(64, 64, 0, 7, Err(user(7)));
         check(64, 64, 0, 1000, Ok(None));
         check(255, 255, 0, 1000, Ok(None));
     }
@@ -232,18 +248,18 @@ mod tests {
         check(256, 256, 3, 1000, Ok(Some(Full::All)));
         check(256, 0, 3, 0, Ok(Some(Full::All)));
         check(256, 0, 4, 0, Err(Full::All));
-        check(64, 64, 0, 0, Ok(Some(Full::User(0))));
-        check(64, 64, 4, 0, Err(Full::User(0)));
+        check(64, 64, 0, 0, Ok(Some(user(0))));
+        check(64, 64, 4, 0, Err(user(0)));
     }
 
     #[test]
     fn a_place_is_given_back_and_its_number_is_not() {
-        let sessions = SessionTable::new(1000);
+        let sessions = SessionTable::new(1000, MAX);
         let peer = || Peer { uid: 7, pid: 1, command: String::new() };
-        let places: Vec<_> = (0..SESSIONS_PER_USER_MAX).map(|_| sessions.reserve(peer())).collect();
+        let places: Vec<_> = (0..MAX).map(|_| sessions.reserve(peer())).collect();
         assert!(places.iter().all(Result::is_ok));
-        assert_eq!(sessions.reserve(peer()).err(), Some(Full::User(7)));
+        assert_eq!(sessions.reserve(peer()).err(), Some(user(7)));
         drop(places);
-        assert_eq!(sessions.reserve(peer()).map(|place| place.number()), Ok(SESSIONS_PER_USER_MAX as u64 + 1));
+        assert_eq!(sessions.reserve(peer()).map(|place| place.number()), Ok(MAX as u64 + 1));
     }
 }

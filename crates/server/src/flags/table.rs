@@ -154,6 +154,8 @@ flags! {
         "allow-client-shm" BOOL, Yes, "Whether clients may register shared memory. Default is true.";
         "session-socket" Takes::Value("<path>"), Yes, "Unix socket where programs of this host borrow shared memory; 'off' for none. Default is $XDG_RUNTIME_DIR/nerite/session.sock, else /tmp/nerite-<uid>/session.sock.";
         "session-allow-uid" INT, Yes, "Number of a user besides the server's own and root who may open sessions. May be repeated.";
+        "sessions-per-user-max" INT, Yes, "Of the 256 sessions, those of one user, unless it is the server's own. Default is 64.";
+        "session-hello-timeout" SECONDS, Yes, "Seconds for the first message of a session, Hello; 0 for no limit. Default is 10.";
         "lease-max-bytes" INT, Yes, "Bytes lent to all sessions together. Default is half of the memory of the host or of the control group.";
         "session-max-bytes" INT, Yes, "Bytes lent to one session. Default is half of --lease-max-bytes.";
     }

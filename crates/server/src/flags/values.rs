@@ -1,8 +1,12 @@
 //! What do the values of flags mean?
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use super::parse::Given;
+
+/// Longer times are as good as none, and timers cannot be set for them.
+const SECONDS_MAX: f64 = 1e9;
 
 /// A value that its flag cannot take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,6 +82,17 @@ impl<'g> Values<'g> {
         let Some(value) = self.text(name) else { return Ok(default) };
         let number = value.trim().parse().ok().filter(|number: &f64| number.is_finite());
         number.ok_or_else(|| bad(name, format!("Invalid option value. Got {value}")))
+    }
+
+    /// A time limit in seconds; `None` for 0, which is no limit.
+    pub fn time_limit(&self, name: &'static str, default: Duration) -> Result<Option<Duration>, BadValue> {
+        let seconds = self.float(name, default.as_secs_f64())?;
+        if !(0.0..=SECONDS_MAX).contains(&seconds) {
+            // As the operator would write it: without its zeros where it has many.
+            return Err(bad(name, format!("a time is 0 to {SECONDS_MAX} seconds. Got {seconds:?}")));
+        }
+        let time = Duration::from_secs_f64(seconds);
+        Ok((!time.is_zero()).then_some(time))
     }
 
     /// `{key}{separator}{rest}` for each value of a flag.

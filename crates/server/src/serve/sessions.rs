@@ -40,7 +40,8 @@ pub fn open(settings: &Sessions) -> Result<Option<Opened>, StartError> {
 
 /// Serves who connects to it.
 pub fn start(api: &Api, settings: &Sessions, opened: Opened) -> Handle {
-    let options = Options { allow_uids: settings.allow_uids.clone() };
+    let Sessions { allow_uids, per_user_max, hello_within, .. } = settings;
+    let options = Options { allow_uids: allow_uids.clone(), per_user_max: *per_user_max, hello_within: *hello_within };
     match opened {
         Opened::Listening(listener) => {
             log::info!("Started sessions at {}", listener.path().display());

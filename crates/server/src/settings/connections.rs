@@ -10,8 +10,6 @@ use crate::flags::{Values, bad};
 
 /// A gRPC connection without calls is asked to end after so long, unless it is said. Clients connect again by themselves.
 const GRPC_IDLE_TIMEOUT: Duration = Duration::from_hours(1);
-/// Longer times are as good as none, and timers cannot be set for them.
-const SECONDS_MAX: f64 = 1e9;
 
 /// What binds connections.
 #[derive(Clone, Copy, Debug)]
@@ -53,15 +51,7 @@ pub(super) fn connections(values: &Values<'_>) -> Result<Connections, SettingsEr
         Some(0) => Err(bad(flag, "a server without connections serves nobody; give at least 1")),
         count => Ok(count),
     };
-    let seconds = |flag, default: Duration| {
-        let seconds = values.float(flag, default.as_secs_f64())?;
-        if !(0.0..=SECONDS_MAX).contains(&seconds) {
-            // As the operator would write it: without its zeros where it has many.
-            return Err(bad(flag, format!("a time is 0 to {SECONDS_MAX} seconds. Got {seconds:?}")));
-        }
-        let time = Duration::from_secs_f64(seconds);
-        Ok((!time.is_zero()).then_some(time))
-    };
+    let seconds = |flag, default| values.time_limit(flag, default);
     let http = TimeLimits {
         head: seconds("http-header-timeout", HEAD_TIMEOUT)?,
         idle: seconds("http-idle-timeout", IDLE_TIMEOUT)?,

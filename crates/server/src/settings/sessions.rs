@@ -1,10 +1,12 @@
 //! Who may open sessions, where, and how much is lent?
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use nerite_session::limits::{HELLO_WITHIN, SESSIONS_MAX, SESSIONS_PER_USER_MAX};
 use nerite_shm::LeaseLimits;
 
-use crate::flags::{BadValue, Values};
+use crate::flags::{BadValue, Values, bad};
 
 /// The session socket and what it lends.
 #[derive(Debug)]
@@ -15,6 +17,10 @@ pub struct Sessions {
     pub allow_uids: Vec<u32>,
     /// What is lent at the most.
     pub limits: LeaseLimits,
+    /// Sessions of one user, unless it is the server's own.
+    pub per_user_max: usize,
+    /// How long a connection may take to say Hello, if there is a limit.
+    pub hello_within: Option<Duration>,
 }
 
 /// Where sessions are opened.
@@ -42,7 +48,25 @@ pub(super) fn sessions(values: &Values<'_>) -> Result<Sessions, BadValue> {
     let LeaseLimits { bytes_max, .. } = LeaseLimits::default();
     let bytes_max = values.int("lease-max-bytes", bytes_max)?;
     let session_bytes_max = values.int("session-max-bytes", bytes_max / 2)?;
-    Ok(Sessions { socket, allow_uids, limits: LeaseLimits { bytes_max, session_bytes_max } })
+    Ok(Sessions {
+        socket,
+        allow_uids,
+        limits: LeaseLimits { bytes_max, session_bytes_max },
+        per_user_max: per_user_max(values)?,
+        hello_within: values.time_limit("session-hello-timeout", HELLO_WITHIN)?,
+    })
+}
+
+fn per_user_max(values: &Values<'_>) -> Result<usize, BadValue> {
+    const FLAG: &str = "sessions-per-user-max";
+    let asked = values.int(FLAG, SESSIONS_PER_USER_MAX)?;
+    if (1..=SESSIONS_MAX).contains(&asked) {
+        return Ok(asked);
+    }
+    Err(bad(
+        FLAG,
+        format!("one user may have {asked} sessions, and there are {SESSIONS_MAX} in all; give 1 to {SESSIONS_MAX}"),
+    ))
 }
 
 #[cfg(test)]
@@ -61,6 +85,25 @@ mod tests {
             (Err(found), Err(expect)) => assert_eq!(found.reason, expect, "{line:?}"),
             (found, _) => panic!("{line:?} gives {found:?}"),
         }
+    }
+
+    #[test]
+    fn limits_of_users_and_hellos_are_sensible_numbers() {
+        let read = |line: &str| {
+            let given = flags::parse(&[line.to_owned()]).expect("a known flag");
+            sessions(&Values(&given)).map(|s| (s.per_user_max, s.hello_within)).map_err(|error| error.reason)
+        };
+        let ten = Some(Duration::from_secs(10));
+        assert_eq!(read("--id=x"), Ok((64, ten)));
+        assert_eq!(read("--sessions-per-user-max=256"), Ok((256, ten)));
+        assert_eq!(read("--session-hello-timeout=0.5"), Ok((64, Some(Duration::from_millis(500)))));
+        assert_eq!(read("--session-hello-timeout=0"), Ok((64, None)));
+        for number in [0, 257] {
+            let text = format!("one user may have {number} sessions, and there are 256 in all; give 1 to 256");
+            assert_eq!(read(&format!("--sessions-per-user-max={number}")), Err(text));
+        }
+        let far = "a time is 0 to 1000000000 seconds. Got 1e300".to_owned();
+        assert_eq!(read("--session-hello-timeout=1e300"), Err(far));
     }
 
     #[test]

@@ -214,7 +214,7 @@ fn one_user_takes_no_more_than_its_share_of_the_places() {
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     let (socket, program) = (directory.path().join("s"), directory.path().join("crowd"));
     copy_program(&std::env::current_exe().unwrap(), &program);
-    let options = Options { allow_uids: vec![NOBODY] };
+    let options = Options { allow_uids: vec![NOBODY], ..Options::default() };
     let _served = serve(server.api.clone(), options, Listener::bind(&socket, true).unwrap());
     let mut command = Command::new(&program);
     command.args(["--exact", "shm::crowd", "--nocapture"]).env(CROWD, &socket).uid(NOBODY).gid(NOBODY);
@@ -234,7 +234,11 @@ fn other_users_are_refused_even_if_they_may_open_sessions() {
     let (directory, program) = program_for_all();
     let open = |name: &str, allow_uids: Vec<u32>| {
         let socket = directory.path().join(name);
-        let handle = serve(server.api.clone(), Options { allow_uids }, Listener::bind(&socket, true).unwrap());
+        let handle = serve(
+            server.api.clone(),
+            Options { allow_uids, ..Options::default() },
+            Listener::bind(&socket, true).unwrap(),
+        );
         (socket, handle)
     };
     let as_nobody = |socket: &Path, words: &[&str]| {
