@@ -37,6 +37,8 @@ mod endpoint;
 mod error;
 pub mod grpc;
 pub mod http;
+#[cfg(doctest)]
+mod no_slices;
 mod region;
 pub mod report;
 mod request;
