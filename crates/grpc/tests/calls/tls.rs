@@ -3,13 +3,16 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nerite_grpc::{Options, Tls};
 use nerite_listen::{Endpoint, bind};
 use nerite_wire::proto::messages::{ServerLiveRequest, ServerLiveResponse};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
@@ -45,10 +48,14 @@ impl Papers {
     }
 
     fn server(&self, mutual: bool) -> TestServer {
+        self.house_with(mutual, Options::default())
+    }
+
+    fn house_with(&self, mutual: bool, options: Options) -> TestServer {
         let roots = self.path("root.pem");
         let roots = mutual.then_some(roots.as_path());
         let tls = Tls::from_files(&self.path("server.pem"), &self.path("server.key"), roots).unwrap();
-        TestServer::with(Options { tls: Some(tls), ..Options::default() }, nerite_api::Options::default())
+        TestServer::with(Options { tls: Some(tls), ..options }, nerite_api::Options::default())
     }
 
     async fn connect(&self, server: &TestServer, with_paper: bool) -> std::io::Result<TlsStream<TcpStream>> {
@@ -115,6 +122,42 @@ async fn a_plain_client_at_a_secured_door_disturbs_nobody() {
     let socket = papers.connect(&server, false).await.unwrap();
     assert!(is_live(&Peer::over(socket).await).await);
     server.handle.stop().await;
+}
+
+/// Whether the server closes a connection on which the client says `first` and nothing more. The time is for a busy machine.
+async fn is_ended(server: &TestServer, first: &[u8]) -> bool {
+    let mut socket = TcpStream::connect(server.address.unwrap()).await.unwrap();
+    socket.write_all(first).await.unwrap();
+    let mut rest = Vec::new();
+    // An error is an end as well: the server may close while bytes are unread.
+    timeout(Duration::from_mins(1), socket.read_to_end(&mut rest)).await.is_ok()
+}
+
+#[tokio::test]
+async fn a_handshake_that_does_not_go_on_is_ended() {
+    let papers = Papers::new();
+    let options = Options { handshake_max: Some(Duration::from_millis(300)), ..Options::default() };
+    let server = papers.house_with(false, options);
+    // Nothing, the head of a record, and half of a ClientHello.
+    let half_hello = [&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..], &[7; 100]].concat();
+    for first in [&b""[..], b"\x16\x03\x01", &half_hello] {
+        assert!(is_ended(&server, first).await, "{first:?}");
+    }
+    // The limit is for agreeing on TLS, and not for the connection.
+    let socket = papers.connect(&server, false).await.unwrap();
+    let peer = Peer::over(socket).await;
+    assert!(is_live(&peer).await);
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert!(is_live(&peer).await);
+}
+
+#[tokio::test]
+async fn without_a_limit_a_handshake_may_rest() {
+    let papers = Papers::new();
+    let server = papers.house_with(false, Options { handshake_max: None, ..Options::default() });
+    let mut socket = TcpStream::connect(server.address.unwrap()).await.unwrap();
+    let mut byte = [0];
+    assert!(timeout(Duration::from_secs(1), socket.read(&mut byte)).await.is_err());
 }
 
 #[track_caller]
