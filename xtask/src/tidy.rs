@@ -9,6 +9,7 @@ mod flags;
 mod functions;
 mod glossary;
 mod layers;
+mod profiles;
 mod skeleton;
 mod tree;
 mod unsafety;
@@ -78,6 +79,7 @@ fn judge(tree: &Tree, allowed: &[Allowance]) -> Vec<Finding> {
     findings.extend(unsafety::check_roots(tree));
     findings.extend(layers::check(tree));
     findings.extend(flags::check(tree));
+    findings.extend(profiles::check(tree));
     allow::apply(findings, allowed)
 }
 

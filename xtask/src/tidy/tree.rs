@@ -8,7 +8,7 @@ use std::path::Path;
 const FOLDERS: [&str; 5] = ["crates", "xtask", "tests", "benches", "fuzz"];
 
 /// Single files that rules ask for.
-const FILES: [&str; 2] = [super::flags::DOCS, super::glossary::DOCS];
+const FILES: [&str; 3] = [super::flags::DOCS, super::glossary::DOCS, super::profiles::MANIFEST];
 
 /// Folders that hold what others wrote or what a build leaves behind.
 const PASSED_OVER: [&str; 3] = ["target", "generated", "node_modules"];
