@@ -9,6 +9,9 @@ import http.client
 import json
 import os
 import pathlib
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -173,6 +176,110 @@ def test_one_user_cannot_take_all_places(victim):
         assert as_user(BOB, lambda: infer(victim.http, "one"))[0] == 200
         assert as_user(BOB, lambda: unregister(victim.http))[0] == 200
         assert as_user(ALICE, lambda: unregister(victim.http))[0] == 200
+
+
+# In a process of its own: the threads on which gRPC connects may be there already, as root's.
+OVER_GRPC = """
+import json, os, sys, grpc, tritonclient.grpc
+from tritonclient.grpc import service_pb2 as pb, service_pb2_grpc
+at, uid, calls = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+os.setgid(uid), os.setuid(uid)
+stub, told = service_pb2_grpc.GRPCInferenceServiceStub(grpc.insecure_channel(at)), []
+for name, key, byte_size in calls:
+    try:
+        if key:
+            request = pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=byte_size)
+            stub.SystemSharedMemoryRegister(request, timeout=60)
+        else:
+            stub.SystemSharedMemoryUnregister(pb.SystemSharedMemoryUnregisterRequest(name=name), timeout=60)
+        told.append("")
+    except grpc.RpcError as error:
+        told.append(error.details())
+print(json.dumps(told))
+"""
+
+
+def each_over_grpc(at: str, uid: int, calls: list[tuple[str, str, int]], *before: str) -> list[str]:
+    """Registers regions, or without a key unregisters one; what is said to each refusal, and "" to each success."""
+    command = [*before, sys.executable, "-c", OVER_GRPC, at, str(uid), json.dumps(calls)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout)
+
+
+def each_over_http(at: str, uid: int, calls: list[tuple[str, str, int]]) -> list[str]:
+    act = lambda name, key, size: register(at, name, key, size) if key else unregister(at, name)
+    return as_user(uid, lambda: [text if status != 200 else "" for status, text in (act(*each) for each in calls)])
+
+
+HUGE, OWN_MAX = 1 << 43, 5 << 43
+
+
+@pytest.mark.parametrize("each_over", [each_over_http, each_over_grpc])
+def test_one_user_cannot_take_all_address_space(server, each_over):
+    """Objects without a page of memory, up to the bound; the next is refused with both numbers until one is unregistered."""
+    at = server.http if each_over is each_over_http else server.grpc
+    with contextlib.ExitStack() as held:
+        keys = [held.enter_context(an_object(f"huge{n}", ALICE, 0o600, 0.0)) for n in range(OWN_MAX // HUGE)]
+        for _, path in keys:
+            os.truncate(path, HUGE)
+        small, _ = held.enter_context(an_object("small", ALICE, 0o600, 0.0))
+        others, _ = held.enter_context(an_object("others", BOB, 0o600, 0.0))
+        fill = [(f"huge{n}", key, HUGE) for n, (key, _) in enumerate(keys)]
+        *full, refused = each_over(at, ALICE, [*fill, ("small", small, SIZE)])
+        assert full == [""] * len(fill)
+        assert f"{len(fill)} regions of 40 TiB are mapped, at most 12288 of 40 TiB may be" in refused, refused
+        assert each_over(at, BOB, [("others", others, SIZE), ("others", "", 0)]) == ["", ""]
+        assert each_over(at, ALICE, [("huge0", "", 0), ("small", small, SIZE), ("", "", 0)]) == [""] * 3
+    assert names(server.http) == []
+
+
+@contextlib.contextmanager
+def another_host():
+    """The beginning of a command line that runs on what the server takes for another host, and the address of the server there."""
+    space, outside, inside = (f"nerite{os.getpid()}{part}" for part in ("", "o", "i"))
+    subnet = f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}"
+    ip = lambda *words: subprocess.run(["ip", *words], capture_output=True, check=False).returncode
+    if not shutil.which("ip") or ip("netns", "add", space):
+        pytest.skip("needs a network namespace")
+    try:
+        made = ip("link", "add", outside[:15], "type", "veth", "peer", "name", inside[:15], "netns", space)
+        made = made or ip("addr", "add", f"{subnet}.1/24", "dev", outside[:15]) or ip("link", "set", outside[:15], "up")
+        made = made or ip("-n", space, "addr", "add", f"{subnet}.2/24", "dev", inside[:15])
+        if made or ip("-n", space, "link", "set", inside[:15], "up"):
+            pytest.skip("needs a pair of network devices")
+        yield ["ip", "netns", "exec", space], f"{subnet}.1"
+    finally:
+        ip("netns", "del", space)
+
+
+OVER_HTTP = """
+import http.client, sys
+connection = http.client.HTTPConnection(sys.argv[1], timeout=60)
+connection.request("POST", sys.argv[2], sys.argv[3])
+answer = connection.getresponse()
+print(answer.status, answer.read().decode())
+"""
+
+
+def test_a_stranger_of_another_host_is_told_neither_owner_nor_size(launcher):
+    """Nor whether its guess of the size was right."""
+    if launcher.oracle:
+        pytest.skip("2.51 lets every client reach everything")
+    repository = launcher.copy_of("strangers_regions", "identity_fp32")
+    with another_host() as (there, address), an_object("secret", ALICE, 0o600, 1.0) as (key, _):
+        flags = ["--http-address=0.0.0.0", "--grpc-address=0.0.0.0"]
+        with launcher.running("strangers_regions", *flags, repository=repository) as server:
+            port = lambda url: f"{address}:{url.rpartition(':')[2]}"
+            texts = []
+            for size in (SIZE, 1 << 30):
+                path, body = "/v2/systemsharedmemory/region/secret/register", json.dumps({"key": key, "byte_size": size})
+                command = [*there, sys.executable, "-c", OVER_HTTP, port(server.http), path, body]
+                told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+                assert not told.startswith("200"), told
+                texts += [told.partition(" ")[2], *each_over_grpc(port(server.grpc), 0, [("secret", key, size)], *there)]
+            for text in texts:
+                assert "address 10." in text, text
+                assert str(ALICE) not in text and f"{SIZE} bytes" not in text, text
+            assert texts[0].strip() == texts[2].strip() and texts[1] == texts[3]
 
 
 def test_the_operator_may_open_what_it_wants(launcher):
