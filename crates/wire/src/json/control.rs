@@ -12,7 +12,7 @@ use super::fault::{Fault, Malformed, explained, explained_as, mismatch};
 use super::lex::{Kind, Reader};
 use super::limits::{FILE_TEXT_BYTES_MAX, SETTING_VALUES_MAX};
 use super::spooled::{LongString, Spooled};
-use super::value::{Seen, absent, text_of};
+use super::value::{Seen, abridged, absent, text_of};
 use crate::budget::Budget;
 
 /// The body of a system region's registration.
@@ -227,7 +227,7 @@ fn read_load_options(reader: &mut Reader<'_>, spooled: Option<&Spooled>) -> Resu
         let key = text_of(key);
         let long = spooled.and_then(|spooled| spooled.string_at(reader.position()));
         let value = reader.bytes().map_err(|fault| match fault {
-            Fault::Refused(status) => explained(status, format_args!("parameter '{key}'")).into(),
+            Fault::Refused(status) => explained(status, format_args!("parameter '{}'", abridged(&key))).into(),
             malformed @ Fault::Malformed(_) => malformed,
         })?;
         let len = long.as_ref().map_or(value.len() as u64, LongString::len);

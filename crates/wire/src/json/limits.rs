@@ -10,6 +10,8 @@ pub const ITEM_BYTES: usize = 1024;
 pub const DIM_BYTES: usize = 16;
 /// Characters of a correlation id that is a text, as in Triton.
 pub const SEQUENCE_ID_CHARS_MAX: usize = 128;
+/// Characters of a name that an error quotes before it is known how long names may be.
+pub const QUOTED_CHARS_MAX: usize = 256;
 /// Bytes of one base64 text in a load request, as in Triton.
 pub const FILE_TEXT_BYTES_MAX: u64 = i32::MAX as u64;
 /// A string of a spooled text that is longer than this stays on disk.

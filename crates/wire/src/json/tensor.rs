@@ -7,6 +7,7 @@ use nerite_tensor::{DataType, ELEMENTS_MAX, Shape, ShapeError, byte_size, elemen
 use super::fault::{Fault, explained, mismatch, prefixed};
 use super::lex::{Kind, Reader};
 use super::limits::DATA_DEPTH_MAX;
+use super::value::abridged;
 
 /// What the request says of a tensor whose values are in the JSON text.
 pub struct Claim<'c> {
@@ -28,7 +29,7 @@ pub fn read_tensor(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer,
     }
     if reader.kind() != Kind::Array {
         let status = Status::internal(format!("Unable to parse 'data': {}", mismatch::ARRAY));
-        return Err(explained(status, format_args!("'data' of input '{}'", claim.name)).into());
+        return Err(explained(status, format_args!("'data' of input '{}'", abridged(claim.name))).into());
     }
     read_values(reader, claim, elements)
 }
@@ -84,7 +85,7 @@ impl Claim<'_> {
 
     /// A value of the wrong type: which input's.
     fn explained(&self, status: Status) -> Status {
-        explained(status, format_args!("each value of input '{}'", self.name))
+        explained(status, format_args!("each value of input '{}'", abridged(self.name)))
     }
 
     fn check_size(&self, size: u64) -> Result<(), Status> {

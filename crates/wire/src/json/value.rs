@@ -7,6 +7,7 @@ use nerite_request::limits::NAME_BYTES_MAX;
 
 use super::fault::{Fault, Malformed, explained, mismatch, prefixed};
 use super::lex::{Kind, Number, Reader};
+use super::limits::QUOTED_CHARS_MAX;
 
 /// A member that was looked for: absent, or its value, or why it has none.
 pub type Seen<T> = Option<Result<T, Status>>;
@@ -151,8 +152,16 @@ impl Owner<'_> {
         match self {
             Owner::Request => format!("'{name}'"),
             Owner::Unnamed(kind) => format!("'{name}' of an {kind}"),
-            Owner::Named(kind, of) => format!("'{name}' of {kind} '{of}'"),
+            Owner::Named(kind, of) => format!("'{name}' of {kind} '{}'", abridged(of)),
         }
+    }
+}
+
+/// A name as errors quote it before anybody has looked at how long it is.
+pub fn abridged(name: &str) -> Cow<'_, str> {
+    match name.char_indices().nth(QUOTED_CHARS_MAX) {
+        None => Cow::Borrowed(name),
+        Some((end, _)) => Cow::Owned(format!("{}…", &name[..end])),
     }
 }
 

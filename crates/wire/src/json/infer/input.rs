@@ -120,10 +120,9 @@ fn judge(draft: Draft<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<
 }
 
 fn shape_of(seen: Seen<Shape>, owner: Owner<'_>) -> Result<Shape, Status> {
-    let plain = |status| explained_as(status, owner.member("shape"), "an array of integers of 0 or more");
-    // Triton's words stand before those that say which input it is.
-    let seen = seen.map(|shape| shape.map_err(plain));
-    required(seen, "shape", owner)
+    // `required` would say the type of the part at which the reader stopped.
+    let whole = |status| explained_as(status, owner.member("shape"), "an array of integers of 0 or more");
+    required(seen.map(|shape| shape.map_err(whole)), "shape", owner)
 }
 
 fn read_ahead(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Status> {

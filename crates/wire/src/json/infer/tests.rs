@@ -219,6 +219,8 @@ fn a_member_of_the_wrong_type_is_named_with_its_input_or_output() {
     explain(&output(r#""name":[]"#), "'name' of an output must be a string");
     let parameters = output(r#""name":"O","parameters":{"classification":"1"}"#);
     explain(&parameters, "'classification' of output 'O' must be an integer of 0 or more");
+    let long = format!(r#""name":"{}","parameters":{{"shared_memory_region":"r","binary_data":1}}"#, "ö".repeat(1000));
+    explain(&output(&long), &format!("'binary_data' of output '{}…' must be true or false", "ö".repeat(256)));
     let both = output(r#""name":"O","parameters":{"shared_memory_region":"r","binary_data":1}"#);
     explain(&both, "'binary_data' of output 'O' must be true or false");
 }
