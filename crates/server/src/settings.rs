@@ -186,7 +186,7 @@ impl Settings {
         let metrics_address = values.text("metrics-address").or(values.text("http-address")).unwrap_or("0.0.0.0");
         Ok(Settings {
             id: values.text("id").unwrap_or("triton").to_owned(),
-            exit_timeout_secs: values.int("exit-timeout-secs", 30)?,
+            exit_timeout_secs: values.whole_seconds("exit-timeout-secs", 30)?,
             log: log_settings(&values)?,
             models: models(&values)?,
             grpc_tuning: grpc_tuning(&values)?,
@@ -364,7 +364,8 @@ fn metrics(values: &Values<'_>, address: &str) -> Result<Metrics, BadValue> {
         address: address.to_owned(),
         port: values.int("metrics-port", 8002)?,
         cpu: values.bool("allow-cpu-metrics", true)?,
-        interval_ms: values.text("metrics-interval-ms").and_then(|ms| ms.parse::<f64>().ok()).unwrap_or(2000.0) as u64,
+        // Below 0 and beyond all numbers it is the nearest that there is.
+        interval_ms: values.float("metrics-interval-ms", 2000.0)? as u64,
         counter_latencies: latencies.is_none_or(|(_, value)| crate::flags::bool_of(value).unwrap_or(true)),
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::parse::Given;
 
 /// Longer times are as good as none, and timers cannot be set for them.
-const SECONDS_MAX: f64 = 1e9;
+const SECONDS_MAX: u64 = 1_000_000_000;
 
 /// A value that its flag cannot take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,12 +87,21 @@ impl<'g> Values<'g> {
     /// A time limit in seconds; `None` for 0, which is no limit.
     pub fn time_limit(&self, name: &'static str, default: Duration) -> Result<Option<Duration>, BadValue> {
         let seconds = self.float(name, default.as_secs_f64())?;
-        if !(0.0..=SECONDS_MAX).contains(&seconds) {
+        if !(0.0..=SECONDS_MAX as f64).contains(&seconds) {
             // As the operator would write it: without its zeros where it has many.
             return Err(bad(name, format!("a time is 0 to {SECONDS_MAX} seconds. Got {seconds:?}")));
         }
         let time = Duration::from_secs_f64(seconds);
         Ok((!time.is_zero()).then_some(time))
+    }
+
+    /// A whole number of seconds.
+    pub fn whole_seconds(&self, name: &'static str, default: u64) -> Result<u64, BadValue> {
+        let seconds = self.int(name, default)?;
+        if seconds > SECONDS_MAX {
+            return Err(bad(name, format!("a time is 0 to {SECONDS_MAX} seconds. Got {seconds}")));
+        }
+        Ok(seconds)
     }
 
     /// `{key}{separator}{rest}` for each value of a flag.

@@ -29,6 +29,20 @@ fn clients_may_send_models_only_where_they_may_load_them() {
 }
 
 #[test]
+fn times_that_no_clock_has_are_refused() {
+    let read = |flag: &str| {
+        let words = ["--model-repository=m".to_owned(), flag.to_owned()];
+        let given = crate::flags::parse(&words).expect("known flags");
+        Settings::read(&given).map(|settings| settings.exit_timeout_secs).map_err(|error| error.to_string())
+    };
+    assert_eq!(read("--exit-timeout-secs=1000000000"), Ok(1_000_000_000));
+    let text = "Bad option: \"--exit-timeout-secs\".\na time is 0 to 1000000000 seconds. Got 18446744073709551615\n";
+    assert_eq!(read("--exit-timeout-secs=18446744073709551615"), Err(text.to_owned()));
+    assert!(read("--metrics-interval-ms=soon").is_err_and(|text| text.contains("Got soon")));
+    assert!(read("--metrics-interval-ms=500.5").is_ok());
+}
+
+#[test]
 fn a_backends_setting_of_no_meaning_is_the_flags_fault() {
     let read = |value: &str| {
         let words = ["--model-repository=m".to_owned(), format!("--backend-config={value}")];
