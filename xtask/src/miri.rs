@@ -22,7 +22,7 @@ const TESTS: [(&str, &[&str]); 4] = [
             "lease::census",
             "lease::class",
             "lease::name",
-            "lease::shelf",
+            "lease::free_list",
             "tally",
             "window",
             "--skip=registrations_stop_at_the_bounds",
