@@ -29,6 +29,8 @@ mod buffer;
 mod carrier;
 mod cells;
 mod copy;
+#[cfg(feature = "counting")]
+mod counting;
 mod extent;
 mod file;
 mod growable_buffer;
@@ -47,6 +49,8 @@ pub use buffer::Buffer;
 pub use carrier::{Carrier, HeapStaging, PinnedBytes, Staging, StagingFull};
 pub use cells::{Cells, CellsMut};
 pub use copy::{Reason, copied_bytes, count_copied};
+#[cfg(feature = "counting")]
+pub use counting::{CountingHeap, allocations, exempt_this_thread};
 pub use extent::{Extent, ExtentError};
 pub use file::FileBytes;
 pub use growable_buffer::{GrowableBuffer, shortage};

@@ -24,7 +24,7 @@ use tempfile::TempDir;
 
 /// A server in this process with the models `simple` (sum and difference of INT32[16]), `echo` (IN to OUT, any INT32 vector),
 /// `apart` (the same, its output in memory of its own), `held` (the same, answered when a test says so), `words` (BYTES) and
-/// `several` (decoupled: a response for each number of IN, with that many times that number; a negative one is an error).
+/// `onnx` (as `simple`, by the embedded engine), `several` (decoupled: a response for each number of IN, with that many times that number; a negative one is an error).
 pub struct TestServer {
     pub api: Api,
     pub handle: Handle,
@@ -43,6 +43,11 @@ const VECTOR: &str = r#"
     input [{ name: "IN" data_type: TYPE_INT32 dims: [-1] }]
     output [{ name: "OUT" data_type: TYPE_INT32 dims: [-1] }]
     instance_group [{ count: 4 kind: KIND_CPU }]
+"#;
+const ONNX: &str = r#"
+    backend: "onnxruntime" max_batch_size: 8
+    input [{ name: "INPUT0" data_type: TYPE_INT32 dims: [16] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [16] }]
+    output [{ name: "OUTPUT0" data_type: TYPE_INT32 dims: [16] }, { name: "OUTPUT1" data_type: TYPE_INT32 dims: [16] }]
 "#;
 const WORDS: &str = r#"
     backend: "identity"
@@ -67,15 +72,19 @@ impl TestServer {
             ("apart", vector("apart")),
             ("held", vector("held")),
             ("words", WORDS.to_owned()),
+            ("onnx", ONNX.to_owned()),
             ("several", vector("several") + "model_transaction_policy { decoupled: true }"),
         ];
         for (name, config) in configs {
             fs::create_dir_all(models.path().join(name).join("1")).unwrap();
             fs::write(models.path().join(name).join("config.pbtxt"), config).unwrap();
         }
+        let graph = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/models/simple/1/model.onnx");
+        fs::copy(graph, models.path().join("onnx/1/model.onnx")).unwrap();
         let held = Held::default();
         let mut runtimes = Runtimes::default();
         runtimes.add(Arc::new(Identity));
+        runtimes.add(Arc::new(nerite_onnx::Embedded));
         runtimes.add(Arc::new(Each("add_sub", AddSub)));
         runtimes.add(Arc::new(Each("apart", Apart)));
         runtimes.add(Arc::new(held.clone()));

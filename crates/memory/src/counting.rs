@@ -1,0 +1,72 @@
+//! How often does a program allocate?
+//!
+//! For tests that hold the number of allocations per request. A test's binary makes [`CountingHeap`] its allocator:
+//!
+//! ```
+//! #[global_allocator]
+//! static HEAP: nerite_memory::CountingHeap = nerite_memory::CountingHeap;
+//!
+//! let before = nerite_memory::allocations();
+//! drop(Box::new(7));
+//! assert_eq!(nerite_memory::allocations() - before, 1);
+//! ```
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::Heap;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static IS_EXEMPT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The server's allocator, which counts what it is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CountingHeap;
+
+/// Allocations and reallocations so far, of all threads that are not exempt.
+pub fn allocations() -> usize {
+    ALLOCATIONS.load(Ordering::SeqCst)
+}
+
+/// From here on this thread's allocations are not counted: it is the client of a test, and not the server.
+pub fn exempt_this_thread() {
+    IS_EXEMPT.set(true);
+}
+
+fn count() {
+    if !IS_EXEMPT.get() {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+// SAFETY: each function passes its arguments to the function of `Heap` that has the same name, and returns what that returned, so
+// the promises of both sides are those of `Heap`. Counting touches neither and allocates nothing: the thread's flag is a constant
+// at first and has no destructor.
+unsafe impl GlobalAlloc for CountingHeap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { Heap.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { Heap.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: `block` came from one of these functions, and so from `Heap`, with this layout.
+        unsafe { Heap.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: `block` came from one of these functions, and so from `Heap`, with this layout.
+        unsafe { Heap.realloc(block, layout, size) }
+    }
+}

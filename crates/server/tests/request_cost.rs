@@ -1,0 +1,84 @@
+//! How often does the server allocate for one request?
+//!
+//! The server runs in this process, on threads of its own; the client's thread is not counted. `cargo test -p nerite-server --test
+//! request_cost -- --nocapture` prints the numbers.
+#![allow(clippy::unwrap_used)]
+
+#[path = "session/test_server.rs"]
+mod test_server;
+
+use nerite_client::{DataType, Error, RegionRef, Request, Response, Session, grpc, http};
+use nerite_memory::{allocations, exempt_this_thread};
+use nerite_shm::OwnedRegion;
+use test_server::TestServer;
+
+#[global_allocator]
+static HEAP: nerite_memory::CountingHeap = nerite_memory::CountingHeap;
+
+/// Requests that let everything grow that is kept from one to the next.
+const WARM_UP: usize = 50;
+const COUNTED: usize = 200;
+const REGION: &str = "region";
+
+/// What a request asks of: its name, inputs and outputs, each of 16 numbers of INT32.
+type Asked<'m> = (&'m str, &'m [&'m str], &'m [&'m str]);
+const IDENTITY: Asked<'_> = ("echo", &["IN"], &["OUT"]);
+const ONNX: Asked<'_> = ("onnx", &["INPUT0", "INPUT1"], &["OUTPUT0", "OUTPUT1"]);
+
+/// Allocations per request that `infer` makes.
+async fn count<F: Future<Output = Result<Response, Error>>>(infer: impl Fn() -> F) -> f64 {
+    for _ in 0..WARM_UP {
+        infer().await.unwrap();
+    }
+    let before = allocations();
+    for _ in 0..COUNTED {
+        infer().await.unwrap();
+    }
+    (allocations() - before) as f64 / COUNTED as f64
+}
+
+#[track_caller]
+fn check(protocol: &str, asked: Asked<'_>, found: f64, most: f64) {
+    println!("{protocol:8} {:8} {found:5.1} allocations, at most {most}", asked.0);
+    assert!(found <= most, "{protocol}, {}: {found} allocations per request, at most {most}", asked.0);
+}
+
+/// A request whose tensors all lie in shared memory.
+fn request((model, inputs, outputs): Asked<'_>) -> Request {
+    const BYTES: usize = 64;
+    let shape: &[i64] = if inputs.len() == 1 { &[16] } else { &[1, 16] };
+    let window = |at| RegionRef { name: REGION.to_owned(), offset: (at * BYTES) as u64, byte_size: BYTES as u64 };
+    let mut request = Request::new(model);
+    for (at, input) in inputs.iter().enumerate() {
+        request = request.input_in_window(input, DataType::Int32, shape, window(at));
+    }
+    for (at, output) in outputs.iter().enumerate() {
+        request = request.output_in_window(output, window(inputs.len() + at));
+    }
+    request
+}
+
+#[test]
+fn a_request_through_shared_memory_costs_few_allocations() {
+    exempt_this_thread();
+    let theirs = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = theirs.block_on(async { TestServer::new() });
+    drop(theirs.block_on(async { server.clients() }));
+    let mine = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    mine.block_on(async {
+        // Made here, so that what they spawn runs on this thread.
+        let at = |name: &str| format!("unix:{}", server.socket.with_file_name(name).display());
+        let (http, grpc) = (http::Client::new(&at("http.sock")).unwrap(), grpc::Client::new(&at("grpc.sock")).unwrap());
+        let session = Session::connect(&server.socket).await.unwrap();
+        let key = format!("/nerite-request-cost-{}", std::process::id());
+        let _region = OwnedRegion::create(&key, 4096).unwrap();
+        http.register_system_region(REGION, &key, 0, 4096).await.unwrap();
+        session.register_system_region(REGION, &key, 0, 4096).await.unwrap();
+        for (asked, most) in [(IDENTITY, [33.0, 36.0, 27.0]), (ONNX, [76.0, 78.0, 67.0])] {
+            let request = request(asked);
+            check("http", asked, count(|| http.infer(&request)).await, most[0]);
+            check("grpc", asked, count(|| grpc.infer(&request)).await, most[1]);
+            check("session", asked, count(|| session.infer(&request)).await, most[2]);
+        }
+    });
+}
