@@ -115,7 +115,7 @@ fn take_outputs(
     regions: &dyn Regions,
 ) -> Result<Vec<Wanted>, Status> {
     if infer_request.outputs.is_empty() {
-        return Ok(contract.outputs.iter().map(|o| Wanted { name: o.name.clone(), slot: None }).collect());
+        return Ok(contract.outputs.iter().map(|o| Wanted { name: o.name.as_str().into(), slot: None }).collect());
     }
     let repeated = first_repeated(&infer_request.outputs, |output| &output.name);
     let mut wanted: Vec<Wanted> = Vec::with_capacity(infer_request.outputs.len());

@@ -10,6 +10,7 @@ use nerite_memory::{Reason, Slot};
 use nerite_request::names::{ByName, NameTable};
 use nerite_request::{InferRequest, LeaseNotice, Output, RegionRef, Response, SessionRef, Status};
 use nerite_shm::{Account, BorrowedLease, LeaseError, LeaseErrorKind, Pools};
+use nerite_tensor::Name;
 
 use crate::errors::{of_lease, of_shm};
 
@@ -17,7 +18,7 @@ use crate::errors::{of_lease, of_shm};
 #[derive(Debug)]
 pub struct OutputLease {
     /// The model's name for it.
-    pub output: String,
+    pub output: Name,
     /// The lease.
     pub loan: BorrowedLease,
     /// Bytes of the output.
@@ -34,7 +35,7 @@ impl OutputLease {
     /// As the response itself tells of it. The lease comes back if nobody is told.
     fn notice(self) -> LeaseNotice {
         let OutputLease { output, loan, byte_size, account } = self;
-        let region = RegionRef { name: loan.lease.name().to_string(), offset: 0, byte_size };
+        let region = RegionRef { name: loan.lease.name().to_string().into(), offset: 0, byte_size };
         // Only the name is kept: a lease that somebody holds would not be lent again.
         let name = region.name.clone();
         drop(loan);
@@ -55,7 +56,7 @@ struct Shared {
 
 /// One output, and who pays for its lease.
 struct LeasedOutput {
-    output: String,
+    output: Name,
     account: Arc<Account>,
     way: Way,
 }
@@ -97,7 +98,7 @@ impl Places {
             let asked = asked_for.find(&output);
             let elsewhere = asked.is_some_and(|one| one.classes > 0 || one.session.is_some());
             if let Some(account) = own.filter(|_| !elsewhere) {
-                add(LeasedOutput { output, account: Arc::clone(account), way: Way::Packet });
+                add(LeasedOutput { output: output.into(), account: Arc::clone(account), way: Way::Packet });
             }
         }
         Ok((!outputs.is_empty()).then(|| Places(Arc::new(Shared { outputs, names, open: Mutex::default() }))))

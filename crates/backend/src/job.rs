@@ -200,12 +200,12 @@ impl Job {
         let data = slot.into_buffer();
         // Only client memory is writable by others: what is private was made here and travels in the response.
         let placed = data.access() == nerite_memory::Access::Shared || !data.place().is_host();
-        self.made.push(Output { name: name.to_owned(), datatype, shape: shape.into(), data, placed });
+        self.made.push(Output { name: name.into(), datatype, shape: shape.into(), data, placed });
     }
 
     /// Adds an output that stays where the runtime made it and travels in the response: for outputs the client left no place for.
     pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
-        self.made.push(Output { name: name.to_owned(), datatype, shape: shape.into(), data, placed: false });
+        self.made.push(Output { name: name.into(), datatype, shape: shape.into(), data, placed: false });
     }
 
     /// The times of an execution of this job, or of it and others, that begins now; bringing its tensors here was the
@@ -259,8 +259,8 @@ impl Job {
         meter.request(&RequestTimes { arrived: self.arrived, rows: self.request.rows, times }, outcome);
         let outputs = std::mem::take(&mut self.made);
         let response = Response {
-            model: self.model.to_string(),
-            version: self.version.to_string(),
+            model: (*self.model).into(),
+            version: (*self.version).into(),
             id: std::mem::take(&mut self.request.id),
             parameters: std::mem::take(&mut self.said),
             outputs: if result.is_ok() { outputs } else { Vec::new() },

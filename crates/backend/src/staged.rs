@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nerite_memory::{Buffer, Extent, Reason, Slot, Staging};
 use nerite_request::{Output, Request, Status, Wanted};
-use nerite_tensor::Tensor;
+use nerite_tensor::{Name, Tensor};
 
 use crate::job::too_small;
 use crate::{Batch, DeviceAccess, Instance, Job, Times};
@@ -77,7 +77,7 @@ impl Instance for Staged {
 /// Inputs of jobs that run together, carried into one piece of memory in the order of the jobs: a runtime that joins their rows
 /// finds them joined. An input that not all of them have out of reach is left out, and so is one that cannot be carried: alone,
 /// each job will tell whose fault that is.
-fn side_by_side(jobs: &[Job], StagingPlan { staging, reach }: &StagingPlan) -> Vec<(String, Vec<Buffer>)> {
+fn side_by_side(jobs: &[Job], StagingPlan { staging, reach }: &StagingPlan) -> Vec<(Name, Vec<Buffer>)> {
     let [first, _, ..] = jobs else { return Vec::new() };
     let parts_of = |name: &str| {
         let part = |job: &Job| job.input(name).filter(|input| !reach.takes(input)).map(|input| input.data.clone());
@@ -115,7 +115,7 @@ pub(crate) struct StagedTensors {
     staging: Arc<dyn Staging>,
     /// Not read again, but the client's regions count as used until its request has been answered.
     _inputs: Vec<Buffer>,
-    outputs: Vec<(String, Slot)>,
+    outputs: Vec<(Name, Slot)>,
 }
 
 impl StagedTensors {

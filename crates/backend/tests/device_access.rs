@@ -71,7 +71,7 @@ fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
     let into = Arc::clone(seen);
     let shape = Shape::from_slice(&[data.len() as i64 / 4, 4]);
     let request = Request {
-        id: String::new(),
+        id: String::new().into(),
         rows: shape[0] as u32,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Uint8, shape, data }],
         wanted: vec![Wanted { name: "Y".into(), slot }],

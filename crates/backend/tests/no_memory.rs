@@ -42,7 +42,7 @@ fn run(counts: &[i32]) -> Vec<Result<usize, Status>> {
         });
         let data = Buffer::from_numbers(vec![*count]);
         let request = Request {
-            id: String::new(),
+            id: String::new().into(),
             rows: 1,
             inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape: [1, 1][..].into(), data }],
             wanted: vec![Wanted { name: "S".into(), slot: None }],

@@ -91,7 +91,7 @@ fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
 fn request(data: Buffer, slot: Option<Slot>) -> Request {
     let shape = Shape::from_slice(&[data.len() as i64 / 4, 1]);
     Request {
-        id: String::new(),
+        id: String::new().into(),
         rows: shape[0] as u32,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],
         wanted: vec![Wanted { name: "Y".into(), slot }],

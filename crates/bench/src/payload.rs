@@ -87,7 +87,7 @@ impl Regions {
 
     fn windows(&self, output_bytes: usize) -> [RegionRef; 2] {
         [(&self.input, self.bytes), (&self.output, output_bytes)].map(|(region, bytes)| RegionRef {
-            name: region.key().to_owned(),
+            name: region.key().into(),
             offset: 0,
             byte_size: bytes as u64,
         })
@@ -184,7 +184,7 @@ fn grpc_message(plan: &Plan, bytes: usize, windows: Option<[RegionRef; 2]>) -> V
     let parameter = |choice| InferParameter { parameter_choice: Some(choice) };
     let region = |window: &RegionRef| {
         let size = parameter(ParameterChoice::Int64Param(window.byte_size as i64));
-        let name = parameter(ParameterChoice::StringParam(window.name.clone()));
+        let name = parameter(ParameterChoice::StringParam(window.name.to_string()));
         [("shared_memory_byte_size".to_owned(), size), ("shared_memory_region".to_owned(), name)].into()
     };
     let [from, to] = windows.as_ref().map(|[from, to]| [region(from), region(to)]).unwrap_or_default();

@@ -159,5 +159,5 @@ impl Request {
 }
 
 fn window(region: &str, offset: usize, byte_size: usize) -> RegionRef {
-    RegionRef { name: region.to_owned(), offset: offset as u64, byte_size: byte_size as u64 }
+    RegionRef { name: region.into(), offset: offset as u64, byte_size: byte_size as u64 }
 }

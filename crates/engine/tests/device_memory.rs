@@ -90,7 +90,7 @@ fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
     let (to, from) = mpsc::channel();
     let data = memory.buffer(half(0));
     engine.find("m", None).unwrap().submit(Request {
-        id: String::new(),
+        id: String::new().into(),
         rows: 1,
         inputs: vec![Tensor { name: "IN".into(), datatype: DataType::Uint8, shape: Shape::from_slice(&[4]), data }],
         wanted: vec![Wanted { name: "OUT".into(), slot: Some(memory.slot(half(4))) }],

@@ -59,10 +59,10 @@ fn through_the_contract(context: &LoadContext, runs: usize) -> Result<(), Box<dy
     measure("instance", runs, || {
         let seen = Arc::clone(&failures);
         let request = Request {
-            id: String::new(),
+            id: String::new().into(),
             rows: 1,
             inputs: vec![input.clone()],
-            wanted: vec![Wanted { name: output.clone(), slot: Some(Slot::heap(4096)) }],
+            wanted: vec![Wanted { name: output.as_str().into(), slot: Some(Slot::heap(4096)) }],
             priority: 0,
             timeout_us: 0,
             sequence: Sequence::default(),
@@ -84,7 +84,7 @@ fn input(context: &LoadContext) -> Tensor {
     let shape: Shape = spec.shape(context.config.batches()).iter().map(|dim| (*dim).max(1)).collect();
     let count = shape.iter().product::<i64>() as usize;
     let data = Buffer::from_numbers((0..count).map(|i| (i % 16) as f32).collect::<Vec<_>>());
-    Tensor { name: spec.name.clone(), datatype: DataType::Fp32, shape, data }
+    Tensor { name: spec.name.as_str().into(), datatype: DataType::Fp32, shape, data }
 }
 
 fn measure(what: &str, runs: usize, mut run: impl FnMut()) {

@@ -188,7 +188,7 @@ mod tests {
             let all = all.filled().into_buffer();
             let data = all.slice(Extent::new(lead, values.len() * 8, all.len()).expect("within"));
             let (name, shape) = ("x".to_owned(), [values.len() as i64][..].into());
-            let found = extremes(&Tensor { name, datatype: DataType::Int64, shape, data });
+            let found = extremes(&Tensor { name: name.into(), datatype: DataType::Int64, shape, data });
             assert_eq!((found.magnitude, found.elements), (magnitude, values.len() as u64), "{values:?} at {lead}");
         }
     }

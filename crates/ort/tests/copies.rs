@@ -18,16 +18,20 @@ type Seen = Arc<Mutex<Vec<Response>>>;
 fn job(seen: &Seen, rows: i64, inputs: [Buffer; 2], slots: [Option<Slot>; 2]) -> Job {
     let seen = Arc::clone(seen);
     let tensor = |(i, data): (usize, Buffer)| Tensor {
-        name: format!("INPUT{i}"),
+        name: format!("INPUT{i}").into(),
         datatype: DataType::Int32,
         shape: Shape::from_slice(&[rows, 16]),
         data,
     };
     let request = Request {
-        id: String::new(),
+        id: String::new().into(),
         rows: rows as u32,
         inputs: inputs.into_iter().enumerate().map(tensor).collect(),
-        wanted: slots.into_iter().enumerate().map(|(i, slot)| Wanted { name: format!("OUTPUT{i}"), slot }).collect(),
+        wanted: slots
+            .into_iter()
+            .enumerate()
+            .map(|(i, slot)| Wanted { name: format!("OUTPUT{i}").into(), slot })
+            .collect(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),
@@ -86,7 +90,7 @@ fn indices_are_copied_from_where_a_client_may_change_them(runtime: &OnnxRuntime)
         let tensor = Tensor { name: "rows".into(), datatype: DataType::Int32, shape: Shape::from_slice(&[1, 1]), data };
         let into = Arc::clone(&seen);
         let request = Request {
-            id: String::new(),
+            id: String::new().into(),
             rows: 1,
             inputs: vec![tensor],
             wanted: vec![Wanted { name: "picked".into(), slot: None }],

@@ -1,7 +1,7 @@
 //! What does a client ask, in its own words?
 
 use nerite_memory::Buffer;
-use nerite_tensor::{DataType, Shape};
+use nerite_tensor::{DataType, Name, Shape};
 
 use crate::limits::INLINE_WORK_BYTES_MAX;
 use crate::{Parameters, SessionRef};
@@ -10,11 +10,11 @@ use crate::{Parameters, SessionRef};
 #[derive(Clone, Debug, Default)]
 pub struct InferRequest {
     /// Name of the model.
-    pub model: String,
+    pub model: Name,
     /// Version as the client wrote it; empty for the highest that is ready.
-    pub version: String,
+    pub version: Name,
     /// The client's own name for the request; may be empty.
-    pub id: String,
+    pub id: Name,
     /// Priority, 0 for the model's default.
     pub priority: u64,
     /// Time in the queue after which the client no longer wants an answer, in µs; 0 for the model's default.
@@ -67,7 +67,7 @@ impl Source {
 #[derive(Clone, Debug)]
 pub struct InferInput {
     /// The model's name for it.
-    pub name: String,
+    pub name: Name,
     /// Datatype the client claims.
     pub datatype: DataType,
     /// Shape the client claims.
@@ -89,7 +89,7 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionRef {
     /// The region's registered name.
-    pub name: String,
+    pub name: Name,
     /// First byte, from the region's start.
     pub offset: u64,
     /// Bytes.
@@ -100,7 +100,7 @@ pub struct RegionRef {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InferRequestedOutput {
     /// The model's name for it.
-    pub name: String,
+    pub name: Name,
     /// Where to put it; `None` to send it inline.
     pub region: Option<RegionRef>,
     /// The session at whose expense the server is to choose a place; `region` is `None` then.

@@ -9,6 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nerite_tensor::Name;
+
 use crate::RegionRef;
 
 const PREFIX: &str = "session-";
@@ -61,7 +63,7 @@ impl fmt::Debug for SessionRef {
 #[derive(Clone, Debug)]
 pub struct LeaseNotice {
     /// The model's name for it.
-    pub output: String,
+    pub output: Name,
     /// Where it lies.
     pub region: RegionRef,
     unseen: Arc<Unseen>,
@@ -69,7 +71,7 @@ pub struct LeaseNotice {
 
 impl LeaseNotice {
     /// `take_back` runs if every copy of this is dropped without one [`LeaseNotice::told`]: the response was lost before it was written.
-    pub fn new(output: String, region: RegionRef, take_back: impl FnOnce() + Send + Sync + 'static) -> LeaseNotice {
+    pub fn new(output: Name, region: RegionRef, take_back: impl FnOnce() + Send + Sync + 'static) -> LeaseNotice {
         let unseen = Unseen { told: AtomicBool::new(false), take_back: Some(Box::new(take_back)) };
         LeaseNotice { output, region, unseen: Arc::new(unseen) }
     }

@@ -29,6 +29,7 @@ mod status;
 pub use cancel::Cancel;
 pub use infer_request::{InferInput, InferRequest, InferRequestedOutput, RegionRef, Sequence, SequenceId, Source};
 pub use lease_notice::{LeaseNotice, SessionRef};
+pub use nerite_tensor::Name;
 pub use parameter::{Parameter, Parameters};
 pub use peer::Peer;
 pub use reply::Reply;

@@ -1,7 +1,7 @@
 //! What does a model get to work on?
 
 use nerite_memory::Slot;
-use nerite_tensor::Tensor;
+use nerite_tensor::{Name, Tensor};
 
 use crate::{Cancel, Parameters, Reply, Sequence};
 
@@ -9,7 +9,7 @@ use crate::{Cancel, Parameters, Reply, Sequence};
 #[derive(Debug)]
 pub struct Request {
     /// The client's own name for the request; may be empty.
-    pub id: String,
+    pub id: Name,
     /// Rows in it: the batch dimension, 1 for models without one.
     pub rows: u32,
     /// Input tensors, in the client's order.
@@ -34,7 +34,7 @@ pub struct Request {
 #[derive(Debug)]
 pub struct Wanted {
     /// The model's name for it.
-    pub name: String,
+    pub name: Name,
     /// The client's own memory for it; `None` when the bytes travel in the response.
     pub slot: Option<Slot>,
 }

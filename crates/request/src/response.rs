@@ -1,7 +1,7 @@
 //! What comes back from a model?
 
 use nerite_memory::Buffer;
-use nerite_tensor::{DataType, Shape};
+use nerite_tensor::{DataType, Name, Shape};
 
 use crate::{LeaseNotice, Parameters, Status};
 
@@ -9,11 +9,11 @@ use crate::{LeaseNotice, Parameters, Status};
 #[derive(Clone, Debug, Default)]
 pub struct Response {
     /// Name of the model that answered.
-    pub model: String,
+    pub model: Name,
     /// Version of the model that answered.
-    pub version: String,
+    pub version: Name,
     /// The request's own id.
-    pub id: String,
+    pub id: Name,
     /// Parameters the model added.
     pub parameters: Parameters,
     /// Output tensors in the order the model made them.
@@ -32,7 +32,7 @@ pub struct Response {
 #[derive(Clone, Debug)]
 pub struct Output {
     /// The model's name for it.
-    pub name: String,
+    pub name: Name,
     /// Type of its elements.
     pub datatype: DataType,
     /// Its dimensions.
@@ -51,7 +51,7 @@ impl Response {
     }
 
     /// A last response that says why there is no result.
-    pub fn failed(id: impl Into<String>, error: Status) -> Response {
+    pub fn failed(id: impl Into<Name>, error: Status) -> Response {
         Response { id: id.into(), error: Some(error), last: true, ..Response::default() }
     }
 }

@@ -201,7 +201,7 @@ impl Answers {
 
 fn placed_message(placed: &OutputLease) -> v1::OutputLease {
     let (output, byte_size) = (placed.output.clone(), placed.byte_size);
-    v1::OutputLease { output, lease: Some(lease_message(&placed.loan)), offset: 0, byte_size }
+    v1::OutputLease { output: output.into(), lease: Some(lease_message(&placed.loan)), offset: 0, byte_size }
 }
 
 #[cfg(test)]

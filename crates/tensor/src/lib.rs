@@ -12,11 +12,15 @@ pub use datatype::DataType;
 pub use nerite_memory::Buffer;
 pub use shape::{ELEMENTS_MAX, Shape, ShapeError, byte_size, element_count, show_shape};
 
+/// A name of a model, a tensor, a region or a request. One of up to 24 bytes lies in place, so that making and copying it allocates
+/// nothing.
+pub type Name = compact_str::CompactString;
+
 /// A named tensor with its data.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     /// The model's name for it.
-    pub name: String,
+    pub name: Name,
     /// Type of its elements.
     pub datatype: DataType,
     /// Its dimensions, outermost first.

@@ -80,8 +80,8 @@ prop_compose! {
 #[track_caller]
 fn assert_same(infer_request: &InferRequest, request: &ModelInferRequest) {
     assert_eq!(
-        (&infer_request.model, &infer_request.version, &infer_request.id),
-        (&request.model_name, &request.model_version, &request.id)
+        (&*infer_request.model, &*infer_request.version, &*infer_request.id),
+        (&*request.model_name, &*request.model_version, &*request.id)
     );
     assert_eq!(infer_request.parameters.len(), request.parameters.len());
     for (key, value) in infer_request.parameters.iter() {
@@ -101,8 +101,8 @@ fn assert_same(infer_request: &InferRequest, request: &ModelInferRequest) {
     let mut raw = request.raw_input_contents.iter();
     for (got, sent) in infer_request.inputs.iter().zip(&request.inputs) {
         assert_eq!(
-            (&got.name, got.datatype.name(), got.shape.as_slice()),
-            (&sent.name, sent.datatype.as_str(), sent.shape.as_slice())
+            (&*got.name, got.datatype.name(), got.shape.as_slice()),
+            (&*sent.name, sent.datatype.as_str(), sent.shape.as_slice())
         );
         match &got.source {
             Source::Region(region) => {

@@ -35,7 +35,7 @@ fn check_proto(input: InferInputTensor) {
 
 fn answer(datatype: DataType, elements: usize, bytes: usize) -> Response {
     let (name, shape) = ("OUT".to_owned(), [elements as i64][..].into());
-    let output = Output { name, datatype, shape, data: Buffer::from(vec![0; bytes]), placed: false };
+    let output = Output { name: name.into(), datatype, shape, data: Buffer::from(vec![0; bytes]), placed: false };
     Response { outputs: vec![output], ..Response::default() }
 }
 

@@ -8,6 +8,7 @@ use nerite_request::limits::TensorsMax;
 use nerite_request::names::ByName;
 use nerite_request::{Cancel, InferRequest, Reply, Request, Response, Status};
 use nerite_shm::Account;
+use nerite_tensor::Name;
 use tokio::sync::oneshot;
 
 use crate::access::Protocol;
@@ -210,7 +211,7 @@ impl Single {
 /// What is still to be done to a response after the model made it.
 struct Finish {
     served: Arc<Served>,
-    classes: HashMap<String, u64>,
+    classes: HashMap<Name, u64>,
 }
 
 impl Finish {
@@ -240,7 +241,8 @@ impl Finish {
                 output.shape = output.shape.iter().copied().take(usize::from(batching)).chain(shown).collect();
             }
             if let Some(classes) = self.classes.get(&output.name) {
-                let labels = self.served.labels().get(&output.name).map(|labels| &labels[..]).unwrap_or_default();
+                let labels =
+                    self.served.labels().get(output.name.as_str()).map(|labels| &labels[..]).unwrap_or_default();
                 *output = classify(output, *classes, batching, labels)?;
             }
         }

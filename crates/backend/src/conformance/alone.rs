@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
-use nerite_tensor::Tensor;
+use nerite_tensor::{Name, Tensor};
 
 use crate::{Batch, Job, NoMeter};
 
@@ -16,7 +16,7 @@ pub fn ask(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) ->
     let into = Arc::clone(&seen);
     let sink = move |response| *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(response);
     let request = Request {
-        id: String::new(),
+        id: Name::default(),
         rows: 1,
         inputs,
         wanted,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nerite_config::ModelConfig;
 use nerite_memory::Buffer;
 use nerite_request::{Reply, Request, Response, Wanted};
-use nerite_tensor::{DataType, Shape, Tensor};
+use nerite_tensor::{DataType, Name, Shape, Tensor};
 
 use super::context;
 use crate::{Batch, InstanceSpec, Job, LoadContext, NoMeter, Runtime, now_ns};
@@ -98,7 +98,7 @@ fn ask(runtime: &dyn Runtime, folder: &Path, name: String, case: Case, verdicts:
 
 fn job(inputs: Vec<Tensor>, outputs: &[Tensor], seen: Arc<Mutex<Option<Response>>>) -> Job {
     let request = Request {
-        id: String::new(),
+        id: Name::default(),
         rows: 1,
         inputs,
         wanted: outputs.iter().map(|output| Wanted { name: output.name.clone(), slot: None }).collect(),

@@ -84,7 +84,7 @@ fn job_to(seen: &Seen, index: usize, asked: Asked) -> Job {
     }
     let rows = inputs.first().and_then(|input| input.shape.first().copied()).unwrap_or(1);
     let request = Request {
-        id: id(index),
+        id: id(index).into(),
         rows: u32::try_from(rows).unwrap_or(1),
         inputs,
         wanted: asked.wanted,

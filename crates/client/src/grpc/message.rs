@@ -76,7 +76,7 @@ fn place(parameters: &Choices) -> Option<RegionRef> {
         _ => None,
     };
     let Some(ParameterChoice::StringParam(name)) = &parameters.get(REGION)?.parameter_choice else { return None };
-    Some(RegionRef { name: name.clone(), offset: number(OFFSET)?, byte_size: number(BYTE_SIZE)? })
+    Some(RegionRef { name: name.as_str().into(), offset: number(OFFSET)?, byte_size: number(BYTE_SIZE)? })
 }
 
 fn string(value: &str) -> proto::InferParameter {

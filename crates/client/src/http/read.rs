@@ -65,7 +65,7 @@ fn output(json: &Value, tensors: &Buffer, at: &mut usize) -> Result<Output, Erro
 fn place(json: &Value) -> Option<RegionRef> {
     let name = json["shared_memory_region"].as_str()?.to_owned();
     let (offset, byte_size) = (json["shared_memory_offset"].as_u64()?, json["shared_memory_byte_size"].as_u64()?);
-    Some(RegionRef { name, offset, byte_size })
+    Some(RegionRef { name: name.into(), offset, byte_size })
 }
 
 /// Elements that came as JSON: classifications, or what a caller asked for with `binary_data_output` off.

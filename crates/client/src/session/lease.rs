@@ -39,7 +39,7 @@ impl Lease {
 
     /// Part of the lease as a request names it; whether it exists is for the server to say.
     pub fn window(&self, offset: usize, byte_size: usize) -> RegionRef {
-        RegionRef { name: self.name.to_string(), offset: offset as u64, byte_size: byte_size as u64 }
+        RegionRef { name: (*self.name).into(), offset: offset as u64, byte_size: byte_size as u64 }
     }
 
     /// Copies numbers in, from byte `offset` on, which must be a multiple of their size.

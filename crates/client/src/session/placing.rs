@@ -85,7 +85,7 @@ impl Placing {
         let shared = &self.session.0;
         let told = || response.outputs.iter().filter_map(|output| output.told.as_ref());
         let missing: Vec<_> =
-            told().map(|place| &place.name).filter(|name| !shared.mapped.has(name)).cloned().collect();
+            told().map(|place| &place.name).filter(|name| !shared.mapped.has(name)).map(ToString::to_string).collect();
         for names in missing.chunks(DESCRIPTORS_MAX) {
             self.session.fetch(names.to_vec()).await?;
         }
@@ -96,7 +96,7 @@ impl Placing {
             let extent = Extent::new(offset, byte_size, memory.byte_size())
                 .map_err(|error| Error::Answer(format!("output '{}' in a lease that {error}", output.name)))?;
             shared.tags.hold(&name, self.tag);
-            output.data = Some(Lease::new(shared, name, &memory).memory().buffer(extent));
+            output.data = Some(Lease::new(shared, name.into(), &memory).memory().buffer(extent));
         }
         Ok(())
     }

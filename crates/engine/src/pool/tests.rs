@@ -37,7 +37,7 @@ fn job(id: usize, answers: &mpsc::Sender<Response>) -> (Job, Cancel) {
     let (cancel, answers) = (Cancel::new(), answers.clone());
     let data = Buffer::from(vec![0; 4]);
     let request = Request {
-        id: id.to_string(),
+        id: id.to_string().into(),
         rows: 1,
         inputs: vec![Tensor { name: "I".into(), datatype: DataType::Fp32, shape: Shape::new(), data }],
         wanted: vec![Wanted { name: "O".into(), slot: None }],

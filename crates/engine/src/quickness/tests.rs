@@ -136,7 +136,7 @@ fn job(inputs: &[(&str, &[i64])], wanted: &[&str]) -> Job {
         Tensor { name: (*name).into(), datatype: DataType::Fp32, shape: Shape::from_slice(shape), data }
     };
     let request = Request {
-        id: String::new(),
+        id: String::new().into(),
         rows: 1,
         inputs: inputs.iter().map(tensor).collect(),
         wanted: wanted.iter().map(|name| Wanted { name: (*name).into(), slot: None }).collect(),

@@ -6,14 +6,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nerite_request::{Cancel, Response, Status};
+use nerite_request::{Cancel, Name, Response, Status};
 
 /// What a response needs of its request.
 #[derive(Debug, Default)]
 pub(super) struct Item {
-    pub(super) id: String,
-    pub(super) model: String,
-    pub(super) version: String,
+    pub(super) id: Name,
+    pub(super) model: Name,
+    pub(super) version: Name,
     pub(super) decoupled: bool,
     pub(super) cancel: Cancel,
 }
@@ -154,7 +154,7 @@ mod tests {
         for word in script.split_whitespace() {
             match word {
                 "d" | "o" => {
-                    let item = Item { id: order.next.to_string(), decoupled: word == "d", ..Item::default() };
+                    let item = Item { id: order.next.to_string().into(), decoupled: word == "d", ..Item::default() };
                     order.admit(Arc::new(item));
                 }
                 _ => {

@@ -107,7 +107,7 @@ impl Instance for Repeat {
                 Some(Parameter::Int(count)) => *count,
                 _ => 1,
             };
-            let id = job.id().to_owned();
+            let id = nerite_request::Name::from(job.id());
             let (inputs, _, mut reply) = job.split();
             for _ in 0..count {
                 let tensor = inputs[0].clone();

@@ -25,10 +25,10 @@ fn output_told(asked: &Asked, output: &Output) -> Result<Value, Status> {
     let Output { name, datatype, shape, data, .. } = output;
     let shape: &[i64] = shape;
     if data.is_empty() {
-        return Ok(json!([name, datatype.name(), shape, null, 0, 0]));
+        return Ok(json!([name.as_str(), datatype.name(), shape, null, 0, 0]));
     }
     let OutputSpace { segment, offset, .. } = placed(asked, output)?;
-    Ok(json!([name, datatype.name(), shape, segment, offset, data.len()]))
+    Ok(json!([name.as_str(), datatype.name(), shape, segment, offset, data.len()]))
 }
 
 /// Where the output lies, or is copied to, if the engine left it in memory of its own.

@@ -156,7 +156,7 @@ impl Asked {
         let reply = Reply::new(id, move |response| sink.take(response))
             .offering(move |output, bytes| Ok(offer.space(output, bytes)?.map(|(_, slot)| slot)));
         Ok(Request {
-            id: id.to_owned(),
+            id: id.into(),
             rows: number("rows") as u32,
             inputs,
             wanted,
@@ -182,7 +182,7 @@ impl Asked {
             None if bytes == 0 => Buffer::empty(),
             None => return Err(senseless()),
         };
-        Ok(Tensor { name: name.to_owned(), datatype, shape: Shape::from_slice(&shape), data })
+        Ok(Tensor { name: name.into(), datatype, shape: Shape::from_slice(&shape), data })
     }
 
     fn output(&self, told: &Value) -> Result<Wanted, Status> {
@@ -196,7 +196,7 @@ impl Asked {
         self.state().places.insert(name.to_owned(), place);
         let own = place.space.filter(|_| place.fixed);
         let slot = own.map(|space| slot(&self.mapping(space.segment)?, space.offset, space.capacity)).transpose()?;
-        Ok(Wanted { name: name.to_owned(), slot })
+        Ok(Wanted { name: name.into(), slot })
     }
 }
 

@@ -69,7 +69,7 @@ struct LeaseNotice {
 impl LeaseNotice {
     fn window(&self, tensor: usize) -> RegionRef {
         let offset = (self.at + tensor * STRIDE) as u64;
-        RegionRef { name: self.name.clone(), offset, byte_size: TENSOR_BYTES as u64 }
+        RegionRef { name: self.name.as_str().into(), offset, byte_size: TENSOR_BYTES as u64 }
     }
 
     /// Writes the inputs, and zeros where the outputs go.

@@ -125,10 +125,10 @@ fn a_session_is_shown_with_all_it_has_and_ends_when_the_operator_says_so() {
     assert_eq!((&pools["bytes"], &pools["bytes_peak"]), (&16384.into(), &16384.into()));
     let shown = text(shm(socket, &["show", "--session", &number]));
     let secret = lease.window(0, 1).name;
-    assert!(shown.contains(&(secret[..12].to_owned() + "…")) && !shown.contains(&secret), "{shown}");
+    assert!(shown.contains(&(secret[..12].to_owned() + "…")) && !shown.contains(secret.as_str()), "{shown}");
     for words in [&["list"][..], &["pools"], &["sessions"], &["show", "--session", &number]] {
         let told = format!("{}{}", text(shm(socket, words)), json(socket, words));
-        assert!(!told.contains(&secret) && !told.contains('\u{1b}'), "{told}");
+        assert!(!told.contains(secret.as_str()) && !told.contains('\u{1b}'), "{told}");
     }
 
     let dropped = text(shm(socket, &["drop", "--session", &number, "--", ODD]));

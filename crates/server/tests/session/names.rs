@@ -22,7 +22,7 @@ async fn a_region_of_one_session_is_nobody_elses() {
     assert!(other.system_regions("").await.unwrap().is_empty());
     assert!(server.api.system_status("").unwrap().is_empty(), "HTTP and gRPC see nothing");
 
-    let window = RegionRef { name: "mine".to_owned(), offset: 0, byte_size: 16 };
+    let window = RegionRef { name: "mine".into(), offset: 0, byte_size: 16 };
     let request = Request::new("echo").input_in_window("IN", DataType::Int32, &[4], window);
     assert_eq!(mine.infer(&request).await.unwrap().outputs[0].to_vec::<i32>().unwrap(), [9; 4]);
     assert_eq!(other.infer(&request).await.unwrap_err().code(), Some(Code::NotFound));
@@ -48,7 +48,7 @@ async fn a_sessions_region_shadows_the_shared_one_of_that_name() {
     };
     let ((_shared, shared), (_own, own)) = (region(1), region(2));
     server.api.register_system("r", &shared, 0, 4096).unwrap();
-    let window = RegionRef { name: "r".to_owned(), offset: 0, byte_size: 16 };
+    let window = RegionRef { name: "r".into(), offset: 0, byte_size: 16 };
     let request = Request::new("echo").input_in_window("IN", DataType::Int32, &[4], window);
     assert_eq!(session.infer(&request).await.unwrap().outputs[0].to_vec::<i32>().unwrap(), [1; 4]);
     session.register_system_region("r", &own, 0, 4096).await.unwrap();
@@ -64,9 +64,9 @@ async fn other_protocols_find_a_lease_by_its_name_while_it_is_lent() {
     let lease = session.borrow(4096).await.unwrap();
     lease.write(0, &[4i32; 4]).unwrap();
     let ask = |window: RegionRef| InferRequest {
-        model: "echo".to_owned(),
+        model: "echo".into(),
         inputs: vec![InferInput {
-            name: "IN".to_owned(),
+            name: "IN".into(),
             datatype: DataType::Int32,
             shape: Shape::from_slice(&[4]),
             source: Source::Region(window),

@@ -277,7 +277,7 @@ impl Model for Several {
 impl Instance for Several {
     fn run(&mut self, batch: Batch) {
         for job in batch.jobs {
-            let id = job.id().to_owned();
+            let id = nerite_request::Name::from(job.id());
             let (inputs, _, mut reply) = job.split();
             // What came in a message lies where it happens to.
             for number in inputs[0].data.clone().aligned(4).numbers::<i32>().unwrap() {
@@ -299,7 +299,7 @@ impl Several {
         let mut slot = place.unwrap_or_else(|| nerite_memory::Slot::heap(4 * count));
         slot.cells_mut::<i32>().unwrap().fill(number);
         let (name, shape, data) = ("OUT".to_owned(), [count as i64].into_iter().collect(), slot.filled().into_buffer());
-        let output = Output { name, datatype: DataType::Int32, shape, data, placed };
+        let output = Output { name: name.into(), datatype: DataType::Int32, shape, data, placed };
         Response { model: "several".into(), version: "1".into(), outputs: vec![output], ..Response::default() }
     }
 }

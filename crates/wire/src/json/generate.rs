@@ -49,7 +49,7 @@ pub fn read_generate(text: &GenerateText<'_>) -> Result<InferRequest, Status> {
     })?;
     reader.finish()?;
     outcome?;
-    Ok(InferRequest { model: text.model.to_string(), version: text.version.to_string(), ..flat.infer_request })
+    Ok(InferRequest { model: text.model.into(), version: text.version.into(), ..flat.infer_request })
 }
 
 struct Flat<'b> {
@@ -98,7 +98,7 @@ impl<'b> Flat<'b> {
             return self.tensor(reader, input);
         }
         if top && key == "id" {
-            self.infer_request.id = reader.clone().string().map_err(|fault| match fault {
+            self.infer_request.id = reader.clone().name().map_err(|fault| match fault {
                 Fault::Refused(status) => explained(prefixed("Unable to parse 'id': ", status), "'id'").into(),
                 malformed @ Fault::Malformed(_) => malformed,
             })?;
@@ -125,7 +125,7 @@ impl<'b> Flat<'b> {
             self.check_size(&input.name, data.len() as u64)?;
         }
         self.bytes = self.bytes.saturating_add(data.len() as u64);
-        let name = input.name.clone();
+        let name = input.name.as_str().into();
         self.infer_request.inputs.push(InferInput {
             name,
             datatype: input.datatype,

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use nerite_memory::{Buffer, Extent, NoMemory};
 use nerite_request::limits::{Counted, TensorsMax, check_count};
 use nerite_request::{InferInput, InferRequest, Status};
+use nerite_tensor::Name;
 
 use super::fault::{Fault, Malformed, mismatch, prefixed};
 use super::lex::{Kind, Reader};
@@ -41,7 +42,7 @@ pub struct InferText<'b> {
 pub struct Rendering {
     binary: bool,
     /// The outputs that differ from `binary`.
-    except: HashSet<String>,
+    except: HashSet<Name>,
 }
 
 impl Rendering {
@@ -86,7 +87,7 @@ impl Tail<'_> {
 /// The members of the document, each read or refused where it stood.
 #[derive(Default)]
 struct Document {
-    id: Seen<String>,
+    id: Seen<Name>,
     knobs: Seen<Knobs>,
     inputs: Seen<Vec<InferInput>>,
     outputs: Seen<Vec<OutputAsk>>,
@@ -112,8 +113,8 @@ pub fn read_infer(text: &InferText<'_>) -> Result<(InferRequest, Rendering), Sta
 
     let rendering = Rendering::of(&outputs, knobs.binary_data_output);
     let infer_request = InferRequest {
-        model: text.model.to_string(),
-        version: text.version.to_string(),
+        model: text.model.into(),
+        version: text.version.into(),
         id,
         priority: knobs.priority,
         timeout_us: knobs.timeout_us,
@@ -135,12 +136,8 @@ pub fn read_raw_infer(
     bytes_max: u64,
 ) -> Result<(InferRequest, Rendering), Status> {
     check_raw_size(data.len() as u64, bytes_max)?;
-    let infer_request = InferRequest {
-        model: model.to_string(),
-        version: version.to_string(),
-        raw_input: Some(data),
-        ..InferRequest::default()
-    };
+    let infer_request =
+        InferRequest { model: model.into(), version: version.into(), raw_input: Some(data), ..InferRequest::default() };
     Ok((infer_request, Rendering::all(true)))
 }
 
@@ -170,7 +167,7 @@ fn read_document(text: &InferText<'_>, tail: &mut Tail<'_>, budget: &mut Budget)
     let mut document = Document::default();
     let mut reader = Reader::new(text.json)?;
     reader.members(|reader, key| match key.as_ref() {
-        b"id" => reader.once(&mut document.id, Reader::string),
+        b"id" => reader.once(&mut document.id, Reader::name),
         b"parameters" => reader.once(&mut document.knobs, read_parameters),
         b"inputs" => reader.once(&mut document.inputs, |reader| read_inputs(reader, text, tail, budget)),
         b"outputs" => reader.once(&mut document.outputs, |reader| read_outputs(reader, text, budget)),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use nerite_request::Status;
 use nerite_request::limits::NAME_BYTES_MAX;
+use nerite_tensor::Name;
 
 use super::fault::{Fault, Malformed, explained, mismatch, prefixed};
 use super::lex::{Kind, Number, Reader};
@@ -87,6 +88,12 @@ impl<'t> Reader<'t> {
     /// A string; bytes that are no UTF-8 become U+FFFD.
     pub fn string(&mut self) -> Result<String, Fault> {
         Ok(text_of(self.bytes()?))
+    }
+
+    /// A short string, as [`Reader::string`].
+    pub fn name(&mut self) -> Result<Name, Fault> {
+        let bytes = self.bytes()?;
+        Ok(std::str::from_utf8(&bytes).map_or_else(|_| Name::from_utf8_lossy(&bytes), Name::from))
     }
 
     /// A truth value.
@@ -181,7 +188,7 @@ fn unable(status: Status, name: &str, owner: Owner<'_>) -> Status {
 }
 
 /// A name, if it is no longer than names are.
-pub fn short(name: String, member: &str) -> Result<String, Status> {
+pub fn short(name: Name, member: &str) -> Result<Name, Status> {
     if name.len() <= NAME_BYTES_MAX {
         return Ok(name);
     }

@@ -1,6 +1,7 @@
 //! What is the value of a parameter, before anybody says which type it should have?
 
 use nerite_request::Parameter;
+use nerite_tensor::Name;
 
 use super::read::{Fields, Malformed, Value, text};
 
@@ -11,7 +12,7 @@ pub(super) enum Choice {
     Unset,
     Bool(bool),
     Int(i64),
-    String(String),
+    String(Name),
     Double(f64),
     Uint(u64),
 }
@@ -23,7 +24,7 @@ impl Choice {
             choice = match field {
                 (1, Value::Varint(value)) => Choice::Bool(value != 0),
                 (2, Value::Varint(value)) => Choice::Int(value as i64),
-                (3, Value::Len(value)) => Choice::String(text(value, "string_param")?.to_owned()),
+                (3, Value::Len(value)) => Choice::String(text(value, "string_param")?.into()),
                 (4, Value::Fixed64(value)) => Choice::Double(f64::from_bits(value)),
                 (5, Value::Varint(value)) => Choice::Uint(value),
                 _ => choice,
@@ -37,7 +38,7 @@ impl Choice {
         Some(match self {
             Choice::Bool(value) => Parameter::Bool(value),
             Choice::Int(value) => Parameter::Int(value),
-            Choice::String(value) => Parameter::String(value),
+            Choice::String(value) => Parameter::String(value.into()),
             Choice::Double(value) => Parameter::Double(value),
             Choice::Uint(_) | Choice::Unset => return None,
         })

@@ -123,7 +123,7 @@ impl OutputPlan {
 fn place(notice: &LeaseNotice) -> [(&'static str, Parameter); 3] {
     let region = &notice.region;
     [
-        ("shared_memory_region", Parameter::String(region.name.clone())),
+        ("shared_memory_region", Parameter::String(region.name.to_string())),
         ("shared_memory_offset", Parameter::Int(region.offset as i64)),
         ("shared_memory_byte_size", Parameter::Int(region.byte_size as i64)),
     ]
@@ -330,7 +330,7 @@ mod tests {
 
     fn notice(output: &str, byte_size: u64) -> LeaseNotice {
         let region = nerite_request::RegionRef { name: "lease-1".into(), offset: 0, byte_size };
-        LeaseNotice::new(output.to_owned(), region, || panic!("it was told"))
+        LeaseNotice::new(output.into(), region, || panic!("it was told"))
     }
 
     #[test]

@@ -4,7 +4,7 @@ use nerite_request::limits::{
     Counted, DIMS_MAX, NAME_BYTES_MAX, PARAMETERS_MAX, TENSOR_PARAMETERS_MAX, TensorsMax, check_count,
 };
 use nerite_request::names::NameTable;
-use nerite_tensor::{DataType, Shape};
+use nerite_tensor::{DataType, Name, Shape};
 use prost::Message as _;
 use smallvec::SmallVec;
 
@@ -26,11 +26,11 @@ const DIM_BYTES: usize = 16;
 #[derive(Debug, Default)]
 pub struct InferMessage {
     /// Name of the model.
-    pub model: String,
+    pub model: Name,
     /// Version as the client wrote it.
-    pub version: String,
+    pub version: Name,
     /// The client's own name for the request.
-    pub id: String,
+    pub id: Name,
     pub(super) parameters: Vec<(String, Choice)>,
     pub(super) inputs: Vec<InputMessage>,
     pub(super) outputs: Vec<OutputMessage>,
@@ -41,7 +41,7 @@ pub struct InferMessage {
 
 #[derive(Debug, Default)]
 pub(super) struct InputMessage {
-    pub(super) name: String,
+    pub(super) name: Name,
     /// `None` for a name that is no datatype.
     pub(super) datatype: Option<DataType>,
     pub(super) shape: Shape,
@@ -51,7 +51,7 @@ pub(super) struct InputMessage {
 
 #[derive(Debug, Default)]
 pub(super) struct OutputMessage {
-    pub(super) name: String,
+    pub(super) name: Name,
     pub(super) placement: Placement,
 }
 
@@ -233,9 +233,9 @@ fn read_packed(bytes: &[u8], shape: &mut Shape) -> Result<(), Malformed> {
 }
 
 /// What names something. It is said again in answers and errors, so it must not be long.
-fn name(bytes: &[u8], field: &'static str) -> Result<String, Malformed> {
+fn name(bytes: &[u8], field: &'static str) -> Result<Name, Malformed> {
     if bytes.len() > NAME_BYTES_MAX {
         return Err(Malformed::LongName { field, len: bytes.len() });
     }
-    text(bytes, field).map(str::to_owned)
+    text(bytes, field).map(Name::from)
 }

@@ -89,7 +89,7 @@ fn sequence_id(choice: Choice) -> Result<SequenceId, Status> {
         Choice::String(id) if id.len() > SEQUENCE_ID_BYTES_MAX => {
             Err(Status::unsupported("string correlation ID cannot be longer than 128 characters"))
         }
-        Choice::String(id) => Ok(SequenceId::Text(id)),
+        Choice::String(id) => Ok(SequenceId::Text(id.into())),
         _ => Err(wrong_type("sequence_id", "int64_param or string_param")),
     }
 }

@@ -121,7 +121,7 @@ mod tests {
     fn response(bytes: usize) -> Response {
         let data = Buffer::from(vec![7u8; bytes]);
         let (name, shape) = ("Y".to_owned(), Shape::from_slice(&[bytes as i64]));
-        let output = Output { name, datatype: DataType::Uint8, shape, data, placed: false };
+        let output = Output { name: name.into(), datatype: DataType::Uint8, shape, data, placed: false };
         Response { model: "m".into(), version: "1".into(), outputs: vec![output], ..Response::default() }
     }
 

@@ -3,7 +3,7 @@
 use nerite_memory::Buffer;
 use nerite_request::limits::{Counted, DIMS_MAX, TENSOR_PARAMETERS_MAX, check_count};
 use nerite_request::{InferInput, RegionRef, Source, Status};
-use nerite_tensor::{DataType, Shape};
+use nerite_tensor::{DataType, Name, Shape};
 
 use super::{InferText, Tail};
 use crate::json::fault::{Fault, Malformed, explained_as};
@@ -14,8 +14,8 @@ use crate::json::value::{Owner, Seen, optional, required, short};
 /// An input's members, each read or refused where it stood.
 #[derive(Default)]
 struct Draft<'t> {
-    name: Seen<String>,
-    datatype: Seen<String>,
+    name: Seen<Name>,
+    datatype: Seen<Name>,
     shape: Seen<Shape>,
     data: Option<Data<'t>>,
     keys: Keys,
@@ -35,7 +35,7 @@ struct Keys {
     /// Members, those without a meaning included.
     count: usize,
     binary_data_size: Seen<u64>,
-    region: Seen<String>,
+    region: Seen<Name>,
     offset: Seen<u64>,
     byte_size: Seen<u64>,
 }
@@ -51,8 +51,8 @@ pub fn read_input(reader: &mut Reader<'_>, text: &InferText<'_>, tail: &mut Tail
 fn read_draft<'t>(reader: &mut Reader<'t>, bytes_max: u64) -> Result<Draft<'t>, Malformed> {
     let mut draft = Draft::default();
     reader.members(|reader, key| match key.as_ref() {
-        b"name" => reader.once(&mut draft.name, Reader::string),
-        b"datatype" => reader.once(&mut draft.datatype, Reader::string),
+        b"name" => reader.once(&mut draft.name, Reader::name),
+        b"datatype" => reader.once(&mut draft.datatype, Reader::name),
         b"shape" => reader.once(&mut draft.shape, read_shape),
         b"parameters" if !draft.keys.seen => {
             draft.keys.seen = true;
@@ -79,7 +79,7 @@ fn read_keys(reader: &mut Reader<'_>, keys: &mut Keys) -> Result<(), Malformed> 
         keys.count += 1;
         match key.as_ref() {
             b"binary_data_size" => reader.once(&mut keys.binary_data_size, Reader::unsigned),
-            b"shared_memory_region" => reader.once(&mut keys.region, Reader::string),
+            b"shared_memory_region" => reader.once(&mut keys.region, Reader::name),
             b"shared_memory_offset" => reader.once(&mut keys.offset, Reader::unsigned),
             b"shared_memory_byte_size" => reader.once(&mut keys.byte_size, Reader::unsigned),
             _ => reader.skip(),
@@ -157,10 +157,11 @@ fn check_one_source(draft: &Draft<'_>) -> Result<(), Status> {
         (draft.keys.binary_data_size.is_some(), " 'binary_data_size'"),
         (draft.keys.region.is_some(), " 'shared_memory_region'"),
     ];
-    let set: Vec<&str> = fields.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| *name).collect();
-    if set.len() == 1 {
+    let set = || fields.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| *name);
+    if set().count() == 1 {
         return Ok(());
     }
+    let set: Vec<&str> = set().collect();
     let found = if set.is_empty() { " no field is set".to_string() } else { format!(" set{}", set.concat()) };
     Err(Status::invalid(format!(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', \

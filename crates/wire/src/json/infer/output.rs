@@ -2,6 +2,7 @@
 
 use nerite_request::limits::{Counted, TENSOR_PARAMETERS_MAX, check_count};
 use nerite_request::{InferRequestedOutput, RegionRef, SessionRef, Status};
+use nerite_tensor::Name;
 
 use crate::json::fault::{Fault, Malformed, explained, prefixed};
 use crate::json::lex::Reader;
@@ -17,13 +18,13 @@ pub struct OutputAsk {
 /// An output's members, each read or refused where it stood.
 #[derive(Default)]
 struct Draft {
-    name: Seen<String>,
+    name: Seen<Name>,
     parameters_seen: bool,
     /// Members of the parameters, those without a meaning included.
     parameters: usize,
     classification: Seen<u64>,
     binary_data: Seen<bool>,
-    region: Seen<String>,
+    region: Seen<Name>,
     offset: Seen<u64>,
     byte_size: Seen<u64>,
 }
@@ -34,7 +35,7 @@ const OUTPUT: &str = "output";
 pub fn read_output(reader: &mut Reader<'_>) -> Result<OutputAsk, Fault> {
     let mut draft = Draft::default();
     reader.members(|reader, key| match key.as_ref() {
-        b"name" => reader.once(&mut draft.name, Reader::string),
+        b"name" => reader.once(&mut draft.name, Reader::name),
         b"parameters" if !draft.parameters_seen => {
             draft.parameters_seen = true;
             read_keys(reader, &mut draft)
@@ -50,7 +51,7 @@ fn read_keys(reader: &mut Reader<'_>, draft: &mut Draft) -> Result<(), Malformed
         match key.as_ref() {
             b"classification" => reader.once(&mut draft.classification, Reader::unsigned),
             b"binary_data" => reader.once(&mut draft.binary_data, Reader::bool),
-            b"shared_memory_region" => reader.once(&mut draft.region, Reader::string),
+            b"shared_memory_region" => reader.once(&mut draft.region, Reader::name),
             b"shared_memory_offset" => reader.once(&mut draft.offset, Reader::unsigned),
             b"shared_memory_byte_size" => reader.once(&mut draft.byte_size, Reader::unsigned),
             _ => reader.skip(),
