@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Container, Optional, Protocol, Sequence, TypeVar, Union
+from typing import Any, Container, Optional, Protocol, Sequence, TypeVar
 
 import numpy as np
 from tritonclient.utils import InferenceServerException
 
-from nerite import _datatypes
+from nerite import _convert, _datatypes
+from nerite._arrays import ArrayProtocols
 from nerite._pool import Block, Slab
 
 ALIGNMENT_BYTES = 64
@@ -55,11 +56,13 @@ def check_handle(handle: Any) -> TensorBuffer:
     return handle
 
 
-class TensorBuffer:
+class TensorBuffer(ArrayProtocols):
     """A tensor in a managed buffer: what ``register_input_tensor_with_shared_memory`` returns.
 
-    It knows shape, datatype and size. The buffer goes back to its pool once the handle is released (or garbage-collected, or
-    its ``with`` block left) and no array over it, no input that names it and no request in flight is alive.
+    It knows shape, datatype and size, and is an array to other libraries: ``numpy.asarray(handle)``,
+    ``torch.from_dlpack(handle)`` and ``handle[0]`` are views on the buffer. The buffer goes back to its pool once the handle is
+    released (or garbage-collected, or its ``with`` block left) and no array over it, no input that names it and no request in
+    flight is alive.
     """
 
     def __init__(self, lender: Lender, shape: Sequence[int], datatype: str, byte_size: Optional[int] = None):
@@ -126,16 +129,19 @@ class TensorBuffer:
             raise InferenceServerException(f"the buffer has {self.capacity} bytes, not {byte_size}")
         self._byte_size = byte_size
 
-    def copy_from(self, data: Union[np.ndarray, _datatypes.BytesLike]) -> None:
-        """Copies an array of the handle's shape and datatype in, or the bytes of such an array as they travel."""
+    def copy_from(self, data: Any) -> None:
+        """Copies a tensor of the handle's shape in.
+
+        ``bytes``, ``bytearray`` and ``memoryview`` are the bytes of such a tensor as they travel. Anything else is its
+        elements: an array of numpy, what speaks DLPack, ``__array__`` or the buffer protocol, or nested lists of numbers or
+        texts. Arrays of another datatype are converted where nothing can be lost.
+        """
         self._held()
-        if isinstance(data, np.ndarray):
-            self._copy_array(data)
-        elif isinstance(data, (bytes, bytearray, memoryview)):
+        if isinstance(data, (bytes, bytearray, memoryview)):
             whole = memoryview(data)
             self._copy_bytes((whole if whole.c_contiguous else memoryview(whole.tobytes())).cast("B"))
         else:
-            raise InferenceServerException(f"expected a numpy array or bytes, got {type(data).__name__}")
+            self._copy_elements(data)
 
     def release(self) -> None:
         """Gives the buffer up. The handle is of no use then; arrays made before stay valid."""
@@ -161,18 +167,28 @@ class TensorBuffer:
         # An empty tensor has no bytes to share, and older servers refuse a window of none.
         return self._lender.lend(byte_size) if byte_size else heap_block(0)
 
-    def _copy_array(self, array: np.ndarray) -> None:
-        found = _datatypes.datatype_of(array)
-        if found != self._datatype:
-            raise InferenceServerException(
-                f"got unexpected datatype {found or array.dtype} from numpy array, expected {self._datatype}"
+    def _elements(self) -> np.ndarray:
+        return self.as_numpy()
+
+    def _is_copied(self) -> bool:
+        return self._datatype == "BYTES"
+
+    def _in_place(self, protocol: str) -> tuple[str, np.ndarray]:
+        block = self._held()
+        if self._datatype == "BYTES":
+            raise BufferError(
+                f"elements of BYTES have no fixed place, so {protocol} has none for {self!r}; read as_numpy() or as_memory(), "
+                f"write with copy_to_shared_memory"
             )
+        return self._datatype, view(block, self._shape, "UINT16" if self._datatype == "BF16" else self._datatype)
+
+    def _copy_elements(self, data: Any) -> None:
+        array, dtype = _convert.elements(data, self._datatype)
         if array.shape != self._shape:
-            raise InferenceServerException(
-                f"got unexpected numpy array shape {list(array.shape)}, expected {list(self._shape)}"
-            )
+            kind = "numpy array" if isinstance(data, np.ndarray) else type(data).__name__
+            raise InferenceServerException(f"got unexpected {kind} shape {list(array.shape)}, expected {list(self._shape)}")
         if self._datatype != "BYTES":
-            self.as_numpy()[...] = array
+            self._held().array()[: self._byte_size].view(dtype).reshape(self._shape)[...] = array
             return
         elements = _datatypes.encoded_elements(array)
         self._reserve(_datatypes.encoded_byte_size(elements))

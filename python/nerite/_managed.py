@@ -8,14 +8,13 @@ import threading
 import time
 import warnings
 import weakref
-from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
 import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from nerite import _buffers
 from nerite._buffers import ManagedInput, ManagedOutput, TensorBuffer, wants_place
-from nerite._datatypes import BytesLike
 from nerite._pool import Block, Pool
 from nerite._session import ANSWER_S, Holding, LeaseTransport, Session, Untrusted, server_id_among
 from nerite._transports import WAYS, Refused, RegionTransport, Transport
@@ -468,10 +467,20 @@ class ManagedClient:
         """
         return TensorBuffer(self._lender(), shape, datatype, byte_size)
 
-    def copy_to_shared_memory(self, handle: TensorBuffer, data: Union[np.ndarray, BytesLike]) -> None:
-        """Copies an array of the handle's shape and datatype into its buffer, or the bytes of such an array.
+    def copy_to_shared_memory(self, handle: TensorBuffer, data: Any) -> None:
+        """Copies a tensor of the handle's shape into its buffer. BYTES tensors are serialised in place.
 
-        BYTES tensors are serialised in place. To copy nothing at all, write to ``handle.as_numpy()``.
+        Parameters
+        ----------
+        handle : TensorBuffer
+            What ``register_input_tensor_with_shared_memory`` returned.
+        data : array_like or bytes
+            ``bytes``, ``bytearray`` and ``memoryview`` are the tensor's bytes as they travel. Anything else is its elements: a
+            numpy array, what speaks DLPack (on the host), ``__array__`` or the buffer protocol, or nested lists of numbers or
+            texts. An array of another datatype is converted where nothing can be lost, and refused otherwise. Python's own
+            numbers are taken where the datatype has them; floating-point datatypes round them.
+
+        To copy nothing at all, write to ``handle.as_numpy()``.
         """
         _buffers.check_handle(handle).copy_from(data)
 

@@ -22,6 +22,7 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 from nerite import _datatypes
+from nerite._arrays import ArrayProtocols
 
 SHM_DIRECTORY = "/dev/shm"
 
@@ -66,8 +67,11 @@ def _unlink_own(path: str, identity: tuple[int, int], pid: int) -> None:
         pass
 
 
-class Region:
-    """A shared memory object mapped into this process. Make one with :meth:`create` or :meth:`attach`."""
+class Region(ArrayProtocols):
+    """A shared memory object mapped into this process. Make one with :meth:`create` or :meth:`attach`.
+
+    To other libraries it is an array of its bytes: ``numpy.asarray(region)``, ``torch.from_dlpack(region)``, ``region[4:8]``.
+    """
 
     def __init__(self, key: str, mapping: mmap.mmap, unlink: Optional[weakref.finalize[Any, Any]] = None):
         self.key = key
@@ -196,6 +200,12 @@ class Region:
 
     def __repr__(self) -> str:
         return f"Region('{self.key}', {self.byte_size} bytes{', destroyed' if self._map is None else ''})"
+
+    def _elements(self) -> np.ndarray:
+        return self.as_numpy([self.byte_size])
+
+    def _in_place(self, protocol: str) -> tuple[str, np.ndarray]:
+        return "UINT8", self._elements()
 
     def _mapped(self) -> mmap.mmap:
         if self._map is None:

@@ -380,7 +380,7 @@ def test_asyncio_clients_register_no_regions():
         (lambda c, h: c.copy_to_shared_memory(h, np.zeros([2, 3], "U4")), "unexpected datatype <U4.*expected FP32"),
         (lambda c, h: c.copy_to_shared_memory(h, np.zeros([3, 2], np.float32)), r"shape \[3, 2\], expected \[2, 3\]"),
         (lambda c, h: c.copy_to_shared_memory(h, b"123"), r"\[2, 3\] of FP32 takes 24 bytes, got 3"),
-        (lambda c, h: c.copy_to_shared_memory(h, [1, 2]), "expected a numpy array or bytes, got list"),
+        (lambda c, h: c.copy_to_shared_memory(h, [1, 2]), r"unexpected list shape \[2\], expected \[2, 3\]"),
         (lambda c, h: h.set_byte_size(3), "follows from its shape"),
         (lambda c, h: c.register_input_tensor_with_shared_memory([2], "FLOAT"), "unknown datatype 'FLOAT'"),
         (lambda c, h: c.register_input_tensor_with_shared_memory([-1], "FP32"), "needs every dimension"),

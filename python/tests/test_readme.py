@@ -22,5 +22,5 @@ def test_an_example_runs(launcher, tmp_path: pathlib.Path, index: int):
     assert "Error" not in ended.stdout
 
 
-def test_there_are_four():
-    assert len(EXAMPLES) == 4
+def test_there_are_five():
+    assert len(EXAMPLES) == 5

@@ -9,7 +9,7 @@ exports no memory that is read-only, so the structures are made here.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -111,12 +111,14 @@ def exported(array: np.ndarray, datatype: str) -> Any:
 class _Borrowed:
     """Somebody else's tensor, until no array uses it; then it is given back."""
 
-    def __init__(self, managed: _Managed, shape: tuple[int, ...], typestr: str) -> None:
+    def __init__(self, managed: _Managed, shape: tuple[int, ...], typestr: str, strides: Optional[tuple[int, ...]]) -> None:
         self._managed = managed
         self.__array_interface__ = {
             "version": 3,
             "shape": shape,
             "typestr": typestr,
+            # In bytes; None where the elements lie back to back.
+            "strides": strides,
             "data": ((managed.data or 0) + managed.byte_offset, False),
         }
 
@@ -126,9 +128,18 @@ class _Borrowed:
 
 
 def imported(tensor: Any) -> tuple[str, np.ndarray]:
-    """The datatype and the elements of a capsule, or of an object that gives one; without a copy."""
-    if isinstance(tensor, np.ndarray):
-        return _of_numpy(tensor)
+    """The datatype and the elements of a capsule, or of an object that gives one; without a copy. As in Triton they must lie
+    back to back.
+    """
+    return _of_numpy(tensor) if isinstance(tensor, np.ndarray) else _taken(tensor, any_strides=False)
+
+
+def borrowed(tensor: Any) -> tuple[str, np.ndarray]:
+    """As :func:`imported` of what is no array of numpy's; the elements may lie in any order."""
+    return _taken(tensor, any_strides=True)
+
+
+def _taken(tensor: Any, any_strides: bool) -> tuple[str, np.ndarray]:
     if type(tensor).__name__ != "PyCapsule":
         if not (hasattr(tensor, "__dlpack__") and hasattr(tensor, "__dlpack_device__")):
             raise TritonModelException(
@@ -146,11 +157,14 @@ def imported(tensor: Any) -> tuple[str, np.ndarray]:
         raise TritonModelException("DLPack tensor type is not supported.")
     datatype, typestr = found
     shape = tuple(managed.shape[: managed.dimensions])
+    strides = None
     if not _is_contiguous(managed, shape):
-        raise TritonModelException(_NOT_CONTIGUOUS)
+        if not any_strides:
+            raise TritonModelException(_NOT_CONTIGUOUS)
+        strides = tuple(stride * managed.bits // 8 for stride in managed.strides[: managed.dimensions])
     # From here on the tensor is ours to give back.
     _set_name(tensor, _USED_NAME)
-    owner = _Borrowed(managed, shape, typestr)
+    owner = _Borrowed(managed, shape, typestr, strides)
     return datatype, np.empty(shape, typestr) if 0 in shape else np.asarray(owner)
 
 

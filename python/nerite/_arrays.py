@@ -1,0 +1,107 @@
+"""How do other libraries see a handle as the array that it holds?
+
+By the protocols that they ask for: ``__array__`` (numpy, JAX, pandas), ``__dlpack__`` (PyTorch, CuPy, JAX), the buffer protocol
+from Python 3.12 on, and indexing. All of them lead to the memory itself, except for BYTES: its elements have no fixed place,
+so what ``__array__`` gives is a decoded copy, and the other protocols refuse.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Optional
+
+import numpy as np
+
+# DLPack's pair of a kind and a number: the host's memory.
+HOST = (1, 0)
+# Since then numpy knows DLPack's second layout, by which consumers learn that memory may be written to.
+_NUMPY_VERSIONED = "2.1.0"
+
+
+def _is_versioned() -> bool:
+    return bool(np.lib.NumpyVersion(np.__version__) >= _NUMPY_VERSIONED)
+
+
+class ArrayProtocols:
+    """The part of a handle that makes it an array to others. The memory lives as long as what they make of it."""
+
+    def _elements(self) -> np.ndarray:
+        """The elements as numpy has them."""
+        raise NotImplementedError
+
+    def _is_copied(self) -> bool:
+        """Whether :meth:`_elements` is a copy, because the elements have no fixed place."""
+        return False
+
+    def _in_place(self, protocol: str) -> tuple[str, np.ndarray]:
+        """The datatype and the elements where they lie, BF16 as the two bytes of each. BufferError where they have no place."""
+        raise NotImplementedError
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> np.ndarray:
+        """For numpy: a view on the memory if ``dtype`` is that of the elements and no copy is wanted."""
+        elements = self._elements()
+        if dtype is not None and np.dtype(dtype) != elements.dtype:
+            if copy is False:
+                raise ValueError(
+                    f"{self!r} has elements of {elements.dtype}, as {np.dtype(dtype)} they are a copy; drop copy=False"
+                )
+            return elements.astype(dtype)
+        if self._is_copied():
+            if copy is False:
+                raise ValueError(f"the elements of {self!r} have no fixed place, an array of them is a copy; drop copy=False")
+            return elements
+        return elements.copy() if copy else elements
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's name of where the memory is: the host."""
+        return HOST
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Optional[tuple[int, int]] = None,
+        dl_device: Optional[tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        """A DLPack capsule over the memory, or over a copy if one is wanted. ``stream`` means nothing for the host."""
+        if dl_device is not None and tuple(dl_device) != HOST:
+            raise BufferError(
+                f"{self!r} is in the host's memory {HOST}, asked for device {tuple(dl_device)}; move it after from_dlpack"
+            )
+        datatype, elements = self._in_place("DLPack")
+        if copy:
+            elements = elements.copy()
+        # numpy has no BF16 of its own.
+        if max_version is not None and datatype != "BF16" and _is_versioned():
+            return elements.__dlpack__(max_version=max_version)  # type: ignore[call-arg]
+        # Only now: it needs ctypes with callbacks, which some systems forbid.
+        from nerite.model import dlpack
+
+        return dlpack.exported(elements, datatype)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """The buffer protocol, which Python asks from version 3.12 on."""
+        datatype, elements = self._in_place("the buffer protocol")
+        if datatype == "BF16":
+            raise BufferError(f"the buffer protocol has no BF16, the datatype of {self!r}; take as_memory() or DLPack")
+        return memoryview(elements)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Elements by numpy's indices: a view where numpy gives one. Of BYTES a decoded copy."""
+        return self._elements()[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Writes elements in place, by numpy's indices and by its rules of conversion."""
+        self._in_place("assignment to elements")
+        self._elements()[key] = value
+
+    def __len__(self) -> int:
+        """The first dimension."""
+        return len(self._elements())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._elements())
+
+    def __bool__(self) -> bool:
+        """A handle is true, whatever its length."""
+        return True

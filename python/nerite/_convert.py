@@ -1,0 +1,187 @@
+"""How does what a program has become the elements of a datatype, without loss?
+
+* An array (numpy's, or of whatever speaks DLPack, ``__array__`` or the buffer protocol) has a datatype. It is converted where
+  every value of its datatype is one of the wanted datatype (INT8 to INT32, FP16 to FP32), and refused otherwise.
+* Python's numbers have none, so their values decide. An integer datatype takes whole numbers in its range, a floating-point
+  datatype takes numbers and rounds them, BOOL takes True and False, BYTES takes ``str`` and ``bytes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as AnySequence
+from typing import Any, Iterable, Sequence
+
+import numpy as np
+from tritonclient.utils import InferenceServerException
+
+from nerite import _datatypes
+
+# numpy's own bound on dimensions is 32 in version 1 and 64 in version 2.
+DIMENSIONS_MAX = 32
+# DLPack's kinds of memory that the host reads: its own, and what was pinned for CUDA.
+_HOST_KINDS = (1, 3)
+
+
+def elements(given: Any, datatype: str) -> tuple[np.ndarray, np.dtype[Any]]:
+    """What was given as an array that can be assigned to elements of ``datatype``, and the dtype to see those elements as."""
+    if isinstance(given, np.ndarray) and datatype == _datatypes.datatype_of(given):
+        return given, given.dtype
+    found = _converted(given, datatype, 0)
+    # BF16 that came by DLPack is the two bytes of each, for which nothing but numpy is needed.
+    return found, found.dtype if datatype == "BF16" and found.dtype == np.uint16 else _datatypes.numpy_dtype(datatype)
+
+
+def _converted(given: Any, datatype: str, depth: int) -> np.ndarray:
+    if depth > DIMENSIONS_MAX:
+        raise InferenceServerException(
+            f"nested lists are {depth} deep or more, a tensor has at most {DIMENSIONS_MAX} dimensions"
+        )
+    if isinstance(given, np.ndarray):
+        return _checked(given, datatype, "numpy array")
+    if isinstance(given, (list, tuple)):
+        return _of_sequence(given, datatype, depth)
+    if type(given) in (bool, int, float, str, bytes):
+        return _of_values([given], datatype).reshape(())
+    if hasattr(given, "__dlpack__") and hasattr(given, "__dlpack_device__"):
+        return _of_dlpack(given, datatype, depth)
+    if hasattr(given, "__array__") or hasattr(given, "__array_interface__"):
+        return _checked(_asked(given), datatype, type(given).__name__)
+    try:
+        memory = memoryview(given)
+    except TypeError:
+        pass
+    else:
+        return _checked(np.asarray(memory), datatype, type(given).__name__)
+    if isinstance(given, AnySequence) and not isinstance(given, (str, bytes)):
+        return _of_sequence(given, datatype, depth)
+    raise InferenceServerException(
+        f"expected an array (of numpy, or what speaks DLPack, __array__ or the buffer protocol), nested lists of numbers or "
+        f"texts, or bytes, got {type(given).__name__}"
+    )
+
+
+def _asked(given: Any) -> np.ndarray:
+    """What the object itself says it is as an array."""
+    try:
+        return np.asarray(given)
+    except Exception as error:
+        raise InferenceServerException(f"a {type(given).__name__} gives no array: {error}") from error
+
+
+def _of_dlpack(given: Any, datatype: str, depth: int) -> np.ndarray:
+    name = type(given).__name__
+    kind = int(given.__dlpack_device__()[0])
+    if kind not in _HOST_KINDS:
+        raise InferenceServerException(
+            f"a {name} in the memory of a device (DLPack's kind {kind}) cannot be copied from here; bring it to the host "
+            f"first, with .cpu() in PyTorch or numpy.asarray in JAX"
+        )
+    try:
+        # Only now: it needs ctypes with callbacks, which some systems forbid.
+        from nerite.model import dlpack
+
+        found, array = dlpack.borrowed(given)
+    except Exception as error:
+        # DLPack has no word for every dtype, and some libraries export less by it than by the other.
+        if hasattr(given, "__array__"):
+            return _checked(_asked(given), datatype, name)
+        raise InferenceServerException(f"a {name} gives no array by DLPack: {error}") from error
+    if found == "BF16":
+        if datatype == "BF16" and depth == 0:
+            return array
+        array = array.view(_datatypes.numpy_dtype("BF16"))
+    return _checked(array, datatype, name)
+
+
+def _checked(array: np.ndarray, datatype: str, name: str) -> np.ndarray:
+    """The array, if its conversion loses nothing."""
+    found = _datatypes.datatype_of(array)
+    if found == datatype or (datatype == "BYTES" and array.dtype.kind == "U") or is_lossless(array.dtype, datatype):
+        return array
+    raise InferenceServerException(
+        f"got unexpected datatype {found or array.dtype} from {name}, expected {datatype}; {_cure(datatype)}"
+    )
+
+
+def is_lossless(dtype: np.dtype[Any], datatype: str) -> bool:
+    """Whether each value of the dtype, a number's or a truth's, is a value of the datatype."""
+    if datatype == "BYTES" or not (dtype.kind in "biuf" or _datatypes.datatype_of(np.empty(0, dtype)) == "BF16"):
+        return False
+    wanted = _datatypes.numpy_dtype(datatype)
+    if dtype.kind in "iu" and dtype.itemsize == 8 and wanted.kind == "f":
+        # numpy calls that safe, but FP64 has 53 bits for whole numbers.
+        return False
+    return np.can_cast(dtype, wanted, "safe")
+
+
+def _cure(datatype: str) -> str:
+    if datatype == "BYTES":
+        return "give elements of str or bytes, in a list or an array of dtype object"
+    dtype = _datatypes.numpy_dtype(datatype)
+    module = "ml_dtypes" if datatype == "BF16" else "numpy"
+    return f"where values may be lost, say so with numpy.asarray(data).astype({module}.{dtype.name})"
+
+
+def _of_sequence(given: Sequence[Any], datatype: str, depth: int) -> np.ndarray:
+    kinds = set(map(type, given))
+    if kinds <= {bool, int, float, str, bytes}:
+        return _of_values(given, datatype)
+    rows = [_converted(one, datatype, depth + 1) for one in given]
+    for index, row in enumerate(rows):
+        if row.shape != rows[0].shape:
+            raise InferenceServerException(
+                f"nested lists must have equal lengths: element {index} has shape {list(row.shape)}, element 0 "
+                f"{list(rows[0].shape)}"
+            )
+    if datatype == "BYTES":
+        stacked = np.empty((len(rows), *rows[0].shape), dtype=np.object_)
+        for index, row in enumerate(rows):
+            stacked[index] = row
+        return stacked
+    return np.stack([row.astype(_datatypes.numpy_dtype(datatype), copy=False) for row in rows])
+
+
+def _of_values(values: Sequence[Any], datatype: str) -> np.ndarray:
+    """A row of Python's own values, each checked."""
+    if datatype == "BYTES":
+        _check_types(values, (str, bytes), datatype, "str and bytes")
+        texts = np.empty(len(values), dtype=np.object_)
+        texts[:] = values
+        return texts
+    dtype = _datatypes.numpy_dtype(datatype)
+    if dtype.kind == "b":
+        _check_types(values, (bool,), datatype, "True and False")
+        return np.array(values, dtype)
+    if dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        takes = f"whole numbers from {bounds.min} to {bounds.max}"
+        _check_types(values, (bool, int), datatype, takes)
+        _refuse((one for one in values if not bounds.min <= one <= bounds.max), datatype, takes)
+        return np.array(values, dtype)
+    return _of_numbers(values, datatype, dtype)
+
+
+def _of_numbers(values: Sequence[Any], datatype: str, dtype: np.dtype[Any]) -> np.ndarray:
+    takes = "numbers, and rounds them, but none beyond its range"
+    _check_types(values, (bool, int, float), datatype, takes)
+    try:
+        wide = np.array(values, np.float64)
+    except OverflowError:
+        _refuse((one for one in values if isinstance(one, int) and one.bit_length() > 1024), datatype, takes)
+        raise
+    with np.errstate(over="ignore"):
+        narrow = wide.astype(dtype)
+    became_infinite = np.isinf(narrow.astype(np.float64)) & np.isfinite(wide)
+    _refuse((values[index] for index in np.flatnonzero(became_infinite)), datatype, takes)
+    return narrow
+
+
+def _check_types(values: Sequence[Any], types: tuple[type, ...], datatype: str, takes: str) -> None:
+    """Refuses values of other types than these. A bool is no int here unless it is named."""
+    if not set(map(type, values)) <= set(types):
+        _refuse((one for one in values if type(one) not in types), datatype, takes)
+
+
+def _refuse(values: Iterable[Any], datatype: str, takes: str) -> None:
+    for value in values:
+        raise InferenceServerException(f"got {repr(value)[:60]} ({type(value).__name__}), a tensor of {datatype} takes {takes}")
