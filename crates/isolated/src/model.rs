@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use nerite_backend::{CostBound, Instance, InstanceSpec, Model};
-use nerite_process::{Blocks, Child, Live, Patience, ProcessInstance, Seed, Silence, Supervisor, status_of};
+use nerite_process::packets::Said;
+use nerite_process::{Blocks, Child, Live, Patience, ProcessInstance, Seed, Silence, Supervisor};
 use nerite_request::Status;
 use nerite_shm::Pools;
 use serde_json::{Value, json};
@@ -21,7 +22,7 @@ pub(crate) struct Launch {
 
 impl Launch {
     /// Starts a child and waits for the answer to its first command.
-    pub(crate) fn first(&self, instance: &str, command: &str) -> Result<(Child, Value), Status> {
+    pub(crate) fn first(&self, instance: &str, command: &str) -> Result<(Child, Said), Status> {
         let patience = Patience { first: LOAD_MAX, last: LEAVE_MAX };
         let failed = |why: String| Status::internal(format!("unable to load model '{}': {why}", self.model));
         let mut child = Child::start(&self.supervisor, (self.start)(instance), patience, "{}", Vec::new())
@@ -30,8 +31,8 @@ impl Launch {
             Silence::TimedOut => failed(format!("its process did not answer in {} s", LOAD_MAX.as_secs())),
             other => failed(format!("{other} while it loaded the model")),
         })?;
-        match answer.get("error") {
-            Some(error) => Err(status_of(error)),
+        match answer.failure() {
+            Some(failure) => Err(failure),
             None => Ok((child, answer)),
         }
     }

@@ -8,7 +8,7 @@ use nerite_backend::{InstanceSpec, LoadContext, Model, Runtime};
 use nerite_config::{ModelConfig, needs_graph};
 use nerite_process::ProcessHost;
 use nerite_request::Status;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::context;
 use crate::model::{IsolatedModel, Launch};
@@ -57,8 +57,7 @@ impl Runtime for Isolated {
         }
         let command = json!({ "do": "complete", "context": context::told(context)? }).to_string();
         let (_, answer) = self.launch(context)?.first(&context.model, &command)?;
-        let config = answer.get("config").unwrap_or(&Value::Null).to_string();
-        nerite_config::from_json(&config).map_err(|error| Status::internal(error.to_string()))
+        nerite_config::from_json(&answer.config()).map_err(|error| Status::internal(error.to_string()))
     }
 
     fn trim(&self, rounds_max: u32) {

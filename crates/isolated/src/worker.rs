@@ -17,13 +17,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nerite_backend::{Batch, Instance, InstanceSpec, Meter, Model, Outcome, RequestTimes, Runtime, Times};
 use nerite_memory::{Reason, copied_bytes};
-use nerite_process::{Channel, Packet, code_word};
+use nerite_process::packets::{Answer, Command, DONE, Execution, Ready};
+use nerite_process::{Channel, Packet};
 use nerite_request::Status;
 use rustix::process::{Signal, set_parent_process_death_signal};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use crate::context;
 use crate::limits::ERROR_BYTES_MAX;
+use answers::Answered;
 use requests::Requests;
 use talk::Talk;
 
@@ -78,16 +80,16 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
     fn serve(mut self) -> ExitCode {
         // An error, or nothing more to receive: the server is gone, or has no use for this process.
         while let Ok(Some((command, descriptors))) = self.talk.next_command() {
-            let Some(name) = command.get("do").and_then(Value::as_str) else { continue };
+            let Some(name) = command.name() else { continue };
             let answer = match name {
                 "execute" => self.execute(&command, descriptors),
-                "complete" => self.complete(&command).unwrap_or_else(|status| error(&status)),
-                "initialize" => self.initialize(&command).unwrap_or_else(|status| error(&status)),
+                "complete" => self.complete(&command).unwrap_or_else(error),
+                "initialize" => self.initialize(&command).unwrap_or_else(error),
                 "finalize" => {
                     self.model = None;
-                    json!({ "done": true })
+                    DONE.to_owned()
                 }
-                other => error(&Status::unsupported(format!("there is no command '{other}'"))),
+                other => error(Status::unsupported(format!("there is no command '{other}'"))),
             };
             if self.talk.answer(&answer).is_err() || name == "finalize" {
                 break;
@@ -104,34 +106,36 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         self.runtime.clone().ok_or_else(|| Status::internal("the engine could not be opened"))
     }
 
-    fn complete(&mut self, command: &Value) -> Result<Value, Status> {
-        let context = context::heard(command.get("context").unwrap_or(&Value::Null))?;
+    fn complete(&mut self, command: &Command) -> Result<String, Status> {
+        let context = context::heard(command.part("context"))?;
         let config = self.runtime()?.complete(&context)?;
         let config: Value = serde_json::from_str(&nerite_config::to_json(&config))
             .map_err(|error| Status::internal(format!("the configuration of model '{}': {error}", context.model)))?;
-        Ok(json!({ "config": config }))
+        Ok(Answer { config: Some(&config), ..Answer::default() }.to_string())
     }
 
-    fn initialize(&mut self, command: &Value) -> Result<Value, Status> {
-        let context = context::heard(command.get("context").unwrap_or(&Value::Null))?;
-        let told = command.get("instance").unwrap_or(&Value::Null);
+    fn initialize(&mut self, command: &Command) -> Result<String, Status> {
+        let context = context::heard(command.part("context"))?;
+        let told = command.part("instance");
         let name = told.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let index = told.get("index").and_then(Value::as_u64).unwrap_or_default() as usize;
         let model = self.runtime()?.load(&context)?;
         let instance = model.instance(&InstanceSpec { name, index, device: None })?;
         let (name, version) = (context.model.into(), context.version.to_string().into());
         self.model = Some(Loaded { name, version, instance, _model: model });
-        Ok(json!({ "ready": { "guard": true } }))
+        Ok(Ready { python: None, numpy: None, guard: true }.to_string())
     }
 
-    fn execute(&mut self, command: &Value, descriptors: Vec<OwnedFd>) -> Value {
+    fn execute(&mut self, command: &Command, descriptors: Vec<OwnedFd>) -> String {
         let copied = copies();
-        if let Err(text) = self.talk.memory().map(command.get("map"), descriptors) {
+        if let Err(text) = self.talk.memory().map(command.map(), descriptors) {
             let unmapped = self.talk.memory().take_unmapped();
-            return json!({ "error": text, "unmapped": unmapped });
+            return Answer { error: Some(&text), unmapped: &unmapped, ..Answer::default() }.to_string();
         }
-        let Some(loaded) = &mut self.model else { return json!({ "error": "it has no model" }) };
-        let requests = Requests::read(&self.talk, command.get("requests"));
+        let Some(loaded) = &mut self.model else {
+            return Answer { error: Some("it has no model"), ..Answer::default() }.to_string();
+        };
+        let requests = Requests::read(&self.talk, command);
         let executions = Arc::new(Executions::default());
         let jobs = requests.jobs(&loaded.name, &loaded.version);
         if !jobs.is_empty() {
@@ -141,30 +145,29 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
                 log::error!("model '{}' panicked; its request was answered with an error", loaded.name);
             }
         }
-        let responses: Vec<Value> = requests.answers();
-        let mut answer = json!({ "responses": responses, "executions": executions.told() });
-        let lost = requests.lost();
-        let unmapped = self.talk.memory().take_unmapped();
-        for (key, list) in [("lost", json!(lost)), ("unmapped", json!(unmapped))] {
-            if list.as_array().is_some_and(|list| !list.is_empty()) {
-                answer[key] = list;
-            }
-        }
-        if let Some(more) = copied_since(&copied) {
-            answer["copied"] = more;
-        }
-        answer
+        let answers = requests.answers();
+        let responses: Vec<_> = answers.iter().map(Answered::told).collect();
+        let (executions, lost, copied) = (executions.told(), requests.lost(), copied_since(&copied));
+        let answer = Answer {
+            responses: Some(&responses),
+            lost: (!lost.is_empty()).then_some(&lost),
+            executions: Some(&executions),
+            copied: &copied,
+            unmapped: &self.talk.memory().take_unmapped(),
+            ..Answer::default()
+        };
+        answer.to_string()
     }
 }
 
-fn error(status: &Status) -> Value {
-    json!({ "error": told(status) })
+fn error(status: Status) -> String {
+    Answer { failure: Some(&cut(status)), ..Answer::default() }.to_string()
 }
 
-/// A failure as packets tell it.
-fn told(status: &Status) -> Value {
-    let end = status.message.floor_char_boundary(ERROR_BYTES_MAX);
-    json!([code_word(status.code), status.message.get(..end).unwrap_or_default()])
+/// A failure as packets tell it: not too long.
+fn cut(mut status: Status) -> Status {
+    status.message.truncate(status.message.floor_char_boundary(ERROR_BYTES_MAX));
+    status
 }
 
 /// What the runtime reports of its executions.
@@ -172,11 +175,16 @@ fn told(status: &Status) -> Value {
 struct Executions(Mutex<Vec<(u64, Times)>>);
 
 impl Executions {
-    fn told(&self) -> Vec<[u64; 4]> {
+    fn told(&self) -> Vec<Execution> {
         let each = |(rows, times): &(u64, Times)| {
             let Times { start, input_end, infer_end, end } = *times;
             let between = |from: u64, to: u64| to.saturating_sub(from);
-            [*rows, between(start, input_end), between(input_end, infer_end), between(infer_end, end)]
+            Execution {
+                rows: *rows,
+                input_ns: between(start, input_end),
+                infer_ns: between(input_end, infer_end),
+                output_ns: between(infer_end, end),
+            }
         };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(each).collect()
     }
@@ -196,9 +204,7 @@ fn copies() -> Vec<u64> {
 }
 
 /// What was copied since, by reason: the server counts it as its own.
-fn copied_since(before: &[u64]) -> Option<Value> {
-    let more = Reason::ALL.iter().zip(before).map(|(reason, before)| (reason, copied_bytes(*reason) - before));
-    let more: Map<String, Value> =
-        more.filter(|(_, bytes)| *bytes > 0).map(|(reason, bytes)| (reason.name().to_owned(), bytes.into())).collect();
-    (!more.is_empty()).then_some(Value::Object(more))
+fn copied_since(before: &[u64]) -> Vec<(Reason, u64)> {
+    let more = Reason::ALL.iter().zip(before).map(|(reason, before)| (*reason, copied_bytes(*reason) - before));
+    more.filter(|(_, bytes)| *bytes > 0).collect()
 }

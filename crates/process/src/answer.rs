@@ -7,12 +7,11 @@ use nerite_backend::Job;
 use nerite_memory::{Buffer, Extent, Reason, SharedWindow, count_copied};
 use nerite_request::Status;
 use nerite_tensor::{DataType, Shape, byte_size, element_count, strings};
-use serde_json::Value;
 
 use crate::blocks::Blocks;
-use crate::plan::{At, Home, Kind, Planned};
-use crate::shares::{Maps, SegmentOffset, Shares};
-use crate::words::{parameters_of, status_of};
+use crate::packets::{Need, NoRoom, Response, Room, SegmentOffset, TensorAt};
+use crate::plan::{Home, Kind, Planned};
+use crate::shares::{Maps, Shares};
 
 /// How one request ended.
 #[derive(Debug)]
@@ -25,39 +24,28 @@ pub(crate) enum Ended {
     Failed(Status),
 }
 
-/// One output as the process says it made it.
-struct Made {
-    datatype: DataType,
-    shape: Shape,
-    spot: Option<SegmentOffset>,
-    bytes: usize,
-}
-
 /// Counts the copies that the process made of tensors, as if they had been made here.
-pub(crate) fn note_copied(copied: Option<&Value>) {
-    let copied = copied.and_then(Value::as_object).into_iter().flatten();
-    for (name, bytes) in copied {
-        let reason = Reason::ALL.iter().find(|reason| reason.name() == name);
-        if let (Some(reason), Some(bytes)) = (reason, bytes.as_u64()) {
-            count_copied(*reason, bytes as usize);
-        }
+pub(crate) fn note_copied(copied: impl Iterator<Item = (Reason, u64)>) {
+    for (reason, bytes) in copied {
+        count_copied(reason, bytes as usize);
     }
 }
 
 /// Takes one response over into its job. `sizes` learns how large outputs are that the server finds room for.
-pub(crate) fn settle(planned: &mut Planned, response: Option<&Value>, sizes: &mut HashMap<String, usize>) -> Ended {
+pub(crate) fn settle(planned: &mut Planned, response: Option<&Response>, sizes: &mut HashMap<String, usize>) -> Ended {
     let Some(response) = response else { return Ended::Failed(unreadable("there is none for this request")) };
-    if let Some(error) = response.get("error") {
-        return Ended::Said(status_of(error));
+    if let Some(error) = response.error() {
+        return Ended::Said(error);
     }
-    if let Some(failed) = response.get("failed") {
-        return Ended::Failed(status_of(failed));
+    if let Some(failed) = response.failed() {
+        return Ended::Failed(failed);
     }
-    if let Some(parameters) = response.get("parameters").and_then(Value::as_object) {
-        planned.job.say(parameters_of(parameters));
+    if let Some(parameters) = response.parameters() {
+        planned.job.say(parameters);
     }
-    for output in response.get("outputs").and_then(Value::as_array).into_iter().flatten() {
-        if let Err(status) = take_over(planned, output, sizes) {
+    for output in response.outputs() {
+        let output = output.ok_or_else(|| unreadable("an output is told in words that make no sense"));
+        if let Err(status) = output.and_then(|output| take_over(planned, output, sizes)) {
             return Ended::Failed(status);
         }
     }
@@ -65,10 +53,8 @@ pub(crate) fn settle(planned: &mut Planned, response: Option<&Value>, sizes: &mu
 }
 
 /// The process found no memory under some of what it touched: whoever holds it learns of it.
-pub(crate) fn note_lost(planned: &[Planned], lost: Option<&Value>) {
-    for pair in lost.and_then(Value::as_array).into_iter().flatten() {
-        let Some([segment, at]) = pair.as_array().map(Vec::as_slice) else { continue };
-        let (Some(segment), Some(at)) = (segment.as_u64(), at.as_u64()) else { continue };
+pub(crate) fn note_lost(planned: &[Planned], lost: impl Iterator<Item = (u64, usize)>) {
+    for (segment, at) in lost {
         for Planned { job, homes, .. } in planned {
             let inputs = job.inputs().iter().filter_map(|input| input.data.share());
             let outputs = homes.iter().filter_map(|home| match &home.kind {
@@ -76,7 +62,7 @@ pub(crate) fn note_lost(planned: &[Planned], lost: Option<&Value>) {
                 _ => job.output_slot(&home.name)?.share(),
             });
             let is_it = |window: &SharedWindow<'_>| window.share.mark().number() == segment;
-            inputs.chain(outputs).filter(is_it).for_each(|window| window.share.lose(at as usize));
+            inputs.chain(outputs).filter(is_it).for_each(|window| window.share.lose(at));
         }
     }
 }
@@ -84,30 +70,27 @@ pub(crate) fn note_lost(planned: &[Planned], lost: Option<&Value>) {
 /// Finds room for an output whose size the process has just learnt; gives the answer to it.
 pub(crate) fn find_room(
     planned: &mut [Planned],
-    need: &Value,
+    need: Option<Need<'_>>,
     shares: &Arc<Shares>,
     blocks: &Blocks,
 ) -> (String, Maps) {
     let mut maps = Maps::default();
     let text = match room(planned, need, shares, blocks, &mut maps) {
-        Ok((spot, capacity)) => format!(r#"{{"at":[{},{capacity}],"map":[{}]}}"#, At(Some(spot)), maps.text),
-        Err(status) => serde_json::json!({ "error": status.message }).to_string(),
+        Ok((spot, capacity)) => Room { spot, capacity, map: &maps.text }.to_string(),
+        Err(status) => NoRoom(&status.message).to_string(),
     };
     (text, maps)
 }
 
 fn room(
     planned: &mut [Planned],
-    need: &Value,
+    need: Option<Need<'_>>,
     shares: &Arc<Shares>,
     blocks: &Blocks,
     maps: &mut Maps,
 ) -> Result<(SegmentOffset, usize), Status> {
-    let asked = || {
-        let [index, name, bytes] = need.as_array()?.as_slice() else { return None };
-        Some((index.as_u64()? as usize, name.as_str()?, bytes.as_u64()? as usize))
-    };
-    let (index, name, bytes) = asked().ok_or_else(|| unreadable("it asks for room in words that make no sense"))?;
+    let need = need.ok_or_else(|| unreadable("it asks for room in words that make no sense"))?;
+    let Need { index, name, bytes } = need;
     let Planned { job, homes, .. } = planned.get_mut(index).ok_or_else(|| unreadable("no request has that index"))?;
     let home = homes.iter_mut().find(|home| home.name == name);
     let home = home.ok_or_else(|| unreadable("nobody wants that output"))?;
@@ -127,19 +110,18 @@ fn room(
     Ok((spot, home.capacity))
 }
 
-fn take_over(planned: &mut Planned, output: &Value, sizes: &mut HashMap<String, usize>) -> Result<(), Status> {
+fn take_over(planned: &mut Planned, made: TensorAt<'_>, sizes: &mut HashMap<String, usize>) -> Result<(), Status> {
     let Planned { job, homes, .. } = planned;
-    let (name, made) = made(output)?;
+    let TensorAt { name, datatype, shape, spot: said, bytes } = made;
     // What nobody asked for, or was told twice, is passed over.
     let Some(at) = homes.iter().position(|home| home.name == name) else { return Ok(()) };
     let Home { spot, capacity, kind, .. } = homes.swap_remove(at);
-    let Made { datatype, shape, bytes, .. } = made;
     check_size(name, datatype, &shape, bytes)?;
     if matches!(kind, Kind::Client) && bytes > capacity {
         // Says what the client's place has and what the result needs.
         return job.output_bytes(name, bytes).map(drop);
     }
-    if bytes > 0 && (made.spot != spot || bytes > capacity) {
+    if bytes > 0 && (said != spot || bytes > capacity) {
         return Err(unreadable(&format!("output '{name}' lies where there was no room for it")));
     }
     match kind {
@@ -180,18 +162,6 @@ fn deliver(job: &mut Job, name: &str, datatype: DataType, shape: Shape, data: &B
     Ok(())
 }
 
-fn made(output: &Value) -> Result<(&str, Made), Status> {
-    let read = || {
-        let [name, datatype, shape, segment, offset, bytes] = output.as_array()?.as_slice() else { return None };
-        let shape: Option<Vec<i64>> = shape.as_array()?.iter().map(Value::as_i64).collect();
-        let spot = segment.as_u64().zip(offset.as_u64());
-        let spot = spot.map(|(segment, offset)| SegmentOffset { segment, offset: offset as usize });
-        let datatype = DataType::from_name(datatype.as_str()?)?;
-        Some((name.as_str()?, Made { datatype, shape: shape?.into(), spot, bytes: bytes.as_u64()? as usize }))
-    };
-    read().ok_or_else(|| unreadable("an output is told in words that make no sense"))
-}
-
 fn check_size(name: &str, datatype: DataType, shape: &[i64], bytes: usize) -> Result<(), Status> {
     let needs = byte_size(datatype, shape).map_err(|error| Status::internal(format!("output '{name}': {error}")))?;
     match needs {
@@ -230,16 +200,17 @@ mod tests {
 
     use nerite_backend::{NoMeter, Times};
     use nerite_memory::{Slot, copied_bytes};
-    use nerite_request::{Code, Parameter, Reply, Response, Wanted};
+    use nerite_request::{Code, Parameter, Reply, Response as Given, Wanted};
     use nerite_shm::{LeaseLimits, Pools};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::packets::Said;
     use crate::plan::tests::{job, nobody, plan, wanted};
     use crate::words::code_word;
 
     /// Settles `response`, in which `"S"` stands for the segment of the output's place.
-    fn settled(slot: Option<Slot>, known: Option<usize>, response: &Value) -> (Ended, Response) {
+    fn settled(slot: Option<Slot>, known: Option<usize>, response: &Value) -> (Ended, Given) {
         let (shares, blocks) = nobody();
         let seen = Arc::new(Mutex::new(None));
         let into = Arc::clone(&seen);
@@ -250,7 +221,7 @@ mod tests {
         let segment = &told["outputs"][0][1];
         let response: Value =
             serde_json::from_str(&response.to_string().replace("\"S\"", &segment.to_string())).unwrap();
-        let ended = settle(&mut planned, Some(&response), &mut sizes);
+        let ended = settle(&mut planned, Some(&Response::of(response)), &mut sizes);
         let result = if matches!(ended, Ended::Done) { Ok(()) } else { Err(Status::internal("see the other")) };
         planned.job.finish(result, Times::begin(), &NoMeter);
         let response = seen.lock().unwrap().take().unwrap();
@@ -339,8 +310,9 @@ mod tests {
     #[test]
     fn copies_that_the_process_made_are_counted_here() {
         let before = copied_bytes(Reason::Convert);
-        note_copied(Some(&json!({ "convert": 12, "unheard_of": 7, "strings": "x" })));
-        note_copied(None);
+        let said = |text: &str| Said::read(text.as_bytes()).unwrap();
+        note_copied(said(r#"{"copied":{"convert":12,"unheard_of":7,"strings":"x"}}"#).copied());
+        note_copied(said("{}").copied());
         assert_eq!(copied_bytes(Reason::Convert) - before, 12);
     }
 
@@ -358,8 +330,11 @@ mod tests {
         let (planned, _, _) =
             plan(job(Vec::new(), vec![wanted("x", None)], Reply::new("", |_| ())), &shares, &blocks, &HashMap::new());
         let mut planned = [planned];
-        let mut ask =
-            |need: Value| serde_json::from_str::<Value>(&find_room(&mut planned, &need, &shares, &blocks).0).unwrap();
+        let mut ask = |need: Value| {
+            let said = Said::read(json!({ "need": need }).to_string().as_bytes()).unwrap();
+            let (text, _) = find_room(&mut planned, said.need().unwrap(), &shares, &blocks);
+            serde_json::from_str::<Value>(&text).unwrap()
+        };
         assert_eq!(ask(json!([0, "x", 5000]))["at"][2].as_u64().map(|capacity| capacity >= 5000), Some(true));
         for nonsense in [json!([1, "x", 1]), json!([0, "y", 1]), json!([0, "x", -1]), json!("x")] {
             assert!(ask(nonsense)["error"].is_string());

@@ -15,6 +15,7 @@ use rustix::net::{
 };
 
 use crate::limits::{DESCRIPTORS_MAX, LONG_BYTES_MAX, PACKET_BYTES_MAX};
+use crate::packets::Long;
 
 /// The server's end of a pair of sockets that keep packets apart. Any thread may send, one at a time receives.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl Channel {
         }
         let long = memory_file(text.as_bytes())?;
         let borrowed: Vec<_> = std::iter::once(long.as_fd()).chain(descriptors.iter().map(AsFd::as_fd)).collect();
-        self.send_packet(format!(r#"{{"long":{}}}"#, text.len()).as_bytes(), &borrowed, flags)
+        self.send_packet(Long(text.len()).to_string().as_bytes(), &borrowed, flags)
     }
 
     fn send_packet(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {
@@ -105,8 +106,8 @@ impl Channel {
         });
         let mut descriptors = descriptors.flatten().peekable();
         let text = into.short.get(..got.bytes).unwrap_or_default();
-        let long = descriptors.peek().is_some().then(|| long_text(text)).flatten();
-        let long = long.and_then(|len| Some((descriptors.next()?, len)));
+        let long = descriptors.peek().is_some().then(|| Long::read(text)).flatten();
+        let long = long.and_then(|Long(len)| Some((descriptors.next()?, len)));
         if let Some(others) = others {
             others.extend(descriptors);
         }
@@ -154,12 +155,6 @@ pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     file.write_all(bytes)?;
     file.rewind()?;
     Ok(file.into())
-}
-
-/// The length that a packet of the form `{"long": n}` announces.
-fn long_text(packet: &[u8]) -> Option<usize> {
-    let value: serde_json::Value = serde_json::from_slice(packet).ok()?;
-    usize::try_from(value.get("long")?.as_u64()?).ok()
 }
 
 fn read_long(descriptor: OwnedFd, len: usize) -> io::Result<Vec<u8>> {

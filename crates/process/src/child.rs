@@ -7,11 +7,10 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use crate::body::Body;
 use crate::channel::{Channel, Packet};
 use crate::limits::CLOSED_MAX;
+use crate::packets::{FINALIZE, Said};
 use crate::supervisor::{Side, Supervisor};
 
 /// A running process. Dropped, it is asked to finalize its model, and killed if it does not.
@@ -86,7 +85,7 @@ impl Child {
     }
 
     /// Sends a command and waits for its answer.
-    pub(crate) fn ask(&mut self, command: &str, descriptors: &[OwnedFd]) -> Result<Value, Silence> {
+    pub(crate) fn ask(&mut self, command: &str, descriptors: &[OwnedFd]) -> Result<Said, Silence> {
         self.tell(command, descriptors)?;
         self.answer()
     }
@@ -103,10 +102,11 @@ impl Child {
     }
 
     /// Waits for a packet. [`Silence::Unasked`] means that the last one was never read.
-    pub(crate) fn answer(&mut self) -> Result<Value, Silence> {
+    pub(crate) fn answer(&mut self) -> Result<Said, Silence> {
         match self.channel.receive(&mut self.packet) {
-            Ok(Some(text)) => serde_json::from_slice(text)
-                .map_err(|error| Silence::Ended(format!("its answer cannot be read: {error}"))),
+            Ok(Some(text)) => {
+                Said::read(text).map_err(|error| Silence::Ended(format!("its answer cannot be read: {error}")))
+            }
             Ok(None) => Err(Silence::Closed),
             // It ended with a packet unread.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Silence::Unasked),
@@ -125,7 +125,7 @@ impl Child {
     }
 
     /// Asks for the first time, when not even the program may have started.
-    pub fn first(&mut self, command: &str) -> Result<Value, Silence> {
+    pub fn first(&mut self, command: &str) -> Result<Said, Silence> {
         let patience = |channel: &Channel, how_long| {
             channel.set_patience(how_long).map_err(|error| Silence::Ended(error.to_string()))
         };
@@ -161,7 +161,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         if self.has_model {
             let _ = self.channel.set_patience(Some(self.patience.last));
-            if self.ask(r#"{"do":"finalize"}"#, &[]).is_ok() {
+            if self.ask(FINALIZE, &[]).is_ok() {
                 self.body.ends_within(CLOSED_MAX);
             }
         }

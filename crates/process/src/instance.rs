@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use nerite_backend::{Batch, Instance, Job, Meter, Times, now_ns};
 use nerite_request::{Code, Status};
-use serde_json::Value;
 
 use crate::answer::{self, Ended};
 use crate::blocks::Blocks;
 use crate::child::{Child, Silence};
 use crate::limits::RESTART_PAUSE;
+use crate::packets::{Execute, Response, Said};
 use crate::plan::{Planned, Planner};
 use crate::shares::{Maps, Shares};
 use crate::spent;
-use crate::supervisor::{Side, numbers};
+use crate::supervisor::Side;
 
 /// Numbers of requests, over all processes: no process can ask about a request of another.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
@@ -96,7 +96,7 @@ impl Live {
 
 /// What came of a batch.
 enum Answer {
-    Responses(Vec<Value>),
+    Responses(Vec<Response>),
     /// Nobody was answered, for the reason that the process gives.
     Failed(String),
 }
@@ -143,7 +143,8 @@ impl ProcessInstance {
             live.shares.disown(maps.segments.into_iter());
             return Begun::Nothing;
         }
-        let packet = packet(&requests, &maps, &live.shares.take_untold());
+        let forget = live.shares.take_untold();
+        let packet = Execute { requests: &requests, map: &maps.text, forget: &forget }.to_string();
         times.input_ends();
         let rows = planned.iter().map(|planned| u64::from(planned.job.rows().max(1))).sum();
         let under_way = UnderWay { planned, is_read: false, rows, times, meter };
@@ -157,11 +158,10 @@ impl ProcessInstance {
     fn hear(&mut self, mut under_way: UnderWay, patience: Option<Duration>) -> Begun {
         let Some(live) = &mut self.live else { return Begun::Silent(under_way, Silence::Unasked) };
         let said = converse(live, &self.blocks, &mut under_way, patience).inspect(|said| {
-            live.shares.disown(numbers(said.get("unmapped")));
+            live.shares.disown(said.unmapped());
             keep(&live.child.side, &under_way.planned, said);
         });
-        let executions = said.as_ref().ok().and_then(|said| said.get("executions").cloned());
-        let answer = match said.and_then(answer_of) {
+        let (answer, said) = match said.and_then(answer_of) {
             Ok(answer) => answer,
             Err(Silence::TimedOut) => return Begun::Asked(under_way),
             Err(silence) => return Begun::Silent(under_way, silence),
@@ -169,7 +169,7 @@ impl ProcessInstance {
         live.child.side.unwatch();
         let UnderWay { planned, rows, mut times, meter, .. } = under_way;
         times.infer_ends();
-        let spent = spent::told(executions.as_ref(), &times);
+        let spent = said.executions().map(|executions| spent::told(executions, &times));
         let done = self.settle(planned, answer);
         times.ends();
         match spent {
@@ -305,50 +305,44 @@ fn plan(
     (planned, text, maps)
 }
 
-/// The packet that asks for the execution.
-fn packet(requests: &str, maps: &Maps, forget: &[u64]) -> String {
-    let forget: Vec<String> = forget.iter().map(u64::to_string).collect();
-    format!(r#"{{"do":"execute","requests":[{requests}],"map":[{}],"forget":[{}]}}"#, maps.text, forget.join(","))
-}
-
 /// Answers what the process asks until it answers what it was asked.
 fn converse(
     live: &mut Live,
     blocks: &Blocks,
     under_way: &mut UnderWay,
     patience: Option<Duration>,
-) -> Result<Value, Silence> {
+) -> Result<Said, Silence> {
     loop {
         if let Some(patience) = patience {
             live.child.wait(patience)?;
         }
         let said = live.child.answer().map_err(|silence| under_way.silence(silence))?;
-        if let Some(need) = said.get("need") {
+        if let Some(need) = said.need() {
             under_way.is_read = true;
             let (text, maps) = answer::find_room(&mut under_way.planned, need, &live.shares, blocks);
             live.child.tell(&text, &maps.descriptors).map_err(|silence| under_way.silence(silence))?;
             continue;
         }
-        answer::note_lost(&under_way.planned, said.get("lost"));
-        answer::note_copied(said.get("copied"));
+        answer::note_lost(&under_way.planned, said.lost());
+        answer::note_copied(said.copied());
         return Ok(said);
     }
 }
 
-fn answer_of(mut said: Value) -> Result<Answer, Silence> {
-    if let Some(error) = said.get("error") {
-        return Ok(Answer::Failed(error.as_str().unwrap_or("it does not say why").to_owned()));
+fn answer_of(mut said: Said) -> Result<(Answer, Said), Silence> {
+    if let Some(error) = said.error() {
+        return Ok((Answer::Failed(error.unwrap_or("it does not say why").to_owned()), said));
     }
-    match said.get_mut("responses").map(Value::take) {
-        Some(Value::Array(responses)) => Ok(Answer::Responses(responses)),
-        _ => Err(Silence::Ended("its answer has neither responses nor an error".to_owned())),
+    match said.take_responses() {
+        Some(responses) => Ok((Answer::Responses(responses), said)),
+        None => Err(Silence::Ended("its answer has neither responses nor an error".to_owned())),
     }
 }
 
 /// Takes the memory out of use on which the model kept arrays, and lets that go on which it keeps none any more.
-fn keep(side: &Side, planned: &[Planned], said: &Value) {
-    side.let_go(numbers(said.get("let_go")));
-    for segment in numbers(said.get("held")) {
+fn keep(side: &Side, planned: &[Planned], said: &Said) {
+    side.let_go(said.let_go());
+    for segment in said.held() {
         if let Some(block) = planned.iter().flat_map(Planned::blocks).find(|block| block.segment() == segment) {
             side.keep(block.clone());
         }

@@ -10,7 +10,7 @@
 //! the user's interpreter, crate `isolated` starts this program again with an engine in it. Tensors do not travel: the child maps the
 //! client's own memory ([`nerite_memory::Share`]) and reads and writes there; tensors that lie elsewhere are copied once into blocks that both
 //! map. A child that dies fails its requests and nothing else: the next request starts another. The wire is described in
-//! `docs/python.md` and `docs/isolated.md`.
+//! `docs/python.md` and `docs/isolated.md`, and its packets are the types of [`packets`].
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -21,6 +21,7 @@ mod child;
 mod host;
 mod instance;
 pub mod limits;
+pub mod packets;
 mod plan;
 mod shares;
 mod spawn;
@@ -35,4 +36,3 @@ pub use host::ProcessHost;
 pub use instance::{Live, ProcessInstance, Seed};
 pub use spawn::spawn;
 pub use supervisor::Supervisor;
-pub use words::{code_word, parameters_of, parameters_text, status_of};

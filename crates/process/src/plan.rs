@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use nerite_backend::Job;
 use nerite_memory::{Buffer, Slot};
-use nerite_request::{SequenceId, Status};
+use nerite_request::Status;
 use nerite_tensor::Tensor;
-use serde_json::Value;
 
 use crate::blocks::{Block, Blocks};
-use crate::shares::{Maps, SegmentOffset, Shares};
-use crate::words::parameters_text;
+use crate::packets::{PlaceFor, Request, SegmentOffset, TensorAt};
+use crate::shares::{Maps, Shares};
 
 /// One request that the process has, and where its tensors lie meanwhile.
 pub(crate) struct Planned {
@@ -40,6 +39,13 @@ pub(crate) struct Home {
     /// Bytes that fit there.
     pub(crate) capacity: usize,
     pub(crate) kind: Kind,
+}
+
+impl Home {
+    fn told(&self) -> PlaceFor<'_> {
+        let Home { name, spot, capacity, kind } = self;
+        PlaceFor { name, spot: *spot, capacity: *capacity, fixed: matches!(kind, Kind::Client) }
+    }
 }
 
 /// Whose memory that is.
@@ -78,16 +84,7 @@ impl Planner<'_> {
         if !self.text.is_empty() {
             self.text.push(',');
         }
-        self.head(number, &job);
-        self.text.push_str(",\"inputs\":[");
-        for (at, (input, spot)) in job.inputs().iter().zip(inputs).enumerate() {
-            self.input(at, input, spot);
-        }
-        self.text.push_str("],\"outputs\":[");
-        for (at, home) in homes.iter().enumerate() {
-            self.output(at, home);
-        }
-        self.text.push_str("]}");
+        self.tell(number, &job, &inputs, &homes);
         Ok(Planned { job, inputs: block, homes })
     }
 
@@ -141,82 +138,23 @@ impl Planner<'_> {
         named(None, 0, Kind::Unknown)
     }
 
-    fn head(&mut self, number: u64, job: &Job) {
-        let sequence = job.sequence();
-        let correlation = match &sequence.id {
-            SequenceId::None => Value::from(0),
-            SequenceId::Number(number) => Value::from(*number),
-            SequenceId::Text(text) => Value::from(text.as_str()),
+    /// Writes the request.
+    fn tell(&mut self, number: u64, job: &Job, spots: &[Option<SegmentOffset>], homes: &[Home]) {
+        let inputs = job.inputs().iter().zip(spots).map(|(input, spot)| {
+            let Tensor { name, datatype, shape, data } = input;
+            TensorAt { name, datatype: *datatype, shape: shape.as_slice(), spot: *spot, bytes: data.len() }
+        });
+        let request = Request {
+            number,
+            id: job.id(),
+            rows: job.rows(),
+            sequence: job.sequence(),
+            timeout_us: job.timeout_us(),
+            parameters: job.parameters(),
+            inputs,
+            outputs: homes.iter().map(Home::told),
         };
-        let flags = u32::from(sequence.start) | u32::from(sequence.end) << 1;
-        let write = write!(
-            self.text,
-            r#"{{"number":{number},"id":{},"rows":{},"correlation":{correlation},"flags":{flags},"timeout":{},"parameters":{}"#,
-            Text(job.id()),
-            job.rows(),
-            job.timeout_us(),
-            parameters_text(job.parameters()),
-        );
-        write.expect("a String takes what is written");
-    }
-
-    fn input(&mut self, at: usize, input: &Tensor, spot: Option<SegmentOffset>) {
-        let comma = if at == 0 { "" } else { "," };
-        let Tensor { name, datatype, shape, data } = input;
-        let write = write!(
-            self.text,
-            r#"{comma}[{},"{}",{},{},{}]"#,
-            Text(name),
-            datatype.name(),
-            Dims(shape),
-            At(spot),
-            data.len()
-        );
-        write.expect("a String takes what is written");
-    }
-
-    fn output(&mut self, at: usize, home: &Home) {
-        let comma = if at == 0 { "" } else { "," };
-        let Home { name, spot, capacity, kind } = home;
-        let fixed = matches!(kind, Kind::Client);
-        write!(self.text, "{comma}[{},{},{capacity},{fixed}]", Text(name), At(*spot))
-            .expect("a String takes what is written");
-    }
-}
-
-/// As JSON: a text.
-pub(crate) struct Text<'a>(pub(crate) &'a str);
-
-impl std::fmt::Display for Text<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let plain = self.0.bytes().all(|byte| (0x20..0x7f).contains(&byte) && byte != b'"' && byte != b'\\');
-        if plain { write!(f, "\"{}\"", self.0) } else { Value::from(self.0).fmt(f) }
-    }
-}
-
-/// As JSON: a shape.
-struct Dims<'a>(&'a [i64]);
-
-impl std::fmt::Display for Dims<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_char('[')?;
-        for (at, dim) in self.0.iter().enumerate() {
-            let comma = if at == 0 { "" } else { "," };
-            write!(f, "{comma}{dim}")?;
-        }
-        f.write_char(']')
-    }
-}
-
-/// As JSON: a segment and an offset in it.
-pub(crate) struct At(pub(crate) Option<SegmentOffset>);
-
-impl std::fmt::Display for At {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(SegmentOffset { segment, offset }) => write!(f, "{segment},{offset}"),
-            None => f.write_str("null,0"),
-        }
+        write!(self.text, "{request}").expect("a String takes what is written");
     }
 }
 
@@ -226,9 +164,10 @@ pub(crate) mod tests {
 
     use nerite_backend::NoMeter;
     use nerite_memory::Extent;
-    use nerite_request::{Cancel, Parameter, Parameters, Reply, Request, Sequence, Wanted};
+    use nerite_request::{Cancel, Parameter, Parameters, Reply, Request as Asked, Sequence, SequenceId, Wanted};
     use nerite_shm::{LeaseLimits, Pools};
     use nerite_tensor::{DataType, Shape};
+    use serde_json::Value;
 
     use super::*;
     use crate::channel::Channel;
@@ -246,18 +185,8 @@ pub(crate) mod tests {
         parameters.insert("key", Parameter::String("\"value\"".into()));
         let sequence = Sequence { id: SequenceId::Number(7), start: true, end: false };
         let (id, cancel) = ("i\u{e9}".to_owned(), Cancel::new());
-        let request = Request {
-            id: id.into(),
-            rows: 1,
-            inputs,
-            wanted,
-            priority: 0,
-            timeout_us: 5,
-            sequence,
-            parameters,
-            cancel,
-            reply,
-        };
+        let request =
+            Asked { id: id.into(), rows: 1, inputs, wanted, priority: 0, timeout_us: 5, sequence, parameters, cancel, reply };
         Job::new(request, "m".into(), "1".into(), 1)
     }
 
@@ -321,15 +250,5 @@ pub(crate) mod tests {
         let reply = Reply::new("", |_| ()).offering(|_, _| Ok(None));
         let (_planned, told, _) = plan(job(Vec::new(), vec![wanted("x", None)], reply), &shares, &blocks, &sizes);
         assert_eq!(told["outputs"], serde_json::json!([["x", null, 0, 0, false]]));
-    }
-
-    #[track_caller]
-    fn check(text: &str) {
-        assert_eq!(Text(text).to_string(), Value::from(text).to_string());
-    }
-
-    #[test]
-    fn texts_are_quoted_as_json_does() {
-        ["", "plain", "a\"b", "a\\b", "\n", "\u{7f}", "\u{e9}", "\u{1f600}"].into_iter().for_each(check);
     }
 }

@@ -1,6 +1,7 @@
 //! Which memory has a model's process mapped, and how does it learn of more and of less?
 
 use std::collections::HashSet;
+use std::fmt::Write;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,6 +10,7 @@ use nerite_memory::{Forget, Share, SharedWindow};
 
 use crate::channel::Channel;
 use crate::limits::MAPS_MAX;
+use crate::packets::{Forget as ForgetPacket, Segment, SegmentOffset};
 
 /// What one process has been given to map.
 pub(crate) struct Shares {
@@ -32,15 +34,6 @@ pub(crate) struct Maps {
     pub(crate) descriptors: Vec<OwnedFd>,
     /// Their numbers, for [`Shares::disown`] if the packet is never sent.
     pub(crate) segments: Vec<u64>,
-}
-
-/// Bytes as a model's process finds them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SegmentOffset {
-    /// Number of the memory.
-    pub(crate) segment: u64,
-    /// First byte.
-    pub(crate) offset: usize,
 }
 
 impl Shares {
@@ -88,7 +81,8 @@ impl Shares {
         let (descriptor, file_offset) = share.open()?;
         let whole: Weak<dyn Forget> = Arc::downgrade(&(Arc::clone(self) as Arc<dyn Forget>));
         share.mark().tell(whole);
-        maps.add(segment, share.byte_size(), file_offset, !share.is_sealed(), descriptor);
+        let bytes = share.byte_size();
+        maps.add(Segment { number: segment, bytes, file_offset, is_region: !share.is_sealed() }, descriptor);
         self.lock().known.insert(segment);
         Ok(())
     }
@@ -105,18 +99,18 @@ impl Forget for Shares {
             return;
         }
         // Under the lock, so that no later packet overtakes. A process that is busy hears of it with its next request.
-        if self.channel.try_send(&format!(r#"{{"forget":[{share}]}}"#)).is_err() {
+        if self.channel.try_send(&ForgetPacket(&[share]).to_string()).is_err() {
             state.untold.push(share);
         }
     }
 }
 
 impl Maps {
-    fn add(&mut self, segment: u64, byte_size: usize, file_offset: u64, is_region: bool, descriptor: OwnedFd) {
+    fn add(&mut self, segment: Segment, descriptor: OwnedFd) {
         let comma = if self.text.is_empty() { "" } else { "," };
-        self.text.push_str(&format!("{comma}[{segment},{byte_size},{file_offset},{is_region}]"));
+        write!(self.text, "{comma}{segment}").expect("a String takes what is written");
         self.descriptors.push(descriptor);
-        self.segments.push(segment);
+        self.segments.push(segment.number);
     }
 }
 

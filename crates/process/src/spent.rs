@@ -4,30 +4,15 @@
 //! took counts as making the inputs ready.
 
 use nerite_backend::Times;
-use serde_json::Value;
 
-/// One execution as the child tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Execution {
-    rows: u64,
-    input_ns: u64,
-    infer_ns: u64,
-    output_ns: u64,
-}
+use crate::packets::Execution;
 
 /// The executions of a batch, in order: rows and moments of each.
 pub(crate) type Spent = Vec<(u64, Times)>;
 
-/// What an answer tells of its executions; `None` if it tells nothing. `times` began with the batch, and its answer came when its
-/// `infer_end` is.
-pub(crate) fn told(executions: Option<&Value>, times: &Times) -> Option<Spent> {
-    let executions = executions?.as_array()?;
-    let read = |one: &Value| {
-        let [rows, input_ns, infer_ns, output_ns] = one.as_array()?.as_slice() else { return None };
-        let (rows, input_ns) = (rows.as_u64()?, input_ns.as_u64()?);
-        Some(Execution { rows, input_ns, infer_ns: infer_ns.as_u64()?, output_ns: output_ns.as_u64()? })
-    };
-    Some(spread(&executions.iter().filter_map(read).collect::<Vec<_>>(), times))
+/// What an answer tells of its executions. `times` began with the batch, and its answer came when its `infer_end` is.
+pub(crate) fn told(executions: impl Iterator<Item = Execution>, times: &Times) -> Spent {
+    spread(&executions.collect::<Vec<_>>(), times)
 }
 
 fn spread(executions: &[Execution], times: &Times) -> Spent {
@@ -59,33 +44,37 @@ pub(crate) fn whole(spent: &Spent, times: Times) -> Times {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use serde_json::json;
-
     use super::*;
+    use crate::packets::Said;
+
+    fn read(executions: &str, times: &Times) -> Option<Spent> {
+        let said = Said::read(format!(r#"{{"executions":{executions}}}"#).as_bytes()).unwrap();
+        said.executions().map(|executions| told(executions, times))
+    }
 
     #[track_caller]
-    fn check(executions: Value, expected: &[(u64, [u64; 4])]) {
+    fn check(executions: &str, expected: &[(u64, [u64; 4])]) {
         let times = Times { start: 100, input_end: 110, infer_end: 200, end: 200 };
-        let spent = told(Some(&executions), &times).unwrap();
+        let spent = read(executions, &times).unwrap();
         let found: Vec<_> = spent.iter().map(|(rows, t)| (*rows, [t.start, t.input_end, t.infer_end, t.end])).collect();
         assert_eq!(found, expected);
     }
 
     #[test]
     fn the_way_counts_as_input_and_nothing_reaches_beyond_the_answer() {
-        check(json!([]), &[]);
-        check(json!([[3, 5, 60, 5]]), &[(3, [100, 135, 195, 200])]);
-        check(json!([[1, 0, 20, 0], [2, 10, 30, 0]]), &[(1, [100, 140, 160, 160]), (2, [160, 170, 200, 200])]);
-        check(json!([[1, 100, 200, 100]]), &[(1, [100, 125, 175, 200])]);
-        check(json!(["nonsense", [1]]), &[]);
-        assert_eq!(told(None, &Times::default()), None);
-        assert_eq!(told(Some(&json!(7)), &Times::default()), None);
+        check("[]", &[]);
+        check("[[3,5,60,5]]", &[(3, [100, 135, 195, 200])]);
+        check("[[1,0,20,0],[2,10,30,0]]", &[(1, [100, 140, 160, 160]), (2, [160, 170, 200, 200])]);
+        check("[[1,100,200,100]]", &[(1, [100, 125, 175, 200])]);
+        check(r#"["nonsense",[1]]"#, &[]);
+        assert_eq!(read("7", &Times::default()), None);
+        assert!(Said::read(b"{}").unwrap().executions().is_none());
     }
 
     #[test]
     fn a_request_spans_the_executions_of_its_batch() {
         let times = Times { start: 100, input_end: 110, infer_end: 200, end: 210 };
-        let spent = told(Some(&json!([[1, 0, 20, 0], [2, 10, 30, 0]])), &times).unwrap();
+        let spent = read("[[1,0,20,0],[2,10,30,0]]", &times).unwrap();
         assert_eq!(whole(&spent, times), Times { start: 100, input_end: 140, infer_end: 200, end: 210 });
         assert_eq!(whole(&Vec::new(), times), times);
     }

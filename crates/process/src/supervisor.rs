@@ -4,6 +4,7 @@
 //! lives as long as the server; and it is the one place where log lines and questions of any thread of any process arrive.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child as Process, Command};
@@ -12,11 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nerite_request::Cancel;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use serde_json::{Value, json};
 
 use crate::blocks::Block;
 use crate::body::Body;
 use crate::channel::{Channel, Packet};
+use crate::packets::{Cancelled, LetGo, Log, SideSaid};
 use crate::spawn::spawn;
 
 /// The thread, as others see it.
@@ -91,40 +92,36 @@ impl Side {
     fn hear(&self, packet: &mut Packet) -> io::Result<()> {
         let text = self.channel.receive(packet)?.ok_or(io::ErrorKind::UnexpectedEof)?;
         // A model's code can reach the socket: what makes no sense is passed over.
-        let Ok(said) = serde_json::from_slice::<Value>(text) else { return Ok(()) };
-        if let Some([level, text]) = said.get("log").and_then(Value::as_array).map(Vec::as_slice) {
-            note(level.as_str().unwrap_or_default(), text.as_str().unwrap_or_default(), said.get("at"));
+        let Ok(said) = SideSaid::read(text) else { return Ok(()) };
+        if let Some(line) = said.log() {
+            note(line);
         }
-        if let Some(number) = said.get("cancelled").and_then(Value::as_u64) {
+        if let Some(number) = said.cancelled() {
             let is = self.cancels().get(&number).is_some_and(Cancel::is_cancelled);
-            self.reply(&json!({ "cancelled": is }));
+            self.reply(&Cancelled(is));
         }
-        if let Some(segments) = said.get("let_go") {
-            self.reply(&json!({ "let_go": self.let_go(numbers(Some(segments))) }));
+        if let Some(segments) = said.let_go() {
+            self.reply(&LetGo(&self.let_go(segments)));
         }
         Ok(())
     }
 
     /// A process that asks and does not listen for the answer must not keep the others waiting.
-    fn reply(&self, answer: &Value) {
+    fn reply(&self, answer: &dyn Display) {
         let _ = self.channel.try_send(&answer.to_string());
     }
 }
 
-/// The numbers in a list, if it is one.
-pub(crate) fn numbers(list: Option<&Value>) -> impl Iterator<Item = u64> {
-    list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_u64)
-}
-
 /// Logs a line of a model's, with the place in the model's code that wrote it, where there is one.
-fn note(level: &str, text: &str, at: Option<&Value>) {
+fn note(line: Log<'_>) {
+    let Log { level, text, at } = line;
     let level = match level {
         "ERROR" => log::Level::Error,
         "WARNING" => log::Level::Warn,
         "VERBOSE" => log::Level::Debug,
         _ => log::Level::Info,
     };
-    let (file, line) = at.and_then(place).unwrap_or((file!(), line!()));
+    let (file, line) = if at.0.is_empty() { (file!(), line!()) } else { at };
     let logger = log::logger();
     let arguments = format_args!("{text}");
     let record = log::Record::builder()
@@ -137,12 +134,6 @@ fn note(level: &str, text: &str, at: Option<&Value>) {
     if logger.enabled(record.metadata()) {
         logger.log(&record);
     }
-}
-
-fn place(at: &Value) -> Option<(&str, u32)> {
-    let [file, line] = at.as_array()?.as_slice() else { return None };
-    let file = file.as_str().filter(|file| !file.is_empty())?;
-    Some((file, u32::try_from(line.as_u64()?).ok()?))
 }
 
 impl Supervisor {

@@ -4,7 +4,7 @@ use nerite_request::{Code, Parameter, Parameters, Status};
 use serde_json::Value;
 
 /// What a process says of a failure: `[code, text]`, or the text alone.
-pub fn status_of(error: &Value) -> Status {
+pub(crate) fn status_of(error: &Value) -> Status {
     let (code, text) = match error.as_array().map(Vec::as_slice) {
         Some([code, text]) => (code.as_str().unwrap_or_default(), text.as_str().unwrap_or_default()),
         _ => ("INTERNAL", error.as_str().unwrap_or_default()),
@@ -23,7 +23,7 @@ pub fn status_of(error: &Value) -> Status {
 }
 
 /// The word for a code that [`status_of`] understands.
-pub fn code_word(code: Code) -> &'static str {
+pub(crate) fn code_word(code: Code) -> &'static str {
     match code {
         Code::Unknown => "UNKNOWN",
         Code::Internal => "INTERNAL",
@@ -37,7 +37,7 @@ pub fn code_word(code: Code) -> &'static str {
 }
 
 /// Parameters, from JSON.
-pub fn parameters_of(said: &serde_json::Map<String, Value>) -> Parameters {
+pub(crate) fn parameters_of(said: &serde_json::Map<String, Value>) -> Parameters {
     let mut parameters = Parameters::new();
     for (key, value) in said {
         let value = match value {
@@ -55,7 +55,7 @@ pub fn parameters_of(said: &serde_json::Map<String, Value>) -> Parameters {
 }
 
 /// Parameters, as JSON.
-pub fn parameters_text(parameters: &Parameters) -> Value {
+pub(crate) fn parameters_text(parameters: &Parameters) -> Value {
     let value = |parameter: &Parameter| match parameter {
         Parameter::Bool(value) => Value::from(*value),
         Parameter::Int(value) => Value::from(*value),

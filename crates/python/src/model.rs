@@ -7,10 +7,10 @@ use std::time::Instant;
 use nerite_backend::{CostBound, Instance, InstanceSpec, LoadContext, Model};
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{ModelConfig, to_json};
+use nerite_process::packets::{Initialize, Model as ModelTold};
 use nerite_process::{Blocks, Live, ProcessInstance, Seed, Silence, Supervisor};
 use nerite_request::Status;
 use nerite_shm::Pools;
-use serde_json::{Value, json};
 
 use crate::launch::Launch;
 
@@ -42,8 +42,9 @@ impl Model for PythonModel {
         let context = &self.context;
         let model = told(context, &spec.name);
         let args = args(context, spec);
+        let args: Vec<_> = args.iter().map(|(name, text)| (*name, text.as_str())).collect();
         let decoupled = context.config.decoupled();
-        let command = json!({ "do": "initialize", "args": args, "model": model, "decoupled": decoupled }).to_string();
+        let command = Initialize { args: &args, model: &model, decoupled }.to_string();
         let (supervisor, launch) = (self.supervisor.clone(), self.launch.clone());
         let seed = PythonSeed { supervisor, launch, instance: spec.name.clone(), command };
         Ok(Box::new(ProcessInstance::start(Box::new(seed), Blocks::new(&self.pools))?))
@@ -67,20 +68,14 @@ impl Seed for PythonSeed {
         let began = Instant::now();
         let mut child = self.launch.start(&self.supervisor).map_err(|error| self.launch.unstarted(error, began))?;
         let answer = child.first(&self.command).map_err(|silence| self.silent(&silence, began))?;
-        if let Some(error) = answer.get("error").and_then(Value::as_str) {
+        if let Some(Some(error)) = answer.error() {
             return Err(Status::internal(error));
         }
-        let ready = answer.get("ready").unwrap_or(&Value::Null);
-        let text = |key: &str| ready.get(key).and_then(Value::as_str).unwrap_or("unknown").to_owned();
-        let guarded = ready.get("guard").and_then(Value::as_bool).unwrap_or(false);
-        log::debug!(
-            "instance '{}': Python {}, numpy {}, guard: {guarded}",
-            self.instance,
-            text("python"),
-            text("numpy")
-        );
-        self.launch.interpreter.check_version(&text("python"))?;
-        Ok(Live::new(child, guarded))
+        let ready = answer.ready();
+        let (python, numpy) = (ready.python.unwrap_or("unknown"), ready.numpy.unwrap_or("unknown"));
+        log::debug!("instance '{}': Python {python}, numpy {numpy}, guard: {}", self.instance, ready.guard);
+        self.launch.interpreter.check_version(python)?;
+        Ok(Live::new(child, ready.guard))
     }
 }
 
@@ -104,15 +99,15 @@ impl PythonSeed {
 }
 
 /// What every command about a model tells of it.
-pub(crate) fn told(context: &LoadContext, instance: &str) -> Value {
-    json!({
-        "name": context.model,
-        "version": context.version.to_string(),
-        "file": file_name(&context.config),
-        "version_dir": absolute(&context.version_dir),
-        "model_dir": absolute(&context.model_dir),
-        "instance": instance,
-    })
+pub(crate) fn told<'a>(context: &'a LoadContext, instance: &'a str) -> ModelTold<'a> {
+    ModelTold {
+        name: &context.model,
+        version: context.version.to_string(),
+        file: file_name(&context.config),
+        version_dir: absolute(&context.version_dir),
+        model_dir: absolute(&context.model_dir),
+        instance,
+    }
 }
 
 /// The name of the file that holds the class.
@@ -120,17 +115,17 @@ pub(crate) fn file_name(config: &ModelConfig) -> &str {
     if config.default_model_filename.is_empty() { "model.py" } else { &config.default_model_filename }
 }
 
-/// What `initialize` is given.
-fn args(context: &LoadContext, spec: &InstanceSpec) -> Value {
-    json!({
-        "model_config": to_json(&context.config),
-        "model_instance_kind": kind(&context.config, spec),
-        "model_instance_device_id": spec.device.unwrap_or(0).to_string(),
-        "model_instance_name": spec.name,
-        "model_repository": absolute(&context.model_dir),
-        "model_version": context.version.to_string(),
-        "model_name": context.model,
-    })
+/// What `initialize` is given, by name.
+fn args(context: &LoadContext, spec: &InstanceSpec) -> [(&'static str, String); 7] {
+    [
+        ("model_config", to_json(&context.config)),
+        ("model_instance_device_id", spec.device.unwrap_or(0).to_string()),
+        ("model_instance_kind", kind(&context.config, spec).to_owned()),
+        ("model_instance_name", spec.name.clone()),
+        ("model_name", context.model.clone()),
+        ("model_repository", absolute(&context.model_dir)),
+        ("model_version", context.version.to_string()),
+    ]
 }
 
 fn kind(config: &ModelConfig, spec: &InstanceSpec) -> &'static str {

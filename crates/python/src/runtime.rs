@@ -7,8 +7,8 @@ use std::time::Instant;
 use nerite_backend::{LoadContext, Model, Runtime};
 use nerite_config::{ModelConfig, from_json, to_json};
 use nerite_process::ProcessHost;
+use nerite_process::packets::Complete;
 use nerite_request::Status;
-use serde_json::{Value, json};
 
 use crate::interpreter::{Environments, Interpreter, NoPython};
 use crate::launch::Launch;
@@ -63,9 +63,8 @@ impl Runtime for Python {
         let launch = self.launch(context)?;
         let began = Instant::now();
         let mut child = launch.start(&self.host.supervisor()?).map_err(|error| launch.unstarted(error, began))?;
-        let config: Value = serde_json::from_str(&to_json(&context.config))
-            .map_err(|error| Status::internal(format!("the configuration of '{}': {error}", context.model)))?;
-        let command = json!({ "do": "complete", "config": config, "model": told(context, &context.model) }).to_string();
+        let (config, model) = (to_json(&context.config), told(context, &context.model));
+        let command = Complete { config: &config, model: &model }.to_string();
         let answer = child.first(&command).map_err(|silence| {
             launch.blame(&silence, began).unwrap_or_else(|| {
                 Status::internal(format!(
@@ -74,11 +73,10 @@ impl Runtime for Python {
                 ))
             })
         })?;
-        if let Some(error) = answer.get("error").and_then(Value::as_str) {
+        if let Some(Some(error)) = answer.error() {
             return Err(Status::internal(error));
         }
-        let completed = answer.get("config").unwrap_or(&Value::Null).to_string();
-        from_json(&completed)
+        from_json(&answer.config())
             .map_err(|error| Status::invalid(format!("auto_complete_config of '{}': {error}", context.model)))
     }
 

@@ -4,6 +4,8 @@
 
 use std::sync::OnceLock;
 
+use nerite_process::packets::Greeting;
+
 /// What the interpreter is told to run: it fetches the modules and gives way to the main one.
 pub(crate) const LAUNCHER: &str = include_str!("../../../python/nerite/model/launch.py");
 
@@ -28,6 +30,7 @@ const MODULES: &[(&str, &str)] = &[
     part!("loop"),
     part!("memory"),
     part!("native"),
+    part!("packets"),
     part!("requests"),
     part!("stub"),
     part!("tensors"),
@@ -41,11 +44,7 @@ const MAIN: &str = "nerite_model.stub";
 /// The first packet's text.
 pub(crate) fn modules() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| {
-        let modules: serde_json::Map<String, serde_json::Value> =
-            MODULES.iter().map(|(name, source)| ((*name).to_owned(), (*source).into())).collect();
-        serde_json::json!({ "modules": modules, "main": MAIN }).to_string()
-    })
+    TEXT.get_or_init(|| Greeting { modules: MODULES.iter().copied().collect(), main: MAIN }.to_string())
 }
 
 #[cfg(test)]

@@ -7,5 +7,5 @@ numpy is all they need.
 * :mod:`.utils` is what a model imports as ``triton_python_backend_utils``; it can be imported without a server, too, to test
   a model.
 * :mod:`.stub` answers the server's commands; :mod:`.batch` is one execution, :mod:`.answer` the response of one request.
-* :mod:`.channel` speaks with the server, :mod:`.memory` maps what it shares.
+* :mod:`.channel` speaks with the server in the packets of :mod:`.packets`, :mod:`.memory` maps what it shares.
 """

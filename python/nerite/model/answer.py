@@ -11,6 +11,7 @@ import numpy as np
 from .channel import Channel, Ended, Side
 from .errors import ERROR_CHARACTERS_MAX, TritonModelException, refused_call
 from .memory import Memory, Unmapped
+from .packets import Command, PlaceFor, Request, Response, TensorAt
 from .requests import FLAG_FINAL, InferenceResponse, InferenceResponseSender
 from .tensors import DATATYPES, NUMPY_DTYPES, Tensor, encoded, encoded_bytes, write_elements
 
@@ -43,9 +44,10 @@ class Conversation:
     def ask_place(self, index: int, name: str, byte_size: int) -> tuple[int, int, int]:
         """Asks for memory for an output of the batch's request ``index``: segment, offset, capacity."""
         with self.asking:
-            self.channel.send({"need": [index, name, byte_size]})
+            self.channel.send({"need": (index, name, byte_size)})
             while True:
-                message, descriptors = self.channel.receive()
+                received, descriptors = self.channel.receive()
+                message: Command = received
                 if message.get("forget"):
                     self.memory.forget(message["forget"])
                 if message.get("map"):
@@ -62,19 +64,19 @@ class Answer:
 
     __slots__ = ("_talk", "_index", "_number", "_wanted", "_is_placed", "_sender", "_is_final", "is_closed", "response")
 
-    def __init__(self, talk: Conversation, index: int, wire: dict[str, Any]) -> None:
+    def __init__(self, talk: Conversation, index: int, wire: Request) -> None:
         self._talk = talk
         self._index = index
         self._number: int = wire["number"]
-        # Name -> the place of the output: [name, segment, offset, capacity, fixed].
-        self._wanted: dict[str, list[Any]] = {output[0]: output for output in wire["outputs"]}
+        # By name. A place that is exchanged for a larger one changes in the request, too.
+        self._wanted: dict[str, PlaceFor] = {output[0]: output for output in wire["outputs"]}
         self._is_placed = False
         self._sender: Optional[weakref.ref[InferenceResponseSender]] = None
         self._is_final = False
         # Whether the batch has been answered: nothing may be asked or written any more.
         self.is_closed = False
         # What will be told to the server.
-        self.response: Optional[dict[str, Any]] = None
+        self.response: Optional[Response] = None
 
     def is_cancelled(self) -> bool:
         """Whether the client gave the request up."""
@@ -117,7 +119,7 @@ class Answer:
 
     def fail(self, code: str, text: str) -> None:
         """Answers with an error."""
-        self.response = {"error": [code, text[:ERROR_CHARACTERS_MAX]]}
+        self.response = {"error": (code, text[:ERROR_CHARACTERS_MAX])}
 
     def write(self, response: InferenceResponse) -> None:
         """Puts the outputs where they belong; those that nobody asked for are left out."""
@@ -140,7 +142,7 @@ class Answer:
         except Exception as broken:  # noqa: BLE001 - an element's own __str__, for one
             self.fail("INTERNAL", f"output '{tensor._name}' could not be written: {type(broken).__name__}: {broken}")
 
-    def _put(self, tensor: Tensor, place: list[Any]) -> list[Any]:
+    def _put(self, tensor: Tensor, place: PlaceFor) -> TensorAt:
         """Writes one output, once, straight to its place; returns how the server is told."""
         array = tensor.array()
         datatype = tensor.datatype
@@ -149,25 +151,25 @@ class Answer:
         byte_size = array.nbytes
         if place[1] is None or byte_size > place[3]:
             if place[4] or not byte_size:
-                return [tensor._name, datatype, array.shape, None, 0, byte_size]
+                return tensor._name, datatype, array.shape, None, 0, byte_size
             self._enlarge(place, byte_size)
         memory, offset = self._talk.memory[place[1]], place[2]
         view = np.ndarray(array.shape, NUMPY_DTYPES[datatype], memory, offset)
         if not ((self._is_placed or byte_size >= _IN_PLACE_BYTES_MIN) and _is_there(array, view)):
             view[...] = array
-        return [tensor._name, datatype, array.shape, place[1], offset, byte_size]
+        return tensor._name, datatype, array.shape, place[1], offset, byte_size
 
-    def _put_bytes(self, name: str, array: np.ndarray, place: list[Any]) -> list[Any]:
+    def _put_bytes(self, name: str, array: np.ndarray, place: PlaceFor) -> TensorAt:
         elements = encoded(array)
         byte_size = encoded_bytes(elements)
         if place[1] is None or byte_size > place[3]:
             if place[4] or not byte_size:
-                return [name, "BYTES", array.shape, None, 0, byte_size]
+                return name, "BYTES", array.shape, None, 0, byte_size
             self._enlarge(place, byte_size)
         write_elements(elements, self._talk.memory[place[1]], place[2])
-        return [name, "BYTES", array.shape, place[1], place[2], byte_size]
+        return name, "BYTES", array.shape, place[1], place[2], byte_size
 
-    def _enlarge(self, place: list[Any], byte_size: int) -> None:
+    def _enlarge(self, place: PlaceFor, byte_size: int) -> None:
         """Exchanges a guessed place for one that is large enough."""
         place[1:4] = self._talk.ask_place(self._index, place[0], byte_size)
 

@@ -10,10 +10,11 @@ import os
 import threading
 import time
 import weakref
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 
+from . import packets
 from .answer import Answer, Conversation
 from .channel import Ended
 from .errors import CALLERS, told
@@ -52,7 +53,7 @@ class ModelFailed(Exception):
     """A rule was broken by the model; the text is for the client."""
 
 
-def execute(model: Any, names: dict[str, str], talk: Conversation, command: dict[str, Any]) -> dict[str, Any]:
+def execute(model: Any, names: packets.Model, talk: Conversation, command: packets.Command) -> packets.Answer:
     """Answers the command ``execute``: runs the batch through the model and writes its outputs."""
     wires = command["requests"]
     answers = [Answer(talk, index, wire) for index, wire in enumerate(wires)]
@@ -79,24 +80,29 @@ def execute(model: Any, names: dict[str, str], talk: Conversation, command: dict
     with talk.sending:
         for answer in answers:
             answer.is_closed = True
-    message = {"responses": [answer.response for answer in answers], "infer_us": spent_us}
+    message: packets.Answer = {"responses": _responses(answers), "infer_us": spent_us}
     if failure is not None:
         message = _failure(failure, answers, names)
     message["lost"] = talk.memory.lost(_segments(wires)) if talk.memory.has_regions() else []
     return message
 
 
-def _failure(text: str, answers: list[Answer], names: dict[str, str]) -> dict[str, Any]:
+def _responses(answers: list[Answer]) -> list[packets.Response]:
+    # A request that has none is there as null, which the server makes an error of.
+    return [answer.response for answer in answers]  # type: ignore[misc]
+
+
+def _failure(text: str, answers: list[Answer], names: packets.Model) -> packets.Answer:
     """What is answered when the model failed: an error for all, except those that have been answered already."""
     if all(answer.response is None for answer in answers):
         return {"error": text}
     for answer in answers:
         if answer.response is None:
             answer.fail("INTERNAL", f"Failed to process the request(s) for model '{names['instance']}', message: {text}")
-    return {"responses": [answer.response for answer in answers], "infer_us": 0}
+    return {"responses": _responses(answers), "infer_us": 0}
 
 
-def _requests(wires: list[dict[str, Any]], answers: list[Answer], memory: Memory) -> list[InferenceRequest]:
+def _requests(wires: list[packets.Request], answers: list[Answer], memory: Memory) -> list[InferenceRequest]:
     """What the model will see; a request whose inputs are broken is answered at once and left out."""
     made = []
     for wire, answer in zip(wires, answers):
@@ -116,7 +122,7 @@ def _requests(wires: list[dict[str, Any]], answers: list[Answer], memory: Memory
     return made
 
 
-def _run(model: Any, names: dict[str, str], requests: list[InferenceRequest]) -> Any:
+def _run(model: Any, names: packets.Model, requests: list[InferenceRequest]) -> Any:
     """Calls the model; waits if it answers with a coroutine."""
     run = getattr(model, "execute", None)
     if run is None:
@@ -202,6 +208,7 @@ def _may_be_sent() -> bool:
     return bool(names)
 
 
-def _segments(wires: list[dict[str, Any]]) -> set[int]:
+def _segments(wires: list[packets.Request]) -> set[Optional[int]]:
     """The segments that a batch used."""
-    return {one[3] for wire in wires for one in wire["inputs"]} | {one[1] for wire in wires for one in wire["outputs"]}
+    inputs = {one[packets.TENSOR_SEGMENT] for wire in wires for one in wire["inputs"]}
+    return inputs | {one[packets.PLACE_SEGMENT] for wire in wires for one in wire["outputs"]}

@@ -6,13 +6,13 @@ One packet is one JSON object, with descriptors beside it; what is too long for 
 from __future__ import annotations
 
 import array
-import json
 import os
 import select
 import socket
 import threading
-from typing import Any
+from typing import Any, Union
 
+from . import packets
 from .errors import say
 
 PACKET_BYTES_MAX = 65_536
@@ -23,9 +23,8 @@ _ROOM = socket.CMSG_SPACE(DESCRIPTORS_MAX * 4)
 _CUT = socket.MSG_TRUNC | socket.MSG_CTRUNC
 _FLAGS = socket.MSG_CMSG_CLOEXEC
 
-# The shortest ways through the module: one encoder for all, and no search for white space, which the server never sends.
-encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, ensure_ascii=False).encode
-_decode = json.JSONDecoder().raw_decode
+# What the process sends.
+Packet = Union[packets.Answer, packets.Need, packets.Log, packets.IsCancelled, packets.LetGo]
 
 
 class Ended(BaseException):
@@ -48,7 +47,7 @@ class Channel:
         events.register(self.socket, select.POLLIN)
         return bool(events.poll(1000 * seconds))
 
-    def receive(self) -> tuple[dict[str, Any], list[int]]:
+    def receive(self) -> tuple[Any, list[int]]:
         """The next message and the descriptors beside it; raises :class:`Ended` at the end."""
         try:
             count, beside, flags, _ = self._receive(self._buffers, _ROOM, _FLAGS)
@@ -59,17 +58,17 @@ class Channel:
             say("nerite: the model's process has no descriptor left for the memory of a request; does the model close its files? (ulimit -n)")
         if not count or flags & _CUT:
             raise Ended
-        message = _decode(str(self._memory[:count], "utf-8"))[0]
-        if "long" not in message:
+        message = packets.read(self._memory[:count])
+        byte_size = packets.long_bytes(message)
+        if byte_size is None:
             return message, descriptors
         with open(descriptors.pop(0), "rb") as file:
-            text = os.pread(file.fileno(), message["long"], 0)
-        return _decode(text.decode("utf-8"))[0], descriptors
+            text = os.pread(file.fileno(), byte_size, 0)
+        return packets.read(text), descriptors
 
-    def send(self, message: dict[str, Any], flags: int = 0) -> None:
+    def send(self, message: Packet, flags: int = 0) -> None:
         """Sends one message; raises :class:`Ended` when nobody is there, BlockingIOError if asked not to wait."""
-        # Half a surrogate pair, as in names of files that are not UTF-8, is no JSON to the server.
-        text = encode(message).encode("utf-8", "replace")
+        text = packets.written(message)
         try:
             if len(text) <= PACKET_BYTES_MAX:
                 self.socket.send(text, flags)
@@ -85,7 +84,7 @@ class Channel:
             while at < len(text):
                 at += os.pwrite(file.fileno(), text[at:] if at else text, at)
             beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()]))]
-            self.socket.sendmsg([encode({"long": len(text)}).encode()], beside, flags)
+            self.socket.sendmsg([packets.written(packets.long(len(text)))], beside, flags)
 
 
 class Side:
@@ -103,7 +102,7 @@ class Side:
         """Hands a line to the server's log, and whose file and line it is; if the server is behind, it is printed, for no
         model waits for its log.
         """
-        line = {"log": [level, text[:LOG_CHARACTERS_MAX]], "at": whence}
+        line: packets.Log = {"log": (level, text[:LOG_CHARACTERS_MAX]), "at": whence}
         try:
             with self._lock:
                 self._channel.send(line, socket.MSG_DONTWAIT)

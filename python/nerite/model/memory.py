@@ -13,6 +13,8 @@ from typing import Any, Iterable, Optional
 
 import numpy as np
 
+from .packets import Segment
+
 _PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
 
 
@@ -89,8 +91,8 @@ class Memory:
         except KeyError:
             raise Unmapped(f"memory of segment {segment} is not mapped in the model's process") from None
 
-    def map(self, wanted: list[list[Any]], descriptors: list[int]) -> None:
-        """Maps ``[segment, bytes, file_offset, is_region]`` each, and closes the descriptors."""
+    def map(self, wanted: list[Segment], descriptors: list[int]) -> None:
+        """Maps each, and closes the descriptors."""
         try:
             for (segment, length, file_offset, is_region), descriptor in zip(wanted, descriptors):
                 try:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
 import numpy as np
 
-from .channel import encode
 from .errors import Named, TritonError, TritonModelException, absent, refused_arguments
+from .packets import Request, encode
 from .tensors import Tensor
 
 if TYPE_CHECKING:
@@ -95,10 +95,10 @@ class InferenceRequest:
         self._trace = trace
 
     @staticmethod
-    def _of(wire: dict[str, Any], inputs: list[Tensor], answer: Answer) -> InferenceRequest:
+    def _of(wire: Request, inputs: list[Tensor], answer: Answer) -> InferenceRequest:
         """A request that a client sent."""
         request = InferenceRequest.__new__(InferenceRequest)
-        request._wire = wire
+        request._wire = wire  # type: ignore[assignment]
         request._inputs = inputs
         request._answer = answer
         request._flags = wire["flags"]

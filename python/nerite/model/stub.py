@@ -17,10 +17,10 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import batch, utils, workers
+from . import batch, packets, utils, workers
 from .answer import Conversation
 from .batch import call
-from .channel import Channel, Ended, Side, encode
+from .channel import Channel, Ended, Side
 from .errors import CALLERS, absent, told
 from .logger import Logger
 from .memory import Guard, Memory, Unmapped
@@ -50,9 +50,9 @@ class Stub:
         self._talk = Conversation(channel, side)
         self._class: Any = None
         self._model: Any = None
-        self._names: dict[str, str] = {}
+        self._names: packets.Model = {}  # type: ignore[typeddict-item]
         self._warned = False
-        self._commands: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        self._commands: dict[str, Callable[[packets.Command], packets.Answer]] = {
             "complete": self._complete,
             "initialize": self._initialize,
             "execute": self._execute,
@@ -66,7 +66,8 @@ class Stub:
         done = False
         while not done:
             self._rest()
-            message, descriptors = channel.receive()
+            received, descriptors = channel.receive()
+            message: packets.Command = received
             if message.get("forget"):
                 self._talk.memory.forget(message["forget"])
             name = message.get("do")
@@ -75,7 +76,7 @@ class Stub:
             try:
                 if message.get("map"):
                     self._talk.memory.map(message["map"], descriptors)
-                answer = self._commands[name](message)
+                answer: packets.Answer = self._commands[name](message)
             except (Failed, Unmapped) as failed:
                 answer = {"error": str(failed)}
             except Ended:
@@ -89,7 +90,7 @@ class Stub:
             channel.send(answer)
             done = name == "finalize"
             # What the batch used must not be kept until the next one comes.
-            del message, answer
+            del received, message, answer
 
     def _rest(self) -> None:
         """Waits for the next command while the model keeps arrays on memory of the server's, which gets back meanwhile what the
@@ -101,7 +102,7 @@ class Stub:
             if let_go:
                 memory.given_back(self._side.let_go(let_go))
 
-    def _load(self, model: dict[str, str]) -> None:
+    def _load(self, model: packets.Model) -> None:
         """Imports the model's file, once."""
         if self._class is not None:
             return
@@ -115,21 +116,21 @@ class Stub:
         call(__import__, module)
         self._class = call(getattr, sys.modules[module], "TritonPythonModel")
 
-    def _complete(self, command: dict[str, Any]) -> dict[str, Any]:
+    def _complete(self, command: packets.Command) -> packets.Answer:
         self._load(command["model"])
         complete = getattr(self._class, "auto_complete_config", None)
         if complete is None:
             return {"config": command["config"]}
-        config = call(complete, utils.ModelConfig(encode(command["config"])))
+        config = call(complete, utils.ModelConfig(packets.encode(command["config"])))
         if not isinstance(config, utils.ModelConfig):
             raise Failed(
                 f"auto_complete_config function in model '{command['model']['name']}' must return a valid pb.ModelConfig object."
             )
         # Says what in it is no JSON, as an error of the model's.
-        call(encode, config.as_dict())
+        call(packets.encode, config.as_dict())
         return {"config": config.as_dict()}
 
-    def _initialize(self, command: dict[str, Any]) -> dict[str, Any]:
+    def _initialize(self, command: packets.Command) -> packets.Answer:
         if command.get("decoupled"):
             raise Failed(str(absent(f"Model '{command['model']['name']}' uses the decoupled transaction policy")))
         guard = self._guard()
@@ -157,11 +158,11 @@ class Stub:
             os.close(self._guard_descriptor)
             self._guard_descriptor = None
 
-    def _tell_kept(self, command: dict[str, Any], answer: dict[str, Any]) -> None:
+    def _tell_kept(self, command: packets.Command, answer: packets.Answer) -> None:
         """Has the server leave memory alone that the model kept arrays on."""
         memory = self._talk.memory
-        inputs = (tensor[3] for wire in command["requests"] for tensor in wire["inputs"])
-        outputs = (place[1] for wire in command["requests"] for place in wire["outputs"])
+        inputs = (tensor[packets.TENSOR_SEGMENT] for wire in command["requests"] for tensor in wire["inputs"])
+        outputs = (place[packets.PLACE_SEGMENT] for wire in command["requests"] for place in wire["outputs"])
         held, let_go, keeps_region = memory.kept(inputs, outputs)
         if held:
             answer["held"] = held
@@ -171,10 +172,10 @@ class Stub:
             self._warned = True
             self._side.log("WARNING", f"model '{self._names['name']}': {KEPT}")
 
-    def _execute(self, command: dict[str, Any]) -> dict[str, Any]:
+    def _execute(self, command: packets.Command) -> packets.Answer:
         return batch.execute(self._model, self._names, self._talk, command)
 
-    def _ready(self, command: dict[str, Any]) -> dict[str, Any]:
+    def _ready(self, command: packets.Command) -> packets.Answer:
         if not hasattr(self._model, "is_ready"):
             return {"is_ready": True}
         is_ready = batch.settled(call(self._model.is_ready))
@@ -182,7 +183,7 @@ class Stub:
             raise Failed("is_ready() must return a boolean value")
         return {"is_ready": is_ready}
 
-    def _finalize(self, command: dict[str, Any]) -> dict[str, Any]:
+    def _finalize(self, command: packets.Command) -> packets.Answer:
         model, self._model = self._model, None
         if hasattr(model, "finalize"):
             try:

@@ -1,34 +1,41 @@
 //! How is an engine's response told to the server?
 
 use nerite_memory::Reason;
-use nerite_process::parameters_text;
+use nerite_process::packets::{Outcome, SegmentOffset, TensorAt};
 use nerite_request::{Output, Response, Status};
-use serde_json::{Value, json};
 
 use super::requests::Asked;
 use super::talk::OutputSpace;
 
-/// As a packet tells it: where each output lies, or the failure.
-pub(super) fn told(asked: &Asked, response: Response) -> Value {
-    if let Some(error) = &response.error {
-        return json!({ "failed": super::told(error) });
+/// A response, and where each of its outputs lies; or the failure.
+pub(super) struct Answered(Result<(Response, Vec<Option<SegmentOffset>>), Status>);
+
+impl Answered {
+    pub(super) fn of(asked: &Asked, mut response: Response) -> Answered {
+        if let Some(error) = response.error.take() {
+            return Answered(Err(super::cut(error)));
+        }
+        let spots: Result<Vec<Option<SegmentOffset>>, Status> =
+            response.outputs.iter().map(|output| spot(asked, output)).collect();
+        Answered(spots.map(|spots| (response, spots)).map_err(super::cut))
     }
-    let outputs: Result<Vec<Value>, Status> =
-        response.outputs.iter().map(|output| output_told(asked, output)).collect();
-    match outputs {
-        Ok(outputs) => json!({ "outputs": outputs, "parameters": parameters_text(&response.parameters) }),
-        Err(status) => json!({ "failed": super::told(&status) }),
+
+    /// As a packet tells it.
+    pub(super) fn told(&self) -> Outcome<'_> {
+        let (response, spots) = match &self.0 {
+            Ok(told) => told,
+            Err(status) => return Outcome::Failed(status.clone()),
+        };
+        let outputs = response.outputs.iter().zip(spots).map(|(output, spot)| {
+            let Output { name, datatype, shape, data, .. } = output;
+            TensorAt { name, datatype: *datatype, shape: shape.as_slice(), spot: *spot, bytes: data.len() }
+        });
+        Outcome::Outputs(outputs.collect(), &response.parameters)
     }
 }
 
-fn output_told(asked: &Asked, output: &Output) -> Result<Value, Status> {
-    let Output { name, datatype, shape, data, .. } = output;
-    let shape: &[i64] = shape;
-    if data.is_empty() {
-        return Ok(json!([name.as_str(), datatype.name(), shape, null, 0, 0]));
-    }
-    let OutputSpace { segment, offset, .. } = placed(asked, output)?;
-    Ok(json!([name.as_str(), datatype.name(), shape, segment, offset, data.len()]))
+fn spot(asked: &Asked, output: &Output) -> Result<Option<SegmentOffset>, Status> {
+    if output.data.is_empty() { Ok(None) } else { Ok(Some(placed(asked, output)?.spot)) }
 }
 
 /// Where the output lies, or is copied to, if the engine left it in memory of its own.

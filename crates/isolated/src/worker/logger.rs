@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use nerite_process::Channel;
-use serde_json::json;
+use nerite_process::packets::Log as Line;
 
 /// Sends them over the side channel.
 struct SideLog(Channel);
@@ -32,9 +32,9 @@ impl Log for SideLog {
             Level::Info | Level::Debug | Level::Trace => "INFO",
         };
         let text = record.args().to_string();
-        let at = json!([record.file().unwrap_or_default(), record.line().unwrap_or_default()]);
+        let at = (record.file().unwrap_or_default(), record.line().unwrap_or_default());
         // A server that is gone, or does not listen, loses a line.
-        let _ = self.0.try_send(&json!({ "log": [level, text], "at": at }).to_string());
+        let _ = self.0.try_send(&Line { level, text: &text, at }.to_string());
     }
 
     fn flush(&self) {}

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use nerite_memory::{Buffer, Extent, Slot};
+use nerite_process::packets::Segment;
 use nerite_request::Status;
 use nerite_shm::SharedMapping;
-use serde_json::Value;
 
 /// The segments that are mapped here, by the server's numbers.
 #[derive(Default)]
@@ -17,18 +17,12 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Maps `[segment, bytes, file_offset, is_region]` each, one descriptor each.
-    pub(super) fn map(&mut self, wanted: Option<&Value>, descriptors: Vec<OwnedFd>) -> Result<(), String> {
-        let wanted = wanted.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let read = |one: &Value| {
-            let [segment, bytes, file_offset, _] = one.as_array()?.as_slice() else { return None };
-            Some((segment.as_u64()?, bytes.as_u64()? as usize, file_offset.as_u64()?))
-        };
-        let wanted: Option<Vec<_>> = wanted.iter().map(read).collect();
+    /// Maps each, from one descriptor each.
+    pub(super) fn map(&mut self, wanted: Option<Vec<Segment>>, descriptors: Vec<OwnedFd>) -> Result<(), String> {
         let wanted = wanted.ok_or("the server told of memory in words that make no sense")?;
         let mut failed = Ok(());
         let mut descriptors = descriptors.into_iter();
-        for (segment, bytes, file_offset) in wanted {
+        for Segment { number: segment, bytes, file_offset, .. } in wanted {
             let made = descriptors.next().ok_or_else(|| std::io::Error::other("its descriptor did not come"));
             match made.and_then(|descriptor| SharedMapping::map(descriptor, file_offset, bytes)) {
                 Ok(mapping) => drop(self.segments.insert(segment, mapping)),
@@ -45,8 +39,8 @@ impl Memory {
     }
 
     /// Lets go of these. What requests still use stays mapped until they are answered.
-    pub(super) fn forget(&mut self, segments: Option<&Value>) {
-        for segment in segments.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_u64) {
+    pub(super) fn forget(&mut self, segments: impl Iterator<Item = u64>) {
+        for segment in segments {
             self.segments.remove(&segment);
         }
     }

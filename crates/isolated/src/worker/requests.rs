@@ -5,13 +5,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use nerite_backend::{Job, now_ns};
 use nerite_memory::{Buffer, Slot};
-use nerite_process::parameters_of;
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, SequenceId, Status, Wanted};
+use nerite_process::packets::{Command, PlaceFor, RequestRead, TensorAt};
+use nerite_request::{Cancel, Reply, Request, Response, Status, Wanted};
 use nerite_shm::SharedMapping;
-use nerite_tensor::{DataType, Shape, Tensor};
-use serde_json::Value;
+use nerite_tensor::Tensor;
 
-use super::answers;
+use super::answers::Answered;
 use super::memory::{buffer, slot};
 use super::talk::{OutputSpace, Talk};
 
@@ -47,10 +46,9 @@ pub(super) struct OutputPlace {
 }
 
 impl Requests {
-    pub(super) fn read(talk: &Arc<Talk>, told: Option<&Value>) -> Requests {
-        let told = told.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    pub(super) fn read(talk: &Arc<Talk>, command: &Command) -> Requests {
         let (mut each, mut unread) = (Vec::new(), Vec::new());
-        for (index, told) in told.iter().enumerate() {
+        for (index, told) in command.requests().enumerate() {
             let (talk, state, answered) = (Arc::clone(talk), Mutex::default(), Condvar::new());
             let asked = Arc::new(Asked { talk, index, state, answered });
             unread.push(match asked.read(told) {
@@ -73,8 +71,8 @@ impl Requests {
     }
 
     /// Waits until all have been answered, and tells the answers.
-    pub(super) fn answers(&self) -> Vec<Value> {
-        self.each.iter().map(|asked| answers::told(asked, asked.wait())).collect()
+    pub(super) fn answers(&self) -> Vec<Answered> {
+        self.each.iter().map(|asked| Answered::of(asked, asked.wait())).collect()
     }
 
     /// Memory that was found missing under what the requests named, and where.
@@ -127,7 +125,7 @@ impl Asked {
 
     /// Whether `data` begins where the space is.
     pub(super) fn lies_in(&self, space: OutputSpace, data: &Buffer) -> bool {
-        self.state().used.get(&space.segment).is_some_and(|mapping| mapping.starts(space.offset, data))
+        self.state().used.get(&space.spot.segment).is_some_and(|mapping| mapping.starts(space.spot.offset, data))
     }
 
     /// Memory for so many bytes of an output that the client named no place for; `None` for no bytes.
@@ -140,73 +138,51 @@ impl Asked {
             Some(space) => space,
             None => self.talk.ask_for_space(self.index, output, bytes)?,
         };
-        let slot = slot(&self.mapping(space.segment)?, space.offset, bytes)?;
+        let slot = slot(&self.mapping(space.spot.segment)?, space.spot.offset, bytes)?;
         self.state().places.insert(output.to_owned(), OutputPlace { space: Some(space), fixed: false });
         Ok(Some((space, slot)))
     }
 
-    fn read(self: &Arc<Asked>, told: &Value) -> Result<Request, Status> {
-        let list = |key: &str| told.get(key).and_then(Value::as_array).into_iter().flatten();
-        let number = |key: &str| told.get(key).and_then(Value::as_u64).unwrap_or_default();
-        let id = told.get("id").and_then(Value::as_str).unwrap_or_default();
-        let inputs = list("inputs").map(|input| self.input(input)).collect::<Result<_, Status>>()?;
-        let wanted = list("outputs").map(|output| self.output(output)).collect::<Result<_, Status>>()?;
-        let parameters = told.get("parameters").and_then(Value::as_object);
+    fn read(self: &Arc<Asked>, told: RequestRead<'_>) -> Result<Request, Status> {
+        let id = told.id();
+        let inputs = told.inputs().map(|input| self.input(input)).collect::<Result<_, Status>>()?;
+        let wanted = told.outputs().map(|output| self.output(output)).collect::<Result<_, Status>>()?;
         let (sink, offer) = (Arc::clone(self), Arc::clone(self));
         let reply = Reply::new(id, move |response| sink.take(response))
             .offering(move |output, bytes| Ok(offer.space(output, bytes)?.map(|(_, slot)| slot)));
         Ok(Request {
             id: id.into(),
-            rows: number("rows") as u32,
+            rows: told.rows(),
             inputs,
             wanted,
             priority: 0,
-            timeout_us: number("timeout"),
-            sequence: sequence(told.get("correlation"), number("flags")),
-            parameters: parameters.map_or_else(Parameters::new, parameters_of),
+            timeout_us: told.timeout_us(),
+            sequence: told.sequence(),
+            parameters: told.parameters(),
             cancel: Cancel::new(),
             reply,
         })
     }
 
-    fn input(&self, told: &Value) -> Result<Tensor, Status> {
-        let read = || {
-            let [name, datatype, shape, segment, offset, bytes] = told.as_array()?.as_slice() else { return None };
-            let shape: Option<Vec<i64>> = shape.as_array()?.iter().map(Value::as_i64).collect();
-            let place = segment.as_u64().zip(offset.as_u64());
-            Some((name.as_str()?, DataType::from_name(datatype.as_str()?)?, shape?, place, bytes.as_u64()? as usize))
-        };
-        let (name, datatype, shape, place, bytes) = read().ok_or_else(senseless)?;
-        let data = match place {
-            Some((segment, offset)) => buffer(&self.mapping(segment)?, offset as usize, bytes)?,
+    fn input(&self, told: Option<TensorAt<'_>>) -> Result<Tensor, Status> {
+        let TensorAt { name, datatype, shape, spot, bytes } = told.ok_or_else(senseless)?;
+        let data = match spot {
+            Some(spot) => buffer(&self.mapping(spot.segment)?, spot.offset, bytes)?,
             None if bytes == 0 => Buffer::empty(),
             None => return Err(senseless()),
         };
-        Ok(Tensor { name: name.into(), datatype, shape: Shape::from_slice(&shape), data })
+        Ok(Tensor { name: name.into(), datatype, shape, data })
     }
 
-    fn output(&self, told: &Value) -> Result<Wanted, Status> {
-        let read = || {
-            let [name, segment, offset, capacity, fixed] = told.as_array()?.as_slice() else { return None };
-            let (offset, capacity) = (offset.as_u64()? as usize, capacity.as_u64()? as usize);
-            let space = segment.as_u64().map(|segment| OutputSpace { segment, offset, capacity });
-            Some((name.as_str()?, OutputPlace { space, fixed: fixed.as_bool()? }))
-        };
-        let (name, place) = read().ok_or_else(senseless)?;
+    fn output(&self, told: Option<PlaceFor<'_>>) -> Result<Wanted, Status> {
+        let PlaceFor { name, spot, capacity, fixed } = told.ok_or_else(senseless)?;
+        let place = OutputPlace { space: spot.map(|spot| OutputSpace { spot, capacity }), fixed };
         self.state().places.insert(name.to_owned(), place);
         let own = place.space.filter(|_| place.fixed);
-        let slot = own.map(|space| slot(&self.mapping(space.segment)?, space.offset, space.capacity)).transpose()?;
+        let slot =
+            own.map(|space| slot(&self.mapping(space.spot.segment)?, space.spot.offset, space.capacity)).transpose()?;
         Ok(Wanted { name: name.into(), slot })
     }
-}
-
-fn sequence(correlation: Option<&Value>, flags: u64) -> Sequence {
-    let id = match correlation {
-        Some(Value::String(text)) if !text.is_empty() => SequenceId::Text(text.clone()),
-        Some(value) => value.as_u64().filter(|number| *number > 0).map_or(SequenceId::None, SequenceId::Number),
-        None => SequenceId::None,
-    };
-    Sequence { id, start: flags & 1 != 0, end: flags & 2 != 0 }
 }
 
 fn senseless() -> Status {

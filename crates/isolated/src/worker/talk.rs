@@ -4,9 +4,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use nerite_process::packets::{Command, Need, SegmentOffset};
 use nerite_process::{Channel, Packet};
 use nerite_request::Status;
-use serde_json::{Value, json};
 
 use super::memory::Memory;
 
@@ -21,8 +21,7 @@ pub(super) struct Talk {
 /// Space that the server found for an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OutputSpace {
-    pub(super) segment: u64,
-    pub(super) offset: usize,
+    pub(super) spot: SegmentOffset,
     pub(super) capacity: usize,
 }
 
@@ -36,44 +35,38 @@ impl Talk {
     }
 
     /// The next packet and its descriptors; memory that is no more is let go of. `None` at the end.
-    pub(super) fn next_command(&self) -> io::Result<Option<(Value, Vec<OwnedFd>)>> {
+    pub(super) fn next_command(&self) -> io::Result<Option<(Command, Vec<OwnedFd>)>> {
         let mut packet = self.packet.lock().unwrap_or_else(PoisonError::into_inner);
         self.receive(&mut packet)
     }
 
-    fn receive(&self, packet: &mut Packet) -> io::Result<Option<(Value, Vec<OwnedFd>)>> {
+    fn receive(&self, packet: &mut Packet) -> io::Result<Option<(Command, Vec<OwnedFd>)>> {
         let mut descriptors = Vec::new();
         let Some(text) = self.channel.receive_all(packet, &mut descriptors)? else { return Ok(None) };
-        let value: Value = serde_json::from_slice(text)?;
-        self.memory().forget(value.get("forget"));
-        Ok(Some((value, descriptors)))
+        let command = Command::read(text)?;
+        self.memory().forget(command.forget());
+        Ok(Some((command, descriptors)))
     }
 
     /// Answers a command.
-    pub(super) fn answer(&self, answer: &Value) -> io::Result<()> {
-        self.channel.send(&answer.to_string(), &[])
+    pub(super) fn answer(&self, answer: &str) -> io::Result<()> {
+        self.channel.send(answer, &[])
     }
 
     /// Asks for space for so many bytes of an output of the batch's request `index`.
     pub(super) fn ask_for_space(&self, index: usize, output: &str, bytes: usize) -> Result<OutputSpace, Status> {
         let mut packet = self.packet.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = |error: io::Error| Status::unavailable(format!("the server cannot be asked for space: {error}"));
-        self.channel.send(&json!({ "need": [index, output, bytes] }).to_string(), &[]).map_err(gone)?;
+        self.channel.send(&Need { index, name: output, bytes }.to_string(), &[]).map_err(gone)?;
         loop {
             let (said, descriptors) =
                 self.receive(&mut packet).map_err(gone)?.ok_or_else(|| gone(io::ErrorKind::UnexpectedEof.into()))?;
-            if let Some(error) = said.get("error").and_then(Value::as_str) {
+            if let Some(error) = said.error() {
                 return Err(Status::unavailable(error));
             }
-            let Some(at) = said.get("at").and_then(Value::as_array) else { continue };
-            self.memory().map(said.get("map"), descriptors).map_err(Status::unavailable)?;
-            let number = |value: Option<&Value>| value.and_then(Value::as_u64);
-            let space = match (number(at.first()), number(at.get(1)), number(at.get(2))) {
-                (Some(segment), Some(offset), Some(capacity)) => {
-                    Some(OutputSpace { segment, offset: offset as usize, capacity: capacity as usize })
-                }
-                _ => None,
-            };
+            let Some(space) = said.space() else { continue };
+            self.memory().map(said.map(), descriptors).map_err(Status::unavailable)?;
+            let space = space.map(|(spot, capacity)| OutputSpace { spot, capacity });
             let space = space.filter(|space| space.capacity >= bytes);
             return space.ok_or_else(|| Status::internal("the server found space that is none"));
         }

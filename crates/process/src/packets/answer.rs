@@ -1,0 +1,333 @@
+//! What does a model's process say on the channel?
+
+use std::fmt::{Display, Formatter, Result};
+
+use nerite_memory::Reason;
+use nerite_request::{Parameters, Status};
+use serde_json::Value;
+
+use super::numbers;
+use super::tensors::{List, TensorAt, Text};
+use crate::words::{code_word, parameters_of, parameters_text, status_of};
+
+/// A packet of the process's as the server reads it.
+#[derive(Clone, Debug)]
+pub struct Said(Value);
+
+impl Said {
+    /// From the packet's text.
+    pub fn read(text: &[u8]) -> serde_json::Result<Said> {
+        serde_json::from_slice(text).map(Said)
+    }
+
+    /// The room that it asks for; the inner `None` where that makes no sense.
+    pub fn need(&self) -> Option<Option<Need<'_>>> {
+        self.0.get("need").map(Need::read)
+    }
+
+    /// Why a command failed as a whole: a text, empty where it is none, or a code and a text.
+    pub fn failure(&self) -> Option<Status> {
+        self.0.get("error").map(status_of)
+    }
+
+    /// Why a command failed as a whole. The inner `None` where it does not say why in a text.
+    pub fn error(&self) -> Option<Option<&str>> {
+        self.0.get("error").map(Value::as_str)
+    }
+
+    /// The configuration that answers `complete`, as JSON.
+    pub fn config(&self) -> String {
+        self.0.get("config").unwrap_or(&Value::Null).to_string()
+    }
+
+    /// What answers `initialize`.
+    pub fn ready(&self) -> Ready<'_> {
+        let ready = self.0.get("ready").unwrap_or(&Value::Null);
+        let text = |key: &str| ready.get(key).and_then(Value::as_str);
+        let guard = ready.get("guard").and_then(Value::as_bool).unwrap_or(false);
+        Ready { python: text("python"), numpy: text("numpy"), guard }
+    }
+
+    /// What answers [`super::IS_READY`].
+    pub fn is_ready(&self) -> bool {
+        self.0.get("is_ready").and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    /// Whether a command that has nothing to tell was carried out.
+    pub fn is_done(&self) -> bool {
+        self.0.get("done").and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    /// What answers `execute`, in the order of the requests. Gives them once.
+    pub fn take_responses(&mut self) -> Option<Vec<Response>> {
+        match self.0.get_mut("responses").map(Value::take) {
+            Some(Value::Array(responses)) => Some(responses.into_iter().map(Response).collect()),
+            _ => None,
+        }
+    }
+
+    /// Memory that was not there when it was touched: segments, and where in them.
+    pub fn lost(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.list("lost").filter_map(|pair| {
+            let [segment, at] = pair.as_array()?.as_slice() else { return None };
+            Some((segment.as_u64()?, at.as_u64()? as usize))
+        })
+    }
+
+    /// The executions that a batch took, if the process tells.
+    pub fn executions(&self) -> Option<impl Iterator<Item = Execution>> {
+        Some(self.0.get("executions")?.as_array()?.iter().filter_map(Execution::read))
+    }
+
+    /// Bytes that were copied, by the names of the reasons.
+    pub fn copied(&self) -> impl Iterator<Item = (Reason, u64)> {
+        let copied = self.0.get("copied").and_then(Value::as_object).into_iter().flatten();
+        copied.filter_map(|(name, bytes)| {
+            Some((*Reason::ALL.iter().find(|reason| reason.name() == name)?, bytes.as_u64()?))
+        })
+    }
+
+    /// Memory of the server's own that the model keeps arrays on from now on.
+    pub fn held(&self) -> impl Iterator<Item = u64> {
+        numbers(self.0.get("held"))
+    }
+
+    /// Memory that it keeps arrays on no more.
+    pub fn let_go(&self) -> impl Iterator<Item = u64> {
+        numbers(self.0.get("let_go"))
+    }
+
+    /// Memory that could not be mapped.
+    pub fn unmapped(&self) -> impl Iterator<Item = u64> {
+        numbers(self.0.get("unmapped"))
+    }
+
+    fn list(&self, key: &str) -> impl Iterator<Item = &Value> {
+        self.0.get(key).and_then(Value::as_array).into_iter().flatten()
+    }
+}
+
+/// A process that has its model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready<'a> {
+    /// The version of its interpreter, if it is one's.
+    pub python: Option<&'a str>,
+    /// The version of numpy there.
+    pub numpy: Option<&'a str>,
+    /// Whether it maps memory under a guard.
+    pub guard: bool,
+}
+
+impl Display for Ready<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.write_str(r#"{"ready":{"#)?;
+        for (key, text) in [("python", self.python), ("numpy", self.numpy)] {
+            if let Some(text) = text {
+                write!(f, r#""{key}":{},"#, Text(text))?;
+            }
+        }
+        write!(f, r#""guard":{}}}}}"#, self.guard)
+    }
+}
+
+/// Whether a model says that it is ready.
+#[derive(Clone, Copy, Debug)]
+pub struct IsReady(pub bool);
+
+impl Display for IsReady {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, r#"{{"is_ready":{}}}"#, self.0)
+    }
+}
+
+/// The question for room for an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need<'a> {
+    /// The request's index in its batch.
+    pub index: usize,
+    /// The output's name.
+    pub name: &'a str,
+    /// The bytes that it takes.
+    pub bytes: usize,
+}
+
+impl<'a> Need<'a> {
+    fn read(told: &'a Value) -> Option<Need<'a>> {
+        let [index, name, bytes] = told.as_array()?.as_slice() else { return None };
+        Some(Need { index: index.as_u64()? as usize, name: name.as_str()?, bytes: bytes.as_u64()? as usize })
+    }
+}
+
+impl Display for Need<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, r#"{{"need":[{},{},{}]}}"#, self.index, Text(self.name), self.bytes)
+    }
+}
+
+/// The response of one request as the server reads it.
+#[derive(Clone, Debug)]
+pub struct Response(Value);
+
+impl Response {
+    #[cfg(test)]
+    pub(crate) fn of(told: Value) -> Response {
+        Response(told)
+    }
+
+    /// An error that the model answered.
+    pub fn error(&self) -> Option<Status> {
+        self.0.get("error").map(status_of)
+    }
+
+    /// A failure of the runtime's, which is none of the model's answers.
+    pub fn failed(&self) -> Option<Status> {
+        self.0.get("failed").map(status_of)
+    }
+
+    /// Its parameters.
+    pub fn parameters(&self) -> Option<Parameters> {
+        self.0.get("parameters").and_then(Value::as_object).map(parameters_of)
+    }
+
+    /// Its outputs; `None` for one that makes no sense.
+    pub fn outputs(&self) -> impl Iterator<Item = Option<TensorAt<'_>>> {
+        self.0.get("outputs").and_then(Value::as_array).into_iter().flatten().map(TensorAt::read)
+    }
+}
+
+/// One execution as the process tells it. `[rows, input_ns, infer_ns, output_ns]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Execution {
+    /// Rows of all its requests.
+    pub rows: u64,
+    /// How long it took to make the inputs ready.
+    pub input_ns: u64,
+    /// How long the model computed.
+    pub infer_ns: u64,
+    /// How long it took to put the outputs where they belong.
+    pub output_ns: u64,
+}
+
+impl Execution {
+    fn read(told: &Value) -> Option<Execution> {
+        let [rows, input_ns, infer_ns, output_ns] = told.as_array()?.as_slice() else { return None };
+        let (rows, input_ns) = (rows.as_u64()?, input_ns.as_u64()?);
+        Some(Execution { rows, input_ns, infer_ns: infer_ns.as_u64()?, output_ns: output_ns.as_u64()? })
+    }
+}
+
+impl Display for Execution {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Execution { rows, input_ns, infer_ns, output_ns } = self;
+        write!(f, "[{rows},{input_ns},{infer_ns},{output_ns}]")
+    }
+}
+
+/// The response of one request as the process writes it.
+#[derive(Clone, Debug)]
+pub enum Outcome<'a> {
+    /// Its outputs and parameters.
+    Outputs(Vec<TensorAt<'a, &'a [i64]>>, &'a Parameters),
+    /// [`Response::error`].
+    Error(Status),
+    /// [`Response::failed`].
+    Failed(Status),
+}
+
+impl Display for Outcome<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            Outcome::Outputs(outputs, parameters) => {
+                write!(f, r#"{{"outputs":{},"parameters":{}}}"#, List(outputs.iter()), parameters_text(parameters))
+            }
+            Outcome::Error(status) => write!(f, r#"{{"error":{}}}"#, Failure(status)),
+            Outcome::Failed(status) => write!(f, r#"{{"failed":{}}}"#, Failure(status)),
+        }
+    }
+}
+
+/// A code and a text.
+pub(super) struct Failure<'a>(pub(super) &'a Status);
+
+impl Display for Failure<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, r#"["{}",{}]"#, code_word(self.0.code), Text(&self.0.message))
+    }
+}
+
+/// An answer to a command as the process writes it. What is empty is left out.
+#[derive(Clone, Debug, Default)]
+pub struct Answer<'a> {
+    /// The whole command failed: [`Said::error`], as a text alone.
+    pub error: Option<&'a str>,
+    /// The same with its code.
+    pub failure: Option<&'a Status>,
+    /// What answers `complete`.
+    pub config: Option<&'a Value>,
+    /// What answers `execute`.
+    pub responses: Option<&'a [Outcome<'a>]>,
+    /// [`Said::lost`]. Always there in what an interpreter answers.
+    pub lost: Option<&'a [[u64; 2]]>,
+    /// How long an interpreter's model ran.
+    pub infer_us: Option<u64>,
+    /// [`Said::executions`]
+    pub executions: Option<&'a [Execution]>,
+    /// [`Said::copied`]
+    pub copied: &'a [(Reason, u64)],
+    /// [`Said::held`]
+    pub held: &'a [u64],
+    /// [`Said::let_go`]
+    pub let_go: &'a [u64],
+    /// [`Said::unmapped`]
+    pub unmapped: &'a [u64],
+}
+
+impl Display for Answer<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let mut parts = Parts { f, any: false };
+        parts.add("error", self.error.map(Text))?;
+        parts.add("error", self.failure.map(Failure))?;
+        parts.add("config", self.config)?;
+        parts.add("responses", self.responses.map(|all| List(all.iter())))?;
+        parts.add("infer_us", self.infer_us)?;
+        let pair = |[segment, at]: &[u64; 2]| format!("[{segment},{at}]");
+        parts.add("lost", self.lost.map(|lost| List(lost.iter().map(pair))))?;
+        parts.add("executions", self.executions.map(|all| List(all.iter())))?;
+        parts.add("copied", (!self.copied.is_empty()).then_some(Copied(self.copied)))?;
+        for (key, numbers) in [("held", self.held), ("let_go", self.let_go), ("unmapped", self.unmapped)] {
+            parts.add(key, (!numbers.is_empty()).then(|| List(numbers.iter())))?;
+        }
+        parts.end()
+    }
+}
+
+/// The parts of an object, with commas between them.
+struct Parts<'f, 'b> {
+    f: &'f mut Formatter<'b>,
+    any: bool,
+}
+
+impl Parts<'_, '_> {
+    fn add(&mut self, key: &str, value: Option<impl Display>) -> Result {
+        let Some(value) = value else { return Ok(()) };
+        let before = if std::mem::replace(&mut self.any, true) { ',' } else { '{' };
+        write!(self.f, r#"{before}"{key}":{value}"#)
+    }
+
+    fn end(self) -> Result {
+        self.f.write_str(if self.any { "}" } else { "{}" })
+    }
+}
+
+/// Bytes by reason.
+struct Copied<'a>(&'a [(Reason, u64)]);
+
+impl Display for Copied<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let mut parts = Parts { f, any: false };
+        for (reason, bytes) in self.0 {
+            parts.add(reason.name(), Some(bytes))?;
+        }
+        parts.end()
+    }
+}

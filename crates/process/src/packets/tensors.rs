@@ -1,0 +1,169 @@
+//! How do packets tell where tensors lie?
+
+use std::fmt::{Display, Formatter, Result, Write};
+
+use nerite_tensor::{DataType, Shape};
+use serde_json::Value;
+
+/// Bytes as a model's process finds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentOffset {
+    /// Number of the memory.
+    pub segment: u64,
+    /// First byte.
+    pub offset: usize,
+}
+
+/// A tensor and where it lies; nowhere if it has no bytes, or more than its place. `[name, datatype, shape, segment, offset, bytes]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorAt<'a, S = Shape> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its datatype.
+    pub datatype: DataType,
+    /// Its dimensions.
+    pub shape: S,
+    /// Where it lies.
+    pub spot: Option<SegmentOffset>,
+    /// The bytes it takes.
+    pub bytes: usize,
+}
+
+impl<'a> TensorAt<'a> {
+    /// From JSON; `None` where it makes no sense.
+    pub fn read(told: &'a Value) -> Option<TensorAt<'a>> {
+        let [name, datatype, shape, segment, offset, bytes] = told.as_array()?.as_slice() else { return None };
+        let shape: Option<Shape> = shape.as_array()?.iter().map(Value::as_i64).collect();
+        let spot = segment.as_u64().zip(offset.as_u64());
+        Some(TensorAt {
+            name: name.as_str()?,
+            datatype: DataType::from_name(datatype.as_str()?)?,
+            shape: shape?,
+            spot: spot.map(|(segment, offset)| SegmentOffset { segment, offset: offset as usize }),
+            bytes: bytes.as_u64()? as usize,
+        })
+    }
+}
+
+impl<S: AsRef<[i64]>> Display for TensorAt<'_, S> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let TensorAt { name, datatype, shape, spot, bytes } = self;
+        let (name, shape) = (Text(name), List(shape.as_ref().iter()));
+        write!(f, r#"[{name},"{}",{shape},{},{bytes}]"#, datatype.name(), At(*spot))
+    }
+}
+
+/// Where an output goes. `[name, segment, offset, capacity, fixed]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaceFor<'a> {
+    /// The output's name.
+    pub name: &'a str,
+    /// Where it goes; nowhere yet, if there is none.
+    pub spot: Option<SegmentOffset>,
+    /// Bytes that fit there.
+    pub capacity: usize,
+    /// Whether it is the client's own, for which there is no other.
+    pub fixed: bool,
+}
+
+impl<'a> PlaceFor<'a> {
+    /// From JSON; `None` where it makes no sense.
+    pub fn read(told: &'a Value) -> Option<PlaceFor<'a>> {
+        let [name, segment, offset, capacity, fixed] = told.as_array()?.as_slice() else { return None };
+        let (offset, capacity) = (offset.as_u64()? as usize, capacity.as_u64()? as usize);
+        let spot = segment.as_u64().map(|segment| SegmentOffset { segment, offset });
+        Some(PlaceFor { name: name.as_str()?, spot, capacity, fixed: fixed.as_bool()? })
+    }
+}
+
+impl Display for PlaceFor<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let PlaceFor { name, spot, capacity, fixed } = self;
+        write!(f, "[{},{},{capacity},{fixed}]", Text(name), At(*spot))
+    }
+}
+
+/// Memory that a packet introduces; its descriptor comes beside it. `[segment, bytes, file_offset, is_region]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its number.
+    pub number: u64,
+    /// Its bytes.
+    pub bytes: usize,
+    /// Where they begin in the descriptor's file.
+    pub file_offset: u64,
+    /// Whether its owner may shrink it, so that a guard must watch it.
+    pub is_region: bool,
+}
+
+impl Segment {
+    /// From JSON; `None` where it makes no sense.
+    pub fn read(told: &Value) -> Option<Segment> {
+        let [number, bytes, file_offset, is_region] = told.as_array()?.as_slice() else { return None };
+        Some(Segment {
+            number: number.as_u64()?,
+            bytes: bytes.as_u64()? as usize,
+            file_offset: file_offset.as_u64()?,
+            is_region: is_region.as_bool()?,
+        })
+    }
+}
+
+impl Display for Segment {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Segment { number, bytes, file_offset, is_region } = self;
+        write!(f, "[{number},{bytes},{file_offset},{is_region}]")
+    }
+}
+
+/// As JSON: a list of what an iterator gives.
+#[derive(Clone, Copy, Debug)]
+pub struct List<I>(pub I);
+
+impl<I: Iterator<Item: Display> + Clone> Display for List<I> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.write_char('[')?;
+        for (at, one) in self.0.clone().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            write!(f, "{comma}{one}")?;
+        }
+        f.write_char(']')
+    }
+}
+
+/// As JSON: a text.
+pub(crate) struct Text<'a>(pub(crate) &'a str);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let plain = self.0.bytes().all(|byte| (0x20..0x7f).contains(&byte) && byte != b'"' && byte != b'\\');
+        if plain { write!(f, "\"{}\"", self.0) } else { Value::from(self.0).fmt(f) }
+    }
+}
+
+/// As JSON: a segment and an offset in it.
+pub(super) struct At(pub(super) Option<SegmentOffset>);
+
+impl Display for At {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self.0 {
+            Some(SegmentOffset { segment, offset }) => write!(f, "{segment},{offset}"),
+            None => f.write_str("null,0"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str) {
+        assert_eq!(Text(text).to_string(), Value::from(text).to_string());
+    }
+
+    #[test]
+    fn texts_are_quoted_as_json_does() {
+        ["", "plain", "a\"b", "a\\b", "\n", "\u{7f}", "\u{e9}", "\u{1f600}"].into_iter().for_each(check);
+    }
+}

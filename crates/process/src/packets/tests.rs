@@ -1,0 +1,249 @@
+//! Are the packets in `tests/packets` what these types read and write?
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use nerite_memory::Reason;
+use nerite_request::{Parameter, Parameters, Sequence, SequenceId, Status};
+use nerite_tensor::{DataType, Shape};
+use serde_json::Value;
+
+use super::*;
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/packets/");
+
+fn golden(name: &str) -> String {
+    std::fs::read_to_string(format!("{FOLDER}{name}.json")).unwrap()
+}
+
+#[track_caller]
+fn check(name: &str, written: impl Display) {
+    assert_eq!(written.to_string(), golden(name), "{name}");
+}
+
+fn command(name: &str) -> Command {
+    Command::read(golden(name).as_bytes()).unwrap()
+}
+
+fn said(name: &str) -> Said {
+    Said::read(golden(name).as_bytes()).unwrap()
+}
+
+fn side(name: &str) -> SideSaid {
+    SideSaid::read(golden(name).as_bytes()).unwrap()
+}
+
+fn at(segment: u64, offset: usize) -> SegmentOffset {
+    SegmentOffset { segment, offset }
+}
+
+fn tensor<'a>(
+    name: &'a str,
+    datatype: DataType,
+    shape: &'a [i64],
+    spot: impl Into<Option<SegmentOffset>>,
+    bytes: usize,
+) -> TensorAt<'a, &'a [i64]> {
+    TensorAt { name, datatype, shape, spot: spot.into(), bytes }
+}
+
+fn as_read<'a>(told: &TensorAt<'a, &[i64]>) -> TensorAt<'a> {
+    let TensorAt { name, datatype, shape, spot, bytes } = *told;
+    TensorAt { name, datatype, shape: Shape::from_slice(shape), spot, bytes }
+}
+
+fn model(instance: &str) -> Model<'_> {
+    let (version_dir, model_dir) = ("/models/m/1".to_owned(), "/models/m".to_owned());
+    Model { name: "m", version: "1".to_owned(), file: "model.py", version_dir, model_dir, instance }
+}
+
+#[test]
+fn every_packet_is_tried() {
+    let here = include_str!("tests.rs");
+    for entry in std::fs::read_dir(FOLDER).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if let Some(name) = name.strip_suffix(".json") {
+            assert!(here.contains(&format!("(\"{name}\"")), "no test reads {name}");
+        }
+    }
+}
+
+#[test]
+fn the_first_packets_of_an_interpreter() {
+    let modules = BTreeMap::from([("m", "x = \"1\"\n"), ("m.stub", "def run(): pass")]);
+    check("greeting", Greeting { modules, main: "m.stub" });
+    assert_eq!(command("greeting").part("main").as_str(), Some("m.stub"));
+    let config = r#"{"name":"m","max_batch_size":8}"#;
+    check("complete", Complete { config, model: &model("m") });
+    let args = [("model_config", r#"{"name":"m"}"#), ("model_instance_kind", "CPU")];
+    check("initialize", Initialize { args: &args, model: &model("m_0"), decoupled: false });
+    for (name, instance) in [("complete", "m"), ("initialize", "m_0")] {
+        assert_eq!(command(name).name(), Some(name));
+        assert_eq!(
+            command(name).part("model").to_string(),
+            serde_json::from_str::<Value>(&model(instance).to_string()).unwrap().to_string()
+        );
+    }
+    assert_eq!(command("initialize").part("args")["model_instance_kind"], "CPU");
+}
+
+#[test]
+fn what_answers_the_first_packets() {
+    let config: Value = serde_json::from_str(&said("completed").config()).unwrap();
+    check("completed", Answer { config: Some(&config), ..Answer::default() });
+    let ready = Ready { python: Some("3.11.2"), numpy: Some("1.24.2"), guard: true };
+    check("initialized", ready);
+    assert_eq!(said("initialized").ready(), ready);
+    let ready = Ready { python: None, numpy: None, guard: true };
+    check("initialized_isolated", ready);
+    assert_eq!(said("initialized_isolated").ready(), ready);
+    let error = "ValueError: größer als \"1\"";
+    check("failed", Answer { error: Some(error), ..Answer::default() });
+    assert_eq!(said("failed").error(), Some(Some(error)));
+    assert_eq!(said("failed").failure(), Some(Status::internal(error)));
+    let failure = Status::invalid("unexpected shape");
+    check("failed_isolated", Answer { failure: Some(&failure), ..Answer::default() });
+    assert_eq!((said("failed_isolated").error(), said("failed_isolated").failure()), (Some(None), Some(failure)));
+}
+
+#[test]
+fn commands_without_parts() {
+    check("ready", IS_READY);
+    check("is_ready", IsReady(true));
+    assert!(said("is_ready").is_ready());
+    check("finalize", FINALIZE);
+    assert_eq!(command("finalize").name(), Some("finalize"));
+    check("done", DONE);
+    assert!(said("done").is_done() && !said("failed").is_done());
+    check("long", Long(70_000));
+    assert_eq!(Long::read(golden("long").as_bytes()), Some(Long(70_000)));
+}
+
+#[test]
+fn a_batch() {
+    let mut parameters = Parameters::new();
+    parameters.insert("double", Parameter::Double(0.5));
+    parameters.insert("flag", Parameter::Bool(true));
+    parameters.insert("int", Parameter::Int(-7));
+    parameters.insert("text", Parameter::String("a\nb".into()));
+    let inputs = [
+        tensor("IN", DataType::Fp32, &[2, 3], at(5, 64), 24),
+        tensor("TEXT", DataType::Bytes, &[1], at(6, 0), 9),
+        tensor("NONE", DataType::Uint8, &[0], None, 0),
+    ];
+    let place = |name, spot, capacity, fixed| PlaceFor { name, spot, capacity, fixed };
+    let outputs = [
+        place("OUT", Some(at(5, 128)), 24, true),
+        place("KNOWN", Some(at(6, 0)), 4096, false),
+        place("NEW", None, 0, false),
+    ];
+    let first = Sequence { id: SequenceId::Number(7), start: true, end: false };
+    let second = Sequence { id: SequenceId::Text("sequence".into()), start: false, end: true };
+    let none = Parameters::new();
+    let request = |number, id, rows, sequence, timeout_us, parameters, count: usize| Request {
+        number,
+        id,
+        rows,
+        sequence,
+        timeout_us,
+        parameters,
+        inputs: inputs.iter().take(count),
+        outputs: outputs.iter().take(count),
+    };
+    let requests =
+        [request(41, "größe \"1\"", 2, &first, 500, &parameters, 3), request(42, "", 0, &second, 0, &none, 0)];
+    let maps = [
+        Segment { number: 5, bytes: 8192, file_offset: 4096, is_region: true },
+        Segment { number: 6, bytes: 4096, file_offset: 0, is_region: false },
+    ];
+    let [requests_text, map] =
+        [requests.each_ref().map(ToString::to_string).join(","), maps.map(|one| one.to_string()).join(",")];
+    check("execute", Execute { requests: &requests_text, map: &map, forget: &[3, 4] });
+
+    let read = command("execute");
+    assert_eq!((read.name(), read.map(), read.forget().collect()), (Some("execute"), Some(maps.to_vec()), vec![3, 4]));
+    let all: Vec<_> = read.requests().collect();
+    for (read, told) in all.iter().zip(&requests) {
+        assert_eq!((read.number(), read.id(), read.rows()), (told.number, told.id, told.rows));
+        assert_eq!((read.timeout_us(), &read.sequence()), (told.timeout_us, told.sequence));
+        assert_eq!(&read.parameters(), told.parameters);
+        assert!(read.inputs().eq(told.inputs.clone().map(as_read).map(Some)));
+        assert!(read.outputs().eq(told.outputs.clone().copied().map(Some)));
+    }
+    assert_eq!(all.len(), 2);
+}
+
+#[test]
+fn the_answer_to_a_batch() {
+    let mut parameters = Parameters::new();
+    parameters.insert("key", Parameter::String("value".into()));
+    let outputs =
+        [tensor("OUT", DataType::Fp32, &[2, 3], at(5, 128), 24), tensor("NONE", DataType::Uint8, &[0], None, 0)];
+    let gone = Status::new(nerite_request::Code::NotFound, "gone");
+    let responses = [Outcome::Outputs(outputs.to_vec(), &parameters), Outcome::Error(gone.clone())];
+    let (infer_us, lost) = (Some(812), [[5, 4096]]);
+    let responses = Some(&responses[..]);
+    let answer = Answer {
+        responses,
+        infer_us,
+        lost: Some(&lost),
+        held: &[6],
+        let_go: &[7, 8],
+        unmapped: &[10],
+        ..Answer::default()
+    };
+    check("executed", answer);
+    let mut read = said("executed");
+    let [held, let_go, unmapped] =
+        [read.held().collect(), read.let_go().collect(), read.unmapped().collect::<Vec<_>>()];
+    assert_eq!((held, let_go, unmapped), (vec![6], vec![7, 8], vec![10]));
+    assert_eq!(read.lost().collect::<Vec<_>>(), [(5, 4096)]);
+    assert!(read.executions().is_none() && read.copied().next().is_none());
+    let [first, second] = read.take_responses().unwrap().try_into().unwrap();
+    assert_eq!((first.error(), first.parameters()), (None, Some(parameters)));
+    assert!(first.outputs().eq(outputs.iter().map(as_read).map(Some)));
+    assert_eq!((second.error(), second.failed(), second.outputs().count()), (Some(gone), None, 0));
+}
+
+#[test]
+fn the_answer_of_an_isolated_model_to_a_batch() {
+    let failed = Status::unavailable("no memory");
+    let responses = [Outcome::Failed(failed.clone())];
+    let executions = [Execution { rows: 1, input_ns: 10, infer_ns: 200, output_ns: 30 }];
+    let copied = [(Reason::Convert, 12)];
+    let (told, spent) = (Some(&responses[..]), Some(&executions[..]));
+    check("executed_isolated", Answer { responses: told, executions: spent, copied: &copied, ..Answer::default() });
+    let mut read = said("executed_isolated");
+    assert_eq!(read.executions().unwrap().collect::<Vec<_>>(), executions);
+    assert_eq!(read.copied().collect::<Vec<_>>(), copied);
+    assert_eq!(read.take_responses().unwrap()[0].failed(), Some(failed));
+}
+
+#[test]
+fn room_for_an_output() {
+    let need = Need { index: 1, name: "NEW", bytes: 5000 };
+    check("need", need);
+    assert_eq!(said("need").need(), Some(Some(need)));
+    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false };
+    let spot = at(9, 0);
+    check("room", Room { spot, capacity: 8192, map: &segment.to_string() });
+    assert_eq!((command("room").room(), command("room").map()), (Some(Some((spot, 8192))), Some(vec![segment])));
+    check("no_room", NoRoom("output 'OUT': no memory is left"));
+    assert_eq!(command("no_room").error(), Some("output 'OUT': no memory is left"));
+    check("forget", Forget(&[5]));
+    assert!(command("forget").forget().eq([5]));
+}
+
+#[test]
+fn the_side_channel() {
+    let line = Log { level: "WARNING", text: "it is \"late\"", at: ("model.py", 12) };
+    check("log", line);
+    assert_eq!(side("log").log(), Some(line));
+    check("is_cancelled", IsCancelled(41));
+    assert_eq!(side("is_cancelled").cancelled(), Some(41));
+    check("cancelled", Cancelled(false));
+    assert_eq!(side("cancelled").cancelled(), None);
+    check("let_go", LetGo(&[6, 7]));
+    assert!(side("let_go").let_go().unwrap().eq([6, 7]));
+}

@@ -1,0 +1,128 @@
+"""Are the packets in tests/packets what the modules of a Python model's process read and write?"""
+
+import pathlib
+import socket
+
+import pytest
+
+from nerite.model import packets
+from nerite.model.channel import Channel
+
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "tests" / "packets"
+MODEL: packets.Model = {
+    "name": "m",
+    "version": "1",
+    "file": "model.py",
+    "version_dir": "/models/m/1",
+    "model_dir": "/models/m",
+    "instance": "m",
+}
+FIRST = {
+    "number": 41,
+    "id": 'größe "1"',
+    "rows": 2,
+    "correlation": 7,
+    "flags": 1,
+    "timeout": 500,
+    "parameters": {"double": 0.5, "flag": True, "int": -7, "text": "a\nb"},
+    "inputs": [["IN", "FP32", [2, 3], 5, 64, 24], ["TEXT", "BYTES", [1], 6, 0, 9], ["NONE", "UINT8", [0], None, 0, 0]],
+    "outputs": [["OUT", 5, 128, 24, True], ["KNOWN", 6, 0, 4096, False], ["NEW", None, 0, 0, False]],
+}
+SECOND = {
+    "number": 42,
+    "id": "",
+    "rows": 0,
+    "correlation": "sequence",
+    "flags": 2,
+    "timeout": 0,
+    "parameters": {},
+    "inputs": [],
+    "outputs": [],
+}
+EXECUTED = {
+    "responses": [
+        {
+            "outputs": [["OUT", "FP32", [2, 3], 5, 128, 24], ["NONE", "UINT8", [0], None, 0, 0]],
+            "parameters": {"key": "value"},
+        },
+        {"error": ["NOT_FOUND", "gone"]},
+    ],
+    "infer_us": 812,
+    "lost": [[5, 4096]],
+    "held": [6],
+    "let_go": [7, 8],
+    "unmapped": [10],
+}
+PACKETS = {
+    "greeting": {"modules": {"m": 'x = "1"\n', "m.stub": "def run(): pass"}, "main": "m.stub"},
+    "complete": {"do": "complete", "config": {"name": "m", "max_batch_size": 8}, "model": MODEL},
+    "initialize": {
+        "do": "initialize",
+        "args": {"model_config": '{"name":"m"}', "model_instance_kind": "CPU"},
+        "model": {**MODEL, "instance": "m_0"},
+        "decoupled": False,
+    },
+    "execute": {
+        "do": "execute",
+        "requests": [FIRST, SECOND],
+        "map": [[5, 8192, 4096, True], [6, 4096, 0, False]],
+        "forget": [3, 4],
+    },
+    "ready": {"do": "ready"},
+    "finalize": {"do": "finalize"},
+    "completed": {"config": {"max_batch_size": 8, "name": "m"}},
+    "initialized": {"ready": {"python": "3.11.2", "numpy": "1.24.2", "guard": True}},
+    "executed": EXECUTED,
+    "is_ready": {"is_ready": True},
+    "done": {"done": True},
+    "failed": {"error": 'ValueError: größer als "1"'},
+    "need": {"need": [1, "NEW", 5000]},
+    "room": {"at": [9, 0, 8192], "map": [[9, 8192, 0, False]]},
+    "no_room": {"error": "output 'OUT': no memory is left"},
+    "forget": {"forget": [5]},
+    "initialized_isolated": {"ready": {"guard": True}},
+    "executed_isolated": {
+        "responses": [{"failed": ["UNAVAILABLE", "no memory"]}],
+        "executions": [[1, 10, 200, 30]],
+        "copied": {"convert": 12},
+    },
+    "failed_isolated": {"error": ["INVALID_ARG", "unexpected shape"]},
+    "long": packets.long(70000),
+    "log": {"log": ["WARNING", 'it is "late"'], "at": ["model.py", 12]},
+    "is_cancelled": {"cancelled": 41},
+    "cancelled": {"cancelled": False},
+    "let_go": {"let_go": [6, 7]},
+}
+
+
+def golden(name: str) -> bytes:
+    return (FOLDER / f"{name}.json").read_bytes()
+
+
+@pytest.mark.parametrize("name", list(PACKETS))
+def test_a_packet_is_read_and_written_as_it_is_there(name):
+    assert packets.read(golden(name)) == PACKETS[name]
+    assert packets.written(PACKETS[name]) == golden(name)
+
+
+def test_every_packet_is_tried():
+    assert {one.stem for one in FOLDER.glob("*.json")} == set(PACKETS)
+
+
+def test_the_channel_sends_and_receives_these_bytes():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        Channel(ours).send(EXECUTED)
+        assert theirs.recv(1 << 16) == golden("executed")
+        theirs.send(golden("execute"))
+        assert Channel(ours).receive() == (PACKETS["execute"], [])
+
+
+def test_the_parts_that_are_looked_at_are_where_they_are_said_to_be():
+    assert FIRST["inputs"][0][packets.TENSOR_SEGMENT] == FIRST["outputs"][0][packets.PLACE_SEGMENT] == 5
+    assert packets.long_bytes(packets.read(golden("long"))) == 70000
+    assert packets.long_bytes(packets.read(golden("done"))) is None
+
+
+def test_half_a_surrogate_pair_is_no_reason_to_fail():
+    assert packets.written({"error": "\ud800"}) == b'{"error":"?"}'
