@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::BenchError;
+use crate::error::BenchError;
 
 pub(crate) const USAGE: &str = "\
 Usage: nerite-bench [load] [options]       requests in a closed loop, one line per combination
@@ -143,7 +143,7 @@ impl Command {
                 "--batch" => plan.batch = true,
                 _ => {
                     let value = inline.or_else(|| rest.next().cloned());
-                    let value = value.ok_or_else(|| BenchError::Usage(format!("{name} needs a value")))?;
+                    let value = value.ok_or_else(|| unread(format!("{name} needs a value")))?;
                     plan.set(name, &value)?;
                 }
             }
@@ -151,9 +151,9 @@ impl Command {
         match command {
             "memcpy" => Ok(Command::Memcpy { bytes: plan.bytes, json: plan.json }),
             "pingpong" => Ok(Command::PingPong { json: plan.json }),
-            "load" if plan.servers.is_empty() => Err(BenchError::Usage("no server: --http or --grpc".to_owned())),
+            "load" if plan.servers.is_empty() => Err(unread("no server: --http or --grpc".to_owned())),
             "load" => Ok(Command::Load(Box::new(plan))),
-            other => Err(BenchError::Usage(format!("unknown command '{other}'"))),
+            other => Err(unread(format!("unknown command '{other}'"))),
         }
     }
 }
@@ -175,9 +175,9 @@ impl Plan {
             "--output" => text(value).map(|name| self.output = name),
             "--output-bytes" => size(value).map(|bytes| self.output_bytes = Some(bytes)),
             "--regions" => value.parse().ok().map(|count| self.regions = count),
-            _ => return Err(BenchError::Usage(format!("unknown option '{name}'"))),
+            _ => return Err(unread(format!("unknown option '{name}'"))),
         };
-        read.ok_or_else(|| BenchError::Usage(format!("{name} does not take '{value}'")))
+        read.ok_or_else(|| unread(format!("{name} does not take '{value}'")))
     }
 }
 
@@ -206,6 +206,11 @@ fn size(value: &str) -> Option<usize> {
 
 fn seconds(value: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(value.parse().ok()?).ok()
+}
+
+/// What is wrong with the command line, and how it is meant.
+fn unread(what: String) -> BenchError {
+    BenchError::Usage(format!("{what}\n\n{USAGE}"))
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use nerite_client::Region;
 
+use crate::error::{BenchError, tried};
 use crate::report::percentile_us;
 use crate::socket::Socket;
-use crate::{BenchError, tried};
 
 const COPY_TIME: Duration = Duration::from_secs(1);
 const COPIES_MIN: usize = 10;

@@ -6,7 +6,7 @@ use std::io::{Error, ErrorKind, IoSlice, Read, Result, Write};
 use std::sync::Arc;
 
 use self::frames::{Frame, HEAD_BYTES, Kind, Settings};
-use crate::load::Exchange;
+use crate::exchange::Exchange;
 use crate::payload::Payload;
 use crate::socket::Socket;
 

@@ -3,7 +3,7 @@
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::sync::Arc;
 
-use crate::load::Exchange;
+use crate::exchange::Exchange;
 use crate::payload::Payload;
 use crate::socket::Socket;
 

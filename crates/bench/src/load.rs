@@ -7,17 +7,13 @@ use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
 use crate::args::{Placement, Plan, Protocol};
+use crate::error::{BenchError, tried};
+use crate::exchange::Exchange;
 use crate::payload::Payload;
 use crate::report::{Cell, Costs};
-use crate::{BenchError, cpu, grpc, http, report, tried};
+use crate::{cpu, grpc, http, report};
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-
-/// A connection that can do one request and its answer.
-pub(crate) trait Exchange {
-    /// Sends the request and passes over the answer; anything but a success is an error.
-    fn once(&mut self) -> io::Result<()>;
-}
 
 /// Measures every combination, and prints each as soon as it is known.
 pub(crate) fn run(plan: &Plan) -> Result<(), BenchError> {

@@ -12,6 +12,8 @@
 mod args;
 mod baseline;
 mod cpu;
+mod error;
+mod exchange;
 mod grpc;
 mod http;
 mod load;
@@ -22,31 +24,6 @@ mod socket;
 use std::process::ExitCode;
 
 use self::args::{Command, USAGE};
-
-/// Why nothing was measured.
-#[derive(Debug, thiserror::Error)]
-enum BenchError {
-    /// The command line is not understood.
-    #[error("{0}\n\n{USAGE}")]
-    Usage(String),
-    /// A call that prepares the load failed.
-    #[error("{0}")]
-    Client(#[from] nerite_client::Error),
-    /// The server cannot be reached, or its connection broke.
-    #[error("{what}: {reason}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// What the system said.
-        reason: std::io::Error,
-    },
-    /// The server answered something else than a success.
-    #[error("the server answered: {0}")]
-    Refused(String),
-    /// The server said yes, but its result is not there.
-    #[error("the output region was not written")]
-    NotWritten,
-}
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -67,10 +44,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Names what was tried when the system refuses it.
-fn tried(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> BenchError {
-    let what = what.into();
-    |reason| BenchError::System { what, reason }
 }

@@ -5,7 +5,7 @@ use prost::Message;
 use tokio::runtime::Runtime;
 
 use crate::args::{Placement, Plan, Protocol};
-use crate::{BenchError, tried};
+use crate::error::{BenchError, tried};
 
 /// Bytes of a region that is only there.
 const OTHER_BYTES: usize = 4096;

@@ -1,0 +1,9 @@
+//! What can a connection do, whatever it speaks?
+
+use std::io;
+
+/// A connection that can do one request and its answer.
+pub(crate) trait Exchange {
+    /// Sends the request and passes over the answer; anything but a success is an error.
+    fn once(&mut self) -> io::Result<()>;
+}
