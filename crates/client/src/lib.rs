@@ -44,6 +44,7 @@ pub mod report;
 mod request;
 mod response;
 mod session;
+mod shared_memory;
 mod tensor;
 mod tensor_buffer;
 
@@ -51,12 +52,13 @@ pub use error::{Code, Error};
 pub use nerite_memory::{Cells, CellsMut, NoMemory};
 pub use nerite_request::{Parameter, Parameters, RegionRef, inspect};
 pub use nerite_tensor::{DataType, Shape};
-pub use region::{Region, RegisteredRegion, Registrar, View};
+pub use region::{Region, RegisteredRegion, Registrar};
 pub use request::Request;
 pub use response::{Output, Response};
 pub use session::{
     Lease, PreparedRequest, Session, SessionOptions, SessionServer, SessionStream, SessionTerms, SessionUse,
     default_path, session_server,
 };
+pub use shared_memory::{SharedMemory, View};
 pub use tensor::{Element, Tensor};
 pub use tensor_buffer::TensorBuffer;

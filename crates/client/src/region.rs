@@ -1,12 +1,10 @@
 //! How does a caller's own shared memory come to be, and when does the server forget it?
 
-use std::marker::PhantomData;
 use std::ops::Deref;
 
-use nerite_memory::{Buffer, Cells, CellsMut, Extent, Number, Reason, Slot};
 use nerite_shm::OwnedRegion;
 
-use crate::{Error, grpc, http};
+use crate::{Error, SharedMemory, grpc, http};
 
 /// A POSIX shared memory object made, mapped and owned by this process; it is unlinked when the last handle drops.
 ///
@@ -23,8 +21,7 @@ use crate::{Error, grpc, http};
 /// ```
 #[derive(Debug)]
 pub struct Region {
-    owned: OwnedRegion,
-    key: String,
+    memory: SharedMemory,
 }
 
 impl Region {
@@ -32,128 +29,27 @@ impl Region {
     pub fn create(key: &str, byte_size: usize) -> Result<Region, Error> {
         let owned = OwnedRegion::create(key, byte_size)
             .map_err(|reason| Error::Region { key: key.to_owned(), reason: reason.to_string() })?;
-        Ok(Region { owned, key: key.to_owned() })
+        Ok(Region { memory: SharedMemory::of_region(owned, key) })
     }
 
     /// The POSIX key.
     pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// Bytes of the object.
-    pub fn byte_size(&self) -> usize {
-        self.owned.byte_size()
-    }
-
-    /// Copies numbers in, from byte `offset` on, which must be a multiple of their size.
-    pub fn write<T: Number>(&self, offset: usize, values: &[T]) -> Result<(), Error> {
-        self.edit(offset, values.len(), |mut place: CellsMut<'_, T>| place.copy_from(0, values))
-    }
-
-    /// Copies bytes in, from byte `offset` on.
-    pub fn write_bytes(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        let mut slot = self.slot(offset, bytes.len())?;
-        slot.write(0, bytes, Reason::InlineRequest).map_err(|reason| self.fault(reason.to_string()))
-    }
-
-    /// Lets `write` work on `count` numbers in place, from byte `offset` on: no copy at all. The server may read and write them at
-    /// the same time, so they are cells and not a slice.
-    pub fn edit<T: Number>(
-        &self,
-        offset: usize,
-        count: usize,
-        write: impl FnOnce(CellsMut<'_, T>),
-    ) -> Result<(), Error> {
-        let mut slot = self.slot(offset, count.saturating_mul(size_of::<T>()))?;
-        write(slot.cells_mut::<T>().ok_or_else(|| self.misaligned(offset, size_of::<T>()))?);
-        Ok(())
-    }
-
-    /// `count` numbers from byte `offset` on, in place. The server may write them while they are looked at.
-    pub fn view<T: Number>(&self, offset: usize, count: usize) -> Result<View<T>, Error> {
-        let buffer = self.buffer(offset, count.saturating_mul(size_of::<T>()))?;
-        View::new(buffer).ok_or_else(|| self.misaligned(offset, size_of::<T>()))
-    }
-
-    /// A copy of `len` bytes from byte `offset` on.
-    pub fn read_bytes(&self, offset: usize, len: usize) -> Result<Vec<u8>, Error> {
-        let mut bytes = vec![0; len];
-        self.buffer(offset, len)?.copy_to(&mut bytes, Reason::InlineResponse);
-        Ok(bytes)
+        self.memory.called()
     }
 
     /// Makes the whole region known to a server under `name`. The guard takes it back when it is done.
     pub async fn register(self, client: impl Into<Registrar>, name: &str) -> Result<RegisteredRegion, Error> {
         let client = client.into();
-        client.register(name, &self.key, self.byte_size()).await?;
+        client.register(name, self.key(), self.byte_size()).await?;
         Ok(RegisteredRegion { region: self, name: name.to_owned(), client: Some(client) })
     }
-
-    fn slot(&self, offset: usize, len: usize) -> Result<Slot, Error> {
-        Ok(self.owned.slot(self.extent(offset, len)?))
-    }
-
-    fn buffer(&self, offset: usize, len: usize) -> Result<Buffer, Error> {
-        Ok(self.owned.buffer(self.extent(offset, len)?))
-    }
-
-    fn extent(&self, offset: usize, len: usize) -> Result<Extent, Error> {
-        let have = self.byte_size();
-        Extent::new(offset, len, have)
-            .map_err(|_| self.fault(format!("has {have} bytes, asked to reach {}", offset.saturating_add(len))))
-    }
-
-    fn misaligned(&self, offset: usize, size: usize) -> Error {
-        self.fault(format!("offset {offset} is no multiple of the element size {size}"))
-    }
-
-    fn fault(&self, reason: String) -> Error {
-        Error::Region { key: self.key.clone(), reason }
-    }
 }
 
-/// Numbers in a region or a lease, in place. The server may write them while they are looked at.
-#[derive(Debug)]
-pub struct View<T> {
-    buffer: Buffer,
-    elements: PhantomData<T>,
-}
+impl Deref for Region {
+    type Target = SharedMemory;
 
-impl<T: Number> View<T> {
-    /// `None` if numbers of that type cannot lie there.
-    pub(crate) fn new(buffer: Buffer) -> Option<View<T>> {
-        buffer.cells::<T>()?;
-        Some(View { buffer, elements: PhantomData })
-    }
-
-    /// The numbers themselves.
-    pub fn cells(&self) -> Cells<'_, T> {
-        self.buffer.cells().expect("`View::new` made the view only after this very call gave Some")
-    }
-
-    /// How many numbers there are.
-    pub fn len(&self) -> usize {
-        self.cells().len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.cells().is_empty()
-    }
-
-    /// The number at `at`, read now; `None` past the end.
-    pub fn get(&self, at: usize) -> Option<T> {
-        self.cells().get(at)
-    }
-
-    /// The numbers in order, each read once.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
-        self.cells().iter()
-    }
-
-    /// A copy of all numbers.
-    pub fn to_vec(&self) -> Vec<T> {
-        self.cells().to_vec()
+    fn deref(&self) -> &SharedMemory {
+        &self.memory
     }
 }
 
@@ -238,6 +134,8 @@ impl From<&grpc::Client> for Registrar {
 
 #[cfg(test)]
 mod tests {
+    use nerite_memory::CellsMut;
+
     use super::*;
 
     /// A region of its own for each test.

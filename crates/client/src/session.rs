@@ -337,7 +337,7 @@ fn read_response(bytes: Bytes, placed: Vec<OutputLease>) -> Result<Response, Err
         let extent = Extent::new(offset, byte_size, lease.byte_size());
         let extent =
             extent.map_err(|error| Error::Answer(format!("output '{}' in a lease that {error}", output.name)))?;
-        output.data = Some(lease.memory().buffer(extent));
+        output.data = Some(lease.buffer_of(extent));
     }
     Ok(response)
 }

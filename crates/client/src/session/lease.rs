@@ -1,21 +1,20 @@
 //! How is memory that the server lent filled, named and read?
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use nerite_memory::{Buffer, CellsMut, Extent, Number, Reason, Slot};
 use nerite_request::RegionRef;
 use nerite_shm::AdoptedLease;
 use nerite_wire::proto::session::v1;
 use prost::Message as _;
 
 use super::Shared;
-use crate::{Error, View};
+use crate::SharedMemory;
 
 /// Memory of the server that this session has until the last handle, view and output over it has gone.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Lease {
-    name: Arc<str>,
-    memory: AdoptedLease,
+    memory: SharedMemory,
 }
 
 impl Lease {
@@ -24,85 +23,31 @@ impl Lease {
         // Whatever lives of the lease keeps the session: with the session the server takes the memory back.
         let (returned, session, byte_size) = (Arc::clone(&name), Arc::clone(session), memory.byte_size());
         let memory = memory.for_one_loan(move || give_back(&session, &returned, byte_size));
-        Lease { name, memory }
+        Lease { memory: SharedMemory::of_lease(memory, name) }
     }
 
     /// What requests call it, over any protocol. Nobody can guess it.
     pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Number of bytes: at least what was asked for.
-    pub fn byte_size(&self) -> usize {
-        self.memory.byte_size()
+        self.memory.called()
     }
 
     /// Part of the lease as a request names it; whether it exists is for the server to say.
     pub fn window(&self, offset: usize, byte_size: usize) -> RegionRef {
-        RegionRef { name: (*self.name).into(), offset: offset as u64, byte_size: byte_size as u64 }
+        RegionRef { name: self.name().into(), offset: offset as u64, byte_size: byte_size as u64 }
     }
+}
 
-    /// Copies numbers in, from byte `offset` on, which must be a multiple of their size.
-    pub fn write<T: Number>(&self, offset: usize, values: &[T]) -> Result<(), Error> {
-        self.edit(offset, values.len(), |mut place: CellsMut<'_, T>| place.copy_from(0, values))
+impl Clone for Lease {
+    fn clone(&self) -> Lease {
+        Lease { memory: self.memory.again() }
     }
+}
 
-    /// Copies bytes in, from byte `offset` on.
-    pub fn write_bytes(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        let mut slot = self.slot(offset, bytes.len())?;
-        slot.write(0, bytes, Reason::InlineRequest).map_err(|reason| self.fault(reason.to_string()))
-    }
+impl Deref for Lease {
+    type Target = SharedMemory;
 
-    /// Lets `write` work on `count` numbers in place, from byte `offset` on: no copy at all. The server may read and write them at
-    /// the same time, so they are cells and not a slice.
-    pub fn edit<T: Number>(
-        &self,
-        offset: usize,
-        count: usize,
-        write: impl FnOnce(CellsMut<'_, T>),
-    ) -> Result<(), Error> {
-        let mut slot = self.slot(offset, count.saturating_mul(size_of::<T>()))?;
-        write(slot.cells_mut::<T>().ok_or_else(|| self.misaligned(offset, size_of::<T>()))?);
-        Ok(())
-    }
-
-    /// `count` numbers from byte `offset` on, in place. The server may write them while they are looked at.
-    pub fn view<T: Number>(&self, offset: usize, count: usize) -> Result<View<T>, Error> {
-        let buffer = self.buffer(offset, count.saturating_mul(size_of::<T>()))?;
-        View::new(buffer).ok_or_else(|| self.misaligned(offset, size_of::<T>()))
-    }
-
-    /// A copy of `len` bytes from byte `offset` on.
-    pub fn read_bytes(&self, offset: usize, len: usize) -> Result<Vec<u8>, Error> {
-        let mut bytes = vec![0; len];
-        self.buffer(offset, len)?.copy_to(&mut bytes, Reason::InlineResponse);
-        Ok(bytes)
-    }
-
-    pub(super) fn memory(&self) -> &AdoptedLease {
+    fn deref(&self) -> &SharedMemory {
         &self.memory
-    }
-
-    fn slot(&self, offset: usize, len: usize) -> Result<Slot, Error> {
-        Ok(self.memory.slot(self.extent(offset, len)?))
-    }
-
-    fn buffer(&self, offset: usize, len: usize) -> Result<Buffer, Error> {
-        Ok(self.memory.buffer(self.extent(offset, len)?))
-    }
-
-    fn extent(&self, offset: usize, len: usize) -> Result<Extent, Error> {
-        let have = self.byte_size();
-        Extent::new(offset, len, have)
-            .map_err(|_| self.fault(format!("has {have} bytes, asked to reach {}", offset.saturating_add(len))))
-    }
-
-    fn misaligned(&self, offset: usize, size: usize) -> Error {
-        self.fault(format!("offset {offset} is no multiple of the element size {size}"))
-    }
-
-    fn fault(&self, reason: String) -> Error {
-        Error::Region { key: self.name.to_string(), reason }
     }
 }
 

@@ -96,7 +96,7 @@ impl Placing {
             let extent = Extent::new(offset, byte_size, memory.byte_size())
                 .map_err(|error| Error::Answer(format!("output '{}' in a lease that {error}", output.name)))?;
             shared.tags.hold(&name, self.tag);
-            output.data = Some(Lease::new(shared, name.into(), &memory).memory().buffer(extent));
+            output.data = Some(Lease::new(shared, name.into(), &memory).buffer_of(extent));
         }
         Ok(())
     }
