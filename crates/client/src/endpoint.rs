@@ -4,27 +4,27 @@ use std::path::PathBuf;
 
 use crate::Error;
 
-/// An address: `http://host:port`, `host:port`, or `unix:/path`.
+/// An address: `http://host:port`, `https://host:port`, `host:port`, or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
-    /// Host and port, as for connecting and for the Host header.
-    Tcp { authority: String },
+    /// Host and port, as for connecting and for the Host header; and whether TLS is spoken there.
+    Tcp { authority: String, secure: bool },
     /// A Unix socket.
     Unix { path: PathBuf },
 }
 
 impl Endpoint {
-    /// Reads an address. Schemes other than http and grpc (a synonym here) need what this client lacks.
+    /// Reads an address. Here grpc and grpcs are other words for http and https.
     pub(crate) fn parse(text: &str) -> Result<Endpoint, Error> {
         let fault = |reason: &str| Error::Endpoint { endpoint: text.to_owned(), reason: reason.to_owned() };
         if let Some(path) = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")) {
             return if path.is_empty() { Err(fault("no path")) } else { Ok(Endpoint::Unix { path: path.into() }) };
         }
-        let rest = match text.split_once("://") {
-            Some(("http" | "grpc", rest)) => rest,
-            Some(("https", _)) => return Err(fault("no TLS here")),
+        let (rest, secure) = match text.split_once("://") {
+            Some(("http" | "grpc", rest)) => (rest, false),
+            Some(("https" | "grpcs", rest)) => (rest, true),
             Some(_) => return Err(fault("unknown scheme")),
-            None => text,
+            None => (text, false),
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         if authority.contains('/') {
@@ -32,7 +32,7 @@ impl Endpoint {
         }
         let port = authority.rsplit_once(':').filter(|(host, _)| !host.is_empty());
         match port.and_then(|(_, port)| port.parse::<u16>().ok()) {
-            Some(_) => Ok(Endpoint::Tcp { authority: authority.to_owned() }),
+            Some(_) => Ok(Endpoint::Tcp { authority: authority.to_owned(), secure }),
             None => Err(fault("no port")),
         }
     }
@@ -40,16 +40,29 @@ impl Endpoint {
     /// What the Host header says; servers on Unix sockets ignore it.
     pub(crate) fn authority(&self) -> &str {
         match self {
-            Endpoint::Tcp { authority } => authority,
+            Endpoint::Tcp { authority, .. } => authority,
             Endpoint::Unix { .. } => "localhost",
         }
+    }
+
+    /// The host, if TLS is spoken there.
+    pub(crate) fn secure_host(&self) -> Option<&str> {
+        let Endpoint::Tcp { authority, secure: true } = self else { return None };
+        let (host, _) = authority.rsplit_once(':')?;
+        Some(host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host))
+    }
+
+    /// What HTTP/2 calls the scheme and the server.
+    pub(crate) fn origin(&self) -> String {
+        let scheme = if self.secure_host().is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.authority())
     }
 }
 
 impl std::fmt::Display for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Endpoint::Tcp { authority } => write!(f, "http://{authority}"),
+            Endpoint::Tcp { .. } => f.write_str(&self.origin()),
             Endpoint::Unix { path } => write!(f, "unix:{}", path.display()),
         }
     }
@@ -70,13 +83,23 @@ mod tests {
         check("http://localhost:8000/", Some("http://localhost:8000"));
         check("localhost:8000", Some("http://localhost:8000"));
         check("grpc://[::1]:8001", Some("http://[::1]:8001"));
+        check("https://a:1", Some("https://a:1"));
+        check("grpcs://a:1", Some("https://a:1"));
         check("unix:/run/nerite.sock", Some("unix:/run/nerite.sock"));
         check("unix:///run/nerite.sock", Some("unix:/run/nerite.sock"));
     }
 
     #[test]
+    fn the_host_of_a_certificate_has_no_port_and_no_brackets() {
+        let host = |text: &str| Endpoint::parse(text).ok().and_then(|one| one.secure_host().map(str::to_owned));
+        assert_eq!(host("https://a.b:1").as_deref(), Some("a.b"));
+        assert_eq!(host("https://[::1]:1").as_deref(), Some("::1"));
+        assert_eq!(host("http://a.b:1"), None);
+    }
+
+    #[test]
     fn what_is_no_address_is_refused() {
-        for text in ["", "localhost", ":8000", "localhost:80000", "https://a:1", "ftp://a:1", "unix:", "a:1/v2"] {
+        for text in ["", "localhost", ":8000", "localhost:80000", "https://a", "ftp://a:1", "unix:", "a:1/v2"] {
             check(text, None);
         }
     }

@@ -9,7 +9,9 @@ use nerite_tensor::{DataType, ShapeError};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address cannot be one of a server.
-    #[error("endpoint '{endpoint}' is not understood: {reason}; write http://host:port or unix:/path")]
+    #[error(
+        "endpoint '{endpoint}' is not understood: {reason}; write http://host:port, https://host:port or unix:/path"
+    )]
     Endpoint {
         /// The address as given.
         endpoint: String,
@@ -40,6 +42,22 @@ pub enum Error {
         /// The address as given.
         endpoint: String,
         /// What the connection says.
+        reason: String,
+    },
+    /// The answer was not there in time. Whether the server has carried out the request is unknown.
+    #[error("no answer from {endpoint} within {limit_ms} ms; ClientOptions::request_max allows more")]
+    TimedOut {
+        /// The address as given.
+        endpoint: String,
+        /// The limit of one call.
+        limit_ms: u128,
+    },
+    /// Certificates that cannot be used.
+    #[error("TLS: {what}: {reason}")]
+    Tls {
+        /// Which certificates, or what of them.
+        what: String,
+        /// What is wrong.
         reason: String,
     },
     /// The server refused, in its own words.

@@ -14,7 +14,7 @@ use self::call::Caller;
 pub use self::stream::{InferStream, StreamReply};
 use crate::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
 use crate::session::Placing;
-use crate::{Error, Request, Response};
+use crate::{ClientOptions, Error, Request, Response};
 
 /// A client of the gRPC protocol. Cloning it is cheap and shares its connection; it connects at the first call.
 ///
@@ -35,9 +35,14 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at `http://host:port` or `unix:/path`. Call it inside a tokio runtime.
+    /// A client of the server at `http://host:port`, `https://host:port` or `unix:/path`. Call it inside a tokio runtime.
     pub fn new(endpoint: &str) -> Result<Client, Error> {
-        Ok(Client { caller: Caller::new(endpoint)? })
+        Client::with_options(endpoint, &ClientOptions::default())
+    }
+
+    /// The same, with limits of time and certificates.
+    pub fn with_options(endpoint: &str, options: &ClientOptions) -> Result<Client, Error> {
+        Ok(Client { caller: Caller::new(endpoint, options)? })
     }
 
     /// The same client, sending a header with every call, such as the key of a restricted one.

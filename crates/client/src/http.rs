@@ -14,10 +14,13 @@ use nerite_request::Code;
 
 use self::connection::{Answer, Connections, JSON_LENGTH};
 use self::render::Object;
-use crate::endpoint::Endpoint;
+use crate::connect::Connector;
 use crate::report::{self, IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
 use crate::session::Placing;
-use crate::{Error, Request, Response};
+use crate::{ClientOptions, Error, Request, Response};
+
+/// What TLS calls the protocol.
+const PROTOCOL: &[u8] = b"http/1.1";
 
 /// A client of the HTTP protocol. Cloning it is cheap and shares its connections; it connects at the first call.
 ///
@@ -39,9 +42,14 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at `http://host:port` or `unix:/path`.
+    /// A client of the server at `http://host:port`, `https://host:port` or `unix:/path`.
     pub fn new(endpoint: &str) -> Result<Client, Error> {
-        let connections = Arc::new(Connections::new(Endpoint::parse(endpoint)?));
+        Client::with_options(endpoint, &ClientOptions::default())
+    }
+
+    /// The same, with limits of time and certificates.
+    pub fn with_options(endpoint: &str, options: &ClientOptions) -> Result<Client, Error> {
+        let connections = Arc::new(Connections::new(Connector::new(endpoint, options, PROTOCOL)?));
         Ok(Client { connections, headers: HeaderMap::new() })
     }
 

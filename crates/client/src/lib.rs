@@ -7,7 +7,8 @@
 //!   Region ◄───── mapped by both ──┘                 tensors in a region do not travel at all
 //! ```
 //!
-//! Both clients speak to nerite and to every other server of Triton's protocols, over TCP and Unix sockets. A
+//! Both clients speak to nerite and to every other server of Triton's protocols, over TCP, TLS and Unix sockets; [`ClientOptions`] says
+//! how long they wait. A
 //! [`Region`] is shared memory of this process; registered, it takes inputs to the model and results back without
 //! a copy by either client or protocol. Where the server is nerite's, a [`Session`] borrows memory of the server instead, and
 //! takes outputs of any size; a [`TensorBuffer`] falls back to bytes in the message elsewhere.
@@ -33,12 +34,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod connect;
 mod endpoint;
 mod error;
 pub mod grpc;
 pub mod http;
 #[cfg(doctest)]
 mod no_slices;
+mod options;
 mod region;
 pub mod report;
 mod request;
@@ -47,11 +50,13 @@ mod session;
 mod shared_memory;
 mod tensor;
 mod tensor_buffer;
+mod tls;
 
 pub use error::{Code, Error};
 pub use nerite_memory::{Cells, CellsMut, NoMemory};
 pub use nerite_request::{Parameter, Parameters, RegionRef, inspect};
 pub use nerite_tensor::{DataType, Shape};
+pub use options::ClientOptions;
 pub use region::{Region, RegisteredRegion, Registrar};
 pub use request::Request;
 pub use response::{Output, Response};
@@ -62,3 +67,4 @@ pub use session::{
 pub use shared_memory::{SharedMemory, View};
 pub use tensor::{Element, Tensor};
 pub use tensor_buffer::TensorBuffer;
+pub use tls::Tls;

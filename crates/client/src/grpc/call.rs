@@ -1,18 +1,25 @@
 //! How does one gRPC call happen?
 
 use std::error::Error as _;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use futures_core::Stream;
+use http::Uri;
 use http::uri::PathAndQuery;
+use hyper_util::rt::TokioIo;
 use nerite_request::{Code, Status};
 use prost::Message;
 use tonic::client::Grpc;
 use tonic::metadata::{Ascii, MetadataKey, MetadataMap, MetadataValue};
 use tonic::transport::{Channel, Endpoint as Transport};
 use tonic_prost::ProstCodec;
+use tower_service::Service;
 
-use crate::Error;
-use crate::endpoint::Endpoint;
+use crate::connect::{Connector, Stream as Connection};
+use crate::{ClientOptions, Error};
 
 /// The largest message the protocol allows, both ways.
 const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
@@ -21,28 +28,29 @@ const WINDOW_BYTES: u32 = 64 << 20;
 /// The size of one frame that the server may send.
 const FRAME_BYTES_MAX: u32 = 1 << 20;
 
+/// What TLS calls the protocol.
+const PROTOCOL: &[u8] = b"h2";
 const SERVICE: &str = "/inference.GRPCInferenceService/";
 
 /// One connection, and what every call sends.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     channel: Channel,
-    endpoint: Endpoint,
+    connector: Connector,
     headers: MetadataMap,
 }
 
 impl Caller {
-    pub(super) fn new(address: &str) -> Result<Caller, Error> {
-        let endpoint = Endpoint::parse(address)?;
-        let transport = Transport::from_shared(endpoint.to_string())
+    pub(super) fn new(address: &str, options: &ClientOptions) -> Result<Caller, Error> {
+        let connector = Connector::new(address, options, PROTOCOL)?;
+        let transport = Transport::from_shared(connector.endpoint().origin())
             .map_err(|reason| Error::Endpoint { endpoint: address.to_owned(), reason: reason.to_string() })?;
         let channel = transport
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES_MAX)
-            .tcp_nodelay(true)
-            .connect_lazy();
-        Ok(Caller { channel, endpoint, headers: MetadataMap::new() })
+            .connect_with_connector_lazy(Door(connector.clone()));
+        Ok(Caller { channel, connector, headers: MetadataMap::new() })
     }
 
     pub(super) fn add_header(&mut self, name: &str, value: &str) -> Result<(), Error> {
@@ -59,9 +67,12 @@ impl Caller {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        let mut grpc = self.grpc().await?;
-        let answered = grpc.unary(self.request(ask), path(method)?, ProstCodec::<Q, A>::default()).await;
-        answered.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
+        let call = async {
+            let mut grpc = self.grpc().await?;
+            let answered = grpc.unary(self.request(ask), path(method)?, ProstCodec::<Q, A>::default()).await;
+            answered.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
+        };
+        self.connector.within_limit(call).await
     }
 
     /// Many messages both ways.
@@ -90,7 +101,7 @@ impl Caller {
                 None => break,
             }
         }
-        let (endpoint, reason) = (self.endpoint.to_string(), cause.to_string());
+        let (endpoint, reason) = (self.connector.endpoint().to_string(), cause.to_string());
         if connecting { Error::Connect { endpoint, reason } } else { Error::Broken { endpoint, reason } }
     }
 
@@ -107,6 +118,24 @@ impl Caller {
         let mut request = tonic::Request::new(ask);
         request.metadata_mut().clone_from(&self.headers);
         request
+    }
+}
+
+/// The connector as tonic takes it.
+struct Door(Connector);
+
+impl Service<Uri> for Door {
+    type Response = TokioIo<Connection>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Connection>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let connector = self.0.clone();
+        Box::pin(async move { connector.connect().await.map(TokioIo::new) })
     }
 }
 
@@ -137,7 +166,7 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_at_the_address_is_an_error_of_connecting() {
-        let caller = Caller::new("unix:/nonexistent/nerite.sock").expect("an address");
+        let caller = Caller::new("unix:/nonexistent/nerite.sock", &ClientOptions::default()).expect("an address");
         let asked: Result<nerite_wire::proto::messages::ServerLiveResponse, _> =
             caller.unary("ServerLive", nerite_wire::proto::messages::ServerLiveRequest {}).await;
         let error = asked.expect_err("nobody there");

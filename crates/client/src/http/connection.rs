@@ -9,11 +9,10 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use nerite_memory::{Buffer, Reason, Slot};
-use tokio::net::{TcpStream, UnixStream};
 
 use super::body::Pieces;
 use crate::Error;
-use crate::endpoint::Endpoint;
+use crate::connect::Connector;
 
 /// Length of the JSON before the binary tensors, in requests and in answers.
 pub(super) const JSON_LENGTH: &str = "inference-header-content-length";
@@ -27,7 +26,7 @@ const READ_BYTES_MAX: usize = 1 << 20;
 /// Connections to one server, opened when needed and kept while they are good.
 #[derive(Debug)]
 pub(super) struct Connections {
-    endpoint: Endpoint,
+    connector: Connector,
     idle: Mutex<Vec<SendRequest<Pieces>>>,
 }
 
@@ -42,12 +41,11 @@ pub(super) struct Answer {
 }
 
 impl Connections {
-    pub(super) fn new(endpoint: Endpoint) -> Connections {
-        Connections { endpoint, idle: Mutex::new(Vec::new()) }
+    pub(super) fn new(connector: Connector) -> Connections {
+        Connections { connector, idle: Mutex::new(Vec::new()) }
     }
 
-    /// Sends one request and takes in its answer. A kept connection that turns out closed before anything went out is
-    /// replaced; after that the request may have been carried out, so it is not sent a second time.
+    /// Sends one request and takes in its answer, within the limit of a call.
     pub(super) async fn exchange(
         &self,
         method: Method,
@@ -55,7 +53,13 @@ impl Connections {
         headers: &HeaderMap,
         pieces: Vec<Bytes>,
     ) -> Result<Answer, Error> {
-        let mut request = self.request(method, path, headers, pieces)?;
+        let request = self.request(method, path, headers, pieces)?;
+        self.connector.within_limit(self.send(request)).await
+    }
+
+    /// Sends one request and takes in its answer. A kept connection that turns out closed before anything went out is
+    /// replaced; after that the request may have been carried out, so it is not sent a second time.
+    async fn send(&self, mut request: Request<Pieces>) -> Result<Answer, Error> {
         loop {
             let (mut sender, kept) = match self.take() {
                 Some(sender) => (sender, true),
@@ -86,12 +90,12 @@ impl Connections {
         pieces: Vec<Bytes>,
     ) -> Result<Request<Pieces>, Error> {
         let mut request = Request::builder().method(method).uri(path).body(Pieces::new(pieces)).map_err(|reason| {
-            Error::Endpoint { endpoint: format!("{}{path}", self.endpoint), reason: reason.to_string() }
+            Error::Endpoint { endpoint: format!("{}{path}", self.connector.endpoint()), reason: reason.to_string() }
         })?;
         let length = request.body().byte_size();
         let sent = request.headers_mut();
         sent.extend(headers.iter().map(|(name, value)| (name.clone(), value.clone())));
-        let host = http::HeaderValue::from_str(self.endpoint.authority());
+        let host = http::HeaderValue::from_str(self.connector.endpoint().authority());
         sent.insert("host", host.map_err(|reason| self.broken(reason))?);
         sent.insert("content-length", http::HeaderValue::from(length));
         Ok(request)
@@ -112,26 +116,15 @@ impl Connections {
     }
 
     async fn connect(&self) -> Result<SendRequest<Pieces>, Error> {
-        let fault = |reason: String| Error::Connect { endpoint: self.endpoint.to_string(), reason };
+        let endpoint = self.connector.endpoint();
+        let fault = |reason: String| Error::Connect { endpoint: endpoint.to_string(), reason };
+        let stream = self.connector.connect().await.map_err(|reason| fault(reason.to_string()))?;
         let mut builder = Builder::new();
         builder.max_buf_size(READ_BYTES_MAX);
-        match &self.endpoint {
-            Endpoint::Tcp { authority } => {
-                let stream = TcpStream::connect(authority).await.map_err(|reason| fault(reason.to_string()))?;
-                stream.set_nodelay(true).map_err(|reason| fault(reason.to_string()))?;
-                let made = builder.handshake(TokioIo::new(stream)).await;
-                let (sender, connection) = made.map_err(|reason| fault(reason.to_string()))?;
-                tokio::spawn(connection);
-                Ok(sender)
-            }
-            Endpoint::Unix { path } => {
-                let stream = UnixStream::connect(path).await.map_err(|reason| fault(reason.to_string()))?;
-                let made = builder.handshake(TokioIo::new(stream)).await;
-                let (sender, connection) = made.map_err(|reason| fault(reason.to_string()))?;
-                tokio::spawn(connection);
-                Ok(sender)
-            }
-        }
+        let made = builder.handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = made.map_err(|reason| fault(reason.to_string()))?;
+        tokio::spawn(connection);
+        Ok(sender)
     }
 
     /// Reads the whole answer: the JSON apart, the tensors into one block of their own.
@@ -176,6 +169,6 @@ impl Connections {
     }
 
     fn broken(&self, reason: impl std::fmt::Display) -> Error {
-        Error::Broken { endpoint: self.endpoint.to_string(), reason: reason.to_string() }
+        Error::Broken { endpoint: self.connector.endpoint().to_string(), reason: reason.to_string() }
     }
 }

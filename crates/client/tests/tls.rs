@@ -1,0 +1,173 @@
+//! Do the clients speak TLS, and do they stop waiting when they were told to?
+//!
+//! The server of TLS here ends it and hands the bytes on: to the real server of `NERITE_HTTP` and `NERITE_GRPC` where there is one (see
+//! `server.rs`), else, over HTTP only, to a few lines that answer every request with the same page.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nerite_client::{ClientOptions, Error, Request, Tensor, Tls, grpc, http};
+use rcgen::{CertifiedKey, KeyPair};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+const PAGE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi";
+
+/// A certificate for this name that signed itself, and its key.
+fn certificate(name: &str) -> CertifiedKey<KeyPair> {
+    rcgen::generate_simple_self_signed([name.to_owned()]).unwrap()
+}
+
+/// A port of TLS with this certificate, which wants one of these clients' if there are any, and hands on to `behind`.
+async fn port_of_tls(own: &CertifiedKey<KeyPair>, clients: Option<&CertifiedKey<KeyPair>>, behind: String) -> u16 {
+    let provider = Arc::new(ring::default_provider());
+    let config = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
+    let config = match clients {
+        None => config.unwrap().with_no_client_auth(),
+        Some(client) => {
+            let mut roots = RootCertStore::empty();
+            roots.add(CertificateDer::from(client.cert.der().to_vec())).unwrap();
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+            config.unwrap().with_client_cert_verifier(verifier)
+        }
+    };
+    let key = PrivateKeyDer::from_pem_slice(own.signing_key.serialize_pem().as_bytes()).unwrap();
+    let mut config = config.with_single_cert(vec![CertificateDer::from(own.cert.der().to_vec())], key).unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, behind) = (acceptor.clone(), behind.clone());
+            tokio::spawn(async move {
+                let mut secure = acceptor.accept(stream).await?;
+                copy_bidirectional(&mut secure, &mut TcpStream::connect(behind).await?).await
+            });
+        }
+    });
+    port
+}
+
+/// A server of HTTP that answers each request with the same page; `None` never answers.
+async fn page(answer: Option<&'static [u8]>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut have = vec![0; 1 << 16];
+                while stream.read(&mut have).await.is_ok_and(|count| count > 0) {
+                    if let Some(answer) = answer {
+                        stream.write_all(answer).await.unwrap();
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn believing(own: &CertifiedKey<KeyPair>) -> Tls {
+    Tls::with_roots_pem(own.cert.pem().as_bytes()).unwrap()
+}
+
+async fn ask(port: u16, tls: Tls) -> Result<String, Error> {
+    let options = ClientOptions::default().tls(tls);
+    http::Client::with_options(&format!("https://localhost:{port}"), &options)?.page("/").await
+}
+
+#[track_caller]
+fn check_not_connected(asked: &Result<String, Error>, text: &str) {
+    let Err(Error::Connect { reason, .. }) = asked else { panic!("{asked:?}") };
+    assert!(reason.contains(text), "{reason}");
+}
+
+#[tokio::test]
+async fn a_server_is_believed_by_its_certificate_and_name() {
+    let (own, other) = (certificate("localhost"), certificate("other.example"));
+    let behind = page(Some(PAGE)).await;
+    let port = port_of_tls(&own, None, behind.clone()).await;
+    assert_eq!(ask(port, believing(&own)).await.unwrap(), "hi");
+    check_not_connected(&ask(port, believing(&other)).await, "invalid peer certificate");
+    check_not_connected(&ask(port, believing(&own).server_name("other.example")).await, "not valid for name");
+    let elsewhere = port_of_tls(&other, None, behind).await;
+    assert_eq!(ask(elsewhere, believing(&other).server_name("other.example")).await.unwrap(), "hi");
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_certificate_is_shown_one() {
+    let (own, mine) = (certificate("localhost"), certificate("client"));
+    let port = port_of_tls(&own, Some(&mine), page(Some(PAGE)).await).await;
+    let (chain, key) = (mine.cert.pem(), mine.signing_key.serialize_pem());
+    let showing = believing(&own).identity_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+    assert!(!format!("{showing:?}").contains("KEY"));
+    assert_eq!(ask(port, showing).await.unwrap(), "hi");
+    assert!(ask(port, believing(&own)).await.is_err());
+}
+
+#[tokio::test]
+async fn certificates_are_for_secure_addresses_only() {
+    let options = ClientOptions::default().tls(believing(&certificate("localhost")));
+    for address in ["http://localhost:1", "unix:/nonexistent"] {
+        let refused = http::Client::with_options(address, &options).unwrap_err().to_string();
+        assert!(refused.contains("only addresses of https:// have a use for"), "{refused}");
+        assert!(grpc::Client::with_options(address, &options).is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_real_server_answers_behind_tls() {
+    let named = |name: &str| std::env::var(name).ok()?.strip_prefix("http://").map(str::to_owned);
+    let (Some(http), Some(grpc)) = (named("NERITE_HTTP"), named("NERITE_GRPC")) else { return };
+    let own = certificate("localhost");
+    let options = ClientOptions::default().tls(believing(&own)).request_max(Duration::from_mins(1));
+    let [http, grpc] = [port_of_tls(&own, None, http).await, port_of_tls(&own, None, grpc).await];
+    let [http, grpc] = [http, grpc].map(|port| format!("https://localhost:{port}"));
+    let (http, grpc) = (http::Client::with_options(&http, &options), grpc::Client::with_options(&grpc, &options));
+    let (http, grpc) = (http.unwrap(), grpc.unwrap());
+    let numbers = |name| Tensor::from_slice(name, &[1, 16], &[2i32; 16]).unwrap();
+    let request = Request::new("simple").input(numbers("INPUT0")).input(numbers("INPUT1"));
+    for response in [http.infer(&request).await, grpc.infer(&request).await] {
+        assert_eq!(response.unwrap().output("OUTPUT0").unwrap().as_slice::<i32>().unwrap(), [4; 16]);
+    }
+}
+
+#[tokio::test]
+async fn a_call_without_an_answer_ends_at_its_limit() {
+    let address = format!("http://{}", page(None).await);
+    let options = ClientOptions::default().request_max(Duration::from_millis(50));
+    let http = http::Client::with_options(&address, &options).unwrap();
+    let grpc = grpc::Client::with_options(&address, &options).unwrap();
+    let began = Instant::now();
+    for asked in [http.page("/").await.map(drop), grpc.is_live().await.map(drop)] {
+        let told = asked.unwrap_err().to_string();
+        assert_eq!(told, format!("no answer from {address} within 50 ms; ClientOptions::request_max allows more"));
+    }
+    assert!(began.elapsed() < Duration::from_secs(30));
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_agreed_on_ends_at_its_limit() {
+    // Who listens there never says a word of TLS.
+    let address = format!("https://{}", page(None).await);
+    let options = ClientOptions::default()
+        .tls(believing(&certificate("localhost")).server_name("localhost"))
+        .connect_max(Duration::from_millis(50));
+    let http = http::Client::with_options(&address, &options).unwrap();
+    let grpc = grpc::Client::with_options(&address, &options).unwrap();
+    for asked in [http.is_live().await, grpc.is_live().await] {
+        let told = asked.unwrap_err().to_string();
+        let text =
+            format!("cannot connect to {address}: no connection within 50 ms; ClientOptions::connect_max allows more");
+        assert_eq!(told, text);
+    }
+}
