@@ -52,6 +52,9 @@ pub enum Error {
         /// The limit of one call.
         limit_ms: u128,
     },
+    /// A call of [`crate::blocking`] cannot be waited for here.
+    #[error("cannot wait: {0}")]
+    Blocking(String),
     /// Certificates that cannot be used.
     #[error("TLS: {what}: {reason}")]
     Tls {

@@ -11,7 +11,8 @@
 //! how long they wait. A
 //! [`Region`] is shared memory of this process; registered, it takes inputs to the model and results back without
 //! a copy by either client or protocol. Where the server is nerite's, a [`Session`] borrows memory of the server instead, and
-//! takes outputs of any size; a [`TensorBuffer`] falls back to bytes in the message elsewhere.
+//! takes outputs of any size; a [`TensorBuffer`] falls back to bytes in the message elsewhere. Programs without a runtime find the same in
+//! [`blocking`].
 //!
 //! ```no_run
 //! use nerite_client::{DataType, Region, Request, http};
@@ -34,6 +35,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod blocking;
 mod connect;
 mod endpoint;
 mod error;
@@ -46,6 +48,7 @@ mod region;
 pub mod report;
 mod request;
 mod response;
+mod runtime;
 mod session;
 mod shared_memory;
 mod tensor;

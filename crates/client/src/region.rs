@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use nerite_shm::OwnedRegion;
 
-use crate::{Error, SharedMemory, grpc, http};
+use crate::{Error, SharedMemory, grpc, http, runtime};
 
 /// A POSIX shared memory object made, mapped and owned by this process; it is unlinked when the last handle drops.
 ///
@@ -87,7 +87,7 @@ impl Deref for RegisteredRegion {
 
 impl Drop for RegisteredRegion {
     fn drop(&mut self) {
-        let (Some(client), Ok(runtime)) = (self.client.take(), tokio::runtime::Handle::try_current()) else { return };
+        let (Some(client), Some(runtime)) = (self.client.take(), runtime::background()) else { return };
         let name = std::mem::take(&mut self.name);
         // Best effort: nobody is left to hear of a failure. The object itself is unlinked now in any case, and the
         // server's mapping of it stays valid until it hears of the end.

@@ -1,0 +1,178 @@
+//! How does a program that awaits nothing ask a server?
+//!
+//! The clients of this module have the calls of [`crate::http::Client`] and [`crate::grpc::Client`], and return when the answer is there.
+//! Any other call of this crate is waited for by [`wait`].
+//!
+//! ```no_run
+//! use nerite_client::{DataType, Region, Request, blocking};
+//!
+//! # fn call() -> Result<(), nerite_client::Error> {
+//! let client = blocking::http::Client::new("http://localhost:8000")?;
+//! let region = Region::create("/sums", 256)?;
+//! region.write(0, &[1i32; 32])?;
+//! let region = blocking::wait(region.register(&client, "sums"))?;
+//! let request = Request::new("simple")
+//!     .input_in_region("INPUT0", DataType::Int32, &[1, 16], &region, 0)?
+//!     .input_in_region("INPUT1", DataType::Int32, &[1, 16], &region, 64)?
+//!     .output_in_region("OUTPUT0", &region, 128, 64);
+//! client.infer(&request)?;
+//! assert_eq!(region.view::<i32>(128, 16)?.to_vec(), [2; 16]);
+//! blocking::wait(region.unregister())
+//! # }
+//! ```
+
+pub use crate::runtime::wait;
+
+/// Methods that wait for the method of that name of the client within.
+macro_rules! waits {
+    ($($(#[$about:meta])* fn $name:ident(&self $(, $given:ident: $type:ty)*) -> $answer:ty;)*) => {
+        $($(#[$about])*
+        pub fn $name(&self $(, $given: $type)*) -> Result<$answer, Error> {
+            wait(self.client.$name($($given),*))
+        })*
+    };
+}
+
+/// A client of either protocol, and the calls that both have.
+macro_rules! client {
+    ($protocol:ident, $($rest:tt)*) => {
+        use std::path::Path;
+
+        use crate::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
+        use crate::runtime::{wait, within};
+        use crate::{ClientOptions, Error, Registrar, Request, Response, Session};
+
+        #[doc = concat!("A [`crate::", stringify!($protocol), "::Client`] whose calls wait. Cloning it is cheap and shares its connections.")]
+        #[derive(Clone, Debug)]
+        pub struct Client {
+            client: crate::$protocol::Client,
+        }
+
+        impl Client {
+            /// A client of the server at `http://host:port`, `https://host:port` or `unix:/path`.
+            pub fn new(endpoint: &str) -> Result<Client, Error> {
+                Client::with_options(endpoint, &ClientOptions::default())
+            }
+
+            /// The same, with limits of time and certificates.
+            pub fn with_options(endpoint: &str, options: &ClientOptions) -> Result<Client, Error> {
+                Ok(Client { client: within(|| crate::$protocol::Client::with_options(endpoint, options))? })
+            }
+
+            /// The same client, sending a header with every request, such as the key of a restricted call.
+            pub fn with_header(self, name: &str, value: &str) -> Result<Client, Error> {
+                Ok(Client { client: self.client.with_header(name, value)? })
+            }
+
+            waits! {
+                /// Whether the server runs.
+                fn is_live(&self) -> bool;
+                /// Whether the server takes inference requests.
+                fn is_ready(&self) -> bool;
+                /// Whether a model, or one version of it, takes requests.
+                fn is_model_ready(&self, model: &str, version: Option<u64>) -> bool;
+                /// The server's name, version and extensions.
+                fn server_metadata(&self) -> ServerReport;
+                /// A model's versions and tensors.
+                fn model_metadata(&self, model: &str, version: Option<u64>) -> ModelReport;
+                /// One inference.
+                fn infer(&self, request: &Request) -> Response;
+                /// The models of the repositories; with `ready`, only those that take requests.
+                fn repository_index(&self, ready: bool) -> Vec<IndexEntry>;
+                /// Loads a model, or loads it anew. `config` replaces its configuration, in JSON.
+                fn load_model(&self, model: &str, config: Option<&str>) -> ();
+                /// Unloads a model; with `dependents`, also the models of an ensemble.
+                fn unload_model(&self, model: &str, dependents: bool) -> ();
+                /// What inference has cost so far, for one model or all.
+                fn statistics(&self, model: Option<&str>) -> Vec<StatisticsReport>;
+                /// The system shared memory regions the server knows: all, or the one of this name.
+                fn system_regions(&self, name: Option<&str>) -> Vec<SystemRegionReport>;
+                /// Makes `byte_size` bytes from `offset` on of the object `key` known as `name`.
+                fn register_system_region(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> ();
+                /// Has the server forget a region.
+                fn unregister_system_region(&self, name: &str) -> ();
+                /// Has the server forget all system regions, those of other clients included.
+                fn unregister_system_regions(&self) -> ();
+                /// A session with this very server, if its socket is where it is by default; `None` with a server on another host, or
+                /// of another kind.
+                fn session(&self) -> Option<Session>;
+                /// As `session`, with a socket at `path`.
+                fn session_at(&self, path: impl AsRef<Path>) -> Option<Session>;
+                $($rest)*
+            }
+        }
+
+        impl From<&Client> for Registrar {
+            fn from(client: &Client) -> Registrar {
+                Registrar::from(&client.client)
+            }
+        }
+    };
+}
+
+/// Over HTTP.
+pub mod http {
+    client! { http,
+        /// A model's configuration, as the server completed it, in JSON.
+        fn model_config(&self, model: &str, version: Option<u64>) -> String;
+        /// The text of any page of the server, such as `/metrics` where the endpoint is the metrics port.
+        fn page(&self, path: &str) -> String;
+    }
+}
+
+/// Over gRPC.
+pub mod grpc {
+    use crate::grpc::{InferStream, StreamReply, proto};
+
+    client! { grpc,
+        /// A model's configuration, as the server completed it.
+        fn model_config(&self, model: &str, version: Option<u64>) -> proto::ModelConfigResponse;
+    }
+
+    impl Client {
+        /// Opens a stream of requests and responses; what goes wrong in opening is told by the first answer.
+        pub fn stream(&self) -> Result<Stream, Error> {
+            Ok(Stream { stream: within(|| Ok(self.client.stream()))? })
+        }
+    }
+
+    /// A [`InferStream`] that is waited for. Its answers are those of the iterator, which ends after [`Stream::finish`] with the last one.
+    ///
+    /// ```no_run
+    /// # fn call(client: nerite_client::blocking::grpc::Client, requests: Vec<nerite_client::Request>)
+    /// # -> Result<(), nerite_client::Error> {
+    /// let mut stream = client.stream()?;
+    /// for request in &requests {
+    ///     stream.send(request)?;
+    /// }
+    /// stream.finish();
+    /// for reply in stream {
+    ///     println!("{} outputs", reply?.outcome?.outputs.len());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[derive(Debug)]
+    pub struct Stream {
+        stream: InferStream,
+    }
+
+    impl Stream {
+        /// Sends one request; does not wait for its answer.
+        pub fn send(&mut self, request: &Request) -> Result<(), Error> {
+            wait(self.stream.send(request))
+        }
+
+        /// Says that no further request comes. Answers still do.
+        pub fn finish(&mut self) {
+            self.stream.finish();
+        }
+    }
+
+    impl Iterator for Stream {
+        type Item = Result<StreamReply, Error>;
+
+        fn next(&mut self) -> Option<Self::Item> {
+            wait(self.stream.next()).transpose()
+        }
+    }
+}
