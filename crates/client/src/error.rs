@@ -95,6 +95,16 @@ pub enum Error {
         /// Bytes given.
         have: usize,
     },
+    /// An array is given for a tensor of another shape.
+    #[error("tensor '{name}' has the shape {need:?}, the array {have:?}")]
+    ArrayShape {
+        /// The tensor's name.
+        name: String,
+        /// Its dimensions.
+        need: Vec<usize>,
+        /// The array's.
+        have: Vec<usize>,
+    },
     /// A BYTES tensor whose element count is not that of its shape, or whose elements do not lie as they should.
     #[error("tensor '{name}': {reason}")]
     Strings {

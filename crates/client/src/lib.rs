@@ -12,7 +12,8 @@
 //! [`Region`] is shared memory of this process; registered, it takes inputs to the model and results back without
 //! a copy by either client or protocol. Where the server is nerite's, a [`Session`] borrows memory of the server instead, and
 //! takes outputs of any size; a [`TensorBuffer`] falls back to bytes in the message elsewhere. Programs without a runtime find the same in
-//! [`blocking`].
+//! [`blocking`]. Two features, both off by default, let tensors be those of other crates: `ndarray` for arrays
+//! (`Tensor::from_array`, `Output::to_array`), `half` for elements of FP16 and BF16.
 //!
 //! ```no_run
 //! use nerite_client::{DataType, Region, Request, http};
@@ -35,6 +36,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "ndarray")]
+mod arrays;
 pub mod blocking;
 mod connect;
 mod endpoint;

@@ -12,7 +12,7 @@ pub trait Element: Number {
     const DATATYPE: DataType;
 
     /// Whether a tensor of `datatype` may be read as these: itself, or a type that Rust has no number for
-    /// (BOOL as `u8`, FP16 and BF16 as the `u16` of their bits).
+    /// (BOOL as `u8`, FP16 and BF16 as the `u16` of their bits; with the feature `half` also as themselves).
     fn reads(datatype: DataType) -> bool {
         datatype == Self::DATATYPE
             || match datatype {
@@ -34,6 +34,9 @@ elements! {
     i8 = Int8, i16 = Int16, i32 = Int32, i64 = Int64,
     f32 = Fp32, f64 = Fp64,
 }
+
+#[cfg(feature = "half")]
+elements! { half::f16 = Fp16, half::bf16 = Bf16 }
 
 /// A named tensor that travels in the message itself.
 ///
@@ -117,5 +120,16 @@ mod tests {
         assert!(matches!(Tensor::from_slice("x", &[3], &[1i8, 2]), Err(Error::Size { need: 3, have: 2, .. })));
         assert!(matches!(Tensor::from_slice("x", &[-1], &[1i8]), Err(Error::Shape { .. })));
         assert!(matches!(Tensor::from_strings("x", &[1], &["a", "b"]), Err(Error::Strings { .. })));
+    }
+
+    #[cfg(feature = "half")]
+    #[test]
+    fn halves_are_elements_of_their_own_datatypes() {
+        use half::{bf16, f16};
+        let tensor = Tensor::from_slice("x", &[2], &[f16::from_f32(1.0), f16::from_f32(-2.0)]).expect("two of two");
+        assert_eq!((tensor.datatype, &tensor.data[..]), (DataType::Fp16, &[0, 0x3c, 0, 0xc0][..]));
+        let tensor = Tensor::from_slice("x", &[1], &[bf16::from_f32(1.0)]).expect("one of one");
+        assert_eq!((tensor.datatype, &tensor.data[..]), (DataType::Bf16, &[0x80, 0x3f][..]));
+        assert!(f16::reads(DataType::Fp16) && !f16::reads(DataType::Bf16) && !bf16::reads(DataType::Uint16));
     }
 }
