@@ -19,6 +19,7 @@ pub fn test() -> Vec<Errand> {
         // First, because it brings the ONNX Runtime that the Rust tests use, too.
         errand("the Python environment of the tests", "python3 tests/setup_venv.py"),
         errand("Rust tests", "cargo test --workspace --locked"),
+        errand("what the client has behind features", "cargo test -p nerite-client --all-features --locked"),
         errand(
             "shared memory in many orders of threads",
             "cargo test --locked --manifest-path tests/interleavings/Cargo.toml --target-dir target/interleavings",
@@ -35,6 +36,10 @@ pub fn ci() -> Vec<Errand> {
         errand("formatting", "cargo fmt --all --check"),
         errand("house style", "xtask tidy"),
         errand("lints", "cargo clippy --workspace --all-targets --locked -- -D warnings"),
+        errand(
+            "lints of what the client has behind features",
+            "cargo clippy -p nerite-client --all-targets --all-features --locked -- -D warnings",
+        ),
     ];
     errands.extend(test());
     errands.push(errand("fuzzing, briefly", "xtask fuzz 5"));
