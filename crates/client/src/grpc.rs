@@ -2,7 +2,6 @@
 
 mod call;
 mod cuda;
-pub(crate) mod message;
 mod stream;
 
 use std::collections::BTreeMap;
@@ -12,9 +11,10 @@ pub use nerite_wire::proto::messages as proto;
 
 use self::call::Caller;
 pub use self::stream::{InferStream, StreamReply};
+use crate::placing::Placing;
+use crate::region::{Registers, Registration};
 use crate::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
-use crate::session::Placing;
-use crate::{ClientOptions, Error, Request, Response};
+use crate::{ClientOptions, Error, Registrar, Request, Response, message};
 
 /// A client of the gRPC protocol. Cloning it is cheap and shares its connection; it connects at the first call.
 ///
@@ -321,6 +321,22 @@ impl Client {
         A: prost::Message + Default + 'static,
     {
         self.caller.unary(method, ask).await
+    }
+}
+
+impl Registers for Client {
+    fn register<'c>(&'c self, name: &'c str, key: &'c str, byte_size: u64) -> Registration<'c> {
+        Box::pin(self.register_system_region(name, key, 0, byte_size))
+    }
+
+    fn unregister<'c>(&'c self, name: &'c str) -> Registration<'c> {
+        Box::pin(self.unregister_system_region(name))
+    }
+}
+
+impl From<&Client> for Registrar {
+    fn from(client: &Client) -> Registrar {
+        Registrar::new(client.clone())
     }
 }
 

@@ -15,9 +15,10 @@ use nerite_request::Code;
 use self::connection::{Answer, Connections, JSON_LENGTH};
 use self::render::Object;
 use crate::connect::Connector;
+use crate::placing::Placing;
+use crate::region::{Registers, Registration};
 use crate::report::{self, IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
-use crate::session::Placing;
-use crate::{ClientOptions, Error, Request, Response};
+use crate::{ClientOptions, Error, Registrar, Request, Response};
 
 /// What TLS calls the protocol.
 const PROTOCOL: &[u8] = b"http/1.1";
@@ -357,6 +358,22 @@ impl Client {
 
     async fn post(&self, path: &str, body: String) -> Result<Answer, Error> {
         read::accepted(self.connections.exchange(Method::POST, path, &self.headers, vec![body.into()]).await?)
+    }
+}
+
+impl Registers for Client {
+    fn register<'c>(&'c self, name: &'c str, key: &'c str, byte_size: u64) -> Registration<'c> {
+        Box::pin(self.register_system_region(name, key, 0, byte_size))
+    }
+
+    fn unregister<'c>(&'c self, name: &'c str) -> Registration<'c> {
+        Box::pin(self.unregister_system_region(name))
+    }
+}
+
+impl From<&Client> for Registrar {
+    fn from(client: &Client) -> Registrar {
+        Registrar::new(client.clone())
     }
 }
 

@@ -38,6 +38,7 @@
 
 #[cfg(feature = "ndarray")]
 mod arrays;
+mod beside;
 pub mod blocking;
 mod connect;
 mod endpoint;
@@ -46,7 +47,10 @@ pub mod grpc;
 pub mod http;
 #[cfg(doctest)]
 mod no_slices;
+mod inference;
+mod message;
 mod options;
+mod placing;
 mod region;
 pub mod report;
 mod request;
@@ -59,6 +63,7 @@ mod tensor_buffer;
 mod tls;
 
 pub use error::{Code, Error};
+pub use inference::{PreparedRequest, SessionStream};
 pub use nerite_memory::{Cells, CellsMut, NoMemory};
 pub use nerite_request::{Parameter, Parameters, RegionRef, inspect};
 pub use nerite_tensor::{DataType, Shape};
@@ -67,8 +72,7 @@ pub use region::{Region, RegisteredRegion, Registrar};
 pub use request::Request;
 pub use response::{Output, Response};
 pub use session::{
-    Lease, PreparedRequest, Session, SessionOptions, SessionServer, SessionStream, SessionTerms, SessionUse,
-    default_path, session_server,
+    Lease, Session, SessionOptions, SessionServer, SessionTerms, SessionUse, default_path, session_server,
 };
 pub use shared_memory::{SharedMemory, View};
 pub use tensor::{Element, Tensor};

@@ -1,10 +1,14 @@
 //! How does a caller's own shared memory come to be, and when does the server forget it?
 
+use std::fmt::Debug;
+use std::future::Future;
 use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
 
 use nerite_shm::OwnedRegion;
 
-use crate::{Error, SharedMemory, grpc, http, runtime};
+use crate::{Error, SharedMemory, runtime};
 
 /// A POSIX shared memory object made, mapped and owned by this process; it is unlinked when the last handle drops.
 ///
@@ -40,7 +44,7 @@ impl Region {
     /// Makes the whole region known to a server under `name`. The guard takes it back when it is done.
     pub async fn register(self, client: impl Into<Registrar>, name: &str) -> Result<RegisteredRegion, Error> {
         let client = client.into();
-        client.register(name, self.key(), self.byte_size()).await?;
+        client.0.register(name, self.key(), self.byte_size() as u64).await?;
         Ok(RegisteredRegion { region: self, name: name.to_owned(), client: Some(client) })
     }
 }
@@ -71,7 +75,7 @@ impl RegisteredRegion {
     /// Has the server forget the region, then unlinks and unmaps it.
     pub async fn unregister(mut self) -> Result<(), Error> {
         match self.client.take() {
-            Some(client) => client.unregister(&self.name).await,
+            Some(client) => client.0.unregister(&self.name).await,
             None => Ok(()),
         }
     }
@@ -91,46 +95,31 @@ impl Drop for RegisteredRegion {
         let name = std::mem::take(&mut self.name);
         // Best effort: nobody is left to hear of a failure. The object itself is unlinked now in any case, and the
         // server's mapping of it stays valid until it hears of the end.
-        runtime.spawn(async move { client.unregister(&name).await });
+        runtime.spawn(async move { client.0.unregister(&name).await });
     }
 }
 
 /// Whichever client a region was registered through.
 #[derive(Clone, Debug)]
-pub enum Registrar {
-    /// Over HTTP.
-    Http(http::Client),
-    /// Over gRPC.
-    Grpc(grpc::Client),
-}
+pub struct Registrar(Arc<dyn Registers>);
 
 impl Registrar {
-    async fn register(&self, name: &str, key: &str, byte_size: usize) -> Result<(), Error> {
-        match self {
-            Registrar::Http(client) => client.register_system_region(name, key, 0, byte_size as u64).await,
-            Registrar::Grpc(client) => client.register_system_region(name, key, 0, byte_size as u64).await,
-        }
-    }
-
-    async fn unregister(&self, name: &str) -> Result<(), Error> {
-        match self {
-            Registrar::Http(client) => client.unregister_system_region(name).await,
-            Registrar::Grpc(client) => client.unregister_system_region(name).await,
-        }
+    pub(crate) fn new(client: impl Registers + 'static) -> Registrar {
+        Registrar(Arc::new(client))
     }
 }
 
-impl From<&http::Client> for Registrar {
-    fn from(client: &http::Client) -> Registrar {
-        Registrar::Http(client.clone())
-    }
+/// What a client does for regions, whatever it speaks.
+pub(crate) trait Registers: Debug + Send + Sync {
+    /// Makes all of the object `key` known as `name`.
+    fn register<'c>(&'c self, name: &'c str, key: &'c str, byte_size: u64) -> Registration<'c>;
+
+    /// Ends that.
+    fn unregister<'c>(&'c self, name: &'c str) -> Registration<'c>;
 }
 
-impl From<&grpc::Client> for Registrar {
-    fn from(client: &grpc::Client) -> Registrar {
-        Registrar::Grpc(client.clone())
-    }
-}
+/// A call about a region.
+pub(crate) type Registration<'c> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'c>>;
 
 #[cfg(test)]
 mod tests {

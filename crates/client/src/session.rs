@@ -8,45 +8,47 @@
 //! ```
 
 mod calls;
+mod fetch;
 mod lease;
 mod limits;
+mod link;
 mod mapped;
 mod operator;
 mod options;
 mod place;
-mod placing;
 mod returns;
 mod socket;
-mod stream;
+mod tags;
+mod terms;
 mod trust;
+mod waiter;
 
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use nerite_memory::Extent;
 use nerite_request::{Code, Status};
-use nerite_wire::proto::messages::ModelInferResponse;
 use nerite_wire::proto::session::{VERSION, read_answer, v1};
 use prost::Message as _;
 use v1::client_message::Call;
 use v1::server_message::Answer as Told;
 
-use crate::grpc::message;
+use crate::Error;
 use crate::report::SystemRegionReport;
-use crate::{Error, Request, Response};
-use calls::{Answer, Calls, OutputLease, Waiter};
+use calls::Calls;
+pub(crate) use calls::{Answer, OutputLease};
+use link::Shared;
 use mapped::Mapped;
-use placing::Tags;
 use returns::Returns;
 use socket::{Packet, Socket};
+use tags::Tags;
 
 pub use lease::Lease;
 pub use options::SessionOptions;
-pub use place::{SessionServer, default_path, session_server};
-pub(crate) use placing::Placing;
-pub use stream::SessionStream;
+pub use place::{default_path, session_server};
+pub use socket::SessionServer;
+pub use terms::{SessionTerms, SessionUse};
+pub(crate) use waiter::Waiter;
 
 /// A connection to a server on this host, over its session socket. Cheap to clone; what was borrowed and registered through
 /// it goes back when the last clone and the last lease have gone, or the process dies.
@@ -73,46 +75,6 @@ pub use stream::SessionStream;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Session(Arc<Shared>);
-
-/// A request made ready to be sent again and again.
-#[derive(Clone, Debug)]
-pub struct PreparedRequest(v1::Infer);
-
-/// What the server said at the start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionTerms {
-    /// The server's name.
-    pub server_name: String,
-    /// The server's version.
-    pub server_version: String,
-    /// The server process, as its metadata names it; empty from servers that do not say.
-    pub server_id: String,
-    /// The largest packet; inline tensors must fit with the rest of the message.
-    pub packet_bytes_max: u64,
-    /// What this session may borrow.
-    pub session_bytes_max: u64,
-}
-
-/// What a session has at the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionUse {
-    /// Leases that count against it, lent and idle.
-    pub leases: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
-struct Shared {
-    socket: Socket,
-    endpoint: String,
-    terms: SessionTerms,
-    /// What outputs name to be placed in leases of this session.
-    key: String,
-    calls: Calls,
-    mapped: Mapped,
-    returns: Returns,
-    tags: Tags,
-}
 
 impl Session {
     /// Opens a session on the socket at `path`, with a server of this program's own user or of root. Needs the runtime's context.
@@ -185,32 +147,6 @@ impl Session {
         }
     }
 
-    /// One inference over the session.
-    pub async fn infer(&self, request: &Request) -> Result<Response, Error> {
-        self.infer_leased(request, &[]).await
-    }
-
-    /// One inference of a model that may give any number of responses. Outputs asked for with [`Request::output_leased`] are
-    /// placed anew for each.
-    pub async fn infer_stream(&self, request: &Request) -> Result<SessionStream, Error> {
-        let call = Call::Infer(PreparedRequest::new(request, &[]).0);
-        Ok(SessionStream::new(self.send(call).await?))
-    }
-
-    /// One inference whose named outputs the server writes to leases of its choice. They go back when the response, and what
-    /// was made from its outputs, has gone.
-    pub async fn infer_leased(&self, request: &Request, outputs: &[&str]) -> Result<Response, Error> {
-        self.infer_prepared(&PreparedRequest::new(request, outputs)).await
-    }
-
-    /// One inference of a request that is sent often.
-    pub async fn infer_prepared(&self, request: &PreparedRequest) -> Result<Response, Error> {
-        match self.ask(Call::Infer(request.0.clone())).await? {
-            Answer::Inference { response, placed } => read_response(response, placed),
-            other => Err(other.unexpected()),
-        }
-    }
-
     /// Gives a POSIX shared memory object a name that only this session knows.
     pub async fn register_system_region(&self, name: &str, key: &str, offset: u64, size: u64) -> Result<(), Error> {
         let (name, key) = (name.to_owned(), key.to_owned());
@@ -248,15 +184,15 @@ impl Session {
         }
     }
 
-    async fn ask(&self, call: Call) -> Result<Answer, Error> {
+    pub(crate) async fn ask(&self, call: Call) -> Result<Answer, Error> {
         match self.send(call).await?.answer().await? {
             Answer::Told(Told::Error(error)) => Err(refusal(error)),
             answer => Ok(answer),
         }
     }
 
-    async fn send(&self, call: Call) -> Result<Waiter, Error> {
-        let mut waiting = calls::begin(&self.0);
+    pub(crate) async fn send(&self, call: Call) -> Result<Waiter, Error> {
+        let mut waiting = waiter::begin(&self.0);
         let returned = self.0.returns.take();
         let mut message = v1::ClientMessage { id: waiting.id(), returned, call: Some(call) };
         let bytes = message.encode_to_vec();
@@ -287,28 +223,6 @@ impl Session {
     }
 }
 
-impl PreparedRequest {
-    /// `request`, with these outputs and those of [`Request::output_leased`] in leases of the server's choice.
-    pub fn new(request: &Request, leased_outputs: &[&str]) -> PreparedRequest {
-        let asked = request.outputs.iter().filter(|wanted| wanted.leased).map(|wanted| &*wanted.name);
-        let leased_outputs = asked.chain(leased_outputs.iter().copied()).map(str::to_owned).collect();
-        let request = message::request(request, None).encode_to_vec().into();
-        PreparedRequest(v1::Infer { request, leased_outputs })
-    }
-}
-
-impl Shared {
-    fn broken(&self, reason: &str) -> Error {
-        Error::Broken { endpoint: self.endpoint.clone(), reason: reason.to_owned() }
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.endpoint)
-    }
-}
-
 /// What the server said, and the session's key.
 fn read_welcome(packet: Packet) -> Result<(SessionTerms, String), Error> {
     let bytes = packet.bytes.ok_or_else(|| Error::Answer("the server closed the session at once".to_owned()))?;
@@ -328,21 +242,7 @@ fn read_welcome(packet: Packet) -> Result<(SessionTerms, String), Error> {
     }
 }
 
-fn read_response(bytes: Bytes, placed: Vec<OutputLease>) -> Result<Response, Error> {
-    let decoded = ModelInferResponse::decode(bytes).map_err(|error| Error::Answer(error.to_string()))?;
-    let mut response = message::response(decoded)?;
-    for OutputLease { output, lease, offset, byte_size } in placed {
-        let output = response.outputs.iter_mut().find(|one| one.name == output);
-        let output = output.ok_or_else(|| Error::Answer("a lease for an output that is not there".to_owned()))?;
-        let extent = Extent::new(offset, byte_size, lease.byte_size());
-        let extent =
-            extent.map_err(|error| Error::Answer(format!("output '{}' in a lease that {error}", output.name)))?;
-        output.data = Some(lease.buffer_of(extent));
-    }
-    Ok(response)
-}
-
-fn refusal(error: v1::Error) -> Error {
+pub(crate) fn refusal(error: v1::Error) -> Error {
     let code = match error.code {
         1 => Code::Cancelled,
         3 => Code::InvalidArg,

@@ -10,9 +10,8 @@ use tokio::sync::mpsc;
 use tonic::Streaming;
 
 use super::call::Caller;
-use super::message;
-use crate::session::Placing;
-use crate::{Error, Request, Response};
+use crate::placing::Placing;
+use crate::{Error, Request, Response, message};
 
 /// Requests that wait for the connection; beyond them `send` waits too.
 const WAITING_MAX: usize = 16;

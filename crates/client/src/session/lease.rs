@@ -5,10 +5,7 @@ use std::sync::Arc;
 
 use nerite_request::RegionRef;
 use nerite_shm::AdoptedLease;
-use nerite_wire::proto::session::v1;
-use prost::Message as _;
 
-use super::Shared;
 use crate::SharedMemory;
 
 /// Memory of the server that this session has until the last handle, view and output over it has gone.
@@ -18,11 +15,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub(super) fn new(session: &Arc<Shared>, name: String, memory: &AdoptedLease) -> Lease {
-        let name: Arc<str> = name.into();
-        // Whatever lives of the lease keeps the session: with the session the server takes the memory back.
-        let (returned, session, byte_size) = (Arc::clone(&name), Arc::clone(session), memory.byte_size());
-        let memory = memory.for_one_loan(move || give_back(&session, &returned, byte_size));
+    /// `memory` says by itself when the last of it has gone.
+    pub(super) fn new(name: Arc<str>, memory: AdoptedLease) -> Lease {
         Lease { memory: SharedMemory::of_lease(memory, name) }
     }
 
@@ -48,14 +42,5 @@ impl Deref for Lease {
 
     fn deref(&self) -> &SharedMemory {
         &self.memory
-    }
-}
-
-/// Tells the server, now or with the next message.
-fn give_back(session: &Shared, name: &str, byte_size: usize) {
-    let Some(returned) = session.returns.add(name.to_owned(), byte_size) else { return };
-    let message = v1::ClientMessage { id: 0, returned, call: None };
-    if session.send_now(&message, &message.encode_to_vec()).is_err() {
-        session.returns.put_back(message.returned);
     }
 }

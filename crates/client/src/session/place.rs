@@ -3,22 +3,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::socket::Socket;
+use super::SessionOptions;
+use super::socket::{SessionServer, Socket};
 use super::trust::{Directory, Distrust, Trust};
-use super::{Session, SessionOptions};
-use crate::report::ServerReport;
-use crate::{Error, grpc, http};
+use crate::Error;
 
 const SOCKET: &str = "NERITE_SESSION_SOCKET";
-
-/// Who listens at a session socket, as the kernel tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionServer {
-    /// Its process; `None` if that cannot be seen from here.
-    pub pid: Option<u32>,
-    /// Its user.
-    pub uid: u32,
-}
 
 /// Where a server of this user puts its session socket, unless `NERITE_SESSION_SOCKET` names another place.
 pub fn default_path() -> PathBuf {
@@ -61,42 +51,4 @@ fn own_uid() -> u32 {
 
 fn named(variable: &str) -> Option<OsString> {
     std::env::var_os(variable).filter(|value| !value.is_empty())
-}
-
-impl http::Client {
-    /// A session with this very server, for leases and for outputs of unknown size, if its socket is at [`default_path`]; `None`
-    /// with a server on another host, or of another kind. Somebody who only waits there for tensors is an [`Error::Untrusted`]:
-    /// requests can still be sent over this client.
-    pub async fn session(&self) -> Result<Option<Session>, Error> {
-        self.session_at(default_path()).await
-    }
-
-    /// As `session`, with a socket at `path`.
-    pub async fn session_at(&self, path: impl AsRef<Path>) -> Result<Option<Session>, Error> {
-        beside(&self.server_metadata().await?, path.as_ref()).await
-    }
-}
-
-impl grpc::Client {
-    /// A session with this very server, for leases and for outputs of unknown size, if its socket is at [`default_path`]; `None`
-    /// with a server on another host, or of another kind. Somebody who only waits there for tensors is an [`Error::Untrusted`]:
-    /// requests can still be sent over this client.
-    pub async fn session(&self) -> Result<Option<Session>, Error> {
-        self.session_at(default_path()).await
-    }
-
-    /// As `session`, with a socket at `path`.
-    pub async fn session_at(&self, path: impl AsRef<Path>) -> Result<Option<Session>, Error> {
-        beside(&self.server_metadata().await?, path.as_ref()).await
-    }
-}
-
-/// A session with the very server that this metadata is of, if the socket at `path` is its own.
-async fn beside(server: &ServerReport, path: &Path) -> Result<Option<Session>, Error> {
-    let Some(id) = server.server_id() else { return Ok(None) };
-    match Session::connect(path).await {
-        Ok(session) => Ok(Some(session).filter(|session| session.terms().server_id == id)),
-        Err(error @ Error::Untrusted { .. }) => Err(error),
-        Err(_) => Ok(None),
-    }
 }

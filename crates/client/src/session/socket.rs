@@ -13,8 +13,16 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::SessionServer;
 use super::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
+
+/// Who listens at a session socket, as the kernel tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionServer {
+    /// Its process; `None` if that cannot be seen from here.
+    pub pid: Option<u32>,
+    /// Its user.
+    pub uid: u32,
+}
 
 /// What came from the server: `bytes` is `None` when it has gone.
 pub(super) struct Packet {

@@ -135,7 +135,7 @@ fn parameters(choices: Choices) -> Parameters {
     read
 }
 
-pub(super) fn model(message: proto::ModelMetadataResponse) -> Result<ModelReport, Error> {
+pub(crate) fn model(message: proto::ModelMetadataResponse) -> Result<ModelReport, Error> {
     let tensors = |list: Vec<proto::model_metadata_response::TensorMetadata>| {
         let tensor = |one: proto::model_metadata_response::TensorMetadata| {
             Ok(TensorReport { name: one.name, datatype: datatype(&one.datatype)?, shape: one.shape })
@@ -151,16 +151,16 @@ pub(super) fn model(message: proto::ModelMetadataResponse) -> Result<ModelReport
     })
 }
 
-pub(super) fn index_entry(message: proto::repository_index_response::ModelIndex) -> IndexEntry {
+pub(crate) fn index_entry(message: proto::repository_index_response::ModelIndex) -> IndexEntry {
     IndexEntry { name: message.name, version: message.version, state: message.state, reason: message.reason }
 }
 
-pub(super) fn system_region(message: proto::system_shared_memory_status_response::RegionStatus) -> SystemRegionReport {
+pub(crate) fn system_region(message: proto::system_shared_memory_status_response::RegionStatus) -> SystemRegionReport {
     let (name, key, offset) = (message.name, message.key, message.offset);
     SystemRegionReport { name, key, offset, byte_size: message.byte_size }
 }
 
-pub(super) fn statistics(message: proto::ModelStatistics) -> Result<StatisticsReport, Error> {
+pub(crate) fn statistics(message: proto::ModelStatistics) -> Result<StatisticsReport, Error> {
     let whole = message.inference_stats.unwrap_or_default();
     let batch = |one: proto::InferBatchStatistics| BatchReport {
         batch_size: one.batch_size,
@@ -191,12 +191,12 @@ fn duration(message: Option<proto::StatisticDuration>) -> Duration {
     message.map(|one| Duration { count: one.count, ns: one.ns }).unwrap_or_default()
 }
 
-pub(super) fn load_parameter(key: &str, value: &str) -> (String, proto::ModelRepositoryParameter) {
+pub(crate) fn load_parameter(key: &str, value: &str) -> (String, proto::ModelRepositoryParameter) {
     let choice = RepositoryChoice::StringParam(value.to_owned());
     (key.to_owned(), proto::ModelRepositoryParameter { parameter_choice: Some(choice) })
 }
 
-pub(super) fn unload_parameter(dependents: bool) -> (String, proto::ModelRepositoryParameter) {
+pub(crate) fn unload_parameter(dependents: bool) -> (String, proto::ModelRepositoryParameter) {
     let choice = RepositoryChoice::BoolParam(dependents);
     ("unload_dependents".to_owned(), proto::ModelRepositoryParameter { parameter_choice: Some(choice) })
 }

@@ -1,0 +1,44 @@
+//! Which session belongs to the server that a client talks to over another protocol?
+
+use std::path::Path;
+
+use crate::report::ServerReport;
+use crate::{Error, Session, default_path, grpc, http};
+
+impl http::Client {
+    /// A session with this very server, for leases and for outputs of unknown size, if its socket is at [`default_path`]; `None`
+    /// with a server on another host, or of another kind. Somebody who only waits there for tensors is an [`Error::Untrusted`]:
+    /// requests can still be sent over this client.
+    pub async fn session(&self) -> Result<Option<Session>, Error> {
+        self.session_at(default_path()).await
+    }
+
+    /// As `session`, with a socket at `path`.
+    pub async fn session_at(&self, path: impl AsRef<Path>) -> Result<Option<Session>, Error> {
+        beside(&self.server_metadata().await?, path.as_ref()).await
+    }
+}
+
+impl grpc::Client {
+    /// A session with this very server, for leases and for outputs of unknown size, if its socket is at [`default_path`]; `None`
+    /// with a server on another host, or of another kind. Somebody who only waits there for tensors is an [`Error::Untrusted`]:
+    /// requests can still be sent over this client.
+    pub async fn session(&self) -> Result<Option<Session>, Error> {
+        self.session_at(default_path()).await
+    }
+
+    /// As `session`, with a socket at `path`.
+    pub async fn session_at(&self, path: impl AsRef<Path>) -> Result<Option<Session>, Error> {
+        beside(&self.server_metadata().await?, path.as_ref()).await
+    }
+}
+
+/// A session with the very server that this metadata is of, if the socket at `path` is its own.
+async fn beside(server: &ServerReport, path: &Path) -> Result<Option<Session>, Error> {
+    let Some(id) = server.server_id() else { return Ok(None) };
+    match Session::connect(path).await {
+        Ok(session) => Ok(Some(session).filter(|session| session.terms().server_id == id)),
+        Err(error @ Error::Untrusted { .. }) => Err(error),
+        Err(_) => Ok(None),
+    }
+}

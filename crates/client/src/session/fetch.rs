@@ -1,0 +1,64 @@
+//! How does a session get at leases that responses over other protocols named, and give them up?
+
+use std::sync::Arc;
+
+use nerite_memory::{Buffer, Extent};
+use nerite_request::RegionRef;
+use nerite_wire::proto::session::v1;
+use prost::Message as _;
+use v1::client_message::Call;
+use v1::server_message::Answer as Told;
+
+use super::Session;
+use super::calls::Answer;
+use super::limits::DESCRIPTORS_MAX;
+use crate::Error;
+
+impl Session {
+    /// A tag that no request had, and what outputs of its requests name as their region.
+    pub(crate) fn new_tag(&self) -> (u64, String) {
+        let tag = self.0.tags.next();
+        (tag, format!("{}-{tag}", self.0.key))
+    }
+
+    /// Whether it is the same session.
+    pub(crate) fn is(&self, other: &Session) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Maps those of these leases that are not mapped yet.
+    pub(crate) async fn fetch(&self, names: impl Iterator<Item = &String>) -> Result<(), Error> {
+        let missing: Vec<String> = names.filter(|name| !self.0.mapped.has(name)).cloned().collect();
+        for names in missing.chunks(DESCRIPTORS_MAX) {
+            match self.ask(Call::Fetch(v1::Fetch { names: names.to_vec() })).await? {
+                // They were mapped as they came in.
+                Answer::Told(Told::Leases(_)) => {}
+                other => return Err(other.unexpected()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of a mapped lease in which a response to a request of this tag says that an output lies. The lease goes back with the last
+    /// of them.
+    pub(crate) fn take(&self, place: RegionRef, tag: u64, output: &str) -> Result<Buffer, Error> {
+        let shared = &self.0;
+        let RegionRef { name, offset, byte_size } = place;
+        let memory = shared.mapped.find(&name, None, 0).map_err(Error::Answer)?;
+        let extent = Extent::new(offset as usize, byte_size as usize, memory.byte_size())
+            .map_err(|error| Error::Answer(format!("output '{output}' in a lease that {error}")))?;
+        shared.tags.hold(&name, tag);
+        Ok(shared.lend(name, &memory).buffer_of(extent))
+    }
+
+    /// Gives up what the server places, or placed, for requests of this tag, and no response has shown.
+    pub(crate) fn abandon(&self, tag: u64) {
+        let shared = &self.0;
+        let held = shared.tags.lock();
+        let kept = held.iter().filter(|(_, of)| **of == tag).map(|(name, _)| name.clone()).collect();
+        let abandon = v1::Abandon { tag, kept };
+        let message = v1::ClientMessage { id: 0, returned: Vec::new(), call: Some(Call::Abandon(abandon)) };
+        // Best effort: what cannot be said now, the session's end says.
+        let _ = shared.socket.send_now(&message.encode_to_vec());
+    }
+}

@@ -1,0 +1,31 @@
+//! Which leases did responses over other protocols name, and for which requests?
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Leases that responses named, each with the tag of its request, until they are returned. The lock is held while packets about
+/// leases are sent: what is abandoned must not come back a second time, for it may be lent again in between, and what was
+/// returned may be named again at once.
+#[derive(Default)]
+pub(super) struct Tags {
+    last: AtomicU64,
+    held: Mutex<HashMap<String, u64>>,
+}
+
+impl Tags {
+    /// A tag that no request of the session had.
+    pub(super) fn next(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// A response to a request of this tag named the lease.
+    pub(super) fn hold(&self, name: &str, tag: u64) {
+        self.lock().insert(name.to_owned(), tag);
+    }
+
+    /// The leases by name, each with its tag.
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

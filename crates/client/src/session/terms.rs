@@ -1,0 +1,25 @@
+//! What does a server say of a session?
+
+/// What the server said at the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionTerms {
+    /// The server's name.
+    pub server_name: String,
+    /// The server's version.
+    pub server_version: String,
+    /// The server process, as its metadata names it; empty from servers that do not say.
+    pub server_id: String,
+    /// The largest packet; inline tensors must fit with the rest of the message.
+    pub packet_bytes_max: u64,
+    /// What this session may borrow.
+    pub session_bytes_max: u64,
+}
+
+/// What a session has at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionUse {
+    /// Leases that count against it, lent and idle.
+    pub leases: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}

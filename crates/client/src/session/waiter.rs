@@ -1,0 +1,137 @@
+//! Who waits for which answer, and who reads the socket?
+//!
+//! No task stands between the socket and a caller: of those who wait, one reads, gives others what is theirs, and leaves the
+//! reading to the next when its own answer has come. A lone caller is woken once per call, by the socket itself.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use nerite_wire::proto::session::v1;
+use prost::Message as _;
+use v1::client_message::Call;
+
+use super::calls::{Answer, Receiver, Waiting};
+use super::link::Shared;
+use super::socket::Packet;
+use crate::Error;
+
+/// One call that was or will be sent.
+pub(crate) struct Waiter {
+    shared: Arc<Shared>,
+    id: u64,
+    /// Whether answers may still come.
+    open: bool,
+}
+
+pub(super) fn begin(shared: &Arc<Shared>) -> Waiter {
+    let mut state = shared.calls.lock();
+    state.last += 1;
+    let id = state.last;
+    state.waiting.insert(id, Waiting::default());
+    drop(state);
+    Waiter { shared: Arc::clone(shared), id, open: false }
+}
+
+impl std::fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "call {} of {:?}", self.id, self.shared)
+    }
+}
+
+impl Waiter {
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn expects_answers(&mut self) {
+        self.open = true;
+    }
+
+    /// The one answer of a call that has one. A model that gives several cannot be asked this way.
+    pub(super) async fn answer(mut self) -> Result<Answer, Error> {
+        let (answer, more) = self.next().await?;
+        self.open = more;
+        if more {
+            return Err(Error::Session("the model gives several responses; ask it by infer_stream".to_owned()));
+        }
+        Ok(answer)
+    }
+
+    /// The next answer of a call that has any number; `None` after the last.
+    pub(crate) async fn next_answer(&mut self) -> Result<Option<Answer>, Error> {
+        if !self.open {
+            return Ok(None);
+        }
+        let (answer, more) = self.next().await.inspect_err(|_| self.open = false)?;
+        self.open = more;
+        Ok(Some(answer))
+    }
+
+    async fn next(&self) -> Result<(Answer, bool), Error> {
+        loop {
+            if let Some(answer) = self.take()? {
+                return Ok(answer);
+            }
+            tokio::select! {
+                biased;
+                () = self.woken() => {}
+                mut receiver = self.shared.calls.reader.lock() => return self.read(&mut receiver).await,
+            }
+        }
+    }
+
+    /// Reads for everybody until the own answer has come.
+    async fn read(&self, receiver: &mut Receiver) -> Result<(Answer, bool), Error> {
+        loop {
+            if let Some(answer) = self.take()? {
+                return Ok(answer);
+            }
+            match self.shared.socket.receive(receiver).await {
+                Ok(Packet { bytes: Some(bytes), descriptors }) => self.shared.dispatch(bytes, descriptors),
+                Ok(Packet { bytes: None, .. }) => self.shared.calls.fail("the server has closed the session"),
+                Err(error) => self.shared.calls.fail(&error.to_string()),
+            }
+        }
+    }
+
+    fn take(&self) -> Result<Option<(Answer, bool)>, Error> {
+        let mut state = self.shared.calls.lock();
+        let answer = state.waiting.get_mut(&self.id).and_then(|waiting| waiting.answers.pop_front());
+        match (answer, &state.broken) {
+            (Some(answer), _) => Ok(Some(answer)),
+            (None, Some(reason)) => Err(self.shared.broken(reason)),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Ready when there is an answer, or none can come.
+    async fn woken(&self) {
+        poll_fn(|context| {
+            let mut state = self.shared.calls.lock();
+            let broken = state.broken.is_some();
+            match state.waiting.get_mut(&self.id) {
+                Some(waiting) if waiting.answers.is_empty() && !broken => {
+                    waiting.waker = Some(context.waker().clone());
+                    Poll::Pending
+                }
+                _ => Poll::Ready(()),
+            }
+        })
+        .await;
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let gone = self.shared.calls.lock().waiting.remove(&self.id);
+        // Leases in answers that nobody took go back here.
+        drop(gone);
+        if self.open {
+            let cancel = Call::Cancel(v1::Cancel { id: self.id });
+            let message = v1::ClientMessage { id: 0, returned: Vec::new(), call: Some(cancel) };
+            // Best effort: an inference that is not cancelled is merely done for nothing.
+            let _ = self.shared.socket.send_now(&message.encode_to_vec());
+        }
+    }
+}
