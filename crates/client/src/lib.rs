@@ -45,10 +45,10 @@ mod endpoint;
 mod error;
 pub mod grpc;
 pub mod http;
-#[cfg(doctest)]
-mod no_slices;
 mod inference;
 mod message;
+#[cfg(doctest)]
+mod no_slices;
 mod options;
 mod placing;
 mod region;

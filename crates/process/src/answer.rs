@@ -9,7 +9,7 @@ use nerite_request::Status;
 use nerite_tensor::{DataType, Shape, byte_size, element_count, strings};
 
 use crate::blocks::Blocks;
-use crate::packets::{Need, NoRoom, Response, Room, SegmentOffset, TensorAt};
+use crate::packets::{Need, NoRoom, OutputSpace, Response, SegmentOffset, TensorAt};
 use crate::plan::{Home, Kind, Planned};
 use crate::shares::{Maps, Shares};
 
@@ -76,7 +76,7 @@ pub(crate) fn find_room(
 ) -> (String, Maps) {
     let mut maps = Maps::default();
     let text = match room(planned, need, shares, blocks, &mut maps) {
-        Ok((spot, capacity)) => Room { spot, capacity, map: &maps.text }.to_string(),
+        Ok((spot, capacity)) => OutputSpace { spot, capacity, map: &maps.text }.to_string(),
         Err(status) => NoRoom(&status.message).to_string(),
     };
     (text, maps)

@@ -1,7 +1,7 @@
 //! What may the packets between the server and a model's process say, and how is each written?
 //!
 //! ```text
-//!   server ── Execute, Room, Forget, Cancelled, LetGo ──► process        reads them as a Command
+//!   server ── Execute, OutputSpace, Forget, Cancelled, LetGo ──► process        reads them as a Command
 //!   server ◄── Answer, Need, Log, questions ──────────── process         reads them as Said, SideSaid
 //! ```
 //!
@@ -16,7 +16,7 @@ mod tensors;
 
 pub use answer::{Answer, Execution, IsReady, Need, Outcome, Ready, Response, Said};
 pub use command::{
-    Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoRoom, Request, RequestRead, Room,
+    Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoRoom, OutputSpace, Request, RequestRead,
 };
 pub use side::{Cancelled, IsCancelled, LetGo, Log, SideSaid};
 pub use tensors::{List, PlaceFor, Segment, SegmentOffset, TensorAt};

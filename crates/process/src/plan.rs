@@ -185,8 +185,18 @@ pub(crate) mod tests {
         parameters.insert("key", Parameter::String("\"value\"".into()));
         let sequence = Sequence { id: SequenceId::Number(7), start: true, end: false };
         let (id, cancel) = ("i\u{e9}".to_owned(), Cancel::new());
-        let request =
-            Asked { id: id.into(), rows: 1, inputs, wanted, priority: 0, timeout_us: 5, sequence, parameters, cancel, reply };
+        let request = Asked {
+            id: id.into(),
+            rows: 1,
+            inputs,
+            wanted,
+            priority: 0,
+            timeout_us: 5,
+            sequence,
+            parameters,
+            cancel,
+            reply,
+        };
         Job::new(request, "m".into(), "1".into(), 1)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nerite_memory::{Buffer, Extent};
-use nerite_request::RegionRef;
+use nerite_request::{Name, RegionRef};
 use nerite_wire::proto::session::v1;
 use prost::Message as _;
 use v1::client_message::Call;
@@ -27,8 +27,8 @@ impl Session {
     }
 
     /// Maps those of these leases that are not mapped yet.
-    pub(crate) async fn fetch(&self, names: impl Iterator<Item = &String>) -> Result<(), Error> {
-        let missing: Vec<String> = names.filter(|name| !self.0.mapped.has(name)).cloned().collect();
+    pub(crate) async fn fetch(&self, names: impl Iterator<Item = &Name>) -> Result<(), Error> {
+        let missing: Vec<String> = names.filter(|name| !self.0.mapped.has(name)).map(ToString::to_string).collect();
         for names in missing.chunks(DESCRIPTORS_MAX) {
             match self.ask(Call::Fetch(v1::Fetch { names: names.to_vec() })).await? {
                 // They were mapped as they came in.
@@ -48,7 +48,7 @@ impl Session {
         let extent = Extent::new(offset as usize, byte_size as usize, memory.byte_size())
             .map_err(|error| Error::Answer(format!("output '{output}' in a lease that {error}")))?;
         shared.tags.hold(&name, tag);
-        Ok(shared.lend(name, &memory).buffer_of(extent))
+        Ok(shared.lend(name.into(), &memory).buffer_of(extent))
     }
 
     /// Gives up what the server places, or placed, for requests of this tag, and no response has shown.

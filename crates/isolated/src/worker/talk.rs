@@ -64,7 +64,7 @@ impl Talk {
             if let Some(error) = said.error() {
                 return Err(Status::unavailable(error));
             }
-            let Some(space) = said.space() else { continue };
+            let Some(space) = said.room() else { continue };
             self.memory().map(said.map(), descriptors).map_err(Status::unavailable)?;
             let space = space.map(|(spot, capacity)| OutputSpace { spot, capacity });
             let space = space.filter(|space| space.capacity >= bytes);

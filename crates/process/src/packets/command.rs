@@ -154,9 +154,9 @@ where
     }
 }
 
-/// Room that was found for an output, which answers [`super::Need`].
+/// OutputSpace that was found for an output, which answers [`super::Need`].
 #[derive(Clone, Copy, Debug)]
-pub struct Room<'a> {
+pub struct OutputSpace<'a> {
     /// Where it is.
     pub spot: SegmentOffset,
     /// Its bytes.
@@ -165,7 +165,7 @@ pub struct Room<'a> {
     pub map: &'a str,
 }
 
-impl Display for Room<'_> {
+impl Display for OutputSpace<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, r#"{{"at":[{},{}],"map":[{}]}}"#, At(Some(self.spot)), self.capacity, self.map)
     }

@@ -227,7 +227,7 @@ fn room_for_an_output() {
     assert_eq!(said("need").need(), Some(Some(need)));
     let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false };
     let spot = at(9, 0);
-    check("room", Room { spot, capacity: 8192, map: &segment.to_string() });
+    check("room", OutputSpace { spot, capacity: 8192, map: &segment.to_string() });
     assert_eq!((command("room").room(), command("room").map()), (Some(Some((spot, 8192))), Some(vec![segment])));
     check("no_room", NoRoom("output 'OUT': no memory is left"));
     assert_eq!(command("no_room").error(), Some("output 'OUT': no memory is left"));
