@@ -51,16 +51,19 @@ impl Connector {
 
     /// A new connection.
     pub(crate) async fn connect(&self) -> io::Result<Stream> {
-        let Some(limit) = self.0.connect_max else { return self.0.open().await };
+        let open = Box::pin(self.0.open());
+        let Some(limit) = self.0.connect_max else { return open.await };
         let late = || {
             let text = format!("no connection within {} ms; ClientOptions::connect_max allows more", limit.as_millis());
             io::Error::new(io::ErrorKind::TimedOut, text)
         };
-        tokio::time::timeout(limit, self.0.open()).await.unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(limit, open).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Waits for a call, within the limit of one.
     pub(crate) async fn within_limit<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        // Boxed: a call's future is large, and each caller would keep it several times.
+        let call = Box::pin(call);
         let Some(limit) = self.0.request_max else { return call.await };
         let late = || Error::TimedOut { endpoint: self.0.endpoint.to_string(), limit_ms: limit.as_millis() };
         tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(late()))

@@ -36,8 +36,8 @@ pub const CONTROL_BODY_BYTES_MAX: u64 = INLINE_WORK_BYTES_MAX as u64;
 pub const CHARGED_BYTES_MIN: usize = 16 << 10;
 /// Bytes of a configuration, as a message, that is written on the thread that serves the connection. Its JSON is longer.
 pub const INLINE_CONFIG_BYTES_MAX: usize = INLINE_WORK_BYTES_MAX / 4;
-/// Bytes of the sentence in an error. It may quote names of a client, which may be longer.
-pub const ERROR_BYTES_MAX: usize = 16 << 10;
+/// Bytes of the sentence in an error. It may quote names of a client, which may be longer; what a Python model raises is shorter.
+pub const ERROR_BYTES_MAX: usize = INLINE_WORK_BYTES_MAX;
 /// A connection that is ended, because of what it held and no longer holds, has so long to tell its client why.
 pub const LEAVE_MAX: Duration = Duration::from_secs(5);
 /// So much of that is for reading what the client still sends, so that it gets to read the answer.
