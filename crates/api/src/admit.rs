@@ -69,12 +69,13 @@ pub fn admit(
     let wanted = take_outputs(&request, infer_request, contract, regions)?;
     check_inputs(&request, &inputs, contract)?;
     let rows = check_batch(&request, &inputs, &specs, contract)?;
-    let mut admitted = Vec::with_capacity(inputs.len());
-    for input in inputs {
+    let admitted = inputs.into_iter().map(|input| {
         let spec = specs.find(&input.name).ok_or_else(|| unexpected_input(&input.name, contract))?;
-        admitted.push(check_input(&request, input, spec, contract, raw)?);
-    }
-    Ok(Admitted { inputs: admitted, wanted, rows })
+        check_input(&request, input, spec, contract, raw)
+    });
+    // The list is made where the other one was.
+    let inputs = admitted.collect::<Result<Vec<_>, Status>>()?;
+    Ok(Admitted { inputs, wanted, rows })
 }
 
 /// `[request id: x] `, with which Triton begins the texts of these checks.

@@ -10,7 +10,7 @@ use crate::route::{ModelCall, Route};
 
 /// Answers one request. First comes whether the path exists, then whether the caller may use it, then the method.
 pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoing> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let Some(route) = Route::of(parts.uri.path()) else { return not_found() };
     let header = |name: &str| parts.headers.get(name).map(http::HeaderValue::as_bytes);
     if let Err(status) = api.allow(Protocol::Http, route.category(), header) {
@@ -20,7 +20,9 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
         return method_not_allowed(if route.refuses_as_json() { JSON } else { PLAIN });
     }
     let outcome = match route {
-        Route::Model { name, version, call: ModelCall::Infer } => infer::infer(api, &parts, body, name, version).await,
+        Route::Model { name, version, call: ModelCall::Infer } => {
+            infer::infer(api, &mut parts.headers, body, name, version).await
+        }
         Route::Model { name, version, call: ModelCall::Generate { stream } } => {
             // Boxed, like all that waits and is not an inference: the room for the largest call is kept per connection.
             Box::pin(generate::generate(api, &parts, body, name, version, stream)).await

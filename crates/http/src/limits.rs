@@ -26,6 +26,8 @@ pub const TAIL_ALIGN: usize = 64;
 pub const TAIL_KEPT_BYTES_MAX: usize = 4 << 10;
 /// A body that a call has no use for is read all the same up to this size. Left unread it would cost the client its connection.
 pub const UNUSED_BODY_BYTES_MAX: u64 = 64 << 10;
+/// A request's header list of no more fields than this becomes the answer's, so that none is allocated.
+pub const KEPT_HEADERS_MAX: usize = 32;
 /// Bytes that are copied in the time in which one byte becomes text.
 pub const COPIED_BYTES: usize = 16;
 /// The largest body of a call that is neither an inference nor a load: settings, registrations, the index. It is read on the thread

@@ -7,8 +7,7 @@ use std::io::Cursor;
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
-use http::request::Parts;
-use http::{HeaderName, HeaderValue, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use hyper::body::Body;
 use nerite_api::{Api, Protocol, UnderWay, aside};
 use nerite_budget::{Account, Charge};
@@ -18,7 +17,7 @@ use nerite_wire::json::{InferText, Rendering, read_infer, read_raw_infer, write_
 use super::CallResult;
 use crate::encoding::{Encoding, Inflated, compress, inflate, response_encoding};
 use crate::incoming::Incoming;
-use crate::limits::{CHARGED_BYTES_MIN, COPIED_BYTES, INLINE_WORK_BYTES_MAX};
+use crate::limits::{CHARGED_BYTES_MIN, COPIED_BYTES, INLINE_WORK_BYTES_MAX, KEPT_HEADERS_MAX};
 use crate::receive::{Received, Store, discard, receive};
 use crate::reply::{BINARY, Failure, JSON, Outgoing};
 use framing::Framing;
@@ -27,8 +26,8 @@ use framing::Framing;
 pub const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 /// Reads, asks, writes.
-pub async fn infer(api: &Api, parts: &Parts, body: Incoming, model: &str, version: &str) -> CallResult {
-    let (_under_way, infer_request, rendering, charge) = read(api, parts, body, model, version).await?;
+pub async fn infer(api: &Api, headers: &mut HeaderMap, body: Incoming, model: &str, version: &str) -> CallResult {
+    let (_under_way, infer_request, rendering, charge) = read(api, headers, body, model, version).await?;
     let mut response = api.infer_holding(infer_request, charge).await;
     if let Some(status) = response.error.take() {
         return Err(status.into());
@@ -38,12 +37,13 @@ pub async fn infer(api: &Api, parts: &Parts, body: Incoming, model: &str, versio
     } else {
         aside(move || Rendered::of(response, &rendering)).await??
     };
-    write(rendered, response_encoding(parts.headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes))).await
+    let encoding = response_encoding(headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes));
+    write(rendered, encoding, headers).await
 }
 
 async fn read(
     api: &Api,
-    parts: &Parts,
+    headers: &HeaderMap,
     body: Incoming,
     model: &str,
     version: &str,
@@ -51,12 +51,12 @@ async fn read(
     let early = api.check_infer(Protocol::Http, model, version).and_then(|()| api.check_taking_on());
     let framing = early
         .map_err(Failure::plain)
-        .and_then(|()| Framing::of(&parts.headers, body.size_hint().exact(), api.http_input_bytes_max()));
+        .and_then(|()| Framing::of(headers, body.size_hint().exact(), api.http_input_bytes_max()));
     let framing = match framing {
         Ok(framing) => framing,
         Err(failure) => {
             // A client that asks first whether to send is told no by the answer.
-            if !failure.close && !parts.headers.contains_key(EXPECT) {
+            if !failure.close && !headers.contains_key(EXPECT) {
                 discard(body).await;
             }
             return Err(failure);
@@ -77,7 +77,7 @@ async fn read(
     } else {
         read_text(api, &received, json_len, model, version, bytes_max)?
     };
-    forward_headers(api, parts, &mut infer_request)?;
+    forward_headers(api, headers, &mut infer_request)?;
     // Numbers that were text lie in blocks of their own, and the text is gone.
     if infer_request.inline_bytes() > charge.bytes().max(CHARGED_BYTES_MIN) {
         charge.resize(infer_request.inline_bytes());
@@ -109,11 +109,11 @@ async fn inflated(account: &Account, received: Received, framing: Framing) -> Re
     Ok(inflated.await?.finish())
 }
 
-fn forward_headers(api: &Api, parts: &Parts, infer_request: &mut InferRequest) -> Result<(), Status> {
+fn forward_headers(api: &Api, headers: &HeaderMap, infer_request: &mut InferRequest) -> Result<(), Status> {
     if !api.forwards_headers(Protocol::Http) {
         return Ok(());
     }
-    for (name, value) in &parts.headers {
+    for (name, value) in headers {
         if api.forwards_header(Protocol::Http, name.as_str())? {
             let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
             infer_request.parameters.insert(name.as_str(), Parameter::String(value));
@@ -124,22 +124,20 @@ fn forward_headers(api: &Api, parts: &Parts, infer_request: &mut InferRequest) -
 
 /// An answer's bytes: the JSON first, then the binary tensors.
 struct Rendered {
-    json_len: usize,
-    pieces: VecDeque<Bytes>,
+    json: Bytes,
+    tensors: VecDeque<Bytes>,
 }
 
 impl Rendered {
     fn of(response: nerite_request::Response, rendering: &Rendering) -> Result<Rendered, Status> {
         let answer = write_answer(response, rendering)?;
-        let json_len = answer.head.len();
-        let mut pieces = VecDeque::with_capacity(1 + answer.tail.len());
-        pieces.push_back(Bytes::from(answer.head));
+        let mut tensors = VecDeque::with_capacity(answer.tail.len());
         for tensor in answer.tail {
             let len = tensor.len();
             let refuse = |refused| Status::no_memory(format_args!("an answer's tensor of {len} bytes"), refused);
-            pieces.push_back(tensor.try_into_bytes().map_err(refuse)?);
+            tensors.push_back(tensor.try_into_bytes().map_err(refuse)?);
         }
-        Ok(Rendered { json_len, pieces })
+        Ok(Rendered { json: Bytes::from(answer.head), tensors })
     }
 }
 
@@ -155,27 +153,26 @@ fn is_light(response: &nerite_request::Response, rendering: &Rendering) -> bool 
     work.sum::<usize>() <= INLINE_WORK_BYTES_MAX
 }
 
-async fn write(rendered: Rendered, encoding: Option<Encoding>) -> CallResult {
-    let Rendered { json_len, mut pieces } = rendered;
-    let is_binary = pieces.len() > 1;
-    let mut response = Response::new(Outgoing::Empty);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, if is_binary { BINARY } else { JSON });
-    if is_binary {
-        headers.insert(JSON_LENGTH, HeaderValue::from(json_len));
+/// The answer's head is made in `headers`, which were the request's: their memory is used again.
+async fn write(rendered: Rendered, encoding: Option<Encoding>, headers: &mut HeaderMap) -> CallResult {
+    let Rendered { json, tensors: mut pieces } = rendered;
+    let mut headers = if headers.capacity() <= KEPT_HEADERS_MAX { std::mem::take(headers) } else { HeaderMap::new() };
+    headers.clear();
+    headers.insert(CONTENT_TYPE, if pieces.is_empty() { JSON } else { BINARY });
+    if !pieces.is_empty() {
+        headers.insert(JSON_LENGTH, HeaderValue::from(json.len()));
     }
-    if let Some(encoding) = encoding {
+    let body = if let Some(encoding) = encoding {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static(encoding.name()));
-        let compressed = Box::pin(compress(pieces, encoding)).await?;
-        pieces = VecDeque::from([compressed]);
-    }
-    *response.body_mut() = match pieces.pop_front() {
-        Some(only) if pieces.is_empty() => Outgoing::Whole(only),
-        Some(first) => {
-            pieces.push_front(first);
-            Outgoing::Pieces(pieces)
-        }
-        None => Outgoing::Empty,
+        pieces.push_front(json);
+        Outgoing::Whole(Box::pin(compress(pieces, encoding)).await?)
+    } else if pieces.is_empty() {
+        Outgoing::Whole(json)
+    } else {
+        pieces.push_front(json);
+        Outgoing::Pieces(pieces)
     };
+    let mut response = Response::new(body);
+    *response.headers_mut() = headers;
     Ok(response)
 }
