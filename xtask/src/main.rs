@@ -8,6 +8,7 @@
 //! cargo xtask miri    what an interpreter of unsafe code can follow (needs a nightly toolchain)
 //! cargo xtask gpu-check  does the server work with the GPU of this machine?
 //! ```
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
 #![forbid(unsafe_code)]
 
 mod chores;

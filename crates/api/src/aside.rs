@@ -35,6 +35,7 @@ pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> As
 }
 
 /// As [`aside`], for work that mostly waits for a disk.
+#[expect(clippy::disallowed_methods, reason = "this is the door to those threads that others are told to use")]
 pub fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
     Box::pin(async move { tokio::task::spawn_blocking(work).await.map_err(unfinished) })
 }
@@ -53,6 +54,7 @@ mod tests {
     static MOST: AtomicUsize = AtomicUsize::new(0);
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the work of the test takes a while")]
     fn all_work_is_done_and_no_more_at_a_time_than_there_are_places() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
         runtime.block_on(async {

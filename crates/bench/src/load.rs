@@ -46,6 +46,7 @@ struct Shared {
     done: AtomicUsize,
 }
 
+#[expect(clippy::disallowed_methods, reason = "without a thread for each worker there is no measurement")]
 fn measure(
     plan: &Plan,
     server: &(Protocol, String),
@@ -119,6 +120,7 @@ fn work(connection: &mut dyn Exchange, shared: &Shared) -> io::Result<Vec<Sample
 }
 
 /// Waits until this time has passed and this many requests have ended, or a worker has failed.
+#[expect(clippy::disallowed_methods, reason = "the main thread has nothing else to do")]
 fn wait(shared: &Shared, length: Duration, requests: usize) {
     let (since, first) = (Instant::now(), shared.done.load(Ordering::Relaxed));
     while !shared.stop.load(Ordering::Relaxed)

@@ -7,6 +7,7 @@
 //!
 //! The load generator shares the machine with the server, so it does as little as it can: requests are bytes made
 //! once, sockets are blocking, HTTP/2 frames are written and read by hand, answers are not parsed.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
 #![forbid(unsafe_code)]
 
 mod args;

@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release --example session_latency -- <session socket> [requests] [model]`, against a server with the model
 //! `simple`, or `identity_fp32`, which shows what the server takes without an engine. Both are taken in turns of 200, so that what disturbs one disturbs the other.
+#![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -65,6 +66,7 @@ fn request(model: &str, lease: &Lease) -> Request {
 }
 
 /// A thread that sends back what it gets.
+#[expect(clippy::disallowed_methods, reason = "an example may panic")]
 fn echo() -> io::Result<OwnedFd> {
     let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     std::thread::spawn(move || {

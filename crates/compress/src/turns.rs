@@ -118,6 +118,7 @@ async fn take_turns<W: Work>(mut work: W, lane: Lane, places: &'static Semaphore
 }
 
 /// One step on a worker thread. The place is free when the step has ended, even if nobody waits for it any more.
+#[expect(clippy::disallowed_methods, reason = "places bound how many run; a missing thread is caught")]
 async fn step_aside<W: Work>(
     mut work: W,
     place: SemaphorePermit<'static>,
@@ -162,6 +163,7 @@ mod tests {
     impl Work for Count {
         type Error = Status;
 
+        #[expect(clippy::disallowed_methods, reason = "the work of the test takes a while")]
         fn step(&mut self, _: Pace) -> Result<Progress, Status> {
             if self.left == 0 {
                 return Err(Status::internal("the work was done"));

@@ -135,6 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "the test holds its thread on purpose")]
     async fn a_poll_that_took_long_executes_no_more_calls() {
         let (executor, done) = (executor(), Arc::new(AtomicU32::new(0)));
         let call = || {

@@ -166,6 +166,7 @@ fn by_sigfpe(status: ExitStatus) -> bool {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a child of this test ends here")]
 fn the_child() {
     let Ok(case) = std::env::var(CASE) else { return };
     // SAFETY: setrlimit reads the struct. No child needs to leave its memory behind.
@@ -174,6 +175,7 @@ fn the_child() {
     std::process::exit(SURVIVED);
 }
 
+#[expect(clippy::disallowed_methods, reason = "a test may panic")]
 fn take(step: &str) {
     let traps = Traps::new();
     let elsewhere = || drop(thread::spawn(|| divide(1, 0)).join());

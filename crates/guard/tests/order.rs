@@ -74,6 +74,7 @@ fn who_sets_handlers_for_ever_is_told_so() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a child of this test ends here")]
 fn the_child() {
     let Ok(case) = std::env::var(CASE) else { return };
     // SAFETY: setrlimit reads the struct. No child needs to leave its memory behind.

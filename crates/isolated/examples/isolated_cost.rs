@@ -6,6 +6,7 @@
 //! Prints, for one client's region to another of 64 bytes, 4 MiB and 64 MiB, the median and the 99th percentile of a request, and its
 //! processor time in server and child together: within the server, and isolated. The graph hands its input on, so it is one copy of the
 //! engine's own. ONNX Runtime where it is found, else the embedded engine.
+#![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

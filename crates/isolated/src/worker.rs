@@ -31,6 +31,7 @@ use talk::Talk;
 
 /// What a process does that [`crate::Isolated`] started: it runs one instance of a model on the runtime that `open` gives, until its
 /// server has no use for it. Its standard input is its server's end of the channel.
+#[expect(clippy::print_stderr, reason = "the worker is a program; its standard error is the server's log")]
 pub fn work(open: impl FnOnce() -> Result<Arc<dyn Runtime>, String>) -> ExitCode {
     match begin() {
         Ok(talk) => Worker { talk, open: Some(open), runtime: None, model: None }.serve(),

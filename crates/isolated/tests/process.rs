@@ -1,6 +1,7 @@
 //! Do engines in processes of their own keep the contract, and does nobody else suffer when such a process does?
 //!
 //! The processes are this test's own program, told by a variable to be one.
+#![expect(clippy::print_stdout, reason = "a test that skips itself says so")]
 #![allow(clippy::unwrap_used)]
 
 use std::os::unix::process::ExitStatusExt;
@@ -214,6 +215,7 @@ fn a_graph_that_refuses_some_rows_and_one_of_strings_keep_the_contract() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the kill comes during the run")]
 fn a_process_that_dies_fails_its_request_and_no_other() {
     let _turn = turn();
     let runtime = isolated("identity").unwrap();

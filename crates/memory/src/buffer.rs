@@ -120,6 +120,7 @@ impl Buffer {
     }
 
     /// The bytes, if nobody else can write them. Memory that a peer can write is never lent as a slice of bytes.
+    #[expect(clippy::disallowed_methods, reason = "`Access::Private`: nobody writes them")]
     pub fn private_bytes(&self) -> Option<&[u8]> {
         if self.access == Access::Shared || !self.place.is_host() {
             return None;
@@ -131,6 +132,7 @@ impl Buffer {
 
     /// The bytes as numbers of type `T`, for whoever computes on slices; `None` where a peer may write them ([`Buffer::cells`] are
     /// for those), and where no numbers can be seen: see there.
+    #[expect(clippy::disallowed_methods, reason = "`Access::Private`: nobody writes them")]
     pub fn numbers<T: Number>(&self) -> Option<&[T]> {
         if self.access == Access::Shared {
             return None;

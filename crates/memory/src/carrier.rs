@@ -100,6 +100,7 @@ mod tests {
     }
 
     impl Device {
+        #[expect(clippy::disallowed_methods, reason = "the device of the test is plain memory")]
         fn carry(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String> {
             if self.broken {
                 return Err("the device fell off the bus".into());

@@ -69,6 +69,7 @@ impl<'m, T: Number> Cells<'m, T> {
     }
 
     /// A copy of all numbers.
+    #[expect(clippy::disallowed_methods, reason = "the program moves numbers of its own; no tensor travels")]
     pub fn to_vec(&self) -> Vec<T> {
         let mut copy = Vec::with_capacity(self.len);
         // SAFETY: `len` numbers are readable here, by `new`, and there is room for as many in a vector of this process, which
@@ -83,6 +84,7 @@ impl<'m, T: Number> Cells<'m, T> {
     ///
     /// # Panics
     /// If there are fewer.
+    #[expect(clippy::disallowed_methods, reason = "the program moves numbers of its own; no tensor travels")]
     pub fn copy_to(&self, to: &mut [T]) {
         assert!(to.len() <= self.len, "{} numbers asked of {}", to.len(), self.len);
         // SAFETY: as many numbers are readable here, by the assertion and `new`, as `to` has; `to` is borrowed mutably, so it
@@ -148,6 +150,7 @@ impl<'m, T: Number> CellsMut<'m, T> {
     ///
     /// # Panics
     /// If there are fewer.
+    #[expect(clippy::disallowed_methods, reason = "the program moves numbers of its own; no tensor travels")]
     pub fn copy_from(&mut self, at: usize, from: &[T]) {
         let fits = at.checked_add(from.len()).is_some_and(|end| end <= self.cells.len);
         assert!(fits, "{} numbers at {at} of {}", from.len(), self.cells.len);
@@ -157,6 +160,7 @@ impl<'m, T: Number> CellsMut<'m, T> {
     }
 
     /// Copies the numbers of `from` to the front, as far as either side goes. The two may be the same memory.
+    #[expect(clippy::disallowed_methods, reason = "the program moves numbers of its own; no tensor travels")]
     pub fn copy_cells(&mut self, from: Cells<'_, T>) {
         let len = self.cells.len.min(from.len);
         // SAFETY: both have `len` numbers, by `new` of either; `copy` is for ranges that may overlap.

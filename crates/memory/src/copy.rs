@@ -68,6 +68,7 @@ pub fn count_copied(reason: Reason, bytes: usize) {
 /// # Safety
 /// `from` is readable and `to` is writable for `len` bytes, and the two do not overlap unless both belong to a mapping
 /// that a peer controls, where the outcome is the peer's own garbage.
+#[expect(clippy::disallowed_methods, reason = "this is the counted copy")]
 pub(crate) unsafe fn copy_counted(from: *const u8, to: *mut u8, len: usize, reason: Reason) {
     // SAFETY: the caller promised both ranges. `copy` (memmove) and not `copy_nonoverlapping`, because a client may name
     // the same region for input and output; it is a libc call, so no assumption about the peer's writes is compiled in.

@@ -37,6 +37,7 @@ impl FileBytes {
 }
 
 impl AsRef<[u8]> for FileBytes {
+    #[expect(clippy::disallowed_methods, reason = "nobody else has the file, which has no name")]
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the mapping has `len` bytes until it is dropped. The file reaches that far, its last descriptor was closed by `map`, and
         // it has no name: nobody can change it or cut it short.

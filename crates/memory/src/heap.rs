@@ -173,6 +173,7 @@ fn given(asked: usize, ask: impl Fn() -> *mut u8) -> *mut u8 {
 
 /// What the system gives once the pool is empty, and others have given back what they had.
 #[cold]
+#[expect(clippy::disallowed_methods, reason = "an allocator can wait for nothing but time")]
 fn given_later(asked: usize, ask: &dyn Fn() -> *mut u8) -> *mut u8 {
     for _ in 0..TRIES {
         wait_for_probes();
@@ -227,6 +228,7 @@ mod tests {
 
     /// What comes of `work` on an expendable thread with 10 MiB.
     #[track_caller]
+    #[expect(clippy::disallowed_methods, reason = "a test may panic")]
     fn check(work: impl FnOnce() -> usize + Send + 'static, comes: Result<usize, Shortage>) {
         let (tell, hear) = mpsc::channel();
         std::thread::spawn(move || {
@@ -264,6 +266,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test may panic")]
     fn what_the_system_does_not_have_is_a_shortage_too() {
         let (tell, hear) = mpsc::channel();
         std::thread::spawn(move || {

@@ -102,6 +102,7 @@ pub(crate) unsafe fn dealloc(ptr: *mut u8, layout: Layout) {
 /// # Safety
 /// The caller keeps the contract of [`GlobalAlloc::realloc`], and `ptr` came from a function of this module.
 #[inline]
+#[expect(clippy::disallowed_methods, reason = "an allocation that moves is no tensor yet")]
 pub(crate) unsafe fn realloc(ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
     // SAFETY: the caller promises that `size`, rounded up to the alignment, does not overflow, and the alignment is a layout's.
     let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
@@ -262,6 +263,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the allocation is the test's own")]
     fn mappings_are_kept_for_the_next_of_their_size_and_unmapped_when_they_lie_idle() {
         let large = Large::new();
         large.kept_bytes_max.store(64 << 20, Ordering::Relaxed);
@@ -301,6 +303,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the allocation is the test's own")]
     fn an_allocation_keeps_its_content_whichever_way_it_grows_or_shrinks() {
         let layout = |size| Layout::from_size_align(size, 64).expect("a power of two");
         let mut size = 101;

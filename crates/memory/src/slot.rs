@@ -154,6 +154,7 @@ impl Slot<Vacant> {
     }
 
     /// The bytes, if nobody else can touch them.
+    #[expect(clippy::disallowed_methods, reason = "`Access::Private`: nobody else writes them")]
     pub fn private_bytes_mut(&mut self) -> Option<&mut [u8]> {
         if self.access == Access::Shared || !self.place.is_host() {
             return None;

@@ -4,6 +4,7 @@
 //! cargo run --release -p nerite-onnx --example onnx_overhead [model directory] [runs] [instances]
 //! ```
 //! Prints wall and processor time per run side by side: the same model, threads and input.
+#![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 //! python tests/models/export_node_tests.py /tmp/nodes
 //! cargo run -p nerite-ort --example ort_oracle /tmp/nodes
 //! ```
+#![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use std::path::PathBuf;
 

@@ -5,6 +5,7 @@
 //! ```
 //! Prints, side by side, wall and processor time per run of ONNX Runtime called directly and of an instance of the
 //! runtime: the same model, options and input, the output in memory of the client's.
+#![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -39,6 +39,7 @@ impl From<NoMemory> for StringsFault {
 }
 
 /// A tensor of strings with the elements of a BYTES tensor, in `shape`.
+#[expect(clippy::disallowed_methods, reason = "the string was just made, and nobody else has it")]
 pub fn to_value(tensor: &Tensor, shape: &[i64]) -> Result<Value<'static>, StringsFault> {
     let of_client = |text: String| StringsFault::Client(format!("input '{}': {text}", tensor.name));
     let expected = element_count(shape).map_err(|e| of_client(e.to_string()))?;

@@ -8,6 +8,7 @@ const DISABLE: &str = "ORT_DISABLE_TELEMETRY";
 ///
 /// Official builds for Linux send events over the network and write an identifier of the machine to the disk. The library's function
 /// that turns events off wants an environment, and the first event is sent while that is made.
+#[expect(clippy::disallowed_methods, reason = "the process has this one thread, which is checked")]
 pub fn disable_telemetry() {
     if std::env::var_os(DISABLE).is_some() {
         return;

@@ -1,6 +1,7 @@
 //! Does each kind of tensor come to an instance on a device, and back, as it should?
 //!
 //! ONNX Runtime of this host computes; in front of it is a stand-in for its CUDA provider, over the stand-in driver. Neither is CUDA.
+#![expect(clippy::print_stdout, reason = "a test that skips itself says so")]
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../cuda/tests/stand_in/compile.rs"]

@@ -14,6 +14,10 @@ const BUSY_MAX: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Starts it, if need be when nobody has its file open any more.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the kernel wakes nobody when a program's file is closed; this is the supervisor's thread"
+)]
 pub fn spawn(command: &mut Command) -> io::Result<Process> {
     // What the server itself inherited is not for the child, which may run anybody's code.
     close_all_on_exec();
@@ -52,6 +56,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test may panic, and take its time")]
     fn a_program_that_somebody_still_writes_runs_once_it_is_closed() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("true");

@@ -45,6 +45,7 @@ impl Log for Logger {
         (ours || metadata.level() <= Level::Warn) && self.switches.shows(metadata.level())
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a line of the log begins with its date")]
     fn log(&self, record: &Record<'_>) {
         if !self.enabled(record.metadata()) {
             return;

@@ -1,5 +1,6 @@
 //! What does an operator type?
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
 #![forbid(unsafe_code)]
 
 mod demo;

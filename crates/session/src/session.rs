@@ -232,6 +232,7 @@ impl Session {
     }
 
     /// Everything of the session goes; requests in flight keep what they use until they see that nobody waits.
+    #[expect(clippy::disallowed_methods, reason = "one for each session that ends, and sessions are bounded")]
     fn close(self) {
         self.in_flight.cancel_all();
         self.outbox.close();

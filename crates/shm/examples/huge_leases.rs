@@ -6,6 +6,7 @@
 //! ```
 //!
 //! Leases that fill them ask for huge pages (`madvise`); by default Linux gives none to shared memory.
+#![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use std::time::{Duration, Instant};
 

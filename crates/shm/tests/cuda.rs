@@ -1,6 +1,7 @@
 //! Do CUDA regions live by the rules of regions?
 //!
 //! Against the stand-in driver, which is no CUDA. The client that lends its device memory is this test's own binary again.
+#![expect(clippy::print_stdout, reason = "a test that skips itself says so")]
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../cuda/tests/stand_in/compile.rs"]

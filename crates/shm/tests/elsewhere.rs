@@ -70,6 +70,7 @@ fn an_object_larger_than_the_room_there_is_fails_alone() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a child of this test ends here")]
 fn the_child() {
     let Ok(case) = std::env::var(CASE) else { return };
     // SAFETY: setrlimit reads the struct. No child needs to leave its memory behind.
@@ -156,6 +157,7 @@ fn tempfile_of_one_page() -> File {
 }
 
 /// Runs where `/dev/shm` has 64 KiB: reads and writes 1 MiB of an object that has it only on paper.
+#[expect(clippy::disallowed_methods, reason = "a child of this test ends here")]
 fn overcommit() {
     const BYTES: usize = 1 << 20;
     std::fs::write("/dev/shm/big", b"").unwrap();

@@ -47,6 +47,7 @@ fn wake_up() {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the thread is the watchdog's own")]
 fn patrol() {
     let mut rounds = Rounds::default();
     loop {

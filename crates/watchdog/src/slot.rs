@@ -220,6 +220,7 @@ mod tests {
 
     /// Polls a task once, on a thread of its own, and tells what that thread's slot counted beyond 100 ms, by the clock and in processor time,
     /// and in all.
+    #[expect(clippy::disallowed_methods, reason = "a test may panic")]
     fn late_polls(task: impl FnOnce() + Send + 'static) -> (u64, u64, u64) {
         let polled = thread::spawn(move || {
             let mut future = pin!(watched(FrontEnd::Http, async { task() }));
@@ -238,6 +239,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the task of the test takes long")]
     fn a_poll_that_waits_is_long_and_uses_no_processor_time() {
         assert_eq!(late_polls(|| thread::sleep(Duration::from_millis(120))), (1, 0, 1));
     }
@@ -273,6 +275,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the task of the test takes long")]
     fn what_made_a_poll_late_keeps_its_name() {
         late_polls(|| {
             let (inference, health) = (Name::new("inference"), Name::new("health"));
@@ -284,6 +287,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the task of the test takes long")]
     fn a_poll_knows_how_long_it_lasts() {
         let wait = Duration::from_millis(3);
         late_polls(move || {

@@ -74,6 +74,7 @@ fn check(instances: usize, jobs: usize, act: fn(&Job) -> Result<(), Status>) -> 
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the model of the test is slow")]
 fn every_job_is_answered_once_and_closing_waits_for_the_last() {
     assert!(check(1, 1000, |_| Ok(())).iter().all(|r| r.error.is_none()));
     assert!(
@@ -259,6 +260,7 @@ fn what_is_not_ready_in_time_is_waited_for_by_a_worker_and_answered_once() {
 struct Noting(Arc<Mutex<Vec<std::thread::ThreadId>>>);
 
 impl Compute for Noting {
+    #[expect(clippy::disallowed_methods, reason = "the model of the test is slow")]
     fn compute(&mut self, job: &mut Job, _: &mut Times) -> Result<(), Status> {
         self.0.lock().unwrap().push(std::thread::current().id());
         if job.id() == "100" {
@@ -269,6 +271,7 @@ impl Compute for Noting {
 }
 
 /// For each of 300 jobs of one size, one after the other, whether it ran on the thread that brought it.
+#[expect(clippy::disallowed_methods, reason = "the model of the test is slow")]
 fn ran_here(bound: CostBound) -> Vec<bool> {
     let threads = Arc::default();
     let instance = Box::new(InOrder(Noting(Arc::clone(&threads)))) as Box<dyn Instance>;

@@ -221,6 +221,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test may panic")]
     fn a_full_pool_holds_the_model_back_until_the_stream_takes_or_ends() {
         let (mailbox, mut order) = (Mailbox::new(2, &Account::unlimited()), order());
         let model = thread::spawn({

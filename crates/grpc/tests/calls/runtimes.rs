@@ -16,6 +16,7 @@ impl Held {
     }
 
     /// Waits until this many jobs are held.
+    #[expect(clippy::disallowed_methods, reason = "the test waits for its own model")]
     pub async fn wait(&self, count: usize) {
         let held = self.clone();
         let wait = move || drop(held.0.1.wait_while(held.0.0.lock().unwrap(), |jobs| jobs.len() < count).unwrap());

@@ -27,6 +27,10 @@ const NOT_ONE: &str = "generate expects model to produce exactly 1 response, use
                        various number of responses";
 
 /// Reads flat JSON, asks, writes flat JSON: one answer, or (`stream`) as many events as the model makes.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "each response in it is charged to the account of the client, which bounds it"
+)]
 pub async fn generate(
     api: &Api,
     parts: &Parts,

@@ -92,6 +92,7 @@ fn server() -> TestServer {
     house_with(TimeLimits::default(), ConnectionLimits::for_descriptors(1024))
 }
 
+#[expect(clippy::disallowed_methods, reason = "a test waits for its own gate")]
 fn house_with(times: TimeLimits, connections: ConnectionLimits) -> TestServer {
     let rules = Rules { peers: Peers::new(connections), times };
     let folder = tempfile::tempdir().unwrap();
@@ -172,6 +173,7 @@ fn a_unix_socket_speaks_the_same() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a test may panic")]
 fn large_bodies_and_many_pieces_come_and_go_whole() {
     let server = server();
     let mut stream = TcpStream::connect(server.address).unwrap();

@@ -48,6 +48,10 @@ pub(super) fn run(mut command: Command, at_most: Duration) -> io::Result<Ran> {
     ran
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a process that closed its output ends within a moment; this is a load's thread"
+)]
 fn listen(process: &mut Process, reader: &mut PipeReader, deadline: Instant) -> io::Result<Ran> {
     let (mut said, mut is_open) = (Vec::new(), true);
     loop {

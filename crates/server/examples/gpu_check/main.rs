@@ -4,6 +4,7 @@
 //! own, as any client would, and prints what it saw. Without a GPU it says so and ends with 2; 1 means that a check failed.
 //! `--onnxruntime-library` names an ONNX Runtime with the CUDA provider, for the checks of models on the GPU.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example prints what it found")]
 #![forbid(unsafe_code)]
 
 mod bandwidth;

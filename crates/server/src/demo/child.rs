@@ -93,6 +93,7 @@ impl Server {
 }
 
 impl Drop for Server {
+    #[expect(clippy::disallowed_methods, reason = "the demo has nothing else to do")]
     fn drop(&mut self) {
         // After a Ctrl-C at a terminal the server is stopping already; give it the time to do so in order.
         let since = Instant::now();
@@ -119,6 +120,7 @@ fn free_ports() -> std::io::Result<[u16; 3]> {
 }
 
 /// Keeps the last lines and the pipe empty, so that the server never waits for its log to be read.
+#[expect(clippy::disallowed_methods, reason = "without a thread the demo ends")]
 fn drain(from: Option<impl Read + Send + 'static>, log: &Arc<Mutex<VecDeque<String>>>) {
     let (Some(from), log) = (from, Arc::clone(log)) else { return };
     std::thread::spawn(move || {

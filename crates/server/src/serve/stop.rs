@@ -92,6 +92,7 @@ fn is_another(since_first: Duration) -> bool {
     since_first > Duration::from_millis(SAME_SIGNAL_MS_MAX)
 }
 
+#[expect(clippy::disallowed_methods, reason = "once, at the end")]
 async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant) -> bool {
     api.begin_stopping();
     // Who balances load sees that readiness fell as long as there is anything to wait for.

@@ -31,6 +31,7 @@ const IDLE_TICKS: u64 = 2;
 const WORKED_TICKS: u64 = 10;
 
 /// Gives memory back to the system that no request used for a while.
+#[expect(clippy::disallowed_methods, reason = "one at a time")]
 pub(super) async fn keep(api: Api, engine: Arc<Engine>) {
     let mut ticks = interval(ROUND);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

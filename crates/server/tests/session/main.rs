@@ -1,4 +1,5 @@
 //! Do sessions keep what `docs/session.md` says?
+#![expect(clippy::disallowed_methods, reason = "tests wait for their server, and looking again is how")]
 #![allow(clippy::unwrap_used)]
 
 mod hostile;

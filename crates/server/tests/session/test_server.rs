@@ -112,6 +112,7 @@ impl TestServer {
 
     /// Waits until `done` holds. How long that may take is no matter of these tests, only that it comes.
     #[track_caller]
+    #[expect(clippy::disallowed_methods, reason = "a test looks again")]
     pub fn until(what: &str, done: impl Fn() -> bool) -> Duration {
         let start = Instant::now();
         while !done() {

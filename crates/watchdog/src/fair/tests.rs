@@ -48,6 +48,7 @@ impl Crowd {
 }
 
 /// How many polls of a crowd ran between each wake of a task of `little` and its poll, once there were `before` of them.
+#[expect(clippy::disallowed_methods, reason = "the task of the test takes long")]
 fn polls_before(crowd: impl FnOnce(&Runtime, &Crowd), before: u64, little: &Flow) -> Vec<u64> {
     let (found, runtime) = (Crowd::default(), runtime());
     crowd(&runtime, &found);

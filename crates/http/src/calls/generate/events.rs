@@ -100,6 +100,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::disallowed_methods, reason = "only the test feeds it")]
     fn check(responses: Vec<Response>, texts: &[&str], cancelled: bool) {
         let (to, from) = mpsc::unbounded_channel();
         for response in responses {
