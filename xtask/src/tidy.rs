@@ -9,7 +9,9 @@ mod flags;
 mod functions;
 mod glossary;
 mod layers;
+mod links;
 mod profiles;
+mod readmes;
 mod skeleton;
 mod tree;
 mod unsafety;
@@ -80,6 +82,8 @@ fn judge(tree: &Tree, allowed: &[Allowance]) -> Vec<Finding> {
     findings.extend(layers::check(tree));
     findings.extend(flags::check(tree));
     findings.extend(profiles::check(tree));
+    findings.extend(readmes::check(tree));
+    findings.extend(links::check(tree));
     allow::apply(findings, allowed)
 }
 

@@ -8,6 +8,13 @@
 //!   grpc ─┼─► Api ─► calls ────┼─ engine   models, statistics, repository
 //!   …    ─┘     access rules   └─ shm      regions
 //! ```
+//!
+//! ```
+//! use nerite_api::{Category, Code, codes};
+//!
+//! assert_eq!((codes::http_status(Code::NotFound), codes::grpc_status(Code::NotFound)), (404, 5));
+//! assert_eq!(Category::SharedMemory.name(), "shared-memory"); // as `--http-restricted-api` names it
+//! ```
 #![forbid(unsafe_code)]
 
 mod access;

@@ -9,6 +9,55 @@
 //! before they are answered. What most runtimes want (answer all, in order, before returning) is [`Compute`] behind
 //! [`InOrder`], or [`Execute`] behind [`Joined`] where the rows of several requests run as one. A job that is dropped unanswered answers itself with an error. [`conformance`] holds every runtime to this.
 //! Runtimes that compute on the host see memory of the host alone: [`Staged`] carries what lies on devices beyond their [`DeviceAccess`].
+//!
+//! ```
+//! use std::sync::{Arc, mpsc::channel};
+//!
+//! use nerite_backend::{Batch, Compute, InOrder, Instance, Job, NoMeter, Times, now_ns};
+//! use nerite_request::{Cancel, Parameters, Reply, Request, Sequence, Status, Wanted};
+//! use nerite_tensor::{Buffer, DataType, Tensor};
+//!
+//! /// Answers Y = -X.
+//! struct Negate;
+//!
+//! impl Compute for Negate {
+//!     fn compute(&mut self, job: &mut Job, times: &mut Times) -> Result<(), Status> {
+//!         let x = job.input("X").ok_or_else(|| Status::invalid("input 'X' is missing"))?.clone();
+//!         let numbers = x.data.numbers::<i32>().ok_or_else(|| Status::invalid("input 'X' is no INT32"))?;
+//!         times.input_ends();
+//!         let mut slot = job.output("Y", DataType::Int32, &x.shape)?; // the client's own region, if it named one
+//!         let mut cells = slot.cells_mut::<i32>().ok_or_else(|| Status::internal("output 'Y' is not aligned"))?;
+//!         cells.fill_with(numbers.iter().map(|number| -number));
+//!         job.put("Y", DataType::Int32, x.shape.clone(), slot.filled());
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let (to, answers) = channel();
+//! let request = Request {
+//!     id: "42".into(),
+//!     rows: 1,
+//!     inputs: vec![Tensor {
+//!         name: "X".into(),
+//!         datatype: DataType::Int32,
+//!         shape: [2].into_iter().collect(),
+//!         data: Buffer::from_numbers(vec![3i32, -4]),
+//!     }],
+//!     wanted: vec![Wanted { name: "Y".into(), slot: None }],
+//!     priority: 0,
+//!     timeout_us: 0,
+//!     sequence: Sequence::default(),
+//!     parameters: Parameters::new(),
+//!     cancel: Cancel::new(),
+//!     reply: Reply::new("42", move |response| drop(to.send(response))),
+//! };
+//! let job = Job::new(request, "negate".into(), "1".into(), now_ns());
+//! InOrder(Negate).run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
+//! let answer = answers.recv()?;
+//! let y = answer.outputs[0].data.numbers::<i32>().ok_or("no INT32")?;
+//! assert_eq!(y.to_vec(), [-3, 4]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod compute;

@@ -11,6 +11,18 @@
 //! when nothing moved for a while, the costliest connection of the costliest peer is ended ([`Shed`]).
 //!
 //! The decisions are pure functions in [`marks`]; accounts and budgets carry them out.
+//!
+//! ```
+//! use nerite_budget::{Budgets, Limits};
+//!
+//! let budgets = Budgets::new(Limits::new(1 << 30, None, None, None));
+//! let account = budgets.open("user 1000"); // one for each connection
+//! let before = account.held(); // an open connection costs something, too
+//! let charge = account.charge(4096);
+//! assert_eq!(account.held() - before, 4096);
+//! drop(charge);
+//! assert_eq!(account.held(), before);
+//! ```
 #![forbid(unsafe_code)]
 
 mod account;

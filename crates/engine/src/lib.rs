@@ -5,6 +5,20 @@
 //!      └── load, unload: threads of its own, decisions by `nerite_repository`
 //! ```
 //! The only home of threads and clocks below the front ends.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use nerite_backend::identity::Identity;
+//! use nerite_engine::Runtimes;
+//!
+//! let mut runtimes = Runtimes::default();
+//! runtimes.add(Arc::new(Identity));
+//! runtimes.set("", "default-max-batch-size", "4"); // for all backends
+//! assert_eq!(runtimes.get("identity").map(|runtime| runtime.engine()), Ok("built in".to_owned()));
+//! assert!(runtimes.get("tensorrt").is_err_and(|error| error.message.contains("this server has: identity")));
+//! assert_eq!(runtimes.settings("identity")["default-max-batch-size"], "4");
+//! ```
 #![forbid(unsafe_code)]
 
 mod catalog;

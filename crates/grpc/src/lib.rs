@@ -8,6 +8,21 @@
 //!
 //! A thin layer over HTTP/2 of our own, because the usual one decodes each message from one contiguous buffer, which costs
 //! a copy of every tensor on the way in and another on the way out.
+//!
+//! A server is needed around it, so the example is compiled and not run:
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use nerite_api::Api;
+//! use nerite_grpc::{Handle, Options, serve};
+//! use nerite_listen::{BindError, Endpoint, Rules, bind};
+//!
+//! async fn start(api: Api, rules: Rules) -> Result<Handle, BindError> {
+//!     let listener = bind(&Endpoint::unix(Path::new("/run/nerite/grpc.sock")))?;
+//!     Ok(serve(api, Options::default(), rules, vec![listener]))
+//! }
+//! ```
 #![forbid(unsafe_code)]
 
 mod answer;

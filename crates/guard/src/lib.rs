@@ -19,6 +19,17 @@
 //! The crate is used twice: the server calls [`watch`] and [`count_traps`], and the processes that run Python models load it as a library
 //! of four C functions ([`library`]). That is why it has no `std`: what is loaded into other people's processes allocates
 //! nothing, starts nothing and is small.
+//!
+//! ```
+//! use nerite_guard::{Errno, Traps, count_traps, install_traps};
+//!
+//! static TRAPS: Traps = Traps::new();
+//! install_traps()?;
+//! // A library whose divisors come from a client would run here. 6 / 3 has a result, so nothing is counted.
+//! assert_eq!(count_traps(&TRAPS, || 6 / 3)?, 2);
+//! assert_eq!(TRAPS.count(), 0);
+//! # Ok::<(), Errno>(())
+//! ```
 
 #![no_std]
 

@@ -8,6 +8,21 @@
 //! HTTP/1.1 over TCP and Unix sockets by one service: paths are few and fixed, so the router is a match. The body of an
 //! inference is copied once, from the pieces the socket delivered into one block whose binary part begins on a 64-byte
 //! boundary; what arrived in one piece is used as it is. Binary outputs go out from where the model left them.
+//!
+//! A server is needed around it, so the example is compiled and not run:
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use nerite_api::Api;
+//! use nerite_http::{Handle, serve};
+//! use nerite_listen::{BindError, Endpoint, Rules, bind};
+//!
+//! async fn start(api: Api, rules: Rules) -> Result<Handle, BindError> {
+//!     let listener = bind(&Endpoint::unix(Path::new("/run/nerite/http.sock")))?;
+//!     Ok(serve(api, rules, vec![listener]))
+//! }
+//! ```
 #![forbid(unsafe_code)]
 
 mod calls;

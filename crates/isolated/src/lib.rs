@@ -11,6 +11,14 @@
 //! operator's setting of that name is, run in children, one for each instance; the other models run as before. The child opens the same
 //! engine, loads the model, and answers what it is asked ([`work`]). A crash of the engine costs the requests that the child had.
 //! `docs/isolated.md` says what an operator should know.
+//!
+//! ```
+//! use nerite_isolated::{SETTING, check_setting};
+//!
+//! assert_eq!(SETTING, "isolated");
+//! assert_eq!(check_setting("true"), Ok(())); // all models of the backend run in processes of their own
+//! assert!(check_setting("maybe").is_err());
+//! ```
 #![forbid(unsafe_code)]
 
 mod context;

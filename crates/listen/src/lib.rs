@@ -1,6 +1,18 @@
 //! Where do connections come from?
 //!
 //! TCP ports and Unix sockets, bound alike for every front end. What is spoken over them is the front end's affair.
+//!
+//! ```
+//! use nerite_listen::{Endpoint, bind};
+//!
+//! let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+//! let address = runtime.block_on(async {
+//!     let any_port = Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false };
+//!     bind(&any_port).map(|listener| listener.address())
+//! })?;
+//! assert!(address.is_some_and(|address| address.port() != 0));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod forward;

@@ -2,6 +2,21 @@
 //!
 //! A port of its own that knows one page. It answers from counters that the server keeps anyway, so a scrape costs the
 //! models nothing.
+//!
+//! A server is needed around it, so the example is compiled and not run:
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use nerite_api::Api;
+//! use nerite_metrics::{Handle, serve};
+//! use nerite_listen::{BindError, Endpoint, Rules, bind};
+//!
+//! async fn start(api: Api, rules: Rules) -> Result<Handle, BindError> {
+//!     let listener = bind(&Endpoint::unix(Path::new("/run/nerite/metrics.sock")))?;
+//!     Ok(serve(api, rules, listener))
+//! }
+//! ```
 #![forbid(unsafe_code)]
 
 mod answer;

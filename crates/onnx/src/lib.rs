@@ -6,6 +6,15 @@
 //! FP32. That is right for most models, whose INT64 are indices and shapes, and silently wrong for some. So nothing of it
 //! is left to luck: `audit` refuses graphs that compute what 32 bits would falsify, and `convert` refuses values that
 //! do not fit. Both say what to do about it.
+//!
+//! ```
+//! use nerite_backend::Runtime;
+//! use nerite_onnx::Embedded;
+//!
+//! assert_eq!(Embedded.name(), "onnxruntime"); // what `config.pbtxt` says, whichever engine serves it
+//! assert!(Embedded.engine().starts_with("rten "));
+//! assert!(Embedded.offers_gpus().is_err());
+//! ```
 #![forbid(unsafe_code)]
 
 mod audit;

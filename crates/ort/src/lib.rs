@@ -8,6 +8,19 @@
 //! Nothing of ONNX Runtime is linked or shipped: the library is opened when it is there, and the embedded engine serves
 //! models when it is not. Inputs are handed over by address and outputs are computed into the memory of their destination
 //! where the model declares shapes that tell their size beforehand. An instance on a GPU takes tensors of that device the same way.
+//!
+//! ```
+//! use nerite_backend::Runtime;
+//! use nerite_ort::{OnnxRuntime, find_library};
+//!
+//! match find_library(None) {
+//!     Some(library) => match OnnxRuntime::open(&library) {
+//!         Ok(runtime) => println!("{}", runtime.engine()),
+//!         Err(error) => println!("{error}"), // too old, or no ONNX Runtime at all
+//!     },
+//!     None => println!("the embedded engine serves ONNX models on this host"),
+//! }
+//! ```
 
 mod cuda;
 mod fence;

@@ -11,6 +11,16 @@
 //! client's own memory ([`nerite_memory::Share`]) and reads and writes there; tensors that lie elsewhere are copied once into blocks that both
 //! map. A child that dies fails its requests and nothing else: the next request starts another. The wire is described in
 //! `docs/python.md` and `docs/isolated.md`, and its packets are the types of [`packets`].
+//!
+//! ```
+//! use nerite_process::{code_word, status_of};
+//! use nerite_request::Code;
+//!
+//! let told = serde_json::json!(["NOT_FOUND", "no such tensor"]); // as a child tells of a failure
+//! let status = status_of(&told);
+//! assert_eq!((status.code, status.message.as_str()), (Code::NotFound, "no such tensor"));
+//! assert_eq!(code_word(status.code), "NOT_FOUND");
+//! ```
 #![forbid(unsafe_code)]
 
 mod answer;

@@ -15,6 +15,19 @@
 //! 3. Load each through its runtime and tell [`Lifecycle::loaded`]. The last one brings the [`LoadOutcome`]: generations to publish,
 //!    generations to retire, the client's answer.
 //! 4. When the last reference to a retired [`Generation`] is gone, tell [`Lifecycle::drained`].
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//!
+//! use nerite_repository::load_order;
+//!
+//! let needs = BTreeMap::from([
+//!     ("ensemble".to_owned(), vec!["embed".to_owned(), "rank".to_owned()]),
+//!     ("embed".to_owned(), vec![]),
+//!     ("rank".to_owned(), vec![]),
+//! ]);
+//! assert_eq!(load_order(&needs).waves, [vec!["embed", "rank"], vec!["ensemble"]]);
+//! ```
 #![forbid(unsafe_code)]
 
 mod control;

@@ -8,6 +8,20 @@
 //! An [`InferRequest`] still speaks in names (regions, models, versions as text). A [`Request`] holds Buffers and Slots, and the one
 //! edge back to the client: its [`Reply`]. Everything a client may be told about the server (metadata, statistics, index,
 //! settings) is a plain struct in [`report`], rendered by `wire`; what only its operator may is in [`inspect`].
+//!
+//! ```
+//! use std::sync::mpsc::channel;
+//!
+//! use nerite_request::{Code, Reply};
+//!
+//! let (to, answers) = channel();
+//! let reply = Reply::new("42", move |response| drop(to.send(response)));
+//! drop(reply); // a lost reply is an error and never a hang
+//! let response = answers.recv()?;
+//! assert!(response.last);
+//! assert_eq!(response.error.map(|error| error.code), Some(Code::Internal));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod cancel;

@@ -8,6 +8,18 @@
 //! A session is a connected socket. What the client borrows, registers and asks belongs to it and goes with it, however the
 //! client ends. `docs/session.md` describes the protocol. The task of a session runs its requests where it is, and whoever
 //! computed an answer sends it: a quick model costs no wake-up between the client's packet and the answer.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use nerite_session::{FoundDirectory, check_directory};
+//!
+//! let directory = Path::new("/tmp/nerite-1000");
+//! let mine = FoundDirectory { uid: 1000, mode: 0o700, is_directory: true };
+//! assert_eq!(check_directory(directory, mine, 1000), Ok(()));
+//! let open = FoundDirectory { uid: 1000, mode: 0o755, is_directory: true };
+//! assert!(check_directory(directory, open, 1000).is_err_and(|cure| cure.contains("chmod 0700")));
+//! ```
 #![forbid(unsafe_code)]
 
 mod call;

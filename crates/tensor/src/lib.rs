@@ -2,6 +2,17 @@
 //!
 //! A name, a [`DataType`], a [`Shape`] and a `Buffer` of row-major little-endian elements. BYTES elements carry their
 //! length in four bytes before them; [`strings`] reads and writes that form.
+//!
+//! ```
+//! use nerite_tensor::{Buffer, DataType, byte_size, strings};
+//!
+//! assert_eq!(byte_size(DataType::Fp32, &[2, 3])?, Some(24));
+//! let mut data = Vec::new();
+//! strings::push(&mut data, b"zero").ok_or("an element of 4 GiB or more")?;
+//! let data = Buffer::from(data);
+//! assert_eq!(strings::extents(&data, 1)?[0].len(), 4);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod datatype;

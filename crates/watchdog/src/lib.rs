@@ -12,6 +12,18 @@
 //!
 //! A poll costs two looks at the clock and some stores to memory that nobody else writes. The watchdog's thread sleeps while no front
 //! thread works.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use nerite_watchdog::{FrontEnd, busy_for, watched};
+//!
+//! let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+//! let busy = runtime.block_on(watched(FrontEnd::Http, async { busy_for() }));
+//! assert!(busy < Duration::from_secs(60));
+//! assert_eq!(busy_for(), Duration::ZERO); // outside of a watched task
+//! # Ok::<(), std::io::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod fair;

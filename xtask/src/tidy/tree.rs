@@ -1,46 +1,54 @@
 //! Which files does tidy look at?
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Folders whose Rust sources and manifests are the project's.
-const FOLDERS: [&str; 5] = ["crates", "xtask", "tests", "benches", "fuzz"];
+/// Folders whose Rust sources, manifests and pages are the project's.
+const FOLDERS: [&str; 8] = ["crates", "xtask", "tests", "benches", "fuzz", "docs", "examples", "python"];
 
-/// Single files that rules ask for.
-const FILES: [&str; 3] = [super::flags::DOCS, super::glossary::DOCS, super::profiles::MANIFEST];
+/// Single files that rules ask for, besides the pages at the top.
+const FILES: [&str; 1] = [super::profiles::MANIFEST];
 
 /// Folders that hold what others wrote or what a build leaves behind.
 const PASSED_OVER: [&str; 3] = ["target", "generated", "node_modules"];
 
 /// The files that rules look at, by path from the top of the workspace.
 #[derive(Debug, Default)]
-pub struct Tree(BTreeMap<String, String>);
+pub struct Tree {
+    texts: BTreeMap<String, String>,
+    /// All files and folders that a link may name, their text read or not.
+    paths: BTreeSet<String>,
+}
 
 impl Tree {
     /// Reads a workspace.
     pub fn read(root: &Path) -> Result<Tree, String> {
         let mut tree = Tree::default();
-        for folder in FOLDERS {
-            tree.walk(root, folder)?;
-        }
-        for file in FILES {
-            if let Ok(text) = fs::read_to_string(root.join(file)) {
-                tree.0.insert(file.to_owned(), text);
-            }
-        }
+        tree.walk(root, "")?;
         Ok(tree)
     }
 
     /// A tree of these files.
     #[cfg(test)]
     pub fn of<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Tree {
-        Tree(files.into_iter().map(|(path, text)| (path.to_owned(), text.to_owned())).collect())
+        let mut tree = Tree::default();
+        for (path, text) in files {
+            let folders = path.match_indices('/').map(|(at, _)| path[..at].to_owned());
+            tree.paths.extend(folders.chain([path.to_owned()]));
+            tree.texts.insert(path.to_owned(), text.to_owned());
+        }
+        tree
     }
 
     /// The text of a file.
     pub fn text(&self, path: &str) -> Option<&str> {
-        self.0.get(path).map(String::as_str)
+        self.texts.get(path).map(String::as_str)
+    }
+
+    /// Whether there is a file or a folder of that path.
+    pub fn is_there(&self, path: &str) -> bool {
+        path.is_empty() || self.paths.contains(path)
     }
 
     /// All Rust sources.
@@ -48,29 +56,49 @@ impl Tree {
         self.ending(".rs")
     }
 
-    /// All files whose path ends so.
-    pub fn ending(&self, end: &str) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().filter(move |(path, _)| path.ends_with(end)).map(|(path, text)| (path.as_str(), text.as_str()))
+    /// All pages of text.
+    pub fn pages(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.ending(".md")
     }
 
+    /// All files whose path ends so.
+    pub fn ending(&self, end: &str) -> impl Iterator<Item = (&str, &str)> {
+        let texts = self.texts.iter().filter(move |(path, _)| path.ends_with(end));
+        texts.map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
+    /// Reads a folder; the workspace's top has no name.
     fn walk(&mut self, root: &Path, folder: &str) -> Result<(), String> {
         let Ok(entries) = fs::read_dir(root.join(folder)) else { return Ok(()) };
         for entry in entries {
             let entry = entry.map_err(|cause| format!("{folder}: {cause}"))?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            let path = format!("{folder}/{name}");
+            let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
             let kind = entry.file_type().map_err(|cause| format!("{path}: {cause}"))?;
-            if kind.is_dir() {
-                if !PASSED_OVER.contains(&name.as_str()) && !name.starts_with('.') {
-                    self.walk(root, &path)?;
-                }
-            } else if is_source(&name) || name == "Cargo.toml" || path == super::allow::FILE {
-                let text = fs::read_to_string(entry.path()).map_err(|cause| format!("{path}: {cause}"))?;
-                self.0.insert(path, text);
+            if PASSED_OVER.contains(&name.as_str()) || name.starts_with('.') {
+                continue;
             }
+            if kind.is_dir() {
+                self.walk(root, &path)?;
+            } else if is_read(&path) {
+                let text = fs::read_to_string(entry.path()).map_err(|cause| format!("{path}: {cause}"))?;
+                self.texts.insert(path.clone(), text);
+            }
+            self.paths.insert(path);
         }
         Ok(())
     }
+}
+
+/// Whether rules ask for the text of a file.
+fn is_read(path: &str) -> bool {
+    let Some((folder, _)) = path.split_once('/') else {
+        return FILES.contains(&path) || super::links::is_page(path);
+    };
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let is_asked_for =
+        is_source(name) || super::links::is_page(name) || name == "Cargo.toml" || path == super::allow::FILE;
+    FOLDERS.contains(&folder) && is_asked_for
 }
 
 fn is_source(name: &str) -> bool {
