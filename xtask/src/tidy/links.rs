@@ -3,6 +3,7 @@
 //! Links to other hosts are not looked at, so the rule needs no network.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::Finding;
 use super::tree::Tree;
@@ -41,7 +42,7 @@ fn fault(tree: &Tree, page: &str, target: &str) -> Option<String> {
 
 /// Whether a file is a page of text.
 pub fn is_page(path: &str) -> bool {
-    path.ends_with(".md")
+    Path::new(path).extension().is_some_and(|end| end == "md")
 }
 
 /// The path from the top of the workspace that a link of a page names; `None` if that is above it.
