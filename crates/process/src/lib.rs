@@ -13,13 +13,14 @@
 //! `docs/python.md` and `docs/isolated.md`, and its packets are the types of [`packets`].
 //!
 //! ```
-//! use nerite_process::{code_word, status_of};
-//! use nerite_request::Code;
+//! use nerite_process::packets::{Command, FINALIZE, IsReady, Said};
 //!
-//! let told = serde_json::json!(["NOT_FOUND", "no such tensor"]); // as a child tells of a failure
-//! let status = status_of(&told);
-//! assert_eq!((status.code, status.message.as_str()), (Code::NotFound, "no such tensor"));
-//! assert_eq!(code_word(status.code), "NOT_FOUND");
+//! // What one side writes, the other reads.
+//! let command = Command::read(FINALIZE.as_bytes())?;
+//! assert_eq!(command.name(), Some("finalize"));
+//! let said = Said::read(IsReady(true).to_string().as_bytes())?;
+//! assert!(said.is_ready());
+//! # Ok::<(), serde_json::Error>(())
 //! ```
 #![forbid(unsafe_code)]
 

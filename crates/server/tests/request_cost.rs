@@ -2,7 +2,7 @@
 //!
 //! The server runs in this process, on threads of its own; the client's thread is not counted. `cargo test -p nerite-server --test
 //! request_cost -- --nocapture` prints the numbers.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 #[path = "session/test_server.rs"]
 mod test_server;
