@@ -35,6 +35,7 @@ pub fn ci() -> Vec<Errand> {
     let mut errands = vec![
         errand("formatting", "cargo fmt --all --check"),
         errand("house style", "xtask tidy"),
+        errand("sources and licences of all packages", "xtask deny"),
         errand("lints", "cargo clippy --workspace --all-targets --locked -- -D warnings"),
         errand(
             "lints of what the client has behind features",

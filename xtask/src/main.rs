@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! cargo xtask tidy    does the source look as agreed?
+//! cargo xtask deny    are sources and licences of all packages allowed?
 //! cargo xtask test    all tests: Rust, then the server against its clients
-//! cargo xtask ci      formatting, lints, tidy, all tests and a little fuzzing
+//! cargo xtask ci      formatting, lints, tidy, packages, all tests and a little fuzzing
 //! cargo xtask fuzz N  each fuzz target for N seconds, from its seeds
 //! cargo xtask miri    what an interpreter of unsafe code can follow (needs a nightly toolchain)
 //! cargo xtask gpu-check  does the server work with the GPU of this machine?
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod chores;
+mod deny;
 mod fuzz;
 mod gpu_check;
 mod miri;
@@ -22,7 +24,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: cargo xtask <tidy | test | ci | fuzz SECONDS | miri | gpu-check [--onnxruntime-library PATH]>";
+    "usage: cargo xtask <tidy | deny | test | ci | fuzz SECONDS | miri | gpu-check [--onnxruntime-library PATH]>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     let root = root();
     let done = match words[..] {
         ["tidy"] => tidy::run(root),
+        ["deny"] => deny::run(root),
         ["test"] => run::all(root, &chores::test()),
         ["ci"] => run::all(root, &chores::ci()),
         ["fuzz", seconds] => fuzz::run(root, seconds),
