@@ -2,7 +2,7 @@
 //!
 //! From the server of `NERITE_HTTP` and `NERITE_GRPC` (see `server.rs`); without one only what needs none is tried.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::time::Duration;
 
