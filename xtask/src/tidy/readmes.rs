@@ -1,4 +1,4 @@
-//! Does each crate have a README that names it and its question?
+//! Does each crate have a README that names it and its question, and an example?
 
 use super::Finding;
 use super::tree::Tree;
@@ -6,7 +6,8 @@ use super::tree::Tree;
 /// Looks at the crates below `crates/`. The question is the first line of the crate's root.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let folders = tree.ending("/Cargo.toml").filter_map(|(path, _)| path.strip_suffix("/Cargo.toml"));
-    folders.filter(|folder| is_crate(folder)).filter_map(|folder| check_crate(tree, folder)).collect()
+    let crates = folders.filter(|folder| is_crate(folder));
+    crates.flat_map(|folder| [check_crate(tree, folder), check_example(tree, folder)]).flatten().collect()
 }
 
 fn is_crate(folder: &str) -> bool {
@@ -36,6 +37,15 @@ fn check_crate(tree: &Tree, folder: &str) -> Option<Finding> {
     (line != question).then(|| Finding::new("readme", &path, index + 1, text()))
 }
 
+/// Libraries alone have examples that the tests compile.
+fn check_example(tree: &Tree, folder: &str) -> Option<Finding> {
+    let path = format!("{folder}/src/lib.rs");
+    let page = tree.text(&path)?.lines().map_while(|line| line.strip_prefix("//!"));
+    let mut fences = page.map(str::trim).filter_map(|line| line.strip_prefix("```")).step_by(2);
+    let text = "the first page of a crate has an example that is compiled, below ``` or ```no_run";
+    (!fences.any(|kind| kind.is_empty() || kind == "no_run")).then(|| Finding::new("example", &path, 0, text))
+}
+
 /// The first line of the crate's root.
 fn question<'t>(tree: &'t Tree, folder: &str) -> Option<&'t str> {
     let roots = ["lib.rs", "main.rs"].map(|file| format!("{folder}/src/{file}"));
@@ -49,7 +59,7 @@ mod tests {
 
     #[track_caller]
     fn check_readme(readme: Option<&str>, expect: &[&str]) {
-        let files = [("crates/a/Cargo.toml", "[package]\n"), ("crates/a/src/lib.rs", "//! Why?\n")];
+        let files = [("crates/a/Cargo.toml", "[package]\n"), ("crates/a/src/lib.rs", "//! Why?\n//! ```\n//! ```\n")];
         let readme = readme.map(|text| ("crates/a/README.md", text));
         let found = check(&Tree::of(files.into_iter().chain(readme)));
         assert_eq!(found.iter().map(|finding| finding.text.as_str()).collect::<Vec<_>>(), expect);
@@ -65,6 +75,22 @@ mod tests {
             &["the line below the title must be the crate's question, `Why?`, and is `How?`"],
         );
         check_readme(Some(""), &["the first line must be `# nerite-a`, and is ``"]);
+    }
+
+    #[track_caller]
+    fn check_page(page: &str, has_example: bool) {
+        let tree = Tree::of([("crates/a/src/lib.rs", page)]);
+        assert_eq!(check_example(&tree, "crates/a").is_none(), has_example, "{page}");
+    }
+
+    #[test]
+    fn a_first_page_has_an_example() {
+        check_page("//! Why?\n//!\n//! ```\n//! assert!(true);\n//! ```\n", true);
+        check_page("//! Why?\n//! ```text\n//! a picture\n//! ```\n//! ```no_run\n//! run()\n//! ```\n", true);
+        check_page("//! Why?\n", false);
+        check_page("//! Why?\n//! ```text\n//! a picture\n//! ```\n", false);
+        check_page("//! Why?\nmod a;\n//! ```\n//! ```\n", false);
+        assert_eq!(check_example(&Tree::of([("crates/a/src/main.rs", "//! Why?\n")]), "crates/a"), None);
     }
 
     #[test]
