@@ -13,12 +13,18 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
 /// Named, so that build scripts are built without those flags.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
+/// Shorter runs are of targets that are hardly optimised: building them takes longer than running them.
+const OPTIMISED_S_MIN: u32 = 60;
+
 /// Runs each target for so many seconds, from its seeds and what earlier runs found.
 pub fn run(root: &Path, seconds: &str) -> Result<(), String> {
-    seconds.parse::<u32>().map_err(|_| format!("'{seconds}' is no number of seconds"))?;
+    let length_s: u32 = seconds.parse().map_err(|_| format!("'{seconds}' is no number of seconds"))?;
     let (fuzz, target) = (root.join("fuzz"), root.join("target/fuzz"));
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build.args(["build", "--release", "--locked", "--target", TRIPLE]).current_dir(&fuzz);
+    if length_s < OPTIMISED_S_MIN {
+        build.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
+    }
     succeed(build.env("RUSTFLAGS", FLAGS).env("CARGO_TARGET_DIR", &target), "the fuzz targets")?;
     for name in names(&fuzz)? {
         let corpus = fuzz.join("corpus").join(&name);
