@@ -76,6 +76,11 @@ impl Failure {
         Failure::new(INTERNAL, format!("Unable to parse request: {cause}"))
     }
 
+    /// Whether it is about a message that came whole and means nothing.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        self.code == INTERNAL
+    }
+
     /// A way of compressing that we do not know.
     pub(crate) fn unknown_encoding(name: &str) -> Failure {
         Failure::new(UNIMPLEMENTED, format!("Compression algorithm '{name}' is not supported"))

@@ -198,7 +198,7 @@ impl StreamBody {
             self.beginning = None;
             match step {
                 WorkDone::Read(Ok(incoming)) => self.admit(*incoming),
-                WorkDone::Read(Err(failure)) => self.fail(failure),
+                WorkDone::Read(Err(failure)) => self.refuse_message(failure),
                 WorkDone::Begun(number, Err(refusal)) => self.order.refuse(number, refusal),
                 WorkDone::Begun(_, Ok(())) => {}
             }
@@ -217,11 +217,11 @@ impl StreamBody {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Ok(Some(message))) => {
                 if let Err(failure) = self.begin(message) {
-                    self.fail(failure);
+                    self.refuse_message(failure);
                 }
             }
             Poll::Ready(Ok(None)) => self.messages = None,
-            Poll::Ready(Err(failure)) => self.fail(failure),
+            Poll::Ready(Err(failure)) => self.refuse_message(failure),
         }
         Poll::Ready(())
     }
@@ -306,6 +306,15 @@ impl StreamBody {
             },
             Err(error) => self.fail(error.into()),
         }
+    }
+
+    /// Ends the stream because of what came. After a message that cannot be read, the requests before it are answered first.
+    fn refuse_message(&mut self, failure: Failure) {
+        if !failure.is_unreadable() {
+            return self.fail(failure);
+        }
+        self.messages = None;
+        self.failure.get_or_insert(failure);
     }
 
     /// Ends the stream: what is not yet answered is cancelled, and nothing more is read or sent.
