@@ -4,6 +4,7 @@
 //! `xtask/tidy.allow`, each with its reason.
 
 mod allow;
+mod circles;
 mod files;
 mod flags;
 mod functions;
@@ -80,6 +81,7 @@ fn judge(tree: &Tree, allowed: &[Allowance]) -> Vec<Finding> {
     }
     findings.extend(unsafety::check_roots(tree));
     findings.extend(layers::check(tree));
+    findings.extend(circles::check(tree));
     findings.extend(flags::check(tree));
     findings.extend(profiles::check(tree));
     findings.extend(readmes::check(tree));

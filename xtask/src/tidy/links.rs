@@ -3,10 +3,9 @@
 //! Links to other hosts are not looked at, so the rule needs no network.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use super::Finding;
-use super::tree::Tree;
+use super::tree::{Tree, is_page};
 
 /// Looks at the links of all pages.
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -38,11 +37,6 @@ fn fault(tree: &Tree, page: &str, target: &str) -> Option<String> {
     let text = tree.text(&path).filter(|_| is_page(&path))?;
     let known = headings(text).contains(&anchor.to_owned());
     (!known).then(|| format!("`{path}` has no heading `#{anchor}`"))
-}
-
-/// Whether a file is a page of text.
-pub fn is_page(path: &str) -> bool {
-    Path::new(path).extension().is_some_and(|end| end == "md")
 }
 
 /// The path from the top of the workspace that a link of a page names; `None` if that is above it.

@@ -4,10 +4,7 @@
 //! crates of the registry, for which `*` stands, keep their default.
 
 use super::Finding;
-use super::tree::Tree;
-
-/// The workspace's manifest.
-pub const MANIFEST: &str = "Cargo.toml";
+use super::tree::{MANIFEST, Tree};
 
 /// Crates of the project for which the checks were measured to cost too much. There is none.
 const MEASURED: [&str; 0] = [];

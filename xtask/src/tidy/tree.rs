@@ -7,8 +7,11 @@ use std::path::Path;
 /// Folders whose Rust sources, manifests and pages are the project's.
 const FOLDERS: [&str; 8] = ["crates", "xtask", "tests", "benches", "fuzz", "docs", "examples", "python"];
 
+/// The workspace's manifest.
+pub const MANIFEST: &str = "Cargo.toml";
+
 /// Single files that rules ask for, besides the pages at the top.
-const FILES: [&str; 1] = [super::profiles::MANIFEST];
+const FILES: [&str; 1] = [MANIFEST];
 
 /// Folders that hold what others wrote or what a build leaves behind.
 const PASSED_OVER: [&str; 3] = ["target", "generated", "node_modules"];
@@ -93,12 +96,16 @@ impl Tree {
 /// Whether rules ask for the text of a file.
 fn is_read(path: &str) -> bool {
     let Some((folder, _)) = path.split_once('/') else {
-        return FILES.contains(&path) || super::links::is_page(path);
+        return FILES.contains(&path) || is_page(path);
     };
     let name = path.rsplit('/').next().unwrap_or(path);
-    let is_asked_for =
-        is_source(name) || super::links::is_page(name) || name == "Cargo.toml" || path == super::allow::FILE;
+    let is_asked_for = is_source(name) || is_page(name) || name == "Cargo.toml" || path == super::allow::FILE;
     FOLDERS.contains(&folder) && is_asked_for
+}
+
+/// Whether a file is a page of text.
+pub fn is_page(path: &str) -> bool {
+    Path::new(path).extension().is_some_and(|end| end == "md")
 }
 
 fn is_source(name: &str) -> bool {
