@@ -4,7 +4,7 @@ use nerite_memory::Buffer;
 use nerite_tensor::{DataType, Name, Shape};
 
 use crate::limits::INLINE_WORK_BYTES_MAX;
-use crate::{Parameters, SessionRef};
+use crate::{Parameters, RegionRef, SessionRef};
 
 /// An inference request as `wire` read it: syntax is settled, meaning is not.
 #[derive(Clone, Debug, Default)]
@@ -83,17 +83,6 @@ pub enum Source {
     Inline(Buffer),
     /// In shared memory.
     Region(RegionRef),
-}
-
-/// A window of a registered region.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RegionRef {
-    /// The region's registered name.
-    pub name: Name,
-    /// First byte, from the region's start.
-    pub offset: u64,
-    /// Bytes.
-    pub byte_size: u64,
 }
 
 /// One output wanted.

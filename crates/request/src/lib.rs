@@ -32,6 +32,7 @@ pub mod limits;
 pub mod names;
 mod parameter;
 mod peer;
+mod region_ref;
 mod reply;
 pub mod report;
 #[allow(clippy::module_inception)]
@@ -41,11 +42,12 @@ pub mod setting;
 mod status;
 
 pub use cancel::Cancel;
-pub use infer_request::{InferInput, InferRequest, InferRequestedOutput, RegionRef, Sequence, SequenceId, Source};
+pub use infer_request::{InferInput, InferRequest, InferRequestedOutput, Sequence, SequenceId, Source};
 pub use lease_notice::{LeaseNotice, SessionRef};
 pub use nerite_tensor::Name;
 pub use parameter::{Parameter, Parameters};
 pub use peer::Peer;
+pub use region_ref::RegionRef;
 pub use reply::Reply;
 pub use request::{Request, Wanted};
 pub use response::{Output, Response};
