@@ -6,8 +6,9 @@ use nerite_memory::{Buffer, Filled, Place, Slot};
 use nerite_request::{Cancel, Code, Output, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
-use crate::staged::{StagedTensors, StagingPlan};
-use crate::{DeviceAccess, Meter, Outcome, RequestTimes, Times};
+use crate::output_place::too_small;
+use crate::staged_tensors::{StagedTensors, StagingPlan};
+use crate::{DeviceAccess, Meter, Outcome, OutputPlace, RequestTimes, Times};
 
 /// One request in a runtime's hands. Dropped unanswered, it answers itself with an error.
 #[derive(Debug)]
@@ -21,15 +22,6 @@ pub struct Job {
     said: Parameters,
     /// What lies on devices, for a runtime that computes on the host.
     staged: Option<Box<StagedTensors>>,
-}
-
-/// Where an output would go, asked before it exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutputPlace {
-    /// On which side of which bus.
-    pub place: Place,
-    /// Bytes the client left for it; `None` where memory is made to measure.
-    pub capacity: Option<usize>,
 }
 
 impl Job {
@@ -292,12 +284,4 @@ impl Job {
             None => Ok(()),
         }
     }
-}
-
-/// The client's place for an output has `have` bytes of the `need` that the result has; in Triton's words.
-pub(crate) fn too_small(name: &str, have: usize, need: usize) -> Status {
-    Status::internal(format!(
-        "shared memory size specified with the request for output '{name}' ({have} bytes) should be at least {need} bytes \
-         to hold the results"
-    ))
 }

@@ -67,14 +67,17 @@ pub mod identity;
 mod job;
 mod meter;
 pub mod onnx;
+mod output_place;
 mod rows;
 mod runtime;
 mod staged;
+mod staged_tensors;
 
 pub use compute::{Compute, InOrder};
 pub use device_access::DeviceAccess;
-pub use job::{Job, OutputPlace};
+pub use job::Job;
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
+pub use output_place::OutputPlace;
 pub use rows::{Execute, Joined, Work};
 pub use runtime::{Batch, CostBound, Instance, InstanceSpec, LoadContext, Model, Runtime};
 pub use staged::Staged;

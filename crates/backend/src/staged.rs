@@ -10,24 +10,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nerite_memory::{Buffer, Extent, Reason, Slot, Staging};
-use nerite_request::{Output, Request, Status, Wanted};
-use nerite_tensor::{Name, Tensor};
+use nerite_memory::{Buffer, Extent, Reason, Staging};
+use nerite_tensor::Name;
 
-use crate::job::too_small;
+use crate::staged_tensors::StagingPlan;
 use crate::{Batch, DeviceAccess, Instance, Job, Times};
 
 /// An [`Instance`], and what carries memory of devices to it and back that it does not take.
 pub struct Staged {
     instance: Box<dyn Instance>,
     carry: StagingPlan,
-}
-
-/// What is carried, and through what.
-#[derive(Clone)]
-pub(crate) struct StagingPlan {
-    pub staging: Arc<dyn Staging>,
-    pub reach: DeviceAccess,
 }
 
 impl Staged {
@@ -106,99 +98,4 @@ fn carry(parts: &[Buffer], staging: &dyn Staging) -> Option<Vec<Buffer>> {
         Some(whole.slice(extent))
     };
     parts.iter().map(slice).collect()
-}
-
-/// What was put aside of a request while its runtime sees memory of the host.
-pub(crate) struct StagedTensors {
-    /// When carrying began, in ns of [`crate::now_ns`]: it is part of making the inputs ready, not of the queue.
-    since: u64,
-    staging: Arc<dyn Staging>,
-    /// Not read again, but the client's regions count as used until its request has been answered.
-    _inputs: Vec<Buffer>,
-    outputs: Vec<(Name, Slot)>,
-}
-
-impl StagedTensors {
-    /// Whether any of it lies on a device, out of reach.
-    pub(crate) fn is(request: &Request, reach: &DeviceAccess) -> bool {
-        let beyond = |wanted: &Wanted| wanted.slot.as_ref().is_some_and(|slot| !reach.writes(&wanted.name, slot));
-        request.inputs.iter().any(|input| !reach.takes(input)) || request.wanted.iter().any(beyond)
-    }
-
-    /// Copies inputs to the host, those apart that are in `brought` already, and puts the places of outputs aside.
-    pub(crate) fn take(
-        request: &mut Request,
-        since: u64,
-        StagingPlan { staging, reach }: &StagingPlan,
-        brought: Vec<(&str, &Buffer)>,
-    ) -> Result<StagedTensors, Status> {
-        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
-        for input in request.inputs.iter_mut().filter(|input| !reach.takes(input)) {
-            let home = match brought.iter().find(|(name, _)| *name == input.name) {
-                Some((_, home)) => (*home).clone(),
-                None => carried(input, &**staging)?,
-            };
-            inputs.push(std::mem::replace(&mut input.data, home));
-        }
-        for wanted in &mut request.wanted {
-            if let Some(slot) = wanted.slot.take_if(|slot| !reach.writes(&wanted.name, slot)) {
-                outputs.push((wanted.name.clone(), slot));
-            }
-        }
-        Ok(StagedTensors { since, staging: Arc::clone(staging), _inputs: inputs, outputs })
-    }
-
-    /// When carrying began.
-    pub(crate) fn since(&self) -> u64 {
-        self.since
-    }
-
-    /// Bytes that the client left for this output on a device.
-    pub(crate) fn capacity(&self, output: &str) -> Option<usize> {
-        self.outputs.iter().find(|(name, _)| name == output).map(|(_, slot)| slot.len())
-    }
-
-    /// Memory of the host for an output that will go to a device.
-    pub(crate) fn slot(&self, size: usize) -> Result<Slot, Status> {
-        self.staging.slot(size).map_err(|full| Status::unavailable(full.to_string()))
-    }
-
-    /// Copies each output to where its client wants it. Whether there was any.
-    pub(crate) fn deliver(&mut self, made: &mut [Output]) -> Result<bool, Status> {
-        let any = !self.outputs.is_empty();
-        for (name, mut slot) in std::mem::take(&mut self.outputs) {
-            let Some(output) = made.iter_mut().find(|output| output.name == name) else { continue };
-            if slot.len() < output.data.len() {
-                return Err(too_small(&name, slot.len(), output.data.len()));
-            }
-            slot.truncate(output.data.len());
-            slot.fill_from(0, &output.data, Reason::CrossDevice)
-                .map_err(|error| Status::internal(format!("output '{name}': {error}")))?;
-            output.data = slot.filled().into_buffer();
-            output.placed = true;
-        }
-        Ok(any)
-    }
-
-    /// Undoes what [`StagedTensors::take`] did to the places of outputs.
-    pub(crate) fn restore(self, request: &mut Request) {
-        for (name, slot) in self.outputs {
-            if let Some(wanted) = request.wanted.iter_mut().find(|wanted| wanted.name == name) {
-                wanted.slot = Some(slot);
-            }
-        }
-    }
-}
-
-fn carried(input: &Tensor, staging: &dyn Staging) -> Result<Buffer, Status> {
-    let mut slot = staging.slot(input.data.len()).map_err(|full| Status::unavailable(full.to_string()))?;
-    slot.fill_from(0, &input.data, Reason::CrossDevice)
-        .map_err(|error| Status::internal(format!("input '{}': {error}", input.name)))?;
-    Ok(slot.filled().into_buffer())
-}
-
-impl std::fmt::Debug for StagedTensors {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "StagedTensors({} outputs)", self.outputs.len())
-    }
 }

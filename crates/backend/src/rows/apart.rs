@@ -5,7 +5,7 @@ use nerite_request::Status;
 use nerite_tensor::{DataType, Shape, element_count};
 
 use crate::Job;
-use crate::job::too_small;
+use crate::output_place::too_small;
 
 /// A whole output, rows of all jobs.
 pub(super) struct Made {
