@@ -31,6 +31,7 @@ mod provider;
 mod runtime;
 mod session;
 mod signature;
+mod status;
 mod strings;
 mod telemetry;
 mod traps;

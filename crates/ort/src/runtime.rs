@@ -11,14 +11,14 @@ use nerite_config::ModelConfig;
 use nerite_guard::{Errno, install_traps};
 use nerite_request::Status;
 use ort::environment::{Environment, GlobalThreadPoolOptions};
-use ort::session::Session;
 
 use crate::cuda::{self, Failure};
 use crate::fragile::{Fragile, Sizes};
 use crate::options::Options;
 use crate::provider::has_cuda;
-use crate::session::{OrtInstance, Seat, Traits};
+use crate::session::{Opened, OrtInstance, Seat, Traits};
 use crate::signature::ports;
+use crate::status::library_status;
 use crate::traps::{PoolThreads, SessionTraps};
 
 /// The library of this process: it cannot be closed or exchanged once it is open.
@@ -199,12 +199,6 @@ impl Model for OrtModel {
     }
 }
 
-/// A session that was opened, and what it counts.
-pub struct Opened {
-    pub session: Session,
-    pub traps: SessionTraps,
-}
-
 fn open_session(path: &Path, context: &LoadContext, options: &Options, device: Option<u32>) -> Result<Opened, Status> {
     let shared = shared(context)?;
     let traps = SessionTraps::new(shared.has_pool);
@@ -230,12 +224,6 @@ fn open_session(path: &Path, context: &LoadContext, options: &Options, device: O
         "unable to load model '{}': its graph divides a constant integer by zero, or the smallest integer by -1",
         context.model
     )))
-}
-
-/// An error of the library's, with its number, as Triton words it.
-pub fn library_status(error: &ort::Error) -> Status {
-    let code = ort::sys::OrtErrorCode::from(error.code()) as i32;
-    Status::internal(format!("onnx runtime error {code}: {}", error.message()))
 }
 
 fn shared(context: &LoadContext) -> Result<&'static Shared, Status> {

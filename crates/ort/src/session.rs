@@ -15,7 +15,7 @@ use ort::{AsPointer, sys};
 use crate::fence::Fence;
 use crate::fragile::Fragile;
 use crate::options::Options;
-use crate::runtime::{Opened, library_status};
+use crate::status::library_status;
 use crate::strings::{self, StringsFault};
 use crate::traps::{SessionTraps, no_such_number};
 use crate::value::{Memory, Value, done};
@@ -47,6 +47,12 @@ impl Traits {
             fragile,
         }))
     }
+}
+
+/// A session that was opened, and what it counts.
+pub struct Opened {
+    pub session: Session,
+    pub traps: SessionTraps,
 }
 
 /// One session, run by one thread at a time.
