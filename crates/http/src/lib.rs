@@ -28,6 +28,8 @@
 mod calls;
 mod dispatch;
 mod encoding;
+mod error_text;
+mod events;
 #[doc(hidden)]
 pub mod fuzzing;
 mod incoming;

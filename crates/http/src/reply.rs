@@ -1,6 +1,5 @@
 //! How does an answer leave?
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,8 +15,9 @@ use nerite_budget::{Account, paid};
 use nerite_request::Status;
 use nerite_wire::json::write_error;
 
-use crate::calls::generate::Events;
-use crate::limits::{CHARGED_BYTES_MIN, ERROR_BYTES_MAX};
+use crate::error_text::cut;
+use crate::events::Events;
+use crate::limits::CHARGED_BYTES_MIN;
 
 /// The Content-Type of nearly everything.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -139,18 +139,9 @@ pub fn bare(code: StatusCode) -> Response<Outgoing> {
     typed(code, PLAIN, Outgoing::Empty)
 }
 
-/// A status and a sentence, which is cut at [`ERROR_BYTES_MAX`]: it may quote names that a client chose.
+/// A status and a sentence, which is cut at [`ERROR_BYTES_MAX`](crate::limits::ERROR_BYTES_MAX): it may quote names that a client chose.
 pub fn error(code: StatusCode, content_type: HeaderValue, message: &str) -> Response<Outgoing> {
     typed(code, content_type, Outgoing::Whole(write_error(&cut(message)).into()))
-}
-
-/// The first [`ERROR_BYTES_MAX`] bytes of a message, and how many there are in all if there are more.
-pub fn cut(message: &str) -> Cow<'_, str> {
-    if message.len() <= ERROR_BYTES_MAX {
-        return Cow::Borrowed(message);
-    }
-    let kept = &message[..message.floor_char_boundary(ERROR_BYTES_MAX)];
-    Cow::Owned(format!("{kept}... ({} bytes in all)", message.len()))
 }
 
 /// Charges the bytes of an answer to `account` until the socket has taken its last piece. Events charge themselves.
@@ -193,14 +184,7 @@ fn typed(code: StatusCode, content_type: HeaderValue, body: Outgoing) -> Respons
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_sentence_is_cut_between_two_characters() {
-        assert_eq!(cut("short"), "short");
-        let long = format!("{}€ and more", "x".repeat(ERROR_BYTES_MAX - 1));
-        let expected = format!("{}... ({} bytes in all)", "x".repeat(ERROR_BYTES_MAX - 1), long.len());
-        assert_eq!(cut(&long), expected);
-    }
+    use crate::limits::ERROR_BYTES_MAX;
 
     #[test]
     fn a_long_answer_is_charged_until_its_last_piece_is_gone() {

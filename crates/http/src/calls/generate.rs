@@ -1,7 +1,5 @@
 //! How does a model that generates answer in flat JSON, once or as events?
 
-mod events;
-
 use std::collections::VecDeque;
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
@@ -9,18 +7,17 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use nerite_api::codes::http_status;
 use nerite_api::{Api, aside};
-use nerite_budget::Charge;
 use nerite_request::{Cancel, Status};
-use nerite_wire::json::{GenerateText, read_generate, write_flat};
+use nerite_wire::json::{GenerateText, read_generate};
 use tokio::sync::mpsc;
 
 use super::{CallResult, read_body};
 use crate::encoding::request_encoding;
+use crate::events::{self, Events, flat};
 use crate::incoming::Incoming;
 use crate::limits::INLINE_WORK_BYTES_MAX;
 use crate::receive::Received;
 use crate::reply::{JSON, Outgoing, error, json};
-pub use events::Events;
 
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 const NOT_ONE: &str = "generate expects model to produce exactly 1 response, use generate stream for model that generates \
@@ -115,20 +112,6 @@ async fn many(mut events: Events) -> Response<Outgoing> {
     *response.status_mut() = code.unwrap_or(StatusCode::OK);
     response.headers_mut().insert(CONTENT_TYPE, EVENTS);
     response
-}
-
-/// A response as JSON, charged instead of its tensors; a long one is written outside the threads that serve connections.
-async fn flat(response: nerite_request::Response, mut charge: Charge) -> Result<(Vec<u8>, Charge), Status> {
-    if let Some(status) = response.error {
-        return Err(status);
-    }
-    let text = if response.inline_bytes() <= INLINE_WORK_BYTES_MAX {
-        write_flat(&response)?
-    } else {
-        aside(move || write_flat(&response)).await??
-    };
-    charge.resize(text.len());
-    Ok((text, charge))
 }
 
 fn code_of(error: Option<&Status>) -> StatusCode {

@@ -5,12 +5,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use nerite_api::aside;
 use nerite_budget::{Charge, paid};
 use nerite_request::{Cancel, Response, Status};
-use nerite_wire::json::write_error;
+use nerite_wire::json::{write_error, write_flat};
 use tokio::sync::mpsc;
 
-use crate::reply::cut;
+use crate::error_text::cut;
+use crate::limits::INLINE_WORK_BYTES_MAX;
 
 /// The responses of one request as they come. Dropped before the last, it cancels the request.
 #[derive(Debug)]
@@ -45,7 +47,7 @@ impl Events {
     pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.writing.is_none() {
             let Some((response, charge)) = ready!(self.poll_response(cx)) else { return Poll::Ready(None) };
-            let text = super::flat(response, charge);
+            let text = flat(response, charge);
             let framed =
                 async { text.await.map_or_else(|status| failed(&status), |(text, charge)| frame(text, charge)) };
             self.writing = Some(Writing(Box::pin(framed)));
@@ -75,6 +77,20 @@ impl Drop for Events {
             self.cancel.cancel();
         }
     }
+}
+
+/// A response as JSON, charged instead of its tensors; a long one is written outside the threads that serve connections.
+pub async fn flat(response: Response, mut charge: Charge) -> Result<(Vec<u8>, Charge), Status> {
+    if let Some(status) = response.error {
+        return Err(status);
+    }
+    let text = if response.inline_bytes() <= INLINE_WORK_BYTES_MAX {
+        write_flat(&response)?
+    } else {
+        aside(move || write_flat(&response)).await??
+    };
+    charge.resize(text.len());
+    Ok((text, charge))
 }
 
 /// The event that says why there is no response.
