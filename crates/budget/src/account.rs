@@ -1,54 +1,22 @@
 //! What does one connection hold?
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
 use bytes::Bytes;
 
-use crate::budgets::{Budgets, Peer, Scope, Shared};
-use crate::limits::{CONNECTION_BYTES, LIGHT_BYTES_MAX, MOVED_BYTES_MIN, STEP_BYTES};
-use crate::marks::{Marks, Shed};
+use crate::book::{Book, OnShed};
+use crate::limits::{CONNECTION_BYTES, LIGHT_BYTES_MAX, MOVED_BYTES_MIN};
+use crate::marks::Shed;
 
 /// The account of one connection. Its clones are the same account, which lives until the last charge is gone.
 #[derive(Clone, Debug)]
 pub struct Account(Arc<Book>);
 
-#[derive(Debug)]
-pub(crate) struct Book {
-    pub(crate) number: u64,
-    shared: Arc<Shared>,
-    pub(crate) peer: Arc<Peer>,
-    /// The connection's own budget. Its bytes are exact, and not kept here.
-    pub(crate) scope: Scope,
-    /// Bytes charged.
-    held: AtomicU64,
-    /// Bytes booked with the peer and the server: `held`, in steps.
-    booked: AtomicU64,
-    leaving: AtomicBool,
-    shed: OnceLock<Shed>,
-    /// Who ends the connection.
-    driver: Mutex<Option<Waker>>,
-    on_shed: OnceLock<OnShed>,
-}
-
-struct OnShed(Box<dyn Fn() + Send + Sync>);
-
-impl std::fmt::Debug for OnShed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OnShed")
-    }
-}
-
 impl Account {
     pub(crate) fn new(book: Arc<Book>) -> Account {
         book.add(CONNECTION_BYTES);
         Account(book)
-    }
-
-    /// An account in budgets of its own without limits.
-    pub fn unlimited() -> Account {
-        Budgets::default().open("")
     }
 
     /// Charges `bytes` until the charge is dropped.
@@ -104,112 +72,6 @@ impl Account {
     /// The connection is closed: what it still holds will go, and nobody needs to end it.
     pub fn close(&self) {
         self.0.end(None);
-    }
-}
-
-impl Book {
-    pub(crate) fn new(number: u64, shared: Arc<Shared>, peer: Arc<Peer>, marks: Marks) -> Book {
-        Book {
-            number,
-            shared,
-            peer,
-            scope: Scope::new(marks),
-            held: AtomicU64::new(0),
-            booked: AtomicU64::new(0),
-            leaving: AtomicBool::new(false),
-            shed: OnceLock::new(),
-            driver: Mutex::default(),
-            on_shed: OnceLock::new(),
-        }
-    }
-
-    pub(crate) fn held(&self) -> u64 {
-        self.held.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::Acquire)
-    }
-
-    /// The connection has to go, or is gone. False if that was known.
-    pub(crate) fn end(&self, shed: Option<Shed>) -> bool {
-        let is_shed = shed.is_some();
-        if let Some(shed) = shed {
-            let _ = self.shed.set(shed);
-        }
-        if self.leaving.swap(true, Ordering::AcqRel) {
-            return false;
-        }
-        if let Some(OnShed(act)) = self.on_shed.get().filter(|_| is_shed) {
-            act();
-        }
-        let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
-        driver.into_iter().for_each(Waker::wake);
-        self.shared.waiters.wake();
-        true
-    }
-
-    fn add(&self, bytes: u64) {
-        let held = self.held.fetch_add(bytes, Ordering::SeqCst) + bytes;
-        if held > self.booked.load(Ordering::SeqCst) {
-            self.book();
-        }
-    }
-
-    fn release(&self, bytes: u64) {
-        let held = self.held.fetch_sub(bytes, Ordering::SeqCst) - bytes;
-        if held + 2 * STEP_BYTES <= self.booked.load(Ordering::SeqCst) {
-            self.book();
-        }
-    }
-
-    /// Brings what is booked in line with what is held. Whoever changes `held` looks at `booked` afterwards, and whoever changes
-    /// `booked` looks at `held` again, so the last of several threads leaves the two in line.
-    #[cold]
-    fn book(&self) {
-        loop {
-            let before = self.booked.load(Ordering::SeqCst);
-            let held = self.held();
-            let now = held.next_multiple_of(STEP_BYTES);
-            let is_in_line = held <= before && held + 2 * STEP_BYTES > before;
-            if is_in_line {
-                return;
-            }
-            if self.booked.compare_exchange(before, now, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                self.pass_on(before, now);
-            }
-        }
-    }
-
-    fn pass_on(&self, before: u64, now: u64) {
-        let mut fell = false;
-        let mut is_past_high = false;
-        let own = self.scope.book(before, now);
-        let peer = self.peer.scope.book(before, now);
-        let all = self.shared.all.book(before, now);
-        // A peer's memory is shared among its connections, all memory among the peers.
-        self.peer.scope.count_heavy(before, now);
-        self.shared.all.count_heavy(peer.0, peer.1);
-        for (scope, (then, now)) in [(&self.scope, own), (&self.peer.scope, peer), (&self.shared.all, all)] {
-            let falls_past = |mark| then > mark && now <= mark;
-            fell |= falls_past(scope.marks.low) || falls_past(scope.marks.high);
-            is_past_high |= now > scope.marks.high;
-        }
-        if now > before && is_past_high {
-            self.shared.shed_past_high(self);
-        }
-        if fell || (now < before && now == 0) {
-            self.shared.waiters.wake();
-        }
-    }
-}
-
-impl Drop for Book {
-    fn drop(&mut self) {
-        let rest = self.booked.swap(0, Ordering::SeqCst);
-        self.held.store(0, Ordering::SeqCst);
-        self.pass_on(rest, 0);
-        self.shared.forget(self.number, &self.peer);
     }
 }
 

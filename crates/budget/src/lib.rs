@@ -26,9 +26,11 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod book;
 mod budgets;
 pub mod limits;
 pub mod marks;
+mod scope;
 mod waiters;
 
 pub use account::{Account, Charge, ReadPermit, Turn, paid};
