@@ -1,5 +1,6 @@
 //! What do the repositories hold?
 
+mod bounded;
 mod directory;
 mod fingerprint;
 mod labels;
@@ -8,6 +9,7 @@ mod read;
 mod sent;
 mod source;
 mod versions;
+mod warning;
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +21,8 @@ pub use directory::ModelDir;
 pub use fingerprint::Fingerprint;
 pub use labels::Labels;
 pub use listing::Listing;
-pub use source::{Facts, ModelSource, Warning};
+pub use source::{Facts, ModelSource};
+pub use warning::Warning;
 
 /// Where models lie and how their directories are read.
 #[derive(Clone, Debug, Default)]

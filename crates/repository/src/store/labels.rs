@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nerite_config::{ConfigError, ModelConfig, check_label_path};
 use nerite_request::Status;
 
-use super::read::read_bounded;
+use super::bounded::read_bounded;
 use crate::limits::LABELS_BYTES_MAX;
 
 /// Output → its labels by class index; outputs without a file of labels are absent.

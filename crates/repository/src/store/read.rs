@@ -1,7 +1,7 @@
 //! How does a directory become a model's source?
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use nerite_config::{
 };
 use nerite_request::setting::LoadOptions;
 
+use super::bounded::read_bounded;
 use super::versions::{self, Folders};
 use super::{Fingerprint, ModelDir, ModelSource, PollError, StoreOptions, Warning, sent};
 use crate::limits::CONFIG_BYTES_MAX;
@@ -36,20 +37,6 @@ pub(super) fn from_request(options: &StoreOptions, model: &str, load: &LoadOptio
     sent::write(&load.files)
         .and_then(|directory| source(options, model, directory, Some(json)))
         .map_err(|reason| unusable(model, reason))
-}
-
-/// The content of a file that has at most `bytes_max` bytes, or the sentence that says why not.
-pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
-    let sentence =
-        |cause: io::Error| format!("failed to open text file for read {}: {}", path.display(), spoken(&cause));
-    let file = File::open(path).map_err(sentence)?;
-    let mut content = Vec::new();
-    // One byte more than allowed, to tell a full file from one too large.
-    file.take(bytes_max + 1).read_to_end(&mut content).map_err(sentence)?;
-    if content.len() as u64 > bytes_max {
-        return Err(format!("{} has more than {bytes_max} bytes", path.display()));
-    }
-    Ok(content)
 }
 
 fn unusable(model: &str, reason: String) -> PollError {
@@ -152,13 +139,4 @@ fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
 
 fn spoken_config(refused: ConfigError) -> String {
     refused.to_string()
-}
-
-/// The system's words, without the number that Rust adds.
-fn spoken(cause: &io::Error) -> String {
-    let text = cause.to_string();
-    match text.split_once(" (os error") {
-        Some((words, _)) => words.to_owned(),
-        None => text,
-    }
 }

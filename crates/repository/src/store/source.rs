@@ -1,12 +1,11 @@
 //! What is known of a model once its directory has been read?
 
-use std::fmt;
 use std::sync::Arc;
 
 use nerite_config::ModelConfig;
 use nerite_request::Status;
 
-use super::{Fingerprint, Labels, ModelDir, labels};
+use super::{Fingerprint, Labels, ModelDir, Warning, labels};
 
 /// A model as its directory, or a load request, describes it. Nothing of it is loaded.
 #[derive(Clone, Debug)]
@@ -68,46 +67,5 @@ impl ModelSource {
     /// The labels that `config`, this source's own or its completed form, names. A failure fails the load.
     pub fn labels(&self, config: &ModelConfig) -> Result<Labels, Status> {
         labels::read(config, self.directory.path())
-    }
-}
-
-/// Something in a model's directory that does no harm but was hardly meant so.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Warning {
-    /// A folder such as `01`.
-    LeadingZero {
-        /// Its name.
-        folder: String,
-    },
-    /// A folder that is no version.
-    NoNumber {
-        /// Its name.
-        folder: String,
-    },
-    /// A version that the policy names and the directory lacks.
-    MissingVersion {
-        /// The model.
-        model: String,
-        /// The version.
-        version: i64,
-    },
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Warning::LeadingZero { folder } => {
-                write!(f, "ignore version directory '{folder}' which contains leading zeros in its directory name")
-            }
-            Warning::NoNumber { folder } => {
-                write!(f, "ignore version directory '{folder}' which fails to convert to integral number")
-            }
-            Warning::MissingVersion { model, version } => {
-                write!(
-                    f,
-                    "version {version} is specified for model '{model}', but the version directory is not present"
-                )
-            }
-        }
     }
 }

@@ -1,0 +1,44 @@
+//! What in a model's directory does no harm, but was hardly meant so?
+
+use std::fmt;
+
+/// Something in a model's directory that does no harm but was hardly meant so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Warning {
+    /// A folder such as `01`.
+    LeadingZero {
+        /// Its name.
+        folder: String,
+    },
+    /// A folder that is no version.
+    NoNumber {
+        /// Its name.
+        folder: String,
+    },
+    /// A version that the policy names and the directory lacks.
+    MissingVersion {
+        /// The model.
+        model: String,
+        /// The version.
+        version: i64,
+    },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Warning::LeadingZero { folder } => {
+                write!(f, "ignore version directory '{folder}' which contains leading zeros in its directory name")
+            }
+            Warning::NoNumber { folder } => {
+                write!(f, "ignore version directory '{folder}' which fails to convert to integral number")
+            }
+            Warning::MissingVersion { model, version } => {
+                write!(
+                    f,
+                    "version {version} is specified for model '{model}', but the version directory is not present"
+                )
+            }
+        }
+    }
+}
