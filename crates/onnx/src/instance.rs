@@ -1,38 +1,24 @@
 //! How does the embedded engine run a batch?
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
-use nerite_backend::onnx::{Port, Ports, UntrustedInputs, snapshot};
+use nerite_backend::onnx::{Port, snapshot};
 use nerite_backend::{Execute, Times, Work};
 use nerite_memory::{Access, Buffer, Reason, Shortage, allowed_bytes};
 use nerite_request::Status;
 use nerite_tensor::{Shape, Tensor};
-use rten::{Model, NodeId, Value};
+use rten::{NodeId, Value};
 use rten_tensor::Layout;
 
-use crate::audit::MagnitudeBounds;
 use crate::convert;
+use crate::loaded::Loaded;
 use crate::runner::{RunOutcome, Runner, Task};
 
 /// Threads that one model may lose.
 const LOST_MAX: u32 = 8;
 /// A request may use one part in so many of the memory that the process may have.
 const MEMORY_SHARE: u64 = 2;
-
-/// A graph in the engine, shared by all instances.
-pub struct Loaded {
-    /// The engine's own.
-    pub model: Model,
-    /// What the graph takes and gives.
-    pub ports: Ports,
-    /// Inputs that must not change while it runs.
-    pub untrusted_inputs: UntrustedInputs,
-    /// What its INT64 inputs must not lead to.
-    pub magnitudes: MagnitudeBounds,
-    /// Threads that ran it and wanted more memory than they may have.
-    pub lost: AtomicU32,
-}
 
 /// One instance: its threads, and the graph it shares with the others.
 pub struct EmbeddedInstance {

@@ -21,6 +21,7 @@ mod audit;
 mod convert;
 mod graph;
 mod instance;
+mod loaded;
 mod rewrite;
 mod runner;
 mod runtime;

@@ -18,7 +18,7 @@ use nerite_tensor::Tensor;
 use rten::{NodeId, RunOptions, ThreadPool, Value};
 
 use crate::convert;
-use crate::instance::Loaded;
+use crate::loaded::Loaded;
 
 /// A graph to run, with all it needs.
 pub struct Task {

@@ -13,7 +13,8 @@ use rten::{LoadError, LoadErrorKind, ModelOptions};
 
 use crate::convert::{CURE, is_spoken};
 use crate::graph::Written;
-use crate::instance::{EmbeddedInstance, Loaded};
+use crate::instance::EmbeddedInstance;
+use crate::loaded::Loaded;
 use crate::{audit, graph, rewrite};
 
 /// The engine's version, as in Cargo.lock.
