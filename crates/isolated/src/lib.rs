@@ -27,5 +27,6 @@ mod model;
 mod runtime;
 mod worker;
 
-pub use runtime::{Isolated, SETTING, Starter, check_setting};
+pub use model::Starter;
+pub use runtime::{Isolated, SETTING, check_setting};
 pub use worker::work;

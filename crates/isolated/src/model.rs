@@ -1,5 +1,6 @@
 //! How does the process of an isolated instance start, and what is said of one that fails?
 
+use std::process::Command;
 use std::sync::Arc;
 
 use nerite_backend::{CostBound, Instance, InstanceSpec, Model};
@@ -10,7 +11,10 @@ use nerite_shm::Pools;
 use serde_json::{Value, json};
 
 use crate::limits::{LEAVE_MAX, LOAD_MAX};
-use crate::runtime::Starter;
+
+/// What starts a child for the instance of that name: this program, with whatever tells it to call [`crate::work`]. Its standard input
+/// is the channel, so it is set later.
+pub type Starter = Arc<dyn Fn(&str) -> Command + Send + Sync>;
 
 /// What a child is started with.
 #[derive(Clone)]

@@ -1,6 +1,5 @@
 //! Which models run in processes of their own?
 
-use std::process::Command;
 use std::sync::Arc;
 
 use nerite_backend::onnx::knob;
@@ -11,14 +10,10 @@ use nerite_request::Status;
 use serde_json::json;
 
 use crate::context;
-use crate::model::{IsolatedModel, Launch};
+use crate::model::{IsolatedModel, Launch, Starter};
 
 /// The model's parameter, and the backend's setting, that asks for a process for each instance.
 pub const SETTING: &str = "isolated";
-
-/// What starts a child for the instance of that name: this program, with whatever tells it to call [`crate::work`]. Its standard input
-/// is the channel, so it is set later.
-pub type Starter = Arc<dyn Fn(&str) -> Command + Send + Sync>;
 
 /// A runtime, and how its models run in processes of their own where that was asked for.
 pub struct Isolated {

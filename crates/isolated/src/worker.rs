@@ -146,7 +146,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
                 log::error!("model '{}' panicked; its request was answered with an error", loaded.name);
             }
         }
-        let answers = requests.answers();
+        let answers: Vec<_> = requests.answers().map(|(asked, response)| Answered::of(asked, response)).collect();
         let responses: Vec<_> = answers.iter().map(Answered::told).collect();
         let (executions, lost, copied) = (executions.told(), requests.lost(), copied_since(&copied));
         let answer = Answer {

@@ -10,7 +10,6 @@ use nerite_request::{Cancel, Reply, Request, Response, Status, Wanted};
 use nerite_shm::SharedMapping;
 use nerite_tensor::Tensor;
 
-use super::answers::Answered;
 use super::memory::{buffer, slot};
 use super::talk::{OutputSpace, Talk};
 
@@ -70,9 +69,9 @@ impl Requests {
         requests.into_iter().flatten().map(job).collect()
     }
 
-    /// Waits until all have been answered, and tells the answers.
-    pub(super) fn answers(&self) -> Vec<Answered> {
-        self.each.iter().map(|asked| Answered::of(asked, asked.wait())).collect()
+    /// Each of them, with its answer, which is waited for.
+    pub(super) fn answers(&self) -> impl Iterator<Item = (&Asked, Response)> {
+        self.each.iter().map(|asked| (&**asked, asked.wait()))
     }
 
     /// Memory that was found missing under what the requests named, and where.
