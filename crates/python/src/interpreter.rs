@@ -14,6 +14,7 @@ mod archive;
 mod bounded;
 mod environments;
 mod look;
+mod no_python;
 mod probe;
 mod search;
 
@@ -28,7 +29,8 @@ use std::time::Duration;
 use nerite_request::Status;
 
 pub(crate) use environments::Environments;
-pub use look::{NoPython, PythonFound, find_python};
+pub use look::{PythonFound, find_python};
+pub use no_python::NoPython;
 use probe::{Fault, VERSION_MIN, version};
 use search::Surroundings;
 

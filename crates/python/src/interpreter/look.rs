@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nerite_request::Status;
-
-use super::{Environments, Interpreter};
+use super::{Environments, Interpreter, NoPython};
 
 /// A Python that can run models.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,26 +16,6 @@ pub struct PythonFound {
     pub python: String,
     /// Its numpy's version.
     pub numpy: String,
-}
-
-/// Why none can.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoPython {
-    /// What is there instead.
-    pub found: String,
-    /// What to do; empty where what was found says it.
-    pub cure: String,
-}
-
-impl NoPython {
-    /// What a load fails with.
-    pub(crate) fn status(self) -> Status {
-        let NoPython { found, cure } = self;
-        if cure.is_empty() {
-            return Status::internal(found);
-        }
-        Status::internal(format!("no Python to run the model: {found}; {cure}"))
-    }
 }
 
 /// Finds the Python that models would get (`interpreter`: what `--backend-config=python,interpreter` would say; `environment`: a

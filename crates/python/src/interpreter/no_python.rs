@@ -1,0 +1,23 @@
+//! Why can no Python run a model here?
+
+use nerite_request::Status;
+
+/// Why there is no Python that can run models.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoPython {
+    /// What is there instead.
+    pub found: String,
+    /// What to do; empty where what was found says it.
+    pub cure: String,
+}
+
+impl NoPython {
+    /// What a load fails with.
+    pub(crate) fn status(self) -> Status {
+        let NoPython { found, cure } = self;
+        if cure.is_empty() {
+            return Status::internal(found);
+        }
+        Status::internal(format!("no Python to run the model: {found}; {cure}"))
+    }
+}
