@@ -1,6 +1,5 @@
 //! What is one device, and how full is it?
 
-use std::ffi::c_int;
 use std::sync::Arc;
 
 use crate::calls::{Calls, name};
@@ -12,17 +11,6 @@ use crate::error::CudaError;
 pub struct Device {
     driver: Arc<Driver>,
     index: usize,
-}
-
-/// What does not change about a device.
-pub(crate) struct Facts {
-    /// The driver's own number, which calls take.
-    pub(crate) raw: c_int,
-    pub(crate) ordinal: u32,
-    pub(crate) name: String,
-    pub(crate) uuid: [u8; 16],
-    pub(crate) total_bytes: u64,
-    pub(crate) compute_capability: (u32, u32),
 }
 
 impl Device {
@@ -79,6 +67,24 @@ impl Device {
 
     pub(crate) fn calls(&self) -> &Calls {
         &self.driver.calls
+    }
+}
+
+impl Driver {
+    /// All devices, by ordinal.
+    pub fn devices(self: &Arc<Self>) -> Vec<Device> {
+        (0..self.devices.len()).map(|index| Device::new(Arc::clone(self), index)).collect()
+    }
+
+    /// The device of this ordinal.
+    pub fn device(self: &Arc<Self>, ordinal: u32) -> Option<Device> {
+        let index = self.devices.iter().position(|slot| slot.facts.ordinal == ordinal)?;
+        Some(Device::new(Arc::clone(self), index))
+    }
+
+    /// The device whose context serves calls about the host's memory, which all devices then share.
+    pub(crate) fn any(self: &Arc<Self>) -> Device {
+        Device::new(Arc::clone(self), 0)
     }
 }
 

@@ -5,9 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::calls::{Calls, Handle, name};
-use crate::device::{Device, Facts};
 use crate::error::{Absent, CudaError};
-use crate::page_lock::Budget;
+use crate::lock_budget::Budget;
 
 /// The name under which NVIDIA installs its driver.
 pub const LIBRARY: &str = "libcuda.so.1";
@@ -21,6 +20,17 @@ pub struct Driver {
     pub(crate) calls: Calls,
     pub(crate) devices: Vec<DeviceState>,
     pub(crate) budget: Arc<Budget>,
+}
+
+/// What does not change about a device.
+pub(crate) struct Facts {
+    /// The driver's own number, which calls take.
+    pub(crate) raw: c_int,
+    pub(crate) ordinal: u32,
+    pub(crate) name: String,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) total_bytes: u64,
+    pub(crate) compute_capability: (u32, u32),
 }
 
 /// A device's facts, and what this process holds of it.
@@ -57,22 +67,6 @@ impl Driver {
             return Err(Absent::NoDevice);
         }
         Ok(Arc::new(Driver { calls, devices, budget: Arc::default() }))
-    }
-
-    /// All devices, by ordinal.
-    pub fn devices(self: &Arc<Self>) -> Vec<Device> {
-        (0..self.devices.len()).map(|index| Device::new(Arc::clone(self), index)).collect()
-    }
-
-    /// The device of this ordinal.
-    pub fn device(self: &Arc<Self>, ordinal: u32) -> Option<Device> {
-        let index = self.devices.iter().position(|slot| slot.facts.ordinal == ordinal)?;
-        Some(Device::new(Arc::clone(self), index))
-    }
-
-    /// The device whose context serves calls about the host's memory, which all devices then share.
-    pub(crate) fn any(self: &Arc<Self>) -> Device {
-        Device::new(Arc::clone(self), 0)
     }
 }
 

@@ -1,15 +1,12 @@
-//! How is memory locked that is there already, and how much of it?
+//! How is memory locked that is there already?
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use thiserror::Error;
 
 use crate::calls::name;
 use crate::driver::Driver;
 use crate::error::CudaError;
-use crate::limits::LOCKED_SHARE;
+use crate::lock_budget::LockError;
 use crate::pinned::PORTABLE;
 
 /// Memory of somebody else's that is page-locked until this value is dropped.
@@ -23,48 +20,6 @@ pub struct PageLock {
 unsafe impl Send for PageLock {}
 // SAFETY: as above; a shared PageLock can do nothing.
 unsafe impl Sync for PageLock {}
-
-/// Why memory was not locked. It can be used all the same: transfers are slower.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum LockError {
-    /// The driver refuses.
-    #[error("{0}")]
-    Driver(#[from] CudaError),
-    /// Enough is locked already.
-    #[error("{locked} bytes are page-locked, {len} more would exceed {max}, a quarter of the host's memory")]
-    Full {
-        /// Bytes locked now.
-        locked: u64,
-        /// Bytes asked for.
-        len: u64,
-        /// Bytes that may be.
-        max: u64,
-    },
-}
-
-/// Bytes that are locked, and how many may be.
-pub(crate) struct Budget {
-    locked: AtomicU64,
-    max: u64,
-}
-
-impl Default for Budget {
-    fn default() -> Budget {
-        Budget { locked: AtomicU64::new(0), max: nerite_memory::allowed_bytes() / LOCKED_SHARE }
-    }
-}
-
-impl Budget {
-    fn take(&self, len: u64) -> Result<(), LockError> {
-        let more = |locked: u64| locked.checked_add(len).filter(|sum| *sum <= self.max);
-        let taken = self.locked.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        taken.map(drop).map_err(|locked| LockError::Full { locked, len, max: self.max })
-    }
-
-    fn give_back(&self, len: u64) {
-        self.locked.fetch_sub(len, Ordering::AcqRel);
-    }
-}
 
 impl PageLock {
     /// Locks `len` bytes at `at` for the devices of all contexts. Gives a sparse object its pages.
@@ -110,20 +65,5 @@ impl Drop for PageLock {
 impl std::fmt::Debug for PageLock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PageLock({} bytes)", self.len)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_more_is_locked_than_may_be() {
-        let budget = Budget { locked: AtomicU64::new(0), max: 100 };
-        assert_eq!(budget.take(60), Ok(()));
-        assert_eq!(budget.take(41), Err(LockError::Full { locked: 60, len: 41, max: 100 }));
-        assert!(budget.take(u64::MAX).is_err());
-        budget.give_back(60);
-        assert_eq!(budget.take(100), Ok(()));
     }
 }
