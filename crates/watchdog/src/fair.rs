@@ -14,14 +14,13 @@
 //! peer goes first who was served least, and of its flows the one that was served least (start-time fair queueing).
 
 use std::collections::{BTreeSet, HashMap};
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 
-use crate::FrontEnd;
 use crate::rows::{Peer, QueuePosition, Rows};
-use crate::slot::{Turn, now_ns};
+use crate::slot::now_ns;
 use crate::usage::Served;
 
 /// So much time those who have to wait get each time the run queue was empty, and the rest of a poll that began before.
@@ -228,15 +227,23 @@ impl Tasks {
 }
 
 /// One task of a flow.
-struct Task {
+pub(crate) struct Task {
     flow: Flow,
     /// Where it waits, from its first poll that had to until the one that ran.
     place: Option<QueuePosition>,
 }
 
 impl Task {
+    pub(crate) fn of(flow: &Flow) -> Task {
+        Task { flow: flow.clone(), place: None }
+    }
+
+    pub(crate) fn flow(&self) -> &Flow {
+        &self.flow
+    }
+
     /// Ready if a poll may run now.
-    fn poll_turn(&mut self, cx: &Context<'_>, now_ns: u64) -> Poll<()> {
+    pub(crate) fn poll_turn(&mut self, cx: &Context<'_>, now_ns: u64) -> Poll<()> {
         if self.place.is_none() && !self.flow.must_wait(now_ns) {
             return Poll::Ready(());
         }
@@ -282,18 +289,6 @@ impl Drop for Task {
             drop(rows.remove(peer, place));
         }
     }
-}
-
-/// As [`crate::watched`], for a task of a connection: its polls wait while its peer uses more than its share and others are ready.
-pub fn fair<F: Future>(front_end: FrontEnd, flow: &Flow, future: F) -> impl Future<Output = F::Output> + use<F> {
-    let mut future = Box::pin(future);
-    let mut task = Task { flow: flow.clone(), place: None };
-    poll_fn(move |cx| {
-        let now_ns = now_ns();
-        ready!(task.poll_turn(cx, now_ns));
-        let _turn = Turn::begin(front_end, now_ns, Some(&task.flow));
-        future.as_mut().poll(cx)
-    })
 }
 
 #[cfg(test)]

@@ -33,18 +33,20 @@ mod name;
 mod patrol;
 mod rows;
 mod slot;
+mod turn;
 mod usage;
 
 use std::future::{Future, poll_fn};
 
-pub use fair::{FairQueue, Flow, fair};
+pub use fair::{FairQueue, Flow};
 pub use histogram::{BOUNDS_NS, Counts};
 pub use line::LATE_NS;
 pub use name::Name;
 pub use patrol::start;
 pub use slot::{Busy, busy, busy_for, doing, now_ns, running};
+pub use turn::fair;
 
-use slot::Turn;
+use turn::Turn;
 
 /// What a task belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::fair::Flow;
+use crate::FrontEnd;
 use crate::histogram::{Counts, Histogram};
 use crate::line::{LATE_NS, Late, tell};
 use crate::name::{Name, Said, What};
-use crate::{FrontEnd, patrol};
 
 /// The thread's processor time is read when it was busy for so long since it was last read.
 const CLOCK_EVERY_NS: u64 = 1_000_000;
@@ -90,57 +89,38 @@ impl Own {
     }
 }
 
-/// One poll of a watched task, until it is dropped.
-pub(crate) struct Turn<'a> {
-    /// Whether it is a poll within another, which is timed already.
-    inner: bool,
-    /// Whom its time is charged to.
-    flow: Option<&'a Flow>,
+/// A poll begins on this thread. False for one within another, which is timed already.
+pub(crate) fn begin_poll(front_end: FrontEnd, now_ns: u64) -> bool {
+    OWN.with(|own| {
+        if own.since_ns.get() != 0 {
+            return false;
+        }
+        own.since_ns.set(now_ns);
+        own.slot.front_end.store(front_end as u8, Ordering::Relaxed);
+        own.slot.since_ns.store(now_ns, Ordering::Release);
+        true
+    })
 }
 
-impl Turn<'_> {
-    pub(crate) fn begin(front_end: FrontEnd, now_ns: u64, flow: Option<&Flow>) -> Turn<'_> {
-        let inner = OWN.with(|own| {
-            if own.since_ns.get() != 0 {
-                return true;
-            }
-            own.since_ns.set(now_ns);
-            own.slot.front_end.store(front_end as u8, Ordering::Relaxed);
-            own.slot.since_ns.store(now_ns, Ordering::Release);
-            false
-        });
-        if !inner {
-            patrol::wake();
+/// The poll of this thread has ended. `charge` is told when, and how long it took.
+pub(crate) fn end_poll(charge: impl FnOnce(u64, u64)) {
+    // A thread that ends has no slot any more, and nobody waits for it.
+    let _ = OWN.try_with(|own| {
+        let (now_ns, slot) = (now_ns(), &own.slot);
+        let wall_ns = now_ns.saturating_sub(own.since_ns.replace(0));
+        slot.since_ns.store(0, Ordering::Release);
+        let cpu_ns = own.cpu_of(wall_ns);
+        charge(now_ns, wall_ns);
+        slot.wall.note(wall_ns);
+        slot.cpu.note(cpu_ns);
+        if wall_ns > LATE_NS {
+            let (front_end, what) = slot.seen();
+            tell(Late::CameBack { wall_ns, cpu_ns }, front_end, &what, now_ns);
         }
-        Turn { inner, flow }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        if self.inner {
-            return;
+        if own.told.take() {
+            slot.said.clear();
         }
-        // A thread that ends has no slot any more, and nobody waits for it.
-        let _ = OWN.try_with(|own| {
-            let (now_ns, slot) = (now_ns(), &own.slot);
-            let wall_ns = now_ns.saturating_sub(own.since_ns.replace(0));
-            slot.since_ns.store(0, Ordering::Release);
-            let cpu_ns = own.cpu_of(wall_ns);
-            if let Some(flow) = self.flow {
-                flow.charge(now_ns, wall_ns);
-            }
-            slot.wall.note(wall_ns);
-            slot.cpu.note(cpu_ns);
-            if wall_ns > LATE_NS {
-                let (front_end, what) = slot.seen();
-                tell(Late::CameBack { wall_ns, cpu_ns }, front_end, &what, now_ns);
-            }
-            if own.told.take() {
-                slot.said.clear();
-            }
-        });
-    }
+    });
 }
 
 impl Slot {
@@ -216,6 +196,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::turn::Turn;
     use crate::watched;
 
     /// Polls a task once, on a thread of its own, and tells what that thread's slot counted beyond 100 ms, by the clock and in processor time,

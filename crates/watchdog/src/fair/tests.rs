@@ -9,6 +9,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::{FrontEnd, fair};
 
 /// More than [`QUANTUM_NS`], and enough to have used much at once.
 const LONG: Duration = Duration::from_millis(6);
