@@ -13,7 +13,7 @@ use regex::Regex;
 
 use crate::access::{self, Category, Protocol, Restriction};
 use crate::logging::LogSwitches;
-use crate::owners::RegionRules;
+use crate::region_rules::RegionRules;
 use crate::trace::Trace;
 
 /// The server as one of its clients sees it. Cheap to clone.

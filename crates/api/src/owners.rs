@@ -9,71 +9,7 @@ use nerite_shm::{Registries, Registry, Rights, ShmError};
 
 use crate::Api;
 use crate::errors::of_shm;
-
-/// What the operator decided about regions of shared memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RegionRules {
-    /// Which objects a client may register: `--shm-trust`.
-    pub trust: ShmTrust,
-    /// Objects whose keys begin so may be registered by any client: `--shm-key-prefix`. A leading slash does not count.
-    pub key_prefixes: Vec<String>,
-    /// Which regions a client reaches: `--shm-scope`.
-    pub scope: ShmScope,
-}
-
-/// Which objects a client may register.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ShmTrust {
-    /// Those that its user could open for reading and writing.
-    #[default]
-    Peer,
-    /// Those that the server can open, as in Triton.
-    Any,
-}
-
-/// Which regions a client reaches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ShmScope {
-    /// Those of its own user.
-    #[default]
-    Own,
-    /// All, as in Triton.
-    All,
-}
-
-/// The regions that one client reaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RegionAccess<'p> {
-    /// The one namespace that all clients share.
-    Shared,
-    /// The operator's, and after those everybody's.
-    Operator,
-    /// One owner's.
-    Own(&'p Peer),
-}
-
-impl RegionRules {
-    fn reach<'p>(&self, peer: &'p Peer) -> RegionAccess<'p> {
-        match self.scope {
-            ShmScope::All => RegionAccess::Shared,
-            ShmScope::Own if peer.is_operator() => RegionAccess::Operator,
-            ShmScope::Own => RegionAccess::Own(peer),
-        }
-    }
-
-    /// What entitles `peer` to the object of that key.
-    fn rights(&self, peer: &Peer, key: &str) -> Rights {
-        let bare = |text: &'_ str| text.trim_start_matches('/').to_owned();
-        let key = bare(key);
-        let is_open = self.key_prefixes.iter().any(|prefix| key.starts_with(&bare(prefix)));
-        match (self.trust, peer) {
-            (ShmTrust::Any, _) => Rights::Any,
-            _ if is_open => Rights::Any,
-            (ShmTrust::Peer, Peer::User { uid }) => Rights::User(*uid),
-            (ShmTrust::Peer, Peer::Address(_) | Peer::Unknown) => Rights::Stranger { who: peer.to_string() },
-        }
-    }
-}
+use crate::region_rules::RegionAccess;
 
 impl Api {
     /// What entitles the client to the object of that key.
@@ -155,39 +91,4 @@ fn in_others<T>(
 /// Whether the error says that there is no region of the name.
 fn is_missing(error: &ShmError) -> bool {
     matches!(error, ShmError::RegionUnknown { .. } | ShmError::StatusUnknown { .. })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::IpAddr;
-
-    use super::*;
-
-    const STRANGER: Peer = Peer::Address(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7)));
-    const USER: Peer = Peer::User { uid: 4_000_000_001 };
-
-    #[test]
-    fn a_client_reaches_its_own_regions_and_the_operator_all() {
-        let (own, all) = (RegionRules::default(), RegionRules { scope: ShmScope::All, ..RegionRules::default() });
-        assert_eq!(own.reach(&Peer::own()), RegionAccess::Operator);
-        assert_eq!(own.reach(&Peer::User { uid: 0 }), RegionAccess::Operator);
-        assert_eq!(own.reach(&USER), RegionAccess::Own(&USER));
-        assert_eq!(own.reach(&STRANGER), RegionAccess::Own(&STRANGER));
-        assert_eq!(own.reach(&Peer::Unknown), RegionAccess::Own(&Peer::Unknown));
-        assert_eq!(all.reach(&USER), RegionAccess::Shared);
-        assert_eq!(all.reach(&Peer::own()), RegionAccess::Shared);
-    }
-
-    #[test]
-    fn a_prefix_or_trust_in_any_opens_objects_to_all() {
-        let rules = RegionRules { key_prefixes: vec!["/cam_".into(), "mic".into()], ..RegionRules::default() };
-        assert_eq!(rules.rights(&USER, "/x"), Rights::User(4_000_000_001));
-        assert_eq!(rules.rights(&STRANGER, "/x"), Rights::Stranger { who: "address 10.0.0.7".into() });
-        for key in ["/cam_0", "cam_0", "//cam_", "/mic", "microphone"] {
-            assert_eq!(rules.rights(&STRANGER, key), Rights::Any, "{key}");
-        }
-        assert_eq!(rules.rights(&USER, "/xcam_0"), Rights::User(4_000_000_001));
-        let any = RegionRules { trust: ShmTrust::Any, ..RegionRules::default() };
-        assert_eq!(any.rights(&STRANGER, "/x"), Rights::Any);
-    }
 }
