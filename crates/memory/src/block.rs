@@ -4,16 +4,16 @@
 //! [`trim_pool`] gives what was not used lately back to the system; somebody with a clock calls it.
 //!
 //! A size that a client chose may be more than there is: [`Block::try_new`] then says so. What it leaves to others is told in
-//! [`crate::room`].
+//! [`crate::asking`].
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
-use crate::keep::Keep;
+use crate::asking::{Asking, NoMemory, mapped};
 use crate::large;
-use crate::reservation::{Asking, NoMemory, mapped, or_without_pool};
+use crate::page::PAGE;
 
 /// Alignment of every block: a cache line, and as much as any runtime asks for.
 const BLOCK_ALIGN: usize = 64;
@@ -25,9 +25,6 @@ const POOL_BYTES_MAX: usize = 512 << 20;
 const POOL_BLOCKS_MAX: usize = 64;
 /// Mappings of this size and more are worth huge pages.
 const HUGE_BYTES_MIN: usize = 4 << 20;
-/// What mappings are measured in.
-pub(crate) const PAGE: usize = 4096;
-
 const _: () = assert!(HUGE_BYTES_MIN >= POOLED_BYTES_MIN);
 const _: () = assert!(PAGE.is_multiple_of(BLOCK_ALIGN));
 
@@ -41,12 +38,6 @@ pub struct Block {
 unsafe impl Send for Block {}
 // SAFETY: a shared Block gives out no reference; its users (Buffer, Slot) keep reading and writing apart.
 unsafe impl Sync for Block {}
-impl Keep for Block {
-    fn block_mut(&mut self) -> Option<&mut Block> {
-        Some(self)
-    }
-}
-
 struct Pooled {
     block: Block,
     idle_rounds: u32,
@@ -220,6 +211,11 @@ fn take_pooled(capacity: usize) -> Option<Block> {
     let fits = |p: &Pooled| p.block.capacity >= capacity && p.block.capacity <= capacity.saturating_mul(2);
     let (at, _) = pool.iter().enumerate().filter(|(_, p)| fits(p)).min_by_key(|(_, p)| p.block.capacity)?;
     Some(pool.swap_remove(at).block)
+}
+
+/// What `take` gets, if need be after the pool has given back what it keeps for nobody.
+pub(crate) fn or_without_pool<T>(mut take: impl FnMut() -> Result<T, NoMemory>) -> Result<T, NoMemory> {
+    take().or_else(|refused| if empty_pool() > 0 { take() } else { Err(refused) })
 }
 
 /// Gives all blocks and large allocations that lie unused back to the system, and allocates nothing on the way. Returns the bytes freed. What

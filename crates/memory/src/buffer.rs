@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::copy::{End, Reason, copy_counted};
-use crate::{Access, Cells, Extent, IpcWindow, Keep, NoMemory, Number, Place, SharedWindow, Slot};
+use crate::{Access, Cells, Extent, IpcWindow, Keep, Number, Place, SharedWindow};
 
 /// Readable bytes: where they are, how many, and what keeps them alive. Cloning and slicing copy no bytes.
 #[derive(Clone)]
@@ -183,63 +183,9 @@ impl Buffer {
         unsafe { copy_counted(self.ptr.as_ptr(), to.as_mut_ptr(), self.len, reason) };
     }
 
-    /// The same bytes in a fresh block of this process, aligned to 64 bytes.
-    ///
-    /// # Panics
-    /// If they lie on a device: copies that can fail go through [`Slot::fill_from`].
-    pub fn to_private(&self, reason: Reason) -> Buffer {
-        assert!(self.place.is_host(), "bytes of {:?} where only this host's are met", self.place);
-        let mut slot = Slot::heap(self.len);
-        slot.fill_from(0, self, reason).expect("a slot of the buffer's own length");
-        slot.filled().into_buffer()
-    }
-
-    /// As [`Buffer::to_private`], where a client chose how many they are.
-    ///
-    /// # Panics
-    /// As [`Buffer::to_private`].
-    pub fn try_private(&self, reason: Reason) -> Result<Buffer, NoMemory> {
-        assert!(self.place.is_host(), "bytes of {:?} where only this host's are met", self.place);
-        let mut slot = Slot::try_heap(self.len)?;
-        slot.fill_from(0, self, reason).expect("a slot of the buffer's own length");
-        Ok(slot.filled().into_buffer())
-    }
-
     pub(crate) fn end(&self) -> End<'_> {
         let carrier = self.keep.as_ref().and_then(|keep| keep.carrier());
         End { ptr: self.ptr.as_ptr(), place: self.place, carrier }
-    }
-
-    /// These bytes, at an address that is a multiple of `align`: themselves, or a counted copy.
-    pub fn aligned(&self, align: usize) -> Buffer {
-        if self.is_aligned(align) { self.clone() } else { self.to_private(Reason::Unaligned) }
-    }
-
-    /// As [`Buffer::aligned`], where a client chose how many they are.
-    pub fn try_aligned(&self, align: usize) -> Result<Buffer, NoMemory> {
-        if self.is_aligned(align) { Ok(self.clone()) } else { self.try_private(Reason::Unaligned) }
-    }
-
-    /// The bytes as something a socket can send: without a copy if they are ours alone, else copied and counted.
-    pub fn into_bytes(self) -> Bytes {
-        self.try_into_bytes().expect("memory for what this process chose to send")
-    }
-
-    /// As [`Buffer::into_bytes`], where a client chose how many they are.
-    pub fn try_into_bytes(self) -> Result<Bytes, NoMemory> {
-        if self.is_empty() {
-            return Ok(Bytes::new());
-        }
-        let private = if self.private_bytes().is_some() { self } else { self.try_private(Reason::InlineResponse)? };
-        Ok(Bytes::from_owner(PrivateBuffer(private)))
-    }
-}
-
-struct PrivateBuffer(Buffer);
-
-impl AsRef<[u8]> for PrivateBuffer {
-    fn as_ref(&self) -> &[u8] {
-        self.0.private_bytes().expect("only private buffers are wrapped, in `into_bytes`")
     }
 }
 
@@ -267,6 +213,7 @@ impl std::fmt::Debug for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Slot;
 
     #[test]
     fn a_slice_keeps_the_whole_alive_and_copies_nothing() {

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 #[cfg(all(target_env = "gnu", not(miri)))]
 use crate::allowed::address_space_limit;
+use crate::asking::wait_for_probes;
 use crate::block::empty_pool;
 use crate::large;
-use crate::reservation::wait_for_probes;
 
 /// Allocations below this do not count against a thread's bound: they are many, and others' memory lies between them.
 pub const COUNTED_BYTES_MIN: usize = 1 << 20;

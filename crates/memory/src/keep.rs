@@ -33,6 +33,12 @@ pub trait Keep: Send + Sync {
     }
 }
 
+impl Keep for Block {
+    fn block_mut(&mut self) -> Option<&mut Block> {
+        Some(self)
+    }
+}
+
 impl Keep for bytes::Bytes {}
 impl<T: crate::Number> Keep for Vec<T> {}
 

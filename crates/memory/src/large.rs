@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::block::PAGE;
+use crate::page::PAGE;
 
 /// Allocations of this size and more have a mapping of their own.
 const LARGE_BYTES_MIN: usize = 256 << 10;

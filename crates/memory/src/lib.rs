@@ -24,6 +24,7 @@
 //! ```
 
 mod allowed;
+mod asking;
 mod block;
 mod buffer;
 mod carrier;
@@ -38,15 +39,19 @@ mod heap;
 mod keep;
 mod large;
 mod number;
+mod page;
 mod place;
+mod private_copy;
 mod reservation;
 mod share;
 mod slot;
+mod staging;
 
 pub use allowed::{Group, allocatable_bytes, allowed_bytes, group, host_bytes};
+pub use asking::{NoMemory, SPARE_BYTES};
 pub use block::{Block, POOLED_BYTES_MIN, limit_pool, pooled_bytes, trim_heap, trim_pool};
 pub use buffer::Buffer;
-pub use carrier::{Carrier, HeapStaging, PinnedBytes, Staging, StagingFull};
+pub use carrier::Carrier;
 pub use cells::{Cells, CellsMut};
 pub use copy::{Reason, copied_bytes, count_copied};
 #[cfg(feature = "counting")]
@@ -58,6 +63,7 @@ pub use heap::{COUNTED_BYTES_MIN, Heap, Shortage, expendable, fit_heap};
 pub use keep::{Access, IpcSource, IpcWindow, Keep};
 pub use number::Number;
 pub use place::Place;
-pub use reservation::{MemoryReservation, NoMemory, SPARE_BYTES, is_short};
+pub use reservation::{MemoryReservation, is_short};
 pub use share::{Forget, Share, ShareMark, SharedWindow};
 pub use slot::{Filled, Slot, SlotError, Vacant};
+pub use staging::{HeapStaging, PinnedBytes, Staging, StagingFull};
