@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
-use nerite_budget::{Charge, paid};
+use nerite_budget::Charge;
 use nerite_wire::proto::Chunks;
 
 use crate::body::Body;
+use crate::charging::pay;
 use crate::compress::ACCEPTED;
 use crate::failure::Failure;
-use crate::limits::CHARGED_ANSWER_BYTES_MIN;
 use crate::serve::Call;
 use crate::stream::StreamBody;
 
@@ -32,18 +31,6 @@ fn with(body: Body, encoding: Option<HeaderValue>) -> Answer {
 /// One message, and success.
 pub(crate) fn message(chunks: Chunks, encoding: Option<HeaderValue>, call: Arc<Call>, charge: Charge) -> Answer {
     with(Body::message(pay(chunks, charge), call), encoding)
-}
-
-/// Adds a message to what is charged for its call, until the socket has taken its last piece.
-pub(crate) fn pay(mut chunks: Chunks, mut charge: Charge) -> Chunks {
-    let len: usize = chunks.iter().map(Bytes::len).sum();
-    if len >= CHARGED_ANSWER_BYTES_MIN
-        && let Some(last) = chunks.pop()
-    {
-        charge.grow(len);
-        chunks.push(paid(last, charge));
-    }
-    chunks
 }
 
 /// Messages as they come, and whatever end.

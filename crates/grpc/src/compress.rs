@@ -12,9 +12,9 @@ use nerite_request::Status;
 use nerite_wire::proto::{Chain, Chunks, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES};
 
 use crate::failure::Failure;
-use crate::frame::Packing;
 use crate::limits::{COMPRESS_BYTES_MIN, INFLATED_PIECE_BYTES, INFLATED_SMALL_BYTES_MAX, INFLATED_SMALL_BYTES_MIN};
 use crate::options::CompressionLevel;
+use crate::packing::Packing;
 
 /// The encodings we know.
 pub(crate) const ACCEPTED: HeaderValue = HeaderValue::from_static("identity, deflate, gzip");

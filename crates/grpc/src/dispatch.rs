@@ -9,19 +9,20 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use nerite_api::{Api, Protocol, Status};
-use nerite_budget::Charge;
 use nerite_budget::limits::STREAM_BYTES;
 use nerite_compress::Lane;
 use nerite_wire::proto::{Chunks, MESSAGE_BYTES_MAX};
 
 use crate::answer::{self, Answer};
+use crate::begun::Begun;
 use crate::call::Call;
 use crate::compress::{Compression, request_encoding};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
-use crate::frame::{Message, Messages, Packing};
+use crate::frame::{Message, Messages};
 use crate::infer_request::Forwarded;
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, LOAD_PART_BYTES};
+use crate::packing::Packing;
 use crate::serve::{self, Doing, ServerState};
 use crate::stream::StreamBody;
 use crate::{infer, unary};
@@ -62,18 +63,6 @@ async fn call(
         deadline.bound(answered).await?
     };
     Ok(answer::message(chunks, encoding, this, charge))
-}
-
-/// What is known of a call before its first message.
-pub(crate) struct Begun {
-    pub(crate) messages: Messages,
-    pub(crate) deadline: Deadline,
-    pub(crate) compression: Option<Compression>,
-    pub(crate) forwarded: Forwarded,
-    /// Whether the first failed response of a stream ends it with its own status.
-    pub(crate) is_strict: bool,
-    /// What the client is charged for the call itself.
-    pub(crate) charge: Charge,
 }
 
 fn begin(

@@ -11,13 +11,14 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use nerite_api::Upload;
 use nerite_budget::{Account, Charge};
-use nerite_compress::{Encoding, InflateError, Lane, compressed_bytes_max};
+use nerite_compress::{Encoding, Lane};
 use nerite_listen::{Awaited, Gate};
 use nerite_wire::proto::{Chain, Gather, PREFIX_BYTES};
 
 use crate::compress::inflate;
 use crate::failure::Failure;
 use crate::limits::BYTES_PER_TURN;
+use crate::packing::Packing;
 use crate::serve::{Call, ServerState, UnreadOfCall};
 
 /// Cuts what arrives into messages.
@@ -26,19 +27,6 @@ pub(crate) struct Deframer {
     prefix_len: usize,
     message: Option<Coming>,
     packing: Packing,
-}
-
-/// What is known of a call's messages before they come.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Packing {
-    /// Bytes that each may have.
-    pub(crate) bytes_max: usize,
-    /// How those are compressed that are; `None` if none may be.
-    pub(crate) encoding: Option<Encoding>,
-    /// What each may become, in bytes.
-    pub(crate) inflated_bytes_max: u64,
-    /// A plain message that is longer comes in parts of about so many bytes.
-    pub(crate) part_bytes: Option<usize>,
 }
 
 /// A message, or a part of one.
@@ -119,17 +107,6 @@ impl Deframer {
         let gather = Gather::new(if stays_whole { left } else { 0 });
         self.message = Some(Coming { left, packed, gather, gathered: 0 });
         Ok(true)
-    }
-}
-
-impl Packing {
-    /// How a message with the flag is compressed, which will have `len` bytes.
-    fn encoding_of(&self, len: usize) -> Result<Encoding, Failure> {
-        let bytes_max = self.inflated_bytes_max;
-        if len as u64 > compressed_bytes_max(bytes_max) {
-            return Err(Failure::inflates_too_far(&InflateError::TooLarge { bytes_max }, self.bytes_max));
-        }
-        self.encoding.ok_or_else(|| Failure::unreadable("the message is compressed, but no grpc-encoding says how"))
     }
 }
 
@@ -315,6 +292,7 @@ impl Messages {
 
 #[cfg(test)]
 mod tests {
+    use nerite_compress::InflateError;
     use nerite_wire::proto::MESSAGE_BYTES_MAX;
 
     use super::*;

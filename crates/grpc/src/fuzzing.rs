@@ -11,7 +11,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::compress::inflate;
 use crate::failure::Failure;
-use crate::frame::{Deframer, Framed, Packing};
+use crate::frame::{Deframer, Framed};
+use crate::packing::Packing;
 use crate::serve::serve_stream;
 
 /// Serves one connection over any stream until it ends.

@@ -26,8 +26,10 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod begun;
 mod body;
 mod call;
+mod charging;
 mod compress;
 mod deadline;
 mod dispatch;
@@ -40,6 +42,7 @@ mod infer;
 mod infer_request;
 pub mod limits;
 mod options;
+mod packing;
 mod serve;
 mod stream;
 mod tls;

@@ -6,6 +6,7 @@ mod link;
 mod local;
 mod metered;
 mod position;
+mod state;
 
 use std::future::Future;
 use std::pin::pin;
@@ -16,47 +17,15 @@ use nerite_api::Api;
 use nerite_listen::{
     ACCEPT_PAUSE, Connection, ConnectionLimits, Full, Listener, Overseer, Peers, Rules, Stream, TimeLimits,
 };
-use nerite_request::Peer;
 use nerite_watchdog::{FrontEnd, fair, watched};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
 pub(crate) use link::{Call, Doing, Link};
 pub(crate) use metered::{Unread, UnreadOfCall};
+pub(crate) use state::ServerState;
 
 use crate::options::Options;
-
-/// What the calls of one connection need. All but the API is the same for all connections.
-#[derive(Clone)]
-pub(crate) struct ServerState {
-    pub(crate) api: Api,
-    pub(crate) options: Options,
-    /// What arrived over the connection and no call has taken yet.
-    pub(crate) unread: Arc<Unread>,
-    rules: Rules,
-    calls: Arc<AtomicUsize>,
-    stop: watch::Receiver<bool>,
-}
-
-impl ServerState {
-    /// The same for a connection whose client is `peer`.
-    fn for_peer(&self, peer: Peer) -> Arc<ServerState> {
-        let api = self.api.for_peer(peer);
-        let unread = Unread::new(api.account());
-        Arc::new(ServerState { api, unread, ..self.clone() })
-    }
-
-    /// Ready when the server is asked to stop.
-    pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut stop = self.stop.clone();
-        async move {
-            // An error means that the handle is gone, and with it everybody who could ask.
-            if stop.wait_for(|stop| *stop).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
-    }
-}
 
 /// A gRPC port at work. Dropping it leaves the port as it is.
 pub struct Handle {

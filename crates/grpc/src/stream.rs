@@ -26,10 +26,10 @@ use nerite_listen::Awaited;
 use nerite_request::{Cancel, InferRequest, Response, Status};
 use nerite_wire::proto::{Chunks, InferMessage, StreamNews, encode_stream};
 
-use crate::answer::pay;
+use crate::begun::Begun;
+use crate::charging::pay;
 use crate::compress::Compression;
 use crate::deadline::Deadline;
-use crate::dispatch::Begun;
 use crate::failure::{Failure, ok_trailers};
 use crate::frame::{Message, Messages};
 use crate::infer::copies_little;

@@ -1,0 +1,19 @@
+//! How long is an answer charged to its client?
+
+use bytes::Bytes;
+use nerite_budget::{Charge, paid};
+use nerite_wire::proto::Chunks;
+
+use crate::limits::CHARGED_ANSWER_BYTES_MIN;
+
+/// Adds a message to what is charged for its call, until the socket has taken its last piece.
+pub(crate) fn pay(mut chunks: Chunks, mut charge: Charge) -> Chunks {
+    let len: usize = chunks.iter().map(Bytes::len).sum();
+    if len >= CHARGED_ANSWER_BYTES_MIN
+        && let Some(last) = chunks.pop()
+    {
+        charge.grow(len);
+        chunks.push(paid(last, charge));
+    }
+    chunks
+}
