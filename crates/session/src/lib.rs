@@ -22,17 +22,21 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod answer;
 mod call;
 mod door;
+mod in_flight;
 mod inference;
 pub mod limits;
 mod listen;
 mod operator;
 mod outbox;
+mod peer;
 mod serve;
 mod session;
 mod session_table;
 mod socket;
+mod stopped;
 mod watch;
 
 pub use door::log_failure;

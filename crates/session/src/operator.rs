@@ -8,10 +8,9 @@ use prost::Message as _;
 use v1::client_message::Call;
 use v1::server_message::Answer;
 
-use crate::call::{CallOutcome, failure_packet};
+use crate::answer::{CallOutcome, PERMISSION_DENIED, failure_packet};
 use crate::limits::{PAGE_BYTES, PAGE_REGIONS, SESSIONS_MAX};
 use crate::outbox::Closed;
-use crate::serve::PERMISSION_DENIED;
 use crate::session::Session;
 use crate::session_table::{SessionEntry, SessionTable};
 

@@ -9,21 +9,18 @@ use nerite_request::report::ServerReport;
 use nerite_watchdog::{FrontEnd, fair, watched};
 use tokio::sync::watch;
 
-use crate::call::error_packet;
+use crate::answer::{PERMISSION_DENIED, RESOURCE_EXHAUSTED, error_packet};
 use crate::door::Door;
 use crate::limits::{HELLO_WITHIN, SESSIONS_PER_USER_MAX};
 use crate::listen::{Listener, Location};
+use crate::peer::Peer;
 use crate::session::Session;
-use crate::session_table::{Peer, SessionTable};
+use crate::session_table::SessionTable;
 use crate::socket::Socket;
+use crate::stopped::Stopped;
 
 /// After a failed accept (mostly: no descriptors left) so long nothing is accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// gRPC's number for a caller who may not.
-pub(crate) const PERMISSION_DENIED: u32 = 7;
-/// gRPC's number for too many of something.
-pub(crate) const RESOURCE_EXHAUSTED: u32 = 8;
-
 /// What the operator decided.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -54,19 +51,6 @@ impl Handle {
         self.stop.send_replace(true);
         let open = self.open.clone();
         async move { open.closed().await }
-    }
-}
-
-/// Ready when the server is asked to stop.
-#[derive(Clone)]
-pub(crate) struct Stopped(watch::Receiver<bool>);
-
-impl Stopped {
-    pub(crate) async fn wait(&mut self) {
-        // An error means that the handle is gone, and with it everybody who could ask.
-        if self.0.wait_for(|stop| *stop).await.is_err() {
-            std::future::pending::<()>().await;
-        }
     }
 }
 

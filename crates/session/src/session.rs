@@ -16,16 +16,16 @@ use nerite_wire::proto::session::{encode_answer, read_call, v1};
 use tokio::time::{sleep, timeout};
 use v1::client_message::Call;
 
-use crate::call::{error_packet, packet};
-use crate::inference::InFlight;
+use crate::answer::{RESOURCE_EXHAUSTED, error_packet, packet};
+use crate::in_flight::InFlight;
 use crate::limits::{
     HEADERS_MAX, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX, RESERVE_HELLO_WITHIN, STOPPING_LOOK_PAUSE,
     STOPPING_READ_WITHIN,
 };
 use crate::outbox::{Closed, Outbox};
-use crate::serve::{RESOURCE_EXHAUSTED, Stopped};
 use crate::session_table::{Full, Parts, SessionEntry};
 use crate::socket::{Packet, Received, Receiver, Socket};
+use crate::stopped::Stopped;
 
 /// One client: its names and memory, its requests, its way out.
 pub(crate) struct Session {

@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
 use crate::limits::{COPIED_BYTES_MAX, DESCRIPTORS_MAX, PACKET_BYTES_MAX};
-use crate::session_table::Peer;
+use crate::peer::Peer;
 
 /// One message on its way to the client.
 #[derive(Debug, Default)]

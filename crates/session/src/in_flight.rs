@@ -1,0 +1,117 @@
+//! Which inferences of a session are in flight?
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nerite_budget::{Account, Charge};
+use nerite_request::{Cancel, Status};
+use tokio::sync::Notify;
+
+use crate::limits::{INFERENCE_BYTES, INFERENCES_MAX};
+
+/// The inferences of one session whose last response has not been sent.
+pub(crate) struct InFlight {
+    account: Account,
+    begun: Mutex<HashMap<u64, Begun>>,
+    /// Those whose id is still taken, and those whose last response is just being sent.
+    unsent: AtomicUsize,
+    ended: Notify,
+}
+
+/// An inference whose last response was not made yet.
+struct Begun {
+    cancel: Cancel,
+    _charge: Charge,
+}
+
+impl InFlight {
+    /// Inferences that `account` is charged for.
+    pub(crate) fn new(account: &Account) -> InFlight {
+        let (begun, unsent, ended) = (Mutex::default(), AtomicUsize::new(0), Notify::new());
+        InFlight { account: account.clone(), begun, unsent, ended }
+    }
+
+    /// An inference that keeps so many bytes of packets.
+    pub(crate) fn begin(&self, id: u64, packet_bytes: usize) -> Result<Cancel, Status> {
+        let mut begun = self.lock();
+        if begun.len() >= INFERENCES_MAX {
+            return Err(Status::unavailable(format!(
+                "{INFERENCES_MAX} inferences of this session are in flight; wait for one of their answers"
+            )));
+        }
+        if begun.contains_key(&id) {
+            return Err(Status::invalid(format!("an inference of id {id} is in flight; ids must differ")));
+        }
+        let cancel = Cancel::new();
+        let charge = self.account.charge(INFERENCE_BYTES + packet_bytes);
+        begun.insert(id, Begun { cancel: cancel.clone(), _charge: charge });
+        self.unsent.fetch_add(1, Ordering::AcqRel);
+        Ok(cancel)
+    }
+
+    /// The id may be used again: to be said before the last response goes, because its client may be quick.
+    pub(crate) fn release(&self, id: u64) {
+        let ended = self.lock().remove(&id);
+        drop(ended);
+    }
+
+    /// The last response has been sent.
+    pub(crate) fn end(&self) {
+        self.unsent.fetch_sub(1, Ordering::AcqRel);
+        self.ended.notify_one();
+    }
+
+    pub(crate) fn cancel(&self, id: u64) {
+        // A request that waits is answered inside `Cancel::cancel`, and its answer takes the lock.
+        let begun = self.lock().get(&id).map(|begun| begun.cancel.clone());
+        if let Some(begun) = begun {
+            begun.cancel();
+        }
+    }
+
+    pub(crate) fn cancel_all(&self) {
+        let begun: Vec<Cancel> = self.lock().values().map(|begun| begun.cancel.clone()).collect();
+        begun.iter().for_each(Cancel::cancel);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Ready when none is left.
+    pub(crate) async fn drained(&self) {
+        while self.unsent.load(Ordering::Acquire) > 0 {
+            self.ended.notified().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Begun>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_request_that_is_answered_while_it_is_cancelled_gives_its_place_back() {
+        let in_flight = Arc::new(InFlight::new(&Account::unlimited()));
+        for id in 1..=3 {
+            let answered = Arc::clone(&in_flight);
+            let cancel = in_flight.begin(id, 0).expect("there is room");
+            assert!(cancel.on_cancelled(move || {
+                answered.release(id);
+                answered.end();
+            }));
+        }
+        in_flight.cancel(2);
+        in_flight.cancel(2);
+        assert_eq!(in_flight.count(), 2);
+        in_flight.cancel_all();
+        assert_eq!((in_flight.count(), in_flight.unsent.load(Ordering::Acquire)), (0, 0));
+    }
+}
