@@ -39,7 +39,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod account;
 mod adopted;
 mod census;
 mod class;
@@ -67,12 +66,11 @@ use crate::posix::PosixMapping;
 use crate::sync::AtomicBool;
 use crate::tally::QuotaPermit;
 
-pub use account::{Account, BorrowedLease, LeaseState};
 pub use adopted::{AdoptError, AdoptedLease};
 pub use error::{LeaseError, LeaseErrorKind};
 pub use limits::{LEASE_BYTES_MIN, LEASES_MAX, LEASES_PER_SESSION_MAX};
 pub use name::{LeaseName, random_bits};
-pub use pools::{ClassCounts, LeaseCounts, LeaseLimits, Pools};
+pub use pools::{Account, BorrowedLease, ClassCounts, LeaseCounts, LeaseLimits, LeaseState, Pools};
 
 use census::Counted;
 use pools::Index;

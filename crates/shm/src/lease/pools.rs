@@ -1,15 +1,18 @@
 //! How much is lent to everybody, and which lease does a name mean?
 
+mod account;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, Weak};
 
-use super::account::Account;
 use super::census::{Census, Size};
 use super::limits::{INDEX_SHARDS, LEASES_MAX};
 use super::{Lease, LeaseName, random_bits};
 use crate::gpu::Gpu;
 use crate::sync::{Mutex, RwLock};
 use crate::tally::{QuotaPermit, Tally};
+
+pub use account::{Account, BorrowedLease, LeaseState};
 
 /// What the operator decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

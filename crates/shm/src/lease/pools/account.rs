@@ -7,13 +7,14 @@ use std::sync::{Arc, PoisonError};
 
 use nerite_memory::ShareMark;
 
-use super::class::class_bytes;
-use super::free_list::FreeList;
-use super::limits::{ABANDONED_MAX, LEASES_PER_SESSION_MAX};
-use super::{Lease, LeaseError, LeaseName, Pools, memfd};
+use super::Pools;
 use crate::error::reason;
 use crate::gpu::Gpu;
 use crate::guard::watch;
+use crate::lease::class::class_bytes;
+use crate::lease::free_list::FreeList;
+use crate::lease::limits::{ABANDONED_MAX, LEASES_PER_SESSION_MAX};
+use crate::lease::{Lease, LeaseError, LeaseName, memfd};
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 use crate::tally::{QuotaPermit, Tally};
 
