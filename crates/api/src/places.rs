@@ -79,9 +79,9 @@ impl Places {
         pools: &Pools,
     ) -> Result<Option<Places>, Status> {
         let (mut outputs, mut names) = (Vec::new(), NameTable::new());
-        let mut add = |output_place: LeasedOutput| {
-            if names.find(&outputs, |known: &LeasedOutput| &known.output, &output_place.output).is_none() {
-                outputs.push(output_place);
+        let mut add = |leased: LeasedOutput| {
+            if names.find(&outputs, |known: &LeasedOutput| &known.output, &leased.output).is_none() {
+                outputs.push(leased);
                 names.added(&outputs, |known| &known.output);
             }
         };
@@ -106,8 +106,8 @@ impl Places {
 
     /// A place for `bytes` bytes of `output`; `None` for an output that travels in the response.
     pub(crate) fn place(&self, output: &str, bytes: usize) -> Result<Option<Slot>, Status> {
-        let Some(output_place) = self.0.output_place(output).filter(|_| bytes > 0) else { return Ok(None) };
-        let Some((loan, slot)) = output_place.lend(bytes)? else { return Ok(None) };
+        let Some(leased) = self.0.leased_output(output).filter(|_| bytes > 0) else { return Ok(None) };
+        let Some((loan, slot)) = leased.lend(bytes)? else { return Ok(None) };
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner).push(loan);
         Ok(Some(slot))
     }
@@ -136,27 +136,27 @@ impl Places {
 }
 
 impl Shared {
-    fn output_place(&self, output: &str) -> Option<&LeasedOutput> {
-        self.names.find(&self.outputs, |output_place| &output_place.output, output).map(|at| &self.outputs[at])
+    fn leased_output(&self, output: &str) -> Option<&LeasedOutput> {
+        self.names.find(&self.outputs, |leased| &leased.output, output).map(|at| &self.outputs[at])
     }
 
     fn settle(&self, output: &mut Output) -> Result<Option<(Way, OutputLease)>, Status> {
-        let Some(output_place) = self.output_place(&output.name).filter(|_| !output.data.is_empty()) else {
+        let Some(leased) = self.leased_output(&output.name).filter(|_| !output.data.is_empty()) else {
             return Ok(None);
         };
         if output.placed {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
             let at = open.iter().position(|loan| loan.lease.starts(&output.data));
-            return Ok(at.map(|at| output_place.placed(output, open.swap_remove(at))));
+            return Ok(at.map(|at| leased.placed(output, open.swap_remove(at))));
         }
-        let Some((loan, mut slot)) = output_place.lend(output.data.len())? else { return Ok(None) };
+        let Some((loan, mut slot)) = leased.lend(output.data.len())? else { return Ok(None) };
         if let Err(fault) = slot.fill_from(0, &output.data, Reason::OutputPlacement) {
-            output_place.account.cancel(loan);
+            leased.account.cancel(loan);
             return Err(Status::internal(fault.to_string()));
         }
         output.data = slot.filled().into_buffer();
         output.placed = true;
-        Ok(Some(output_place.placed(output, loan)))
+        Ok(Some(leased.placed(output, loan)))
     }
 }
 
@@ -200,10 +200,8 @@ impl Drop for Shared {
         let open = std::mem::take(self.open.get_mut().unwrap_or_else(PoisonError::into_inner));
         for loan in open {
             let name = loan.lease.name().to_string();
-            if let Some(output_place) =
-                self.outputs.iter().find(|output_place| output_place.account.find(&name).is_some())
-            {
-                output_place.account.cancel(loan);
+            if let Some(leased) = self.outputs.iter().find(|leased| leased.account.find(&name).is_some()) {
+                leased.account.cancel(loan);
             }
         }
     }

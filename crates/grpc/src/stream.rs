@@ -206,8 +206,7 @@ impl StreamBody {
         }
         let Some(messages) = &mut self.messages else { return Poll::Pending };
         if self.stop.as_mut().poll(cx).is_ready() {
-            self.messages = None;
-            self.failure = Some(Failure::STOPPING);
+            self.stop_reading(Failure::STOPPING);
             return Poll::Ready(());
         }
         if self.order.waiting() >= REQUESTS_PER_STREAM_MAX {
@@ -313,6 +312,11 @@ impl StreamBody {
         if !failure.is_unreadable() {
             return self.fail(failure);
         }
+        self.stop_reading(failure);
+    }
+
+    /// Reads no more messages. The stream ends with `failure` once the requests before it are answered.
+    fn stop_reading(&mut self, failure: Failure) {
         self.messages = None;
         self.failure.get_or_insert(failure);
     }

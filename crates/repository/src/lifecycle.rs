@@ -72,7 +72,7 @@ impl State {
 pub enum LoadStep {
     /// All is served as asked for: the answer is yes, and nothing is to be loaded.
     Settled {
-        /// Generations of versions that the directory has no more, to be retired as in an [`LoadOutcome`]. Mostly none.
+        /// Generations of versions that the directory has no more, to be retired as in a [`LoadOutcome`]. Mostly none.
         retire: Vec<Generation>,
     },
     /// These versions are to be loaded.
