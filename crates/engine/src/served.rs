@@ -117,7 +117,7 @@ fn rejecting(name: &str, version: i64) -> impl Fn(Job, Rejection, &dyn Meter) + 
             let text = format!("Request for unknown model: '{name}' version {version} is not at ready state");
             job.turn_away(Status::unavailable(text));
         }
-        Rejection::Full => {
+        Rejection::Full | Rejection::Overloaded => {
             let id = if job.id().is_empty() { "<id_unknown>" } else { job.id() };
             let text = format!("[request id: {id}] {}", rejection.sentence());
             job.turn_away(Status::unavailable(text));

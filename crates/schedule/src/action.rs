@@ -86,8 +86,10 @@ pub struct Controls {
 pub enum Rejection {
     /// The scheduler takes no more requests.
     Stopping,
-    /// As many wait as may.
+    /// As many wait as the model's author lets wait.
     Full,
+    /// As many wait as the server lets wait.
+    Overloaded,
     /// It has waited as long as it may.
     TimedOut,
     /// Its client gave it up.
@@ -101,7 +103,7 @@ impl Rejection {
             Rejection::Stopping => {
                 "Server is stopping, scheduler for model has stopped accepting new inference requests"
             }
-            Rejection::Full => "Exceeds maximum queue size",
+            Rejection::Full | Rejection::Overloaded => "Exceeds maximum queue size",
             Rejection::TimedOut => "Request timeout expired",
             Rejection::Cancelled => "",
         }

@@ -37,7 +37,7 @@ pub struct Arrival {
     /// Rows that it adds to a batch; at least 1.
     pub rows: u32,
     /// Its priority level: 1 is served first. 0 where the model has no levels.
-    pub priority: u32,
+    pub priority: u64,
     /// How long it may wait.
     pub deadline: Option<Deadline>,
     /// The sequence that it belongs to.

@@ -11,6 +11,8 @@ pub struct Fifo {
     waiting: BTreeSet<Ticket>,
     /// The one that was granted last is at the end and runs next: its memory is still warm.
     granted: Vec<InstanceId>,
+    /// Requests that may wait; `None` for any number.
+    requests_max: Option<usize>,
     stopped: bool,
 }
 
@@ -18,6 +20,15 @@ impl Fifo {
     /// A scheduler to which nothing has happened.
     pub fn new() -> Fifo {
         Fifo::default()
+    }
+
+    /// The same, with so many requests that may wait.
+    pub fn bounded(requests_max: usize) -> Fifo {
+        Fifo { requests_max: Some(requests_max), ..Fifo::default() }
+    }
+
+    fn is_full(&self) -> bool {
+        self.granted.is_empty() && self.requests_max.is_some_and(|limit| self.waiting.len() >= limit)
     }
 
     fn start(&mut self, context: &mut Context<'_>) {
@@ -34,6 +45,7 @@ impl Scheduler for Fifo {
     fn handle(&mut self, event: Event, context: &mut Context<'_>) {
         match event {
             Event::Arrived(arrival) if self.stopped => context.reject(arrival.ticket, Rejection::Stopping),
+            Event::Arrived(arrival) if self.is_full() => context.reject(arrival.ticket, Rejection::Overloaded),
             Event::Arrived(arrival) => {
                 self.waiting.insert(arrival.ticket);
                 self.start(context);
@@ -66,7 +78,12 @@ mod tests {
     /// `drained`. Answers: `3@0` job 3 runs on instance 0, `3!` it is rejected, `.` nothing, `no`, `yes`.
     #[track_caller]
     fn check(instances: usize, play: &[(&str, &str)]) {
-        let mut driver = Driver::new(Box::new(Fifo::new()));
+        check_of(Fifo::new(), instances, play);
+    }
+
+    #[track_caller]
+    fn check_of(fifo: Fifo, instances: usize, play: &[(&str, &str)]) {
+        let mut driver = Driver::new(Box::new(fifo));
         (0..instances).rev().for_each(|instance| driver.grant(InstanceId(instance), 0));
         let (mut running, mut tickets) = (BTreeSet::new(), std::collections::HashMap::new());
         for (number, (event, expect)) in play.iter().enumerate() {
@@ -142,6 +159,17 @@ mod tests {
                 ("drained", "yes"),
             ],
         );
+    }
+
+    #[test]
+    fn a_full_queue_takes_none_until_one_has_left() {
+        let bounded = || Fifo::bounded(1);
+        check_of(
+            bounded(),
+            1,
+            &[("+1", "1@0"), ("+2", "."), ("+3", "3!"), ("i0", "2@0"), ("+4", "."), ("-4", "4!"), ("+5", ".")],
+        );
+        check_of(Fifo::bounded(0), 1, &[("+1", "1@0"), ("+2", "2!"), ("i0", "."), ("+3", "3@0")]);
     }
 
     #[test]

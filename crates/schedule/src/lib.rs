@@ -27,11 +27,13 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod batcher;
 mod driver;
 mod event;
 mod fifo;
 
 pub use action::{Action, Actions, Batch, Controls, Rejection, Slot};
+pub use batcher::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy};
 pub use driver::{Driver, Run, RunSlot};
 pub use event::{
     Arrival, Deadline, Event, InstanceId, SequenceId, SequenceStep, Span, Spans, Ticket, TimeoutAction, Wants,

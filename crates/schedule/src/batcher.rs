@@ -1,0 +1,167 @@
+//! Which requests run together, so that none waits longer than it may?
+//!
+//! Triton's dynamic batcher. Requests are taken in the order of their levels, then of their arrival. A batch starts as soon as an
+//! instance may start, with the largest preferred size that can be met; where the policy sets a delay, it waits for others so long.
+//!
+//! ```text
+//!   queue ──► 3 rows │ 1 row │ 4 rows │ 2 rows …      rows_max 8
+//!             └──────── forming ──────┘ └─ does not fit: closed
+//! ```
+//! [`queue`] keeps the order and the deadlines, [`forming`] decides about the head of the queue, [`spans`] puts the requests of a
+//! batch in the order in which they lie in memory.
+
+mod forming;
+mod policy;
+mod queue;
+mod spans;
+
+pub use policy::{BatchPolicy, PriorityLevels, QueuePolicy};
+
+use crate::{Arrival, Batch, Context, Event, InstanceId, Rejection, Scheduler, Slot, Ticket, Wants};
+use forming::{Forming, Step};
+use queue::{Expired, Place, Queue, Waiting};
+
+/// A scheduler that joins requests in batches.
+///
+/// An event costs the logarithm of what waits, and what a batch may hold if the head of the queue changed. Whether a request may join is
+/// asked about the first request of a batch: it must not depend on the others.
+#[derive(Debug)]
+pub struct Batcher {
+    policy: BatchPolicy,
+    queue: Queue,
+    forming: Forming,
+    /// The one that was granted last runs next: its memory is still warm.
+    granted: Vec<InstanceId>,
+    /// Nothing starts before so many wait.
+    hold_back: usize,
+    stopped: bool,
+}
+
+impl Batcher {
+    /// A scheduler of that policy to which nothing has happened.
+    pub fn new(policy: BatchPolicy) -> Batcher {
+        Batcher {
+            hold_back: policy.hold_back,
+            policy,
+            queue: Queue::default(),
+            forming: Forming::default(),
+            granted: Vec::new(),
+            stopped: false,
+        }
+    }
+
+    fn arrived(&mut self, arrival: Arrival, context: &mut Context<'_>) {
+        let ticket = arrival.ticket;
+        let level_max = self.policy.levels.policy(arrival.priority).requests_max;
+        let is_full = |limit: Option<usize>, waiting: usize| limit.is_some_and(|limit| waiting >= limit);
+        if self.stopped {
+            context.reject(ticket, Rejection::Stopping);
+        } else if is_full(level_max, self.queue.len_of(arrival.priority)) {
+            context.reject(ticket, Rejection::Full);
+        } else if is_full(self.policy.requests_max, self.queue.len()) {
+            context.reject(ticket, Rejection::Overloaded);
+        } else {
+            let place = self.queue.push(arrival, context.now_us);
+            self.changed(place);
+        }
+    }
+
+    /// Something came or went at that place.
+    fn changed(&mut self, place: Place) {
+        if self.forming.covers(place) {
+            self.forming = Forming::default();
+        }
+    }
+
+    fn expire(&mut self, context: &mut Context<'_>) {
+        while let Some(expired) = self.queue.expire(context.now_us) {
+            match expired {
+                Expired::Rejected(ticket, place) => {
+                    context.reject(ticket, Rejection::TimedOut);
+                    self.changed(place);
+                }
+                Expired::Delayed(place) => self.changed(place),
+            }
+        }
+    }
+
+    fn start(&mut self, context: &mut Context<'_>) {
+        while let Some(instance) = self.granted.last().copied() {
+            self.look(context);
+            match self.forming.step(&self.policy, self.stopped, context.now_us) {
+                Step::Idle => return,
+                Step::WaitUntil(at_us) => return context.wake_at(at_us),
+                Step::Run(count) => {
+                    self.granted.pop();
+                    self.forming = Forming::default();
+                    let batch = self.queue.take_first(count);
+                    context.run(self.batch(instance, batch));
+                }
+            }
+        }
+    }
+
+    /// Looks at requests behind those that were looked at before.
+    fn look(&mut self, context: &mut Context<'_>) {
+        for (place, waiting) in self.queue.behind(self.forming.last()) {
+            if self.forming.is_closed() {
+                return;
+            }
+            let may_join = |head: Ticket, next: Ticket| (context.may_join)(&[head], next);
+            self.forming.look_at(place, waiting, &self.policy, may_join);
+        }
+    }
+
+    fn batch(&self, instance: InstanceId, mut batch: Vec<Waiting>) -> Batch {
+        if self.policy.by_spans {
+            spans::arrange(&mut batch);
+        }
+        let slot = |waiting: &Waiting| Slot::Request { ticket: waiting.arrival.ticket, controls: None };
+        Batch { instance, slots: batch.iter().map(slot).collect() }
+    }
+
+    fn is_held_back(&self) -> bool {
+        !self.stopped && self.queue.len() < self.hold_back
+    }
+}
+
+impl Scheduler for Batcher {
+    fn handle(&mut self, event: Event, context: &mut Context<'_>) {
+        if !self.is_held_back() {
+            // First, so that nobody is turned away for those whose time is up.
+            self.expire(context);
+        }
+        match event {
+            Event::Arrived(arrival) => self.arrived(arrival, context),
+            Event::Granted(instance) => self.granted.push(instance),
+            Event::Cancelled(ticket) => {
+                if let Some((place, _)) = self.queue.remove(ticket) {
+                    context.reject(ticket, Rejection::Cancelled);
+                    self.changed(place);
+                }
+            }
+            Event::Stop => self.stopped = true,
+            Event::Done(_) | Event::Time => {}
+        }
+        if self.is_held_back() {
+            return;
+        }
+        self.hold_back = 0;
+        self.expire(context);
+        self.start(context);
+        if let Some(at_us) = self.queue.next_deadline_us() {
+            context.wake_at(at_us);
+        }
+    }
+
+    fn wants(&self) -> Wants {
+        Wants { shapes: self.policy.by_shapes, spans: self.policy.by_spans }
+    }
+
+    fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! What may be set about dynamic batching?
+
+use std::collections::BTreeMap;
+
+use crate::event::{Deadline, TimeoutAction};
+
+/// The settings of a [`Batcher`](crate::Batcher).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BatchPolicy {
+    /// Rows that a batch may have; less than 1 counts as 1.
+    pub rows_max: u32,
+    /// Numbers of rows at which a batch starts though more requests wait.
+    pub preferred: Vec<u32>,
+    /// How long the oldest request of a batch waits for others while an instance is free, in µs.
+    pub delay_us: u64,
+    /// Nothing starts before so many requests wait for the first time. 0 starts at once.
+    pub hold_back: usize,
+    /// Requests that may wait, of all levels together; `None` for any number.
+    pub requests_max: Option<usize>,
+    /// The queues.
+    pub levels: PriorityLevels,
+    /// Whether requests are told apart by [`Arrival::shapes`](crate::Arrival::shapes).
+    pub by_shapes: bool,
+    /// Whether requests whose inputs lie end to end are put in the order in which they lie.
+    pub by_spans: bool,
+}
+
+/// The priority levels and how long each lets requests wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PriorityLevels {
+    /// How many there are; 0 for a queue without levels.
+    pub count: u64,
+    /// The level of requests that name none, or one that does not exist.
+    pub default_level: u64,
+    /// The policy of levels that have none of their own.
+    pub default_policy: QueuePolicy,
+    /// Policies of single levels.
+    pub policies: BTreeMap<u64, QueuePolicy>,
+}
+
+/// How many requests wait in one queue, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePolicy {
+    /// How long a request may wait, in µs; 0 for ever.
+    pub timeout_us: u64,
+    /// What happens then.
+    pub action: TimeoutAction,
+    /// Whether a request may ask for a shorter time.
+    pub allow_override: bool,
+    /// Requests that may wait; `None` for any number.
+    pub requests_max: Option<usize>,
+}
+
+impl Default for QueuePolicy {
+    fn default() -> QueuePolicy {
+        QueuePolicy { timeout_us: 0, action: TimeoutAction::Reject, allow_override: false, requests_max: None }
+    }
+}
+
+impl BatchPolicy {
+    /// Rows that a batch may have.
+    pub(super) fn rows_max(&self) -> u32 {
+        self.rows_max.max(1)
+    }
+
+    /// The largest preferred size: a batch that has it waits for nobody.
+    pub(super) fn preferred_max(&self) -> u32 {
+        self.preferred.iter().copied().max().unwrap_or(0)
+    }
+}
+
+impl PriorityLevels {
+    /// The level of a request with this priority. 1 is served first.
+    pub fn level(&self, priority: u64) -> u64 {
+        match priority {
+            _ if self.count == 0 => 0,
+            1.. if priority <= self.count => priority,
+            _ => self.default_level,
+        }
+    }
+
+    /// What holds for requests of that level.
+    pub fn policy(&self, level: u64) -> &QueuePolicy {
+        self.policies.get(&level).unwrap_or(&self.default_policy)
+    }
+}
+
+impl QueuePolicy {
+    /// Until when a request may wait that comes now and asks for `asked_us`, 0 for nothing. As in Triton a request can only make a
+    /// time shorter that the policy sets.
+    pub fn deadline(&self, asked_us: u64, now_us: u64) -> Option<Deadline> {
+        if self.timeout_us == 0 {
+            return None;
+        }
+        let is_shorter = self.allow_override && asked_us > 0 && asked_us < self.timeout_us;
+        let timeout_us = if is_shorter { asked_us } else { self.timeout_us };
+        Some(Deadline { at_us: now_us.saturating_add(timeout_us), action: self.action })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_level(count: u64, priority: u64, expect: u64) {
+        let levels = PriorityLevels { count, default_level: 2, ..PriorityLevels::default() };
+        assert_eq!(levels.level(priority), expect, "{priority} of {count}");
+    }
+
+    #[test]
+    fn a_priority_that_does_not_exist_is_the_default_one() {
+        check_level(0, 0, 0);
+        check_level(0, 7, 0);
+        check_level(3, 0, 2);
+        check_level(3, 1, 1);
+        check_level(3, 3, 3);
+        check_level(3, 4, 2);
+        check_level(u64::MAX, u64::MAX, u64::MAX);
+    }
+
+    #[track_caller]
+    fn check_deadline(timeout_us: u64, allow_override: bool, asked_us: u64, expect: Option<u64>) {
+        let policy = QueuePolicy { timeout_us, allow_override, ..QueuePolicy::default() };
+        let found = policy.deadline(asked_us, 1000).map(|deadline| deadline.at_us);
+        assert_eq!(found, expect, "{timeout_us} {allow_override} {asked_us}");
+    }
+
+    #[test]
+    fn a_request_may_only_shorten_a_timeout_that_is_set() {
+        check_deadline(0, false, 0, None);
+        check_deadline(0, true, 50, None);
+        check_deadline(100, false, 50, Some(1100));
+        check_deadline(100, true, 50, Some(1050));
+        check_deadline(100, true, 0, Some(1100));
+        check_deadline(100, true, 200, Some(1100));
+        check_deadline(u64::MAX, true, 0, Some(u64::MAX));
+    }
+
+    #[test]
+    fn levels_without_their_own_policy_have_the_default_one() {
+        let own = QueuePolicy { timeout_us: 5, ..QueuePolicy::default() };
+        let levels = PriorityLevels { count: 2, policies: BTreeMap::from([(1, own)]), ..PriorityLevels::default() };
+        assert_eq!((levels.policy(1).timeout_us, levels.policy(2).timeout_us), (5, 0));
+    }
+}

@@ -1,0 +1,179 @@
+//! Who waits, in which order, and until when?
+//!
+//! No operation walks the queue: each costs the logarithm of what waits, however many requests one client has in it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::event::{Arrival, Ticket, TimeoutAction};
+
+/// Where a request stands: its level first, those that were delayed behind the others of their level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    level: u64,
+    /// 0 for those that were not delayed; the others ascend as they were.
+    delayed: u64,
+    ticket: Ticket,
+}
+
+/// A request that waits.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub arrival: Arrival,
+    /// When it came.
+    pub since_us: u64,
+}
+
+/// Requests by level and arrival.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    order: BTreeMap<Place, Waiting>,
+    places: HashMap<Ticket, Place>,
+    deadlines: BTreeSet<(u64, Ticket)>,
+    /// How many wait of each level that has any.
+    levels: HashMap<u64, usize>,
+    delayed: u64,
+}
+
+/// What became of a request whose time is up.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Expired {
+    /// It waits no more.
+    Rejected(Ticket, Place),
+    /// It stood there, and stands behind the others of its level now.
+    Delayed(Place),
+}
+
+impl Queue {
+    /// Requests that wait.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Requests of that level that wait.
+    pub fn len_of(&self, level: u64) -> usize {
+        self.levels.get(&level).copied().unwrap_or(0)
+    }
+
+    /// Adds a request at the end of its level. Where it stands.
+    pub fn push(&mut self, arrival: Arrival, now_us: u64) -> Place {
+        let place = Place { level: arrival.priority, delayed: 0, ticket: arrival.ticket };
+        if let Some(deadline) = arrival.deadline {
+            self.deadlines.insert((deadline.at_us, arrival.ticket));
+        }
+        *self.levels.entry(place.level).or_default() += 1;
+        self.places.insert(arrival.ticket, place);
+        self.order.insert(place, Waiting { arrival, since_us: now_us });
+        place
+    }
+
+    /// Takes a request out, if it waits. Where it stood.
+    pub fn remove(&mut self, ticket: Ticket) -> Option<(Place, Waiting)> {
+        let place = self.places.remove(&ticket)?;
+        let waiting = self.order.remove(&place)?;
+        self.forget(&waiting, place);
+        Some((place, waiting))
+    }
+
+    /// Takes the first `count` out, in their order.
+    pub fn take_first(&mut self, count: usize) -> Vec<Waiting> {
+        let mut taken = Vec::with_capacity(count);
+        while taken.len() < count
+            && let Some((place, waiting)) = self.order.pop_first()
+        {
+            self.places.remove(&place.ticket);
+            self.forget(&waiting, place);
+            taken.push(waiting);
+        }
+        taken
+    }
+
+    fn forget(&mut self, waiting: &Waiting, place: Place) {
+        if let Some(deadline) = waiting.arrival.deadline {
+            self.deadlines.remove(&(deadline.at_us, place.ticket));
+        }
+        if let Some(count) = self.levels.get_mut(&place.level) {
+            *count -= 1;
+            if *count == 0 {
+                self.levels.remove(&place.level);
+            }
+        }
+    }
+
+    /// Those that stand behind `place`, or all.
+    pub fn behind(&self, place: Option<Place>) -> impl Iterator<Item = (Place, &Waiting)> {
+        let from = place.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        self.order.range((from, std::ops::Bound::Unbounded)).map(|(place, waiting)| (*place, waiting))
+    }
+
+    /// When the next request's time is up.
+    pub fn next_deadline_us(&self) -> Option<u64> {
+        self.deadlines.first().map(|(at_us, _)| *at_us)
+    }
+
+    /// Does to one request whose time is up what its policy says. A request is delayed once.
+    pub fn expire(&mut self, now_us: u64) -> Option<Expired> {
+        let (_, ticket) = *self.deadlines.first().filter(|(at_us, _)| *at_us <= now_us)?;
+        let (place, mut waiting) = self.remove(ticket)?;
+        let action = waiting.arrival.deadline.take().map(|deadline| deadline.action)?;
+        if action == TimeoutAction::Reject {
+            return Some(Expired::Rejected(ticket, place));
+        }
+        self.delayed += 1;
+        let behind = Place { delayed: self.delayed, ..place };
+        *self.levels.entry(behind.level).or_default() += 1;
+        self.places.insert(ticket, behind);
+        self.order.insert(behind, waiting);
+        Some(Expired::Delayed(place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Deadline;
+
+    fn order(queue: &Queue) -> Vec<u64> {
+        queue.behind(None).map(|(_, waiting)| waiting.arrival.ticket.0).collect()
+    }
+
+    fn arrival(ticket: u64, priority: u64, due: Option<(u64, TimeoutAction)>) -> Arrival {
+        let deadline = due.map(|(at_us, action)| Deadline { at_us, action });
+        Arrival { priority, deadline, ..Arrival::new(Ticket(ticket), 1) }
+    }
+
+    #[test]
+    fn levels_come_first_and_delayed_requests_last_in_theirs() {
+        let mut queue = Queue::default();
+        queue.push(arrival(1, 2, None), 0);
+        queue.push(arrival(2, 1, Some((10, TimeoutAction::Delay))), 0);
+        queue.push(arrival(3, 1, Some((20, TimeoutAction::Delay))), 0);
+        queue.push(arrival(4, 1, Some((5, TimeoutAction::Reject))), 0);
+        queue.push(arrival(5, 1, None), 0);
+        assert_eq!(order(&queue), [2, 3, 4, 5, 1]);
+        assert_eq!(queue.next_deadline_us(), Some(5));
+        assert!(queue.expire(4).is_none());
+        assert!(matches!(queue.expire(10), Some(Expired::Rejected(Ticket(4), _))));
+        assert!(matches!(queue.expire(10), Some(Expired::Delayed(_))));
+        assert!(queue.expire(10).is_none());
+        assert_eq!(order(&queue), [3, 5, 2, 1]);
+        assert!(queue.expire(20).is_some());
+        assert_eq!(order(&queue), [5, 2, 3, 1]);
+        queue.push(arrival(6, 1, None), 20);
+        assert_eq!(order(&queue), [5, 6, 2, 3, 1]);
+        assert_eq!((queue.len_of(1), queue.len_of(2), queue.len()), (4, 1, 5));
+        assert_eq!(queue.next_deadline_us(), None);
+    }
+
+    #[test]
+    fn nothing_is_left_of_what_was_taken_out() {
+        let mut queue = Queue::default();
+        for ticket in 1..=4 {
+            queue.push(arrival(ticket, 0, Some((9, TimeoutAction::Reject))), 0);
+        }
+        assert!(queue.remove(Ticket(2)).is_some() && queue.remove(Ticket(2)).is_none());
+        let taken: Vec<u64> = queue.take_first(2).iter().map(|waiting| waiting.arrival.ticket.0).collect();
+        assert_eq!((taken, order(&queue)), (vec![1, 3], vec![4]));
+        assert!(queue.remove(Ticket(4)).is_some());
+        assert!(queue.places.is_empty() && queue.deadlines.is_empty() && queue.levels.is_empty());
+    }
+}

@@ -1,0 +1,132 @@
+//! Which batches follow from which events?
+
+use super::*;
+use crate::{Deadline, Driver, Span, TimeoutAction};
+
+/// A request as `number/rows/level`, and what may be told of it.
+struct Table {
+    driver: Driver<u64>,
+    last: u64,
+}
+
+impl Table {
+    fn new(policy: BatchPolicy) -> Table {
+        Table { driver: Driver::new(Box::new(Batcher::new(policy))), last: 0 }
+    }
+
+    /// A request comes at that time.
+    #[track_caller]
+    fn arrives(&mut self, now_us: u64, fill: impl FnOnce(&mut Arrival), expect: &str) {
+        self.last += 1;
+        let arrival = |ticket| {
+            let mut arrival = Arrival::new(ticket, 1);
+            fill(&mut arrival);
+            arrival
+        };
+        self.driver.arrive(self.last, arrival, now_us);
+        self.check(expect);
+    }
+
+    #[track_caller]
+    fn grants(&mut self, now_us: u64, expect: &str) {
+        self.driver.grant(InstanceId(0), now_us);
+        self.check(expect);
+    }
+
+    /// `1+2` run together, `3!` is rejected, `.` nothing.
+    #[track_caller]
+    fn check(&mut self, expect: &str) {
+        let mut shown = Vec::new();
+        while let Some(run) = self.driver.next_run() {
+            shown.push(run.jobs().map(u64::to_string).collect::<Vec<_>>().join("+"));
+        }
+        while let Some((job, _)) = self.driver.next_rejected() {
+            shown.push(format!("{job}!"));
+        }
+        let shown = if shown.is_empty() { ".".to_owned() } else { shown.join(" ") };
+        assert_eq!(shown, expect, "after request {}", self.last);
+    }
+}
+
+fn policy(rows_max: u32) -> BatchPolicy {
+    BatchPolicy { rows_max, preferred: vec![rows_max], ..BatchPolicy::default() }
+}
+
+#[test]
+fn what_came_while_an_instance_ran_runs_together() {
+    let mut table = Table::new(policy(4));
+    table.grants(0, ".");
+    table.arrives(1, |_| {}, "1");
+    (2..=6).for_each(|_| table.arrives(2, |_| {}, "."));
+    table.grants(3, "2+3+4+5");
+    table.grants(4, "6");
+}
+
+#[test]
+fn the_first_level_runs_first_and_joins_what_was_forming() {
+    let levels = PriorityLevels { count: 2, default_level: 2, ..PriorityLevels::default() };
+    let mut table = Table::new(BatchPolicy { delay_us: 100, levels, ..policy(3) });
+    table.grants(0, ".");
+    table.arrives(1, |one| one.priority = 2, ".");
+    table.arrives(2, |one| one.priority = 2, ".");
+    assert_eq!(table.driver.wake_at_us(), Some(101));
+    table.arrives(3, |one| one.priority = 1, "3+1+2");
+}
+
+#[test]
+fn a_full_level_takes_no_more_and_others_do() {
+    let own = QueuePolicy { requests_max: Some(1), ..QueuePolicy::default() };
+    let levels = PriorityLevels { count: 2, policies: [(1, own)].into(), ..PriorityLevels::default() };
+    let mut table = Table::new(BatchPolicy { requests_max: Some(3), levels, ..policy(4) });
+    table.arrives(0, |one| one.priority = 1, ".");
+    table.arrives(0, |one| one.priority = 1, "2!");
+    table.arrives(0, |one| one.priority = 2, ".");
+    table.arrives(0, |one| one.priority = 2, ".");
+    table.arrives(0, |one| one.priority = 2, "5!");
+    table.grants(0, "1+3+4");
+}
+
+#[test]
+fn who_waited_too_long_makes_room_before_the_next_is_counted() {
+    let levels = PriorityLevels {
+        default_policy: QueuePolicy { requests_max: Some(1), ..QueuePolicy::default() },
+        ..PriorityLevels::default()
+    };
+    let mut table = Table::new(BatchPolicy { levels, ..policy(4) });
+    table.arrives(0, |one| one.deadline = Some(Deadline { at_us: 10, action: TimeoutAction::Reject }), ".");
+    assert_eq!(table.driver.wake_at_us(), Some(10));
+    table.arrives(10, |_| {}, "1!");
+    table.arrives(10, |_| {}, "3!");
+}
+
+#[test]
+fn a_request_that_leaves_the_forming_batch_takes_its_delay_along() {
+    let mut table = Table::new(BatchPolicy { delay_us: 100, ..policy(3) });
+    table.grants(0, ".");
+    table.arrives(1, |_| {}, ".");
+    table.arrives(50, |_| {}, ".");
+    table.driver.cancel(Ticket(1), 60);
+    table.check("1!");
+    assert_eq!(table.driver.wake_at_us(), Some(150));
+    table.driver.wake(150);
+    table.check("2");
+}
+
+#[test]
+fn a_stop_waits_for_no_delay() {
+    let mut table = Table::new(BatchPolicy { delay_us: 100, hold_back: 9, ..policy(3) });
+    table.grants(0, ".");
+    table.arrives(1, |_| {}, ".");
+    table.driver.stop(2);
+    table.check("1");
+    table.arrives(3, |_| {}, "2!");
+}
+
+#[test]
+fn rows_that_lie_end_to_end_are_put_in_their_order() {
+    let mut table = Table::new(BatchPolicy { by_spans: true, ..policy(3) });
+    for offset in [8, 0, 4] {
+        table.arrives(0, |one| one.spans.push(Span { allocation: 1, offset, len: 4 }), ".");
+    }
+    table.grants(0, "2+3+1");
+}

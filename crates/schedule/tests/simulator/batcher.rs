@@ -1,0 +1,178 @@
+//! Does the dynamic batcher keep what its policy promises, whatever happens when?
+
+use std::collections::BTreeMap;
+
+use nerite_schedule::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy, Rejection, TimeoutAction};
+use proptest::prelude::*;
+
+use crate::play::{Deed, End, Job, Play, deeds};
+
+fn policies() -> impl Strategy<Value = BatchPolicy> {
+    let preferred = prop::collection::vec(1u32..9, 0..3);
+    (1u32..9, preferred, 0u64..150, 0usize..4, prop::option::of(0usize..6), prop::option::of(1usize..4)).prop_map(
+        |(rows_max, preferred, delay_us, hold_back, requests_max, second_max)| BatchPolicy {
+            // A request alone may have four rows.
+            rows_max: rows_max.max(4),
+            preferred,
+            delay_us,
+            hold_back,
+            requests_max,
+            levels: PriorityLevels {
+                count: 3,
+                default_level: 3,
+                policies: BTreeMap::from([(2, QueuePolicy { requests_max: second_max, ..QueuePolicy::default() })]),
+                ..PriorityLevels::default()
+            },
+            by_shapes: true,
+            by_spans: false,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #[test]
+    fn every_request_ends_once_in_its_time_and_order(
+        deeds in deeds(), policy in policies(), instances in 1usize..4, run_us in 1u64..200,
+    ) {
+        let rows_max = policy.rows_max;
+        let held_back = policy.hold_back > 1;
+        let mut play = Play::new(Batcher::new(policy.clone()), instances, run_us, rows_max);
+        // What is held back waits for as long as it takes, and so do its deadlines.
+        play.delay_us = (!held_back).then_some(policy.delay_us);
+        play.do_all(&deeds);
+        if held_back {
+            play.driver.stop(2_000_000);
+            play.take();
+            play.pass_until(3_000_000);
+        }
+        check_ends(&play, &policy, held_back);
+    }
+}
+
+fn check_ends(play: &Play, policy: &BatchPolicy, held_back: bool) {
+    assert!(play.driver.is_drained() && play.busy.is_empty(), "something waits for ever");
+    assert_eq!(play.ends.len(), play.jobs.len(), "lost");
+    for (batch, at_us) in &play.batches {
+        let keys: Vec<u64> = batch.iter().map(|number| play.jobs[*number].0.shapes).collect();
+        assert!(keys.windows(2).all(|pair| pair[0] == pair[1]), "{batch:?} has several shapes");
+        for number in batch {
+            let (job, _) = &play.jobs[*number];
+            assert!(held_back || !is_due(job, TimeoutAction::Reject, *at_us), "{number} runs though its time is up");
+            check_order(play, job, batch, *at_us);
+        }
+    }
+    for (number, end) in &play.ends {
+        let (job, came_us) = &play.jobs[*number];
+        match end {
+            End::Rejected { why: Rejection::TimedOut, at_us } => {
+                let due_us = job.deadline.unwrap().at_us.max(*came_us);
+                assert!(if held_back { *at_us >= due_us } else { *at_us == due_us }, "{number} is rejected at {at_us}");
+            }
+            End::Rejected { why: Rejection::Full, at_us } => {
+                let level = |other: &Job| other.priority == job.priority;
+                let limit = policy.levels.policy(job.priority).requests_max.unwrap();
+                assert_eq!(waiting_beside(play, *number, *at_us, level).min(limit), limit, "{number} found room");
+            }
+            End::Rejected { why: Rejection::Overloaded, at_us } => {
+                let limit = policy.requests_max.unwrap();
+                assert_eq!(waiting_beside(play, *number, *at_us, |_| true).min(limit), limit, "{number} found room");
+            }
+            End::Rejected { .. } | End::Ran { .. } => {}
+        }
+    }
+}
+
+fn is_due(job: &Job, action: TimeoutAction, at_us: u64) -> bool {
+    job.deadline.is_some_and(|due| due.action == action && due.at_us <= at_us)
+}
+
+fn ended_us(play: &Play, number: usize) -> u64 {
+    match play.ends[&number] {
+        End::Ran { at_us, .. } | End::Rejected { at_us, .. } => at_us,
+    }
+}
+
+/// Those of an earlier number that had not ended before that time.
+fn waiting_beside(play: &Play, number: usize, at_us: u64, counts: impl Fn(&Job) -> bool) -> usize {
+    let earlier = play.jobs[..number].iter();
+    earlier.filter(|(job, _)| counts(job) && ended_us(play, job.number) >= at_us).count()
+}
+
+/// Nobody was left behind who stands before `job` by level and arrival, but for those who were delayed.
+fn check_order(play: &Play, job: &Job, batch: &[usize], at_us: u64) {
+    let before = |other: &Job| {
+        let delayed = |one: &Job| is_due(one, TimeoutAction::Delay, at_us);
+        !delayed(other) && (other.priority, delayed(other), other.number) < (job.priority, delayed(job), job.number)
+    };
+    let order = |number: usize| match play.ends[&number] {
+        End::Ran { order, .. } => order,
+        End::Rejected { .. } => 0,
+    };
+    for (other, came_us) in &play.jobs {
+        let left_behind = before(other) && *came_us < at_us && ended_us(play, other.number) >= at_us;
+        let is_later = !batch.contains(&other.number) && order(other.number) > order(job.number);
+        assert!(!(left_behind && is_later), "{} ran before {}", job.number, other.number);
+    }
+}
+
+fn arrive(play: &mut Play, priority: u64, shapes: u64) {
+    play.arrive_as(&Deed::Arrive { rows: 1, patience_us: None, delays: false, priority, shapes });
+}
+
+#[test]
+fn shapes_that_alternate_starve_nobody() {
+    let policy = BatchPolicy { rows_max: 4, preferred: vec![4], by_shapes: true, ..BatchPolicy::default() };
+    let mut play = Play::new(Batcher::new(policy), 1, 10, 4);
+    arrive(&mut play, 0, 0);
+    for number in 0..6 {
+        arrive(&mut play, 0, number % 2);
+    }
+    play.pass_until(1000);
+    let batches: Vec<_> = play.batches.iter().map(|(batch, _)| batch.clone()).collect();
+    assert_eq!(batches, (0..7).map(|number| vec![number]).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_is_held_back_starts_together() {
+    let policy = BatchPolicy { rows_max: 8, preferred: vec![2, 6], hold_back: 8, ..BatchPolicy::default() };
+    let mut play = Play::new(Batcher::new(policy), 1, 10, 8);
+    for _ in 0..7 {
+        arrive(&mut play, 0, 0);
+    }
+    play.pass_until(500);
+    assert!(play.batches.is_empty());
+    arrive(&mut play, 0, 0);
+    play.pass_until(1000);
+    let sizes: Vec<_> = play.batches.iter().map(|(batch, at_us)| (batch.len(), *at_us)).collect();
+    assert_eq!(sizes, [(6, 500), (2, 510)]);
+    // Once is enough.
+    arrive(&mut play, 0, 0);
+    assert_eq!(play.batches.len(), 3);
+}
+
+#[test]
+fn a_long_queue_costs_no_event_more_than_a_short_one() {
+    // 200,000 wait; a walk over them at each of as many events would take hours.
+    let policy = BatchPolicy { rows_max: 4, preferred: vec![4], by_shapes: true, ..BatchPolicy::default() };
+    let mut driver = nerite_schedule::Driver::new(Box::new(Batcher::new(policy)));
+    let arrival = |ticket, number: u64| nerite_schedule::Arrival {
+        deadline: Some(nerite_schedule::Deadline { at_us: 1000 + number, action: TimeoutAction::Delay }),
+        priority: number % 3,
+        shapes: number % 2,
+        ..nerite_schedule::Arrival::new(ticket, 1)
+    };
+    let tickets: Vec<_> = (0..200_000).map(|n| driver.arrive(n, |ticket| arrival(ticket, n), 0)).collect();
+    for (number, ticket) in tickets.iter().enumerate().skip(1).step_by(2) {
+        driver.wake(1000 + number as u64 / 4);
+        driver.cancel(*ticket, 1000 + number as u64 / 4);
+    }
+    let mut ran = 0;
+    for _ in 0..100_000 {
+        driver.grant(nerite_schedule::InstanceId(0), 1_000_000);
+        let Some(run) = driver.next_run() else { break };
+        ran += run.jobs().count();
+        driver.done(run.instance, 1_000_000);
+    }
+    assert_eq!((ran, driver.waiting()), (100_000, 0));
+}

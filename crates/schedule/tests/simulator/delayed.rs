@@ -1,0 +1,80 @@
+//! Which decider waits, starts several batches at one event, and rejects?
+
+use std::collections::BTreeSet;
+
+use nerite_schedule::{Arrival, Batch, Context, Event, InstanceId, Rejection, Scheduler, Slot};
+
+/// Starts what waits once it is `rows_max` rows or the oldest waited for `delay_us`, on all instances that may start. Cancels and
+/// rejects what is past its deadline.
+pub struct Delayed {
+    delay_us: u64,
+    rows_max: u32,
+    queue: Vec<(Arrival, u64)>,
+    granted: BTreeSet<InstanceId>,
+    stopped: bool,
+}
+
+impl Delayed {
+    pub fn new(delay_us: u64, rows_max: u32) -> Delayed {
+        Delayed { delay_us, rows_max, queue: Vec::new(), granted: BTreeSet::new(), stopped: false }
+    }
+
+    fn expire(&mut self, context: &mut Context<'_>) {
+        let now_us = context.now_us;
+        let is_due = |arrival: &Arrival| arrival.deadline.is_some_and(|deadline| deadline.at_us <= now_us);
+        for (arrival, _) in self.queue.extract_if(.., |(arrival, _)| is_due(arrival)) {
+            context.reject(arrival.ticket, Rejection::TimedOut);
+        }
+    }
+
+    fn start(&mut self, context: &mut Context<'_>) {
+        while let (Some((_, since_us)), Some(instance)) = (self.queue.first(), self.granted.first().copied()) {
+            let (mut rows, mut count, mut tickets) = (0, 0, Vec::new());
+            for (arrival, _) in &self.queue {
+                let fits = rows + arrival.rows <= self.rows_max;
+                if !fits || !tickets.is_empty() && !(context.may_join)(&tickets, arrival.ticket) {
+                    break;
+                }
+                (rows, count) = (rows + arrival.rows, count + 1);
+                tickets.push(arrival.ticket);
+            }
+            let is_due = since_us + self.delay_us <= context.now_us;
+            if !is_due && !self.stopped && rows < self.rows_max && count == self.queue.len() {
+                break;
+            }
+            self.queue.drain(..count);
+            self.granted.remove(&instance);
+            let slots = tickets.into_iter().map(|ticket| Slot::Request { ticket, controls: None }).collect();
+            context.run(Batch { instance, slots });
+        }
+    }
+}
+
+impl Scheduler for Delayed {
+    fn handle(&mut self, event: Event, context: &mut Context<'_>) {
+        match event {
+            Event::Arrived(arrival) if self.stopped => context.reject(arrival.ticket, Rejection::Stopping),
+            Event::Arrived(arrival) if arrival.rows > self.rows_max => context.reject(arrival.ticket, Rejection::Full),
+            Event::Arrived(arrival) => self.queue.push((arrival, context.now_us)),
+            Event::Granted(instance) => {
+                self.granted.insert(instance);
+            }
+            Event::Cancelled(ticket) => {
+                self.queue.retain(|(arrival, _)| arrival.ticket != ticket);
+                context.reject(ticket, Rejection::Cancelled);
+            }
+            Event::Stop => self.stopped = true,
+            Event::Done(_) | Event::Time => {}
+        }
+        self.expire(context);
+        self.start(context);
+        if let Some((_, since_us)) = self.queue.first().filter(|_| !self.granted.is_empty()) {
+            context.wake_at(since_us + self.delay_us);
+        }
+        self.queue.iter().filter_map(|(arrival, _)| arrival.deadline).for_each(|due| context.wake_at(due.at_us));
+    }
+
+    fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+}

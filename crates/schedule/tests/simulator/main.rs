@@ -1,0 +1,131 @@
+//! Does every request end once, in time and in order, whatever happens when?
+//!
+//! Decider and driver run together against instances of a play with a clock of its own. [`delayed::Delayed`] stands for deciders that wait, start
+//! several batches at one event, and reject: what the default scheduler never does.
+#![allow(clippy::unwrap_used)]
+
+mod batcher;
+mod delayed;
+mod play;
+
+use nerite_schedule::{Arrival, Driver, Fifo, InstanceId, Rejection};
+use proptest::prelude::*;
+
+use delayed::Delayed;
+use play::{End, Play, deeds};
+
+proptest! {
+    #[test]
+    fn every_request_ends_once_whoever_decides(
+        deeds in deeds(), instances in 1usize..4, run_us in 1u64..200, delay_us in 0u64..150, rows_max in 1u32..9,
+    ) {
+        let mut play = Play::new(Delayed::new(delay_us, rows_max), instances, run_us, rows_max);
+        play.do_all(&deeds);
+        check_ends(&play);
+        let mut alone = Play::new(Fifo::new(), instances, run_us, 4);
+        alone.do_all(&deeds);
+        check_ends(&alone);
+        prop_assert!(alone.batches.iter().all(|(batch, _)| batch.len() == 1));
+    }
+}
+
+/// Nothing is lost, doubled, reordered, starved, or kept past its deadline.
+fn check_ends(play: &Play) {
+    assert!(play.driver.is_drained() && play.busy.is_empty(), "something waits for ever");
+    assert_eq!(play.ends.len(), play.jobs.len(), "lost");
+    let mut last = 0;
+    for (number, end) in &play.ends {
+        let (job, came_us) = &play.jobs[*number];
+        match end {
+            End::Ran { order, .. } => {
+                assert!(*order > last, "reordered: {number}");
+                last = *order;
+            }
+            End::Rejected { why: Rejection::TimedOut, at_us } => {
+                assert_eq!(Some(*at_us), job.deadline.map(|due| due.at_us.max(*came_us)), "late");
+            }
+            End::Rejected { .. } => {}
+        }
+    }
+}
+
+#[test]
+fn all_batches_that_may_start_at_one_event_do() {
+    let mut play = Play::new(Delayed::new(100, 2), 2, 10, 2);
+    play.arrive(2, None);
+    play.arrive(1, None);
+    assert_eq!(play.batches, [(vec![0], 0)], "the full one at once");
+    play.arrive(1, None);
+    assert_eq!(play.batches.len(), 2);
+    // Both instances run; two batches wait, and start together when both are done at the same moment.
+    for _ in 0..4 {
+        play.arrive(1, None);
+    }
+    play.pass_until(10);
+    assert_eq!(play.batches.len(), 4);
+    let mut stopped = Play::new(Delayed::new(100, 8), 2, 10, 8);
+    stopped.arrive(5, None);
+    stopped.arrive(3, None);
+    stopped.arrive(8, None);
+    assert_eq!(stopped.batches.len(), 2);
+}
+
+#[test]
+fn a_delayed_batch_starts_at_its_time_though_a_run_ended_before() {
+    let mut play = Play::new(Delayed::new(100, 4), 1, 10, 4);
+    play.arrive(4, None);
+    play.pass_until(5);
+    play.arrive(1, None);
+    play.pass_until(104);
+    assert_eq!(play.batches.len(), 1);
+    play.pass_until(105);
+    assert_eq!(play.batches, [(vec![0], 0), (vec![1], 105)]);
+}
+
+#[test]
+fn a_request_that_waited_too_long_is_rejected_at_its_time_though_every_instance_runs() {
+    let mut play = Play::new(Delayed::new(0, 4), 1, 1000, 4);
+    play.arrive(4, None);
+    play.arrive(1, Some(50));
+    play.pass_until(60);
+    assert_eq!(play.ends[&1], End::Rejected { why: Rejection::TimedOut, at_us: 50 });
+}
+
+#[test]
+fn who_gives_up_is_answered_at_once() {
+    let mut play = Play::new(Fifo::new(), 1, 1000, 4);
+    let (first, second) = (play.arrive(1, None), play.arrive(1, None));
+    play.driver.cancel(second, 0);
+    play.driver.cancel(first, 0);
+    play.take();
+    assert_eq!(play.ends[&1], End::Rejected { why: Rejection::Cancelled, at_us: 0 });
+    assert!(matches!(play.ends[&0], End::Ran { .. }));
+}
+
+#[test]
+fn an_instance_that_is_done_starts_nothing_before_it_is_granted() {
+    let mut driver = Driver::new(Box::new(Fifo::new()));
+    driver.grant(InstanceId(0), 0);
+    for job in ["first", "second"] {
+        driver.arrive(job, |ticket| Arrival::new(ticket, 1), 0);
+    }
+    assert!(driver.next_run().is_some());
+    driver.done(InstanceId(0), 10);
+    assert!(driver.next_run().is_none());
+    driver.grant(InstanceId(0), 20);
+    assert_eq!(driver.next_run().unwrap().jobs().collect::<Vec<_>>(), [&"second"]);
+}
+
+#[test]
+fn a_backend_may_keep_a_job_out_of_a_batch() {
+    let mut driver = Driver::new(Box::new(Delayed::new(0, 8)))
+        .asking(|batch: &[&u32], next: &u32| batch.iter().all(|job| **job % 2 == next % 2));
+    for job in [1, 3, 2, 4] {
+        driver.arrive(job, |ticket| Arrival::new(ticket, 1), 0);
+    }
+    driver.grant(InstanceId(0), 0);
+    driver.grant(InstanceId(1), 0);
+    let runs: Vec<Vec<u32>> =
+        std::iter::from_fn(|| driver.next_run()).map(|run| run.jobs().copied().collect()).collect();
+    assert_eq!(runs, [vec![1, 3], vec![2, 4]]);
+}

@@ -1,0 +1,169 @@
+//! How do decider and driver run together on a clock of the test's own?
+
+use std::collections::BTreeMap;
+
+use nerite_schedule::{Arrival, Deadline, Driver, InstanceId, Rejection, Run, Scheduler, Ticket, TimeoutAction};
+use proptest::prelude::*;
+
+/// A job of a play.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub number: usize,
+    pub rows: u32,
+    pub priority: u64,
+    pub shapes: u64,
+    pub deadline: Option<Deadline>,
+}
+
+/// What a play does to the driver, each after a pause in µs.
+#[derive(Clone, Debug)]
+pub enum Deed {
+    Arrive { rows: u32, patience_us: Option<u64>, delays: bool, priority: u64, shapes: u64 },
+    Cancel { back: u64 },
+    Stop,
+}
+
+/// How a job ended, and when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum End {
+    Ran { instance: InstanceId, at_us: u64, order: usize },
+    Rejected { why: Rejection, at_us: u64 },
+}
+
+pub struct Play {
+    pub driver: Driver<Job>,
+    now_us: u64,
+    /// When an instance is done.
+    pub busy: BTreeMap<InstanceId, u64>,
+    pub instances: usize,
+    run_us: u64,
+    pub rows_max: u32,
+    /// While an instance is idle, nobody waits longer; `None` where that is not promised.
+    pub delay_us: Option<u64>,
+    /// All that came, and when.
+    pub jobs: Vec<(Job, u64)>,
+    pub ends: BTreeMap<usize, End>,
+    /// The numbers of the jobs, and when they started.
+    pub batches: Vec<(Vec<usize>, u64)>,
+}
+
+impl Play {
+    pub fn new(scheduler: impl Scheduler + Send + 'static, instances: usize, run_us: u64, rows_max: u32) -> Play {
+        let mut driver = Driver::new(Box::new(scheduler));
+        (0..instances).for_each(|instance| driver.grant(InstanceId(instance), 0));
+        Play {
+            driver,
+            now_us: 0,
+            busy: BTreeMap::new(),
+            instances,
+            run_us,
+            rows_max,
+            delay_us: None,
+            jobs: Vec::new(),
+            ends: BTreeMap::new(),
+            batches: Vec::new(),
+        }
+    }
+
+    /// A job of so many rows, which may wait so long.
+    pub fn arrive(&mut self, rows: u32, patience_us: Option<u64>) -> Ticket {
+        self.arrive_as(&Deed::Arrive { rows, patience_us, delays: false, priority: 0, shapes: 0 })
+    }
+
+    pub fn arrive_as(&mut self, deed: &Deed) -> Ticket {
+        let Deed::Arrive { rows, patience_us, delays, priority, shapes } = *deed else {
+            panic!("{deed:?} brings none")
+        };
+        let action = if delays { TimeoutAction::Delay } else { TimeoutAction::Reject };
+        let deadline = patience_us.map(|patience_us| Deadline { at_us: self.now_us + patience_us, action });
+        let job = Job { number: self.jobs.len(), rows, priority, shapes, deadline };
+        self.jobs.push((job.clone(), self.now_us));
+        let arrival = |ticket| Arrival { deadline, priority, shapes, ..Arrival::new(ticket, rows) };
+        let ticket = self.driver.arrive(job, arrival, self.now_us);
+        self.take();
+        ticket
+    }
+
+    /// Takes all that was decided.
+    pub fn take(&mut self) {
+        while let Some(Run { instance, slots }) = self.driver.next_run() {
+            let run = Run { instance, slots };
+            assert!(self.busy.insert(instance, self.now_us + self.run_us).is_none(), "{instance:?} runs already");
+            assert!(run.jobs().map(|job| job.rows).sum::<u32>() <= self.rows_max, "oversized");
+            self.batches.push((run.jobs().map(|job| job.number).collect(), self.now_us));
+            for (order, job) in run.jobs().enumerate() {
+                let end = End::Ran { instance, at_us: self.now_us, order: 1000 * self.batches.len() + order };
+                assert_eq!(self.ends.insert(job.number, end), None, "run twice");
+            }
+        }
+        while let Some((job, why)) = self.driver.next_rejected() {
+            let end = End::Rejected { why, at_us: self.now_us };
+            assert_eq!(self.ends.insert(job.number, end), None, "ended twice");
+        }
+    }
+
+    fn check_idle(&self) {
+        if let Some(delay_us) = self.delay_us.filter(|_| self.busy.len() < self.instances) {
+            let waiting = self.jobs.iter().filter(|(job, _)| !self.ends.contains_key(&job.number));
+            let late = waiting.filter(|(_, came_us)| came_us + delay_us <= self.now_us).count();
+            assert_eq!(late, 0, "somebody waits at {} beside an idle instance", self.now_us);
+        }
+    }
+
+    /// Lets time pass until then, with everything that is due in between.
+    pub fn pass_until(&mut self, until_us: u64) {
+        loop {
+            let done = self.busy.iter().map(|(instance, at_us)| (*at_us, Some(*instance))).min();
+            let wake = self.driver.wake_at_us().map(|at_us| (at_us.max(self.now_us), None));
+            let Some((at_us, what)) = done.into_iter().chain(wake).min_by_key(|(at_us, _)| *at_us) else { break };
+            if at_us > until_us {
+                break;
+            }
+            self.now_us = at_us;
+            match what {
+                Some(instance) => {
+                    self.busy.remove(&instance);
+                    self.driver.done(instance, at_us);
+                    self.take();
+                    self.driver.grant(instance, at_us);
+                }
+                None => self.driver.wake(at_us),
+            }
+            self.take();
+            self.check_idle();
+        }
+        self.now_us = until_us;
+    }
+
+    pub fn do_all(&mut self, deeds: &[(u64, Deed)]) {
+        let mut tickets = Vec::new();
+        for (pause_us, deed) in deeds {
+            self.pass_until(self.now_us + pause_us);
+            match deed {
+                Deed::Arrive { .. } => tickets.push(self.arrive_as(deed)),
+                Deed::Cancel { back } => {
+                    if let Some(ticket) = tickets.iter().rev().nth(*back as usize) {
+                        self.driver.cancel(*ticket, self.now_us);
+                    }
+                }
+                Deed::Stop => self.driver.stop(self.now_us),
+            }
+            self.take();
+            self.check_idle();
+        }
+        self.pass_until(self.now_us + 1_000_000);
+    }
+}
+
+pub fn deeds() -> impl Strategy<Value = Vec<(u64, Deed)>> {
+    let arrive =
+        (1u32..5, prop::option::of(0u64..300), any::<bool>(), 1u64..4, prop::sample::select(vec![0u64, 0, 0, 1]));
+    let deed = prop_oneof![
+        8 => arrive.prop_map(|(rows, patience_us, delays, priority, shapes)| {
+            Deed::Arrive { rows, patience_us, delays, priority, shapes }
+        }),
+        2 => (0u64..5).prop_map(|back| Deed::Cancel { back }),
+        1 => Just(Deed::Stop),
+    ];
+    prop::collection::vec((0u64..120, deed), 0..60)
+}
