@@ -22,8 +22,6 @@ LACKS = {
         "test_statistics.py::test_an_ensemble_counts_for_itself_and_for_its_steps",
         "perf_analyzer.py::test_other_ways_to_ask[http -m chain",
     ],
-    "queue policies": ["test_admission.py::test_a_full_queue_refuses_at_once"],
-    "dynamic batching": ["test_python_models.py::test_a_batch_is_given_to_the_model_at_once"],
     "readiness that models decide on": ["test_python_starting.py::test_a_model_that_says_itself_whether_it_is_ready"],
     "poll mode": ["test_process.py::test_polling_brings_and_takes_models"],
 }

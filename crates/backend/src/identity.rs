@@ -2,16 +2,16 @@
 //!
 //! Its outputs are its inputs, in the order of the configuration. Tests and benchmarks use it, because whatever time such a
 //! request takes was spent by the server. Parameters as in Triton's backend of that name: `execute_delay_ms` sleeps before
-//! each execution, `instance_wise_delay_multiplier` makes later instances sleep longer.
+//! each batch, `instance_wise_delay_multiplier` makes later instances sleep longer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use nerite_config::ModelConfig;
 use nerite_memory::Reason;
-use nerite_request::Status;
+use nerite_request::{Code, Status};
 
-use crate::{Compute, CostBound, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, Runtime, Times};
+use crate::{Batch, CostBound, Instance, InstanceSpec, Job, LoadContext, Model, Runtime, Times};
 
 /// The runtime called `identity`.
 pub struct Identity;
@@ -60,7 +60,7 @@ impl Model for IdentityModel {
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let factor = if self.multiplier == 0 { 1 } else { self.multiplier.saturating_mul(spec.index as u64).max(1) };
         let delay = Duration::from_millis(self.delay_ms.saturating_mul(factor));
-        Ok(Box::new(InOrder(IdentityInstance { pairs: Arc::clone(&self.pairs), delay })))
+        Ok(Box::new(IdentityInstance { pairs: Arc::clone(&self.pairs), delay }))
     }
 }
 
@@ -69,13 +69,34 @@ struct IdentityInstance {
     delay: Duration,
 }
 
-impl Compute for IdentityInstance {
+impl Instance for IdentityInstance {
+    /// A batch is one execution, although no rows are joined.
     #[expect(clippy::disallowed_methods, reason = "the delay is what the model is for")]
-    fn compute(&mut self, job: &mut Job, times: &mut Times) -> Result<(), Status> {
+    fn run(&mut self, batch: Batch) {
+        let Batch { jobs, meter } = batch;
+        let (gone, mut jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_cancelled);
+        for job in gone {
+            job.refuse(Status::new(Code::Cancelled, ""), &*meter);
+        }
+        if jobs.is_empty() {
+            return;
+        }
+        let mut times = jobs.iter().map(Job::begin).min_by_key(|times| times.start).unwrap_or_else(Times::begin);
         if !self.delay.is_zero() {
             std::thread::sleep(self.delay);
         }
         times.input_ends();
+        let results: Vec<_> = jobs.iter_mut().map(|job| self.copy(job)).collect();
+        times.infer_ends();
+        meter.batch(jobs.iter().map(|job| u64::from(job.rows().max(1))).sum(), &times);
+        for (job, result) in jobs.into_iter().zip(results) {
+            job.finish(result, times, &*meter);
+        }
+    }
+}
+
+impl IdentityInstance {
+    fn copy(&self, job: &mut Job) -> Result<(), Status> {
         for (input, output) in self.pairs.iter() {
             let Some(tensor) = job.input(input).cloned() else { continue };
             if !job.wants(output) {
@@ -85,7 +106,6 @@ impl Compute for IdentityInstance {
             slot.fill_from(0, &tensor.data, Reason::Model).map_err(|e| Status::internal(e.to_string()))?;
             job.put(output, tensor.datatype, tensor.shape, slot.filled());
         }
-        times.infer_ends();
         Ok(())
     }
 }

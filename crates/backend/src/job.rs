@@ -70,6 +70,17 @@ impl Job {
         self.request.timeout_us
     }
 
+    /// Priority, 0 for the model's default.
+    pub fn priority(&self) -> u64 {
+        self.request.priority
+    }
+
+    /// Has the answer take another way, made of the client's id for the request and the present way.
+    pub fn answer_by(&mut self, way: impl FnOnce(&str, Reply) -> Reply) {
+        let reply = std::mem::replace(&mut self.request.reply, Reply::closed());
+        self.request.reply = way(&self.request.id, reply);
+    }
+
     /// Whether the client went away. Worth asking between long steps.
     pub fn is_cancelled(&self) -> bool {
         self.request.cancel.is_cancelled()

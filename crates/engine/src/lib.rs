@@ -21,13 +21,16 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod arrival;
 mod catalog;
 mod engine;
 mod limits;
 mod load;
 mod pool;
 mod quickness;
+mod response_order;
 mod runtimes;
+mod scheduling;
 mod semaphore;
 mod served;
 mod stats;
@@ -38,4 +41,5 @@ pub use engine::{Engine, Options};
 pub use load::Loader;
 pub use nerite_repository::Labels;
 pub use runtimes::Runtimes;
+pub use scheduling::QueueLimits;
 pub use served::Served;

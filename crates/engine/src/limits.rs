@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Requests that may wait for the instances of one model version, unless the operator says otherwise. Far more than clients have under
+/// way that wait for answers; each costs a few KiB beside its tensors, which are charged to its client.
+pub const QUEUE_REQUESTS_MAX: usize = 16_384;
 /// A request whose like take less than this on the average runs on the thread that brought it, in ns.
 pub const QUICK_NS_MAX: u64 = 150_000;
 /// Runs of requests of a size to be seen before that size is called quick.

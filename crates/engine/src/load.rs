@@ -12,6 +12,7 @@ use nerite_repository::ModelSource;
 use nerite_request::Status;
 
 use crate::runtimes::Runtimes;
+use crate::scheduling::QueueLimits;
 use crate::served::{Parts, Served};
 
 /// What does not change from load to load.
@@ -24,6 +25,8 @@ pub struct Loader {
     pub cores: usize,
     /// Whether backends complete configurations.
     pub auto_complete: bool,
+    /// What bounds the queues.
+    pub queues: QueueLimits,
 }
 
 impl Loader {
@@ -48,6 +51,7 @@ impl Loader {
             bound: model.cost_bound(),
             // A directory that a load request brought lives as long as the model is served from it.
             directory: source.directory.clone(),
+            queues: self.queues,
         }))
     }
 

@@ -17,9 +17,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use nerite_backend::{CostBound, Instance, Job, Meter};
-use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Scheduler, Ticket};
+use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Ticket};
 
+use crate::arrival::Arrivals;
 use crate::quickness::{Quickness, Size};
+use crate::response_order::ResponseOrder;
+use crate::scheduling::Scheduling;
 use crate::timer::{Wake, now_us, timer};
 
 /// The instances of one model version and the jobs that wait for them.
@@ -37,12 +40,17 @@ struct Shared {
     meter: Arc<dyn Meter>,
     reject: Reject,
     quickness: Quickness,
+    arrivals: Arc<Arrivals>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     workers_max: usize,
 }
 
 struct State {
     driver: Driver<Queued>,
+    /// Jobs that came.
+    arrived: u64,
+    /// Of the responses, if they leave in the order of the requests.
+    order: Option<ResponseOrder>,
     /// `None` while an instance runs.
     instances: Vec<Option<Box<dyn Instance>>>,
     /// Decided, and waiting for a worker.
@@ -57,6 +65,8 @@ struct State {
 /// A job that waits.
 struct Queued {
     job: Job,
+    /// How many came before.
+    number: u64,
     size: Option<Size>,
 }
 
@@ -82,21 +92,28 @@ struct Work {
 }
 
 impl Pool {
-    /// A pool over these instances, whose runs this bounds, ordered by this scheduler; `name` names its threads, and `reject` answers
+    /// A pool over these instances, whose runs this bounds, ordered as `scheduling` says; `name` names its threads, and `reject` answers
     /// what the scheduler rejects.
     pub fn new(
         name: &str,
         instances: Vec<Box<dyn Instance>>,
         bound: CostBound,
-        scheduler: Box<dyn Scheduler + Send>,
+        scheduling: Scheduling,
         meter: Arc<dyn Meter>,
         reject: Reject,
     ) -> Pool {
         let workers_max = instances.len();
-        let mut driver = Driver::new(scheduler);
+        let Scheduling { scheduler, arrivals, preserve_ordering, .. } = scheduling;
+        let arrivals = Arc::new(arrivals);
+        let asked = Arc::clone(&arrivals);
+        let mut driver = Driver::new(scheduler).asking(move |batch: &[&Queued], next: &Queued| {
+            batch.first().is_none_or(|head| asked.may_join(&head.job, &next.job))
+        });
         (0..workers_max).rev().for_each(|instance| driver.grant(InstanceId(instance), now_us()));
         let state = State {
             driver,
+            arrived: 0,
+            order: preserve_ordering.then(ResponseOrder::default),
             instances: instances.into_iter().map(Some).collect(),
             ready: VecDeque::new(),
             timer_us: None,
@@ -112,6 +129,7 @@ impl Pool {
             meter,
             reject,
             quickness: Quickness::new(bound),
+            arrivals,
             threads: Mutex::default(),
             workers_max,
         }))
@@ -120,15 +138,17 @@ impl Pool {
     /// Runs the job now, here, if that is known to be quick; else sees to it that a worker does. It is answered in any case.
     pub fn submit(&self, job: Job) {
         let shared = &self.0;
-        let (size, rows) = (shared.quickness.size(&job), job.rows().max(1));
+        let (size, arrival) = (shared.quickness.size(&job), shared.arrivals.describe(&job, job.arrived() / 1000));
         let mut state = shared.lock();
-        let ticket = state.driver.arrive(Queued { job, size }, |ticket| Arrival::new(ticket, rows), now_us());
+        let (number, now_us) = (state.arrived, now_us());
+        state.arrived += 1;
+        let ticket = state.driver.arrive(Queued { job, number, size }, |ticket| Arrival { ticket, ..arrival }, now_us);
         if let Some(queued) = state.driver.job(ticket) {
             // Nobody asks a job that waits whether its client is still there; so it tells.
             let whom = Arc::downgrade(shared);
             let is_wanted = queued.job.cancel().on_cancelled(move || Shared::cancel(&whom, ticket));
             if !is_wanted {
-                state.driver.cancel(ticket, now_us());
+                state.driver.cancel(ticket, now_us);
             }
         }
         let work = shared.settle(&mut state, true);
@@ -191,12 +211,16 @@ impl State {
     /// The jobs and the instance of what the scheduler decided to run next.
     fn next_run(&mut self) -> Option<Run> {
         let nerite_schedule::Run { instance: at, slots } = self.driver.next_run()?;
-        let (mut jobs, mut size) = (Vec::with_capacity(slots.len()), None);
+        let (mut jobs, mut numbers, mut size) = (Vec::with_capacity(slots.len()), Vec::new(), None);
         for slot in slots {
             if let RunSlot::Job(queued, _) = slot {
                 size = queued.size.filter(|_| jobs.is_empty());
                 jobs.push(queued.job);
+                numbers.push(queued.number);
             }
+        }
+        if let Some(order) = &self.order {
+            keep_order(order, &numbers, &mut jobs);
         }
         let instance = self.instances.get_mut(at.0).and_then(Option::take);
         let instance = instance.expect("the scheduler names instances that it was granted");
@@ -211,6 +235,17 @@ impl State {
         let now_us = now_us();
         self.driver.done(at, now_us);
         self.driver.grant(at, now_us);
+    }
+}
+
+/// Has the jobs of a batch answered in the order in which they came, whatever the order of their rows.
+fn keep_order(order: &ResponseOrder, numbers: &[u64], jobs: &mut [Job]) {
+    let mut positions: Vec<usize> = (0..jobs.len()).collect();
+    positions.sort_unstable_by_key(|at| numbers.get(*at).copied());
+    for at in positions {
+        if let Some(job) = jobs.get_mut(at) {
+            job.answer_by(|id, reply| order.in_turn(id, reply));
+        }
     }
 }
 

@@ -7,9 +7,10 @@ use nerite_config::{ModelConfig, TensorSpec};
 use nerite_repository::{Labels, ModelDir};
 use nerite_request::report::StatisticsReport;
 use nerite_request::{Code, Request, Status};
-use nerite_schedule::{Fifo, Rejection};
+use nerite_schedule::Rejection;
 
 use crate::pool::Pool;
+use crate::scheduling::{QueueLimits, Scheduling};
 use crate::stats::Stats;
 
 /// One version of a model with its instances. Whoever holds it may submit to it until it is retired.
@@ -37,16 +38,17 @@ pub(crate) struct Parts {
     pub instances: Vec<Box<dyn nerite_backend::Instance>>,
     pub bound: CostBound,
     pub directory: ModelDir,
+    pub queues: QueueLimits,
 }
 
 impl Served {
     pub(crate) fn new(parts: Parts) -> Served {
-        let Parts { name, version, config, labels, load_ns, instances, bound, directory } = parts;
+        let Parts { name, version, config, labels, load_ns, instances, bound, directory, queues } = parts;
         let stats = Arc::new(Stats::new(&name, version, load_ns));
-        let scheduler = Box::new(Fifo::new());
+        let scheduling = Scheduling::of(&config, queues);
         let pool_name = format!("{name}_{version}");
-        let answer = Box::new(rejecting(&name, version));
-        let pool = Pool::new(&pool_name, instances, bound, scheduler, Arc::clone(&stats) as _, answer);
+        let answer = Box::new(rejecting(&name, version, scheduling.requests_max));
+        let pool = Pool::new(&pool_name, instances, bound, scheduling, Arc::clone(&stats) as _, answer);
         let version_text = version.to_string().into();
         let (inputs, outputs) = (config.inputs(), config.outputs());
         Served {
@@ -110,7 +112,11 @@ impl Served {
 }
 
 /// Answers requests for that version that its scheduler rejects. Triton counts those nowhere that no queue took.
-fn rejecting(name: &str, version: i64) -> impl Fn(Job, Rejection, &dyn Meter) + Send + Sync + use<> {
+fn rejecting(
+    name: &str,
+    version: i64,
+    requests_max: usize,
+) -> impl Fn(Job, Rejection, &dyn Meter) + Send + Sync + use<> {
     let name = name.to_owned();
     move |job, rejection, meter| match rejection {
         Rejection::Stopping => {
@@ -119,7 +125,12 @@ fn rejecting(name: &str, version: i64) -> impl Fn(Job, Rejection, &dyn Meter) + 
         }
         Rejection::Full | Rejection::Overloaded => {
             let id = if job.id().is_empty() { "<id_unknown>" } else { job.id() };
-            let text = format!("[request id: {id}] {}", rejection.sentence());
+            let mut text = format!("[request id: {id}] {}", rejection.sentence());
+            if rejection == Rejection::Overloaded {
+                text += &format!(
+                    ": {requests_max} requests wait for model '{name}' version {version}; raise --queue-requests-max, or add instances"
+                );
+            }
             job.turn_away(Status::unavailable(text));
         }
         Rejection::TimedOut => job.refuse(Status::unavailable(rejection.sentence()), meter),

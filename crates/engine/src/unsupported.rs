@@ -2,7 +2,7 @@
 
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_optimization_policy::ModelPriority;
-use nerite_config::proto::{ModelInstanceGroup, ModelOptimizationPolicy, ModelQueuePolicy};
+use nerite_config::proto::{ModelInstanceGroup, ModelOptimizationPolicy};
 
 /// Backends that give each request one response, whatever the configuration says of more.
 const ANSWER_ONCE: [&str; 2] = ["identity", "onnxruntime"];
@@ -28,19 +28,6 @@ fn unsupported(config: &ModelConfig) -> Vec<String> {
             unsupported.push(setting);
         }
     };
-    let dynamic = config.dynamic_batching();
-    let queues = |policy: &ModelQueuePolicy| *policy != ModelQueuePolicy::default();
-    note(dynamic.is_some(), "dynamic_batching (each request runs alone)");
-    note(
-        dynamic.is_some_and(|dynamic| dynamic.priority_levels > 0),
-        "priority_levels (requests run in order of arrival)",
-    );
-    note(
-        dynamic.is_some_and(|dynamic| {
-            dynamic.default_queue_policy.iter().chain(dynamic.priority_queue_policy.values()).any(queues)
-        }),
-        "queue policies (requests wait without bound on number or time)",
-    );
     if let Some(optimization) = &config.optimization {
         note_optimization(optimization, config.backend_name() == "onnxruntime", &mut note);
     }
@@ -89,6 +76,7 @@ mod tests {
     #[test]
     fn what_is_done_is_not_warned_of() {
         check("max_batch_size: 4", &[]);
+        check("dynamic_batching { priority_levels: 2 default_queue_policy { max_queue_size: 3 } }", &[]);
         check("instance_group { count: 2 kind: KIND_CPU passive: true }", &[]);
         check("optimization { input_pinned_memory { enable: true } }", &[]);
         check("response_cache { enable: false } model_transaction_policy { decoupled: false }", &[]);
@@ -102,16 +90,6 @@ mod tests {
 
     #[test]
     fn what_is_not_done_is_named_with_what_happens_instead() {
-        const DYNAMIC: &str = "dynamic_batching (each request runs alone)";
-        const QUEUES: &str = "queue policies (requests wait without bound on number or time)";
-        check("dynamic_batching { }", &[DYNAMIC]);
-        check("dynamic_batching { default_queue_policy { } }", &[DYNAMIC]);
-        check("dynamic_batching { default_queue_policy { max_queue_size: 3 } }", &[DYNAMIC, QUEUES]);
-        check(
-            "dynamic_batching { priority_levels: 2 default_priority_level: 1 \
-             priority_queue_policy { key: 1 value { default_timeout_microseconds: 9 } } }",
-            &[DYNAMIC, "priority_levels (requests run in order of arrival)", QUEUES],
-        );
         check("optimization { graph { level: 1 } }", &["optimization.graph"]);
         check("optimization { execution_accelerators { } }", &["optimization.execution_accelerators"]);
         check(

@@ -13,7 +13,7 @@ use nerite_backend::{
 };
 use nerite_config::HostFacts;
 use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
-use nerite_engine::{Engine, Loader, Options, Runtimes};
+use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes};
 use nerite_memory::{Extent, Place, Reason};
 use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
@@ -78,7 +78,13 @@ fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
     runtimes.stage_through(Arc::new(PinnedPool::new(&driver, 1 << 20)));
     let repositories = vec![models.path().to_owned()];
     let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
-    let loader = Loader { runtimes, host: HostFacts::cpu_only(), cores: 1, auto_complete: false };
+    let loader = Loader {
+        runtimes,
+        host: HostFacts::cpu_only(),
+        cores: 1,
+        auto_complete: false,
+        queues: QueueLimits::default(),
+    };
     let control = ControlMode::None;
     let engine =
         Engine::new(store, loader, Options { control, load_models: Vec::new(), load_threads: 1, load_retries: 0 });

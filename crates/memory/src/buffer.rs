@@ -62,6 +62,12 @@ impl Buffer {
         Some(Buffer { len, ..(*first).clone() })
     }
 
+    /// A number for whatever keeps the bytes alive, the same for all Buffers over it. 0 where nothing does. It is another's once the last
+    /// of them is gone.
+    pub fn owner(&self) -> usize {
+        self.keep.as_ref().map_or(0, |keep| Arc::as_ptr(keep).cast::<()>().addr())
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len

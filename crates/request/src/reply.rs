@@ -22,6 +22,11 @@ impl Reply {
         Reply { id: id.into(), sink: Some(Box::new(sink)), place_output: None }
     }
 
+    /// A reply that has sent its last response.
+    pub fn closed() -> Reply {
+        Reply { id: String::new(), sink: None, place_output: None }
+    }
+
     /// Has the reply offer places for outputs whose size the client could not know. Called on the thread that computes.
     pub fn offering(
         mut self,

@@ -4,6 +4,7 @@ mod access;
 mod budgets;
 mod connections;
 mod gpu;
+mod queues;
 mod regions;
 mod sessions;
 mod sockets;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 
 use nerite_api::{RegionRules, Restriction};
 use nerite_budget::Limits;
+use nerite_engine::QueueLimits;
 use nerite_repository::ControlMode;
 use nerite_request::setting::LogSettings;
 use regex::{Regex, RegexBuilder};
@@ -90,6 +92,8 @@ pub struct Models {
     pub load_threads: usize,
     /// How often a failed load is tried again.
     pub load_retries: usize,
+    /// What bounds the queues of models.
+    pub queues: QueueLimits,
 }
 
 /// One front end.
@@ -313,6 +317,7 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
         auto_complete: !values.has("disable-auto-complete-config"),
         load_threads: values.int("model-load-thread-count", 4usize)?.max(1),
         load_retries: values.int("model-load-retry-count", 0usize)?,
+        queues: queues::queues(values, std::env::var(queues::DELAY_SCHEDULER).ok().as_deref())?,
     })
 }
 

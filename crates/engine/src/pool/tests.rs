@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nerite_backend::{Batch, Compute, InOrder, NoMeter, Times, now_ns};
 use nerite_memory::Buffer;
 use nerite_request::{Cancel, Code, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
-use nerite_schedule::{Batch as Planned, Context, Event, Fifo};
+use nerite_schedule::{Batch as Planned, Context, Event, Fifo, Scheduler};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 use super::*;
@@ -30,7 +30,9 @@ fn pool_of(instances: Vec<Box<dyn Instance>>, bound: CostBound, scheduler: Box<d
         let code = if rejection == Rejection::Cancelled { Code::Cancelled } else { Code::Unavailable };
         job.refuse(Status::new(code, rejection.sentence()), meter);
     };
-    Pool::new("test", instances, bound, scheduler, Arc::new(NoMeter), Box::new(reject))
+    let scheduling =
+        Scheduling { scheduler, arrivals: Arrivals::default(), preserve_ordering: false, requests_max: usize::MAX };
+    Pool::new("test", instances, bound, scheduling, Arc::new(NoMeter), Box::new(reject))
 }
 
 fn job(id: usize, answers: &mpsc::Sender<Response>) -> (Job, Cancel) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nerite_api::{Api, LogSwitches};
 use nerite_backend::identity::Identity;
 use nerite_config::HostFacts;
-use nerite_engine::{Engine, Loader, Runtimes};
+use nerite_engine::{Engine, Loader, QueueLimits, Runtimes};
 use nerite_grpc::{Handle, Options, serve};
 use nerite_listen::{ConnectionLimits, Endpoint, Listener, Peers, Rules, TimeLimits, bind};
 use nerite_repository::{ControlMode, Store, StoreOptions};
@@ -84,7 +84,13 @@ impl TestServer {
 fn engine(models: &TempDir, runtimes: Runtimes) -> Arc<Engine> {
     let repositories = vec![models.path().to_owned()];
     let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
-    let loader = Loader { runtimes, host: HostFacts::cpu_only(), cores: 2, auto_complete: false };
+    let loader = Loader {
+        runtimes,
+        host: HostFacts::cpu_only(),
+        cores: 2,
+        auto_complete: false,
+        queues: QueueLimits::default(),
+    };
     let control = ControlMode::None;
     let options = nerite_engine::Options { control, load_models: Vec::new(), load_threads: 1, load_retries: 0 };
     let engine = Engine::new(store, loader, options);

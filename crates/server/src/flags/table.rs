@@ -82,6 +82,7 @@ flags! {
         "model-config-name" TEXT, Yes, "Read configs/<name>.pbtxt in place of config.pbtxt where there is one.";
         "model-load-thread-count" INT, Yes, "Models loading at the same time. Default is 4.";
         "model-load-retry-count" INT, Yes, "How often a load that failed is tried again. Default is 0.";
+        "queue-requests-max" INT, Yes, "Requests that may wait for the instances of one model version; more are refused with 503 or UNAVAILABLE. A model whose max_queue_size is larger has that. Default is 16384.";
         "model-namespacing" BOOL, NotYet, "Let models of different repositories have the same name. Default is false.";
     }
     "Connections": {

@@ -33,6 +33,7 @@ pub fn start(
         host: gpu::host_facts(gpu, &settings.gpu),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         auto_complete: models.auto_complete,
+        queues: models.queues,
     };
     let options = nerite_engine::Options {
         control: models.control,

@@ -13,7 +13,7 @@ use nerite_backend::{
 };
 use nerite_client::{DataType, grpc, http};
 use nerite_config::HostFacts;
-use nerite_engine::{Engine, Loader, Runtimes};
+use nerite_engine::{Engine, Loader, QueueLimits, Runtimes};
 use nerite_listen::{ConnectionLimits, Endpoint, Peers, Rules, TimeLimits, bind};
 use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::setting::LogSettings;
@@ -126,7 +126,13 @@ impl TestServer {
 fn engine(models: &TempDir, runtimes: Runtimes) -> Arc<Engine> {
     let repositories = vec![models.path().to_owned()];
     let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
-    let loader = Loader { runtimes, host: HostFacts::cpu_only(), cores: 2, auto_complete: false };
+    let loader = Loader {
+        runtimes,
+        host: HostFacts::cpu_only(),
+        cores: 2,
+        auto_complete: false,
+        queues: QueueLimits::default(),
+    };
     let control = ControlMode::None;
     let options = nerite_engine::Options { control, load_models: Vec::new(), load_threads: 1, load_retries: 0 };
     let engine = Engine::new(store, loader, options);

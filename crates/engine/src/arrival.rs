@@ -1,0 +1,153 @@
+//! What does a scheduler learn of a job?
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use nerite_backend::Job;
+use nerite_config::TensorSpec;
+use nerite_memory::Access;
+use nerite_schedule::{Arrival, PriorityLevels, Span, Spans, Ticket, Wants};
+
+/// How the jobs of one model are described to its scheduler.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    levels: PriorityLevels,
+    /// Inputs in which jobs that run together must be equal, rows apart.
+    compared: Vec<String>,
+    /// All inputs.
+    inputs: Vec<String>,
+    wants: Wants,
+}
+
+impl Arrivals {
+    /// Descriptions for a scheduler that has these levels and wants this, of jobs with these inputs.
+    pub fn new(levels: PriorityLevels, inputs: &[TensorSpec], wants: Wants) -> Arrivals {
+        let compared = inputs.iter().filter(|input| is_compared(input)).map(|input| input.name.clone()).collect();
+        Arrivals { levels, compared, inputs: inputs.iter().map(|input| input.name.clone()).collect(), wants }
+    }
+
+    /// The description of a job that came at that time; its ticket is not known yet.
+    pub fn describe(&self, job: &Job, came_us: u64) -> Arrival {
+        let level = self.levels.level(job.priority());
+        Arrival {
+            priority: level,
+            deadline: self.levels.policy(level).deadline(job.timeout_us(), came_us),
+            shapes: if self.wants.shapes { self.key(job) } else { 0 },
+            spans: if self.wants.spans { self.spans(job) } else { Spans::new() },
+            ..Arrival::new(Ticket(0), job.rows().max(1))
+        }
+    }
+
+    /// Equal for jobs that may run together; rarely equal for others.
+    fn key(&self, job: &Job) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for name in &self.compared {
+            features(job, name).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    /// Whether two jobs may run together. Clients choose what the keys are made of, so equal keys prove nothing.
+    pub fn may_join(&self, one: &Job, next: &Job) -> bool {
+        !self.wants.shapes || self.compared.iter().all(|name| features(one, name) == features(next, name))
+    }
+
+    /// Where the inputs lie, if any lies where two jobs can lie side by side: in memory that a client shares.
+    fn spans(&self, job: &Job) -> Spans {
+        if job.inputs().iter().all(|input| input.data.access() == Access::Private) {
+            return Spans::new();
+        }
+        let inputs = self.inputs.iter().filter_map(|name| job.input(name));
+        inputs
+            .map(|input| Span {
+                allocation: input.data.owner() as u64,
+                offset: input.data.as_ptr().addr() as u64,
+                len: input.data.len() as u64,
+            })
+            .collect()
+    }
+}
+
+/// Whether two requests may differ in this input although the model's configuration allows both.
+pub(crate) fn is_compared(input: &TensorSpec) -> bool {
+    input.optional || (!input.ragged && input.dims.iter().any(|dim| *dim < 0))
+}
+
+/// The dimensions of an input without its rows; `None` for one that the job does not have.
+fn features<'a>(job: &'a Job, name: &str) -> Option<&'a [i64]> {
+    job.input(name).map(|input| input.shape.get(1..).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use nerite_memory::Buffer;
+    use nerite_request::{Cancel, Parameters, Reply, Request, Sequence};
+    use nerite_schedule::QueuePolicy;
+    use nerite_tensor::{DataType, Shape, Tensor};
+
+    use super::*;
+
+    fn spec(name: &str, dims: &[i64], optional: bool, ragged: bool) -> TensorSpec {
+        TensorSpec {
+            name: name.to_owned(),
+            data_type: Some(DataType::Fp32),
+            dims: dims.to_vec(),
+            reshape: None,
+            optional,
+            ragged,
+            label_filename: String::new(),
+        }
+    }
+
+    fn job(inputs: &[(&str, &[i64])]) -> Job {
+        let tensor = |(name, shape): &(&str, &[i64])| Tensor {
+            name: (*name).into(),
+            datatype: DataType::Fp32,
+            shape: Shape::from_slice(shape),
+            data: Buffer::empty(),
+        };
+        let request = Request {
+            id: "".into(),
+            rows: inputs.first().map_or(1, |(_, shape)| shape[0] as u32),
+            inputs: inputs.iter().map(tensor).collect(),
+            wanted: Vec::new(),
+            priority: 1,
+            timeout_us: 7,
+            sequence: Sequence::default(),
+            parameters: Parameters::new(),
+            cancel: Cancel::new(),
+            reply: Reply::new("", drop),
+        };
+        Job::new(request, "m".into(), "1".into(), 0)
+    }
+
+    /// A model whose `A` has any length, whose `B` is optional and whose `C` is ragged.
+    #[track_caller]
+    fn check(one: &[(&str, &[i64])], next: &[(&str, &[i64])], expect: bool) {
+        let inputs = [spec("A", &[-1], false, false), spec("B", &[4], true, false), spec("C", &[-1], false, true)];
+        let arrivals = Arrivals::new(PriorityLevels::default(), &inputs, Wants { shapes: true, spans: true });
+        let (one, next) = (job(one), job(next));
+        assert_eq!(arrivals.may_join(&one, &next), expect);
+        assert_eq!(arrivals.describe(&one, 0).shapes == arrivals.describe(&next, 0).shapes, expect);
+    }
+
+    #[test]
+    fn jobs_are_told_apart_by_free_dimensions_and_optional_inputs() {
+        check(&[("A", &[2, 3])], &[("A", &[5, 3])], true);
+        check(&[("A", &[2, 3])], &[("A", &[2, 4])], false);
+        check(&[("A", &[1, 3]), ("B", &[1, 4])], &[("A", &[1, 3]), ("B", &[2, 4])], true);
+        check(&[("A", &[1, 3]), ("B", &[1, 4])], &[("A", &[1, 3])], false);
+        check(&[("A", &[1, 3]), ("C", &[1, 4])], &[("A", &[1, 3]), ("C", &[1, 9])], true);
+        // The order in which a client names its inputs says nothing.
+        check(&[("A", &[1, 3]), ("B", &[1, 4])], &[("B", &[1, 4]), ("A", &[1, 3])], true);
+    }
+
+    #[test]
+    fn what_a_request_asks_for_is_read_by_the_policy_of_its_level() {
+        let policy = QueuePolicy { timeout_us: 9, allow_override: true, ..QueuePolicy::default() };
+        let levels =
+            PriorityLevels { count: 2, default_level: 2, policies: [(1, policy)].into(), ..Default::default() };
+        let arrival = Arrivals::new(levels, &[], Wants::default()).describe(&job(&[("A", &[3, 1])]), 100);
+        assert_eq!((arrival.priority, arrival.rows, arrival.deadline.map(|due| due.at_us)), (1, 3, Some(107)));
+        assert!(arrival.spans.is_empty());
+    }
+}

@@ -1,0 +1,151 @@
+//! Which scheduler does a configuration ask for?
+
+use nerite_config::ModelConfig;
+use nerite_config::proto::model_queue_policy::TimeoutAction as ConfiguredAction;
+use nerite_config::proto::{ModelDynamicBatching, ModelQueuePolicy};
+use nerite_schedule::{BatchPolicy, Batcher, Fifo, PriorityLevels, QueuePolicy, Scheduler, TimeoutAction};
+
+use crate::arrival::{Arrivals, is_compared};
+use crate::limits::QUEUE_REQUESTS_MAX;
+
+/// What the operator says about all queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// Requests that may wait for the instances of one model version. An author who sets more for a model gets more.
+    pub requests_max: usize,
+    /// Triton's `TRITONSERVER_DELAY_SCHEDULER`: a dynamic batcher starts nothing before so many requests wait for the first time.
+    pub hold_back: usize,
+}
+
+impl Default for QueueLimits {
+    fn default() -> QueueLimits {
+        QueueLimits { requests_max: QUEUE_REQUESTS_MAX, hold_back: 0 }
+    }
+}
+
+/// How the requests of one model version are ordered.
+pub(crate) struct Scheduling {
+    pub scheduler: Box<dyn Scheduler + Send>,
+    pub arrivals: Arrivals,
+    /// Whether responses leave in the order in which requests came.
+    pub preserve_ordering: bool,
+    /// Requests that may wait.
+    pub requests_max: usize,
+}
+
+impl Scheduling {
+    /// What this configuration asks for. It is valid.
+    pub fn of(config: &ModelConfig, limits: QueueLimits) -> Scheduling {
+        let Some(dynamic) = config.dynamic_batching() else {
+            return Scheduling {
+                scheduler: Box::new(Fifo::bounded(limits.requests_max)),
+                arrivals: Arrivals::default(),
+                preserve_ordering: false,
+                requests_max: limits.requests_max,
+            };
+        };
+        let policy = batch_policy(config, dynamic, limits);
+        let (levels, requests_max) = (policy.levels.clone(), policy.requests_max.unwrap_or(usize::MAX));
+        let scheduler = Box::new(Batcher::new(policy));
+        Scheduling {
+            arrivals: Arrivals::new(levels, &config.inputs(), scheduler.wants()),
+            scheduler,
+            // The responses of one request have no place among those of others.
+            preserve_ordering: dynamic.preserve_ordering && !config.decoupled(),
+            requests_max,
+        }
+    }
+}
+
+fn batch_policy(config: &ModelConfig, dynamic: &ModelDynamicBatching, limits: QueueLimits) -> BatchPolicy {
+    let levels = PriorityLevels {
+        count: dynamic.priority_levels,
+        default_level: dynamic.default_priority_level,
+        default_policy: dynamic.default_queue_policy.as_ref().map(queue_policy).unwrap_or_default(),
+        policies: dynamic.priority_queue_policy.iter().map(|(level, policy)| (*level, queue_policy(policy))).collect(),
+    };
+    let set = levels.policies.values().chain([&levels.default_policy]).filter_map(|policy| policy.requests_max);
+    let set_in_all = set.fold(0, usize::saturating_add);
+    let joins = config.max_batch_size > 1;
+    BatchPolicy {
+        rows_max: u32::try_from(config.max_batch_size).unwrap_or(0).max(1),
+        preferred: dynamic.preferred_batch_size.iter().filter_map(|size| u32::try_from(*size).ok()).collect(),
+        delay_us: dynamic.max_queue_delay_microseconds,
+        hold_back: limits.hold_back,
+        requests_max: Some(limits.requests_max.max(set_in_all)),
+        levels,
+        by_shapes: joins && config.inputs().iter().any(is_compared),
+        by_spans: joins,
+    }
+}
+
+fn queue_policy(policy: &ModelQueuePolicy) -> QueuePolicy {
+    QueuePolicy {
+        timeout_us: policy.default_timeout_microseconds,
+        action: match policy.timeout_action() {
+            ConfiguredAction::Reject => TimeoutAction::Reject,
+            ConfiguredAction::Delay => TimeoutAction::Delay,
+        },
+        allow_override: policy.allow_timeout_override,
+        requests_max: (policy.max_queue_size > 0).then_some(policy.max_queue_size as usize),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn policy(settings: &str) -> BatchPolicy {
+        let config = nerite_config::parse_text("", format!("name: 'm' {settings}").as_bytes()).unwrap();
+        let config = nerite_config::normalise(config, "m");
+        batch_policy(&config, config.dynamic_batching().unwrap(), QueueLimits { requests_max: 100, hold_back: 3 })
+    }
+
+    #[test]
+    fn all_settings_of_dynamic_batching_reach_the_scheduler() {
+        let found = policy(
+            "max_batch_size: 8 input { name: 'A' dims: -1 } dynamic_batching { preferred_batch_size: [2, 4] \
+             max_queue_delay_microseconds: 50 priority_levels: 3 default_priority_level: 2 \
+             default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 7 } \
+             priority_queue_policy { key: 1 value { allow_timeout_override: true max_queue_size: 5 } } }",
+        );
+        let default_policy = QueuePolicy { timeout_us: 7, action: TimeoutAction::Delay, ..QueuePolicy::default() };
+        let first = QueuePolicy { allow_override: true, requests_max: Some(5), ..QueuePolicy::default() };
+        let expect = BatchPolicy {
+            rows_max: 8,
+            preferred: vec![2, 4],
+            delay_us: 50,
+            hold_back: 3,
+            requests_max: Some(100),
+            levels: PriorityLevels { count: 3, default_level: 2, default_policy, policies: [(1, first)].into() },
+            by_shapes: true,
+            by_spans: true,
+        };
+        assert_eq!(found, expect);
+    }
+
+    #[track_caller]
+    fn check(settings: &str, expect: (u32, bool, Option<usize>)) {
+        let found = policy(settings);
+        assert_eq!((found.rows_max, found.by_shapes, found.requests_max), expect, "{settings}");
+    }
+
+    #[test]
+    fn shapes_are_compared_where_they_can_differ() {
+        check("max_batch_size: 4 input { name: 'A' dims: 3 } dynamic_batching { }", (4, false, Some(100)));
+        check(
+            "max_batch_size: 4 input { name: 'A' dims: 3 optional: true } dynamic_batching { }",
+            (4, true, Some(100)),
+        );
+        let ragged = "input { name: 'A' dims: -1 allow_ragged_batch: true }";
+        check(&format!("max_batch_size: 4 {ragged} dynamic_batching {{ }}"), (4, false, Some(100)));
+        check("input { name: 'A' dims: -1 } dynamic_batching { }", (1, false, Some(100)));
+    }
+
+    #[test]
+    fn an_author_may_let_more_wait_than_the_operator() {
+        check("dynamic_batching { default_queue_policy { max_queue_size: 7 } }", (1, false, Some(100)));
+        check("dynamic_batching { default_queue_policy { max_queue_size: 700 } }", (1, false, Some(700)));
+    }
+}

@@ -1,0 +1,47 @@
+//! How many requests may wait for a model, and from how many on does it start?
+
+use nerite_engine::QueueLimits;
+
+use crate::flags::{BadValue, Values, bad};
+
+/// Tests written for Triton set it, to have requests wait until they are as many.
+pub const DELAY_SCHEDULER: &str = "TRITONSERVER_DELAY_SCHEDULER";
+
+/// `delay_scheduler` is the value of the variable [`DELAY_SCHEDULER`]. What is no number counts as 0, as in Triton.
+pub(super) fn queues(values: &Values<'_>, delay_scheduler: Option<&str>) -> Result<QueueLimits, BadValue> {
+    let requests_max = values.int("queue-requests-max", QueueLimits::default().requests_max)?;
+    if requests_max == 0 {
+        return Err(bad(
+            "queue-requests-max",
+            "is 0: a request that finds no instance free could not wait; give at least 1",
+        ));
+    }
+    let hold_back = delay_scheduler.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    Ok(QueueLimits { requests_max, hold_back })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::flags::parse;
+
+    fn read(line: &str, variable: Option<&str>) -> Result<QueueLimits, BadValue> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        queues(&Values(&parse(&words).unwrap()), variable)
+    }
+
+    #[track_caller]
+    fn check(line: &str, variable: Option<&str>, requests_max: usize, hold_back: usize) {
+        assert_eq!(read(line, variable).unwrap(), QueueLimits { requests_max, hold_back }, "{line} {variable:?}");
+    }
+
+    #[test]
+    fn queues_are_bounded_unless_the_operator_raises_the_bound() {
+        check("", None, 16_384, 0);
+        check("--queue-requests-max=5", Some("12"), 5, 12);
+        check("", Some("many"), 16_384, 0);
+        assert!(read("--queue-requests-max=0", None).is_err());
+        assert!(read("--queue-requests-max=-1", None).is_err());
+    }
+}
