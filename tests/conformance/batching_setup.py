@@ -1,0 +1,132 @@
+"""How do tests start a server with batching models, fill its queues, and see which batches ran?"""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import pathlib
+import time
+
+import catalogue
+import graphs
+import onnx
+import triton
+from clients import fp32, http_call
+from meanwhile import Delay
+
+DELAY_MS = 500
+
+
+def batching(name: str, settings: str = "", *, extra: str = "", **more) -> catalogue.Model:
+    """An identity model that takes a while for each batch, with these settings of the dynamic batcher."""
+    text = f"dynamic_batching {{ {settings} }}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]\n{extra}"
+    more = {"max_batch": 8, "delay_ms": DELAY_MS} | more
+    inputs = more.pop("inputs", (("FP32", (-1,)),))
+    return catalogue.identity(name, *inputs, extra=text, **more)
+
+
+def put(launcher, repository: pathlib.Path, model: catalogue.Model) -> None:
+    folder = repository / model.name
+    if launcher.oracle:
+        triton.put(folder, model)
+        return
+    (folder / "1").mkdir(parents=True)
+    parameters = {"execute_delay_ms": str(model.delay_ms)} if model.delay_ms else {}
+    (folder / "config.pbtxt").write_text(catalogue.config_text(model, 'backend: "identity"', parameters))
+
+
+def put_sums(repository: pathlib.Path, name: str, settings: str) -> None:
+    """An ONNX model of two inputs, 16 numbers in each row, with these settings of the dynamic batcher."""
+    (repository / name / "1").mkdir(parents=True)
+    model = dataclasses.replace(
+        catalogue.Model(name, "onnx", *catalogue.pair("INT32", (16,)), max_batch=8),
+        extra=f"dynamic_batching {{ {settings} }}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]\n",
+    )
+    (repository / name / "config.pbtxt").write_text(catalogue.config_text(model, 'platform: "onnxruntime_onnx"'))
+    onnx.save(graphs.add_sub("INT32", ["batch", 16]), repository / name / "1" / "model.onnx")
+
+
+@contextlib.contextmanager
+def serving(launcher, name: str, *models: catalogue.Model, flags=(), sums=()):
+    repository = launcher.copy_of(name)
+    for model in models:
+        put(launcher, repository, model)
+    for one, settings in sums:
+        put_sums(repository, one, settings)
+    with launcher.running(name, *flags, repository=repository) as found:
+        yield found
+
+
+# ---------------------------------------------------------------------------------------------- what ran
+
+
+def batches(client, model: str) -> dict[int, int]:
+    """How many batches of each size ran."""
+    found = client.statistics(model)[0]["batch_stats"]
+    return {one["batch_size"]: one["compute_infer"]["count"] for one in found}
+
+
+@contextlib.contextmanager
+def runs(client, model: str, **wanted: int):
+    """What the block does must run these batches: `_5=1` is one of five rows. Triton counts a moment after the reply."""
+    before = batches(client, model)
+    yield
+    wanted = {int(size[1:]): count for size, count in wanted.items()}
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and sum(batches(client, model).values()) < sum(before.values()) + sum(wanted.values()):
+        time.sleep(0.02)
+    after = batches(client, model)
+    moved = {size: count - before.get(size, 0) for size, count in after.items()}
+    assert {size: count for size, count in moved.items() if count} == wanted
+
+
+def metric(server, name: str) -> int:
+    """The value of the line of the metrics that begins so; 0 where there is none."""
+    for line in http_call(server.metrics, "GET", "/metrics").body.decode().splitlines():
+        if line.startswith(name):
+            return int(float(line.split()[-1]))
+    return 0
+
+
+def pending(server, model: str) -> int:
+    return metric(server, f'nv_inference_pending_request_count{{model="{model}",version="1"}}')
+
+
+# ---------------------------------------------------------------------------------------------- what waits
+
+
+class Meanwhile:
+    """Keeps a model with one instance busy, and lets requests come in a known order until its delay is over."""
+
+    def __init__(self, server, client, model: str):
+        self.server, self.client, self.model = server, client, model
+        self.pool = concurrent.futures.ThreadPoolExecutor(32)
+        self.running: list = []
+        self.ended: list[int] = []
+        self.waiting = 0
+
+    def __enter__(self):
+        self.delay = Delay(DELAY_MS)
+        self.busy = self.pool.submit(self.client.infer, self.model, [fp32("INPUT0", [[0]])])
+        self.delay.reaches(self.server, self.model)
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            self.delay.must_last()
+        concurrent.futures.wait([self.busy, *self.running])
+        self.pool.shutdown()
+
+    def comes(self, *inputs, waits: bool = True, **more):
+        """A request comes and, if it does, waits: the next one comes after it."""
+        number = len(self.running)
+        future = self.pool.submit(self.client.infer, self.model, list(inputs), **more)
+        future.add_done_callback(lambda _: self.ended.append(number))
+        self.running.append(future)
+        if waits:
+            self.waiting += 1
+            self.delay.until(lambda: pending(self.server, self.model) >= self.waiting)
+        return future
+
+    def passes(self, ms: float) -> None:
+        time.sleep(ms / 1000)
+        self.delay.must_last()

@@ -1,0 +1,388 @@
+"""Which requests run together, in which order, and what becomes of those that cannot?"""
+
+import concurrent.futures
+import time
+
+import grpc
+import numpy as np
+import pytest
+from batching_setup import DELAY_MS, Meanwhile, batching, metric, runs, serving
+from clients import Asked, Given, fp32, http_infer, open_client, refuses
+from meanwhile import again_if_too_late
+from regions import registered
+
+MODELS = [
+    batching("b_plain"),
+    batching("b_preferred", "preferred_batch_size: [ 2, 4 ]"),
+    batching("b_optional", inputs=(("FP32", (-1,)), ("FP32", (-1,))), optional=(1,)),
+    batching("b_delayed", "preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 20000000", max_batch=4, delay_ms=0),
+    batching("b_levels", "priority_levels: 3 default_priority_level: 2", max_batch=1),
+    batching("b_impatient", "default_queue_policy { default_timeout_microseconds: 50000 }", max_batch=1),
+    batching(
+        "b_asked", "default_queue_policy { default_timeout_microseconds: 60000000 allow_timeout_override: true }", max_batch=1,
+    ),
+    batching("b_patient", "default_queue_policy { default_timeout_microseconds: 60000000 }", max_batch=1),
+    batching(
+        "b_moved", "default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 60000000 "
+        "allow_timeout_override: true }", max_batch=1,
+    ),
+    batching("b_short", "default_queue_policy { max_queue_size: 3 }", max_batch=1),
+    batching(
+        "b_short_level", "priority_levels: 2 default_priority_level: 2 "
+        "priority_queue_policy { key: 1 value { max_queue_size: 1 } }", max_batch=1,
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def batching_server(launcher):
+    with serving(launcher, "batching", *MODELS) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["http", "grpc"])
+def asking(request, batching_server):
+    with open_client(request.param, batching_server) as found:
+        yield found
+
+
+def row(*values: float, rows: int = 1) -> Given:
+    return fp32("INPUT0", [values] * rows)
+
+
+# ---------------------------------------------------------------------------------------------- batches
+
+
+@again_if_too_late
+def test_what_comes_while_an_instance_runs_runs_together_afterwards(batching_server, asking):
+    with runs(asking, "b_plain", _1=1, _6=1), Meanwhile(batching_server, asking, "b_plain") as meanwhile:
+        for number in range(4):
+            meanwhile.comes(row(number, rows=2 if number > 1 else 1))
+    for number, future in enumerate(meanwhile.running):
+        rows = 2 if number > 1 else 1
+        assert future.result().outputs["OUTPUT0"].raw == fp32("", [[number]] * rows).raw
+        assert future.result().outputs["OUTPUT0"].shape == [rows, 1]
+
+
+@again_if_too_late
+def test_a_batch_is_never_larger_than_it_may_be_and_requests_stay_whole(batching_server, asking):
+    with runs(asking, "b_plain", _1=2, _6=1, _8=1), Meanwhile(batching_server, asking, "b_plain") as meanwhile:
+        for rows in (3, 3, 8, 1):
+            meanwhile.comes(row(rows, rows=rows))
+
+
+@again_if_too_late
+def test_statistics_count_rows_and_batches(batching_server, asking):
+    before = asking.statistics("b_plain")[0]
+    with runs(asking, "b_plain", _1=1, _3=1), Meanwhile(batching_server, asking, "b_plain") as meanwhile:
+        for number in range(3):
+            meanwhile.comes(row(number))
+    after = asking.statistics("b_plain")[0]
+    assert after["inference_count"] - before["inference_count"] == 4
+    assert after["execution_count"] - before["execution_count"] == 2
+    moved = {
+        key: after["inference_stats"][key]["count"] - before["inference_stats"][key]["count"] for key in ("success", "queue")
+    }
+    assert moved == {"success": 4, "queue": 4}
+
+
+@again_if_too_late
+def test_preferred_sizes_come_before_others(batching_server, asking):
+    with runs(asking, "b_preferred", _1=2, _4=1, _2=1), Meanwhile(batching_server, asking, "b_preferred") as meanwhile:
+        for number in range(7):
+            meanwhile.comes(row(number))
+
+
+@again_if_too_late
+def test_requests_of_other_shapes_run_apart(batching_server, asking):
+    with runs(asking, "b_plain", _1=2, _2=2), Meanwhile(batching_server, asking, "b_plain") as meanwhile:
+        for values in ([1], [2], [1, 2], [3], [4]):
+            meanwhile.comes(row(*values))
+
+
+@again_if_too_late
+def test_requests_with_other_optional_inputs_run_apart(batching_server, asking):
+    both = [row(1), fp32("INPUT1", [[2]])]
+    with runs(asking, "b_optional", _1=1, _2=2), Meanwhile(batching_server, asking, "b_optional") as meanwhile:
+        for inputs in ([row(1)], [row(2)], both, both):
+            meanwhile.comes(*inputs)
+
+
+def test_a_delay_ends_when_a_preferred_size_is_there(asking):
+    """The delay is 20 s, which nobody waits."""
+    began = time.monotonic()
+    with runs(asking, "b_delayed", _4=1), concurrent.futures.ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda rows: asking.infer("b_delayed", [row(rows, rows=rows)]), (1, 1, 2)))
+    assert time.monotonic() - began < 15
+
+
+# ---------------------------------------------------------------------------------------------- order
+
+
+@again_if_too_late
+def test_levels_run_in_their_order(batching_server, asking):
+    with Meanwhile(batching_server, asking, "b_levels") as meanwhile:
+        for priority in (3, 0, 2, 1, 9):
+            meanwhile.comes(row(priority), parameters={"priority": priority} if priority else None)
+    # 0 and 9 are the default level, 2.
+    assert meanwhile.ended == [3, 1, 2, 4, 0]
+
+
+@pytest.mark.parametrize("preserve", [True, False])
+def test_responses_keep_the_order_of_requests_if_asked_to(launcher, preserve):
+    """Of two instances the second takes four times as long, so the third request is done before the second."""
+    if launcher.oracle:
+        pytest.skip("the instances of the models that 2.51 has here take equal times")
+    settings = "preserve_ordering: true" if preserve else ""
+    model = batching(
+        "ordered", settings, max_batch=1, delay_ms=DELAY_MS // 2,
+        extra='parameters { key: "instance_wise_delay_multiplier" value { string_value: "4" } }\n',
+    )  # fmt: skip
+    model = type(model)(**(vars(model) | {"extra": model.extra.replace("count: 1", "count: 2")}))
+    with serving(launcher, f"ordered_{preserve}", model) as server, open_client("grpc", server) as asking:
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            ended = {}
+
+            def ask(number: int) -> None:
+                asking.infer("ordered", [row(number)])
+                ended[number] = time.monotonic()
+
+            began = []
+            for number in range(3):
+                began.append(time.monotonic())
+                pool.submit(ask, number)
+                time.sleep(0.05)
+        slow = began[1] + 4 * DELAY_MS / 2000
+        assert ended[0] < ended[1] and ended[1] >= slow
+        assert (ended[2] >= slow) == preserve
+
+
+# ---------------------------------------------------------------------------------------------- queues
+
+
+@again_if_too_late
+def test_a_request_that_waited_too_long_is_refused_in_its_time(batching_server, asking):
+    with Meanwhile(batching_server, asking, "b_impatient") as meanwhile:
+        late = meanwhile.comes(row(1), waits=False)
+        if not batching_server.oracle:
+            with refuses("UNAVAILABLE", "Request timeout expired"):
+                late.result()
+            # It did not wait for the instance.
+            meanwhile.delay.must_last()
+    with refuses("UNAVAILABLE", "Request timeout expired"):
+        late.result()
+
+
+@again_if_too_late
+@pytest.mark.parametrize(("model", "may"), [("b_asked", True), ("b_patient", False)])
+def test_a_request_may_ask_for_less_time_where_the_author_allows_it(batching_server, asking, model, may):
+    with Meanwhile(batching_server, asking, model) as meanwhile:
+        late = meanwhile.comes(row(1), waits=False, parameters={"timeout": 20_000})
+        longer = meanwhile.comes(row(2), waits=False, parameters={"timeout": 90_000_000})
+        meanwhile.passes(100)
+    longer.result()
+    if may:
+        with refuses("UNAVAILABLE", "Request timeout expired"):
+            late.result()
+    else:
+        late.result()
+
+
+@again_if_too_late
+def test_a_request_that_waited_too_long_goes_behind_the_others(batching_server, asking):
+    with Meanwhile(batching_server, asking, "b_moved") as meanwhile:
+        meanwhile.comes(row(1), parameters={"timeout": 20_000})
+        meanwhile.comes(row(2))
+        meanwhile.passes(100)
+        meanwhile.comes(row(3))
+    assert all(future.exception() is None for future in meanwhile.running)
+    if not batching_server.oracle:
+        # 2.51 takes the next request out of the queue before an instance is free.
+        assert meanwhile.ended == [1, 2, 0]
+
+
+@again_if_too_late
+def test_a_full_queue_says_so_and_takes_requests_again(batching_server, asking):
+    with Meanwhile(batching_server, asking, "b_short") as meanwhile:
+        futures = [meanwhile.comes(row(number), waits=False, id=f"r{number}") for number in range(8)]
+        refused = [one for one in concurrent.futures.wait(futures, timeout=DELAY_MS / 2000).done if one.exception()]
+        meanwhile.delay.must_last()
+    if not batching_server.oracle:
+        assert len(refused) == 5
+    for future in refused:
+        with refuses("UNAVAILABLE", f"[request id: r{futures.index(future)}] Exceeds maximum queue size"):
+            future.result()
+    assert asking.infer("b_short", [row(1)]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
+
+
+@again_if_too_late
+def test_a_full_level_leaves_room_in_the_others(batching_server, asking):
+    with Meanwhile(batching_server, asking, "b_short_level") as meanwhile:
+        first = [meanwhile.comes(row(1), waits=False, parameters={"priority": 1}) for _ in range(4)]
+        refused = [one for one in concurrent.futures.wait(first, timeout=DELAY_MS / 2000).done if one.exception()]
+        others = [meanwhile.comes(row(2), waits=False, parameters={"priority": 2}) for _ in range(3)]
+        meanwhile.delay.must_last()
+    assert len(refused) == 3 or batching_server.oracle
+    assert all(future.exception() is None for future in others)
+
+
+def test_a_full_queue_is_503_over_http(batching_server):
+    document = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: http_infer(batching_server.http, "b_short", document), range(12)))
+    assert {answer.status for answer in answers} == {200, 503}
+
+
+@again_if_too_late
+def test_a_client_that_goes_leaves_the_queue(batching_server):
+    with open_client("grpc", batching_server) as asking:
+        before = asking.statistics("b_plain")[0]["inference_stats"]["fail"]["count"]
+        with runs(asking, "b_plain", _1=1, _2=1), Meanwhile(batching_server, asking, "b_plain") as meanwhile:
+            gone = asking.stub.ModelInfer.future(asking.request("b_plain", [row(9)]))
+            meanwhile.delay.until(lambda: metric_pending(batching_server) >= 1)
+            meanwhile.waiting += 1
+            meanwhile.comes(row(1))
+            meanwhile.comes(row(2))
+            gone.cancel()
+        assert gone.cancelled()
+        deadline = time.monotonic() + 60
+        while asking.statistics("b_plain")[0]["inference_stats"]["fail"]["count"] == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def metric_pending(server) -> int:
+    return metric(server, 'nv_inference_pending_request_count{model="b_plain",version="1"}')
+
+
+def test_every_queue_is_bounded(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 has no such bound")
+    plain = batching("b_plain")
+    alone = type(plain)(**(vars(plain) | {"name": "alone", "extra": "instance_group [ { count: 1 kind: KIND_CPU } ]\n"}))
+    with serving(launcher, "bounded", plain, alone, flags=["--queue-requests-max=2"]) as server:
+        with open_client("grpc", server) as asking, concurrent.futures.ThreadPoolExecutor(6) as pool:
+            for model in ("b_plain", "alone"):
+                futures = [pool.submit(asking.infer, model, [row(1)], id="r") for _ in range(6)]
+                refused = [future.exception() for future in futures if future.exception()]
+                assert 1 <= len(refused) <= 4
+                for error in refused:
+                    assert error.status == grpc.StatusCode.UNAVAILABLE
+                    assert error.text == (
+                        f"[request id: r] Exceeds maximum queue size: 2 requests wait for model '{model}' version 1; "
+                        "raise --queue-requests-max, or add instances"
+                    )
+
+
+# ---------------------------------------------------------------------------------------------- held back
+
+
+@pytest.fixture
+def held_back(launcher, monkeypatch):
+    """A server whose batchers start nothing before eight requests wait."""
+    monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "8")
+    models = [
+        batching("sizes", "preferred_batch_size: [ 2, 6 ]", delay_ms=0),
+        batching("late", "preferred_batch_size: [ 2, 6 ] max_queue_delay_microseconds: 1", delay_ms=0),
+    ]
+    with serving(launcher, "held_back", *models) as found, open_client("grpc", found) as asking:
+        yield asking
+
+
+def test_a_scheduler_that_is_held_back_waits_for_so_many_requests(held_back):
+    for model, wanted in (("sizes", {"_6": 1, "_2": 1}), ("late", {"_8": 1})):
+        with runs(held_back, model, **wanted), concurrent.futures.ThreadPoolExecutor(8) as pool:
+            futures = [pool.submit(held_back.infer, model, [row(number)]) for number in range(7)]
+            assert not concurrent.futures.wait(futures, timeout=0.5).done
+            futures.append(pool.submit(held_back.infer, model, [row(7)]))
+            for number, future in enumerate(futures):
+                assert future.result().outputs["OUTPUT0"].raw == fp32("", [number]).raw
+        # Once is enough.
+        assert held_back.infer(model, [row(1)]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
+
+
+# ---------------------------------------------------------------------------------------------- copies
+
+GATHERED = 'nerite_copied_bytes_total{reason="batch_gather"}'
+ROW_BYTES = 64
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 0, 3, 1)])
+@pytest.mark.parametrize("end_to_end", [True, False])
+def test_rows_that_lie_end_to_end_are_not_copied(launcher, monkeypatch, order, end_to_end):
+    if launcher.oracle:
+        pytest.skip("2.51 does not say what it copies")
+    monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "4")
+    name = f"in_place_{''.join(map(str, order))}_{end_to_end}"
+    with serving(launcher, name, sums=[("sums", "")]) as server, open_client("grpc", server) as asking:
+        content = np.arange(2 * 8 * 16, dtype=np.int32).reshape(2, 8, 16)
+        step = 1 if end_to_end else 2
+        with registered(asking, 2 * 8 * ROW_BYTES + 4 * 2 * ROW_BYTES, content.tobytes()) as region:
+            outputs_at = 2 * 8 * ROW_BYTES
+
+            def ask(number: int) -> None:
+                def at(which: int) -> int:
+                    return (8 * which + step * number) * ROW_BYTES
+
+                given = [Given(f"INPUT{which}", "INT32", [1, 16], region=(region.name, ROW_BYTES, at(which)))
+                         for which in range(2)]
+                asked = [Asked(f"OUTPUT{which}", (region.name, ROW_BYTES, outputs_at + (4 * which + number) * ROW_BYTES))
+                         for which in range(2)]
+                asking.infer("sums", given, asked)
+
+            before = metric(server, GATHERED)
+            with runs(asking, "sums", _4=1), concurrent.futures.ThreadPoolExecutor(4) as pool:
+                for waiting, number in enumerate(order):
+                    pool.submit(ask, number)
+                    while waiting < 3 and metric(server, 'nv_inference_pending_request_count{model="sums"') <= waiting:
+                        time.sleep(0.005)
+            sums = np.frombuffer(region.read(4 * ROW_BYTES, outputs_at), np.int32).reshape(4, 16)
+            assert (sums == (content[0] + content[1])[: 4 * step : step]).all()
+            assert metric(server, GATHERED) - before == (0 if end_to_end else 2 * 4 * ROW_BYTES)
+
+
+# ---------------------------------------------------------------------------------------------- overload
+
+
+def resident(pid: int) -> int:
+    for line in open(f"/proc/{pid}/status"):
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def test_ten_times_too_much_is_refused_quickly_and_costs_no_memory(launcher):
+    """Forty clients ask for what serves four: 16 KiB rows, a queue of four, a model that takes 50 ms for one."""
+    if launcher.oracle:
+        pytest.skip("the figures are nerite's")
+    short = batching("short", "default_queue_policy { max_queue_size: 4 }", max_batch=1, delay_ms=50)
+    given = fp32("INPUT0", np.zeros((1, 4096)))
+    with serving(launcher, "overload", short) as server, open_client("http", server) as asking:
+        asking.infer("short", [given])
+
+        def ask_on(until: float) -> tuple[int, int, float]:
+            served, refused, longest = 0, 0, 0.0
+            while time.monotonic() < until:
+                began = time.monotonic()
+                try:
+                    asking.infer("short", [given])
+                    served += 1
+                except Exception as error:
+                    assert "Exceeds maximum queue size" in str(error)
+                    refused += 1
+                    longest = max(longest, time.monotonic() - began)
+            return served, refused, longest
+
+        def overload(seconds: float) -> tuple[int, int, float]:
+            until = time.monotonic() + seconds
+            with concurrent.futures.ThreadPoolExecutor(40) as pool:
+                each = list(pool.map(lambda _: ask_on(until), range(40)))
+            return sum(one[0] for one in each), sum(one[1] for one in each), max(one[2] for one in each)
+
+        overload(1)
+        before = resident(server.pid)
+        served, refused, _ = overload(4)
+        grown = resident(server.pid) - before
+        print(f"{served} served, {refused} refused, {grown} bytes more")
+        assert served > 10 and refused > 4 * served
+        assert grown < 8 << 20
