@@ -46,13 +46,41 @@ def put_sums(repository: pathlib.Path, name: str, settings: str) -> None:
     onnx.save(graphs.add_sub("INT32", ["batch", 16]), repository / name / "1" / "model.onnx")
 
 
+def put_ragged(repository: pathlib.Path, name: str) -> None:
+    """An ONNX model of ragged numbers: Y is X plus the number of requests in the batch, scattered by the shape of X."""
+    helper = onnx.helper
+    nodes = [
+        helper.make_node("Shape", ["ENDS"], ["requests"]),
+        helper.make_node("Cast", ["requests"], ["count"], to=onnx.TensorProto.INT32),
+        helper.make_node("Add", ["X", "count"], ["Y"]),
+    ]
+    inputs = [graphs.value("X", "INT32", ["n"]), graphs.value("ENDS", "INT32", ["k"])]
+    (repository / name / "1").mkdir(parents=True)
+    onnx.save(graphs.finish(name, nodes, inputs, [graphs.value("Y", "INT32", ["n"])]), repository / name / "1" / "model.onnx")
+    (repository / name / "config.pbtxt").write_text(f"""\
+name: "{name}"
+platform: "onnxruntime_onnx"
+max_batch_size: 8
+input [ {{ name: "X" data_type: TYPE_INT32 dims: [ -1 ] allow_ragged_batch: true }} ]
+output [ {{ name: "Y" data_type: TYPE_INT32 dims: [ -1 ] }} ]
+batch_input [
+  {{ kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "ENDS" data_type: TYPE_INT32 source_input: "X" }}
+]
+batch_output [ {{ kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "Y" source_input: "X" }} ]
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+dynamic_batching {{ }}
+""")
+
+
 @contextlib.contextmanager
-def serving(launcher, name: str, *models: catalogue.Model, flags=(), sums=()):
+def serving(launcher, name: str, *models: catalogue.Model, flags=(), sums=(), ragged=()):
     repository = launcher.copy_of(name)
     for model in models:
         put(launcher, repository, model)
     for one, settings in sums:
         put_sums(repository, one, settings)
+    for one in ragged:
+        put_ragged(repository, one)
     with launcher.running(name, *flags, repository=repository) as found:
         yield found
 

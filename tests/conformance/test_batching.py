@@ -6,8 +6,9 @@ import time
 import grpc
 import numpy as np
 import pytest
+import servers
 from batching_setup import DELAY_MS, Meanwhile, batching, metric, runs, serving
-from clients import Asked, Given, differs, fp32, http_infer, open_client, refuses
+from clients import Asked, Given, differs, fp32, http_infer, int32, open_client, refuses
 from meanwhile import again_if_too_late
 from regions import registered
 
@@ -300,6 +301,24 @@ def test_a_scheduler_that_is_held_back_waits_for_so_many_requests(held_back):
                 assert future.result().outputs["OUTPUT0"].raw == fp32("", [number]).raw
         # Once is enough.
         assert held_back.infer(model, [row(1)]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
+
+
+@pytest.mark.parametrize("engine", ["embedded", "library"])
+def test_ragged_requests_run_together_without_padding(launcher, monkeypatch, engine):
+    if launcher.oracle:
+        pytest.skip("2.51 here has no ONNX backend")
+    monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "3")
+    flag = servers.onnxruntime_flag() if engine == "library" else "--onnxruntime-library=none"
+    numbers = [[1, 2, 3], [4], [5, 6]]
+    with serving(launcher, f"ragged_{engine}", flags=[flag], ragged=["ragged"]) as server:
+        with open_client("grpc", server) as asking, concurrent.futures.ThreadPoolExecutor(3) as pool:
+            with runs(asking, "ragged", _3=1):
+                replies = list(pool.map(lambda part: asking.infer("ragged", [int32("X", [part])]), numbers))
+            for part, reply in zip(numbers, replies):
+                assert reply.outputs["Y"].shape == [1, len(part)]
+                assert reply.outputs["Y"].raw == int32("", [[number + 3 for number in part]]).raw
+            # Alone it is ragged as well.
+            assert asking.infer("ragged", [int32("X", [[7, 8]])]).outputs["Y"].raw == int32("", [[8, 9]]).raw
 
 
 # ---------------------------------------------------------------------------------------------- copies

@@ -78,6 +78,6 @@ pub use device_access::DeviceAccess;
 pub use job::Job;
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
 pub use output_place::OutputPlace;
-pub use rows::{Execute, Joined, Work};
+pub use rows::{Execute, Joined, Ragged, Work};
 pub use runtime::{Batch, CostBound, Instance, InstanceSpec, LoadContext, Model, Runtime};
 pub use staged::Staged;

@@ -9,6 +9,7 @@
 //! are, outputs that travel in a response are slices of the whole.
 
 mod apart;
+mod ragged;
 
 use nerite_memory::{Buffer, GrowableBuffer, MemoryReservation, NoMemory, Place, Reason, Slot};
 use nerite_request::{Code, Status};
@@ -16,6 +17,7 @@ use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count, strings};
 
 use crate::{Batch, Instance, Job, Meter, Times};
 use apart::{Made, Whole};
+pub use ragged::Ragged;
 
 /// For fewer strings than this it is not asked whether there is room to say where they end.
 const ROOM_ELEMENTS_MIN: usize = 64 << 10;
@@ -30,12 +32,18 @@ pub trait Execute: Send {
 pub struct Joined<E> {
     engine: E,
     batching: bool,
+    ragged: Ragged,
 }
 
 impl<E: Execute> Joined<E> {
     /// `batching` says whether the first dimension of every tensor counts rows, so that jobs may share an execution.
     pub fn new(engine: E, batching: bool) -> Joined<E> {
-        Joined { engine, batching }
+        Joined { engine, batching, ragged: Ragged::default() }
+    }
+
+    /// The same for a model that takes requests of unequal shapes.
+    pub fn with_ragged(self, ragged: Ragged) -> Joined<E> {
+        Joined { ragged, ..self }
     }
 
     fn run_together(&mut self, mut jobs: Vec<Job>, meter: &dyn Meter) {
@@ -65,7 +73,7 @@ impl<E: Execute> Joined<E> {
     }
 
     fn execute(&mut self, jobs: &mut [Job], times: &mut Times) -> Result<Vec<Result<(), Status>>, Status> {
-        let mut work = Work::new(jobs)?;
+        let mut work = Work::new(jobs, &self.ragged)?;
         self.engine.execute(&mut work, times)?;
         work.hand_out()
     }
@@ -84,7 +92,7 @@ impl<E: Execute> Instance for Joined<E> {
                 job.refuse(Status::new(Code::Cancelled, ""), &*meter);
                 continue;
             }
-            let fits = together.last().is_none_or(|last| self.batching && fit(last, &job));
+            let fits = together.last().is_none_or(|last| self.batching && fit(last, &job, &self.ragged));
             if !fits {
                 self.run_together(std::mem::take(&mut together), &*meter);
             }
@@ -96,15 +104,14 @@ impl<E: Execute> Instance for Joined<E> {
     }
 }
 
-/// Whether two jobs' tensors differ in nothing but their rows.
-fn fit(a: &Job, b: &Job) -> bool {
+/// Whether two jobs' tensors differ in nothing but their rows, ragged ones apart.
+fn fit(a: &Job, b: &Job, ragged: &Ragged) -> bool {
     a.inputs().len() == b.inputs().len()
         && a.inputs().iter().all(|x| {
             b.input(&x.name).is_some_and(|y| {
                 x.datatype == y.datatype
-                    && x.shape.len() == y.shape.len()
                     && !x.shape.is_empty()
-                    && x.shape[1..] == y.shape[1..]
+                    && (x.shape.get(1..) == y.shape.get(1..) || ragged.has(&x.name))
                     && x.data.place() == y.data.place()
                     // Rows on a device are not gathered, so only what lies end to end runs together.
                     && (x.data.place().is_host() || Buffer::joined(&[&x.data, &y.data]).is_some())
@@ -115,6 +122,7 @@ fn fit(a: &Job, b: &Job) -> bool {
 /// One execution: whole inputs, and places for whole outputs.
 pub struct Work<'a> {
     jobs: &'a mut [Job],
+    ragged: &'a Ragged,
     inputs: Vec<Tensor>,
     wanted: Vec<String>,
     made: Vec<Made>,
@@ -124,18 +132,19 @@ pub struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(jobs: &'a mut [Job]) -> Result<Work<'a>, Status> {
-        let inputs = match &*jobs {
-            [one] => one.inputs().to_vec(),
-            many => join_inputs(many)?,
+    fn new(jobs: &'a mut [Job], ragged: &'a Ragged) -> Result<Work<'a>, Status> {
+        let mut inputs = match &*jobs {
+            [one] if ragged.is_empty() => one.inputs().to_vec(),
+            many => join_inputs(many, ragged)?,
         };
+        inputs.extend(ragged.batch_inputs(jobs)?);
         let mut wanted: Vec<String> = Vec::new();
         for name in jobs.iter().flat_map(Job::wanted) {
             if !wanted.iter().any(|known| known == name) {
                 wanted.push(name.to_owned());
             }
         }
-        Ok(Work { jobs, inputs, wanted, made: Vec::new(), spare: Vec::new(), measured: Vec::new() })
+        Ok(Work { jobs, ragged, inputs, wanted, made: Vec::new(), spare: Vec::new(), measured: Vec::new() })
     }
 
     /// The inputs, rows of all jobs one after the other.
@@ -251,23 +260,25 @@ impl<'a> Work<'a> {
 
     /// Gives every job its rows. An error of one job (its place is too small) is that job's alone.
     fn hand_out(self) -> Result<Vec<Result<(), Status>>, Status> {
-        let Work { jobs, made, spare, .. } = self;
+        let Work { jobs, ragged, made, spare, .. } = self;
         match jobs {
-            [job] => Ok(vec![apart::give_whole(job, made, spare)]),
-            jobs => apart::give_rows(jobs, made),
+            [job] => Ok(vec![apart::give_whole(job, made, spare, ragged)]),
+            jobs => apart::give_rows(jobs, made, ragged),
         }
     }
 }
 
-fn join_inputs(jobs: &[Job]) -> Result<Vec<Tensor>, Status> {
+fn join_inputs(jobs: &[Job], ragged: &Ragged) -> Result<Vec<Tensor>, Status> {
     let Some((first, _)) = jobs.split_first() else { return Ok(Vec::new()) };
-    first.inputs().iter().map(|input| join(jobs, input)).collect()
+    first.inputs().iter().map(|input| join(jobs, input, ragged)).collect()
 }
 
-fn join(jobs: &[Job], input: &Tensor) -> Result<Tensor, Status> {
+fn join(jobs: &[Job], input: &Tensor, ragged: &Ragged) -> Result<Tensor, Status> {
     let parts: Vec<&Tensor> = jobs.iter().filter_map(|job| job.input(&input.name)).collect();
     let mut shape = input.shape.clone();
-    if let Some(rows) = shape.first_mut() {
+    if ragged.has(&input.name) {
+        shape = Ragged::shape(&parts)?;
+    } else if let Some(rows) = shape.first_mut() {
         *rows = parts.iter().filter_map(|part| part.shape.first()).sum();
     }
     let data: Vec<&Buffer> = parts.iter().map(|part| &part.data).collect();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use nerite_backend::onnx::{self, BACKEND, Nodes, Ports, UntrustedInputs};
-use nerite_backend::{CostBound, Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
+use nerite_backend::{CostBound, Instance, InstanceSpec, Joined, LoadContext, Model, Ragged, Runtime};
 use nerite_config::ModelConfig;
 use nerite_request::Status;
 use rten::{LoadError, LoadErrorKind, ModelOptions};
@@ -60,7 +60,13 @@ impl Runtime for Embedded {
         let cost_bound = onnx::cost_bound(&nodes, &ports);
         let untrusted_inputs = UntrustedInputs::of(&nodes.graph);
         let loaded = Arc::new(Loaded { model, ports, untrusted_inputs, magnitudes, lost: AtomicU32::new(0) });
-        Ok(Arc::new(EmbeddedModel { loaded, threads, batching: context.config.batches(), cost_bound }))
+        Ok(Arc::new(EmbeddedModel {
+            loaded,
+            threads,
+            batching: context.config.batches(),
+            ragged: Ragged::of(&context.config),
+            cost_bound,
+        }))
     }
 }
 
@@ -68,6 +74,7 @@ struct EmbeddedModel {
     loaded: Arc<Loaded>,
     threads: usize,
     batching: bool,
+    ragged: Ragged,
     cost_bound: CostBound,
 }
 
@@ -78,7 +85,7 @@ impl Model for EmbeddedModel {
 
     fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let instance = EmbeddedInstance::new(&self.loaded, self.threads);
-        Ok(Box::new(Joined::new(instance, self.batching)))
+        Ok(Box::new(Joined::new(instance, self.batching).with_ragged(self.ragged.clone())))
     }
 }
 

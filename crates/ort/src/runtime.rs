@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nerite_backend::onnx::{self, BACKEND, Nodes, Ports};
-use nerite_backend::{CostBound, DeviceAccess, Instance, InstanceSpec, Joined, LoadContext, Model, Runtime};
+use nerite_backend::{CostBound, DeviceAccess, Instance, InstanceSpec, Joined, LoadContext, Model, Ragged, Runtime};
 use nerite_config::ModelConfig;
 use nerite_guard::{Errno, install_traps};
 use nerite_request::Status;
@@ -191,7 +191,7 @@ impl Model for OrtModel {
         let batching = self.context.config.batches();
         let seat = Seat { device: spec.device, fenced: self.fenced };
         let instance = OrtInstance::new(opened, &self.options, &self.ports, &self.traits, batching, seat)?;
-        Ok(Box::new(Joined::new(instance, batching)))
+        Ok(Box::new(Joined::new(instance, batching).with_ragged(Ragged::of(&self.context.config))))
     }
 
     fn takes_device_memory(&self, spec: &InstanceSpec) -> DeviceAccess {

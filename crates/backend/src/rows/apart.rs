@@ -4,6 +4,7 @@ use nerite_memory::{Buffer, Extent, Filled, Reason, Slot};
 use nerite_request::Status;
 use nerite_tensor::{DataType, Shape, element_count};
 
+use super::Ragged;
 use crate::Job;
 use crate::output_place::too_small;
 
@@ -37,8 +38,21 @@ impl Made {
 }
 
 /// Hands a lone job its outputs. `spare` are places that were taken for it and not written.
-pub(super) fn give_whole(job: &mut Job, made: Vec<Made>, mut spare: Vec<(String, Slot)>) -> Result<(), Status> {
-    for Made { name, datatype, shape, whole } in made {
+pub(super) fn give_whole(
+    job: &mut Job,
+    made: Vec<Made>,
+    mut spare: Vec<(String, Slot)>,
+    ragged: &Ragged,
+) -> Result<(), Status> {
+    for made in made {
+        let shape = match ragged.part(&made.name, job) {
+            Some(part) => {
+                check_parts(&made, elements(&part)?)?;
+                part
+            }
+            None => made.shape,
+        };
+        let Made { name, datatype, whole, .. } = made;
         match whole {
             Whole::Slot(slot) => job.put(&name, datatype, shape, slot),
             Whole::Buffer(data) | Whole::Strings { bytes: data, .. } => {
@@ -51,20 +65,56 @@ pub(super) fn give_whole(job: &mut Job, made: Vec<Made>, mut spare: Vec<(String,
 }
 
 /// Hands each of several jobs its rows of what it wants.
-pub(super) fn give_rows(jobs: &mut [Job], made: Vec<Made>) -> Result<Vec<Result<(), Status>>, Status> {
+pub(super) fn give_rows(jobs: &mut [Job], made: Vec<Made>, ragged: &Ragged) -> Result<Vec<Result<(), Status>>, Status> {
     let rows: Vec<i64> = jobs.iter().map(rows_of).collect();
     let made: Vec<Made> = made.into_iter().map(Made::readable).collect();
-    for made in &made {
-        check_rows(made, rows.iter().sum())?;
-    }
+    let parts: Vec<Vec<Shape>> = made.iter().map(|made| parts(made, jobs, &rows, ragged)).collect::<Result<_, _>>()?;
+    let mut firsts = vec![0; made.len()];
     let mut results: Vec<Result<(), Status>> = Vec::with_capacity(jobs.len());
-    let mut first = 0;
-    for (job, rows) in jobs.iter_mut().zip(rows) {
-        let wanted: Vec<&Made> = made.iter().filter(|made| job.wants(&made.name)).collect();
-        results.push(wanted.into_iter().try_for_each(|made| give_part(job, made, first, rows)));
-        first += rows;
+    for (at, job) in jobs.iter_mut().enumerate() {
+        let mut result = Ok(());
+        for ((made, parts), first) in made.iter().zip(&parts).zip(&mut firsts) {
+            let (shape, from) = (parts[at].clone(), *first);
+            *first += elements(&shape)?;
+            if job.wants(&made.name) {
+                result = result.and_then(|()| give_part(job, made, shape, from));
+            }
+        }
+        results.push(result);
     }
     Ok(results)
+}
+
+/// The shape of each job's part of this output, which together are all of it.
+fn parts(made: &Made, jobs: &[Job], rows: &[i64], ragged: &Ragged) -> Result<Vec<Shape>, Status> {
+    let scattered: Option<Vec<Shape>> = jobs.iter().map(|job| ragged.part(&made.name, job)).collect();
+    if let Some(parts) = scattered {
+        let all = parts.iter().try_fold(0u64, |all, part| Ok::<_, Status>(all.saturating_add(elements(part)?)))?;
+        check_parts(made, all)?;
+        return Ok(parts);
+    }
+    check_rows(made, rows.iter().sum())?;
+    let part = |rows: &i64| {
+        let mut shape = made.shape.clone();
+        shape[0] = *rows;
+        shape
+    };
+    Ok(rows.iter().map(part).collect())
+}
+
+fn elements(shape: &[i64]) -> Result<u64, Status> {
+    element_count(shape).map_err(|e| Status::internal(e.to_string()))
+}
+
+fn check_parts(made: &Made, wanted: u64) -> Result<(), Status> {
+    let have = elements(&made.shape)?;
+    if have == wanted {
+        return Ok(());
+    }
+    Err(Status::internal(format!(
+        "output '{}' has {have} elements, but the requests of the batch want {wanted} by the shapes of their inputs",
+        made.name
+    )))
 }
 
 /// Rows by the first dimension of its inputs, which is what the model saw.
@@ -83,11 +133,9 @@ fn check_rows(made: &Made, rows: i64) -> Result<(), Status> {
     )))
 }
 
-fn give_part(job: &mut Job, made: &Made, first: i64, rows: i64) -> Result<(), Status> {
-    let per_row = element_count(&made.shape[1..]).map_err(|e| Status::internal(e.to_string()))?;
-    let (from, to) = ((first as u64 * per_row) as usize, ((first + rows) as u64 * per_row) as usize);
-    let mut shape = made.shape.clone();
-    shape[0] = rows;
+/// Hands on the elements from `first` on that a part of this shape has.
+fn give_part(job: &mut Job, made: &Made, shape: Shape, first: u64) -> Result<(), Status> {
+    let (from, to) = (first as usize, first.saturating_add(elements(&shape)?) as usize);
     let (data, from, to) = match &made.whole {
         Whole::Slot(_) => return Err(Status::internal(format!("output '{}' was not made readable", made.name))),
         Whole::Buffer(data) => (data.clone(), from, to),

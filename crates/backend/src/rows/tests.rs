@@ -175,7 +175,8 @@ fn rows_that_lie_end_to_end_are_not_gathered() {
     let part = |at| whole.slice(Extent::new(at, 8, 16).unwrap());
     let seen = Seen::default();
     let mut jobs = vec![job(&seen, "a", part(0), 2, inline("Y")), job(&seen, "b", part(8), 2, inline("Y"))];
-    let work = Work::new(&mut jobs).unwrap();
+    let ragged = Ragged::default();
+    let work = Work::new(&mut jobs, &ragged).unwrap();
     assert_eq!(work.inputs()[0].data.as_ptr(), whole.as_ptr());
     assert_eq!(work.inputs()[0].shape[..], [2, 2]);
 }
@@ -219,4 +220,66 @@ fn a_place_that_the_reply_offers_is_computed_into() {
         assert_eq!((offered[0].0.as_str(), offered[0].1), ("Y", expected.1));
         assert_eq!(output.data.as_ptr() as usize == offered[0].2, !given_back);
     }
+}
+
+/// Doubles X and counts how often; wants to know where the requests end.
+struct Ends;
+
+impl Execute for Ends {
+    fn execute(&mut self, work: &mut Work<'_>, _: &mut Times) -> Result<(), Status> {
+        let ends = work.input("ENDS").unwrap().clone();
+        let input = work.input("X").unwrap().clone();
+        let numbers = input.data.numbers::<i32>().unwrap();
+        let ends_numbers = ends.data.numbers::<i32>().unwrap();
+        assert_eq!(
+            (&input.shape[..], ends_numbers.last()),
+            (&[numbers.len() as i64][..], Some(&(numbers.len() as i32)))
+        );
+        let longer = usize::from(numbers.first() == Some(&-1));
+        let made: Vec<i32> =
+            numbers.iter().map(|n| 10 * n + ends_numbers.len() as i32).chain([0; 1].into_iter().take(longer)).collect();
+        let shape = [made.len() as i64];
+        work.put_buffer("Y", DataType::Int32, &shape, Buffer::from_numbers(made));
+        Ok(())
+    }
+}
+
+#[track_caller]
+fn check_ragged(parts: &[&[i32]], answers: &[Result<&[i32], &str>]) {
+    let config = nerite_config::parse_text(
+        "",
+        b"name: 'm' max_batch_size: 8 input { name: 'X' dims: -1 allow_ragged_batch: true } output { name: 'Y' dims: -1 } \
+          batch_input { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: 'ENDS' data_type: TYPE_INT32 source_input: 'X' } \
+          batch_output { target_name: 'Y' source_input: 'X' }",
+    );
+    let seen = Seen::default();
+    let jobs = parts.iter().map(|part| {
+        let data = Buffer::from_numbers(part.to_vec());
+        job(&seen, "", data, part.len() as i64, inline("Y"))
+    });
+    let jobs = jobs.collect();
+    let mut instance = Joined::new(Ends, true).with_ragged(Ragged::of(&config.unwrap()));
+    instance.run(Batch { jobs, meter: Arc::new(NoMeter) });
+    let seen = seen.lock().unwrap();
+    let got: Vec<_> = seen.iter().map(numbers).collect();
+    assert_eq!(got.len(), answers.len());
+    for (got, answer) in got.iter().zip(answers) {
+        match answer {
+            Ok(numbers) => assert_eq!(got.as_deref(), Ok(*numbers)),
+            Err(part) => assert!(got.as_ref().unwrap_err().contains(part), "{got:?}"),
+        }
+    }
+    for (response, part) in seen.iter().zip(parts).filter(|(response, _)| response.error.is_none()) {
+        assert_eq!(response.outputs[0].shape[..], [1, part.len() as i64], "as the input");
+    }
+}
+
+#[test]
+fn requests_of_unequal_shapes_run_once_and_are_scattered_by_their_inputs() {
+    check_ragged(&[&[1, 2, 3]], &[Ok(&[11, 21, 31])]);
+    check_ragged(&[&[1, 2, 3], &[4], &[5, 6]], &[Ok(&[13, 23, 33]), Ok(&[43]), Ok(&[53, 63])]);
+    let refusal = "output 'Y' has 3 elements, but the requests of the batch want 2 by the shapes of their inputs";
+    check_ragged(&[&[-1, 1]], &[Err(refusal)]);
+    // Who ran together and failed runs again alone.
+    check_ragged(&[&[-1, 1], &[7]], &[Err(refusal), Ok(&[71])]);
 }

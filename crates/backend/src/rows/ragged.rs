@@ -1,0 +1,199 @@
+//! How do requests of unequal shapes become one execution, and come apart again?
+//!
+//! ```text
+//!   job 0: X [1,3] ─┐                 X [5]        ┌─► job 0: Y [1,3]
+//!                   ├─► the model ◄── ENDS [3,5]   │   (scattered by the shape of X)
+//!   job 1: X [1,2] ─┘       └──────── Y [5] ───────┴─► job 1: Y [1,2]
+//! ```
+//! A ragged input is the elements of all jobs, one after the other, without padding. Batch inputs tell the model where each job's part
+//! is; the server makes them. An output is scattered by the shape of an input.
+
+use nerite_config::proto::batch_input::Kind;
+use nerite_config::{ModelConfig, TensorSpec, tensor_data_type};
+use nerite_memory::Buffer;
+use nerite_request::Status;
+use nerite_tensor::{DataType, Shape, Tensor, element_count};
+
+use crate::Job;
+
+/// What a configuration says about requests of unequal shapes.
+#[derive(Clone, Debug, Default)]
+pub struct Ragged {
+    inputs: Vec<String>,
+    batch_inputs: Vec<BatchTensor>,
+    scattered: Vec<Scattered>,
+}
+
+/// An input that the server makes for each batch.
+#[derive(Clone, Debug)]
+struct BatchTensor {
+    kind: Kind,
+    names: Vec<String>,
+    datatype: DataType,
+    source: String,
+}
+
+/// An output whose parts have the shape of an input.
+#[derive(Clone, Debug)]
+struct Scattered {
+    name: String,
+    source: String,
+    /// With the batch dimension; what is -1 is taken from the input.
+    dims: Vec<i64>,
+}
+
+impl Ragged {
+    /// Of a configuration that is valid.
+    pub fn of(config: &ModelConfig) -> Ragged {
+        let ragged = config.inputs().into_iter().filter(|input| input.ragged);
+        let outputs = config.outputs();
+        let dims = |name: &String| {
+            let spec = outputs.iter().find(|output| output.name == *name);
+            spec.map(|spec| TensorSpec::shape(spec, config.batches()))
+        };
+        let batch_inputs = config.batch_input.iter().filter_map(|input| {
+            Some(BatchTensor {
+                kind: input.kind(),
+                names: input.target_name.clone(),
+                datatype: tensor_data_type(input.data_type)?,
+                source: input.source_input.first()?.clone(),
+            })
+        });
+        let scattered = config.batch_output.iter().filter_map(|output| Some((output, output.source_input.first()?)));
+        let scattered = scattered.flat_map(|(output, source)| {
+            let one = |name: &String| Some(Scattered { name: name.clone(), source: source.clone(), dims: dims(name)? });
+            output.target_name.iter().filter_map(one).collect::<Vec<_>>()
+        });
+        Ragged {
+            inputs: ragged.map(|input| input.name).collect(),
+            batch_inputs: batch_inputs.collect(),
+            scattered: scattered.collect(),
+        }
+    }
+
+    /// Whether the configuration says nothing of the kind.
+    pub fn is_empty(&self) -> bool {
+        self.inputs.is_empty() && self.batch_inputs.is_empty() && self.scattered.is_empty()
+    }
+
+    /// Whether the shapes of this input may differ among the jobs of a batch.
+    pub(super) fn has(&self, input: &str) -> bool {
+        self.inputs.iter().any(|name| name == input)
+    }
+
+    /// The shape in which the model gets a ragged input of these parts.
+    pub(super) fn shape(parts: &[&Tensor]) -> Result<Shape, Status> {
+        let mut elements = 0u64;
+        for part in parts {
+            elements = elements.saturating_add(count(&part.name, &part.shape)?);
+        }
+        Ok(Shape::from_slice(&[elements.cast_signed()]))
+    }
+
+    /// The inputs that the server makes for these jobs.
+    pub(super) fn batch_inputs(&self, jobs: &[Job]) -> Result<Vec<Tensor>, Status> {
+        let mut made = Vec::new();
+        for input in &self.batch_inputs {
+            let shapes: Vec<&[i64]> =
+                jobs.iter().map(|job| job.input(&input.source).map_or(&[][..], |source| &source.shape)).collect();
+            let (shape, numbers) = batch_input(input.kind, &input.source, &shapes)?;
+            let data = bytes(input, &numbers)?;
+            let tensor = |name: &String| Tensor {
+                name: name.as_str().into(),
+                datatype: input.datatype,
+                shape: shape.clone(),
+                data: data.clone(),
+            };
+            made.extend(input.names.iter().map(tensor));
+        }
+        Ok(made)
+    }
+
+    /// The shape of this job's part of an output, if the output is scattered.
+    pub(super) fn part(&self, output: &str, job: &Job) -> Option<Shape> {
+        let scattered = self.scattered.iter().find(|one| one.name == output)?;
+        let source = job.input(&scattered.source)?;
+        let dim = |(at, dim): (usize, &i64)| if *dim < 0 { source.shape.get(at).copied().unwrap_or(1) } else { *dim };
+        Some(scattered.dims.iter().enumerate().map(dim).collect())
+    }
+}
+
+/// Shape and values of a batch input; `shapes` are those of the source input in each request, with rows.
+fn batch_input(kind: Kind, source: &str, shapes: &[&[i64]]) -> Result<(Shape, Vec<u64>), Status> {
+    let counts: Vec<u64> = shapes.iter().map(|shape| count(source, shape)).collect::<Result<_, _>>()?;
+    let sums = counts.iter().scan(0u64, |sum, count| {
+        *sum = sum.saturating_add(*count);
+        Some(*sum)
+    });
+    let items = || {
+        shapes.iter().flat_map(|shape| {
+            let (rows, dims) = shape.split_first().map_or((0, &[][..]), |(rows, dims)| (*rows, dims));
+            (0..rows).flat_map(move |_| dims.iter().map(|dim| dim.unsigned_abs()))
+        })
+    };
+    let numbers: Vec<u64> = match kind {
+        Kind::BatchElementCount => counts,
+        Kind::BatchAccumulatedElementCount => sums.collect(),
+        Kind::BatchAccumulatedElementCountWithZero => std::iter::once(0).chain(sums).collect(),
+        // Its shape is what it says. Triton leaves the values as they are in memory.
+        Kind::BatchMaxElementCountAsShape => {
+            vec![0; usize::try_from(counts.into_iter().max().unwrap_or(0)).unwrap_or(0)]
+        }
+        Kind::BatchItemShape | Kind::BatchItemShapeFlatten => items().collect(),
+    };
+    let len = numbers.len().cast_signed() as i64;
+    if kind != Kind::BatchItemShape {
+        return Ok((Shape::from_slice(&[len]), numbers));
+    }
+    let dims = shapes.first().map_or(0, |shape| shape.len().saturating_sub(1));
+    let rows = shapes.iter().filter_map(|shape| shape.first()).sum();
+    if i64::try_from(dims).ok().and_then(|dims| dims.checked_mul(rows)) != Some(len) {
+        return Err(Status::invalid(format!("input '{source}' has unequal numbers of dimensions in a batch")));
+    }
+    Ok((Shape::from_slice(&[rows, dims.cast_signed() as i64]), numbers))
+}
+
+fn bytes(input: &BatchTensor, numbers: &[u64]) -> Result<Buffer, Status> {
+    if input.datatype == DataType::Fp32 {
+        #[expect(clippy::cast_precision_loss, reason = "the configuration asks for FP32")]
+        return Ok(Buffer::from_numbers(numbers.iter().map(|number| *number as f32).collect()));
+    }
+    let number = |number: &u64| {
+        i32::try_from(*number).map_err(|_| {
+            Status::invalid(format!(
+                "input '{}' has {number} elements in a batch, INT32 counts to {}",
+                input.source,
+                i32::MAX
+            ))
+        })
+    };
+    Ok(Buffer::from_numbers(numbers.iter().map(number).collect::<Result<Vec<i32>, _>>()?))
+}
+
+fn count(input: &str, shape: &[i64]) -> Result<u64, Status> {
+    element_count(shape).map_err(|e| Status::invalid(format!("input '{input}': {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(kind: Kind, shapes: &[&[i64]], shape: &[i64], numbers: &[u64]) {
+        let (found, values) = batch_input(kind, "X", shapes).expect("a batch input");
+        assert_eq!((&found[..], &values[..]), (shape, numbers), "{kind:?} {shapes:?}");
+    }
+
+    #[test]
+    fn batch_inputs_tell_where_each_request_is() {
+        let shapes: &[&[i64]] = &[&[1, 3], &[2, 2], &[1, 0]];
+        check(Kind::BatchElementCount, shapes, &[3], &[3, 4, 0]);
+        check(Kind::BatchAccumulatedElementCount, shapes, &[3], &[3, 7, 7]);
+        check(Kind::BatchAccumulatedElementCountWithZero, shapes, &[4], &[0, 3, 7, 7]);
+        check(Kind::BatchMaxElementCountAsShape, shapes, &[4], &[0; 4]);
+        check(Kind::BatchItemShape, &[&[2, 4, 5], &[1, 6, 7]], &[3, 2], &[4, 5, 4, 5, 6, 7]);
+        check(Kind::BatchItemShapeFlatten, &[&[2, 4, 5], &[1, 6, 7]], &[6], &[4, 5, 4, 5, 6, 7]);
+        check(Kind::BatchItemShape, &[&[1, 3], &[2, 2]], &[3, 1], &[3, 2, 2]);
+        assert!(batch_input(Kind::BatchItemShape, "X", &[&[1, 3], &[1, 3, 4]]).is_err());
+    }
+}
