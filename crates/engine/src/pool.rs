@@ -216,7 +216,9 @@ impl State {
             if let RunSlot::Job(queued, _) = slot {
                 size = queued.size.filter(|_| jobs.is_empty());
                 jobs.push(queued.job);
-                numbers.push(queued.number);
+                if self.order.is_some() {
+                    numbers.push(queued.number);
+                }
             }
         }
         if let Some(order) = &self.order {
