@@ -133,7 +133,11 @@ fn rejecting(
             }
             job.turn_away(Status::unavailable(text));
         }
-        Rejection::TimedOut => job.refuse(Status::unavailable(rejection.sentence()), meter),
+        // Triton counts it nowhere. No scheduler of the engine gives this reason yet.
+        Rejection::MissingStart => job.turn_away(Status::invalid(rejection.sentence())),
+        Rejection::TimedOut | Rejection::SequenceTimedOut => {
+            job.refuse(Status::unavailable(rejection.sentence()), meter);
+        }
         Rejection::Cancelled => job.refuse(Status::new(Code::Cancelled, rejection.sentence()), meter),
     }
 }

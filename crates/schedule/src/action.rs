@@ -94,6 +94,10 @@ pub enum Rejection {
     TimedOut,
     /// Its client gave it up.
     Cancelled,
+    /// It is of no sequence, or of one that has not started.
+    MissingStart,
+    /// Its sequence waited for a place as long as it may.
+    SequenceTimedOut,
 }
 
 impl Rejection {
@@ -106,6 +110,8 @@ impl Rejection {
             Rejection::Full | Rejection::Overloaded => "Exceeds maximum queue size",
             Rejection::TimedOut => "Request timeout expired",
             Rejection::Cancelled => "",
+            Rejection::MissingStart => "must specify the START flag on the first request of the sequence",
+            Rejection::SequenceTimedOut => "timeout of the corresponding sequence has been expired",
         }
     }
 }

@@ -31,6 +31,7 @@ mod batcher;
 mod driver;
 mod event;
 mod fifo;
+mod sequence;
 
 pub use action::{Action, Actions, Batch, Controls, Rejection, Slot};
 pub use batcher::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy};
@@ -39,6 +40,7 @@ pub use event::{
     Arrival, Deadline, Event, InstanceId, SequenceId, SequenceStep, Span, Spans, Ticket, TimeoutAction, Wants,
 };
 pub use fifo::Fifo;
+pub use sequence::{Direct, DirectPolicy, Oldest, OldestPolicy};
 
 /// What a scheduler is told with each event, and where its decisions go.
 pub struct Context<'a> {

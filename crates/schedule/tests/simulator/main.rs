@@ -7,6 +7,7 @@
 mod batcher;
 mod delayed;
 mod play;
+mod sequences;
 
 use nerite_schedule::{Arrival, Driver, Fifo, InstanceId, Rejection};
 use proptest::prelude::*;

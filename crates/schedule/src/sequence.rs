@@ -1,0 +1,11 @@
+//! Which requests of sequences run together, and which sequences have a place?
+//!
+//! The requests of a sequence run one after the other, on one instance. [`Direct`] gives each sequence a position in the batches of its
+//! instance; [`Oldest`] has the sequences of an instance as candidates of a dynamic batcher. Both are not used by the engine yet.
+
+mod direct;
+mod oldest;
+mod table;
+
+pub use direct::{Direct, DirectPolicy};
+pub use oldest::{Oldest, OldestPolicy};

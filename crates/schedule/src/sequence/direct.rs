@@ -1,0 +1,174 @@
+//! How do sequences run that keep their position in every batch?
+//!
+//! Triton's strategy `direct`. A batch of an instance has a place for each position up to the last one with a request; positions without
+//! one are empty.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use super::table::{SequenceNumber, SequenceTable};
+use crate::{Batch, Context, Event, InstanceId, Rejection, Scheduler, Slot, Wants};
+
+/// The settings of a [`Direct`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DirectPolicy {
+    /// Instances of the model.
+    pub instances: usize,
+    /// Rows that a batch may have: as many sequences has each instance.
+    pub rows_max: usize,
+    /// After so long without a request a sequence is over.
+    pub idle_us: u64,
+    /// How long a request waits for those of other sequences.
+    pub delay_us: u64,
+    /// With requests of so many of its sequences an instance waits no longer, from 0 to 1.
+    pub utilization_min: f32,
+    /// Whether requests are told apart by [`Arrival::shapes`](crate::Arrival::shapes).
+    pub by_shapes: bool,
+}
+
+/// A scheduler of sequences that keep their position.
+#[derive(Debug)]
+pub struct Direct {
+    policy: DirectPolicy,
+    table: SequenceTable,
+    instances: Vec<Instance>,
+    stopped: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Instance {
+    granted: bool,
+    /// Sequences that have a request which may run, by position.
+    ready: BTreeMap<usize, SequenceNumber>,
+    running: Vec<SequenceNumber>,
+}
+
+impl Direct {
+    /// A scheduler of that policy to which nothing has happened.
+    pub fn new(policy: DirectPolicy) -> Direct {
+        let table = SequenceTable::new(policy.instances, policy.rows_max.max(1), policy.idle_us);
+        Direct { policy, table, instances: vec![Instance::default(); policy.instances], stopped: false }
+    }
+
+    /// Notes whether the sequence has a request that may run.
+    fn look_at(&mut self, number: SequenceNumber) {
+        if let Some((_, slot)) = self.table.next_of(number)
+            && let Some(instance) = self.instances.get_mut(slot.instance.0)
+        {
+            instance.ready.insert(slot.position, number);
+        }
+    }
+
+    /// The sequence lost a request; its slot may be another's now.
+    fn look_again(&mut self, number: SequenceNumber, placed: Vec<SequenceNumber>) {
+        if self.table.next_of(number).is_none() {
+            self.instances.iter_mut().for_each(|instance| instance.ready.retain(|_, ready| *ready != number));
+        }
+        for number in placed {
+            self.look_at(number);
+        }
+    }
+
+    /// When the requests of this instance start; `None` without any.
+    fn due_us(&self, instance: &Instance) -> Option<u64> {
+        let since = instance.ready.values().filter_map(|number| self.table.next_of(*number));
+        let oldest_us = since.map(|(waiting, _)| waiting.since_us).min()?;
+        let DirectPolicy { rows_max, delay_us, utilization_min, .. } = self.policy;
+        #[expect(clippy::cast_precision_loss, reason = "few slots, and the configuration gives FP32")]
+        let utilization = instance.ready.len() as f32 / rows_max.max(1) as f32;
+        let waits = delay_us > 0 && utilization < utilization_min && !self.stopped;
+        Some(if waits { oldest_us.saturating_add(delay_us) } else { 0 })
+    }
+
+    fn start(&mut self, context: &mut Context<'_>) {
+        for at in 0..self.instances.len() {
+            let instance = &self.instances[at];
+            let Some(due_us) = self.due_us(instance).filter(|_| instance.granted) else { continue };
+            if due_us > context.now_us {
+                context.wake_at(due_us);
+                continue;
+            }
+            let batch = self.batch(InstanceId(at), context);
+            context.run(batch);
+        }
+    }
+
+    /// The requests that can share a batch with the oldest, each at its position.
+    fn batch(&mut self, at: InstanceId, context: &mut Context<'_>) -> Batch {
+        let ready: Vec<(usize, SequenceNumber)> =
+            self.instances[at.0].ready.iter().map(|(position, number)| (*position, *number)).collect();
+        let arrival = |number: &SequenceNumber| self.table.next_of(*number).map(|(waiting, _)| &waiting.arrival);
+        let oldest = ready.iter().filter_map(|(_, number)| arrival(number)).min_by_key(|arrival| arrival.ticket);
+        let head = oldest.map(|arrival| (arrival.ticket, arrival.shapes));
+        let mut joins = |number: &SequenceNumber| {
+            let (Some((ticket, shapes)), Some(next)) = (head, arrival(number)) else { return false };
+            next.ticket == ticket || (next.shapes == shapes && (context.may_join)(&[ticket], next.ticket))
+        };
+        let joined: Vec<_> = ready.into_iter().filter(|(_, number)| joins(number)).collect();
+        let mut slots: SmallVec<[Slot; 1]> = SmallVec::new();
+        for (position, number) in joined {
+            slots.resize(position, Slot::Empty);
+            let Some((waiting, controls)) = self.table.take(number) else { continue };
+            slots.push(Slot::Request { ticket: waiting.arrival.ticket, controls: Some(Box::new(controls)) });
+            self.instances[at.0].ready.remove(&position);
+            self.instances[at.0].running.push(number);
+        }
+        self.instances[at.0].granted = false;
+        Batch { instance: at, slots }
+    }
+}
+
+impl Scheduler for Direct {
+    fn handle(&mut self, event: Event, context: &mut Context<'_>) {
+        let mut placed = Vec::new();
+        for ticket in self.table.expire(context.now_us, &mut placed) {
+            context.reject(ticket, Rejection::SequenceTimedOut);
+        }
+        for number in placed.drain(..) {
+            self.look_at(number);
+        }
+        match event {
+            Event::Arrived(arrival) if self.stopped => context.reject(arrival.ticket, Rejection::Stopping),
+            Event::Arrived(arrival) => {
+                let ticket = arrival.ticket;
+                match self.table.push(arrival, context.now_us) {
+                    Ok(_) => self.table.sequence_of(ticket).into_iter().for_each(|number| self.look_at(number)),
+                    Err(rejection) => context.reject(ticket, rejection),
+                }
+            }
+            Event::Granted(at) => {
+                if let Some(instance) = self.instances.get_mut(at.0) {
+                    instance.granted = true;
+                }
+            }
+            Event::Done(at) => {
+                let ran = self.instances.get_mut(at.0).map(|instance| std::mem::take(&mut instance.running));
+                for number in ran.into_iter().flatten() {
+                    let next = self.table.done(number, context.now_us).unwrap_or(number);
+                    self.look_at(next);
+                }
+            }
+            Event::Cancelled(ticket) => {
+                if let Some(number) = self.table.sequence_of(ticket)
+                    && self.table.remove(ticket, context.now_us, &mut placed)
+                {
+                    context.reject(ticket, Rejection::Cancelled);
+                    self.look_again(number, placed);
+                }
+            }
+            Event::Stop => self.stopped = true,
+            Event::Time => {}
+        }
+        self.start(context);
+        self.table.next_due_us().into_iter().for_each(|at_us| context.wake_at(at_us));
+    }
+
+    fn wants(&self) -> Wants {
+        Wants { shapes: self.policy.by_shapes, spans: false }
+    }
+
+    fn waiting(&self) -> usize {
+        self.table.len()
+    }
+}

@@ -1,0 +1,257 @@
+//! Which sequences are there, which have a slot, and what waits of each?
+//!
+//! A sequence takes a slot (a position of an instance, as Triton calls it) when it starts and leaves it after its last request, or when nothing came for too
+//! long. Who finds no slot waits in the backlog, first come, first served. Each operation costs the logarithm of what is kept.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::action::{Controls, Rejection};
+use crate::event::{Arrival, InstanceId, SequenceId, Ticket};
+
+/// Numbers sequences in the order in which they started. The number of one is never another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct SequenceNumber(pub u64);
+
+/// A place for one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct SequenceSlot {
+    /// First, so that the least slot is the least position: sequences spread over the instances.
+    pub position: usize,
+    pub instance: InstanceId,
+}
+
+/// A request that waits.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub arrival: Arrival,
+    pub since_us: u64,
+}
+
+#[derive(Debug)]
+struct Sequence {
+    id: SequenceId,
+    waiting: BTreeMap<Ticket, Waiting>,
+    slot: Option<SequenceSlot>,
+    /// An instance has a request of it.
+    runs: bool,
+    /// No more requests of it will come.
+    ended: bool,
+    /// When it is given up, if nothing comes.
+    idle_at_us: u64,
+}
+
+/// All sequences of a model version.
+#[derive(Debug)]
+pub(super) struct SequenceTable {
+    idle_us: u64,
+    started: u64,
+    sequences: HashMap<SequenceNumber, Sequence>,
+    /// Those of which more may come.
+    open: HashMap<SequenceId, SequenceNumber>,
+    tickets: HashMap<Ticket, SequenceNumber>,
+    free: BTreeSet<SequenceSlot>,
+    backlog: BTreeSet<SequenceNumber>,
+    /// Until when requests of the backlog may wait.
+    deadlines: BTreeSet<(u64, Ticket)>,
+    /// Of those of which nothing waits and nothing runs.
+    idle: BTreeSet<(u64, SequenceNumber)>,
+}
+
+impl SequenceTable {
+    /// A table of so many slots on each instance. A sequence is given up when nothing came for `idle_us`.
+    pub fn new(instances: usize, slots_per_instance: usize, idle_us: u64) -> SequenceTable {
+        let slot =
+            |position| (0..instances).map(move |instance| SequenceSlot { position, instance: InstanceId(instance) });
+        SequenceTable {
+            idle_us,
+            started: 0,
+            sequences: HashMap::new(),
+            open: HashMap::new(),
+            tickets: HashMap::new(),
+            free: (0..slots_per_instance).flat_map(slot).collect(),
+            backlog: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            idle: BTreeSet::new(),
+        }
+    }
+
+    /// Requests that wait.
+    pub fn len(&self) -> usize {
+        self.tickets.len()
+    }
+
+    /// A request came. Its sequence's slot, if it has one.
+    pub fn push(&mut self, arrival: Arrival, now_us: u64) -> Result<Option<SequenceSlot>, Rejection> {
+        let step = arrival.sequence.clone().ok_or(Rejection::MissingStart)?;
+        let number = match self.open.get(&step.id).copied() {
+            Some(number) if step.start => self.start_again(number, &step.id, now_us),
+            Some(number) => number,
+            None if step.start => self.start(&step.id, now_us),
+            None => return Err(Rejection::MissingStart),
+        };
+        let Some(sequence) = self.sequences.get_mut(&number) else { return Err(Rejection::MissingStart) };
+        self.idle.remove(&(sequence.idle_at_us, number));
+        sequence.idle_at_us = now_us.saturating_add(self.idle_us);
+        if step.end {
+            sequence.ended = true;
+            self.open.remove(&step.id);
+        }
+        let (ticket, slot) = (arrival.ticket, sequence.slot);
+        if let Some(deadline) = arrival.deadline.filter(|_| slot.is_none()) {
+            self.deadlines.insert((deadline.at_us, ticket));
+        }
+        self.tickets.insert(ticket, number);
+        sequence.waiting.insert(ticket, Waiting { arrival, since_us: now_us });
+        Ok(slot)
+    }
+
+    fn start(&mut self, id: &SequenceId, now_us: u64) -> SequenceNumber {
+        // Who waits in the backlog comes first.
+        let slot = if self.backlog.is_empty() { self.free.pop_first() } else { None };
+        self.start_in(slot, id, now_us)
+    }
+
+    fn start_in(&mut self, slot: Option<SequenceSlot>, id: &SequenceId, now_us: u64) -> SequenceNumber {
+        self.started += 1;
+        let number = SequenceNumber(self.started);
+        if slot.is_none() {
+            self.backlog.insert(number);
+        }
+        let idle_at_us = now_us.saturating_add(self.idle_us);
+        let waiting = BTreeMap::new();
+        let sequence = Sequence { id: id.clone(), waiting, slot, runs: false, ended: false, idle_at_us };
+        self.sequences.insert(number, sequence);
+        self.open.insert(id.clone(), number);
+        number
+    }
+
+    /// A sequence of that id is not over yet: it is ended. The new one takes its slot if nothing of it is left.
+    fn start_again(&mut self, old: SequenceNumber, id: &SequenceId, now_us: u64) -> SequenceNumber {
+        let is_over = match self.sequences.get_mut(&old) {
+            Some(sequence) => {
+                sequence.ended = true;
+                !sequence.runs && sequence.waiting.is_empty()
+            }
+            None => false,
+        };
+        match if is_over { self.forget(old) } else { None } {
+            Some(slot) => self.start_in(Some(slot), id, now_us),
+            None => self.start(id, now_us),
+        }
+    }
+
+    /// Which sequence a request that waits is of.
+    pub fn sequence_of(&self, ticket: Ticket) -> Option<SequenceNumber> {
+        self.tickets.get(&ticket).copied()
+    }
+
+    /// The next request of a sequence that has a slot, if it may run now.
+    pub fn next_of(&self, number: SequenceNumber) -> Option<(&Waiting, SequenceSlot)> {
+        let sequence = self.sequences.get(&number).filter(|sequence| !sequence.runs)?;
+        let (_, waiting) = sequence.waiting.first_key_value()?;
+        Some((waiting, sequence.slot?))
+    }
+
+    /// Takes the next request of a sequence out: it runs. What the model is told of it.
+    pub fn take(&mut self, number: SequenceNumber) -> Option<(Waiting, Controls)> {
+        let sequence = self.sequences.get_mut(&number).filter(|sequence| !sequence.runs)?;
+        let (ticket, waiting) = sequence.waiting.pop_first()?;
+        sequence.runs = true;
+        self.tickets.remove(&ticket);
+        let step = waiting.arrival.sequence.as_ref()?;
+        let controls = Controls { start: step.start, end: step.end, id: step.id.clone(), state: number.0 };
+        Some((waiting, controls))
+    }
+
+    /// The request of a sequence that ran is done.
+    pub fn done(&mut self, number: SequenceNumber, now_us: u64) -> Option<SequenceNumber> {
+        let sequence = self.sequences.get_mut(&number)?;
+        sequence.runs = false;
+        self.settle(number, now_us)
+    }
+
+    /// Takes a request out that is not to run. False if it does not wait. Adds the sequence that got a slot by that.
+    pub fn remove(&mut self, ticket: Ticket, now_us: u64, placed: &mut Vec<SequenceNumber>) -> bool {
+        let Some(number) = self.tickets.remove(&ticket) else { return false };
+        let waiting = self.sequences.get_mut(&number).and_then(|sequence| sequence.waiting.remove(&ticket));
+        if let Some(deadline) = waiting.and_then(|waiting| waiting.arrival.deadline) {
+            self.deadlines.remove(&(deadline.at_us, ticket));
+        }
+        placed.extend(self.settle(number, now_us));
+        true
+    }
+
+    /// Frees the slot of a sequence that is over, and gives it to the next. That one.
+    fn settle(&mut self, number: SequenceNumber, now_us: u64) -> Option<SequenceNumber> {
+        let sequence = self.sequences.get_mut(&number)?;
+        if sequence.runs || !sequence.waiting.is_empty() {
+            return None;
+        }
+        if !sequence.ended {
+            self.idle.remove(&(sequence.idle_at_us, number));
+            sequence.idle_at_us = now_us.saturating_add(self.idle_us);
+            self.idle.insert((sequence.idle_at_us, number));
+            return None;
+        }
+        self.leave(number)
+    }
+
+    fn leave(&mut self, number: SequenceNumber) -> Option<SequenceNumber> {
+        let slot = self.forget(number)?;
+        let Some(next) = self.backlog.pop_first() else {
+            self.free.insert(slot);
+            return None;
+        };
+        let sequence = self.sequences.get_mut(&next)?;
+        sequence.slot = Some(slot);
+        for (ticket, waiting) in &sequence.waiting {
+            if let Some(deadline) = waiting.arrival.deadline {
+                self.deadlines.remove(&(deadline.at_us, *ticket));
+            }
+        }
+        Some(next)
+    }
+
+    /// Nothing of the sequence is left. Its slot.
+    fn forget(&mut self, number: SequenceNumber) -> Option<SequenceSlot> {
+        let sequence = self.sequences.remove(&number)?;
+        self.idle.remove(&(sequence.idle_at_us, number));
+        self.backlog.remove(&number);
+        if self.open.get(&sequence.id) == Some(&number) {
+            self.open.remove(&sequence.id);
+        }
+        sequence.slot
+    }
+
+    /// The next time at which [`SequenceTable::expire`] has something to do.
+    pub fn next_due_us(&self) -> Option<u64> {
+        let idle = self.idle.first().map(|(at_us, _)| *at_us);
+        idle.into_iter().chain(self.deadlines.first().map(|(at_us, _)| *at_us)).min()
+    }
+
+    /// Gives sequences up that were idle for too long, and those of the backlog of which a request waited too long. Adds sequences that
+    /// got a slot, and gives the requests that are to be rejected.
+    pub fn expire(&mut self, now_us: u64, placed: &mut Vec<SequenceNumber>) -> Vec<Ticket> {
+        while let Some((_, number)) = self.idle.first().copied().filter(|(at_us, _)| *at_us <= now_us) {
+            placed.extend(self.leave(number));
+        }
+        let mut rejected = Vec::new();
+        while let Some((_, ticket)) = self.deadlines.first().copied().filter(|(at_us, _)| *at_us <= now_us) {
+            self.deadlines.pop_first();
+            let Some(number) = self.tickets.get(&ticket).copied() else { continue };
+            let Some(sequence) = self.sequences.get(&number) else { continue };
+            let waiting: Vec<(Ticket, Option<u64>)> = sequence
+                .waiting
+                .iter()
+                .map(|(ticket, one)| (*ticket, one.arrival.deadline.map(|due| due.at_us)))
+                .collect();
+            for (ticket, due_us) in waiting {
+                self.tickets.remove(&ticket);
+                due_us.map(|due_us| self.deadlines.remove(&(due_us, ticket)));
+                rejected.push(ticket);
+            }
+            self.forget(number);
+        }
+        rejected
+    }
+}
