@@ -9,7 +9,7 @@ use std::time::Duration;
 use nerite_api::{Api, LogSwitches};
 use nerite_backend::identity::Identity;
 use nerite_config::HostFacts;
-use nerite_engine::{Engine, Loader, Runtimes};
+use nerite_engine::{Engine, Loader, QueueLimits, Runtimes};
 use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::setting::LogSettings;
 use nerite_shm::Registries;
@@ -43,7 +43,8 @@ static SERVER: LazyLock<(Api, TempDir)> = LazyLock::new(|| {
     let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).expect("the repository is there");
     let mut runtimes = Runtimes::default();
     runtimes.add(Arc::new(Identity));
-    let loader = Loader { runtimes, host: HostFacts::cpu_only(), cores: 2, auto_complete: false };
+    let queues = QueueLimits::default();
+    let loader = Loader { runtimes, host: HostFacts::cpu_only(), cores: 2, auto_complete: false, queues };
     let options = nerite_engine::Options {
         control: ControlMode::None,
         load_models: Vec::new(),
