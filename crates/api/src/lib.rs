@@ -24,6 +24,7 @@ mod aside;
 mod calls;
 mod classify;
 pub mod codes;
+mod delivery;
 mod errors;
 mod logging;
 mod operator;

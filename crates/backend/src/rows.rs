@@ -47,7 +47,7 @@ impl<E: Execute> Joined<E> {
         times.ends();
         meter.batch(jobs.iter().map(|job| u64::from(job.rows().max(1))).sum(), &times);
         for (job, result) in jobs.into_iter().zip(results) {
-            job.finish(result, times, meter);
+            job.finish(result, times);
         }
     }
 
@@ -60,7 +60,7 @@ impl<E: Execute> Joined<E> {
         let error = error.unwrap_or_else(|| Status::internal("the runtime failed without a reason"));
         for job in jobs {
             meter.batch(u64::from(job.rows().max(1)), &times);
-            job.finish(Err(error.clone()), times, meter);
+            job.finish(Err(error.clone()), times);
         }
     }
 
@@ -81,7 +81,7 @@ impl<E: Execute> Instance for Joined<E> {
                 if !together.is_empty() {
                     self.run_together(std::mem::take(&mut together), &*meter);
                 }
-                job.refuse(Status::new(Code::Cancelled, ""), &*meter);
+                job.refuse(Status::new(Code::Cancelled, ""));
                 continue;
             }
             let fits = together.last().is_none_or(|last| self.batching && fit(last, &job));
@@ -177,7 +177,10 @@ impl<'a> Work<'a> {
         let place = job.output_place(name);
         let Some(capacity) = place.capacity else {
             self.measured.push(name.to_owned());
-            return job.measured(name, size).map(Some);
+            let preferred = device.map_or(Place::Host, Place::Device);
+            let slot = job.measured(name, size, preferred)?;
+            let writable = slot.place().is_host() || slot.place() == preferred;
+            return Ok(writable.then_some(slot));
         };
         // Too small for what is expected may still be large enough for what comes.
         let writable = place.place.is_host() || device.is_some_and(|device| place.place == Place::Device(device));

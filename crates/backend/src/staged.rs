@@ -43,7 +43,7 @@ impl Staged {
             let own = brought.iter().filter_map(|(name, parts)| Some((name.as_str(), parts.get(index)?)));
             match job.stage_in(times.start, &self.carry, own.collect()) {
                 Ok(()) => ready.push(job),
-                Err(error) => job.finish(Err(error), times, &*meter),
+                Err(error) => job.finish(Err(error), times),
             }
         }
         (!ready.is_empty()).then_some(Batch { jobs: ready, meter })

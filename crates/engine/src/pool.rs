@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use nerite_backend::{CostBound, Instance, Job, Meter};
+use nerite_backend::{CostBound, Instance, Job, ModelVersion};
 use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Scheduler, Ticket};
 
 use crate::quickness::{Quickness, Size};
@@ -26,7 +26,7 @@ use crate::timer::{Wake, now_us, timer};
 pub struct Pool(Arc<Shared>);
 
 /// Answers a job that is not run.
-pub type Reject = Box<dyn Fn(Job, Rejection, &dyn Meter) + Send + Sync>;
+pub type Reject = Box<dyn Fn(Job, Rejection) + Send + Sync>;
 
 struct Shared {
     name: String,
@@ -34,7 +34,7 @@ struct Shared {
     watched: nerite_watchdog::Name,
     state: Mutex<State>,
     wake: Condvar,
-    meter: Arc<dyn Meter>,
+    requests: Arc<ModelVersion>,
     reject: Reject,
     quickness: Quickness,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -82,14 +82,14 @@ struct Work {
 }
 
 impl Pool {
-    /// A pool over these instances, whose runs this bounds, ordered by this scheduler; `name` names its threads, and `reject` answers
-    /// what the scheduler rejects.
+    /// A pool over these instances, whose runs this bounds, ordered by this scheduler, for `requests` of one model version; `name` names
+    /// its threads, and `reject` answers what the scheduler rejects.
     pub fn new(
         name: &str,
         instances: Vec<Box<dyn Instance>>,
         bound: CostBound,
         scheduler: Box<dyn Scheduler + Send>,
-        meter: Arc<dyn Meter>,
+        requests: Arc<ModelVersion>,
         reject: Reject,
     ) -> Pool {
         let workers_max = instances.len();
@@ -109,7 +109,7 @@ impl Pool {
             watched: nerite_watchdog::Name::new(name),
             state: Mutex::new(state),
             wake: Condvar::new(),
-            meter,
+            requests,
             reject,
             quickness: Quickness::new(bound),
             threads: Mutex::default(),
@@ -131,7 +131,7 @@ impl Pool {
                 state.driver.cancel(ticket, now_us());
             }
         }
-        let work = shared.settle(&mut state, true);
+        let work = shared.settle(&mut state, workers::may_run_here());
         drop(state);
         if let Some(run) = shared.carry_out(work) {
             shared.run_in_a_row(run);
@@ -143,7 +143,8 @@ impl Pool {
         self.0.lock().driver.waiting()
     }
 
-    /// Takes no more jobs; those that wait are still run. Returns when the last has been, so not on a front end's thread.
+    /// Takes no more jobs; those that wait are still run. Returns when the last request of the model version is not in flight any more, be
+    /// it that a responder outlived its run, so not on a front end's thread.
     pub fn close(&self) {
         self.stop();
         let mut state = self.0.lock();
@@ -157,6 +158,7 @@ impl Pool {
             // A worker catches what its instance throws, so joining it cannot fail in a way that matters here.
             drop(thread.join());
         }
+        self.0.requests.wait();
     }
 
     fn stop(&self) {
@@ -278,7 +280,7 @@ impl Shared {
             }
         }
         for (Queued { job, .. }, rejection) in rejected {
-            (self.reject)(job, rejection, &*self.meter);
+            (self.reject)(job, rejection);
         }
         here
     }

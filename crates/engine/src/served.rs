@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_backend::{CostBound, Job, Meter, now_ns};
+use nerite_backend::{CostBound, Job, ModelVersion, now_ns};
 use nerite_config::{ModelConfig, TensorSpec};
 use nerite_repository::{Labels, ModelDir};
 use nerite_request::report::StatisticsReport;
@@ -16,7 +16,8 @@ use crate::stats::Stats;
 pub struct Served {
     name: Arc<str>,
     version: i64,
-    version_text: Arc<str>,
+    /// What its requests have in common. It is loaded as long as one of them is in flight.
+    requests: Arc<ModelVersion>,
     config: Arc<ModelConfig>,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
@@ -46,13 +47,13 @@ impl Served {
         let scheduler = Box::new(Fifo::new());
         let pool_name = format!("{name}_{version}");
         let answer = Box::new(rejecting(&name, version));
-        let pool = Pool::new(&pool_name, instances, bound, scheduler, Arc::clone(&stats) as _, answer);
-        let version_text = version.to_string().into();
+        let requests = ModelVersion::new(name.as_str(), version.to_string(), Arc::clone(&stats) as _);
+        let pool = Pool::new(&pool_name, instances, bound, scheduler, Arc::clone(&requests), answer);
         let (inputs, outputs) = (config.inputs(), config.outputs());
         Served {
             name: name.into(),
             version,
-            version_text,
+            requests,
             config,
             inputs,
             outputs,
@@ -100,7 +101,7 @@ impl Served {
 
     /// Runs the request, now or as soon as an instance is free. The answer comes through the request's own reply.
     pub fn submit(&self, request: Request) {
-        self.pool.submit(Job::new(request, Arc::clone(&self.name), Arc::clone(&self.version_text), now_ns()));
+        self.pool.submit(Job::new(request, self.requests.begin(), now_ns()));
     }
 
     /// Takes no more requests and returns when the last one has been answered.
@@ -110,9 +111,9 @@ impl Served {
 }
 
 /// Answers requests for that version that its scheduler rejects. Triton counts those nowhere that no queue took.
-fn rejecting(name: &str, version: i64) -> impl Fn(Job, Rejection, &dyn Meter) + Send + Sync + use<> {
+fn rejecting(name: &str, version: i64) -> impl Fn(Job, Rejection) + Send + Sync + use<> {
     let name = name.to_owned();
-    move |job, rejection, meter| match rejection {
+    move |job, rejection| match rejection {
         Rejection::Stopping => {
             let text = format!("Request for unknown model: '{name}' version {version} is not at ready state");
             job.turn_away(Status::unavailable(text));
@@ -122,7 +123,7 @@ fn rejecting(name: &str, version: i64) -> impl Fn(Job, Rejection, &dyn Meter) + 
             let text = format!("[request id: {id}] {}", rejection.sentence());
             job.turn_away(Status::unavailable(text));
         }
-        Rejection::TimedOut => job.refuse(Status::unavailable(rejection.sentence()), meter),
-        Rejection::Cancelled => job.refuse(Status::new(Code::Cancelled, rejection.sentence()), meter),
+        Rejection::TimedOut => job.refuse(Status::unavailable(rejection.sentence())),
+        Rejection::Cancelled => job.refuse(Status::new(Code::Cancelled, rejection.sentence())),
     }
 }

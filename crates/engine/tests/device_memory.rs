@@ -99,10 +99,10 @@ fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
         sequence: Sequence::default(),
         parameters: Parameters::new(),
         cancel: Cancel::new(),
-        reply: Reply::new("", move |response: Response| to.send(response).unwrap()),
+        reply: Reply::new(move |response: Response| to.send(response).unwrap()),
     });
     let response = from.recv().unwrap();
-    assert!(response.error.is_none() && response.outputs[0].placed, "{response:?}");
+    assert!(matches!(&response, Response::Final(made) if made.outputs[0].placed), "{response:?}");
     let mut home = nerite_memory::Slot::heap(4);
     home.fill_from(0, &memory.buffer(half(4)), Reason::Model).unwrap();
     let (input, output) = seen.lock().unwrap()[0];

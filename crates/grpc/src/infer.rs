@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nerite_api::{Protocol, aside};
-use nerite_request::{InferRequest, Response};
+use nerite_request::{InferRequest, InferResponse};
 use nerite_wire::proto::{Chain, Chunks, InferMessage, encode_unary};
 
 use crate::compress::Compression;
@@ -27,10 +27,7 @@ pub(crate) async fn model_infer(
         let server = Arc::clone(server);
         aside(move || read(&server, &forwarded, chain)).await??
     };
-    let response = server.api.infer_holding(infer_request, charge).await;
-    if let Some(error) = response.error {
-        return Err(error.into());
-    }
+    let response = server.api.infer_holding(infer_request, charge).await?;
     let chunks = if copies_little(&response) {
         encode_unary(response)?
     } else {
@@ -54,7 +51,7 @@ fn read(server: &ServerState, forwarded: &Forwarded, message: Chain) -> Result<I
 }
 
 /// Whether the thread that serves the connection may write this response: few bytes are copied because others may still write them.
-pub(crate) fn copies_little(response: &Response) -> bool {
+pub(crate) fn copies_little(response: &InferResponse) -> bool {
     let sent = response.outputs.iter().filter(|output| !output.placed);
     let copied = sent.filter(|output| output.data.private_bytes().is_none()).map(|output| output.data.len());
     copied.sum::<usize>() <= COPIED_INLINE_BYTES_MAX

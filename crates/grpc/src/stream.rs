@@ -23,7 +23,7 @@ use http_body::Frame;
 use nerite_api::{Category, aside};
 use nerite_budget::Charge;
 use nerite_listen::Awaited;
-use nerite_request::{Cancel, InferRequest, Response, Status};
+use nerite_request::{Cancel, InferRequest, InferResponse, Status};
 use nerite_wire::proto::{Chunks, InferMessage, StreamNews, encode_stream};
 
 use crate::begun::Begun;
@@ -270,17 +270,16 @@ impl StreamBody {
         }
         let encoded = match response {
             order::News::Refused(refusal) => {
-                encode_error(Response { id: item.id.clone(), ..Response::default() }, &refusal, None)
-            }
-            order::News::Response(Response { error: Some(error), last, .. }) => {
-                if self.strict {
-                    return self.fail(error.into());
-                }
-                encode_error(item.as_response(), &error, Some(last))
+                encode_error(InferResponse { id: item.id.clone(), ..InferResponse::default() }, &refusal, None)
             }
             order::News::Response(response) => {
-                let last = response.last;
-                let response = if response.empty { item.as_response() } else { response };
+                let last = response.is_last();
+                // An end says only whose it is.
+                let response = match response.into_content().unwrap_or_else(|| Ok(item.as_response())) {
+                    Ok(response) => response,
+                    Err(error) if self.strict => return self.fail(error.into()),
+                    Err(error) => return self.send_written(encode_error(item.as_response(), &error, Some(last))),
+                };
                 let (inline, otherwise) = (copies_little(&response), item.as_response());
                 let write = move || {
                     encode_stream(response, StreamNews { error: "", last: Some(last) })
@@ -346,6 +345,6 @@ impl Drop for StreamBody {
     }
 }
 
-fn encode_error(response: Response, error: &Status, last: Option<bool>) -> Result<Chunks, Status> {
+fn encode_error(response: InferResponse, error: &Status, last: Option<bool>) -> Result<Chunks, Status> {
     encode_stream(response, StreamNews { error: &error.message, last })
 }

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use nerite_backend::conformance::context;
-use nerite_backend::{Batch, Instance, InstanceSpec, Job, NoMeter, Runtime};
+use nerite_backend::{Batch, Instance, InstanceSpec, Job, ModelVersion, NoMeter, Runtime};
 use nerite_memory::{Access, Block, Buffer, Extent, Place, Reason, Slot, copied_bytes};
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_request::{Cancel, InferResponse, Parameters, Reply, Request, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
-type Seen = Arc<Mutex<Vec<Response>>>;
+type Seen = Arc<Mutex<Vec<Result<InferResponse, Status>>>>;
 
 fn job(seen: &Seen, rows: i64, inputs: [Buffer; 2], slots: [Option<Slot>; 2]) -> Job {
     let seen = Arc::clone(seen);
@@ -37,9 +37,9 @@ fn job(seen: &Seen, rows: i64, inputs: [Buffer; 2], slots: [Option<Slot>; 2]) ->
         sequence: Sequence::default(),
         parameters: Parameters::new(),
         cancel: Cancel::new(),
-        reply: Reply::new("", move |response| seen.lock().unwrap().push(response)),
+        reply: Reply::new(move |response| seen.lock().unwrap().push(response.into_content().unwrap())),
     };
-    Job::new(request, "simple".into(), "1".into(), 1)
+    Job::new(request, ModelVersion::unmetered("simple").begin(), 1)
 }
 
 fn copied_while(act: impl FnOnce()) -> Vec<(&'static str, u64)> {
@@ -99,12 +99,12 @@ fn indices_are_copied_from_where_a_client_may_change_them(runtime: &OnnxRuntime)
             sequence: Sequence::default(),
             parameters: Parameters::new(),
             cancel: Cancel::new(),
-            reply: Reply::new("", move |response| into.lock().unwrap().push(response)),
+            reply: Reply::new(move |response| into.lock().unwrap().push(response.into_content().unwrap())),
         };
-        let jobs = vec![Job::new(request, "pick".into(), "1".into(), 1)];
+        let jobs = vec![Job::new(request, ModelVersion::unmetered("pick").begin(), 1)];
         assert_eq!(copied_while(|| run(&mut *instance, jobs)), expected);
     }
-    assert!(seen.lock().unwrap().iter().all(|response| response.error.is_none()));
+    assert!(seen.lock().unwrap().iter().all(Result::is_ok));
 }
 
 #[test]
@@ -158,10 +158,10 @@ fn nothing_is_copied_that_lies_right(runtime: &OnnxRuntime) {
     let slots = [0, 64].map(|at| Some(over(&memory, at, 64)));
     let beside = copied_while(|| run(&mut *instance, vec![job(&seen, 1, inputs, slots)]));
     assert_eq!(beside, [("output_placement", 128)], "outputs over their own inputs");
-    let last = seen.lock().unwrap().pop().unwrap();
+    let last = seen.lock().unwrap().pop().unwrap().unwrap();
     let values = |at: usize| last.outputs[at].data.cells::<i32>().unwrap().to_vec();
     assert_eq!(values(0), (0..16).map(|i| 2 * i + 16).collect::<Vec<_>>());
     assert_eq!(values(1), [-16; 16]);
 
-    assert!(seen.lock().unwrap().iter().all(|response| response.error.is_none() && response.outputs.len() == 2));
+    assert!(seen.lock().unwrap().iter().all(|response| response.as_ref().is_ok_and(|made| made.outputs.len() == 2)));
 }

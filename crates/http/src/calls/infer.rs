@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use hyper::body::Body;
 use nerite_api::{Api, Protocol, UnderWay, aside};
 use nerite_budget::{Account, Charge};
-use nerite_request::{InferRequest, Parameter, Status};
+use nerite_request::{InferRequest, InferResponse, Parameter, Status};
 use nerite_wire::json::{InferText, Rendering, read_infer, read_raw_infer, write_answer};
 
 use super::CallResult;
@@ -28,10 +28,7 @@ pub const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-co
 /// Reads, asks, writes.
 pub async fn infer(api: &Api, headers: &mut HeaderMap, body: Incoming, model: &str, version: &str) -> CallResult {
     let (_under_way, infer_request, rendering, charge) = read(api, headers, body, model, version).await?;
-    let mut response = api.infer_holding(infer_request, charge).await;
-    if let Some(status) = response.error.take() {
-        return Err(status.into());
-    }
+    let response = api.infer_holding(infer_request, charge).await?;
     let rendered = if is_light(&response, &rendering) {
         Rendered::of(response, &rendering)?
     } else {
@@ -129,7 +126,7 @@ struct Rendered {
 }
 
 impl Rendered {
-    fn of(response: nerite_request::Response, rendering: &Rendering) -> Result<Rendered, Status> {
+    fn of(response: InferResponse, rendering: &Rendering) -> Result<Rendered, Status> {
         let answer = write_answer(response, rendering)?;
         let mut tensors = VecDeque::with_capacity(answer.tail.len());
         for tensor in answer.tail {
@@ -143,7 +140,7 @@ impl Rendered {
 
 /// Whether the thread that serves the connection may write this answer: few bytes become text, and few are copied because others may
 /// still write them.
-fn is_light(response: &nerite_request::Response, rendering: &Rendering) -> bool {
+fn is_light(response: &InferResponse, rendering: &Rendering) -> bool {
     let sent = response.outputs.iter().filter(|output| !output.placed);
     let work = sent.map(|output| match rendering.is_binary(&output.name) {
         false => output.data.len(),
