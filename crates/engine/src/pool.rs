@@ -175,6 +175,22 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.stop();
+        if self.0.requests.in_flight() == 0 {
+            return;
+        }
+        // A model's own thread may still answer: its instances, and with them its library, go after the last answer, and not on that
+        // thread, which they may wait for.
+        let held = Arc::clone(&self.0);
+        let waiter = std::thread::Builder::new().name("nerite-retire".to_owned());
+        let wait = move || held.requests.wait();
+        let kept = Arc::clone(&self.0);
+        match waiter.spawn(wait) {
+            Ok(_) => drop(kept),
+            Err(error) => {
+                log::error!("no thread to unload '{}': {error}; it stays loaded", self.0.name);
+                std::mem::forget(kept);
+            }
+        }
     }
 }
 

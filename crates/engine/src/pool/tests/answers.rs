@@ -84,3 +84,38 @@ fn who_panics_over_an_answer_harms_nobody_else() {
     }
     pool.close();
 }
+
+/// Says when it is dropped.
+struct Mourned(Later, mpsc::Sender<()>);
+
+impl Instance for Mourned {
+    fn run(&mut self, batch: Batch) {
+        self.0.run(batch);
+    }
+}
+
+impl Drop for Mourned {
+    fn drop(&mut self) {
+        let _ = self.1.send(());
+    }
+}
+
+#[test]
+fn an_instance_outlives_those_that_still_answer_for_it() {
+    let (held, (gone, is_gone)) = (Arc::default(), mpsc::channel());
+    let instance = Box::new(Mourned(Later(Arc::clone(&held)), gone));
+    let pool = pool_of(vec![instance], CostBound::Unknown, Box::new(Fifo::new()));
+    let (to, answers) = mpsc::channel();
+    pool.submit(job_in(&pool, 1, &to));
+    let responder = loop {
+        if let Some(responder) = held.lock().unwrap().pop() {
+            break responder;
+        }
+        std::thread::yield_now();
+    };
+    drop(pool);
+    assert_eq!(is_gone.recv_timeout(Duration::from_millis(20)), Err(mpsc::RecvTimeoutError::Timeout));
+    responder.finish(Ok(()), Times::begin());
+    answers.recv().unwrap();
+    is_gone.recv().unwrap();
+}
