@@ -3,13 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use nerite_engine::Served;
+use nerite_engine::{Served, reshaped};
 use nerite_memory::Slot;
 use nerite_request::names::ByName;
 use nerite_request::{Deliver, InferRequest, InferResponse, PlaceQuery, Response, Status};
 use nerite_tensor::Name;
 
-use crate::admit;
 use crate::classify::classify;
 use crate::places::{OutputLease, Places};
 use crate::under_way::UnderWay;
@@ -88,7 +87,7 @@ impl Shown {
             let spec = specs.find(&output.name);
             if let Some((spec, reshape)) = spec.and_then(|spec| Some((spec, spec.reshape.as_deref()?))) {
                 let own = output.shape.get(usize::from(batching)..).unwrap_or_default();
-                let shown = admit::reshaped(own, reshape, &spec.dims);
+                let shown = reshaped(own, reshape, &spec.dims);
                 output.shape = output.shape.iter().copied().take(usize::from(batching)).chain(shown).collect();
             }
             if let Some(classes) = self.classes.get(&output.name) {

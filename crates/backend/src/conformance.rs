@@ -17,7 +17,7 @@ use nerite_memory::Slot;
 use nerite_request::{Code, InferResponse, Status, Wanted};
 use nerite_tensor::Tensor;
 
-use crate::{Instance, InstanceSpec, LoadContext, Runtime};
+use crate::{Instance, InstanceSpec, LoadContext, Models, Runtime};
 pub use alone::ask;
 use witness::{Asked, Witness};
 
@@ -211,6 +211,7 @@ pub fn context(model_dir: &std::path::Path, config: nerite_config::ModelConfig) 
         settings: std::collections::BTreeMap::new(),
         cores: 2,
         instances: 2,
+        models: Models::none(),
     }
 }
 

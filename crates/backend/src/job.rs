@@ -1,7 +1,7 @@
 //! How does a runtime read one request and answer it?
 
 use nerite_memory::{Buffer, Filled, Place, Slot};
-use nerite_request::{Cancel, Parameters, Request, Sequence, Status};
+use nerite_request::{AdmittedRequest, Cancel, Parameters, Sequence, Status};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 use crate::responder::{Parts, check_memory};
@@ -22,8 +22,8 @@ pub struct Job {
 
 impl Job {
     /// A request that is in flight and was admitted at `arrived` (ns of [`crate::now_ns`]).
-    pub fn new(request: Request, in_flight: InFlight, arrived: u64) -> Job {
-        let Request { id, rows, inputs, wanted, priority: _, timeout_us, sequence, parameters, cancel, reply } =
+    pub fn new(request: AdmittedRequest, in_flight: InFlight, arrived: u64) -> Job {
+        let AdmittedRequest { id, rows, inputs, wanted, priority: _, timeout_us, sequence, parameters, cancel, reply } =
             request;
         let responder = Responder::new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight });
         Job { inputs, parameters, sequence, timeout_us, responder }

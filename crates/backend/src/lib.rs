@@ -14,7 +14,7 @@
 //! use std::sync::{Arc, mpsc::channel};
 //!
 //! use nerite_backend::{Batch, Compute, InOrder, Instance, Job, ModelVersion, NoMeter, Times, now_ns};
-//! use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+//! use nerite_request::{Cancel, Parameters, Reply, AdmittedRequest, Response, Sequence, Status, Wanted};
 //! use nerite_tensor::{Buffer, DataType, Tensor};
 //!
 //! /// Answers Y = -X.
@@ -34,7 +34,7 @@
 //! }
 //!
 //! let (to, answers) = channel();
-//! let request = Request {
+//! let request = AdmittedRequest {
 //!     id: "42".into(),
 //!     rows: 1,
 //!     inputs: vec![Tensor {
@@ -67,6 +67,7 @@ pub mod identity;
 mod job;
 mod meter;
 mod model_version;
+mod models;
 pub mod onnx;
 mod outbox;
 mod output_place;
@@ -81,6 +82,7 @@ pub use device_access::DeviceAccess;
 pub use job::Job;
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
 pub use model_version::{InFlight, ModelVersion};
+pub use models::{Infer, Models};
 pub use outbox::{LastResponse, Outbox};
 pub use output_place::OutputPlace;
 pub use responder::Responder;

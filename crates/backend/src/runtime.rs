@@ -9,7 +9,7 @@ use nerite_config::ModelConfig;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_request::Status;
 
-use crate::{DeviceAccess, Job, Meter};
+use crate::{DeviceAccess, Job, Meter, Models};
 
 /// A way to run models: ONNX Runtime, the embedded engine, identity. Named in `config.pbtxt` as `backend`.
 pub trait Runtime: Send + Sync {
@@ -61,6 +61,8 @@ pub struct LoadContext {
     pub cores: usize,
     /// Instances of this model that will run side by side.
     pub instances: usize,
+    /// The models of this server, for a model that asks others.
+    pub models: Models,
 }
 
 /// What bounds the time that one run keeps the thread that calls [`Instance::begin`]. Said once, when the model is loaded.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use nerite_backend::{Batch, DeviceAccess, Execute, Instance, Job, Joined, ModelVersion, NoMeter, Staged, Times, Work};
 use nerite_cuda::{DeviceMemory, Driver};
 use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, copied_bytes};
-use nerite_request::{Cancel, InferResponse, Parameters, Reply, Request, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 /// Copies are counted for the process, so one test at a time.
@@ -70,7 +70,7 @@ type Seen = Arc<Mutex<Vec<Result<InferResponse, Status>>>>;
 fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
     let into = Arc::clone(seen);
     let shape = Shape::from_slice(&[data.len() as i64 / 4, 4]);
-    let request = Request {
+    let request = AdmittedRequest {
         id: String::new().into(),
         rows: shape[0] as u32,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Uint8, shape, data }],

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use nerite_backend::{Batch, Execute, Instance, Job, Joined, ModelVersion, NoMeter, Times, Work};
 use nerite_memory::{Buffer, MemoryReservation};
-use nerite_request::{Cancel, Code, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Code, Parameters, Reply, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Tensor};
 
 /// Promises of all there is, down to less than anybody asks for.
@@ -41,7 +41,7 @@ fn run(counts: &[i32]) -> Vec<Result<usize, Status>> {
             heard.lock().unwrap().push(outcome);
         });
         let data = Buffer::from_numbers(vec![*count]);
-        let request = Request {
+        let request = AdmittedRequest {
             id: String::new().into(),
             rows: 1,
             inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape: [1, 1][..].into(), data }],

@@ -14,7 +14,7 @@ use nerite_backend::{
 };
 use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
 use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, Staging, copied_bytes};
-use nerite_request::{Cancel, InferResponse, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 /// Copies are counted for the process, so one test at a time.
@@ -85,12 +85,12 @@ type Seen = Arc<Mutex<Vec<Result<InferResponse, Status>>>>;
 fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
     let seen = Arc::clone(seen);
     let reply = Reply::new(move |response| seen.lock().unwrap().push(response.into_content().unwrap()));
-    Job::new(Request { reply, ..request(data, slot) }, ModelVersion::unmetered("negate").begin(), 0)
+    Job::new(AdmittedRequest { reply, ..request(data, slot) }, ModelVersion::unmetered("negate").begin(), 0)
 }
 
-fn request(data: Buffer, slot: Option<Slot>) -> Request {
+fn request(data: Buffer, slot: Option<Slot>) -> AdmittedRequest {
     let shape = Shape::from_slice(&[data.len() as i64 / 4, 1]);
-    Request {
+    AdmittedRequest {
         id: String::new().into(),
         rows: shape[0] as u32,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],
@@ -167,7 +167,7 @@ fn memory_of_devices_is_held_until_the_answer_and_not_longer() {
     let _alone = alone();
     let input = on_device(&[1]);
     let (held, watching) = (Arc::downgrade(&input), Arc::downgrade(&input));
-    let request = Request {
+    let request = AdmittedRequest {
         reply: Reply::new(move |response: Response| {
             assert!(matches!(response, Response::Final(_)));
             // The client may unregister its region the moment it has the answer.

@@ -1,12 +1,13 @@
 //! What is a model version that takes requests?
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use nerite_backend::{CostBound, Job, ModelVersion, now_ns};
+use nerite_backend::{CostBound, InFlight, Job, ModelVersion};
 use nerite_config::{ModelConfig, TensorSpec};
 use nerite_repository::{Labels, ModelDir};
 use nerite_request::report::StatisticsReport;
-use nerite_request::{Code, Request, Status};
+use nerite_request::{Code, Status};
 use nerite_schedule::{Fifo, Rejection};
 
 use crate::pool::Pool;
@@ -24,6 +25,7 @@ pub struct Served {
     labels: Arc<Labels>,
     stats: Arc<Stats>,
     pool: Pool,
+    is_retired: AtomicBool,
     /// Files that a load request brought are removed when the last request of the version has gone.
     _directory: ModelDir,
 }
@@ -60,6 +62,7 @@ impl Served {
             labels,
             stats,
             pool,
+            is_retired: AtomicBool::new(false),
             _directory: directory,
         }
     }
@@ -99,13 +102,24 @@ impl Served {
         self.stats.report(self.pool.waiting() as u64)
     }
 
-    /// Runs the request, now or as soon as an instance is free. The answer comes through the request's own reply.
-    pub fn submit(&self, request: Request) {
-        self.pool.submit(Job::new(request, self.requests.begin(), now_ns()));
+    /// Whether it takes no more requests.
+    pub fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Acquire)
+    }
+
+    /// One more request is in flight.
+    pub(crate) fn begin(&self) -> InFlight {
+        self.requests.begin()
+    }
+
+    /// Runs the job, now or as soon as an instance is free.
+    pub(crate) fn submit(&self, job: Job) {
+        self.pool.submit(job);
     }
 
     /// Takes no more requests and returns when the last one has been answered.
     pub(crate) fn retire(&self) {
+        self.is_retired.store(true, Ordering::Release);
         self.pool.close();
     }
 }

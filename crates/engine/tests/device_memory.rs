@@ -16,7 +16,7 @@ use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
 use nerite_engine::{Engine, Loader, Options, Runtimes};
 use nerite_memory::{Extent, Place, Reason};
 use nerite_repository::{ControlMode, Store, StoreOptions};
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 type Seen = Arc<Mutex<Vec<(Place, OutputPlace)>>>;
@@ -89,7 +89,7 @@ fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
     let half = |at| Extent::new(at, 4, 8).unwrap();
     let (to, from) = mpsc::channel();
     let data = memory.buffer(half(0));
-    engine.find("m", None).unwrap().submit(Request {
+    engine.admit("m", None).unwrap().submit(AdmittedRequest {
         id: String::new().into(),
         rows: 1,
         inputs: vec![Tensor { name: "IN".into(), datatype: DataType::Uint8, shape: Shape::from_slice(&[4]), data }],

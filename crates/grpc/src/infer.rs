@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_api::{Protocol, aside};
+use nerite_api::{Admission, Protocol, aside};
 use nerite_request::{InferRequest, InferResponse};
 use nerite_wire::proto::{Chain, Chunks, InferMessage, encode_unary};
 
@@ -21,13 +21,13 @@ pub(crate) async fn model_infer(
     compression: Option<Compression>,
 ) -> Result<Chunks, Failure> {
     let Message { chain, charge } = message;
-    let infer_request = if chain.is_light() {
+    let (admission, infer_request) = if chain.is_light() {
         read(server, &forwarded, chain)?
     } else {
         let server = Arc::clone(server);
         aside(move || read(&server, &forwarded, chain)).await??
     };
-    let response = server.api.infer_holding(infer_request, charge).await?;
+    let response = server.api.infer_holding(admission, infer_request, charge).await?;
     let chunks = if copies_little(&response) {
         encode_unary(response)?
     } else {
@@ -40,14 +40,14 @@ pub(crate) async fn model_infer(
     })
 }
 
-fn read(server: &ServerState, forwarded: &Forwarded, message: Chain) -> Result<InferRequest, Failure> {
+fn read(server: &ServerState, forwarded: &Forwarded, message: Chain) -> Result<(Admission, InferRequest), Failure> {
     let message = {
         // The message's own references to its pieces replace the chain's.
         let chain = message;
         InferMessage::read_for(&chain, |model, version| server.api.tensors_max(model, version))?
     };
-    server.api.check_infer(Protocol::Grpc, &message.model, &message.version)?;
-    Ok(to_infer_request(&server.api, forwarded, message)?)
+    let admission = server.api.admit_single(Protocol::Grpc, &message.model, &message.version)?;
+    Ok((admission, to_infer_request(&server.api, forwarded, message)?))
 }
 
 /// Whether the thread that serves the connection may write this response: few bytes are copied because others may still write them.

@@ -15,7 +15,7 @@ use nerite_backend::conformance::context;
 use nerite_backend::{Batch, InstanceSpec, Job, LoadContext, ModelVersion, NoMeter, Runtime, now_ns};
 use nerite_memory::{Buffer, Slot};
 use nerite_onnx::Embedded;
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Response, Sequence, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -59,7 +59,7 @@ fn through_the_contract(context: &LoadContext, runs: usize) -> Result<(), Box<dy
     let meter = Arc::new(NoMeter);
     measure("instance", runs, || {
         let seen = Arc::clone(&failures);
-        let request = Request {
+        let request = AdmittedRequest {
             id: String::new().into(),
             rows: 1,
             inputs: vec![input.clone()],

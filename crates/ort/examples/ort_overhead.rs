@@ -16,7 +16,7 @@ use nerite_backend::conformance::context;
 use nerite_backend::{Batch, Instance, InstanceSpec, Job, LoadContext, ModelVersion, NoMeter, Runtime, now_ns};
 use nerite_memory::{Buffer, Slot};
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Response, Sequence, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 type Anything = Box<dyn std::error::Error>;
@@ -87,7 +87,7 @@ fn through_the_contract(instance: &mut dyn Instance, context: &LoadContext, runs
     let meter = Arc::new(NoMeter);
     measure("instance", runs, || {
         let seen = Arc::clone(&failures);
-        let request = Request {
+        let request = AdmittedRequest {
             id: String::new().into(),
             rows: 1,
             inputs: vec![input.clone()],

@@ -10,7 +10,7 @@ use nerite_backend::conformance::context;
 use nerite_backend::{Batch, Instance, InstanceSpec, Job, ModelVersion, NoMeter, Runtime};
 use nerite_memory::{Access, Block, Buffer, Extent, Place, Reason, Slot, copied_bytes};
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{Cancel, InferResponse, Parameters, Reply, Request, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 type Seen = Arc<Mutex<Vec<Result<InferResponse, Status>>>>;
@@ -23,7 +23,7 @@ fn job(seen: &Seen, rows: i64, inputs: [Buffer; 2], slots: [Option<Slot>; 2]) ->
         shape: Shape::from_slice(&[rows, 16]),
         data,
     };
-    let request = Request {
+    let request = AdmittedRequest {
         id: String::new().into(),
         rows: rows as u32,
         inputs: inputs.into_iter().enumerate().map(tensor).collect(),
@@ -89,7 +89,7 @@ fn indices_are_copied_from_where_a_client_may_change_them(runtime: &OnnxRuntime)
     for (data, expected) in [(region(4), vec![("indices", 4)]), (Slot::heap(4).filled().into_buffer(), vec![])] {
         let tensor = Tensor { name: "rows".into(), datatype: DataType::Int32, shape: Shape::from_slice(&[1, 1]), data };
         let into = Arc::clone(&seen);
-        let request = Request {
+        let request = AdmittedRequest {
             id: String::new().into(),
             rows: 1,
             inputs: vec![tensor],

@@ -165,7 +165,7 @@ pub(crate) mod tests {
     use nerite_backend::ModelVersion;
     use nerite_memory::Extent;
     use nerite_request::{
-        Cancel, Deliver, Parameter, Parameters, Reply, Request as Asked, Sequence, SequenceId, Wanted,
+        AdmittedRequest as Asked, Cancel, Deliver, Parameter, Parameters, Reply, Sequence, SequenceId, Wanted,
     };
     use nerite_shm::{LeaseLimits, Pools};
     use nerite_tensor::{DataType, Shape};

@@ -1,12 +1,12 @@
 //! What travels between a client, the server and a model?
 //!
 //! ```text
-//!   wire ──► InferRequest ──► api ──► Request ──► backend ──► Response ──► api ──► InferResponse ──► wire
-//!            names           Buffers, Slots          Buffers              classified, in leases
+//!   wire ──► InferRequest ──► api, engine ──► AdmittedRequest ──► backend ──► Response ──► api ──► InferResponse ──► wire
+//!            names                          Buffers, Slots              Buffers              classified, in leases
 //! ```
 //!
-//! An [`InferRequest`] still speaks in names (regions, models, versions as text). A [`Request`] holds Buffers and Slots, and the one
-//! edge back to the client: its [`Reply`]. Everything a client may be told about the server (metadata, statistics, index,
+//! An [`InferRequest`] still speaks in names (regions, models, versions as text). An [`AdmittedRequest`] holds Buffers and Slots, and the
+//! one edge back to the client: its [`Reply`]. A [`Request`] is the same before it was checked. Everything a client may be told about the server (metadata, statistics, index,
 //! settings) is a plain struct in [`report`], rendered by `wire`; what only its operator may is in [`inspect`].
 //!
 //! ```
@@ -50,6 +50,6 @@ pub use parameter::{Parameter, Parameters};
 pub use peer::Peer;
 pub use region_ref::RegionRef;
 pub use reply::{Deliver, PlaceQuery, Reply};
-pub use request::{Request, Wanted};
+pub use request::{AdmittedRequest, Request, Wanted};
 pub use response::{InferResponse, Output, Response};
 pub use status::{Code, Status};

@@ -2,59 +2,34 @@
 
 use std::sync::Arc;
 
-use nerite_engine::Served;
-use nerite_request::limits::TensorsMax;
-use nerite_request::{Cancel, ExactlyOne, InferRequest, InferResponse, Reply, Request, Response, Status};
+use nerite_engine::CheckedTensors;
+use nerite_request::{AdmittedRequest, Cancel, ExactlyOne, InferRequest, InferResponse, Reply, Response, Status};
 use nerite_shm::Account;
 use tokio::sync::oneshot;
 
-use crate::access::Protocol;
-use crate::admit::{Contract, Regions, admit};
+use crate::Api;
+use crate::admission::Admission;
+use crate::admit::{Regions, admit};
 use crate::aside::aside;
 use crate::delivery::{Delivery, Shown};
 use crate::places::{OutputLease, Places};
-use crate::under_way::UnderWay;
-use crate::{Api, admit};
 
 impl Api {
-    /// What can be said of an inference before its body is read: the model and version exist and are ready, and the
-    /// protocol's single-response call can serve it (a decoupled model is refused in each protocol's own words).
-    pub fn check_infer(&self, protocol: Protocol, model: &str, version: &str) -> Result<(), Status> {
-        let served = self.served(model, version)?;
-        if !served.config().decoupled() {
-            return Ok(());
-        }
-        Err(Status::unsupported(match protocol {
-            Protocol::Http => "HTTP end point doesn't support models with decoupled transaction policy",
-            Protocol::Grpc => "ModelInfer RPC doesn't support models with decoupled transaction policy",
-        }))
-    }
-
-    /// Whether the model is decoupled: its responses may interleave with those of other requests of a stream.
-    pub fn is_decoupled(&self, model: &str, version: &str) -> bool {
-        self.served(model, version).is_ok_and(|served| served.config().decoupled())
-    }
-
-    /// How many inputs and outputs a request for this model may name; those of any model if there is no such one.
-    pub fn tensors_max(&self, model: &str, version: &str) -> TensorsMax {
-        self.served(model, version).map_or_else(
-            |_| TensorsMax::default(),
-            |served| TensorsMax::of_model(served.inputs().len(), served.outputs().len()),
-        )
-    }
-
     /// One request, one response. It may begin before the future is polled. Dropping the future before it is done cancels the request.
     pub fn infer(
         &self,
         infer_request: InferRequest,
     ) -> impl Future<Output = Result<InferResponse, Status>> + Send + use<> {
-        self.infer_holding(infer_request, ())
+        let admission = self.admit(&infer_request.model, &infer_request.version);
+        let begun = admission.map(|admission| self.infer_holding(admission, infer_request, ()));
+        async move { begun?.await }
     }
 
-    /// As [`Api::infer`]. What is `held` for the request, such as the charge for its body, is dropped when the model is done with it,
+    /// As [`Api::infer`], for a request that was admitted. What is `held` for the request, such as the charge for its body, is dropped when the model is done with it,
     /// before the answer is handed on, and not when the future is dropped before.
     pub fn infer_holding<H: Send + 'static>(
         &self,
+        admission: Admission,
         infer_request: InferRequest,
         held: H,
     ) -> impl Future<Output = Result<InferResponse, Status>> + Send + use<H> {
@@ -73,7 +48,7 @@ impl Api {
                 drop(to.send(only));
             }
         };
-        let begun = self.begin(infer_request, cancel.0.clone(), sink);
+        let begun = self.begin(admission, infer_request, cancel.0.clone(), sink);
         async move {
             let _until_it_is_answered = cancel;
             begun.await?;
@@ -85,6 +60,7 @@ impl Api {
     /// polled; any other begins at once.
     pub fn begin<S>(
         &self,
+        admission: Admission,
         infer_request: InferRequest,
         cancel: Cancel,
         sink: S,
@@ -94,10 +70,10 @@ impl Api {
     {
         // Nothing of the request is kept in the future, which is copied with that of its call.
         let begun = if infer_request.is_light() {
-            Ok(self.infer_stream(infer_request, cancel, sink))
+            Ok(self.infer_stream(admission, infer_request, cancel, sink))
         } else {
             let api = self.clone();
-            Err(aside(move || api.infer_stream(infer_request, cancel, sink)))
+            Err(aside(move || api.infer_stream(admission, infer_request, cancel, sink)))
         };
         async move {
             match begun {
@@ -110,42 +86,44 @@ impl Api {
     /// One request, any number of responses handed to `sink` as they come, from whatever thread made them. A refusal at admission is the Err: `sink` is not called then.
     pub fn infer_stream(
         &self,
+        admission: Admission,
         infer_request: InferRequest,
         cancel: Cancel,
         mut sink: impl FnMut(Response) + Send + 'static,
     ) -> Result<(), Status> {
-        self.submit(infer_request, &self.global(), None, cancel, move |response, _| sink(response))
+        self.submit(admission, infer_request, &self.global(), None, cancel, move |response, _| sink(response))
     }
 
     /// The steps of every inference, whoever asks: names are those of `regions`; outputs of the list in `own` are placed in
     /// leases of that session, and told beside the response.
     pub(crate) fn submit(
         &self,
+        admission: Admission,
         mut infer_request: InferRequest,
         regions: &dyn Regions,
         own: Option<(&Arc<Account>, Vec<String>)>,
         cancel: Cancel,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
-        let under_way = UnderWay::count(&self.0.under_way);
-        let served = self.served(&infer_request.model, &infer_request.version)?;
-        let admitted = admit(&mut infer_request, &contract(&served), regions)?;
-        let shown = Shown::of(&infer_request, &served);
+        let Admission { model, under_way } = admission;
+        let CheckedTensors { inputs, wanted, rows } = admit(&mut infer_request, &model.contract(), regions)?;
+        let shown = Shown::of(&infer_request, model.served());
         let places = Places::of(&infer_request, own, &self.0.pools)?;
         let reply = Reply::through(Delivery::new(shown, places, under_way, sink));
-        let admit::Admitted { inputs, wanted, rows } = admitted;
         let InferRequest { id, priority, timeout_us, sequence, parameters, .. } = infer_request;
-        served.submit(Request { id, rows, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, reply });
+        model.submit(AdmittedRequest {
+            id,
+            rows,
+            inputs,
+            wanted,
+            priority,
+            timeout_us,
+            sequence,
+            parameters,
+            cancel,
+            reply,
+        });
         Ok(())
-    }
-}
-
-fn contract(served: &Served) -> Contract<'_> {
-    Contract {
-        model: served.name(),
-        batch_max: served.config().max_batch_size,
-        inputs: served.inputs(),
-        outputs: served.outputs(),
     }
 }
 

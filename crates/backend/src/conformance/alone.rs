@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nerite_request::{Cancel, ExactlyOne, InferResponse, Parameters, Reply, Request, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, ExactlyOne, InferResponse, Parameters, Reply, Sequence, Status, Wanted};
 use nerite_tensor::{Name, Tensor};
 
 use crate::{Batch, Job, ModelVersion, NoMeter};
@@ -16,7 +16,7 @@ pub fn ask(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) ->
     let into = Arc::clone(&seen);
     let mut one = ExactlyOne::default();
     let sink = move |response| *into.lock().unwrap_or_else(PoisonError::into_inner) = one.take(response);
-    let request = Request {
+    let request = AdmittedRequest {
         id: Name::default(),
         rows: 1,
         inputs,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use nerite_memory::{Buffer, Reason};
-use nerite_request::{Cancel, InferResponse, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Response, Sequence, Status, Wanted};
 use nerite_tensor::Tensor;
 
 use super::Case;
@@ -90,7 +90,7 @@ fn job_to(seen: &Seen, version: &Arc<ModelVersion>, index: usize, asked: Asked) 
         cancel.cancel();
     }
     let rows = inputs.first().and_then(|input| input.shape.first().copied()).unwrap_or(1);
-    let request = Request {
+    let request = AdmittedRequest {
         id: id(index).into(),
         rows: u32::try_from(rows).unwrap_or(1),
         inputs,

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use nerite_memory::Extent;
-use nerite_request::{Deliver, Request, Sequence};
+use nerite_request::{AdmittedRequest, Deliver, Sequence};
 use nerite_shm::{LeaseLimits, OwnedRegion, Pools, Registry};
 
 use super::*;
@@ -51,7 +51,7 @@ impl Deliver for Seen {
 
 fn job(seen: &Seen, version: &Arc<ModelVersion>, data: Buffer, slot: Option<Slot>) -> Job {
     let shape = Shape::from_slice(&[data.len() as i64 / 4]);
-    let request = Request {
+    let request = AdmittedRequest {
         id: Name::default(),
         rows: 1,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use nerite_memory::Extent;
-use nerite_request::{Cancel, Deliver, Parameters, PlaceQuery, Reply, Request, Response, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Deliver, Parameters, PlaceQuery, Reply, Response, Sequence, Wanted};
 
 use super::*;
 use crate::{ModelVersion, NoMeter};
@@ -49,7 +49,7 @@ fn job(seen: &Seen, id: &str, data: Buffer, row: i64, wanted: Vec<Wanted>) -> Jo
 fn job_of(reply: Reply, id: &str, data: Buffer, row: i64, wanted: Vec<Wanted>) -> Job {
     let rows = (data.len() / 4) as i64 / row;
     let shape = Shape::from_slice(&[rows, row]);
-    let request = Request {
+    let request = AdmittedRequest {
         id: id.into(),
         rows: rows as u32,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],

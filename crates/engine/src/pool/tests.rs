@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nerite_backend::{Batch, Compute, InFlight, InOrder, Times, now_ns};
 use nerite_memory::Buffer;
-use nerite_request::{Cancel, Code, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Code, Parameters, Reply, Response, Sequence, Status, Wanted};
 use nerite_schedule::{Batch as Planned, Context, Event, Fifo};
 use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -63,7 +63,7 @@ fn job_to(id: usize, sink: impl FnMut(Response) + Send + 'static) -> (Job, Cance
 fn job_of(id: usize, in_flight: InFlight, sink: impl FnMut(Response) + Send + 'static) -> (Job, Cancel) {
     let cancel = Cancel::new();
     let data = Buffer::from(vec![0; 4]);
-    let request = Request {
+    let request = AdmittedRequest {
         id: id.to_string().into(),
         rows: 1,
         inputs: vec![Tensor { name: "I".into(), datatype: DataType::Fp32, shape: Shape::new(), data }],

@@ -70,7 +70,8 @@ pub async fn generate(
         // The reader is gone only when the client is, who has cancelled then.
         let _ = to.send((response, charge));
     };
-    api.begin(infer_request, cancel.clone(), sink).await?;
+    let admission = api.admit(model, version)?;
+    api.begin(admission, infer_request, cancel.clone(), sink).await?;
     let mut events = Events::new(from, cancel);
     if stream { Ok(many(events).await) } else { Ok(one(&mut events).await) }
 }

@@ -7,7 +7,7 @@ use nerite_backend::{Job, ModelVersion, now_ns};
 use nerite_memory::{Buffer, Slot};
 use nerite_process::packets::{Command, PlaceFor, RequestRead, TensorAt};
 use nerite_request::{
-    Cancel, Deliver, ExactlyOne, InferResponse, PlaceQuery, Reply, Request, Response, Status, Wanted,
+    AdmittedRequest, Cancel, Deliver, ExactlyOne, InferResponse, PlaceQuery, Reply, Response, Status, Wanted,
 };
 use nerite_shm::SharedMapping;
 use nerite_tensor::Tensor;
@@ -18,7 +18,7 @@ use super::talk::{OutputSpace, Talk};
 /// The requests of one packet, in its order.
 pub(super) struct Requests {
     each: Vec<Arc<Asked>>,
-    unread: Mutex<Vec<Option<Request>>>,
+    unread: Mutex<Vec<Option<AdmittedRequest>>>,
 }
 
 /// One request while the engine has it.
@@ -145,12 +145,12 @@ impl Asked {
         Ok(Some((space, slot)))
     }
 
-    fn read(self: &Arc<Asked>, told: RequestRead<'_>) -> Result<Request, Status> {
+    fn read(self: &Arc<Asked>, told: RequestRead<'_>) -> Result<AdmittedRequest, Status> {
         let id = told.id();
         let inputs = told.inputs().map(|input| self.input(input)).collect::<Result<_, Status>>()?;
         let wanted = told.outputs().map(|output| self.output(output)).collect::<Result<_, Status>>()?;
         let reply = Reply::through(Way(Arc::clone(self)));
-        Ok(Request {
+        Ok(AdmittedRequest {
             id: id.into(),
             rows: told.rows(),
             inputs,
