@@ -26,3 +26,6 @@ const _: () =
 /// Runs that lie within each other's answers on one thread. What is asked within the answer of the last of them runs on a worker, so that
 /// requests that follow from each other do not need an ever deeper stack.
 pub const NESTED_RUNS_MAX: usize = 4;
+
+/// Sizes of batches whose statistics take no lock.
+pub const BATCH_SIZES_MAX: usize = 4096;

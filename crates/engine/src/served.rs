@@ -45,7 +45,7 @@ pub(crate) struct Parts {
 impl Served {
     pub(crate) fn new(parts: Parts) -> Served {
         let Parts { name, version, config, labels, load_ns, instances, bound, directory } = parts;
-        let stats = Arc::new(Stats::new(&name, version, load_ns));
+        let stats = Arc::new(Stats::new(&name, version, load_ns, usize::try_from(config.max_batch_size).unwrap_or(0)));
         let scheduler = Box::new(Fifo::new());
         let pool_name = format!("{name}_{version}");
         let answer = Box::new(rejecting(&name, version));
