@@ -52,7 +52,7 @@
 //!     reply: Reply::new(move |response| drop(to.send(response))),
 //! };
 //! let job = Job::new(request, ModelVersion::unmetered("negate").begin(), now_ns());
-//! InOrder(Negate).run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
+//! InOrder(Negate).run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
 //! let Response::Final(answer) = answers.recv()? else { panic!("an error") };
 //! let y = answer.outputs[0].data.numbers::<i32>().ok_or("no INT32")?;
 //! assert_eq!(y.to_vec(), [-3, 4]);
@@ -87,5 +87,5 @@ pub use outbox::{LastResponse, Outbox};
 pub use output_place::OutputPlace;
 pub use responder::Responder;
 pub use rows::{Execute, Joined, Work};
-pub use runtime::{Batch, CostBound, Instance, InstanceSpec, LoadContext, Model, Runtime};
+pub use runtime::{Batch, CostBound, Instance, InstanceSpec, Jobs, LoadContext, Model, Runtime};
 pub use staged::Staged;

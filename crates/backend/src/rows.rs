@@ -12,9 +12,10 @@ mod apart;
 
 use nerite_memory::{Buffer, GrowableBuffer, MemoryReservation, NoMemory, Place, Reason, Slot};
 use nerite_request::{Code, Status};
-use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count, strings};
+use nerite_tensor::{DataType, Name, Shape, Tensor, byte_size, element_count, strings};
+use smallvec::{SmallVec, smallvec};
 
-use crate::{Batch, Instance, Job, Meter, Times};
+use crate::{Batch, Instance, Job, Jobs, Meter, Times};
 use apart::{Made, Whole};
 
 /// For fewer strings than this it is not asked whether there is room to say where they end.
@@ -25,6 +26,9 @@ pub trait Execute: Send {
     /// Computes the outputs that `work` wants. Marks on `times` when the inputs were ready and the model's work was done.
     fn execute(&mut self, work: &mut Work<'_>, times: &mut Times) -> Result<(), Status>;
 }
+
+/// How each job of an execution fared.
+type Outcomes = SmallVec<[Result<(), Status>; 1]>;
 
 /// An [`Execute`] as an [`Instance`]: as many jobs per execution as fit together, answered in order.
 pub struct Joined<E> {
@@ -38,7 +42,7 @@ impl<E: Execute> Joined<E> {
         Joined { engine, batching }
     }
 
-    fn run_together(&mut self, mut jobs: Vec<Job>, meter: &dyn Meter) {
+    fn run_together(&mut self, mut jobs: Jobs, meter: &dyn Meter) {
         let mut times = jobs.iter().map(Job::begin).min_by_key(|times| times.start).unwrap_or_else(Times::begin);
         let results = self.execute(&mut jobs, &mut times);
         let Ok(results) = results else {
@@ -52,9 +56,9 @@ impl<E: Execute> Joined<E> {
     }
 
     /// One request's values must not fail its neighbours: those who ran together and failed run again, each alone.
-    fn blame(&mut self, jobs: Vec<Job>, error: Option<Status>, mut times: Times, meter: &dyn Meter) {
+    fn blame(&mut self, jobs: Jobs, error: Option<Status>, mut times: Times, meter: &dyn Meter) {
         if jobs.len() > 1 {
-            return jobs.into_iter().for_each(|job| self.run_together(vec![job], meter));
+            return jobs.into_iter().for_each(|job| self.run_together(smallvec![job], meter));
         }
         times.ends();
         let error = error.unwrap_or_else(|| Status::internal("the runtime failed without a reason"));
@@ -64,7 +68,7 @@ impl<E: Execute> Joined<E> {
         }
     }
 
-    fn execute(&mut self, jobs: &mut [Job], times: &mut Times) -> Result<Vec<Result<(), Status>>, Status> {
+    fn execute(&mut self, jobs: &mut [Job], times: &mut Times) -> Result<Outcomes, Status> {
         let mut work = Work::new(jobs)?;
         self.engine.execute(&mut work, times)?;
         work.hand_out()
@@ -74,7 +78,7 @@ impl<E: Execute> Joined<E> {
 impl<E: Execute> Instance for Joined<E> {
     fn run(&mut self, batch: Batch) {
         let Batch { jobs, meter } = batch;
-        let mut together: Vec<Job> = Vec::new();
+        let mut together = Jobs::new();
         for job in jobs {
             if job.is_cancelled() {
                 // In its turn: answers keep the order of the jobs.
@@ -115,27 +119,27 @@ fn fit(a: &Job, b: &Job) -> bool {
 /// One execution: whole inputs, and places for whole outputs.
 pub struct Work<'a> {
     jobs: &'a mut [Job],
-    inputs: Vec<Tensor>,
-    wanted: Vec<String>,
-    made: Vec<Made>,
-    spare: Vec<(String, Slot)>,
+    inputs: SmallVec<[Tensor; 2]>,
+    wanted: SmallVec<[Name; 4]>,
+    made: SmallVec<[Made; 2]>,
+    spare: Vec<(Name, Slot)>,
     /// Outputs whose slots were made to measure: for another size there will be another.
-    measured: Vec<String>,
+    measured: SmallVec<[Name; 2]>,
 }
 
 impl<'a> Work<'a> {
     fn new(jobs: &'a mut [Job]) -> Result<Work<'a>, Status> {
         let inputs = match &*jobs {
-            [one] => one.inputs().to_vec(),
-            many => join_inputs(many)?,
+            [one] => one.inputs().iter().cloned().collect(),
+            many => join_inputs(many)?.into(),
         };
-        let mut wanted: Vec<String> = Vec::new();
+        let mut wanted: SmallVec<[Name; 4]> = SmallVec::new();
         for name in jobs.iter().flat_map(Job::wanted) {
             if !wanted.iter().any(|known| known == name) {
-                wanted.push(name.to_owned());
+                wanted.push(name.into());
             }
         }
-        Ok(Work { jobs, inputs, wanted, made: Vec::new(), spare: Vec::new(), measured: Vec::new() })
+        Ok(Work { jobs, inputs, wanted, made: SmallVec::new(), spare: Vec::new(), measured: SmallVec::new() })
     }
 
     /// The inputs, rows of all jobs one after the other.
@@ -149,7 +153,7 @@ impl<'a> Work<'a> {
     }
 
     /// Outputs that at least one job wants.
-    pub fn wanted(&self) -> &[String] {
+    pub fn wanted(&self) -> &[Name] {
         &self.wanted
     }
 
@@ -176,7 +180,7 @@ impl<'a> Work<'a> {
         };
         let place = job.output_place(name);
         let Some(capacity) = place.capacity else {
-            self.measured.push(name.to_owned());
+            self.measured.push(name.into());
             let preferred = device.map_or(Place::Host, Place::Device);
             let slot = job.measured(name, size, preferred)?;
             let writable = slot.place().is_host() || slot.place() == preferred;
@@ -190,7 +194,7 @@ impl<'a> Work<'a> {
         // All of it, so that an output which turns out larger than thought still finds its room.
         let mut slot = job.output_bytes(name, capacity)?;
         if !slot.is_aligned(datatype.align()) || self.inputs.iter().any(|input| overlap(&mut slot, &input.data)) {
-            self.spare.push((name.to_owned(), slot));
+            self.spare.push((name.into(), slot));
             return Ok(None);
         }
         Ok(Some(slot))
@@ -199,7 +203,7 @@ impl<'a> Work<'a> {
     /// Takes back a slot that was not computed into after all.
     pub fn give_back(&mut self, name: &str, slot: Slot) {
         if !self.measured.iter().any(|measured| measured == name) {
-            self.spare.push((name.to_owned(), slot));
+            self.spare.push((name.into(), slot));
         }
     }
 
@@ -249,14 +253,14 @@ impl<'a> Work<'a> {
     }
 
     fn put(&mut self, name: &str, datatype: DataType, shape: &[i64], whole: Whole) {
-        self.made.push(Made { name: name.to_owned(), datatype, shape: Shape::from_slice(shape), whole });
+        self.made.push(Made { name: name.into(), datatype, shape: Shape::from_slice(shape), whole });
     }
 
     /// Gives every job its rows. An error of one job (its place is too small) is that job's alone.
-    fn hand_out(self) -> Result<Vec<Result<(), Status>>, Status> {
+    fn hand_out(self) -> Result<Outcomes, Status> {
         let Work { jobs, made, spare, .. } = self;
         match jobs {
-            [job] => Ok(vec![apart::give_whole(job, made, spare)]),
+            [job] => Ok(smallvec![apart::give_whole(job, made, spare)]),
             jobs => apart::give_rows(jobs, made),
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_request::Status;
+use smallvec::SmallVec;
 
 use crate::{DeviceAccess, Job, Meter, Models};
 
@@ -144,10 +145,13 @@ pub trait Instance: Send {
     fn finish(&mut self) {}
 }
 
+/// Jobs in the order they came. Most often there is one, for which no memory is taken.
+pub type Jobs = SmallVec<[Job; 1]>;
+
 /// Jobs that run together.
 pub struct Batch {
     /// The jobs, in the order they came.
-    pub jobs: Vec<Job>,
+    pub jobs: Jobs,
     /// Where the times of the execution are reported.
     pub meter: Arc<dyn Meter>,
 }

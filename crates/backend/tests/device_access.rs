@@ -92,7 +92,7 @@ fn run(declares: bool, jobs: Vec<Job>) -> (Vec<(Place, Option<Place>)>, u64) {
     let reach = DeviceAccess::Device { ordinal: 1, align: 256, at_home: Arc::default() };
     let before = copied_bytes(Reason::CrossDevice);
     Staged::over(Box::new(Joined::new(engine, true)), Arc::new(HeapStaging), reach)
-        .run(Batch { jobs, meter: Arc::new(NoMeter) });
+        .run(Batch { jobs: jobs.into(), meter: Arc::new(NoMeter) });
     let crossed = copied_bytes(Reason::CrossDevice) - before;
     (runs.lock().unwrap().clone(), crossed)
 }

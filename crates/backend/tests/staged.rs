@@ -106,7 +106,7 @@ fn request(data: Buffer, slot: Option<Slot>) -> AdmittedRequest {
 
 fn run(instance: impl Instance + 'static, staging: Arc<dyn Staging>, jobs: Vec<Job>) {
     let meter: Arc<dyn Meter> = Arc::new(NoMeter);
-    Staged::over(Box::new(instance), staging, DeviceAccess::Host).run(Batch { jobs, meter });
+    Staged::over(Box::new(instance), staging, DeviceAccess::Host).run(Batch { jobs: jobs.into(), meter });
 }
 
 #[track_caller]
@@ -208,7 +208,7 @@ fn carrying_counts_as_making_the_inputs_ready() {
         let version = ModelVersion::new("negate", "1", Arc::<Kept>::clone(&kept));
         let jobs = vec![Job::new(request(whole(&input), None), version.begin(), 0)];
         Staged::over(instance, Arc::<Asked>::clone(&asked), DeviceAccess::Host)
-            .run(Batch { jobs, meter: Arc::<Kept>::clone(&kept) });
+            .run(Batch { jobs: jobs.into(), meter: Arc::<Kept>::clone(&kept) });
         let (times, asked) = (kept.0.lock().unwrap()[0], *asked.0.lock().unwrap());
         assert!(times.start <= asked && asked <= times.input_end, "{times:?}, asked at {asked}");
     }
@@ -267,7 +267,8 @@ fn a_place_that_is_too_small_is_told_in_tritons_words() {
     for instance in instances {
         let (seen, input, output) = (Seen::default(), on_device(&[1, 2]), on_device(&[7]));
         let jobs = vec![job(&seen, whole(&input), Some(output.slot(Extent::whole(4))))];
-        Staged::over(instance, Arc::new(HeapStaging), DeviceAccess::Host).run(Batch { jobs, meter: Arc::new(NoMeter) });
+        Staged::over(instance, Arc::new(HeapStaging), DeviceAccess::Host)
+            .run(Batch { jobs: jobs.into(), meter: Arc::new(NoMeter) });
         assert_eq!(seen.lock().unwrap()[0].as_ref().unwrap_err().message, text);
         assert_eq!(numbers_of(&output), [7]);
     }

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use nerite_backend::{CostBound, Instance, Job, ModelVersion};
+use nerite_backend::{CostBound, Instance, Job, Jobs, ModelVersion};
 use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Scheduler, Ticket};
 
 use crate::quickness::{Quickness, Size};
@@ -64,7 +64,7 @@ struct Queued {
 struct Run {
     at: InstanceId,
     instance: Box<dyn Instance>,
-    jobs: Vec<Job>,
+    jobs: Jobs,
     /// How large the job is, if it is one alone. Several together always run on a worker.
     size: Option<Size>,
     /// When the jobs were begun, if they were: the instance has them, and is waited for.
@@ -209,7 +209,7 @@ impl State {
     /// The jobs and the instance of what the scheduler decided to run next.
     fn next_run(&mut self) -> Option<Run> {
         let nerite_schedule::Run { instance: at, slots } = self.driver.next_run()?;
-        let (mut jobs, mut size) = (Vec::with_capacity(slots.len()), None);
+        let (mut jobs, mut size) = (Jobs::with_capacity(slots.len()), None);
         for slot in slots {
             if let RunSlot::Job(queued, _) = slot {
                 size = queued.size.filter(|_| jobs.is_empty());

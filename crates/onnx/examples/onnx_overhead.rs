@@ -74,7 +74,7 @@ fn through_the_contract(context: &LoadContext, runs: usize) -> Result<(), Box<dy
             }),
         };
         let job = Job::new(request, version.begin(), now_ns());
-        instance.run(Batch { jobs: vec![job], meter: Arc::<NoMeter>::clone(&meter) });
+        instance.run(Batch { jobs: vec![job].into(), meter: Arc::<NoMeter>::clone(&meter) });
     });
     assert_eq!(failures.load(Ordering::Relaxed), 0, "every run gives a result");
     Ok(())

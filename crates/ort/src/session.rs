@@ -8,7 +8,7 @@ use nerite_backend::onnx::{Nodes, Port, Ports, UntrustedInputs, snapshot};
 use nerite_backend::{Execute, Times, Work};
 use nerite_memory::{Buffer, Place, Reason, Slot};
 use nerite_request::Status;
-use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count};
+use nerite_tensor::{DataType, Name, Shape, Tensor, byte_size, element_count};
 use ort::session::{NoSelectedOutputs, RunOptions, Session};
 use ort::{AsPointer, sys};
 
@@ -144,8 +144,8 @@ impl OrtInstance {
 
     /// Which of the graph's inputs and outputs the work is about.
     fn wanted(&self, work: &Work<'_>) -> Result<Vec<usize>, Status> {
-        let index = |name: &String| self.ports.outputs.iter().position(|port| port.name == *name);
-        let unknown = |name: &String| Status::invalid(format!("the model has no output '{name}'"));
+        let index = |name: &Name| self.ports.outputs.iter().position(|port| port.name == *name);
+        let unknown = |name: &Name| Status::invalid(format!("the model has no output '{name}'"));
         work.wanted().iter().map(|name| index(name).ok_or_else(|| unknown(name))).collect()
     }
 

@@ -68,7 +68,7 @@ fn region(len: usize) -> Buffer {
 }
 
 fn run(instance: &mut dyn Instance, jobs: Vec<Job>) {
-    instance.run(Batch { jobs, meter: Arc::new(NoMeter) });
+    instance.run(Batch { jobs: jobs.into(), meter: Arc::new(NoMeter) });
 }
 
 /// Run from the one test there is: the counters are the process's.

@@ -29,7 +29,7 @@ pub fn ask(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) ->
         reply: Reply::new(sink),
     };
     let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
-    run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
+    run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
     let answer = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
     let only = answer.expect("an instance answers before it returns");
     only.unwrap_or_else(|not_one| panic!("one response, not {}", not_one.count))

@@ -2,14 +2,15 @@
 
 use nerite_memory::{Buffer, Extent, Filled, Reason, Slot};
 use nerite_request::Status;
-use nerite_tensor::{DataType, Shape, element_count};
+use nerite_tensor::{DataType, Name, Shape, element_count};
 
+use super::Outcomes;
 use crate::Job;
 use crate::output_place::too_small;
 
 /// A whole output, rows of all jobs.
 pub(super) struct Made {
-    pub name: String,
+    pub name: Name,
     pub datatype: DataType,
     pub shape: Shape,
     pub whole: Whole,
@@ -37,7 +38,11 @@ impl Made {
 }
 
 /// Hands a lone job its outputs. `spare` are places that were taken for it and not written.
-pub(super) fn give_whole(job: &mut Job, made: Vec<Made>, mut spare: Vec<(String, Slot)>) -> Result<(), Status> {
+pub(super) fn give_whole(
+    job: &mut Job,
+    made: impl IntoIterator<Item = Made>,
+    mut spare: Vec<(Name, Slot)>,
+) -> Result<(), Status> {
     for Made { name, datatype, shape, whole } in made {
         match whole {
             Whole::Slot(slot) => job.put(&name, datatype, shape, slot),
@@ -51,13 +56,13 @@ pub(super) fn give_whole(job: &mut Job, made: Vec<Made>, mut spare: Vec<(String,
 }
 
 /// Hands each of several jobs its rows of what it wants.
-pub(super) fn give_rows(jobs: &mut [Job], made: Vec<Made>) -> Result<Vec<Result<(), Status>>, Status> {
+pub(super) fn give_rows(jobs: &mut [Job], made: impl IntoIterator<Item = Made>) -> Result<Outcomes, Status> {
     let rows: Vec<i64> = jobs.iter().map(rows_of).collect();
     let made: Vec<Made> = made.into_iter().map(Made::readable).collect();
     for made in &made {
         check_rows(made, rows.iter().sum())?;
     }
-    let mut results: Vec<Result<(), Status>> = Vec::with_capacity(jobs.len());
+    let mut results = Outcomes::with_capacity(jobs.len());
     let mut first = 0;
     for (job, rows) in jobs.iter_mut().zip(rows) {
         let wanted: Vec<&Made> = made.iter().filter(|made| job.wants(&made.name)).collect();

@@ -75,7 +75,7 @@ fn placed(bytes: usize) -> Vec<Wanted> {
 fn run(jobs: Vec<Job>) -> Vec<i64> {
     let runs = Arc::new(Mutex::new(Vec::new()));
     let mut instance = Joined::new(Doubling { runs: Arc::clone(&runs) }, true);
-    instance.run(Batch { jobs, meter: Arc::new(NoMeter) });
+    instance.run(Batch { jobs: jobs.into(), meter: Arc::new(NoMeter) });
     drop(instance);
     Arc::into_inner(runs).unwrap().into_inner().unwrap()
 }
@@ -216,7 +216,7 @@ fn a_place_that_the_reply_offers_is_computed_into() {
         let (seen, offered) = (Seen::default(), Arc::new(Mutex::new(Vec::new())));
         let reply = Reply::through(Offering(Arc::clone(&seen), Arc::clone(&offered)));
         let job = job_of(reply, "a", Buffer::from_numbers(vec![1, 2, 3, 4]), 2, inline("Y"));
-        let batch = Batch { jobs: vec![job], meter: Arc::new(NoMeter) };
+        let batch = Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) };
         if given_back {
             Joined::new(Undecided, true).run(batch);
         } else {

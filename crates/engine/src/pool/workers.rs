@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use nerite_backend::{Batch, Job, Outbox, now_ns};
+use nerite_backend::{Batch, Job, Jobs, Outbox, now_ns};
 use nerite_request::{Code, Status};
 
 use super::{Run, Shared, State, Work};
@@ -121,7 +121,7 @@ impl Shared {
             has_run
         });
         let ns = has_run.then(|| now_ns().saturating_sub(start));
-        (Run { at, instance, jobs: Vec::new(), size, begun: None }, Answers { outbox, size, ns })
+        (Run { at, instance, jobs: Jobs::new(), size, begun: None }, Answers { outbox, size, ns })
     }
 
     /// On a thread that has other work: what takes longer than such a thread may wait comes back begun.
@@ -138,7 +138,7 @@ impl Shared {
         // How long a run takes that goes on elsewhere is not known yet.
         let ns = (done == Some(true)).then(|| now_ns().saturating_sub(start));
         let begun = (done == Some(false)).then_some(start);
-        (Run { at, instance, jobs: Vec::new(), size, begun }, Answers { outbox, size, ns })
+        (Run { at, instance, jobs: Jobs::new(), size, begun }, Answers { outbox, size, ns })
     }
 
     /// Answers what a run left to be answered, now that its instance may be used by others: a client that asks again finds it idle, and
@@ -168,7 +168,7 @@ impl Shared {
         }
     }
 
-    fn batch(&self, jobs: Vec<Job>) -> Batch {
+    fn batch(&self, jobs: Jobs) -> Batch {
         let jobs = if jobs.iter().any(Job::is_cancelled) { without_cancelled(jobs) } else { jobs };
         Batch { jobs, meter: Arc::clone(self.requests.meter()) }
     }
@@ -190,8 +190,8 @@ struct Answers {
     ns: Option<u64>,
 }
 
-fn without_cancelled(jobs: Vec<Job>) -> Vec<Job> {
-    let (gone, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_cancelled);
+fn without_cancelled(jobs: Jobs) -> Jobs {
+    let (gone, jobs): (Jobs, Jobs) = jobs.into_iter().partition(Job::is_cancelled);
     for job in gone {
         job.refuse(Status::new(Code::Cancelled, ""));
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use nerite_backend::{Job, ModelVersion, now_ns};
+use nerite_backend::{Job, Jobs, ModelVersion, now_ns};
 use nerite_memory::{Buffer, Slot};
 use nerite_process::packets::{Command, PlaceFor, RequestRead, TensorAt};
 use nerite_request::{
@@ -66,7 +66,7 @@ impl Requests {
     }
 
     /// Those that could be read, once.
-    pub(super) fn jobs(&self, version: &Arc<ModelVersion>) -> Vec<Job> {
+    pub(super) fn jobs(&self, version: &Arc<ModelVersion>) -> Jobs {
         let requests = std::mem::take(&mut *self.unread.lock().unwrap_or_else(PoisonError::into_inner));
         let job = |request| Job::new(request, version.begin(), now_ns());
         requests.into_iter().flatten().map(job).collect()
