@@ -10,7 +10,7 @@ use nerite_engine::{CheckedTensors, Contract, Prefix, Tensors};
 use nerite_memory::{Buffer, Slot};
 use nerite_request::limits::{Counted, TensorsMax, check_count};
 use nerite_request::names::first_repeated;
-use nerite_request::{InferInput, InferRequest, RegionRef, Source, Status, Wanted};
+use nerite_request::{InferInput, InferRequest, RegionRef, Source, Status, Wanted, WantedOutputs};
 use nerite_tensor::Tensor;
 
 /// How the name of a region becomes memory.
@@ -62,9 +62,9 @@ fn take_outputs(
     request: Prefix<'_>,
     infer_request: &InferRequest,
     regions: &dyn Regions,
-) -> Result<Vec<Wanted>, Status> {
+) -> Result<WantedOutputs, Status> {
     let repeated = first_repeated(&infer_request.outputs, |output| &output.name);
-    let mut wanted: Vec<Wanted> = Vec::with_capacity(infer_request.outputs.len());
+    let mut wanted = WantedOutputs::with_capacity(infer_request.outputs.len());
     for (at, output) in infer_request.outputs.iter().enumerate() {
         if repeated == Some(at) {
             return Err(request.repeated_output(&output.name));

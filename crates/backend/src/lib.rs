@@ -43,7 +43,7 @@
 //!         shape: [2].into_iter().collect(),
 //!         data: Buffer::from_numbers(vec![3i32, -4]),
 //!     }],
-//!     wanted: vec![Wanted { name: "Y".into(), slot: None }],
+//!     wanted: vec![Wanted { name: "Y".into(), slot: None }].into(),
 //!     priority: 0,
 //!     timeout_us: 0,
 //!     sequence: Sequence::default(),

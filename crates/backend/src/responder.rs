@@ -2,7 +2,7 @@
 
 use nerite_memory::{Access, Buffer, Filled, Place, Slot};
 use nerite_request::{
-    Cancel, Code, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, Response, Status, Wanted,
+    Cancel, Code, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, Response, Status, Wanted, WantedOutputs,
 };
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
@@ -23,7 +23,7 @@ pub struct Responder {
     rows: u32,
     arrived: u64,
     cancel: Cancel,
-    wanted: Vec<Wanted>,
+    wanted: WantedOutputs,
     /// Places that were written and will be written again, by their position in `wanted`.
     again: Vec<(usize, Slot)>,
     /// Whether responses may follow the next one.
@@ -46,7 +46,7 @@ pub(crate) struct Parts {
     pub rows: u32,
     pub arrived: u64,
     pub cancel: Cancel,
-    pub wanted: Vec<Wanted>,
+    pub wanted: WantedOutputs,
     pub reply: Reply,
     pub in_flight: InFlight,
 }
@@ -191,7 +191,7 @@ impl Responder {
     }
 
     /// The outputs wanted, for staging.
-    pub(crate) fn wanted_slots(&mut self) -> &mut Vec<Wanted> {
+    pub(crate) fn wanted_slots(&mut self) -> &mut [Wanted] {
         &mut self.wanted
     }
 
@@ -334,7 +334,8 @@ impl Responder {
     /// Sends the last response.
     fn close(&mut self, response: Response) {
         // Released before the answer goes out: a client may unregister its regions the moment it has the answer.
-        (self.wanted, self.again, self.made, self.watched) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        self.wanted = WantedOutputs::new();
+        (self.again, self.made, self.watched) = (Vec::new(), Vec::new(), Vec::new());
         self.staged = None;
         let reply = std::mem::replace(&mut self.reply, Reply::closed());
         if let Some(in_flight) = self.in_flight.take() {

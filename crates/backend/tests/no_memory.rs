@@ -45,7 +45,7 @@ fn run(counts: &[i32]) -> Vec<Result<usize, Status>> {
             id: String::new().into(),
             rows: 1,
             inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape: [1, 1][..].into(), data }],
-            wanted: vec![Wanted { name: "S".into(), slot: None }],
+            wanted: vec![Wanted { name: "S".into(), slot: None }].into(),
             priority: 0,
             timeout_us: 0,
             sequence: Sequence::default(),

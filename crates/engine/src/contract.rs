@@ -10,7 +10,7 @@ use nerite_config::TensorSpec;
 use nerite_memory::Buffer;
 use nerite_request::limits::LISTED_BYTES_MAX;
 use nerite_request::names::{ByName, first_repeated};
-use nerite_request::{InferInput, Status, Wanted};
+use nerite_request::{InferInput, Status, Wanted, WantedOutputs};
 use nerite_tensor::Tensor;
 
 use shape::check_input;
@@ -35,7 +35,7 @@ pub struct Tensors {
     /// Inputs in the client's order.
     pub inputs: Vec<Tensor>,
     /// Outputs wanted, each with its place; empty for all.
-    pub wanted: Vec<Wanted>,
+    pub wanted: WantedOutputs,
     /// Whether the one input came without a name.
     pub is_raw: bool,
 }
@@ -46,7 +46,7 @@ pub struct CheckedTensors {
     /// Inputs in the client's order, in the shapes the model sees.
     pub inputs: Vec<Tensor>,
     /// Outputs wanted, each with its place.
-    pub wanted: Vec<Wanted>,
+    pub wanted: WantedOutputs,
     /// Rows: the batch dimension, 1 without one.
     pub rows: u32,
 }
@@ -108,7 +108,7 @@ impl Contract<'_> {
     }
 
     /// None asked for means all.
-    fn check_wanted(&self, wanted: Vec<Wanted>) -> Result<Vec<Wanted>, Status> {
+    fn check_wanted(&self, wanted: WantedOutputs) -> Result<WantedOutputs, Status> {
         if wanted.is_empty() {
             return Ok(self.outputs.iter().map(|o| Wanted { name: o.name.as_str().into(), slot: None }).collect());
         }

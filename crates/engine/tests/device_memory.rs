@@ -93,7 +93,7 @@ fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
         id: String::new().into(),
         rows: 1,
         inputs: vec![Tensor { name: "IN".into(), datatype: DataType::Uint8, shape: Shape::from_slice(&[4]), data }],
-        wanted: vec![Wanted { name: "OUT".into(), slot: Some(memory.slot(half(4))) }],
+        wanted: vec![Wanted { name: "OUT".into(), slot: Some(memory.slot(half(4))) }].into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),

@@ -63,7 +63,7 @@ fn through_the_contract(context: &LoadContext, runs: usize) -> Result<(), Box<dy
             id: String::new().into(),
             rows: 1,
             inputs: vec![input.clone()],
-            wanted: vec![Wanted { name: output.as_str().into(), slot: Some(Slot::heap(4096)) }],
+            wanted: vec![Wanted { name: output.as_str().into(), slot: Some(Slot::heap(4096)) }].into(),
             priority: 0,
             timeout_us: 0,
             sequence: Sequence::default(),

@@ -191,7 +191,7 @@ pub(crate) mod tests {
             id: id.into(),
             rows: 1,
             inputs,
-            wanted,
+            wanted: wanted.into(),
             priority: 0,
             timeout_us: 5,
             sequence,

@@ -50,6 +50,6 @@ pub use parameter::{Parameter, Parameters};
 pub use peer::Peer;
 pub use region_ref::RegionRef;
 pub use reply::{Deliver, PlaceQuery, Reply};
-pub use request::{AdmittedRequest, Request, Wanted};
+pub use request::{AdmittedRequest, Request, Wanted, WantedOutputs};
 pub use response::{InferResponse, Output, Response};
 pub use status::{Code, Status};

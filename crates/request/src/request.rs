@@ -2,6 +2,7 @@
 
 use nerite_memory::Slot;
 use nerite_tensor::{Name, Tensor};
+use smallvec::SmallVec;
 
 use crate::{Cancel, Parameters, Reply, Sequence};
 
@@ -38,7 +39,7 @@ pub struct AdmittedRequest {
     /// Input tensors, in the client's order.
     pub inputs: Vec<Tensor>,
     /// Outputs wanted, each at most once; never empty: "all" was spelled out at admission.
-    pub wanted: Vec<Wanted>,
+    pub wanted: WantedOutputs,
     /// Priority, 0 for the model's default.
     pub priority: u64,
     /// Longest time in the queue in µs, 0 for the model's default.
@@ -52,6 +53,9 @@ pub struct AdmittedRequest {
     /// The way back.
     pub reply: Reply,
 }
+
+/// The outputs that a request wants. Most often there is one, for which no memory is taken.
+pub type WantedOutputs = SmallVec<[Wanted; 1]>;
 
 /// One output wanted, and where.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ pub fn ask(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) ->
         id: Name::default(),
         rows: 1,
         inputs,
-        wanted,
+        wanted: wanted.into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),

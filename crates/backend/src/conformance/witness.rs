@@ -94,7 +94,7 @@ fn job_to(seen: &Seen, version: &Arc<ModelVersion>, index: usize, asked: Asked) 
         id: id(index).into(),
         rows: u32::try_from(rows).unwrap_or(1),
         inputs,
-        wanted: asked.wanted,
+        wanted: asked.wanted.into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),

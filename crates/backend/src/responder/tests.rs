@@ -55,7 +55,7 @@ fn job(seen: &Seen, version: &Arc<ModelVersion>, data: Buffer, slot: Option<Slot
         id: Name::default(),
         rows: 1,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],
-        wanted: vec![Wanted { name: "Y".into(), slot }],
+        wanted: vec![Wanted { name: "Y".into(), slot }].into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),

@@ -53,7 +53,7 @@ fn job_of(reply: Reply, id: &str, data: Buffer, row: i64, wanted: Vec<Wanted>) -
         id: id.into(),
         rows: rows as u32,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],
-        wanted,
+        wanted: wanted.into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),

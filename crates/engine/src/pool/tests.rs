@@ -67,7 +67,7 @@ fn job_of(id: usize, in_flight: InFlight, sink: impl FnMut(Response) + Send + 's
         id: id.to_string().into(),
         rows: 1,
         inputs: vec![Tensor { name: "I".into(), datatype: DataType::Fp32, shape: Shape::new(), data }],
-        wanted: vec![Wanted { name: "O".into(), slot: None }],
+        wanted: vec![Wanted { name: "O".into(), slot: None }].into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),
