@@ -39,7 +39,11 @@ pub fn classify(output: &Output, classes: u64, batching: bool, labels: &[String]
         order.sort_by(|a, b| values.compare(*b, *a));
         for at in order.into_iter().take(kept) {
             let class = at - row * per_row;
-            let label = labels.get(class).filter(|label| !label.is_empty()).map(|label| format!(":{label}")).unwrap_or_default();
+            let label = labels
+                .get(class)
+                .filter(|label| !label.is_empty())
+                .map(|label| format!(":{label}"))
+                .unwrap_or_default();
             let text = format!("{}:{class}{label}", values.show(at));
             let length = strings::length_word(text.as_bytes()).ok_or_else(refused)?;
             bytes.push(&length).and_then(|()| bytes.push(text.as_bytes())).map_err(short)?;

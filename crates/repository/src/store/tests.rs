@@ -92,8 +92,16 @@ fn a_repository_that_is_missing_stops_the_server() {
 
 #[test]
 fn directories_are_listed_by_name_links_included_and_files_not() {
-    let disk =
-        Disk::with(&[("r/b/", ""), ("r/a/", ""), ("r/file", ""), ("r/..data/", ""), ("r/..2026_11_23/", ""), ("r/.../", ""), ("s/b/", ""), ("away/", "")]);
+    let disk = Disk::with(&[
+        ("r/b/", ""),
+        ("r/a/", ""),
+        ("r/file", ""),
+        ("r/..data/", ""),
+        ("r/..2026_11_23/", ""),
+        ("r/.../", ""),
+        ("s/b/", ""),
+        ("away/", ""),
+    ]);
     symlink(disk.path("away"), disk.path("r/linked")).unwrap();
     symlink(disk.path("nowhere"), disk.path("r/dangling")).unwrap();
     let listing = disk.store(&["r", "s"]).list().unwrap();
