@@ -1,6 +1,7 @@
 //! Who loads and retires models while requests go on?
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,8 @@ pub struct Engine {
     one_per_model: OnePerModel,
     retiring: Mutex<usize>,
     retired: Condvar,
+    /// Whether its start failed: then it serves nothing.
+    has_failed: AtomicBool,
 }
 
 /// What the operator decided about models.
@@ -62,6 +65,7 @@ impl Engine {
             one_per_model: OnePerModel::default(),
             retiring: Mutex::new(0),
             retired: Condvar::new(),
+            has_failed: AtomicBool::new(false),
         })
     }
 
@@ -87,6 +91,16 @@ impl Engine {
     /// All versions of all models that take requests, by name.
     pub fn all(&self) -> Vec<Arc<Served>> {
         self.catalog.load().all()
+    }
+
+    /// The engine could not be started, and the server goes on without models.
+    pub fn mark_failed(&self) {
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Engine::mark_failed`] was called.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
     }
 
     /// Whether every known model has a version and every known version is ready or was unloaded.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nerite_backend::onnx::{Port, snapshot};
+use nerite_backend::onnx::snapshot;
 use nerite_backend::{Execute, Times, Work};
 use nerite_memory::{Access, Buffer, Reason, Shortage, allowed_bytes};
 use nerite_request::Status;
@@ -111,11 +111,10 @@ impl Execute for EmbeddedInstance {
         times.infer_ends();
         for (at, value) in values.into_iter().enumerate() {
             let Some(name) = work.wanted().get(at).cloned() else { break };
-            let port = self.loaded.ports.output(&name);
-            let datatype = port.and_then(|port| port.datatype);
-            let datatype = datatype.ok_or_else(|| Status::invalid(format!("the model has no output '{name}'")))?;
+            let port = self.loaded.ports.output(&name).and_then(|port| Some((port, port.datatype?)));
+            let (port, datatype) = port.ok_or_else(|| Status::invalid(format!("the model has no output '{name}'")))?;
             let shape: Shape = value.as_view().shape().iter().map(|dim| *dim as i64).collect();
-            convert::from_engine(work, &name, datatype, &Port::client_shape(&shape), value)?;
+            convert::from_engine(work, &name, datatype, &port.client_shape(&shape), value)?;
         }
         Ok(())
     }

@@ -252,7 +252,7 @@ impl OrtInstance {
             let port = &self.ports.outputs[*index];
             match (bound, made) {
                 (Some(Bound { slot, shape, datatype }), _) => {
-                    work.put_slot(&port.name, datatype, &Port::client_shape(&shape), slot)?;
+                    work.put_slot(&port.name, datatype, &port.client_shape(&shape), slot)?;
                 }
                 (None, Some(made)) => self.put_made(work, port, made, feeds)?,
                 (None, None) => return Err(Status::internal(format!("output '{}' was not made", port.name))),
@@ -272,7 +272,7 @@ impl OrtInstance {
         }
         let no_memory = |refused| Status::no_memory(format_args!("output '{}'", port.name), refused);
         let of_shape = |e: nerite_tensor::ShapeError| Status::internal(format!("output '{}': {e}", port.name));
-        let client = Port::client_shape(&shape);
+        let client = port.client_shape(&shape);
         if let Some(size) = byte_size(datatype, &shape).map_err(of_shape)? {
             let data = made.into_buffer(size, self.session.inner()).map_err(failed)?;
             // An input that the graph passes through is still the request's memory, which `data` does not keep alive.
