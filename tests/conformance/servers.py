@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 
@@ -66,10 +67,13 @@ def dying_with_us(command: list[str]) -> list[str]:
     return [wrapper, "--pdeathsig", "KILL", *command] if wrapper else command
 
 
-def is_live(url: str) -> bool:
+def is_up(url: str) -> bool:
+    """Whether it answers. It does once its models are loaded, or its start failed."""
     try:
-        with urllib.request.urlopen(f"http://{url}/v2/health/live", timeout=1) as answer:
-            return answer.status == 200
+        with urllib.request.urlopen(f"http://{url}/v2/health/live", timeout=1):
+            return True
+    except urllib.error.HTTPError:
+        return True
     except OSError:
         return False
 
@@ -91,7 +95,7 @@ def onnxruntime_flag() -> str:
 
 
 def start(command: list[str], environment: dict[str, str], flags: list[str], log: pathlib.Path, **facts) -> Server:
-    """Starts a server on free ports of the loopback and waits until it is live. Again where somebody took a port since."""
+    """Starts a server on free ports of the loopback and waits until it answers. Again where somebody took a port since."""
     for _ in range(TRIES - 1):
         try:
             return start_once(command, environment, flags, log, **facts)
@@ -119,12 +123,12 @@ def start_once(command: list[str], environment: dict[str, str], flags: list[str]
         pid=process.pid, log=log, process=process, **facts,
     )
     deadline = time.monotonic() + START_LIMIT_S
-    while not is_live(server.http):
+    while not is_up(server.http):
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with status {process.returncode}:\n{server.log_text()[-4000:]}")
         if time.monotonic() > deadline:
             stop(server)
-            raise RuntimeError(f"not live after {START_LIMIT_S} s:\n{server.log_text()[-4000:]}")
+            raise RuntimeError(f"no answer after {START_LIMIT_S} s:\n{server.log_text()[-4000:]}")
         time.sleep(0.02)
     return server
 

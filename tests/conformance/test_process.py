@@ -151,6 +151,18 @@ def test_a_broken_model_beside_a_good_one(launcher, broken):
                     client.infer("broken", [fp32("INPUT0", [1])])
 
 
+def test_a_repository_that_is_not_there_leaves_a_server_that_is_not_ready(launcher, tmp_path):
+    with launcher.running("nowhere", "--exit-on-error=false", repository=tmp_path / "nowhere") as server:
+        for question in ("live", "ready"):
+            assert http_call(server.http, "GET", f"/v2/health/{question}").status == 400
+        http_call(server.http, "POST", "/v2/repository/index").refused("UNAVAILABLE", "Server not ready")
+        http_call(server.http, "GET", "/v2/models/any/ready").refused("UNAVAILABLE", "Server not ready")
+        for protocol in ("http", "grpc"):
+            with open_client(protocol, server) as client:
+                with refuses("UNAVAILABLE", "Server not ready"):
+                    client.infer("any", [fp32("INPUT0", [1])])
+
+
 def test_strict_readiness_can_be_switched_off(launcher, broken):
     flags = ["--exit-on-error=false", "--strict-readiness=false"]
     with launcher.running("lenient", *flags, repository=broken) as server:

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from clients import differs, fp32, grpc_channel, grpc_refuses, http_call, int32, pb, refuses, service_stub
+from clients import differs, fp32, grpc_channel, grpc_refuses, http_call, int32, open_client, pb, refuses, service_stub
 
 
 def states(client) -> dict[str, str]:
@@ -121,6 +121,8 @@ def test_an_ensemble_goes_with_a_model_it_needs(explicit_client):
     ("model", "code", "text"),
     [
         ("nobody", "INTERNAL", "failed to load 'nobody', failed to poll from model repository"),
+        ("...", "INTERNAL", "failed to load '...', failed to poll from model repository"),
+        ("a..b", "INTERNAL", "failed to load 'a..b', failed to poll from model repository"),
         pytest.param(
             "..", "INVALID_ARG", "invalid model name '..', model name must not contain path traversal characters",
             marks=differs("2.51 does not look at the name; the poll fails"),
@@ -130,6 +132,12 @@ def test_an_ensemble_goes_with_a_model_it_needs(explicit_client):
 def test_models_that_cannot_be_loaded(explicit_client, model, code, text):
     with refuses(code, text):
         explicit_client.load(model)
+
+
+@differs("2.51 looks for a model of that name")
+def test_a_blank_name_is_none(explicit):
+    with open_client("grpc", explicit) as client, refuses("INVALID_ARG", "Model name cannot be empty. Please enter a valid name to deploy."):
+        client.load(" ")
 
 
 def test_the_repository_name_of_load_and_unload(explicit):

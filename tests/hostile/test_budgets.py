@@ -236,6 +236,24 @@ def test_half_bodies_that_wait_for_each_other_are_told_why(bounded):
     assert "memory budget" in bounded.log_text()
 
 
+def test_a_message_announced_beyond_the_budget_is_refused_before_it_comes(bounded):
+    ended, announced = shed(bounded), PER_PEER + MIB
+
+    def refusal(bytes_announced: int) -> str:
+        return f"a message of {bytes_announced} bytes is announced, of {PER_PEER} that a connection may hold"
+
+    with contextlib.closing(http_post(bounded, announced, 0)) as connection:
+        answer = received(connection, 10)
+        assert answer.startswith(b"HTTP/1.1 503") and refusal(len(head(announced)) + announced).encode() in answer, answer
+    with contextlib.closing(open_connection(bounded.grpc)) as connection:
+        connection.sendall(frame(HEADERS, END_HEADERS, 1, call_head("ModelInfer")))
+        connection.sendall(frame(DATA, 0, 1, b"\0" + announced.to_bytes(4, "big") + b"\0" * 100))
+        fields = next(fields for kind, _, fields in frames_of(received(connection, 10)) if kind == HEADERS and "grpc-status" in fields)
+    assert fields["grpc-status"] == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]) and refusal(announced) in fields["grpc-message"], fields
+    # The connection was not ended for it: nothing was held.
+    assert shed(bounded) == ended
+
+
 def test_half_messages_over_grpc_are_told_why(bounded):
     content = infer_message(16 * MIB)
     statuses = []

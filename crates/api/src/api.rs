@@ -84,6 +84,9 @@ pub struct Options {
     pub budgets: Limits,
 }
 
+/// What Triton's clients are told by a server that stops, or whose start failed.
+const NOT_READY: &str = "Server not ready";
+
 /// A header of one of these names would shadow a parameter that has a meaning.
 const RESERVED_HEADERS: [&str; 7] =
     ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"];
@@ -224,6 +227,11 @@ impl Api {
 
     /// What every call but inference and health asks first.
     pub(crate) fn check_running(&self) -> Result<(), Status> {
-        if self.stopping() { Err(Status::unavailable("Server not ready")) } else { Ok(()) }
+        if self.stopping() { Err(Status::unavailable(NOT_READY)) } else { self.check_started() }
+    }
+
+    /// What inferences and questions for a model's readiness ask first: a server whose start failed has no models.
+    pub(crate) fn check_started(&self) -> Result<(), Status> {
+        if self.0.engine.has_failed() { Err(Status::unavailable(NOT_READY)) } else { Ok(()) }
     }
 }

@@ -39,7 +39,11 @@ pub fn classify(output: &Output, classes: u64, batching: bool, labels: &[String]
         order.sort_by(|a, b| values.compare(*b, *a));
         for at in order.into_iter().take(kept) {
             let class = at - row * per_row;
-            let label = labels.get(class).map(|label| format!(":{label}")).unwrap_or_default();
+            let label = labels
+                .get(class)
+                .filter(|label| !label.is_empty())
+                .map(|label| format!(":{label}"))
+                .unwrap_or_default();
             let text = format!("{}:{class}{label}", values.show(at));
             let length = strings::length_word(text.as_bytes()).ok_or_else(refused)?;
             bytes.push(&length).and_then(|()| bytes.push(text.as_bytes())).map_err(short)?;
@@ -133,5 +137,6 @@ mod tests {
         check(&[0.1, 0.7, 0.2], &[1, 3], 2, &[], &["0.700000:1", "0.200000:2"]);
         check(&[1.0, 2.0, 4.0, 3.0], &[2, 2], 1, &["a", "b"], &["2.000000:1:b", "4.000000:0:a"]);
         check(&[1.0, 2.0], &[1, 2], 9, &["a"], &["2.000000:1", "1.000000:0:a"]);
+        check(&[1.0, 2.0], &[1, 2], 9, &["a", ""], &["2.000000:1", "1.000000:0:a"]);
     }
 }

@@ -18,12 +18,14 @@
 #![forbid(unsafe_code)]
 
 mod access;
-pub mod admit;
+mod admission;
+mod admit;
 mod api;
 mod aside;
 mod calls;
 mod classify;
 pub mod codes;
+mod delivery;
 mod errors;
 mod logging;
 mod operator;
@@ -37,6 +39,7 @@ mod upload;
 mod version;
 
 pub use access::{Category, Protocol, Restriction};
+pub use admission::{Admission, Found};
 pub use api::{Api, Options};
 pub use aside::{Aside, aside, on_disk};
 pub use calls::Changeable;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nerite_memory::{Reason, Slot};
 use nerite_request::names::{ByName, NameTable};
-use nerite_request::{InferRequest, LeaseNotice, Output, RegionRef, Response, SessionRef, Status};
+use nerite_request::{InferRequest, InferResponse, LeaseNotice, Output, RegionRef, SessionRef, Status};
 use nerite_shm::{Account, BorrowedLease, LeaseError, LeaseErrorKind, Pools};
 use nerite_tensor::Name;
 
@@ -113,7 +113,7 @@ impl Places {
     }
 
     /// The response, which tells of leases that outputs named a session for, and those that go with their descriptors.
-    pub(crate) fn settle(&self, mut response: Response) -> (Response, Vec<OutputLease>) {
+    pub(crate) fn settle(&self, mut response: InferResponse) -> Result<(InferResponse, Vec<OutputLease>), Status> {
         let mut leases = Vec::new();
         for output in &mut response.outputs {
             match self.0.settle(output) {
@@ -121,17 +121,12 @@ impl Places {
                 Ok(Some((Way::Packet, one))) => leases.push(one),
                 Ok(Some((Way::Response { .. }, one))) => response.lease_notices.push(one.notice()),
                 Err(status) => {
-                    response.error = Some(status);
-                    break;
+                    leases.into_iter().for_each(OutputLease::cancel);
+                    return Err(status);
                 }
             }
         }
-        if response.error.is_some() {
-            response.outputs = Vec::new();
-            response.lease_notices = Vec::new();
-            leases.drain(..).for_each(OutputLease::cancel);
-        }
-        (response, leases)
+        Ok((response, leases))
     }
 }
 

@@ -162,7 +162,8 @@ impl Scope {
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
         let _until_it_is_counted = self.api.take_on()?;
-        self.api.submit(infer_request, self, Some((&self.account, leased)), cancel, sink)
+        let admission = self.api.admit(&infer_request.model, &infer_request.version)?;
+        self.api.submit(admission, infer_request, self, Some((&self.account, leased)), cancel, sink)
     }
 
     pub(crate) fn account(&self) -> &Account {

@@ -18,14 +18,14 @@ impl<C: Compute> Instance for InOrder<C> {
         let Batch { jobs, meter } = batch;
         for mut job in jobs {
             if job.is_cancelled() {
-                job.refuse(Status::new(Code::Cancelled, ""), &*meter);
+                job.refuse(Status::new(Code::Cancelled, ""));
                 continue;
             }
             let mut times = job.begin();
             let result = self.0.compute(&mut job, &mut times);
             times.ends();
             meter.batch(u64::from(job.rows().max(1)), &times);
-            job.finish(result, times, &*meter);
+            job.finish(result, times);
         }
     }
 }

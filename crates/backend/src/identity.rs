@@ -11,7 +11,7 @@ use nerite_config::ModelConfig;
 use nerite_memory::Reason;
 use nerite_request::{Code, Status};
 
-use crate::{Batch, CostBound, Instance, InstanceSpec, Job, LoadContext, Model, Runtime, Times};
+use crate::{Batch, CostBound, Instance, InstanceSpec, Job, Jobs, LoadContext, Model, Runtime, Times};
 
 /// The runtime called `identity`.
 pub struct Identity;
@@ -76,8 +76,12 @@ impl Instance for IdentityInstance {
     #[expect(clippy::disallowed_methods, reason = "the delay is what the model is for")]
     fn run(&mut self, batch: Batch) {
         let Batch { mut jobs, meter } = batch;
-        for job in jobs.extract_if(.., |job| job.is_cancelled()) {
-            job.refuse(Status::new(Code::Cancelled, ""), &*meter);
+        if jobs.iter().any(Job::is_cancelled) {
+            let (gone, rest): (Jobs, Jobs) = jobs.into_iter().partition(Job::is_cancelled);
+            for job in gone {
+                job.refuse(Status::new(Code::Cancelled, ""));
+            }
+            jobs = rest;
         }
         if jobs.is_empty() {
             return;
@@ -92,7 +96,7 @@ impl Instance for IdentityInstance {
         times.infer_ends();
         meter.batch(jobs.iter().map(|job| u64::from(job.rows().max(1))).sum(), &times);
         for (job, result) in jobs.into_iter().zip(results.drain(..)) {
-            job.finish(result, times, &*meter);
+            job.finish(result, times);
         }
         self.results = results;
     }

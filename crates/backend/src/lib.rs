@@ -5,16 +5,16 @@
 //!     one per backend    one per version     one per concurrent execution
 //! ```
 //!
-//! [`Instance::run`] takes its jobs for good: it may answer them from any thread, with one response or many, and may return
-//! before they are answered. What most runtimes want (answer all, in order, before returning) is [`Compute`] behind
+//! [`Instance::run`] takes its jobs for good. A job divides into its inputs and a [`Responder`], which answers from any thread, with one
+//! response or many, and may outlive the run; the model stays loaded meanwhile ([`InFlight`]). What most runtimes want (answer all, in order, before returning) is [`Compute`] behind
 //! [`InOrder`], or [`Execute`] behind [`Joined`] where the rows of several requests run as one. A job that is dropped unanswered answers itself with an error. [`conformance`] holds every runtime to this.
 //! Runtimes that compute on the host see memory of the host alone: [`Staged`] carries what lies on devices beyond their [`DeviceAccess`].
 //!
 //! ```
 //! use std::sync::{Arc, mpsc::channel};
 //!
-//! use nerite_backend::{Batch, Compute, InOrder, Instance, Job, NoMeter, Times, now_ns};
-//! use nerite_request::{Cancel, Parameters, Reply, Request, Sequence, Status, Wanted};
+//! use nerite_backend::{Batch, Compute, InOrder, Instance, Job, ModelVersion, NoMeter, Times, now_ns};
+//! use nerite_request::{Cancel, Parameters, Reply, AdmittedRequest, Response, Sequence, Status, Wanted};
 //! use nerite_tensor::{Buffer, DataType, Tensor};
 //!
 //! /// Answers Y = -X.
@@ -34,7 +34,7 @@
 //! }
 //!
 //! let (to, answers) = channel();
-//! let request = Request {
+//! let request = AdmittedRequest {
 //!     id: "42".into(),
 //!     rows: 1,
 //!     inputs: vec![Tensor {
@@ -43,17 +43,17 @@
 //!         shape: [2].into_iter().collect(),
 //!         data: Buffer::from_numbers(vec![3i32, -4]),
 //!     }],
-//!     wanted: vec![Wanted { name: "Y".into(), slot: None }],
+//!     wanted: vec![Wanted { name: "Y".into(), slot: None }].into(),
 //!     priority: 0,
 //!     timeout_us: 0,
 //!     sequence: Sequence::default(),
 //!     parameters: Parameters::new(),
 //!     cancel: Cancel::new(),
-//!     reply: Reply::new("42", move |response| drop(to.send(response))),
+//!     reply: Reply::new(move |response| drop(to.send(response))),
 //! };
-//! let job = Job::new(request, "negate".into(), "1".into(), now_ns());
-//! InOrder(Negate).run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
-//! let answer = answers.recv()?;
+//! let job = Job::new(request, ModelVersion::unmetered("negate").begin(), now_ns());
+//! InOrder(Negate).run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
+//! let Response::Final(answer) = answers.recv()? else { panic!("an error") };
 //! let y = answer.outputs[0].data.numbers::<i32>().ok_or("no INT32")?;
 //! assert_eq!(y.to_vec(), [-3, 4]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -66,8 +66,12 @@ mod device_access;
 pub mod identity;
 mod job;
 mod meter;
+mod model_version;
+mod models;
 pub mod onnx;
+mod outbox;
 mod output_place;
+mod responder;
 mod rows;
 mod runtime;
 mod staged;
@@ -77,7 +81,11 @@ pub use compute::{Compute, InOrder};
 pub use device_access::DeviceAccess;
 pub use job::Job;
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
+pub use model_version::{InFlight, ModelVersion};
+pub use models::{Infer, Models};
+pub use outbox::{LastResponse, Outbox};
 pub use output_place::OutputPlace;
+pub use responder::Responder;
 pub use rows::{Execute, Joined, Ragged, Work};
-pub use runtime::{Batch, CostBound, Instance, InstanceSpec, LoadContext, Model, Runtime};
+pub use runtime::{Batch, CostBound, Instance, InstanceSpec, Jobs, LoadContext, Model, Runtime};
 pub use staged::Staged;

@@ -64,9 +64,11 @@ pub fn complete(
     complete_onnx(config, &graph, rows_max).map(|done| done.config).map_err(|e| status(&e))
 }
 
-/// Checks that the configuration promises what the graph gives.
-pub fn check(context: &LoadContext, ports: &Ports) -> Result<(), Status> {
-    check_onnx(&context.config, &ports.signature()).map_err(|e| status(&e))
+/// Checks that the configuration promises what the graph gives, and gives scalars the shapes that it promises.
+pub fn check(context: &LoadContext, ports: &mut Ports) -> Result<(), Status> {
+    check_onnx(&context.config, &ports.signature()).map_err(|e| status(&e))?;
+    ports.shape_scalars(&context.config);
+    Ok(())
 }
 
 /// A parameter of the model, or else the backend's setting of that name.

@@ -13,9 +13,10 @@ mod ragged;
 
 use nerite_memory::{Buffer, GrowableBuffer, MemoryReservation, NoMemory, Place, Reason, Slot};
 use nerite_request::{Code, Status};
-use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count, strings};
+use nerite_tensor::{DataType, Name, Shape, Tensor, byte_size, element_count, strings};
+use smallvec::{SmallVec, smallvec};
 
-use crate::{Batch, Instance, Job, Meter, Times};
+use crate::{Batch, Instance, Job, Jobs, Meter, Times};
 use apart::{Made, Whole};
 pub use ragged::Ragged;
 
@@ -27,6 +28,9 @@ pub trait Execute: Send {
     /// Computes the outputs that `work` wants. Marks on `times` when the inputs were ready and the model's work was done.
     fn execute(&mut self, work: &mut Work<'_>, times: &mut Times) -> Result<(), Status>;
 }
+
+/// How each job of an execution fared.
+type Outcomes = SmallVec<[Result<(), Status>; 1]>;
 
 /// An [`Execute`] as an [`Instance`]: as many jobs per execution as fit together, answered in order.
 pub struct Joined<E> {
@@ -46,7 +50,7 @@ impl<E: Execute> Joined<E> {
         Joined { ragged, ..self }
     }
 
-    fn run_together(&mut self, mut jobs: Vec<Job>, meter: &dyn Meter) {
+    fn run_together(&mut self, mut jobs: Jobs, meter: &dyn Meter) {
         let mut times = jobs.iter().map(Job::begin).min_by_key(|times| times.start).unwrap_or_else(Times::begin);
         let results = self.execute(&mut jobs, &mut times);
         let Ok(results) = results else {
@@ -55,24 +59,24 @@ impl<E: Execute> Joined<E> {
         times.ends();
         meter.batch(jobs.iter().map(|job| u64::from(job.rows().max(1))).sum(), &times);
         for (job, result) in jobs.into_iter().zip(results) {
-            job.finish(result, times, meter);
+            job.finish(result, times);
         }
     }
 
     /// One request's values must not fail its neighbours: those who ran together and failed run again, each alone.
-    fn blame(&mut self, jobs: Vec<Job>, error: Option<Status>, mut times: Times, meter: &dyn Meter) {
+    fn blame(&mut self, jobs: Jobs, error: Option<Status>, mut times: Times, meter: &dyn Meter) {
         if jobs.len() > 1 {
-            return jobs.into_iter().for_each(|job| self.run_together(vec![job], meter));
+            return jobs.into_iter().for_each(|job| self.run_together(smallvec![job], meter));
         }
         times.ends();
         let error = error.unwrap_or_else(|| Status::internal("the runtime failed without a reason"));
         for job in jobs {
             meter.batch(u64::from(job.rows().max(1)), &times);
-            job.finish(Err(error.clone()), times, meter);
+            job.finish(Err(error.clone()), times);
         }
     }
 
-    fn execute(&mut self, jobs: &mut [Job], times: &mut Times) -> Result<Vec<Result<(), Status>>, Status> {
+    fn execute(&mut self, jobs: &mut [Job], times: &mut Times) -> Result<Outcomes, Status> {
         let mut work = Work::new(jobs, &self.ragged)?;
         self.engine.execute(&mut work, times)?;
         work.hand_out()
@@ -82,14 +86,14 @@ impl<E: Execute> Joined<E> {
 impl<E: Execute> Instance for Joined<E> {
     fn run(&mut self, batch: Batch) {
         let Batch { jobs, meter } = batch;
-        let mut together: Vec<Job> = Vec::new();
+        let mut together = Jobs::new();
         for job in jobs {
             if job.is_cancelled() {
                 // In its turn: answers keep the order of the jobs.
                 if !together.is_empty() {
                     self.run_together(std::mem::take(&mut together), &*meter);
                 }
-                job.refuse(Status::new(Code::Cancelled, ""), &*meter);
+                job.refuse(Status::new(Code::Cancelled, ""));
                 continue;
             }
             let fits = together.last().is_none_or(|last| self.batching && fit(last, &job, &self.ragged));
@@ -123,28 +127,29 @@ fn fit(a: &Job, b: &Job, ragged: &Ragged) -> bool {
 pub struct Work<'a> {
     jobs: &'a mut [Job],
     ragged: &'a Ragged,
-    inputs: Vec<Tensor>,
-    wanted: Vec<String>,
-    made: Vec<Made>,
-    spare: Vec<(String, Slot)>,
+    inputs: SmallVec<[Tensor; 2]>,
+    wanted: SmallVec<[Name; 4]>,
+    made: SmallVec<[Made; 2]>,
+    spare: Vec<(Name, Slot)>,
     /// Outputs whose slots were made to measure: for another size there will be another.
-    measured: Vec<String>,
+    measured: SmallVec<[Name; 2]>,
 }
 
 impl<'a> Work<'a> {
     fn new(jobs: &'a mut [Job], ragged: &'a Ragged) -> Result<Work<'a>, Status> {
-        let mut inputs = match &*jobs {
-            [one] if ragged.is_empty() => one.inputs().to_vec(),
-            many => join_inputs(many, ragged)?,
+        let mut inputs: SmallVec<[Tensor; 2]> = match &*jobs {
+            [one] if ragged.is_empty() => one.inputs().iter().cloned().collect(),
+            many => join_inputs(many, ragged)?.into(),
         };
         inputs.extend(ragged.batch_inputs(jobs)?);
-        let mut wanted: Vec<String> = Vec::new();
+        let mut wanted: SmallVec<[Name; 4]> = SmallVec::new();
         for name in jobs.iter().flat_map(Job::wanted) {
             if !wanted.iter().any(|known| known == name) {
-                wanted.push(name.to_owned());
+                wanted.push(name.into());
             }
         }
-        Ok(Work { jobs, ragged, inputs, wanted, made: Vec::new(), spare: Vec::new(), measured: Vec::new() })
+        let (made, measured) = (SmallVec::new(), SmallVec::new());
+        Ok(Work { jobs, ragged, inputs, wanted, made, spare: Vec::new(), measured })
     }
 
     /// The inputs, rows of all jobs one after the other.
@@ -158,7 +163,7 @@ impl<'a> Work<'a> {
     }
 
     /// Outputs that at least one job wants.
-    pub fn wanted(&self) -> &[String] {
+    pub fn wanted(&self) -> &[Name] {
         &self.wanted
     }
 
@@ -185,8 +190,11 @@ impl<'a> Work<'a> {
         };
         let place = job.output_place(name);
         let Some(capacity) = place.capacity else {
-            self.measured.push(name.to_owned());
-            return job.measured(name, size).map(Some);
+            self.measured.push(name.into());
+            let preferred = device.map_or(Place::Host, Place::Device);
+            let slot = job.measured(name, size, preferred)?;
+            let writable = slot.place().is_host() || slot.place() == preferred;
+            return Ok(writable.then_some(slot));
         };
         // Too small for what is expected may still be large enough for what comes.
         let writable = place.place.is_host() || device.is_some_and(|device| place.place == Place::Device(device));
@@ -196,7 +204,7 @@ impl<'a> Work<'a> {
         // All of it, so that an output which turns out larger than thought still finds its room.
         let mut slot = job.output_bytes(name, capacity)?;
         if !slot.is_aligned(datatype.align()) || self.inputs.iter().any(|input| overlap(&mut slot, &input.data)) {
-            self.spare.push((name.to_owned(), slot));
+            self.spare.push((name.into(), slot));
             return Ok(None);
         }
         Ok(Some(slot))
@@ -205,7 +213,7 @@ impl<'a> Work<'a> {
     /// Takes back a slot that was not computed into after all.
     pub fn give_back(&mut self, name: &str, slot: Slot) {
         if !self.measured.iter().any(|measured| measured == name) {
-            self.spare.push((name.to_owned(), slot));
+            self.spare.push((name.into(), slot));
         }
     }
 
@@ -255,14 +263,14 @@ impl<'a> Work<'a> {
     }
 
     fn put(&mut self, name: &str, datatype: DataType, shape: &[i64], whole: Whole) {
-        self.made.push(Made { name: name.to_owned(), datatype, shape: Shape::from_slice(shape), whole });
+        self.made.push(Made { name: name.into(), datatype, shape: Shape::from_slice(shape), whole });
     }
 
     /// Gives every job its rows. An error of one job (its place is too small) is that job's alone.
-    fn hand_out(self) -> Result<Vec<Result<(), Status>>, Status> {
+    fn hand_out(self) -> Result<Outcomes, Status> {
         let Work { jobs, ragged, made, spare, .. } = self;
         match jobs {
-            [job] => Ok(vec![apart::give_whole(job, made, spare, ragged)]),
+            [job] => Ok(smallvec![apart::give_whole(job, made, spare, ragged)]),
             jobs => apart::give_rows(jobs, made, ragged),
         }
     }

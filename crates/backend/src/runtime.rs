@@ -8,8 +8,9 @@ use std::time::Duration;
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_request::Status;
+use smallvec::SmallVec;
 
-use crate::{DeviceAccess, Job, Meter};
+use crate::{DeviceAccess, Job, Meter, Models};
 
 /// A way to run models: ONNX Runtime, the embedded engine, identity. Named in `config.pbtxt` as `backend`.
 pub trait Runtime: Send + Sync {
@@ -61,6 +62,8 @@ pub struct LoadContext {
     pub cores: usize,
     /// Instances of this model that will run side by side.
     pub instances: usize,
+    /// The models of this server, for a model that asks others.
+    pub models: Models,
 }
 
 /// What bounds the time that one run keeps the thread that calls [`Instance::begin`]. Said once, when the model is loaded.
@@ -142,10 +145,13 @@ pub trait Instance: Send {
     fn finish(&mut self) {}
 }
 
+/// Jobs in the order they came. Most often there is one, for which no memory is taken.
+pub type Jobs = SmallVec<[Job; 1]>;
+
 /// Jobs that run together.
 pub struct Batch {
     /// The jobs, in the order they came.
-    pub jobs: Vec<Job>,
+    pub jobs: Jobs,
     /// Where the times of the execution are reported.
     pub meter: Arc<dyn Meter>,
 }

@@ -14,7 +14,7 @@ use nerite_memory::{Buffer, Extent, Reason, Staging};
 use nerite_tensor::Name;
 
 use crate::staged_tensors::StagingPlan;
-use crate::{Batch, DeviceAccess, Instance, Job, Times};
+use crate::{Batch, DeviceAccess, Instance, Job, Jobs, Times};
 
 /// An [`Instance`], and what carries memory of devices to it and back that it does not take.
 pub struct Staged {
@@ -37,13 +37,13 @@ impl Staged {
         }
         let Batch { jobs, meter } = batch;
         let times = Times::begin();
-        let mut ready = Vec::with_capacity(jobs.len());
+        let mut ready = Jobs::new();
         let brought = side_by_side(&jobs, &self.carry);
         for (index, mut job) in jobs.into_iter().enumerate() {
             let own = brought.iter().filter_map(|(name, parts)| Some((name.as_str(), parts.get(index)?)));
             match job.stage_in(times.start, &self.carry, own.collect()) {
                 Ok(()) => ready.push(job),
-                Err(error) => job.finish(Err(error), times, &*meter),
+                Err(error) => job.finish(Err(error), times),
             }
         }
         (!ready.is_empty()).then_some(Batch { jobs: ready, meter })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nerite_memory::{Buffer, Reason, Slot, Staging};
-use nerite_request::{Output, Request, Status, Wanted};
+use nerite_request::{Output, Status, Wanted};
 use nerite_tensor::{Name, Tensor};
 
 use crate::DeviceAccess;
@@ -28,32 +28,33 @@ pub(crate) struct StagedTensors {
 
 impl StagedTensors {
     /// Whether any of it lies on a device, out of reach.
-    pub(crate) fn is(request: &Request, reach: &DeviceAccess) -> bool {
+    pub(crate) fn is(inputs: &[Tensor], wanted: &[Wanted], reach: &DeviceAccess) -> bool {
         let beyond = |wanted: &Wanted| wanted.slot.as_ref().is_some_and(|slot| !reach.writes(&wanted.name, slot));
-        request.inputs.iter().any(|input| !reach.takes(input)) || request.wanted.iter().any(beyond)
+        inputs.iter().any(|input| !reach.takes(input)) || wanted.iter().any(beyond)
     }
 
     /// Copies inputs to the host, those apart that are in `brought` already, and puts the places of outputs aside.
     pub(crate) fn take(
-        request: &mut Request,
+        inputs: &mut [Tensor],
+        wanted: &mut [Wanted],
         since: u64,
         StagingPlan { staging, reach }: &StagingPlan,
         brought: Vec<(&str, &Buffer)>,
     ) -> Result<StagedTensors, Status> {
-        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
-        for input in request.inputs.iter_mut().filter(|input| !reach.takes(input)) {
+        let (mut put_aside, mut outputs) = (Vec::new(), Vec::new());
+        for input in inputs.iter_mut().filter(|input| !reach.takes(input)) {
             let home = match brought.iter().find(|(name, _)| *name == input.name) {
                 Some((_, home)) => (*home).clone(),
                 None => carried(input, &**staging)?,
             };
-            inputs.push(std::mem::replace(&mut input.data, home));
+            put_aside.push(std::mem::replace(&mut input.data, home));
         }
-        for wanted in &mut request.wanted {
+        for wanted in wanted {
             if let Some(slot) = wanted.slot.take_if(|slot| !reach.writes(&wanted.name, slot)) {
                 outputs.push((wanted.name.clone(), slot));
             }
         }
-        Ok(StagedTensors { since, staging: Arc::clone(staging), _inputs: inputs, outputs })
+        Ok(StagedTensors { since, staging: Arc::clone(staging), _inputs: put_aside, outputs })
     }
 
     /// When carrying began.
@@ -71,10 +72,13 @@ impl StagedTensors {
         self.staging.slot(size).map_err(|full| Status::unavailable(full.to_string()))
     }
 
-    /// Copies each output to where its client wants it. Whether there was any.
-    pub(crate) fn deliver(&mut self, made: &mut [Output]) -> Result<bool, Status> {
+    /// Copies each output to where its client wants it, and keeps its place if `more` responses follow. Whether there was any.
+    pub(crate) fn deliver(&mut self, made: &mut [Output], more: bool) -> Result<bool, Status> {
         let any = !self.outputs.is_empty();
         for (name, mut slot) in std::mem::take(&mut self.outputs) {
+            if more {
+                self.outputs.extend(slot.again().map(|again| (name.clone(), again)));
+            }
             let Some(output) = made.iter_mut().find(|output| output.name == name) else { continue };
             if slot.len() < output.data.len() {
                 return Err(too_small(&name, slot.len(), output.data.len()));
@@ -86,15 +90,6 @@ impl StagedTensors {
             output.placed = true;
         }
         Ok(any)
-    }
-
-    /// Undoes what [`StagedTensors::take`] did to the places of outputs.
-    pub(crate) fn restore(self, request: &mut Request) {
-        for (name, slot) in self.outputs {
-            if let Some(wanted) = request.wanted.iter_mut().find(|wanted| wanted.name == name) {
-                wanted.slot = Some(slot);
-            }
-        }
     }
 }
 

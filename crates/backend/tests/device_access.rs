@@ -8,10 +8,10 @@ mod stand_in;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use nerite_backend::{Batch, DeviceAccess, Execute, Instance, Job, Joined, NoMeter, Staged, Times, Work};
+use nerite_backend::{Batch, DeviceAccess, Execute, Instance, Job, Joined, ModelVersion, NoMeter, Staged, Times, Work};
 use nerite_cuda::{DeviceMemory, Driver};
 use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, copied_bytes};
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 /// Copies are counted for the process, so one test at a time.
@@ -65,24 +65,24 @@ fn bytes_of(memory: &Arc<DeviceMemory>, extent: Extent) -> Vec<u8> {
     home.filled().into_buffer().private_bytes().unwrap().to_vec()
 }
 
-type Seen = Arc<Mutex<Vec<Response>>>;
+type Seen = Arc<Mutex<Vec<Result<InferResponse, Status>>>>;
 
 fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
     let into = Arc::clone(seen);
     let shape = Shape::from_slice(&[data.len() as i64 / 4, 4]);
-    let request = Request {
+    let request = AdmittedRequest {
         id: String::new().into(),
         rows: shape[0] as u32,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Uint8, shape, data }],
-        wanted: vec![Wanted { name: "Y".into(), slot }],
+        wanted: vec![Wanted { name: "Y".into(), slot }].into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),
         parameters: Parameters::new(),
         cancel: Cancel::new(),
-        reply: Reply::new("", move |response| into.lock().unwrap().push(response)),
+        reply: Reply::new(move |response| into.lock().unwrap().push(response.into_content().unwrap())),
     };
-    Job::new(request, "echo".into(), "1".into(), 0)
+    Job::new(request, ModelVersion::unmetered("echo").begin(), 0)
 }
 
 /// Runs `jobs` on an instance on device 1 and gives where each run's tensors were, and the bytes that crossed.
@@ -92,7 +92,7 @@ fn run(declares: bool, jobs: Vec<Job>) -> (Vec<(Place, Option<Place>)>, u64) {
     let reach = DeviceAccess::Device { ordinal: 1, align: 256, at_home: Arc::default() };
     let before = copied_bytes(Reason::CrossDevice);
     Staged::over(Box::new(Joined::new(engine, true)), Arc::new(HeapStaging), reach)
-        .run(Batch { jobs, meter: Arc::new(NoMeter) });
+        .run(Batch { jobs: jobs.into(), meter: Arc::new(NoMeter) });
     let crossed = copied_bytes(Reason::CrossDevice) - before;
     (runs.lock().unwrap().clone(), crossed)
 }
@@ -107,7 +107,7 @@ fn check(declares: bool, input: (u32, usize), output: (u32, usize), saw: (Place,
     let found = run(declares, vec![job(&seen, from.buffer(part(input.1, 8)), Some(slot))]);
     assert_eq!(found, (vec![saw], crossed));
     assert_eq!(bytes_of(&to, part(output.1, 8)), [7; 8]);
-    assert!(seen.lock().unwrap()[0].outputs[0].placed);
+    assert!(seen.lock().unwrap()[0].as_ref().unwrap().outputs[0].placed);
 }
 
 const HERE: Place = Place::Device(1);
@@ -139,7 +139,7 @@ fn an_output_over_the_input_is_made_elsewhere_first() {
     let (seen, memory) = (Seen::default(), on_device(1, &[7; 1024]));
     let jobs = vec![job(&seen, memory.buffer(part(0, 512)), Some(memory.slot(part(256, 512))))];
     assert_eq!(run(true, jobs), (vec![(HERE, None)], 512));
-    assert!(seen.lock().unwrap()[0].error.is_none());
+    assert!(seen.lock().unwrap()[0].is_ok());
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn rows_run_together_only_where_they_lie_end_to_end() {
     // The rows of the first two come apart on the host, and one half goes to its place.
     assert_eq!(run(true, jobs), (vec![(HERE, Some(Place::Host)), (HERE, Some(Place::Host))], 256));
     let seen = seen.lock().unwrap();
-    assert!(seen.iter().all(|response| response.error.is_none()) && seen.len() == 3);
+    assert!(seen.iter().all(Result::is_ok) && seen.len() == 3);
     assert_eq!(bytes_of(&other, part(768, 256)), [1; 256]);
-    assert_eq!(seen[2].outputs[0].data.private_bytes(), Some(&[2; 256][..]));
+    assert_eq!(seen[2].as_ref().unwrap().outputs[0].data.private_bytes(), Some(&[2; 256][..]));
 }

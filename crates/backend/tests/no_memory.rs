@@ -5,9 +5,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use nerite_backend::{Batch, Execute, Instance, Job, Joined, NoMeter, Times, Work};
+use nerite_backend::{Batch, Execute, Instance, Job, Joined, ModelVersion, NoMeter, Times, Work};
 use nerite_memory::{Buffer, MemoryReservation};
-use nerite_request::{Cancel, Code, Parameters, Reply, Request, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Code, Parameters, Reply, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Tensor};
 
 /// Promises of all there is, down to less than anybody asks for.
@@ -36,16 +36,16 @@ fn run(counts: &[i32]) -> Vec<Result<usize, Status>> {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let job = |count: &i32| {
         let heard = Arc::clone(&heard);
-        let reply = Reply::new("", move |response| {
-            let outcome = response.error.map_or_else(|| Ok(response.outputs[0].data.len()), Err);
+        let reply = Reply::new(move |response: Response| {
+            let outcome = response.into_content().unwrap().map(|made| made.outputs[0].data.len());
             heard.lock().unwrap().push(outcome);
         });
         let data = Buffer::from_numbers(vec![*count]);
-        let request = Request {
+        let request = AdmittedRequest {
             id: String::new().into(),
             rows: 1,
             inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape: [1, 1][..].into(), data }],
-            wanted: vec![Wanted { name: "S".into(), slot: None }],
+            wanted: vec![Wanted { name: "S".into(), slot: None }].into(),
             priority: 0,
             timeout_us: 0,
             sequence: Sequence::default(),
@@ -53,7 +53,7 @@ fn run(counts: &[i32]) -> Vec<Result<usize, Status>> {
             cancel: Cancel::new(),
             reply,
         };
-        Job::new(request, "talkative".into(), "1".into(), 0)
+        Job::new(request, ModelVersion::unmetered("talkative").begin(), 0)
     };
     let jobs = counts.iter().map(job).collect();
     Joined::new(Talkative, true).run(Batch { jobs, meter: Arc::new(NoMeter) });

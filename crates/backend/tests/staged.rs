@@ -9,12 +9,12 @@ mod stand_in;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use nerite_backend::{
-    Batch, Compute, DeviceAccess, Execute, InOrder, Instance, Job, Joined, Meter, NoMeter, OutputPlace, Staged, Times,
-    Work,
+    Batch, Compute, DeviceAccess, Execute, InOrder, Instance, Job, Joined, Meter, ModelVersion, NoMeter, OutputPlace,
+    Staged, Times, Work,
 };
 use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
 use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, Staging, copied_bytes};
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 /// Copies are counted for the process, so one test at a time.
@@ -80,41 +80,41 @@ fn whole(memory: &Arc<DeviceMemory>) -> Buffer {
     memory.buffer(Extent::whole(memory.len()))
 }
 
-type Seen = Arc<Mutex<Vec<Response>>>;
+type Seen = Arc<Mutex<Vec<Result<InferResponse, Status>>>>;
 
 fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
     let seen = Arc::clone(seen);
-    let reply = Reply::new("", move |response| seen.lock().unwrap().push(response));
-    Job::new(Request { reply, ..request(data, slot) }, "negate".into(), "1".into(), 0)
+    let reply = Reply::new(move |response| seen.lock().unwrap().push(response.into_content().unwrap()));
+    Job::new(AdmittedRequest { reply, ..request(data, slot) }, ModelVersion::unmetered("negate").begin(), 0)
 }
 
-fn request(data: Buffer, slot: Option<Slot>) -> Request {
+fn request(data: Buffer, slot: Option<Slot>) -> AdmittedRequest {
     let shape = Shape::from_slice(&[data.len() as i64 / 4, 1]);
-    Request {
+    AdmittedRequest {
         id: String::new().into(),
         rows: shape[0] as u32,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],
-        wanted: vec![Wanted { name: "Y".into(), slot }],
+        wanted: vec![Wanted { name: "Y".into(), slot }].into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),
         parameters: Parameters::new(),
         cancel: Cancel::new(),
-        reply: Reply::new("", drop),
+        reply: Reply::new(drop),
     }
 }
 
 fn run(instance: impl Instance + 'static, staging: Arc<dyn Staging>, jobs: Vec<Job>) {
     let meter: Arc<dyn Meter> = Arc::new(NoMeter);
-    Staged::over(Box::new(instance), staging, DeviceAccess::Host).run(Batch { jobs, meter });
+    Staged::over(Box::new(instance), staging, DeviceAccess::Host).run(Batch { jobs: jobs.into(), meter });
 }
 
 #[track_caller]
 fn check_success(seen: &Seen, count: usize) {
     let seen = seen.lock().unwrap();
-    let errors: Vec<_> = seen.iter().filter_map(|response| response.error.as_ref()).collect();
+    let errors: Vec<_> = seen.iter().filter_map(|response| response.as_ref().err()).collect();
     assert!(errors.is_empty() && seen.len() == count, "{} answers, {errors:?}", seen.len());
-    assert!(seen.iter().all(|response| response.outputs[0].placed));
+    assert!(seen.iter().flatten().all(|response| response.outputs[0].placed));
 }
 
 /// One job, everything on the device: the result is there, and the bytes were carried once each way, by pinned memory.
@@ -167,16 +167,16 @@ fn memory_of_devices_is_held_until_the_answer_and_not_longer() {
     let _alone = alone();
     let input = on_device(&[1]);
     let (held, watching) = (Arc::downgrade(&input), Arc::downgrade(&input));
-    let request = Request {
-        reply: Reply::new("", move |response: Response| {
-            assert!(response.error.is_none());
+    let request = AdmittedRequest {
+        reply: Reply::new(move |response: Response| {
+            assert!(matches!(response, Response::Final(_)));
             // The client may unregister its region the moment it has the answer.
             assert_eq!(held.strong_count(), 0);
         }),
         ..request(whole(&input), None)
     };
     drop(input);
-    let job = Job::new(request, "negate".into(), "1".into(), 0);
+    let job = Job::new(request, ModelVersion::unmetered("negate").begin(), 0);
     run(InOrder(Watching(watching)), Arc::new(HeapStaging), vec![job]);
 }
 
@@ -204,11 +204,11 @@ fn carrying_counts_as_making_the_inputs_ready() {
     let instances: [Box<dyn Instance>; 2] =
         [Box::new(InOrder(Negate::default())), Box::new(Joined::new(NegateRows { asks: true }, true))];
     for instance in instances {
-        let (seen, input, kept, asked) =
-            (Seen::default(), on_device(&[1]), Arc::new(Kept::default()), Arc::new(Asked::default()));
-        let jobs = vec![job(&seen, whole(&input), None)];
+        let (input, kept, asked) = (on_device(&[1]), Arc::new(Kept::default()), Arc::new(Asked::default()));
+        let version = ModelVersion::new("negate", "1", Arc::<Kept>::clone(&kept));
+        let jobs = vec![Job::new(request(whole(&input), None), version.begin(), 0)];
         Staged::over(instance, Arc::<Asked>::clone(&asked), DeviceAccess::Host)
-            .run(Batch { jobs, meter: Arc::<Kept>::clone(&kept) });
+            .run(Batch { jobs: jobs.into(), meter: Arc::<Kept>::clone(&kept) });
         let (times, asked) = (kept.0.lock().unwrap()[0], *asked.0.lock().unwrap());
         assert!(times.start <= asked && asked <= times.input_end, "{times:?}, asked at {asked}");
     }
@@ -228,8 +228,11 @@ fn jobs_of_a_batch_lie_where_they_like() {
         run(Joined::new(NegateRows { asks }, true), Arc::new(HeapStaging), jobs);
         assert_eq!(numbers_of(&output), [-1, -5]);
         let seen = seen.lock().unwrap();
-        assert_eq!(seen[2].outputs[0].data.numbers::<i32>(), Some(&[-5][..]));
-        assert_eq!(seen.iter().map(|r| r.outputs[0].placed).collect::<Vec<_>>(), [true, true, false]);
+        assert_eq!(seen[2].as_ref().unwrap().outputs[0].data.numbers::<i32>(), Some(&[-5][..]));
+        assert_eq!(
+            seen.iter().flatten().map(|response| response.outputs[0].placed).collect::<Vec<_>>(),
+            [true, true, false]
+        );
     }
 }
 
@@ -248,7 +251,7 @@ fn jobs_of_a_batch_are_carried_side_by_side_and_not_gathered_again() {
     let after = (copied_bytes(Reason::CrossDevice), copied_bytes(Reason::BatchGather));
     assert_eq!((after.0 - before.0, after.1 - before.1), (16 + 12, 0));
     assert_eq!((numbers_of(&one), numbers_of(&other)), (vec![-2, -3, 3], vec![-4]));
-    assert_eq!(seen.lock().unwrap()[0].outputs[0].data.numbers::<i32>(), Some(&[-1][..]));
+    assert_eq!(seen.lock().unwrap()[0].as_ref().unwrap().outputs[0].data.numbers::<i32>(), Some(&[-1][..]));
 }
 
 #[test]
@@ -264,8 +267,9 @@ fn a_place_that_is_too_small_is_told_in_tritons_words() {
     for instance in instances {
         let (seen, input, output) = (Seen::default(), on_device(&[1, 2]), on_device(&[7]));
         let jobs = vec![job(&seen, whole(&input), Some(output.slot(Extent::whole(4))))];
-        Staged::over(instance, Arc::new(HeapStaging), DeviceAccess::Host).run(Batch { jobs, meter: Arc::new(NoMeter) });
-        assert_eq!(seen.lock().unwrap()[0].error.as_ref().unwrap().message, text);
+        Staged::over(instance, Arc::new(HeapStaging), DeviceAccess::Host)
+            .run(Batch { jobs: jobs.into(), meter: Arc::new(NoMeter) });
+        assert_eq!(seen.lock().unwrap()[0].as_ref().unwrap_err().message, text);
         assert_eq!(numbers_of(&output), [7]);
     }
 }
@@ -283,10 +287,10 @@ fn a_driver_that_fails_fails_the_request_alone() {
     let jobs = vec![job(&seen, whole(&input), None), job(&seen, Buffer::from_numbers(vec![3i32]), None)];
     run(InOrder(Negate::default()), Arc::new(HeapStaging), jobs);
     let seen = seen.lock().unwrap();
-    let error = &seen[0].error.as_ref().unwrap().message;
+    let error = &seen[0].as_ref().unwrap_err().message;
     assert!(
         error.starts_with("input 'X': cannot copy between host and device: cuMemcpyDtoHAsync_v2: out of"),
         "{error}"
     );
-    assert_eq!(seen[1].outputs[0].data.numbers::<i32>(), Some(&[-3][..]));
+    assert_eq!(seen[1].as_ref().unwrap().outputs[0].data.numbers::<i32>(), Some(&[-3][..]));
 }

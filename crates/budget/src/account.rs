@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::book::{Book, OnShed};
 use crate::limits::{CONNECTION_BYTES, LIGHT_BYTES_MAX, MOVED_BYTES_MIN};
-use crate::marks::Shed;
+use crate::marks::{OverBudget, Shed};
 
 /// The account of one connection. Its clones are the same account, which lives until the last charge is gone.
 #[derive(Clone, Debug)]
@@ -39,6 +39,12 @@ impl Account {
     /// Bytes charged now.
     pub fn held(&self) -> u64 {
         self.0.held()
+    }
+
+    /// Refuses a message of `bytes` bytes that can never be held over this connection, before any of it is read.
+    pub fn check_announced(&self, bytes: u64) -> Result<(), OverBudget> {
+        let max = self.0.bytes_max();
+        if bytes <= max { Ok(()) } else { Err(OverBudget { bytes, max }) }
     }
 
     /// Something that wants to read on over this connection.

@@ -83,6 +83,11 @@ impl Book {
         self.held.load(Ordering::SeqCst)
     }
 
+    /// Bytes that the connection may hold.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.shared.limits.connection.high
+    }
+
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)
     }

@@ -35,7 +35,7 @@ mod waiters;
 
 pub use account::{Account, Charge, ReadPermit, Turn, paid};
 pub use budgets::{Budgets, Counts};
-pub use marks::{Limits, Marks, Shed, ShedReason};
+pub use marks::{Limits, Marks, OverBudget, Shed, ShedReason};
 
 #[cfg(test)]
 mod tests;

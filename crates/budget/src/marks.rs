@@ -134,6 +134,26 @@ impl fmt::Display for Shed {
     }
 }
 
+/// What a client is told whose message could not be held, however much others give back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverBudget {
+    /// Bytes of the message.
+    pub bytes: u64,
+    /// Bytes of the budget.
+    pub max: u64,
+}
+
+impl fmt::Display for OverBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OverBudget { bytes, max } = self;
+        write!(
+            f,
+            "memory budget of a connection: a message of {bytes} bytes is announced, of {max} that a connection may hold \
+             (--memory-budget-per-connection); send less at once, or send tensors through shared memory"
+        )
+    }
+}
+
 /// A connection as the one who chooses sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
@@ -237,5 +257,10 @@ mod tests {
             )
         );
         assert!(ShedReason::ALL.iter().all(|reason| shed(*reason).ends_with(cure)));
+        assert_eq!(
+            OverBudget { bytes: 90, max: 80 }.to_string(),
+            "memory budget of a connection: a message of 90 bytes is announced, of 80 that a connection may hold \
+             (--memory-budget-per-connection); send less at once, or send tensors through shared memory"
+        );
     }
 }

@@ -79,8 +79,9 @@ fn features<'a>(job: &'a Job, name: &str) -> Option<&'a [i64]> {
 
 #[cfg(test)]
 mod tests {
+    use nerite_backend::ModelVersion;
     use nerite_memory::Buffer;
-    use nerite_request::{Cancel, Parameters, Reply, Request, Sequence};
+    use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence, WantedOutputs};
     use nerite_schedule::QueuePolicy;
     use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -105,19 +106,19 @@ mod tests {
             shape: Shape::from_slice(shape),
             data: Buffer::empty(),
         };
-        let request = Request {
+        let request = AdmittedRequest {
             id: "".into(),
             rows: inputs.first().map_or(1, |(_, shape)| shape[0] as u32),
             inputs: inputs.iter().map(tensor).collect(),
-            wanted: Vec::new(),
+            wanted: WantedOutputs::new(),
             priority: 1,
             timeout_us: 7,
             sequence: Sequence::default(),
             parameters: Parameters::new(),
             cancel: Cancel::new(),
-            reply: Reply::new("", drop),
+            reply: Reply::new(drop),
         };
-        Job::new(request, "m".into(), "1".into(), 0)
+        Job::new(request, ModelVersion::unmetered("m").begin(), 0)
     }
 
     /// A model whose `A` has any length, whose `B` is optional and whose `C` is ragged.

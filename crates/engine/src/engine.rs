@@ -1,14 +1,16 @@
 //! Who loads and retires models while requests go on?
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use nerite_backend::{Infer, Models};
 use nerite_repository::{ControlMode, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, Store, startup};
-use nerite_request::Status;
 use nerite_request::report::IndexEntry;
 use nerite_request::setting::LoadOptions;
+use nerite_request::{Request, Status};
 
 use crate::catalog::Catalog;
 use crate::load::Loader;
@@ -20,6 +22,8 @@ use crate::unsupported;
 pub struct Engine {
     store: Store,
     loader: Loader,
+    /// For models that ask others.
+    models: Models,
     options: Options,
     catalog: ArcSwap<Catalog>,
     lifecycle: Mutex<Lifecycle>,
@@ -28,6 +32,8 @@ pub struct Engine {
     one_per_model: OnePerModel,
     retiring: Mutex<usize>,
     retired: Condvar,
+    /// Whether its start failed: then it serves nothing.
+    has_failed: AtomicBool,
 }
 
 /// What the operator decided about models.
@@ -47,7 +53,8 @@ impl Engine {
     /// An engine over these repositories, with nothing loaded.
     pub fn new(store: Store, loader: Loader, options: Options) -> Arc<Engine> {
         let semaphore = Semaphore::new(options.load_threads);
-        Arc::new(Engine {
+        Arc::new_cyclic(|engine: &Weak<Engine>| Engine {
+            models: Models::of(Weak::<Engine>::clone(engine)),
             store,
             loader,
             options,
@@ -58,6 +65,7 @@ impl Engine {
             one_per_model: OnePerModel::default(),
             retiring: Mutex::new(0),
             retired: Condvar::new(),
+            has_failed: AtomicBool::new(false),
         })
     }
 
@@ -83,6 +91,16 @@ impl Engine {
     /// All versions of all models that take requests, by name.
     pub fn all(&self) -> Vec<Arc<Served>> {
         self.catalog.load().all()
+    }
+
+    /// The engine could not be started, and the server goes on without models.
+    pub fn mark_failed(&self) {
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Engine::mark_failed`] was called.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
     }
 
     /// Whether every known model has a version and every known version is ready or was unloaded.
@@ -236,7 +254,7 @@ impl Engine {
         let name = &source.model;
         log::info!("loading: {name}:{version}");
         let load = || {
-            let load = std::panic::AssertUnwindSafe(|| self.loader.load(source, version));
+            let load = std::panic::AssertUnwindSafe(|| self.loader.load(source, version, &self.models));
             // A file that makes a runtime panic is a broken model, not the end of the server.
             std::panic::catch_unwind(load)
                 .unwrap_or_else(|_| Err(Status::internal("the runtime panicked while it read the model")))
@@ -325,6 +343,15 @@ impl Engine {
 
     fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
         self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Infer for Engine {
+    fn infer(&self, model: &str, version: Option<i64>, mut request: Request) {
+        match self.admit(model, version) {
+            Ok(admission) => admission.ask(request),
+            Err(status) => request.reply.fail(status),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! How does one request become one response?
 //!
 //! ```text
-//!   Engine ─ catalog (read without a lock) ─► Served ─► Pool ─► Instance
+//!   Engine ─ catalog (read without a lock) ─► Admission to a Served ─► contract ─► Pool ─► Instance
 //!      └── load, unload: threads of its own, decisions by `nerite_repository`
 //! ```
 //! The only home of threads and clocks below the front ends.
@@ -21,8 +21,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod admission;
 mod arrival;
 mod catalog;
+mod contract;
 mod engine;
 mod limits;
 mod load;
@@ -37,6 +39,8 @@ mod stats;
 mod timer;
 mod unsupported;
 
+pub use admission::Admission;
+pub use contract::{CheckedTensors, Contract, Prefix, Tensors, reshaped};
 pub use engine::{Engine, Options};
 pub use load::Loader;
 pub use nerite_repository::Labels;

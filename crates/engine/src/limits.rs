@@ -25,3 +25,10 @@ const _: () =
     assert!(QUICK_PATIENCE.as_micros() * QUICK_RUNS_IN_A_ROW as u128 <= 2_000, "the same for those that wait");
 const _: () =
     assert!(QUICK_NS_MAX * QUICK_RUNS_IN_A_ROW as u64 <= 2_000_000, "a front end's thread must stay responsive");
+
+/// Runs that lie within each other's answers on one thread. What is asked within the answer of the last of them runs on a worker, so that
+/// requests that follow from each other do not need an ever deeper stack.
+pub const NESTED_RUNS_MAX: usize = 4;
+
+/// Sizes of batches whose statistics take no lock.
+pub const BATCH_SIZES_MAX: usize = 4096;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_backend::{DeviceAccess, Instance, InstanceSpec, LoadContext, Model, Runtime, Staged, now_ns};
+use nerite_backend::{DeviceAccess, Instance, InstanceSpec, LoadContext, Model, Models, Runtime, Staged, now_ns};
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{
     HostFacts, ModelConfig, check_file_names, normalise, normalise_groups, validate, validate_groups, validate_tensors,
@@ -31,12 +31,12 @@ pub struct Loader {
 
 impl Loader {
     /// Loads one version, all its instances included.
-    pub fn load(&self, source: &ModelSource, version: i64) -> Result<Served, Status> {
+    pub fn load(&self, source: &ModelSource, version: i64, models: &Models) -> Result<Served, Status> {
         let start = now_ns();
         check_scheduling(&source.config)?;
         check_file_names(&source.config).map_err(|refused| Status::invalid(refused.to_string()))?;
         let runtime = self.runtimes.get(source.config.backend_name())?;
-        let mut context = self.context(source, version);
+        let mut context = self.context(source, version, models);
         let config = self.settle(&*runtime, &mut context)?;
         let model = runtime.load(&context)?;
         let instances = make_instances(&*model, &config, self.runtimes.staging())?;
@@ -55,7 +55,7 @@ impl Loader {
         }))
     }
 
-    fn context(&self, source: &ModelSource, version: i64) -> LoadContext {
+    fn context(&self, source: &ModelSource, version: i64, models: &Models) -> LoadContext {
         LoadContext {
             model: source.model.clone(),
             version,
@@ -65,6 +65,7 @@ impl Loader {
             settings: self.runtimes.settings(source.config.backend_name()),
             cores: self.cores,
             instances: 1,
+            models: models.clone(),
         }
     }
 

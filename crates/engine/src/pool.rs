@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use nerite_backend::{CostBound, Instance, Job, Meter};
+use nerite_backend::{CostBound, Instance, Job, Jobs, ModelVersion};
 use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Ticket};
 
 use crate::arrival::Arrivals;
@@ -29,7 +29,7 @@ use crate::timer::{Wake, now_us, timer};
 pub struct Pool(Arc<Shared>);
 
 /// Answers a job that is not run.
-pub type Reject = Box<dyn Fn(Job, Rejection, &dyn Meter) + Send + Sync>;
+pub type Reject = Box<dyn Fn(Job, Rejection) + Send + Sync>;
 
 struct Shared {
     name: String,
@@ -37,7 +37,7 @@ struct Shared {
     watched: nerite_watchdog::Name,
     state: Mutex<State>,
     wake: Condvar,
-    meter: Arc<dyn Meter>,
+    requests: Arc<ModelVersion>,
     reject: Reject,
     quickness: Quickness,
     arrivals: Arc<Arrivals>,
@@ -74,7 +74,7 @@ struct Queued {
 struct Run {
     at: InstanceId,
     instance: Box<dyn Instance>,
-    jobs: Vec<Job>,
+    jobs: Jobs,
     /// How large the job is, if it is one alone. Several together always run on a worker.
     size: Option<Size>,
     /// When the jobs were begun, if they were: the instance has them, and is waited for.
@@ -92,14 +92,14 @@ struct Work {
 }
 
 impl Pool {
-    /// A pool over these instances, whose runs this bounds, ordered as `scheduling` says; `name` names its threads, and `reject` answers
-    /// what the scheduler rejects.
+    /// A pool over these instances, whose runs this bounds, ordered as `scheduling` says, for `requests` of one model version; `name`
+    /// names its threads, and `reject` answers what the scheduler rejects.
     pub fn new(
         name: &str,
         instances: Vec<Box<dyn Instance>>,
         bound: CostBound,
         scheduling: Scheduling,
-        meter: Arc<dyn Meter>,
+        requests: Arc<ModelVersion>,
         reject: Reject,
     ) -> Pool {
         let workers_max = instances.len();
@@ -126,7 +126,7 @@ impl Pool {
             watched: nerite_watchdog::Name::new(name),
             state: Mutex::new(state),
             wake: Condvar::new(),
-            meter,
+            requests,
             reject,
             quickness: Quickness::new(bound),
             arrivals,
@@ -151,7 +151,7 @@ impl Pool {
                 state.driver.cancel(ticket, now_us);
             }
         }
-        let work = shared.settle(&mut state, true);
+        let work = shared.settle(&mut state, workers::may_run_here());
         drop(state);
         if let Some(run) = shared.carry_out(work) {
             shared.run_in_a_row(run);
@@ -163,7 +163,8 @@ impl Pool {
         self.0.lock().driver.waiting()
     }
 
-    /// Takes no more jobs; those that wait are still run. Returns when the last has been, so not on a front end's thread.
+    /// Takes no more jobs; those that wait are still run. Returns when the last request of the model version is not in flight any more, be
+    /// it that a responder outlived its run, so not on a front end's thread.
     pub fn close(&self) {
         self.stop();
         let mut state = self.0.lock();
@@ -177,6 +178,7 @@ impl Pool {
             // A worker catches what its instance throws, so joining it cannot fail in a way that matters here.
             drop(thread.join());
         }
+        self.0.requests.wait();
     }
 
     fn stop(&self) {
@@ -193,6 +195,22 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.stop();
+        if self.0.requests.in_flight() == 0 {
+            return;
+        }
+        // A model's own thread may still answer: its instances, and with them its library, go after the last answer, and not on that
+        // thread, which they may wait for.
+        let held = Arc::clone(&self.0);
+        let waiter = std::thread::Builder::new().name("nerite-retire".to_owned());
+        let wait = move || held.requests.wait();
+        let kept = Arc::clone(&self.0);
+        match waiter.spawn(wait) {
+            Ok(_) => drop(kept),
+            Err(error) => {
+                log::error!("no thread to unload '{}': {error}; it stays loaded", self.0.name);
+                std::mem::forget(kept);
+            }
+        }
     }
 }
 
@@ -211,7 +229,7 @@ impl State {
     /// The jobs and the instance of what the scheduler decided to run next.
     fn next_run(&mut self) -> Option<Run> {
         let nerite_schedule::Run { instance: at, slots } = self.driver.next_run()?;
-        let (mut jobs, mut numbers, mut size) = (Vec::with_capacity(slots.len()), Vec::new(), None);
+        let (mut jobs, mut numbers, mut size) = (Jobs::with_capacity(slots.len()), Vec::new(), None);
         for slot in slots {
             if let RunSlot::Job(queued, _) = slot {
                 size = queued.size.filter(|_| jobs.is_empty());
@@ -246,7 +264,7 @@ fn keep_order(order: &ResponseOrder, numbers: &[u64], jobs: &mut [Job]) {
     positions.sort_unstable_by_key(|at| numbers.get(*at).copied());
     for at in positions {
         if let Some(job) = jobs.get_mut(at) {
-            job.answer_by(|id, reply| order.in_turn(id, reply));
+            job.answer_by(|reply| order.in_turn(reply));
         }
     }
 }
@@ -315,7 +333,7 @@ impl Shared {
             }
         }
         for (Queued { job, .. }, rejection) in rejected {
-            (self.reject)(job, rejection, &*self.meter);
+            (self.reject)(job, rejection);
         }
         here
     }

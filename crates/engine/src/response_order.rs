@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nerite_request::{Reply, Response};
+use nerite_memory::Slot;
+use nerite_request::{Deliver, PlaceQuery, Reply, Response, Status};
 
 /// The order of the responses of one model version.
 #[derive(Clone, Default)]
@@ -25,26 +26,12 @@ struct State {
 
 impl ResponseOrder {
     /// The reply of the request that is started next. It takes one response.
-    pub fn in_turn(&self, id: &str, reply: Reply) -> Reply {
+    pub fn in_turn(&self, reply: Reply) -> Reply {
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
         drop(state);
-        let (order, offers) = (self.clone(), reply.offers());
-        let inner = Arc::new(Mutex::new(Some(reply)));
-        let ended = Arc::clone(&inner);
-        let ordered = Reply::new(id, move |response| {
-            if let Some(reply) = ended.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                order.ended(number, reply, response);
-            }
-        });
-        if !offers {
-            return ordered;
-        }
-        ordered.offering(move |output, bytes| match &mut *inner.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(reply) => reply.place(output, bytes),
-            None => Ok(None),
-        })
+        Reply::through(InTurn { order: self.clone(), number, reply: Some(reply) })
     }
 
     /// Hands on all responses whose turn it is. No lock is held meanwhile: an answer may bring the next request.
@@ -72,27 +59,55 @@ impl ResponseOrder {
     }
 }
 
+/// Where the response of a request goes that has its turn.
+struct InTurn {
+    order: ResponseOrder,
+    number: u64,
+    reply: Option<Reply>,
+}
+
+impl Deliver for InTurn {
+    fn deliver(&mut self, response: Response) {
+        if let Some(reply) = self.reply.take_if(|_| response.is_last()) {
+            self.order.ended(self.number, reply, response);
+        } else if let Some(reply) = &mut self.reply {
+            reply.send(response);
+        }
+    }
+
+    fn offers_places(&self) -> bool {
+        self.reply.as_ref().is_some_and(Reply::offers_places)
+    }
+
+    fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
+        self.reply.as_mut().map_or(Ok(None), |reply| reply.place(query))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
 
     use super::*;
 
+    fn reply(order: &ResponseOrder, number: usize, to: &mpsc::Sender<(usize, bool)>) -> Reply {
+        let to = to.clone();
+        order.in_turn(Reply::new(move |response: Response| {
+            let failed = response.into_content().is_some_and(|content| content.is_err());
+            to.send((number, failed)).expect("it is heard");
+        }))
+    }
+
     /// Requests are started as 0, 1, 2 …; `ends` says in which order they end, and `expect` which responses have left after each.
     #[track_caller]
     fn check(ends: &[usize], expect: &[&str]) {
         let (to, answers) = mpsc::channel();
         let order = ResponseOrder::default();
-        let started = |number: usize| {
-            let to = to.clone();
-            let reply = Reply::new(number.to_string(), move |response: Response| drop(to.send(response.id)));
-            Some(order.in_turn(&number.to_string(), reply))
-        };
-        let mut replies: Vec<_> = (0..ends.len()).map(started).collect();
+        let mut replies: Vec<_> = (0..ends.len()).map(|number| Some(reply(&order, number, &to))).collect();
         for (end, expect) in ends.iter().zip(expect) {
             let mut reply = replies[*end].take().expect("it ends once");
-            reply.send(Response { id: end.to_string().into(), last: true, ..Response::default() });
-            assert_eq!(answers.try_iter().map(|id| id.to_string()).collect::<Vec<_>>().join(" "), *expect);
+            reply.fail(Status::internal("the end"));
+            assert_eq!(answers.try_iter().map(|(number, _)| number.to_string()).collect::<Vec<_>>().join(" "), *expect);
         }
         assert!(order.lock().held.is_empty());
     }
@@ -108,27 +123,10 @@ mod tests {
     fn a_reply_that_is_dropped_holds_nobody_up() {
         let (to, answers) = mpsc::channel();
         let order = ResponseOrder::default();
-        let reply = |id: &'static str| {
-            let to = to.clone();
-            order.in_turn(
-                id,
-                Reply::new(id, move |response| to.send((id, response.error.is_some())).expect("it is heard")),
-            )
-        };
-        let (first, mut second) = (reply("first"), reply("second"));
-        second.send(Response { last: true, ..Response::default() });
+        let (first, mut second) = (reply(&order, 1, &to), reply(&order, 2, &to));
+        second.fail(Status::internal("the end"));
+        assert!(answers.try_iter().next().is_none());
         drop(first);
-        assert_eq!(answers.try_iter().collect::<Vec<_>>(), [("first", true), ("second", false)]);
-    }
-
-    #[test]
-    fn places_for_outputs_are_still_offered() {
-        let order = ResponseOrder::default();
-        let offering =
-            Reply::new("", drop).offering(|_, bytes| Ok(Some(nerite_memory::Slot::try_heap(bytes).expect("memory"))));
-        let mut reply = order.in_turn("", offering);
-        assert!(reply.offers());
-        assert_eq!(reply.place("O", 5).expect("a place").map(|slot| slot.len()), Some(5));
-        assert!(!order.in_turn("", Reply::new("", drop)).offers());
+        assert_eq!(answers.try_iter().collect::<Vec<_>>(), [(1, true), (2, true)]);
     }
 }

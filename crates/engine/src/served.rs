@@ -1,12 +1,13 @@
 //! What is a model version that takes requests?
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use nerite_backend::{CostBound, Job, Meter, now_ns};
+use nerite_backend::{CostBound, InFlight, Job, ModelVersion};
 use nerite_config::{ModelConfig, TensorSpec};
 use nerite_repository::{Labels, ModelDir};
 use nerite_request::report::StatisticsReport;
-use nerite_request::{Code, Request, Status};
+use nerite_request::{Code, Status};
 use nerite_schedule::Rejection;
 
 use crate::pool::Pool;
@@ -17,13 +18,15 @@ use crate::stats::Stats;
 pub struct Served {
     name: Arc<str>,
     version: i64,
-    version_text: Arc<str>,
+    /// What its requests have in common. It is loaded as long as one of them is in flight.
+    requests: Arc<ModelVersion>,
     config: Arc<ModelConfig>,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
     labels: Arc<Labels>,
     stats: Arc<Stats>,
     pool: Pool,
+    is_retired: AtomicBool,
     /// Files that a load request brought are removed when the last request of the version has gone.
     _directory: ModelDir,
 }
@@ -44,23 +47,24 @@ pub(crate) struct Parts {
 impl Served {
     pub(crate) fn new(parts: Parts) -> Served {
         let Parts { name, version, config, labels, load_ns, instances, bound, directory, queues } = parts;
-        let stats = Arc::new(Stats::new(&name, version, load_ns));
+        let stats = Arc::new(Stats::new(&name, version, load_ns, usize::try_from(config.max_batch_size).unwrap_or(0)));
         let scheduling = Scheduling::of(&config, queues);
         let pool_name = format!("{name}_{version}");
         let answer = Box::new(rejecting(&name, version, scheduling.requests_max));
-        let pool = Pool::new(&pool_name, instances, bound, scheduling, Arc::clone(&stats) as _, answer);
-        let version_text = version.to_string().into();
+        let requests = ModelVersion::new(name.as_str(), version.to_string(), Arc::clone(&stats) as _);
+        let pool = Pool::new(&pool_name, instances, bound, scheduling, Arc::clone(&requests), answer);
         let (inputs, outputs) = (config.inputs(), config.outputs());
         Served {
             name: name.into(),
             version,
-            version_text,
+            requests,
             config,
             inputs,
             outputs,
             labels,
             stats,
             pool,
+            is_retired: AtomicBool::new(false),
             _directory: directory,
         }
     }
@@ -100,25 +104,32 @@ impl Served {
         self.stats.report(self.pool.waiting() as u64)
     }
 
-    /// Runs the request, now or as soon as an instance is free. The answer comes through the request's own reply.
-    pub fn submit(&self, request: Request) {
-        self.pool.submit(Job::new(request, Arc::clone(&self.name), Arc::clone(&self.version_text), now_ns()));
+    /// Whether it takes no more requests.
+    pub fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Acquire)
+    }
+
+    /// One more request is in flight.
+    pub(crate) fn begin(&self) -> InFlight {
+        self.requests.begin()
+    }
+
+    /// Runs the job, now or as soon as an instance is free.
+    pub(crate) fn submit(&self, job: Job) {
+        self.pool.submit(job);
     }
 
     /// Takes no more requests and returns when the last one has been answered.
     pub(crate) fn retire(&self) {
+        self.is_retired.store(true, Ordering::Release);
         self.pool.close();
     }
 }
 
 /// Answers requests for that version that its scheduler rejects. Triton counts those nowhere that no queue took.
-fn rejecting(
-    name: &str,
-    version: i64,
-    requests_max: usize,
-) -> impl Fn(Job, Rejection, &dyn Meter) + Send + Sync + use<> {
+fn rejecting(name: &str, version: i64, requests_max: usize) -> impl Fn(Job, Rejection) + Send + Sync + use<> {
     let name = name.to_owned();
-    move |job, rejection, meter| match rejection {
+    move |job, rejection| match rejection {
         Rejection::Stopping => {
             let text = format!("Request for unknown model: '{name}' version {version} is not at ready state");
             job.turn_away(Status::unavailable(text));
@@ -135,9 +146,7 @@ fn rejecting(
         }
         // Triton counts it nowhere. No scheduler of the engine gives this reason yet.
         Rejection::MissingStart => job.turn_away(Status::invalid(rejection.sentence())),
-        Rejection::TimedOut | Rejection::SequenceTimedOut => {
-            job.refuse(Status::unavailable(rejection.sentence()), meter);
-        }
-        Rejection::Cancelled => job.refuse(Status::new(Code::Cancelled, rejection.sentence()), meter),
+        Rejection::TimedOut | Rejection::SequenceTimedOut => job.refuse(Status::unavailable(rejection.sentence())),
+        Rejection::Cancelled => job.refuse(Status::new(Code::Cancelled, rejection.sentence())),
     }
 }

@@ -1,15 +1,37 @@
 //! How often did a model version run, and how long did it take?
+//!
+//! Written by every request, so without a lock: each number is an atomic. A client that has its answer sees its own request in all of
+//! them; while others run, numbers may be one request apart from each other.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nerite_backend::{Meter, Outcome, RequestTimes, Times, now_ns};
-use nerite_request::report::{BatchReport, StatisticsReport};
+use nerite_request::report::{BatchReport, Duration, StatisticsReport};
+
+use crate::limits::BATCH_SIZES_MAX;
 
 /// The statistics of one model version, written by executions and read by clients.
-#[derive(Debug, Default)]
-pub struct Stats(Mutex<StatisticsReport>, Mutex<BTreeMap<u64, BatchReport>>);
+#[derive(Debug)]
+pub struct Stats {
+    name: String,
+    version: i64,
+    load_ns: u64,
+    last_inference_ms: AtomicU64,
+    inference_count: AtomicU64,
+    execution_count: AtomicU64,
+    success: Sum,
+    fail: Sum,
+    queue: Sum,
+    compute: Phases,
+    failures: [AtomicU64; 4],
+    /// By rows.
+    batches: Box<[OnceLock<Box<Phases>>]>,
+    /// Batches of more rows than the model's configuration speaks of: a model without batches, whose rows its runtime counts otherwise.
+    larger: Mutex<BTreeMap<u64, BatchReport>>,
+}
 
 /// Positions in [`StatisticsReport::failures`].
 const REJECTED: usize = 0;
@@ -17,17 +39,58 @@ const CANCELLED: usize = 1;
 const BACKEND: usize = 2;
 
 impl Stats {
-    /// Statistics of a version that took `load_ns` to load.
-    pub fn new(name: &str, version: i64, load_ns: u64) -> Stats {
-        let report = StatisticsReport { name: name.to_owned(), version, load_ns, ..StatisticsReport::default() };
-        Stats(Mutex::new(report), Mutex::default())
+    /// Statistics of a version that took `load_ns` to load, and whose batches have up to `rows_max` rows.
+    pub fn new(name: &str, version: i64, load_ns: u64, rows_max: usize) -> Stats {
+        Stats {
+            name: name.to_owned(),
+            version,
+            load_ns,
+            last_inference_ms: AtomicU64::new(0),
+            inference_count: AtomicU64::new(0),
+            execution_count: AtomicU64::new(0),
+            success: Sum::default(),
+            fail: Sum::default(),
+            queue: Sum::default(),
+            compute: Phases::default(),
+            failures: Default::default(),
+            batches: (0..=rows_max.clamp(1, BATCH_SIZES_MAX)).map(|_| OnceLock::new()).collect(),
+            larger: Mutex::default(),
+        }
     }
 
     /// What a client may see of them now; `pending` requests wait.
     pub fn report(&self, pending: u64) -> StatisticsReport {
-        let report = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let batches = self.1.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect();
-        StatisticsReport { batches, pending, ..report }
+        let [compute_input, compute_infer, compute_output] = self.compute.told();
+        let counted = self.batches.iter().enumerate().filter_map(|(rows, phases)| {
+            let [compute_input, compute_infer, compute_output] = phases.get()?.told();
+            Some(BatchReport { batch_size: rows as u64, compute_input, compute_infer, compute_output })
+        });
+        let larger = self.larger.lock().unwrap_or_else(PoisonError::into_inner);
+        StatisticsReport {
+            name: self.name.clone(),
+            version: self.version,
+            last_inference_ms: self.last_inference_ms.load(Ordering::Relaxed),
+            inference_count: self.inference_count.load(Ordering::Relaxed),
+            execution_count: self.execution_count.load(Ordering::Relaxed),
+            success: self.success.told(),
+            fail: self.fail.told(),
+            queue: self.queue.told(),
+            compute_input,
+            compute_infer,
+            compute_output,
+            batches: counted.chain(larger.values().copied()).collect(),
+            pending,
+            failures: self.failures.each_ref().map(|count| count.load(Ordering::Relaxed)),
+            load_ns: self.load_ns,
+            ..StatisticsReport::default()
+        }
+    }
+
+    fn fail(&self, reason: usize, total: u64) {
+        self.fail.add(total);
+        if let Some(count) = self.failures.get(reason) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -35,43 +98,74 @@ impl Meter for Stats {
     fn request(&self, request: &RequestTimes, outcome: Outcome) {
         let RequestTimes { arrived, rows, times } = *request;
         let total = now_ns().saturating_sub(arrived);
-        let mut report = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
             Outcome::Success => {
-                report.success.add(total);
-                report.queue.add(times.start.saturating_sub(arrived));
-                report.compute_input.add(times.input_end.saturating_sub(times.start));
-                report.compute_infer.add(times.infer_end.saturating_sub(times.input_end));
-                report.compute_output.add(times.end.saturating_sub(times.infer_end));
-                report.inference_count += u64::from(rows.max(1));
+                self.success.add(total);
+                self.queue.add(times.start.saturating_sub(arrived));
+                self.compute.add(&times);
+                self.inference_count.fetch_add(u64::from(rows.max(1)), Ordering::Relaxed);
             }
-            Outcome::Failed => fail(&mut report, BACKEND, total),
-            Outcome::Cancelled => fail(&mut report, CANCELLED, total),
-            Outcome::Rejected => fail(&mut report, REJECTED, total),
+            Outcome::Failed => self.fail(BACKEND, total),
+            Outcome::Cancelled => self.fail(CANCELLED, total),
+            Outcome::Rejected => self.fail(REJECTED, total),
         }
     }
 
     #[expect(clippy::disallowed_methods, reason = "statistics tell the date of the last inference")]
     fn batch(&self, rows: u64, times: &Times) {
         let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
-        {
-            let mut report = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            report.execution_count += 1;
-            report.last_inference_ms = unix_ms;
+        self.execution_count.fetch_add(1, Ordering::Relaxed);
+        self.last_inference_ms.fetch_max(unix_ms, Ordering::Relaxed);
+        if let Some(phases) = usize::try_from(rows).ok().and_then(|rows| self.batches.get(rows)) {
+            return phases.get_or_init(Box::default).add(times);
         }
-        let mut batches = self.1.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = batches.entry(rows).or_insert(BatchReport { batch_size: rows, ..BatchReport::default() });
-        entry.compute_input.add(times.input_end.saturating_sub(times.start));
-        entry.compute_infer.add(times.infer_end.saturating_sub(times.input_end));
-        entry.compute_output.add(times.end.saturating_sub(times.infer_end));
+        let mut larger = self.larger.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = larger.entry(rows).or_insert(BatchReport { batch_size: rows, ..BatchReport::default() });
+        let [input, infer, output] = phases_of(times);
+        entry.compute_input.add(input);
+        entry.compute_infer.add(infer);
+        entry.compute_output.add(output);
     }
 }
 
-fn fail(report: &mut StatisticsReport, reason: usize, total: u64) {
-    report.fail.add(total);
-    if let Some(count) = report.failures.get_mut(reason) {
-        *count += 1;
+/// How often something happened, and how long that took in all.
+#[derive(Debug, Default)]
+struct Sum {
+    count: AtomicU64,
+    ns: AtomicU64,
+}
+
+impl Sum {
+    fn add(&self, ns: u64) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.ns.fetch_add(ns, Ordering::Relaxed);
     }
+
+    fn told(&self) -> Duration {
+        Duration { count: self.count.load(Ordering::Relaxed), ns: self.ns.load(Ordering::Relaxed) }
+    }
+}
+
+/// The three parts of an execution: input, infer, output.
+#[derive(Debug, Default)]
+struct Phases([Sum; 3]);
+
+impl Phases {
+    fn add(&self, times: &Times) {
+        self.0.iter().zip(phases_of(times)).for_each(|(sum, ns)| sum.add(ns));
+    }
+
+    fn told(&self) -> [Duration; 3] {
+        self.0.each_ref().map(Sum::told)
+    }
+}
+
+fn phases_of(times: &Times) -> [u64; 3] {
+    [
+        times.input_end.saturating_sub(times.start),
+        times.infer_end.saturating_sub(times.input_end),
+        times.end.saturating_sub(times.infer_end),
+    ]
 }
 
 #[cfg(test)]
@@ -80,7 +174,7 @@ mod tests {
 
     #[test]
     fn success_counts_rows_and_failure_counts_its_reason() {
-        let stats = Stats::new("m", 1, 5);
+        let stats = Stats::new("m", 1, 5, 4);
         let times = Times { start: 20, input_end: 30, infer_end: 60, end: 65 };
         stats.batch(4, &times);
         stats.request(&RequestTimes { arrived: 10, rows: 4, times }, Outcome::Success);
@@ -90,5 +184,21 @@ mod tests {
         assert_eq!((report.queue.ns, report.compute_infer.ns, report.compute_output.ns), (10, 30, 5));
         assert_eq!((report.success.count, report.fail.count, report.failures), (1, 1, [0, 1, 0, 0]));
         assert_eq!(report.batches[0].batch_size, 4);
+        assert_eq!((report.name.as_str(), report.version, report.load_ns), ("m", 1, 5));
+    }
+
+    #[test]
+    fn every_size_of_a_batch_is_counted_apart_whatever_the_configuration_says() {
+        let stats = Stats::new("m", 1, 0, 2);
+        let times = Times { start: 0, input_end: 1, infer_end: 3, end: 6 };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..300).for_each(|run| stats.batch([9, 1, 2][run % 3], &times)));
+            }
+        });
+        let report = stats.report(0);
+        let told: Vec<_> = report.batches.iter().map(|batch| (batch.batch_size, batch.compute_infer.count)).collect();
+        assert_eq!((told, report.execution_count), (vec![(1, 400), (2, 400), (9, 400)], 1200));
+        assert_eq!(report.batches[2].compute_output.ns, 1200);
     }
 }

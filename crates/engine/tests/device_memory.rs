@@ -16,7 +16,7 @@ use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
 use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes};
 use nerite_memory::{Extent, Place, Reason};
 use nerite_repository::{ControlMode, Store, StoreOptions};
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 type Seen = Arc<Mutex<Vec<(Place, OutputPlace)>>>;
@@ -95,20 +95,20 @@ fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
     let half = |at| Extent::new(at, 4, 8).unwrap();
     let (to, from) = mpsc::channel();
     let data = memory.buffer(half(0));
-    engine.find("m", None).unwrap().submit(Request {
+    engine.admit("m", None).unwrap().submit(AdmittedRequest {
         id: String::new().into(),
         rows: 1,
         inputs: vec![Tensor { name: "IN".into(), datatype: DataType::Uint8, shape: Shape::from_slice(&[4]), data }],
-        wanted: vec![Wanted { name: "OUT".into(), slot: Some(memory.slot(half(4))) }],
+        wanted: vec![Wanted { name: "OUT".into(), slot: Some(memory.slot(half(4))) }].into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),
         parameters: Parameters::new(),
         cancel: Cancel::new(),
-        reply: Reply::new("", move |response: Response| to.send(response).unwrap()),
+        reply: Reply::new(move |response: Response| to.send(response).unwrap()),
     });
     let response = from.recv().unwrap();
-    assert!(response.error.is_none() && response.outputs[0].placed, "{response:?}");
+    assert!(matches!(&response, Response::Final(made) if made.outputs[0].placed), "{response:?}");
     let mut home = nerite_memory::Slot::heap(4);
     home.fill_from(0, &memory.buffer(half(4)), Reason::Model).unwrap();
     let (input, output) = seen.lock().unwrap()[0];

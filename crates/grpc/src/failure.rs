@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderValue};
 use nerite_api::{Status, codes};
-use nerite_budget::Shed;
+use nerite_budget::{OverBudget, Shed};
 use nerite_compress::InflateError;
 use nerite_wire::proto::Malformed;
 
@@ -84,6 +84,11 @@ impl Failure {
     /// A way of compressing that we do not know.
     pub(crate) fn unknown_encoding(name: &str) -> Failure {
         Failure::new(UNIMPLEMENTED, format!("Compression algorithm '{name}' is not supported"))
+    }
+
+    /// A message that can never be held.
+    pub(crate) fn over_budget(over: OverBudget) -> Failure {
+        Failure::new(RESOURCE_EXHAUSTED, over.to_string())
     }
 
     /// A call over a connection that held more than it may.

@@ -79,6 +79,12 @@ impl Deframer {
         }))
     }
 
+    /// Bytes of the message that is arriving, if they are held until it is complete.
+    fn held_bytes(&self) -> usize {
+        let held = self.message.as_ref().filter(|coming| coming.packed.is_some() || self.packing.part_bytes.is_none());
+        held.map_or(0, |coming| coming.gathered + coming.left)
+    }
+
     /// Whether nothing of an unfinished message has come.
     pub(crate) fn is_between(&self) -> bool {
         self.prefix_len == 0 && self.message.is_none()
@@ -258,6 +264,10 @@ impl Messages {
             if !self.bytes.is_empty() {
                 if let Some(message) = self.deframer.take(&mut self.bytes)? {
                     return Poll::Ready(Ok(Some(message)));
+                }
+                let held_bytes = self.deframer.held_bytes() as u64;
+                if let Err(over) = self.account.check_announced(held_bytes) {
+                    return Poll::Ready(Err(Failure::over_budget(over)));
                 }
                 continue;
             }

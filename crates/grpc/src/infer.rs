@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use nerite_api::{Protocol, aside};
-use nerite_request::{InferRequest, Response};
+use nerite_api::{Admission, Protocol, aside};
+use nerite_request::{InferRequest, InferResponse};
 use nerite_wire::proto::{Chain, Chunks, InferMessage, encode_unary};
 
 use crate::compress::Compression;
@@ -21,16 +21,13 @@ pub(crate) async fn model_infer(
     compression: Option<Compression>,
 ) -> Result<Chunks, Failure> {
     let Message { chain, charge } = message;
-    let infer_request = if chain.is_light() {
+    let (admission, infer_request) = if chain.is_light() {
         read(server, &forwarded, chain)?
     } else {
         let server = Arc::clone(server);
         aside(move || read(&server, &forwarded, chain)).await??
     };
-    let response = server.api.infer_holding(infer_request, charge).await;
-    if let Some(error) = response.error {
-        return Err(error.into());
-    }
+    let response = server.api.infer_holding(admission, infer_request, charge).await?;
     let chunks = if copies_little(&response) {
         encode_unary(response)?
     } else {
@@ -43,18 +40,18 @@ pub(crate) async fn model_infer(
     })
 }
 
-fn read(server: &ServerState, forwarded: &Forwarded, message: Chain) -> Result<InferRequest, Failure> {
+fn read(server: &ServerState, forwarded: &Forwarded, message: Chain) -> Result<(Admission, InferRequest), Failure> {
     let message = {
         // The message's own references to its pieces replace the chain's.
         let chain = message;
         InferMessage::read_for(&chain, |model, version| server.api.tensors_max(model, version))?
     };
-    server.api.check_infer(Protocol::Grpc, &message.model, &message.version)?;
-    Ok(to_infer_request(&server.api, forwarded, message)?)
+    let admission = server.api.admit_single(Protocol::Grpc, &message.model, &message.version)?;
+    Ok((admission, to_infer_request(&server.api, forwarded, message)?))
 }
 
 /// Whether the thread that serves the connection may write this response: few bytes are copied because others may still write them.
-pub(crate) fn copies_little(response: &Response) -> bool {
+pub(crate) fn copies_little(response: &InferResponse) -> bool {
     let sent = response.outputs.iter().filter(|output| !output.placed);
     let copied = sent.filter(|output| output.data.private_bytes().is_none()).map(|output| output.data.len());
     copied.sum::<usize>() <= COPIED_INLINE_BYTES_MAX

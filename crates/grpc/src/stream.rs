@@ -20,10 +20,10 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
-use nerite_api::{Category, aside};
+use nerite_api::{Admission, Category, aside};
 use nerite_budget::Charge;
 use nerite_listen::Awaited;
-use nerite_request::{Cancel, InferRequest, Response, Status};
+use nerite_request::{Cancel, InferRequest, InferResponse, Status};
 use nerite_wire::proto::{Chunks, InferMessage, StreamNews, encode_stream};
 
 use crate::begun::Begun;
@@ -79,6 +79,7 @@ enum WorkDone {
 /// A request that was read; what it asks for may be refused.
 struct Incoming {
     item: Arc<Item>,
+    admission: Result<Admission, Status>,
     infer_request: Result<InferRequest, Status>,
     /// What the client is charged for it.
     charge: Charge,
@@ -90,14 +91,15 @@ impl Incoming {
         let api = &server.api;
         let message = InferMessage::read_for(&chain, |model, version| api.tensors_max(model, version))?;
         drop(chain);
+        let admission = api.admit(&message.model, &message.version);
         let item = Arc::new(Item {
             id: message.id.clone(),
             model: message.model.clone(),
             version: message.version.clone(),
-            decoupled: api.is_decoupled(&message.model, &message.version),
+            decoupled: admission.as_ref().is_ok_and(Admission::is_decoupled),
             cancel: Cancel::new(),
         });
-        Ok(Incoming { item, infer_request: to_infer_request(api, forwarded, message), charge })
+        Ok(Incoming { item, admission, infer_request: to_infer_request(api, forwarded, message), charge })
     }
 }
 
@@ -242,19 +244,22 @@ impl StreamBody {
     }
 
     /// Gives a request its turn and begins it.
-    fn admit(&mut self, Incoming { item, infer_request, charge }: Incoming) {
+    fn admit(&mut self, Incoming { item, admission, infer_request, charge }: Incoming) {
         let number = self.order.admit(Arc::clone(&item));
-        let taken = infer_request.and_then(|infer_request| Ok((infer_request, self.server.api.take_on()?)));
-        let begun = taken.and_then(|(infer_request, until_it_is_counted)| {
+        let taken = infer_request.and_then(|infer_request| {
+            let until_it_is_counted = self.server.api.take_on()?;
+            Ok((admission?, infer_request, until_it_is_counted))
+        });
+        let begun = taken.and_then(|(admission, infer_request, until_it_is_counted)| {
             let sink = self.mailbox.sink(number, infer_request.empty_final, charge);
             let cancel = item.cancel.clone();
             if infer_request.is_light() {
-                return self.server.api.infer_stream(infer_request, cancel, sink);
+                return self.server.api.infer_stream(admission, infer_request, cancel, sink);
             }
             let api = self.server.api.clone();
             self.beginning = Some(Box::pin(async move {
                 let _until_it_is_counted = until_it_is_counted;
-                WorkDone::Begun(number, api.begin(infer_request, cancel, sink).await)
+                WorkDone::Begun(number, api.begin(admission, infer_request, cancel, sink).await)
             }));
             Ok(())
         });
@@ -270,17 +275,16 @@ impl StreamBody {
         }
         let encoded = match response {
             order::News::Refused(refusal) => {
-                encode_error(Response { id: item.id.clone(), ..Response::default() }, &refusal, None)
-            }
-            order::News::Response(Response { error: Some(error), last, .. }) => {
-                if self.strict {
-                    return self.fail(error.into());
-                }
-                encode_error(item.as_response(), &error, Some(last))
+                encode_error(InferResponse { id: item.id.clone(), ..InferResponse::default() }, &refusal, None)
             }
             order::News::Response(response) => {
-                let last = response.last;
-                let response = if response.empty { item.as_response() } else { response };
+                let last = response.is_last();
+                // An end says only whose it is.
+                let response = match response.into_content().unwrap_or_else(|| Ok(item.as_response())) {
+                    Ok(response) => response,
+                    Err(error) if self.strict => return self.fail(error.into()),
+                    Err(error) => return self.send_written(encode_error(item.as_response(), &error, Some(last))),
+                };
                 let (inline, otherwise) = (copies_little(&response), item.as_response());
                 let write = move || {
                     encode_stream(response, StreamNews { error: "", last: Some(last) })
@@ -346,6 +350,6 @@ impl Drop for StreamBody {
     }
 }
 
-fn encode_error(response: Response, error: &Status, last: Option<bool>) -> Result<Chunks, Status> {
+fn encode_error(response: InferResponse, error: &Status, last: Option<bool>) -> Result<Chunks, Status> {
     encode_stream(response, StreamNews { error: &error.message, last })
 }

@@ -7,12 +7,15 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use nerite_api::aside;
 use nerite_budget::{Charge, paid};
-use nerite_request::{Cancel, Response, Status};
+use nerite_request::{Cancel, InferResponse, Response, Status};
 use nerite_wire::json::{write_error, write_flat};
 use tokio::sync::mpsc;
 
 use crate::error_text::cut;
 use crate::limits::INLINE_WORK_BYTES_MAX;
+
+/// What a response says.
+pub type Content = Result<InferResponse, Status>;
 
 /// The responses of one request as they come. Dropped before the last, it cancels the request.
 #[derive(Debug)]
@@ -38,16 +41,21 @@ impl Events {
         Events { from, cancel, ended: false, writing: None }
     }
 
-    /// The next response that says something; `None` after the last.
+    /// The next response; `None` after the last.
     pub async fn next(&mut self) -> Option<(Response, Charge)> {
         poll_fn(|cx| self.poll_response(cx)).await
+    }
+
+    /// The next response that says something: tensors, or an error.
+    pub async fn next_content(&mut self) -> Option<(Content, Charge)> {
+        poll_fn(|cx| self.poll_content(cx)).await
     }
 
     /// The next event's bytes; `None` after the last.
     pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.writing.is_none() {
-            let Some((response, charge)) = ready!(self.poll_response(cx)) else { return Poll::Ready(None) };
-            let text = flat(response, charge);
+            let Some((content, charge)) = ready!(self.poll_content(cx)) else { return Poll::Ready(None) };
+            let text = flat(content, charge);
             let framed =
                 async { text.await.map_or_else(|status| failed(&status), |(text, charge)| frame(text, charge)) };
             self.writing = Some(Writing(Box::pin(framed)));
@@ -59,14 +67,20 @@ impl Events {
     }
 
     fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<Option<(Response, Charge)>> {
-        while !self.ended {
-            let Some((response, charge)) = ready!(self.from.poll_recv(cx)) else { break };
-            self.ended = response.last;
-            if !response.empty {
-                return Poll::Ready(Some((response, charge)));
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let next = ready!(self.from.poll_recv(cx));
+        self.ended = next.as_ref().is_none_or(|(response, _)| response.is_last());
+        Poll::Ready(next)
+    }
+
+    fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<Option<(Content, Charge)>> {
+        while let Some((response, charge)) = ready!(self.poll_response(cx)) {
+            if let Some(content) = response.into_content() {
+                return Poll::Ready(Some((content, charge)));
             }
         }
-        self.ended = true;
         Poll::Ready(None)
     }
 }
@@ -80,10 +94,8 @@ impl Drop for Events {
 }
 
 /// A response as JSON, charged instead of its tensors; a long one is written outside the threads that serve connections.
-pub async fn flat(response: Response, mut charge: Charge) -> Result<(Vec<u8>, Charge), Status> {
-    if let Some(status) = response.error {
-        return Err(status);
-    }
+pub async fn flat(content: Content, mut charge: Charge) -> Result<(Vec<u8>, Charge), Status> {
+    let response = content?;
     let text = if response.inline_bytes() <= INLINE_WORK_BYTES_MAX {
         write_flat(&response)?
     } else {
@@ -136,12 +148,14 @@ mod tests {
 
     #[test]
     fn each_response_is_an_event_up_to_the_last_and_an_unfinished_request_is_cancelled() {
-        let made = |model: &str| Response { model: model.into(), version: "1".into(), ..Response::default() };
+        let made = |model: &str| {
+            Response::Part(InferResponse { model: model.into(), version: "1".into(), ..InferResponse::default() })
+        };
         let text = |model: &str| format!("data: {{\"model_name\":\"{model}\",\"model_version\":\"1\"}}\n\n");
-        let last = || Response { last: true, empty: true, ..Response::default() };
+        let last = || Response::End;
         check(vec![made("a"), made("b"), last()], &[&text("a"), &text("b")], false);
         check(vec![made("a")], &[&text("a")], true);
-        let failed = Response::failed("", Status::internal("no"));
+        let failed = Response::failed(Status::internal("no"));
         check(vec![made("a"), failed, made("late")], &[&text("a"), "data: {\"error\":\"no\"}\n\n"], false);
         check(vec![last()], &[], false);
     }

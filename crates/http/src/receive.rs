@@ -99,6 +99,9 @@ where
     if expected.declared.is_some_and(|declared| declared > expected.bytes_max) {
         return Err((expected.too_large)(expected.declared.unwrap_or_default(), expected.bytes_max).into());
     }
+    if let Err(over) = account.check_announced(expected.declared.unwrap_or_default()) {
+        return Err(Status::unavailable(over.to_string()).into());
+    }
     let mut body = pin!(body);
     let charge = account.charge(0);
     let mut chunks = Chunks { expected, count: 0, bytes: 0, charge, gate: Gate::new(account) };

@@ -110,10 +110,8 @@ fn once(instance: &mut dyn Instance, registry: &Registry, size: usize) -> Result
         }
     });
     let took = began.elapsed();
-    match response.error {
-        Some(error) => Err(error.into()),
-        None => Ok(took),
-    }
+    response?;
+    Ok(took)
 }
 
 fn loading(runtime: &Isolated, isolated: &str) -> Result<LoadContext, Anything> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nerite_backend::LoadContext;
+use nerite_backend::{LoadContext, Models};
 use nerite_config::{from_json, to_json};
 use nerite_request::Status;
 use serde_json::{Value, json};
@@ -44,6 +44,7 @@ pub(crate) fn heard(told: &Value) -> Result<LoadContext, Status> {
         settings,
         cores: count("cores")? as usize,
         instances: count("instances")? as usize,
+        models: Models::none(),
     })
 }
 

@@ -15,11 +15,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nerite_backend::{Batch, Instance, InstanceSpec, Meter, Model, Outcome, RequestTimes, Runtime, Times};
+use nerite_backend::{
+    Batch, Instance, InstanceSpec, Meter, Model, ModelVersion, Outcome, RequestTimes, Runtime, Times,
+};
 use nerite_memory::{Reason, copied_bytes};
 use nerite_process::packets::{Answer, Command, DONE, Execution, Ready};
 use nerite_process::{Channel, Packet};
-use nerite_request::Status;
+use nerite_request::{Name, Status};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::Value;
 
@@ -70,8 +72,8 @@ struct Worker<O> {
 }
 
 struct Loaded {
-    name: Arc<str>,
-    version: Arc<str>,
+    name: Name,
+    version: Name,
     instance: Box<dyn Instance>,
     /// After the instance, because fields drop in order.
     _model: Arc<dyn Model>,
@@ -138,7 +140,9 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         };
         let requests = Requests::read(&self.talk, command);
         let executions = Arc::new(Executions::default());
-        let jobs = requests.jobs(&loaded.name, &loaded.version);
+        let version =
+            ModelVersion::new(loaded.name.clone(), loaded.version.clone(), Arc::<Executions>::clone(&executions));
+        let jobs = requests.jobs(&version);
         if !jobs.is_empty() {
             let batch = Batch { jobs, meter: Arc::<Executions>::clone(&executions) };
             // Jobs that a panic drops are answered with an error; the instance goes on, as it does within the server.

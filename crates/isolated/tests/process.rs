@@ -18,7 +18,7 @@ use nerite_isolated::{Isolated, Starter, work};
 use nerite_memory::{Buffer, Extent, Reason, copied_bytes};
 use nerite_onnx::Embedded;
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{Code, Response, Wanted};
+use nerite_request::{Code, InferResponse, Status, Wanted};
 use nerite_shm::{Options, OwnedRegion, Registry};
 use nerite_tensor::{DataType, Shape, Tensor, strings};
 
@@ -131,14 +131,13 @@ fn wanted(names: &[&str]) -> Vec<Wanted> {
     names.iter().map(|name| Wanted { name: (*name).into(), slot: None }).collect()
 }
 
-fn echo(instance: &mut dyn Instance, values: &[i32]) -> Response {
+fn echo(instance: &mut dyn Instance, values: &[i32]) -> Result<InferResponse, Status> {
     ask(vec![ints("x", &[values.len() as i64], values)], wanted(&["y"]), |batch| instance.run(batch))
 }
 
 #[track_caller]
 fn check_echo(instance: &mut dyn Instance, values: &[i32]) {
-    let response = echo(instance, values);
-    assert_eq!(response.error, None);
+    let response = echo(instance, values).unwrap();
     assert_eq!(response.outputs[0].data.numbers::<i32>().unwrap_or_default(), values);
 }
 
@@ -228,7 +227,7 @@ fn a_process_that_dies_fails_its_request_and_no_other() {
             std::thread::sleep(Duration::from_millis(100));
             kill(first, &format!("-{signal}"));
         });
-        let error = echo(&mut *instance, &[2]).error.unwrap();
+        let error = echo(&mut *instance, &[2]).unwrap_err();
         killer.join().unwrap();
         let text = format!(
             "model 'm', isolated instance 'm_0': its process was ended by signal {signal} ({name}) while it had this request; the \
@@ -319,7 +318,7 @@ impl RegionFixture {
         }
     }
 
-    fn ask(&self, instance: &mut dyn Instance) -> Response {
+    fn ask(&self, instance: &mut dyn Instance) -> Result<InferResponse, Status> {
         let input = |name: &str, at| {
             let data = self.registry.locate("r", at, PAGE as u64).unwrap().into_buffer();
             Tensor { name: name.into(), datatype: DataType::Int32, shape: Shape::from_slice(&[64, 16]), data }
@@ -345,8 +344,7 @@ fn a_region_is_read_and_written_where_it_lies() {
         let (fixture, mut instance) = (RegionFixture::new("place"), instance(&runtime, &simple()));
         let copied = || Reason::ALL.iter().map(|reason| copied_bytes(*reason)).sum::<u64>();
         let before = copied();
-        let response = fixture.ask(&mut *instance);
-        assert_eq!(response.error, None);
+        let response = fixture.ask(&mut *instance).unwrap();
         // What the child copies counts here: the embedded engine takes two inputs out of memory that others can write, and puts its
         // output in its place.
         assert_eq!(copied() - before, if name == "embedded" { 3 * PAGE as u64 } else { 0 }, "{name}");
@@ -369,15 +367,15 @@ fn a_region_cut_short_fails_its_request_and_the_process_lives() {
         let (fixture, mut instance) = (RegionFixture::new("short"), instance(&runtime, &simple()));
         let before = only_child();
         for left in [0, PAGE as u64, 2 * PAGE as u64 + 100] {
-            assert_eq!(fixture.ask(&mut *instance).error, None);
+            fixture.ask(&mut *instance).unwrap();
             let object = std::fs::File::options().write(true).open(fixture.object()).unwrap();
             object.set_len(left).unwrap();
             let response = fixture.ask(&mut *instance);
             if left > 2 * PAGE as u64 {
                 // Its last page is still there.
-                assert_eq!(response.error, None);
+                response.unwrap();
             } else {
-                let error = response.error.unwrap();
+                let error = response.unwrap_err();
                 let text = format!(
                     "shared memory region 'r' can no longer be used: its object '{}' was 12288 bytes when registered and has {left} \
                      now (touched at offset ",
@@ -392,6 +390,6 @@ fn a_region_cut_short_fails_its_request_and_the_process_lives() {
             fixture.registry.register_system("r", fixture.mine.key(), 0, 3 * PAGE as u64).unwrap();
             fixture.fill();
         }
-        assert_eq!(fixture.ask(&mut *instance).error, None);
+        fixture.ask(&mut *instance).unwrap();
     }
 }

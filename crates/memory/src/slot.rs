@@ -153,6 +153,12 @@ impl Slot<Vacant> {
             .map_err(|cause| SlotError::DeviceCopy { cause })
     }
 
+    /// The same place once more, for what is written there next. `None` for private memory, which has one writer.
+    pub fn again(&self) -> Option<Slot> {
+        let Slot { ptr, len, place, access, ref keep, .. } = *self;
+        (access == Access::Shared).then(|| Slot { ptr, len, place, access, keep: Arc::clone(keep), state: PhantomData })
+    }
+
     /// The bytes, if nobody else can touch them.
     #[expect(clippy::disallowed_methods, reason = "`Access::Private`: nobody else writes them")]
     pub fn private_bytes_mut(&mut self) -> Option<&mut [u8]> {

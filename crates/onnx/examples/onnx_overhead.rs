@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use nerite_backend::conformance::context;
-use nerite_backend::{Batch, InstanceSpec, Job, LoadContext, NoMeter, Runtime, now_ns};
+use nerite_backend::{Batch, InstanceSpec, Job, LoadContext, ModelVersion, NoMeter, Runtime, now_ns};
 use nerite_memory::{Buffer, Slot};
 use nerite_onnx::Embedded;
-use nerite_request::{Cancel, Parameters, Reply, Request, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Response, Sequence, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,26 +55,26 @@ fn through_the_contract(context: &LoadContext, runs: usize) -> Result<(), Box<dy
     let input = input(context);
     let output = context.config.output[0].name.clone();
     let failures = Arc::new(AtomicUsize::new(0));
-    let (name, version): (Arc<str>, Arc<str>) = (context.model.as_str().into(), "1".into());
+    let version = ModelVersion::unmetered(&context.model);
     let meter = Arc::new(NoMeter);
     measure("instance", runs, || {
         let seen = Arc::clone(&failures);
-        let request = Request {
+        let request = AdmittedRequest {
             id: String::new().into(),
             rows: 1,
             inputs: vec![input.clone()],
-            wanted: vec![Wanted { name: output.as_str().into(), slot: Some(Slot::heap(4096)) }],
+            wanted: vec![Wanted { name: output.as_str().into(), slot: Some(Slot::heap(4096)) }].into(),
             priority: 0,
             timeout_us: 0,
             sequence: Sequence::default(),
             parameters: Parameters::new(),
             cancel: Cancel::new(),
-            reply: Reply::new("", move |response| {
-                seen.fetch_add(usize::from(response.error.is_some()), Ordering::Relaxed);
+            reply: Reply::new(move |response| {
+                seen.fetch_add(usize::from(!matches!(response, Response::Final(_))), Ordering::Relaxed);
             }),
         };
-        let job = Job::new(request, Arc::clone(&name), Arc::clone(&version), now_ns());
-        instance.run(Batch { jobs: vec![job], meter: Arc::<NoMeter>::clone(&meter) });
+        let job = Job::new(request, version.begin(), now_ns());
+        instance.run(Batch { jobs: vec![job].into(), meter: Arc::<NoMeter>::clone(&meter) });
     });
     assert_eq!(failures.load(Ordering::Relaxed), 0, "every run gives a result");
     Ok(())

@@ -78,11 +78,8 @@ pub fn element_type(value: &ValueInfoProto) -> Option<Onnx> {
 fn port(value: &ValueInfoProto) -> Port {
     let tensor = value.r#type.as_ref().and_then(|kind| kind.tensor_type.as_ref());
     let shape = tensor.and_then(|tensor| tensor.shape.as_ref());
-    Port {
-        name: value.name.clone().unwrap_or_default(),
-        datatype: element_type(value).and_then(datatype),
-        dims: shape.map(|shape| shape.dim.iter().map(dim).collect()),
-    }
+    let dims = shape.map(|shape| shape.dim.iter().map(dim).collect());
+    Port::new(value.name.as_deref().unwrap_or_default(), element_type(value).and_then(datatype), dims)
 }
 
 fn dim(dim: &Dimension) -> Dim {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nerite_backend::onnx::{Port, snapshot};
+use nerite_backend::onnx::snapshot;
 use nerite_backend::{Execute, Times, Work};
 use nerite_memory::{Access, Buffer, Reason, Shortage, allowed_bytes};
 use nerite_request::Status;
@@ -105,17 +105,16 @@ impl Execute for EmbeddedInstance {
     fn execute(&mut self, work: &mut Work<'_>, times: &mut Times) -> Result<(), Status> {
         let feeds = self.feeds(work)?;
         self.check_reach(&feeds)?;
-        let wanted = work.wanted().to_vec();
-        let nodes: Vec<NodeId> = wanted.iter().map(|name| self.node(name)).collect::<Result<_, _>>()?;
+        let nodes: Vec<NodeId> = work.wanted().iter().map(|name| self.node(name)).collect::<Result<_, _>>()?;
         times.input_ends();
         let values = self.run(feeds, nodes)?;
         times.infer_ends();
-        for (name, value) in wanted.iter().zip(values) {
-            let port = self.loaded.ports.output(name);
-            let datatype = port.and_then(|port| port.datatype);
-            let datatype = datatype.ok_or_else(|| Status::invalid(format!("the model has no output '{name}'")))?;
+        for (at, value) in values.into_iter().enumerate() {
+            let Some(name) = work.wanted().get(at).cloned() else { break };
+            let port = self.loaded.ports.output(&name).and_then(|port| Some((port, port.datatype?)));
+            let (port, datatype) = port.ok_or_else(|| Status::invalid(format!("the model has no output '{name}'")))?;
             let shape: Shape = value.as_view().shape().iter().map(|dim| *dim as i64).collect();
-            convert::from_engine(work, name, datatype, &Port::client_shape(&shape), value)?;
+            convert::from_engine(work, &name, datatype, &port.client_shape(&shape), value)?;
         }
         Ok(())
     }

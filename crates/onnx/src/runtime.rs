@@ -49,8 +49,8 @@ impl Runtime for Embedded {
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
         let path = onnx::model_file(context)?;
         let mut written = read(context, &path)?;
-        let ports = graph::ports(&written.graph);
-        onnx::check(context, &ports)?;
+        let mut ports = graph::ports(&written.graph);
+        onnx::check(context, &mut ports)?;
         check_datatypes(context, &ports)?;
         let magnitudes = audit::audit(&written).map_err(|why| cannot(context, &why))?;
         let rewritten = if rewrite::rewrite(&mut written.graph) { Some(bytes(context, written)?) } else { None };

@@ -9,7 +9,7 @@ use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::{Buffer, Number, Slot};
 use nerite_onnx::Embedded;
-use nerite_request::{Code, Response, Status, Wanted};
+use nerite_request::{Code, InferResponse, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 /// As in the server: without it a shortage of memory ends the process.
@@ -50,13 +50,18 @@ fn doubles(name: &str, values: &[f64]) -> Tensor {
     tensor(name, DataType::Fp64, &[values.len() as i64], values)
 }
 
-fn ask(graph: &str, inputs: Vec<Tensor>, output: &str, slot: Option<Slot>) -> Response {
+fn ask(graph: &str, inputs: Vec<Tensor>, output: &str, slot: Option<Slot>) -> Result<InferResponse, Status> {
     let model = Embedded.load(&loading(graph, 0)).unwrap();
     let mut instance = model.instance(&InstanceSpec::default()).unwrap();
     ask_instance(&mut *instance, inputs, output, slot)
 }
 
-fn ask_instance(instance: &mut dyn Instance, inputs: Vec<Tensor>, output: &str, slot: Option<Slot>) -> Response {
+fn ask_instance(
+    instance: &mut dyn Instance,
+    inputs: Vec<Tensor>,
+    output: &str,
+    slot: Option<Slot>,
+) -> Result<InferResponse, Status> {
     let wanted = vec![Wanted { name: output.into(), slot }];
     conformance::ask(inputs, wanted, |batch| instance.run(batch))
 }
@@ -64,8 +69,7 @@ fn ask_instance(instance: &mut dyn Instance, inputs: Vec<Tensor>, output: &str, 
 #[track_caller]
 fn check(graph: &str, inputs: &[Tensor], output: &Tensor) {
     for slot in [None, Some(Slot::heap(output.data.len())), Some(Slot::heap(output.data.len() + 13))] {
-        let response = ask(graph, inputs.to_vec(), &output.name, slot);
-        assert_eq!(response.error, None);
+        let response = ask(graph, inputs.to_vec(), &output.name, slot).unwrap();
         let [only] = &response.outputs[..] else { panic!("{} outputs", response.outputs.len()) };
         assert_eq!((&only.name, only.datatype, &only.shape), (&output.name, output.datatype, &output.shape));
         assert_eq!(only.data.private_bytes(), output.data.private_bytes());
@@ -74,7 +78,7 @@ fn check(graph: &str, inputs: &[Tensor], output: &Tensor) {
 
 #[track_caller]
 fn check_refused(graph: &str, inputs: Vec<Tensor>, says: &[&str]) {
-    let error = ask(graph, inputs, "y", None).error.unwrap();
+    let error = ask(graph, inputs, "y", None).unwrap_err();
     assert_eq!(error.code, Code::InvalidArg, "{error}");
     check_says(&error, says);
 }
@@ -249,15 +253,15 @@ fn a_request_for_more_memory_than_there_is_fails_alone() {
     let mut instance = model.instance(&InstanceSpec::default()).unwrap();
     let mut ask = |count: usize| ask_instance(&mut *instance, vec![floats("x", &vec![1.0; count])], "y", None);
     for _ in 1..8 {
-        let error = ask(400_000).error.unwrap();
+        let error = ask(400_000).unwrap_err();
         assert_eq!(error.code, Code::Internal, "{error}");
         check_says(&error, &["wanted 640000000000 bytes beside"]);
-        let [sum] = &ask(100).outputs[..] else { panic!("no sum") };
+        let [sum] = &ask(100).unwrap().outputs[..] else { panic!("no sum") };
         assert_eq!(sum.data.private_bytes(), Some(&10_000f32.to_le_bytes()[..]));
     }
-    assert_eq!(ask(400_000).error.unwrap().code, Code::Internal);
+    assert_eq!(ask(400_000).unwrap_err().code, Code::Internal);
     // What lost threads held is held still, so there is an end to it.
-    let error = ask(100).error.unwrap();
+    let error = ask(100).unwrap_err();
     assert_eq!(error.code, Code::Unavailable);
     check_says(&error, &["ran out of memory 8 times with this model", "load the model again"]);
 }

@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn strings_and_what_passes_through_stay_on_the_host() {
-        let port = |name: &str, datatype| Port { name: name.into(), datatype: Some(datatype), dims: None };
+        let port = |name: &str, datatype| Port::new(name, Some(datatype), None);
         let (bytes, fp32) = (DataType::Bytes, DataType::Fp32);
         let ports = Ports {
             inputs: vec![port("text", bytes), port("x", fp32), port("through", fp32)],

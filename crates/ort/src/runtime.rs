@@ -135,8 +135,8 @@ impl Runtime for OnnxRuntime {
         let options = Options::of(context, specs.iter().any(|spec| spec.device.is_some()))?;
         let device = specs.first().and_then(|spec| spec.device);
         let opened = open_session(&path, context, &options, device)?;
-        let ports = ports(&opened.session);
-        onnx::check(context, &ports)?;
+        let mut ports = ports(&opened.session);
+        onnx::check(context, &mut ports)?;
         let nodes = read_nodes(&path, context)?;
         let traits = Traits::new(&ports, &nodes, fragile(context, &nodes))?;
         // A run on a device waits for whatever else that device has to do.

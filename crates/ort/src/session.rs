@@ -8,7 +8,7 @@ use nerite_backend::onnx::{Nodes, Port, Ports, UntrustedInputs, snapshot};
 use nerite_backend::{Execute, Times, Work};
 use nerite_memory::{Buffer, Place, Reason, Slot};
 use nerite_request::Status;
-use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count};
+use nerite_tensor::{DataType, Name, Shape, Tensor, byte_size, element_count};
 use ort::session::{NoSelectedOutputs, RunOptions, Session};
 use ort::{AsPointer, sys};
 
@@ -144,8 +144,8 @@ impl OrtInstance {
 
     /// Which of the graph's inputs and outputs the work is about.
     fn wanted(&self, work: &Work<'_>) -> Result<Vec<usize>, Status> {
-        let index = |name: &String| self.ports.outputs.iter().position(|port| port.name == *name);
-        let unknown = |name: &String| Status::invalid(format!("the model has no output '{name}'"));
+        let index = |name: &Name| self.ports.outputs.iter().position(|port| port.name == *name);
+        let unknown = |name: &Name| Status::invalid(format!("the model has no output '{name}'"));
         work.wanted().iter().map(|name| index(name).ok_or_else(|| unknown(name))).collect()
     }
 
@@ -252,7 +252,7 @@ impl OrtInstance {
             let port = &self.ports.outputs[*index];
             match (bound, made) {
                 (Some(Bound { slot, shape, datatype }), _) => {
-                    work.put_slot(&port.name, datatype, &Port::client_shape(&shape), slot)?;
+                    work.put_slot(&port.name, datatype, &port.client_shape(&shape), slot)?;
                 }
                 (None, Some(made)) => self.put_made(work, port, made, feeds)?,
                 (None, None) => return Err(Status::internal(format!("output '{}' was not made", port.name))),
@@ -272,7 +272,7 @@ impl OrtInstance {
         }
         let no_memory = |refused| Status::no_memory(format_args!("output '{}'", port.name), refused);
         let of_shape = |e: nerite_tensor::ShapeError| Status::internal(format!("output '{}': {e}", port.name));
-        let client = Port::client_shape(&shape);
+        let client = port.client_shape(&shape);
         if let Some(size) = byte_size(datatype, &shape).map_err(of_shape)? {
             let data = made.into_buffer(size, self.session.inner()).map_err(failed)?;
             // An input that the graph passes through is still the request's memory, which `data` does not keep alive.

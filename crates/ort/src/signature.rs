@@ -22,10 +22,10 @@ fn port(outlet: &Outlet) -> Port {
                 (_, "") => Dim::Open,
                 (_, symbol) => Dim::Named(symbol.to_owned()),
             });
-            Port { name, datatype: datatype(*ty), dims: Some(dims.collect()) }
+            Port::new(name, datatype(*ty), Some(dims.collect()))
         }
         // Sequences, maps and optional values are no tensors: the configuration's check refuses them by their datatype.
-        _ => Port { name, datatype: None, dims: None },
+        _ => Port::new(name, None, None),
     }
 }
 

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use nerite_backend::conformance::context;
-use nerite_backend::{Batch, Instance, InstanceSpec, Job, NoMeter, Runtime};
+use nerite_backend::{Batch, Instance, InstanceSpec, Job, ModelVersion, NoMeter, Runtime};
 use nerite_memory::{Access, Block, Buffer, Extent, Place, Reason, Slot, copied_bytes};
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
-type Seen = Arc<Mutex<Vec<Response>>>;
+type Seen = Arc<Mutex<Vec<Result<InferResponse, Status>>>>;
 
 fn job(seen: &Seen, rows: i64, inputs: [Buffer; 2], slots: [Option<Slot>; 2]) -> Job {
     let seen = Arc::clone(seen);
@@ -23,7 +23,7 @@ fn job(seen: &Seen, rows: i64, inputs: [Buffer; 2], slots: [Option<Slot>; 2]) ->
         shape: Shape::from_slice(&[rows, 16]),
         data,
     };
-    let request = Request {
+    let request = AdmittedRequest {
         id: String::new().into(),
         rows: rows as u32,
         inputs: inputs.into_iter().enumerate().map(tensor).collect(),
@@ -37,9 +37,9 @@ fn job(seen: &Seen, rows: i64, inputs: [Buffer; 2], slots: [Option<Slot>; 2]) ->
         sequence: Sequence::default(),
         parameters: Parameters::new(),
         cancel: Cancel::new(),
-        reply: Reply::new("", move |response| seen.lock().unwrap().push(response)),
+        reply: Reply::new(move |response| seen.lock().unwrap().push(response.into_content().unwrap())),
     };
-    Job::new(request, "simple".into(), "1".into(), 1)
+    Job::new(request, ModelVersion::unmetered("simple").begin(), 1)
 }
 
 fn copied_while(act: impl FnOnce()) -> Vec<(&'static str, u64)> {
@@ -68,7 +68,7 @@ fn region(len: usize) -> Buffer {
 }
 
 fn run(instance: &mut dyn Instance, jobs: Vec<Job>) {
-    instance.run(Batch { jobs, meter: Arc::new(NoMeter) });
+    instance.run(Batch { jobs: jobs.into(), meter: Arc::new(NoMeter) });
 }
 
 /// Run from the one test there is: the counters are the process's.
@@ -89,22 +89,22 @@ fn indices_are_copied_from_where_a_client_may_change_them(runtime: &OnnxRuntime)
     for (data, expected) in [(region(4), vec![("indices", 4)]), (Slot::heap(4).filled().into_buffer(), vec![])] {
         let tensor = Tensor { name: "rows".into(), datatype: DataType::Int32, shape: Shape::from_slice(&[1, 1]), data };
         let into = Arc::clone(&seen);
-        let request = Request {
+        let request = AdmittedRequest {
             id: String::new().into(),
             rows: 1,
             inputs: vec![tensor],
-            wanted: vec![Wanted { name: "picked".into(), slot: None }],
+            wanted: vec![Wanted { name: "picked".into(), slot: None }].into(),
             priority: 0,
             timeout_us: 0,
             sequence: Sequence::default(),
             parameters: Parameters::new(),
             cancel: Cancel::new(),
-            reply: Reply::new("", move |response| into.lock().unwrap().push(response)),
+            reply: Reply::new(move |response| into.lock().unwrap().push(response.into_content().unwrap())),
         };
-        let jobs = vec![Job::new(request, "pick".into(), "1".into(), 1)];
+        let jobs = vec![Job::new(request, ModelVersion::unmetered("pick").begin(), 1)];
         assert_eq!(copied_while(|| run(&mut *instance, jobs)), expected);
     }
-    assert!(seen.lock().unwrap().iter().all(|response| response.error.is_none()));
+    assert!(seen.lock().unwrap().iter().all(Result::is_ok));
 }
 
 #[test]
@@ -158,10 +158,10 @@ fn nothing_is_copied_that_lies_right(runtime: &OnnxRuntime) {
     let slots = [0, 64].map(|at| Some(over(&memory, at, 64)));
     let beside = copied_while(|| run(&mut *instance, vec![job(&seen, 1, inputs, slots)]));
     assert_eq!(beside, [("output_placement", 128)], "outputs over their own inputs");
-    let last = seen.lock().unwrap().pop().unwrap();
+    let last = seen.lock().unwrap().pop().unwrap().unwrap();
     let values = |at: usize| last.outputs[at].data.cells::<i32>().unwrap().to_vec();
     assert_eq!(values(0), (0..16).map(|i| 2 * i + 16).collect::<Vec<_>>());
     assert_eq!(values(1), [-16; 16]);
 
-    assert!(seen.lock().unwrap().iter().all(|response| response.error.is_none() && response.outputs.len() == 2));
+    assert!(seen.lock().unwrap().iter().all(|response| response.as_ref().is_ok_and(|made| made.outputs.len() == 2)));
 }

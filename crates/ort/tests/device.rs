@@ -18,7 +18,7 @@ use nerite_config::proto::model_instance_group::Kind;
 use nerite_cuda::{DeviceMemory, Driver};
 use nerite_memory::{Buffer, Extent, HeapStaging, Reason, Slot, copied_bytes};
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{Response, Wanted};
+use nerite_request::{InferResponse, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, strings};
 
 /// Copies are counted for the process, so one test at a time.
@@ -97,8 +97,7 @@ fn check(graph: &str, inputs: &[Tensor], outputs: &[Tensor], crossed: [u64; 2]) 
     let mut instance = Staged::over(model.instance(&spec).unwrap(), Arc::new(HeapStaging), reach);
     for crossed in crossed {
         let before = copied_bytes(Reason::CrossDevice);
-        let response = ask(&mut instance, inputs, outputs);
-        assert_eq!(response.error, None);
+        let response = ask(&mut instance, inputs, outputs).unwrap();
         assert_eq!(copied_bytes(Reason::CrossDevice) - before, crossed, "{graph}");
         for (output, expected) in response.outputs.iter().zip(outputs) {
             assert_eq!((&output.name, &output.shape, output.placed), (&expected.name, &expected.shape, true));
@@ -107,7 +106,7 @@ fn check(graph: &str, inputs: &[Tensor], outputs: &[Tensor], crossed: [u64; 2]) 
     }
 }
 
-fn ask(instance: &mut dyn Instance, inputs: &[Tensor], outputs: &[Tensor]) -> Response {
+fn ask(instance: &mut dyn Instance, inputs: &[Tensor], outputs: &[Tensor]) -> Result<InferResponse, Status> {
     // Larger than needed, as clients have it who do not know the size.
     let place = |output: &Tensor| on_device(output.data.len() + 8).slot(Extent::whole(output.data.len() + 8));
     let wanted = outputs.iter().map(|out| Wanted { name: out.name.clone(), slot: Some(place(out)) }).collect();
@@ -168,9 +167,8 @@ fn what_the_library_refuses_fails_its_request_alone() {
     let mut instance = Staged::over(model.instance(&spec).unwrap(), Arc::new(HeapStaging), reach);
     let rows = |row: i32| [tensor("rows", DataType::Int32, &[1, 1], Buffer::from_numbers(vec![row]))];
     let picked = |values: &[f32]| [floats("picked", &[1, 1, 2], values)];
-    let error = ask(&mut instance, &rows(4), &picked(&[0., 0.])).error.unwrap().message;
+    let error = ask(&mut instance, &rows(4), &picked(&[0., 0.])).unwrap_err().message;
     assert!(error.starts_with("onnx runtime error "), "{error}");
-    let response = ask(&mut instance, &rows(2), &picked(&[5., 6.]));
-    assert_eq!(response.error, None);
+    let response = ask(&mut instance, &rows(2), &picked(&[5., 6.])).unwrap();
     assert_eq!(to_host(&response.outputs[0].data), to_host(&picked(&[5., 6.])[0].data));
 }

@@ -198,9 +198,9 @@ mod tests {
 
     use std::sync::Mutex;
 
-    use nerite_backend::{NoMeter, Times};
+    use nerite_backend::Times;
     use nerite_memory::{Slot, copied_bytes};
-    use nerite_request::{Code, Parameter, Reply, Response as Given, Wanted};
+    use nerite_request::{Code, InferResponse, Parameter, Reply, Response as Given, Wanted};
     use nerite_shm::{LeaseLimits, Pools};
     use serde_json::{Value, json};
 
@@ -210,11 +210,11 @@ mod tests {
     use crate::words::code_word;
 
     /// Settles `response`, in which `"S"` stands for the segment of the output's place.
-    fn settled(slot: Option<Slot>, known: Option<usize>, response: &Value) -> (Ended, Given) {
+    fn settled(slot: Option<Slot>, known: Option<usize>, response: &Value) -> (Ended, InferResponse) {
         let (shares, blocks) = nobody();
         let seen = Arc::new(Mutex::new(None));
         let into = Arc::clone(&seen);
-        let reply = Reply::new("", move |response| *into.lock().unwrap() = Some(response));
+        let reply = Reply::new(move |response: Given| *into.lock().unwrap() = response.into_content());
         let mut sizes: HashMap<String, usize> = known.map(|size| ("x".to_owned(), size)).into_iter().collect();
         let outputs: Vec<Wanted> = vec![wanted("x", slot)];
         let (mut planned, told, _) = plan(job(Vec::new(), outputs, reply), &shares, &blocks, &sizes);
@@ -223,9 +223,9 @@ mod tests {
             serde_json::from_str(&response.to_string().replace("\"S\"", &segment.to_string())).unwrap();
         let ended = settle(&mut planned, Some(&Response::of(response)), &mut sizes);
         let result = if matches!(ended, Ended::Done) { Ok(()) } else { Err(Status::internal("see the other")) };
-        planned.job.finish(result, Times::begin(), &NoMeter);
-        let response = seen.lock().unwrap().take().unwrap();
-        (ended, response)
+        planned.job.finish(result, Times::begin());
+        let content = seen.lock().unwrap().take().unwrap();
+        (ended, content.unwrap_or_default())
     }
 
     #[track_caller]
@@ -279,7 +279,7 @@ mod tests {
         check_failed(None, Some(4), strings, "output 'x': expected 2 string elements, got 1");
         let (shares, blocks) = nobody();
         let (mut planned, _, _) =
-            plan(job(Vec::new(), vec![wanted("x", None)], Reply::new("", |_| ())), &shares, &blocks, &HashMap::new());
+            plan(job(Vec::new(), vec![wanted("x", None)], Reply::new(|_| ())), &shares, &blocks, &HashMap::new());
         assert!(matches!(settle(&mut planned, None, &mut HashMap::new()), Ended::Failed(_)));
     }
 
@@ -328,7 +328,7 @@ mod tests {
     fn room_is_found_once_the_size_is_known() {
         let (shares, blocks) = nobody();
         let (planned, _, _) =
-            plan(job(Vec::new(), vec![wanted("x", None)], Reply::new("", |_| ())), &shares, &blocks, &HashMap::new());
+            plan(job(Vec::new(), vec![wanted("x", None)], Reply::new(|_| ())), &shares, &blocks, &HashMap::new());
         let mut planned = [planned];
         let mut ask = |need: Value| {
             let said = Said::read(json!({ "need": need }).to_string().as_bytes()).unwrap();

@@ -137,7 +137,7 @@ impl ProcessInstance {
     fn ask(&mut self, jobs: Vec<Job>, meter: Arc<dyn Meter>) -> Begun {
         let mut times = jobs.first().map_or_else(Times::begin, Job::begin);
         let Some(live) = &mut self.live else { return Begun::Unasked(jobs, meter) };
-        let (planned, requests, maps) = plan(live, &self.blocks, &self.sizes, jobs, &meter, times);
+        let (planned, requests, maps) = plan(live, &self.blocks, &self.sizes, jobs, times);
         if planned.is_empty() {
             // Nothing is sent, so what was to be introduced must be introduced another time.
             live.shares.disown(maps.segments.into_iter());
@@ -181,7 +181,7 @@ impl ProcessInstance {
                 times = spent::whole(&spent, times);
             }
         }
-        finish(done, times, &meter);
+        finish(done, times);
         Begun::Nothing
     }
 
@@ -200,7 +200,7 @@ impl ProcessInstance {
         let status = self.unhealthy(&silence);
         log::error!("{status}");
         for one in planned {
-            one.job.finish(Err(status.clone()), times, &*meter);
+            one.job.finish(Err(status.clone()), times);
         }
         Begun::Nothing
     }
@@ -237,7 +237,7 @@ impl Instance for ProcessInstance {
         let Batch { jobs, meter } = batch;
         let (gone, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_cancelled);
         for job in gone {
-            job.refuse(Status::new(Code::Cancelled, ""), &*meter);
+            job.refuse(Status::new(Code::Cancelled, ""));
         }
         if jobs.is_empty() {
             return true;
@@ -257,25 +257,25 @@ impl Instance for ProcessInstance {
                 Begun::Nothing => return,
                 Begun::Asked(under_way) => self.hear(under_way, None),
                 Begun::Silent(under_way, silence) => self.bury(under_way, silence),
-                Begun::Unasked(jobs, meter) if starts > 1 => {
-                    return refuse(jobs, &self.unhealthy(&Silence::Unasked), &meter);
+                Begun::Unasked(jobs, _) if starts > 1 => {
+                    return refuse(jobs, &self.unhealthy(&Silence::Unasked));
                 }
                 Begun::Unasked(jobs, meter) => match self.live() {
                     Ok(()) => {
                         starts += 1;
                         self.ask(jobs, meter)
                     }
-                    Err(status) => return refuse(jobs, &status, &meter),
+                    Err(status) => return refuse(jobs, &status),
                 },
             };
         }
     }
 }
 
-fn refuse(jobs: Vec<Job>, status: &Status, meter: &Arc<dyn Meter>) {
+fn refuse(jobs: Vec<Job>, status: &Status) {
     let times = Times::begin();
     for job in jobs {
-        job.finish(Err(status.clone()), times, &**meter);
+        job.finish(Err(status.clone()), times);
     }
 }
 
@@ -285,7 +285,6 @@ fn plan(
     blocks: &Blocks,
     sizes: &HashMap<String, usize>,
     jobs: Vec<Job>,
-    meter: &Arc<dyn Meter>,
     times: Times,
 ) -> (Vec<Planned>, String, Maps) {
     let mut planner = Planner { shares: &live.shares, blocks, sizes, maps: Maps::default(), text: String::new() };
@@ -298,7 +297,7 @@ fn plan(
                 live.child.side.watch(std::iter::once((number, cancel)));
                 planned.push(one);
             }
-            Err((job, status)) => job.finish(Err(status), times, &**meter),
+            Err((job, status)) => job.finish(Err(status), times),
         }
     }
     let Planner { maps, text, .. } = planner;
@@ -349,12 +348,12 @@ fn keep(side: &Side, planned: &[Planned], said: &Said) {
     }
 }
 
-fn finish(done: Vec<(Job, Ended)>, times: Times, meter: &Arc<dyn Meter>) {
+fn finish(done: Vec<(Job, Ended)>, times: Times) {
     for (job, ended) in done {
         match ended {
-            Ended::Done => job.finish(Ok(()), times, &**meter),
-            Ended::Said(status) => job.answer_error(status, times, &**meter),
-            Ended::Failed(status) => job.finish(Err(status), times, &**meter),
+            Ended::Done => job.finish(Ok(()), times),
+            Ended::Said(status) => job.answer_error(status, times),
+            Ended::Failed(status) => job.finish(Err(status), times),
         }
     }
 }

@@ -162,9 +162,11 @@ impl Planner<'_> {
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use nerite_backend::NoMeter;
+    use nerite_backend::ModelVersion;
     use nerite_memory::Extent;
-    use nerite_request::{Cancel, Parameter, Parameters, Reply, Request as Asked, Sequence, SequenceId, Wanted};
+    use nerite_request::{
+        AdmittedRequest as Asked, Cancel, Deliver, Parameter, Parameters, Reply, Sequence, SequenceId, Wanted,
+    };
     use nerite_shm::{LeaseLimits, Pools};
     use nerite_tensor::{DataType, Shape};
     use serde_json::Value;
@@ -189,7 +191,7 @@ pub(crate) mod tests {
             id: id.into(),
             rows: 1,
             inputs,
-            wanted,
+            wanted: wanted.into(),
             priority: 0,
             timeout_us: 5,
             sequence,
@@ -197,7 +199,7 @@ pub(crate) mod tests {
             cancel,
             reply,
         };
-        Job::new(request, "m".into(), "1".into(), 1)
+        Job::new(request, ModelVersion::unmetered("m").begin(), 1)
     }
 
     pub(crate) fn plan(
@@ -234,7 +236,7 @@ pub(crate) mod tests {
         let outputs =
             vec![wanted("placed", Some(lease.slot(part(128, 16)))), wanted("known", None), wanted("new", None)];
         let sizes = HashMap::from([("known".to_owned(), 100)]);
-        let job = job(inputs, outputs, Reply::new("", |_| ()));
+        let job = job(inputs, outputs, Reply::new(|_| ()));
         let (planned, told, maps) = plan(job, &shares, &blocks, &sizes);
         let segment = lease.buffer(part(0, 1)).share().unwrap().share.mark().number();
         let [gathered, known] = [&told["inputs"][1][3], &told["outputs"][1][1]];
@@ -250,14 +252,25 @@ pub(crate) mod tests {
         });
         assert_eq!(told, expect);
         assert_eq!(maps, 3, "the lease, the inputs' block and that of the known output");
-        planned.job.finish(Ok(()), nerite_backend::Times::begin(), &NoMeter);
+        planned.job.finish(Ok(()), nerite_backend::Times::begin());
+    }
+
+    /// May find a place for an output, once its size is known.
+    struct Offering;
+
+    impl Deliver for Offering {
+        fn deliver(&mut self, _: nerite_request::Response) {}
+
+        fn offers_places(&self) -> bool {
+            true
+        }
     }
 
     #[test]
     fn an_output_whose_place_depends_on_its_size_is_not_guessed() {
         let (shares, blocks) = nobody();
         let sizes = HashMap::from([("x".to_owned(), 100)]);
-        let reply = Reply::new("", |_| ()).offering(|_, _| Ok(None));
+        let reply = Reply::through(Offering);
         let (_planned, told, _) = plan(job(Vec::new(), vec![wanted("x", None)], reply), &shares, &blocks, &sizes);
         assert_eq!(told["outputs"], serde_json::json!([["x", null, 0, 0, false]]));
     }

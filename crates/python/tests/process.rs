@@ -12,7 +12,7 @@ use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::{Buffer, Extent, Reason, Slot, copied_bytes};
 use nerite_python::Python;
-use nerite_request::{Code, Response, Wanted};
+use nerite_request::{Code, InferResponse, Status, Wanted};
 use nerite_shm::{Options, OwnedRegion, Registry};
 use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -65,15 +65,14 @@ fn case(a: &[i32], b: &[i32]) -> Case {
     }
 }
 
-fn sum(instance: &mut dyn Instance, a: &[i32]) -> Response {
+fn sum(instance: &mut dyn Instance, a: &[i32]) -> Result<InferResponse, Status> {
     let wanted = vec![Wanted { name: "SUM".into(), slot: None }];
     ask(vec![ints("A", a), ints("B", &vec![0; a.len()])], wanted, |batch| instance.run(batch))
 }
 
 /// The process's number, which the model tells.
 fn process(instance: &mut dyn Instance) -> i32 {
-    let response = sum(instance, &[-4]);
-    assert_eq!(response.error, None);
+    let response = sum(instance, &[-4]).unwrap();
     response.outputs[0].data.numbers::<i32>().unwrap()[0]
 }
 
@@ -107,7 +106,7 @@ fn a_process_that_dies_takes_its_request_along_and_no_other() {
     with_python(|runtime, context| {
         let mut instance = instance(runtime, &context);
         let first = process(&mut *instance);
-        let error = sum(&mut *instance, &[-2]).error.unwrap();
+        let error = sum(&mut *instance, &[-2]).unwrap_err();
         assert_eq!(error.code, Code::Internal);
         let text = "Stub process 'add_sub_0_0' is not healthy. (its process was ended by signal 9 (SIGKILL) while it had this request; the \
                     next request starts it anew)";
@@ -128,7 +127,7 @@ fn a_process_that_dies_takes_its_request_along_and_no_other() {
 }
 
 /// Begins on a thread with little patience, as a front end's is, and ends as a worker would.
-fn begin(instance: &mut dyn Instance, a: i32, done_at_once: bool) -> Response {
+fn begin(instance: &mut dyn Instance, a: i32, done_at_once: bool) -> Result<InferResponse, Status> {
     let wanted = vec![Wanted { name: "SUM".into(), slot: None }];
     ask(vec![ints("A", &[a]), ints("B", &[0])], wanted, |batch| {
         let done = instance.begin(batch, Duration::from_micros(250));
@@ -144,22 +143,22 @@ fn what_takes_long_or_has_died_is_left_to_a_thread_that_may_wait() {
     with_python(|runtime, context| {
         let mut instance = instance(runtime, &context);
         for _ in 0..50 {
-            assert_eq!(begin(&mut *instance, 1, true).error, None);
+            assert_eq!(begin(&mut *instance, 1, true).map(drop), Ok(()));
         }
-        assert_eq!(begin(&mut *instance, -5, false).error, None);
+        assert_eq!(begin(&mut *instance, -5, false).map(drop), Ok(()));
         let process = process(&mut *instance);
         kill(process);
-        assert_eq!(begin(&mut *instance, 1, false).error, None, "it did not have the request");
-        let error = begin(&mut *instance, -6, false).error.unwrap();
+        assert_eq!(begin(&mut *instance, 1, false).map(drop), Ok(()), "it did not have the request");
+        let error = begin(&mut *instance, -6, false).unwrap_err();
         assert!(error.message.contains("(its process has closed the channel to the server while it had"), "{error}");
-        assert_eq!(begin(&mut *instance, 1, false).error, None);
+        assert_eq!(begin(&mut *instance, 1, false).map(drop), Ok(()));
         // It had asked for room in the request, so the request is not for the next one.
-        let error = begin(&mut *instance, -10, false).error.unwrap();
+        let error = begin(&mut *instance, -10, false).unwrap_err();
         assert!(
             error.message.contains("(its process was ended by signal 9 (SIGKILL) while it had this request;"),
             "{error}"
         );
-        assert_eq!(begin(&mut *instance, 1, false).error, None);
+        assert_eq!(begin(&mut *instance, 1, false).map(drop), Ok(()));
     });
 }
 
@@ -167,7 +166,7 @@ fn what_takes_long_or_has_died_is_left_to_a_thread_that_may_wait() {
 fn what_a_model_keeps_of_its_inputs_stays_as_it_was() {
     with_python(|runtime, context| {
         let mut instance = instance(runtime, &context);
-        let mut last = |a: &[i32]| sum(&mut *instance, a).outputs[0].data.numbers::<i32>().unwrap().to_vec();
+        let mut last = |a: &[i32]| sum(&mut *instance, a).unwrap().outputs[0].data.numbers::<i32>().unwrap().to_vec();
         let keep = -8;
         for value in 1..20 {
             last(&[keep, value]);
@@ -185,10 +184,10 @@ fn what_a_model_has_started_goes_with_its_process() {
     with_python(|runtime, context| {
         for killed in [false, true] {
             let mut instance = instance(runtime, &context);
-            let started = sum(&mut *instance, &[-7]).outputs[0].data.numbers::<i32>().unwrap()[0];
+            let started = sum(&mut *instance, &[-7]).unwrap().outputs[0].data.numbers::<i32>().unwrap()[0];
             assert!(lives(started));
             if killed {
-                assert!(sum(&mut *instance, &[-2]).error.is_some());
+                assert!(sum(&mut *instance, &[-2]).is_err());
             } else {
                 drop(instance);
             }
@@ -204,7 +203,7 @@ fn an_exception_fails_the_batch_in_tritons_words() {
     with_python(|runtime, context| {
         let mut instance = instance(runtime, &context);
         let before = process(&mut *instance);
-        let error = sum(&mut *instance, &[-3]).error.unwrap();
+        let error = sum(&mut *instance, &[-3]).unwrap_err();
         let begins = "Failed to process the request(s) for model 'add_sub_0_0', message: ValueError: A begins with -3\n\nAt:\n  ";
         assert!(error.message.starts_with(begins), "{error}");
         assert!(error.message.ends_with("): execute\n"), "{error}");
@@ -236,7 +235,7 @@ impl RegionFixture {
         }
     }
 
-    fn ask(&self, instance: &mut dyn Instance) -> Response {
+    fn ask(&self, instance: &mut dyn Instance) -> Result<InferResponse, Status> {
         let input = |name: &str, at| {
             let data = self.registry.locate("r", at, PAGE as u64).unwrap().into_buffer();
             Tensor { name: name.into(), datatype: DataType::Int32, shape: Shape::from_slice(&[1024]), data }
@@ -257,8 +256,8 @@ fn a_region_is_read_and_written_where_it_lies() {
         let (fixture, mut instance) = (RegionFixture::new("place"), instance(runtime, &context));
         let copied = || Reason::ALL.iter().map(|reason| copied_bytes(*reason)).sum::<u64>();
         let before = copied();
-        let response = fixture.ask(&mut *instance);
-        assert_eq!((response.error, copied() - before), (None, 0));
+        let response = fixture.ask(&mut *instance).unwrap();
+        assert_eq!(copied() - before, 0);
         assert!(response.outputs[0].placed);
         let sum = fixture.mine.buffer(Extent::new(2 * PAGE, PAGE, 3 * PAGE).unwrap());
         assert_eq!(sum.cells::<i32>().unwrap().to_vec(), [42; 1024]);
@@ -273,7 +272,7 @@ fn a_region_is_read_and_written_where_it_lies() {
 }
 
 fn sum_of(instance: &mut dyn Instance) -> i32 {
-    sum(instance, &[3]).outputs[0].data.numbers::<i32>().unwrap()[0]
+    sum(instance, &[3]).unwrap().outputs[0].data.numbers::<i32>().unwrap()[0]
 }
 
 #[test]
@@ -282,10 +281,10 @@ fn a_region_cut_short_fails_its_request_and_the_process_lives() {
         let (fixture, mut instance) = (RegionFixture::new("short"), instance(runtime, &context));
         let before = process(&mut *instance);
         for left in [0, PAGE as u64 + 100] {
-            assert_eq!(fixture.ask(&mut *instance).error, None);
+            fixture.ask(&mut *instance).unwrap();
             let object = std::fs::File::options().write(true).open(fixture.object()).unwrap();
             object.set_len(left).unwrap();
-            let error = fixture.ask(&mut *instance).error.unwrap();
+            let error = fixture.ask(&mut *instance).unwrap_err();
             let text = format!(
                 "shared memory region 'r' can no longer be used: its object '{}' was 12288 bytes when registered and has {left} \
                  now (touched at offset ",
@@ -298,6 +297,6 @@ fn a_region_cut_short_fails_its_request_and_the_process_lives() {
             fixture.registry.register_system("r", fixture.mine.key(), 0, 3 * PAGE as u64).unwrap();
             fixture.fill();
         }
-        assert_eq!(fixture.ask(&mut *instance).error, None);
+        fixture.ask(&mut *instance).unwrap();
     });
 }

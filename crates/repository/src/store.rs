@@ -117,14 +117,9 @@ impl PollError {
 }
 
 impl Store {
-    /// The store of these repositories, each of which must be there.
+    /// The store of these repositories. Whether they can be read is seen by [`Store::list`].
     pub fn open(options: StoreOptions) -> Result<Store, StoreError> {
-        if options.repositories.is_empty() {
-            return Err(StoreError::Unnamed);
-        }
-        let store = Store { options };
-        store.list()?;
-        Ok(store)
+        if options.repositories.is_empty() { Err(StoreError::Unnamed) } else { Ok(Store { options }) }
     }
 
     /// The models that the repositories have now.
@@ -172,10 +167,11 @@ fn is_there(path: &Path) -> bool {
 
 /// Refuses what cannot be a model's name.
 pub fn check_name(model: &str) -> Result<(), Status> {
-    if model.is_empty() {
+    if model.trim().is_empty() {
         return Err(phrase::empty_name());
     }
-    if model.contains("..") || model.contains('/') {
+    // Each name is one component of a path, so only these two would leave the repository.
+    if model == ".." || model.contains('/') {
         return Err(phrase::traversal(model));
     }
     Ok(())

@@ -1,30 +1,30 @@
 //! What travels between a client, the server and a model?
 //!
 //! ```text
-//!   wire ──► InferRequest ──► api ──► Request ──► backend ──► Response ──► api ──► Response ──► wire
-//!            names           Buffers, Slots          Buffers              (classified)
+//!   wire ──► InferRequest ──► api, engine ──► AdmittedRequest ──► backend ──► Response ──► api ──► InferResponse ──► wire
+//!            names                          Buffers, Slots              Buffers              classified, in leases
 //! ```
 //!
-//! An [`InferRequest`] still speaks in names (regions, models, versions as text). A [`Request`] holds Buffers and Slots, and the one
-//! edge back to the client: its [`Reply`]. Everything a client may be told about the server (metadata, statistics, index,
+//! An [`InferRequest`] still speaks in names (regions, models, versions as text). An [`AdmittedRequest`] holds Buffers and Slots, and the
+//! one edge back to the client: its [`Reply`]. A [`Request`] is the same before it was checked. Everything a client may be told about the server (metadata, statistics, index,
 //! settings) is a plain struct in [`report`], rendered by `wire`; what only its operator may is in [`inspect`].
 //!
 //! ```
 //! use std::sync::mpsc::channel;
 //!
-//! use nerite_request::{Code, Reply};
+//! use nerite_request::{Code, Reply, Response};
 //!
 //! let (to, answers) = channel();
-//! let reply = Reply::new("42", move |response| drop(to.send(response)));
+//! let reply = Reply::new(move |response| drop(to.send(response)));
 //! drop(reply); // a lost reply is an error and never a hang
-//! let response = answers.recv()?;
-//! assert!(response.last);
-//! assert_eq!(response.error.map(|error| error.code), Some(Code::Internal));
+//! let Response::Failed { error, more } = answers.recv()? else { panic!("an error") };
+//! assert_eq!((error.code, more), (Code::Internal, false));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
 
 mod cancel;
+mod exactly_one;
 mod infer_request;
 pub mod inspect;
 mod lease_notice;
@@ -42,13 +42,14 @@ pub mod setting;
 mod status;
 
 pub use cancel::Cancel;
+pub use exactly_one::{ExactlyOne, NotOne};
 pub use infer_request::{InferInput, InferRequest, InferRequestedOutput, Sequence, SequenceId, Source};
 pub use lease_notice::{LeaseNotice, SessionRef};
 pub use nerite_tensor::Name;
 pub use parameter::{Parameter, Parameters};
 pub use peer::Peer;
 pub use region_ref::RegionRef;
-pub use reply::Reply;
-pub use request::{Request, Wanted};
-pub use response::{Output, Response};
+pub use reply::{Deliver, PlaceQuery, Reply};
+pub use request::{AdmittedRequest, Request, Wanted, WantedOutputs};
+pub use response::{InferResponse, Output, Response};
 pub use status::{Code, Status};

@@ -1,89 +1,113 @@
 //! How does an answer find its way back, exactly once?
 
-use nerite_memory::Slot;
+use nerite_memory::{Place, Slot};
 
 use crate::{Response, Status};
 
-/// Finds a place for so many bytes of the output of that name; `None` if the client leaves that to the model.
-type PlaceOutput = dyn FnMut(&str, usize) -> Result<Option<Slot>, Status> + Send;
+/// Where the responses of one request go. Called on the thread that made them, so nothing in it may block for long.
+pub trait Deliver: Send {
+    /// Takes one response. None comes after the last.
+    fn deliver(&mut self, response: Response);
+
+    /// Whether [`Deliver::place`] may find a place.
+    fn offers_places(&self) -> bool {
+        false
+    }
+
+    /// A place for an output that the client named no memory for; `None` if it may lie anywhere.
+    fn place(&mut self, _: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
+        Ok(None)
+    }
+}
+
+/// An output for which a place is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaceQuery<'q> {
+    /// The model's name for it.
+    pub output: &'q str,
+    /// How large it is.
+    pub bytes: usize,
+    /// Where the runtime would write it best. Whoever places it may choose otherwise: the place itself tells where it is.
+    pub preferred: Place,
+}
 
 /// The one edge back to the client. It takes any number of responses up to the last; dropped before that, it tells the
 /// client so: a lost reply is an error, never a hang.
-pub struct Reply {
-    id: String,
-    sink: Option<Box<dyn FnMut(Response) + Send>>,
-    place_output: Option<Box<PlaceOutput>>,
-}
+pub struct Reply(Option<Box<dyn Deliver>>);
 
 impl Reply {
-    /// A reply to the request called `id` that hands responses to `sink`. The sink must not block: it runs on the thread
-    /// that computed the response.
-    pub fn new(id: impl Into<String>, sink: impl FnMut(Response) + Send + 'static) -> Reply {
-        Reply { id: id.into(), sink: Some(Box::new(sink)), place_output: None }
+    /// A reply that hands responses to `sink`, which must not block: it runs on the thread that computed the response.
+    pub fn new(sink: impl FnMut(Response) + Send + 'static) -> Reply {
+        Reply::through(Sink(sink))
     }
 
-    /// A reply that has sent its last response.
+    /// A reply that may find places for outputs as well.
+    pub fn through(deliver: impl Deliver + 'static) -> Reply {
+        Reply(Some(Box::new(deliver)))
+    }
+
+    /// Where nothing can be sent any more.
     pub fn closed() -> Reply {
-        Reply { id: String::new(), sink: None, place_output: None }
+        Reply(None)
     }
 
-    /// Has the reply offer places for outputs whose size the client could not know. Called on the thread that computes.
-    pub fn offering(
-        mut self,
-        place_output: impl FnMut(&str, usize) -> Result<Option<Slot>, Status> + Send + 'static,
-    ) -> Reply {
-        self.place_output = Some(Box::new(place_output));
-        self
+    /// Whether it may find a place for an output that the client named no memory for.
+    pub fn offers_places(&self) -> bool {
+        self.0.as_ref().is_some_and(|deliver| deliver.offers_places())
     }
 
-    /// Whether it may offer a place for an output that the client named no memory for.
-    pub fn offers(&self) -> bool {
-        self.place_output.is_some()
-    }
-
-    /// A place for `bytes` bytes of an output that the client named no memory for; `None` if it may lie anywhere.
-    pub fn place(&mut self, output: &str, bytes: usize) -> Result<Option<Slot>, Status> {
-        match &mut self.place_output {
-            Some(place_output) => place_output(output, bytes),
-            None => Ok(None),
-        }
+    /// A place for an output that the client named no memory for; `None` if it may lie anywhere.
+    pub fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
+        self.0.as_mut().map_or(Ok(None), |deliver| deliver.place(query))
     }
 
     /// Sends one response. Nothing is sent after the last.
     pub fn send(&mut self, response: Response) {
-        let last = response.last;
-        if let Some(sink) = &mut self.sink {
-            sink(response);
-        }
-        if last {
-            self.sink = None;
-            self.place_output = None;
+        if response.is_last() {
+            if let Some(mut deliver) = self.0.take() {
+                deliver.deliver(response);
+            }
+        } else if let Some(deliver) = &mut self.0 {
+            deliver.deliver(response);
         }
     }
 
     /// Ends the request with an error.
     pub fn fail(&mut self, error: Status) {
-        let id = self.id.clone();
-        self.send(Response::failed(id, error));
+        self.send(Response::failed(error));
     }
 
     /// Whether the last response has been sent.
     pub fn is_closed(&self) -> bool {
-        self.sink.is_none()
+        self.0.is_none()
+    }
+
+    /// What a client is told whose request was dropped.
+    pub fn lost() -> Status {
+        Status::internal("the model ended its work on this request without a final response")
     }
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if self.sink.is_some() {
-            self.fail(Status::internal("the model ended its work on this request without a final response"));
+        if !self.is_closed() {
+            self.fail(Reply::lost());
         }
     }
 }
 
 impl std::fmt::Debug for Reply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Reply({:?}, {})", self.id, if self.is_closed() { "closed" } else { "open" })
+        write!(f, "Reply({})", if self.is_closed() { "closed" } else { "open" })
+    }
+}
+
+/// A function to which responses go.
+struct Sink<F>(F);
+
+impl<F: FnMut(Response) + Send> Deliver for Sink<F> {
+    fn deliver(&mut self, response: Response) {
+        (self.0)(response);
     }
 }
 
@@ -92,37 +116,42 @@ mod tests {
     use std::sync::{Arc, Mutex, PoisonError};
 
     use super::*;
-
-    fn collecting() -> (Reply, Arc<Mutex<Vec<Response>>>) {
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let into = Arc::clone(&seen);
-        let reply = Reply::new("r1", move |r| into.lock().unwrap_or_else(PoisonError::into_inner).push(r));
-        (reply, seen)
-    }
+    use crate::InferResponse;
 
     #[track_caller]
-    fn check(act: impl FnOnce(Reply), lasts_and_errors: &[(bool, bool)]) {
-        let (reply, seen) = collecting();
+    fn check(act: impl FnOnce(Reply), expected: &str) {
+        let seen = Arc::new(Mutex::new(String::new()));
+        let into = Arc::clone(&seen);
+        let reply = Reply::new(move |response| {
+            let word = match response {
+                Response::Part(_) => "part ",
+                Response::Final(_) => "final ",
+                Response::End => "end ",
+                Response::Failed { more: false, .. } => "failed ",
+                Response::Failed { more: true, .. } => "error ",
+            };
+            into.lock().unwrap_or_else(PoisonError::into_inner).push_str(word);
+        });
         act(reply);
-        let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let got: Vec<_> = seen.iter().map(|r| (r.last, r.error.is_some())).collect();
-        assert_eq!(got, lasts_and_errors);
+        assert_eq!(seen.lock().unwrap_or_else(PoisonError::into_inner).trim(), expected);
     }
 
     #[test]
     fn a_dropped_reply_is_an_error_and_an_answered_one_is_silent() {
-        let more = || Response::default();
-        let last = || Response { last: true, ..Response::default() };
-        check(drop, &[(true, true)]);
-        check(|mut r| r.send(last()), &[(true, false)]);
-        check(|mut r| r.send(more()), &[(false, false), (true, true)]);
+        let (part, last) = (|| Response::Part(InferResponse::default()), || Response::Final(InferResponse::default()));
+        check(drop, "failed");
+        check(|mut reply| reply.send(last()), "final");
+        check(|mut reply| reply.send(Response::End), "end");
+        check(|mut reply| reply.fail(Status::internal("no")), "failed");
+        check(|mut reply| reply.send(part()), "part failed");
+        check(|mut reply| reply.send(Response::Failed { error: Status::internal("no"), more: true }), "error failed");
         check(
-            |mut r| {
-                r.send(more());
-                r.send(last());
-                r.send(more());
+            |mut reply| {
+                reply.send(part());
+                reply.send(last());
+                reply.send(part());
             },
-            &[(false, false), (true, false)],
+            "part final",
         );
     }
 }

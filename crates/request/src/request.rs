@@ -2,12 +2,36 @@
 
 use nerite_memory::Slot;
 use nerite_tensor::{Name, Tensor};
+use smallvec::SmallVec;
 
 use crate::{Cancel, Parameters, Reply, Sequence};
 
-/// An admitted request: everything was checked against the model, and names have become memory.
+/// A request whose tensors are memory, not yet checked against its model: what one part of the server asks of another.
 #[derive(Debug)]
 pub struct Request {
+    /// The asker's own name for the request; may be empty.
+    pub id: Name,
+    /// Input tensors, in the asker's order.
+    pub inputs: Vec<Tensor>,
+    /// Outputs wanted; empty for all.
+    pub wanted: Vec<Wanted>,
+    /// Priority, 0 for the model's default.
+    pub priority: u64,
+    /// Longest time in the queue in µs, 0 for the model's default.
+    pub timeout_us: u64,
+    /// The sequence it belongs to.
+    pub sequence: Sequence,
+    /// Parameters for the model.
+    pub parameters: Parameters,
+    /// Set when nobody wants the answer any more.
+    pub cancel: Cancel,
+    /// The way back.
+    pub reply: Reply,
+}
+
+/// An admitted request: everything was checked against the model, and names have become memory.
+#[derive(Debug)]
+pub struct AdmittedRequest {
     /// The client's own name for the request; may be empty.
     pub id: Name,
     /// Rows in it: the batch dimension, 1 for models without one.
@@ -15,7 +39,7 @@ pub struct Request {
     /// Input tensors, in the client's order.
     pub inputs: Vec<Tensor>,
     /// Outputs wanted, each at most once; never empty: "all" was spelled out at admission.
-    pub wanted: Vec<Wanted>,
+    pub wanted: WantedOutputs,
     /// Priority, 0 for the model's default.
     pub priority: u64,
     /// Longest time in the queue in µs, 0 for the model's default.
@@ -30,6 +54,9 @@ pub struct Request {
     pub reply: Reply,
 }
 
+/// The outputs that a request wants. Most often there is one, for which no memory is taken.
+pub type WantedOutputs = SmallVec<[Wanted; 1]>;
+
 /// One output wanted, and where.
 #[derive(Debug)]
 pub struct Wanted {
@@ -37,4 +64,21 @@ pub struct Wanted {
     pub name: Name,
     /// The client's own memory for it; `None` when the bytes travel in the response.
     pub slot: Option<Slot>,
+}
+
+impl Request {
+    /// A request for these outputs, or all, of the answers to which nothing else is special.
+    pub fn new(inputs: Vec<Tensor>, wanted: Vec<Wanted>, reply: Reply) -> Request {
+        Request {
+            id: Name::default(),
+            inputs,
+            wanted,
+            priority: 0,
+            timeout_us: 0,
+            sequence: Sequence::default(),
+            parameters: Parameters::new(),
+            cancel: Cancel::new(),
+            reply,
+        }
+    }
 }

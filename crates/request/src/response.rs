@@ -5,9 +5,27 @@ use nerite_tensor::{DataType, Name, Shape};
 
 use crate::{LeaseNotice, Parameters, Status};
 
-/// One response to a request: tensors or an error. Decoupled models send many; the last one is marked.
+/// One response to a request. Most models send one; decoupled models send as many as they like.
+#[derive(Clone, Debug)]
+pub enum Response {
+    /// Tensors; more responses follow.
+    Part(InferResponse),
+    /// Tensors, and nothing after them.
+    Final(InferResponse),
+    /// Nothing follows what was sent before.
+    End,
+    /// An error in the place of tensors.
+    Failed {
+        /// Why there are none.
+        error: Status,
+        /// Whether more responses follow all the same.
+        more: bool,
+    },
+}
+
+/// What a response brings: tensors, and which model made them for which request.
 #[derive(Clone, Debug, Default)]
-pub struct Response {
+pub struct InferResponse {
     /// Name of the model that answered.
     pub model: Name,
     /// Version of the model that answered.
@@ -20,12 +38,6 @@ pub struct Response {
     pub outputs: Vec<Output>,
     /// Those outputs whose place the server chose, for the client to be told where they lie.
     pub lease_notices: Vec<LeaseNotice>,
-    /// Why there is no result.
-    pub error: Option<Status>,
-    /// Whether no further response follows.
-    pub last: bool,
-    /// Whether this is only the news that nothing follows.
-    pub empty: bool,
 }
 
 /// One output tensor.
@@ -44,14 +56,42 @@ pub struct Output {
 }
 
 impl Response {
+    /// A last response that says why there is no result.
+    pub fn failed(error: Status) -> Response {
+        Response::Failed { error, more: false }
+    }
+
+    /// Whether no further response follows.
+    pub fn is_last(&self) -> bool {
+        match self {
+            Response::Part(_) => false,
+            Response::Final(_) | Response::End => true,
+            Response::Failed { more, .. } => !more,
+        }
+    }
+
+    /// Its tensors or its error; `None` for an end, which has neither.
+    pub fn into_content(self) -> Option<Result<InferResponse, Status>> {
+        match self {
+            Response::Part(tensors) | Response::Final(tensors) => Some(Ok(tensors)),
+            Response::Failed { error, .. } => Some(Err(error)),
+            Response::End => None,
+        }
+    }
+
+    /// As [`InferResponse::inline_bytes`].
+    pub fn inline_bytes(&self) -> usize {
+        match self {
+            Response::Part(tensors) | Response::Final(tensors) => tensors.inline_bytes(),
+            Response::End | Response::Failed { .. } => 0,
+        }
+    }
+}
+
+impl InferResponse {
     /// Bytes that are to be sent with it and that its client chose the number of: tensors, and the request's id.
     pub fn inline_bytes(&self) -> usize {
         let tensors = self.outputs.iter().filter(|output| !output.placed).map(|output| output.data.len());
         tensors.sum::<usize>() + self.id.len()
-    }
-
-    /// A last response that says why there is no result.
-    pub fn failed(id: impl Into<Name>, error: Status) -> Response {
-        Response { id: id.into(), error: Some(error), last: true, ..Response::default() }
     }
 }

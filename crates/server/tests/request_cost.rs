@@ -74,7 +74,7 @@ fn a_request_through_shared_memory_costs_few_allocations() {
         let _region = OwnedRegion::create(&key, 4096).unwrap();
         http.register_system_region(REGION, &key, 0, 4096).await.unwrap();
         session.register_system_region(REGION, &key, 0, 4096).await.unwrap();
-        for (asked, most) in [(IDENTITY, [17.0, 25.0, 16.0]), (ONNX, [49.0, 58.0, 47.0])] {
+        for (asked, most) in [(IDENTITY, [13.0, 21.0, 12.5]), (ONNX, [33.0, 42.5, 32.0])] {
             let request = request(asked);
             check("http", asked, count(|| http.infer(&request)).await, most[0]);
             check("grpc", asked, count(|| grpc.infer(&request)).await, most[1]);

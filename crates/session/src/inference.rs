@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use nerite_api::{OutputLease, Scope, aside};
-use nerite_request::{InferRequest, Response, Status};
+use nerite_request::{InferRequest, InferResponse, Response, Status};
 use nerite_wire::proto::session::{encode_answer, encode_inference, v1};
 use nerite_wire::proto::{Chain, InferMessage, Malformed};
 
@@ -69,18 +69,15 @@ struct Answers {
 }
 
 impl Answers {
-    fn send(&self, mut response: Response, placed: Vec<OutputLease>) {
-        let last = response.last;
+    fn send(&self, response: Response, placed: Vec<OutputLease>) {
+        let last = response.is_last();
         if last {
             self.in_flight.release(self.id);
         }
-        if response.empty && !last {
-            return;
-        }
-        let packet = match response.error.take() {
-            Some(status) => Ok(self.refusal(!last, status)),
-            None if response.empty => Ok(self.nothing_follows()),
-            None => self.encode(response, placed),
+        let packet = match response.into_content() {
+            None => Ok(self.nothing_follows()),
+            Some(Ok(response)) => self.encode(!last, response, placed),
+            Some(Err(status)) => Err(status),
         };
         self.outbox.send(packet.unwrap_or_else(|status| self.refusal(!last, status)));
         if last {
@@ -88,9 +85,8 @@ impl Answers {
         }
     }
 
-    fn encode(&self, response: Response, mut placed: Vec<OutputLease>) -> Result<Packet, Status> {
+    fn encode(&self, more: bool, response: InferResponse, mut placed: Vec<OutputLease>) -> Result<Packet, Status> {
         let messages: Vec<_> = placed.iter().map(placed_message).collect();
-        let more = !response.last;
         let encoded = encode_inference(self.id, more, response, &messages);
         let encoded = match encoded {
             Ok(bytes) => bytes,

@@ -5,7 +5,7 @@
 
 use nerite_memory::{Buffer, MemoryReservation};
 use nerite_request::limits::TensorsMax;
-use nerite_request::{Code, Output, Response, Status};
+use nerite_request::{Code, InferResponse, Output, Status};
 use nerite_tensor::DataType;
 use nerite_wire::json::{InferText, Rendering, read_infer, write_answer, write_flat};
 use nerite_wire::proto::messages::model_infer_request::InferInputTensor;
@@ -33,10 +33,10 @@ fn check_proto(input: InferInputTensor) {
     assert!(matches!(read, Err(Malformed::NoMemory(refused)) if refused.asked >= 1 << 20), "{read:?}");
 }
 
-fn answer(datatype: DataType, elements: usize, bytes: usize) -> Response {
+fn answer(datatype: DataType, elements: usize, bytes: usize) -> InferResponse {
     let (name, shape) = ("OUT".to_owned(), [elements as i64][..].into());
     let output = Output { name: name.into(), datatype, shape, data: Buffer::from(vec![0; bytes]), placed: false };
-    Response { outputs: vec![output], ..Response::default() }
+    InferResponse { outputs: vec![output], ..InferResponse::default() }
 }
 
 fn read(json: &[u8]) -> Result<(), Status> {

@@ -39,19 +39,20 @@ fn extensions(shared_memory: bool, gpu: bool) -> impl Iterator<Item = &'static s
 const UPLOAD_CURE: &str = "put the model into the repository, or start the server with --allow-model-upload=true";
 
 impl Api {
-    /// The process answers.
+    /// The process serves, or could.
     pub fn live(&self) -> bool {
-        !self.stopping()
+        self.check_running().is_ok()
     }
 
     /// All models are ready (strictly so, by default), and the server is not stopping.
     pub fn ready(&self) -> bool {
-        !self.stopping() && (!self.0.options.strict_readiness || self.0.engine.is_ready())
+        self.live() && (!self.0.options.strict_readiness || self.0.engine.is_ready())
     }
 
     /// Whether a model version can take requests; unknown models are simply not ready. Err only for a version that is no
     /// number.
     pub fn model_ready(&self, model: &str, version: &str) -> Result<bool, Status> {
+        self.check_started()?;
         Ok(self.find(model, version, Code::InvalidArg)?.is_some())
     }
 
@@ -168,6 +169,7 @@ impl Api {
 
     /// The version that a request means.
     pub(crate) fn served(&self, model: &str, version: &str) -> Result<Arc<Served>, Status> {
+        self.check_started()?;
         self.0.engine.find(model, version::parse(version)?)
     }
 

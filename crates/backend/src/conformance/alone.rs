@@ -2,33 +2,35 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, ExactlyOne, InferResponse, Parameters, Reply, Sequence, Status, Wanted};
 use nerite_tensor::{Name, Tensor};
 
-use crate::{Batch, Job, NoMeter};
+use crate::{Batch, Job, ModelVersion, NoMeter};
 
 /// Makes a request of one row with these inputs and outputs, has `run` give it to an instance, and tells what came back.
 ///
 /// # Panics
-/// If there is no answer by the time `run` returns.
-pub fn ask(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) -> Response {
+/// If there is no answer by the time `run` returns, or more than one.
+pub fn ask(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) -> Result<InferResponse, Status> {
     let seen = Arc::new(Mutex::new(None));
     let into = Arc::clone(&seen);
-    let sink = move |response| *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(response);
-    let request = Request {
+    let mut one = ExactlyOne::default();
+    let sink = move |response| *into.lock().unwrap_or_else(PoisonError::into_inner) = one.take(response);
+    let request = AdmittedRequest {
         id: Name::default(),
         rows: 1,
         inputs,
-        wanted,
+        wanted: wanted.into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),
         parameters: Parameters::new(),
         cancel: Cancel::new(),
-        reply: Reply::new("", sink),
+        reply: Reply::new(sink),
     };
-    let job = Job::new(request, "m".into(), "1".into(), 1);
-    run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
+    let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
+    run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
     let answer = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
-    answer.expect("an instance answers before it returns")
+    let only = answer.expect("an instance answers before it returns");
+    only.unwrap_or_else(|not_one| panic!("one response, not {}", not_one.count))
 }

@@ -5,15 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use nerite_config::ModelConfig;
 use nerite_memory::Buffer;
-use nerite_request::{Reply, Request, Response, Wanted};
-use nerite_tensor::{DataType, Name, Shape, Tensor};
+use nerite_request::{InferResponse, Wanted};
+use nerite_tensor::{DataType, Shape, Tensor};
 
 use super::context;
-use crate::{Batch, InstanceSpec, Job, LoadContext, NoMeter, Runtime, now_ns};
+use crate::{InstanceSpec, LoadContext, Runtime};
 
 /// Differences that rounding explains: those of ONNX's own test runner.
 const RELATIVE_MAX: f64 = 1e-3;
@@ -83,38 +83,18 @@ fn ask(runtime: &dyn Runtime, folder: &Path, name: String, case: Case, verdicts:
         Ok(instance) => instance,
         Err(error) => return verdicts.unloadable.push((name, error.message)),
     };
-    let seen = Arc::new(Mutex::new(None));
-    let job = job(case.inputs, &case.outputs, Arc::clone(&seen));
-    instance.run(Batch { jobs: vec![job], meter: Arc::new(NoMeter) });
-    let response = seen.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
-    if let Some(error) = response.error {
-        return verdicts.refused.push((name, error.message));
-    }
+    let wanted = case.outputs.iter().map(|output| Wanted { name: output.name.clone(), slot: None }).collect();
+    let response = match super::ask(case.inputs, wanted, |batch| instance.run(batch)) {
+        Ok(response) => response,
+        Err(error) => return verdicts.refused.push((name, error.message)),
+    };
     match case.outputs.iter().find_map(|expected| difference(&response, expected)) {
         Some(text) => verdicts.wrong.push((name, text)),
         None => verdicts.right.push(name),
     }
 }
 
-fn job(inputs: Vec<Tensor>, outputs: &[Tensor], seen: Arc<Mutex<Option<Response>>>) -> Job {
-    let request = Request {
-        id: Name::default(),
-        rows: 1,
-        inputs,
-        wanted: outputs.iter().map(|output| Wanted { name: output.name.clone(), slot: None }).collect(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: nerite_request::Sequence::default(),
-        parameters: nerite_request::Parameters::new(),
-        cancel: nerite_request::Cancel::new(),
-        reply: Reply::new("", move |response| {
-            *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(response);
-        }),
-    };
-    Job::new(request, "oracle".into(), "1".into(), now_ns())
-}
-
-fn difference(response: &Response, expected: &Tensor) -> Option<String> {
+fn difference(response: &InferResponse, expected: &Tensor) -> Option<String> {
     let Some(output) = response.outputs.iter().find(|output| output.name == expected.name) else {
         return Some(format!("no output '{}'", expected.name));
     };

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use nerite_memory::{Buffer, Reason};
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Response, Sequence, Status, Wanted};
 use nerite_tensor::Tensor;
 
 use super::Case;
-use crate::{Batch, Instance, Job, Meter, Outcome, RequestTimes, Times, now_ns};
+use crate::{Batch, Instance, Job, Meter, ModelVersion, NoMeter, Outcome, RequestTimes, Times, now_ns};
 
 /// One request to be made.
 pub(super) struct Asked {
@@ -28,7 +28,7 @@ impl Asked {
 
 /// What came of a batch.
 pub(super) struct Witness {
-    pub responses: Vec<Response>,
+    pub responses: Vec<Result<InferResponse, Status>>,
 }
 
 /// The name of the job at this place of a batch.
@@ -52,17 +52,24 @@ impl Witness {
     pub fn run(instance: &mut dyn Instance, asked: Vec<Asked>) -> Witness {
         let count = asked.len();
         let answers = Seen::default();
-        let jobs = asked.into_iter().enumerate().map(|(index, asked)| job_to(&answers, index, asked)).collect();
         let times = Arc::new(Timekeeper::default());
+        let version = ModelVersion::new("fixture", "1", Arc::<Timekeeper>::clone(&times));
+        let job = |(index, asked)| job_to(&answers, &version, index, asked);
+        let jobs = asked.into_iter().enumerate().map(job).collect();
         instance.run(Batch { jobs, meter: Arc::<Timekeeper>::clone(&times) });
-        let responses = answers.take();
+        assert_eq!(version.in_flight(), 0, "nothing is in flight once all is answered");
+        let only = |response: Response| {
+            assert!(response.is_last(), "the one answer is the last");
+            response.into_content().unwrap_or_else(|| panic!("the one answer has tensors or an error"))
+        };
+        let responses: Vec<_> = answers.take().into_iter().map(only).collect();
         assert_eq!(responses.len(), count, "as many answers as jobs");
         times.check(&responses);
         Witness { responses }
     }
 
     /// The answer of a batch of one.
-    pub fn only(mut self) -> Response {
+    pub fn only(mut self) -> Result<InferResponse, Status> {
         assert_eq!(self.responses.len(), 1, "one answer");
         self.responses.remove(0)
     }
@@ -71,10 +78,10 @@ impl Witness {
 /// A job of its own, and where its answers arrive.
 pub(super) fn job(index: usize, asked: Asked) -> (Job, Seen) {
     let seen = Seen::default();
-    (job_to(&seen, index, asked), seen)
+    (job_to(&seen, &ModelVersion::new("fixture", "1", Arc::new(NoMeter)), index, asked), seen)
 }
 
-fn job_to(seen: &Seen, index: usize, asked: Asked) -> Job {
+fn job_to(seen: &Seen, version: &Arc<ModelVersion>, index: usize, asked: Asked) -> Job {
     let (into, held) = (seen.clone(), Arc::new(AtomicUsize::new(0)));
     let inputs: Vec<Tensor> =
         asked.inputs.into_iter().map(|input| Tensor { data: watched(&input.data, &held), ..input }).collect();
@@ -83,22 +90,22 @@ fn job_to(seen: &Seen, index: usize, asked: Asked) -> Job {
         cancel.cancel();
     }
     let rows = inputs.first().and_then(|input| input.shape.first().copied()).unwrap_or(1);
-    let request = Request {
+    let request = AdmittedRequest {
         id: id(index).into(),
         rows: u32::try_from(rows).unwrap_or(1),
         inputs,
-        wanted: asked.wanted,
+        wanted: asked.wanted.into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),
         parameters: Parameters::new(),
         cancel,
-        reply: Reply::new(id(index), move |response| {
+        reply: Reply::new(move |response| {
             assert_eq!(held.load(Ordering::SeqCst), 0, "inputs are released before the answer goes out");
             into.0.lock().unwrap_or_else(PoisonError::into_inner).push(response);
         }),
     };
-    Job::new(request, "fixture".into(), "1".into(), now_ns())
+    Job::new(request, version.begin(), now_ns())
 }
 
 /// A copy of a buffer that counts itself in `held` while it is alive.
@@ -145,7 +152,7 @@ impl Meter for Timekeeper {
 }
 
 impl Timekeeper {
-    fn check(&self, responses: &[Response]) {
+    fn check(&self, responses: &[Result<InferResponse, Status>]) {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(requests.len(), responses.len(), "each request is reported once");
         for ((times, outcome), response) in requests.iter().zip(responses) {
@@ -155,7 +162,7 @@ impl Timekeeper {
             );
             check_order(&times.times);
             // An error may be a success: where it is the model's own answer.
-            assert!(response.error.is_some() || *outcome == Outcome::Success, "a result is a success");
+            assert!(response.is_err() || *outcome == Outcome::Success, "a result is a success");
         }
         for (rows, times) in self.batches.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             assert!(*rows > 0, "an execution has rows");

@@ -99,7 +99,7 @@ mod tests {
     }
 
     fn ports(datatype: DataType) -> Ports {
-        let port = |name: &str| Port { name: name.into(), datatype: Some(datatype), dims: None };
+        let port = |name: &str| Port::new(name, Some(datatype), None);
         Ports { inputs: vec![port("x"), port("y")], outputs: Vec::new() }
     }
 

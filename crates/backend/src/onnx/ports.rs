@@ -1,6 +1,6 @@
 //! What does a graph take and give, and in which shape?
 
-use nerite_config::{GraphSignature, TensorSignature, config_data_type, proto};
+use nerite_config::{GraphSignature, ModelConfig, TensorSignature, config_data_type, proto};
 use nerite_tensor::{DataType, Shape, Tensor, element_count};
 
 /// The inputs and outputs of a graph, in its order.
@@ -21,6 +21,8 @@ pub struct Port {
     pub datatype: Option<DataType>,
     /// Its dimensions, the batch's too; none for a scalar, `None` where the graph does not even tell how many.
     pub dims: Option<Vec<Dim>>,
+    /// The shape in which clients get it if it is a scalar, all dimensions 1: ONNX has none for it, and a configuration must have one.
+    pub scalar_shape: Shape,
 }
 
 /// One dimension.
@@ -35,6 +37,17 @@ pub enum Dim {
 }
 
 impl Ports {
+    /// Takes over what the configuration says of scalar outputs. It was checked against the graph.
+    pub fn shape_scalars(&mut self, config: &ModelConfig) {
+        for given in &config.output {
+            let dims = given.reshape.as_ref().map_or(&given.dims, |reshape| &reshape.shape);
+            let shape: Shape = config.batches().then_some(1).into_iter().chain(dims.iter().copied()).collect();
+            if let Some(port) = self.outputs.iter_mut().find(|port| port.name == given.name && port.is_scalar()) {
+                port.scalar_shape = shape;
+            }
+        }
+    }
+
     /// As the configuration's checks want it.
     pub fn signature(&self) -> GraphSignature {
         let all = |ports: &[Port]| ports.iter().map(Port::signature).collect();
@@ -68,15 +81,23 @@ impl Ports {
 }
 
 impl Port {
-    /// The shape in which the graph wants a client's tensor: one element stands for a scalar.
-    pub fn graph_shape(&self, shape: &Shape) -> Shape {
-        let scalar = self.dims.as_ref().is_some_and(Vec::is_empty) && element_count(shape) == Ok(1);
-        if scalar { Shape::new() } else { shape.clone() }
+    /// A port of that name. As a scalar it has the shape `[1]` for clients.
+    pub fn new(name: impl Into<String>, datatype: Option<DataType>, dims: Option<Vec<Dim>>) -> Port {
+        Port { name: name.into(), datatype, dims, scalar_shape: Shape::from_slice(&[1]) }
     }
 
-    /// The shape in which clients get a graph's tensor.
-    pub fn client_shape(shape: &[i64]) -> Shape {
-        Shape::from_slice(if shape.is_empty() { &[1] } else { shape })
+    /// The shape in which the graph wants a client's tensor: one element stands for a scalar.
+    pub fn graph_shape(&self, shape: &Shape) -> Shape {
+        if self.is_scalar() && element_count(shape) == Ok(1) { Shape::new() } else { shape.clone() }
+    }
+
+    /// The shape in which clients get a tensor of this port.
+    pub fn client_shape(&self, shape: &[i64]) -> Shape {
+        if shape.is_empty() { self.scalar_shape.clone() } else { Shape::from_slice(shape) }
+    }
+
+    fn is_scalar(&self) -> bool {
+        self.dims.as_ref().is_some_and(Vec::is_empty)
     }
 
     fn signature(&self) -> TensorSignature {
@@ -99,7 +120,7 @@ mod tests {
     use super::*;
 
     fn port(name: &str, dims: &[Dim]) -> Port {
-        Port { name: name.into(), datatype: Some(DataType::Fp32), dims: Some(dims.to_vec()) }
+        Port::new(name, Some(DataType::Fp32), Some(dims.to_vec()))
     }
 
     fn named(name: &str) -> Dim {
@@ -138,6 +159,23 @@ mod tests {
         let scalar = port("s", &[]);
         assert_eq!(scalar.graph_shape(&Shape::from_slice(&[1]))[..], [0i64; 0]);
         assert_eq!(scalar.graph_shape(&Shape::from_slice(&[2]))[..], [2]);
-        assert_eq!(Port::client_shape(&[])[..], [1]);
+        assert_eq!(scalar.client_shape(&[])[..], [1]);
+        assert_eq!(scalar.client_shape(&[3])[..], [3]);
+    }
+
+    #[track_caller]
+    fn check_scalar(config: &str, expected: &[i64]) {
+        let mut ports = Ports { inputs: Vec::new(), outputs: vec![port("s", &[])] };
+        let config = nerite_config::parse_text("config.pbtxt", config.as_bytes()).expect("a configuration");
+        ports.shape_scalars(&config);
+        assert_eq!(ports.outputs[0].client_shape(&[])[..], *expected);
+    }
+
+    #[test]
+    fn a_scalar_output_has_the_configured_dims() {
+        check_scalar("", &[1]);
+        check_scalar("output { name: 's' dims: [ 1, 1 ] }", &[1, 1]);
+        check_scalar("max_batch_size: 4 output { name: 's' dims: [ 1 ] }", &[1, 1]);
+        check_scalar("max_batch_size: 4 output { name: 's' dims: [ 1 ] reshape { shape: [] } }", &[1]);
     }
 }

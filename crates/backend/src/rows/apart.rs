@@ -2,15 +2,15 @@
 
 use nerite_memory::{Buffer, Extent, Filled, Reason, Slot};
 use nerite_request::Status;
-use nerite_tensor::{DataType, Shape, element_count};
+use nerite_tensor::{DataType, Name, Shape, element_count};
 
-use super::Ragged;
+use super::{Outcomes, Ragged};
 use crate::Job;
 use crate::output_place::too_small;
 
 /// A whole output, rows of all jobs.
 pub(super) struct Made {
-    pub name: String,
+    pub name: Name,
     pub datatype: DataType,
     pub shape: Shape,
     pub whole: Whole,
@@ -40,8 +40,8 @@ impl Made {
 /// Hands a lone job its outputs. `spare` are places that were taken for it and not written.
 pub(super) fn give_whole(
     job: &mut Job,
-    made: Vec<Made>,
-    mut spare: Vec<(String, Slot)>,
+    made: impl IntoIterator<Item = Made>,
+    mut spare: Vec<(Name, Slot)>,
     ragged: &Ragged,
 ) -> Result<(), Status> {
     for made in made {
@@ -65,12 +65,16 @@ pub(super) fn give_whole(
 }
 
 /// Hands each of several jobs its rows of what it wants.
-pub(super) fn give_rows(jobs: &mut [Job], made: Vec<Made>, ragged: &Ragged) -> Result<Vec<Result<(), Status>>, Status> {
+pub(super) fn give_rows(
+    jobs: &mut [Job],
+    made: impl IntoIterator<Item = Made>,
+    ragged: &Ragged,
+) -> Result<Outcomes, Status> {
     let rows: Vec<i64> = jobs.iter().map(rows_of).collect();
     let made: Vec<Made> = made.into_iter().map(Made::readable).collect();
     let parts: Vec<Vec<Shape>> = made.iter().map(|made| parts(made, jobs, &rows, ragged)).collect::<Result<_, _>>()?;
     let mut firsts = vec![0; made.len()];
-    let mut results: Vec<Result<(), Status>> = Vec::with_capacity(jobs.len());
+    let mut results = Outcomes::with_capacity(jobs.len());
     for (at, job) in jobs.iter_mut().enumerate() {
         let mut result = Ok(());
         for ((made, parts), first) in made.iter().zip(&parts).zip(&mut firsts) {

@@ -4,10 +4,10 @@
 use std::sync::{Arc, Mutex};
 
 use nerite_memory::Extent;
-use nerite_request::{Cancel, Parameters, Reply, Request, Response, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Deliver, Parameters, PlaceQuery, Reply, Response, Sequence, Wanted};
 
 use super::*;
-use crate::NoMeter;
+use crate::{ModelVersion, NoMeter};
 
 /// Doubles X; fails on a negative value; counts its executions.
 struct Doubling {
@@ -42,18 +42,18 @@ type Seen = Arc<Mutex<Vec<Response>>>;
 
 fn job(seen: &Seen, id: &str, data: Buffer, row: i64, wanted: Vec<Wanted>) -> Job {
     let seen = Arc::clone(seen);
-    let reply = Reply::new(id, move |response| seen.lock().unwrap().push(response));
+    let reply = Reply::new(move |response| seen.lock().unwrap().push(response));
     job_of(reply, id, data, row, wanted)
 }
 
 fn job_of(reply: Reply, id: &str, data: Buffer, row: i64, wanted: Vec<Wanted>) -> Job {
     let rows = (data.len() / 4) as i64 / row;
     let shape = Shape::from_slice(&[rows, row]);
-    let request = Request {
+    let request = AdmittedRequest {
         id: id.into(),
         rows: rows as u32,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],
-        wanted,
+        wanted: wanted.into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),
@@ -61,7 +61,7 @@ fn job_of(reply: Reply, id: &str, data: Buffer, row: i64, wanted: Vec<Wanted>) -
         cancel: Cancel::new(),
         reply,
     };
-    Job::new(request, "doubling".into(), "1".into(), 0)
+    Job::new(request, ModelVersion::unmetered("doubling").begin(), 0)
 }
 
 fn inline(name: &str) -> Vec<Wanted> {
@@ -75,16 +75,14 @@ fn placed(bytes: usize) -> Vec<Wanted> {
 fn run(jobs: Vec<Job>) -> Vec<i64> {
     let runs = Arc::new(Mutex::new(Vec::new()));
     let mut instance = Joined::new(Doubling { runs: Arc::clone(&runs) }, true);
-    instance.run(Batch { jobs, meter: Arc::new(NoMeter) });
+    instance.run(Batch { jobs: jobs.into(), meter: Arc::new(NoMeter) });
     drop(instance);
     Arc::into_inner(runs).unwrap().into_inner().unwrap()
 }
 
 fn numbers(response: &Response) -> Result<Vec<i32>, String> {
-    match &response.error {
-        Some(error) => Err(error.message.clone()),
-        None => Ok(response.outputs[0].data.numbers::<i32>().unwrap().to_vec()),
-    }
+    let content = response.clone().into_content().unwrap();
+    content.map(|made| made.outputs[0].data.numbers::<i32>().unwrap().to_vec()).map_err(|error| error.message)
 }
 
 #[track_caller]
@@ -164,8 +162,8 @@ fn strings_come_apart_at_their_elements() {
     let seen = Seen::default();
     let data = |values: &[i32]| Buffer::from_numbers(values.to_vec());
     run(vec![job(&seen, "a", data(&[1, 50]), 1, inline("S")), job(&seen, "b", data(&[500]), 1, inline("S"))]);
-    let seen = seen.lock().unwrap();
-    let bytes: Vec<_> = seen.iter().map(|r| r.outputs[0].data.private_bytes().unwrap()).collect();
+    let seen: Vec<_> = seen.lock().unwrap().drain(..).map(|r| r.into_content().unwrap().unwrap()).collect();
+    let bytes: Vec<_> = seen.iter().map(|made| made.outputs[0].data.private_bytes().unwrap()).collect();
     assert_eq!(bytes, [&b"\x01\0\0\x002\x03\0\0\x00100"[..], &b"\x04\0\0\x001000"[..]]);
 }
 
@@ -194,26 +192,39 @@ impl Execute for Undecided {
     }
 }
 
+/// A reply that finds a place for each output, notes it, and keeps the responses.
+struct Offering(Seen, Arc<Mutex<Vec<(String, usize, usize)>>>);
+
+impl Deliver for Offering {
+    fn deliver(&mut self, response: Response) {
+        self.0.lock().unwrap().push(response);
+    }
+
+    fn offers_places(&self) -> bool {
+        true
+    }
+
+    fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
+        let mut slot = Slot::heap(query.bytes);
+        self.1.lock().unwrap().push((query.output.to_owned(), query.bytes, slot.as_mut_ptr() as usize));
+        Ok(Some(slot))
+    }
+}
+
 #[test]
 fn a_place_that_the_reply_offers_is_computed_into() {
     for given_back in [false, true] {
         let (seen, offered) = (Seen::default(), Arc::new(Mutex::new(Vec::new())));
-        let (into, offers) = (Arc::clone(&seen), Arc::clone(&offered));
-        let reply = Reply::new("a", move |response| into.lock().unwrap().push(response));
-        let reply = reply.offering(move |output, bytes| {
-            let mut slot = Slot::heap(bytes);
-            offers.lock().unwrap().push((output.to_owned(), bytes, slot.as_mut_ptr() as usize));
-            Ok(Some(slot))
-        });
+        let reply = Reply::through(Offering(Arc::clone(&seen), Arc::clone(&offered)));
         let job = job_of(reply, "a", Buffer::from_numbers(vec![1, 2, 3, 4]), 2, inline("Y"));
-        let batch = Batch { jobs: vec![job], meter: Arc::new(NoMeter) };
+        let batch = Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) };
         if given_back {
             Joined::new(Undecided, true).run(batch);
         } else {
             Joined::new(Doubling { runs: Arc::default() }, true).run(batch);
         }
-        let (seen, offered) = (seen.lock().unwrap(), offered.lock().unwrap());
-        let output = &seen[0].outputs[0];
+        let (seen, offered) = (seen.lock().unwrap().remove(0), offered.lock().unwrap());
+        let output = &seen.into_content().unwrap().unwrap().outputs[0];
         let expected: (&[i32], usize) = if given_back { (&[1, 2, 3, 4], 4) } else { (&[2, 4, 6, 8], 16) };
         assert_eq!(output.data.numbers::<i32>().unwrap(), expected.0);
         assert_eq!(offered.len(), 1);
@@ -269,8 +280,10 @@ fn check_ragged(parts: &[&[i32]], answers: &[Result<&[i32], &str>]) {
             Err(part) => assert!(got.as_ref().unwrap_err().contains(part), "{got:?}"),
         }
     }
-    for (response, part) in seen.iter().zip(parts).filter(|(response, _)| response.error.is_none()) {
-        assert_eq!(response.outputs[0].shape[..], [1, part.len() as i64], "as the input");
+    for (response, part) in seen.iter().zip(parts) {
+        if let Response::Final(content) = response {
+            assert_eq!(content.outputs[0].shape[..], [1, part.len() as i64], "as the input");
+        }
     }
 }
 

@@ -4,13 +4,15 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use nerite_backend::{Batch, Compute, InOrder, NoMeter, Times, now_ns};
+use nerite_backend::{Batch, Compute, InFlight, InOrder, Times, now_ns};
 use nerite_memory::Buffer;
-use nerite_request::{Cancel, Code, Parameters, Reply, Request, Response, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Code, Parameters, Reply, Response, Sequence, Status, Wanted};
 use nerite_schedule::{Batch as Planned, Context, Event, Fifo, Scheduler};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 use super::*;
+
+mod answers;
 
 struct Act(fn(&Job) -> Result<(), Status>);
 
@@ -26,35 +28,60 @@ fn pool(instances: usize, act: fn(&Job) -> Result<(), Status>) -> Pool {
 }
 
 fn pool_of(instances: Vec<Box<dyn Instance>>, bound: CostBound, scheduler: Box<dyn Scheduler + Send>) -> Pool {
-    let reject = |job: Job, rejection: Rejection, meter: &dyn Meter| {
+    let reject = |job: Job, rejection: Rejection| {
         let code = if rejection == Rejection::Cancelled { Code::Cancelled } else { Code::Unavailable };
-        job.refuse(Status::new(code, rejection.sentence()), meter);
+        job.refuse(Status::new(code, rejection.sentence()));
     };
     let scheduling =
         Scheduling { scheduler, arrivals: Arrivals::default(), preserve_ordering: false, requests_max: usize::MAX };
-    Pool::new("test", instances, bound, scheduling, Arc::new(NoMeter), Box::new(reject))
+    Pool::new("test", instances, bound, scheduling, ModelVersion::unmetered("m"), Box::new(reject))
 }
 
-fn job(id: usize, answers: &mpsc::Sender<Response>) -> (Job, Cancel) {
-    let (cancel, answers) = (Cancel::new(), answers.clone());
+/// What came back to the job of that name.
+struct Answer {
+    id: String,
+    error: Option<Status>,
+}
+
+fn job(id: usize, answers: &mpsc::Sender<Answer>) -> (Job, Cancel) {
+    let answers = answers.clone();
+    job_to(id, move |response| {
+        let error = response.into_content().and_then(Result::err);
+        drop(answers.send(Answer { id: id.to_string(), error }));
+    })
+}
+
+/// A job that the pool counts as its own.
+fn job_in(pool: &Pool, id: usize, answers: &mpsc::Sender<Answer>) -> Job {
+    let answers = answers.clone();
+    let sink = move |_| drop(answers.send(Answer { id: id.to_string(), error: None }));
+    job_of(id, pool.0.requests.begin(), sink).0
+}
+
+fn job_to(id: usize, sink: impl FnMut(Response) + Send + 'static) -> (Job, Cancel) {
+    job_of(id, ModelVersion::unmetered("m").begin(), sink)
+}
+
+fn job_of(id: usize, in_flight: InFlight, sink: impl FnMut(Response) + Send + 'static) -> (Job, Cancel) {
+    let cancel = Cancel::new();
     let data = Buffer::from(vec![0; 4]);
-    let request = Request {
+    let request = AdmittedRequest {
         id: id.to_string().into(),
         rows: 1,
         inputs: vec![Tensor { name: "I".into(), datatype: DataType::Fp32, shape: Shape::new(), data }],
-        wanted: vec![Wanted { name: "O".into(), slot: None }],
+        wanted: vec![Wanted { name: "O".into(), slot: None }].into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),
         parameters: Parameters::new(),
         cancel: cancel.clone(),
-        reply: Reply::new(id.to_string(), move |response| drop(answers.send(response))),
+        reply: Reply::new(sink),
     };
-    (Job::new(request, "m".into(), "1".into(), now_ns()), cancel)
+    (Job::new(request, in_flight, now_ns()), cancel)
 }
 
 #[track_caller]
-fn check(instances: usize, jobs: usize, act: fn(&Job) -> Result<(), Status>) -> Vec<Response> {
+fn check(instances: usize, jobs: usize, act: fn(&Job) -> Result<(), Status>) -> Vec<Answer> {
     let pool = pool(instances, act);
     let (to, answers) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -231,9 +258,8 @@ impl Instance for Elsewhere {
 
     fn finish(&mut self) {
         self.finished.lock().unwrap().push(std::thread::current().id());
-        let Batch { jobs, meter } = self.begun.take().unwrap();
-        for job in jobs {
-            job.finish(Ok(()), Times::begin(), &*meter);
+        for job in self.begun.take().unwrap().jobs {
+            job.finish(Ok(()), Times::begin());
         }
     }
 }

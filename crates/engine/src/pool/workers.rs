@@ -1,15 +1,25 @@
 //! What does a thread do that runs a model's jobs?
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use nerite_backend::{Batch, Instance, Job, now_ns};
+use nerite_backend::{Batch, Job, Jobs, Outbox, now_ns};
 use nerite_request::{Code, Status};
-use nerite_schedule::InstanceId;
 
 use super::{Run, Shared, State, Work};
-use crate::limits::{QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW};
+use crate::limits::{NESTED_RUNS_MAX, QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW};
 use crate::quickness::Size;
+
+thread_local! {
+    /// How many runs' answers this thread is giving, each within the one before.
+    static ANSWERING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whether what is submitted now may run on this thread, as far as its stack is concerned.
+pub(super) fn may_run_here() -> bool {
+    ANSWERING.get() < NESTED_RUNS_MAX
+}
 
 impl Shared {
     /// The system refuses a thread. With other workers the jobs wait for them, without any they must not wait for ever.
@@ -24,7 +34,7 @@ impl Shared {
             }
             for job in jobs {
                 let text = format!("no thread to run model '{}': {error}; raise the limit on threads", self.name);
-                job.refuse(Status::unavailable(text), &*self.meter);
+                job.refuse(Status::unavailable(text));
             }
         }
     }
@@ -35,8 +45,8 @@ impl Shared {
         loop {
             if let Some(run) = state.ready.pop_front() {
                 drop(state);
-                let (at, instance) = self.run(run);
-                state = self.give_back(at, instance);
+                let (run, answers) = self.run(run);
+                state = self.give_back(run, answers);
             } else if state.closed && state.driver.is_drained() {
                 state.workers -= 1;
                 return;
@@ -48,10 +58,10 @@ impl Shared {
         }
     }
 
-    /// A worker gives an instance back, and has the lock again when what followed is done.
-    fn give_back(self: &Arc<Self>, at: InstanceId, instance: Box<dyn Instance>) -> MutexGuard<'_, State> {
+    /// A worker gives an instance back and answers what it ran, and has the lock again when what followed is done.
+    fn give_back(self: &Arc<Self>, run: Run, answers: Answers) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        state.give_back(at, instance);
+        state.give_back(run.at, run.instance);
         let mut work = Work::default();
         // This worker takes the first.
         while let Some(run) = state.next_run() {
@@ -65,11 +75,9 @@ impl Shared {
         if state.closed && state.driver.is_drained() {
             self.wake.notify_all();
         }
-        if work.workers == 0 && work.rejected.is_empty() {
-            return state;
-        }
         drop(state);
         self.carry_out(work);
+        self.answer(answers);
         self.lock()
     }
 
@@ -80,17 +88,13 @@ impl Shared {
         let mut turn = 1;
         while let Some(run) = next {
             let mut workers = 0;
-            let mut state;
-            match self.begin(run) {
-                Ok((at, instance)) => {
-                    state = self.lock();
-                    state.give_back(at, instance);
-                }
-                Err(begun) => {
-                    state = self.lock();
-                    state.ready.push_back(begun);
-                    workers = self.wake_worker(&mut state);
-                }
+            let (run, answers) = self.begin(run);
+            let mut state = self.lock();
+            if run.begun.is_none() {
+                state.give_back(run.at, run.instance);
+            } else {
+                state.ready.push_back(run);
+                workers = self.wake_worker(&mut state);
             }
             let mut work = self.settle(&mut state, turn < QUICK_RUNS_IN_A_ROW);
             work.workers += workers;
@@ -99,46 +103,58 @@ impl Shared {
             }
             drop(state);
             next = self.carry_out(work);
+            self.answer(answers);
             turn += 1;
         }
     }
 
-    fn without_cancelled(&self, jobs: Vec<Job>) -> Vec<Job> {
-        let (gone, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_cancelled);
-        for job in gone {
-            job.refuse(Status::new(Code::Cancelled, ""), &*self.meter);
-        }
-        jobs
-    }
-
     /// On a worker: from beginning to end, or from where another thread left it.
-    fn run(&self, run: Run) -> (InstanceId, Box<dyn Instance>) {
+    fn run(&self, run: Run) -> (Run, Answers) {
         let Run { at, mut instance, jobs, size, begun } = run;
-        let batch = self.batch(jobs);
-        if begun.is_none() && batch.jobs.is_empty() {
-            return (at, instance);
-        }
         let start = begun.unwrap_or_else(now_ns);
-        self.catching(|| if begun.is_some() { instance.finish() } else { instance.run(batch) });
-        self.note(size, now_ns().saturating_sub(start));
-        (at, instance)
+        let (has_run, outbox) = Outbox::around(|| {
+            let batch = self.batch(jobs);
+            let has_run = begun.is_some() || !batch.jobs.is_empty();
+            if has_run {
+                self.catching(|| if begun.is_some() { instance.finish() } else { instance.run(batch) });
+            }
+            has_run
+        });
+        let ns = has_run.then(|| now_ns().saturating_sub(start));
+        (Run { at, instance, jobs: Jobs::new(), size, begun: None }, Answers { outbox, size, ns })
     }
 
-    /// On a thread that has other work: gives the run back if it takes longer than such a thread may wait.
-    // The run comes back on a path that is taken seldom; a box would cost every request an allocation.
-    #[allow(clippy::result_large_err)]
-    fn begin(&self, run: Run) -> Result<(InstanceId, Box<dyn Instance>), Run> {
+    /// On a thread that has other work: what takes longer than such a thread may wait comes back begun.
+    fn begin(&self, run: Run) -> (Run, Answers) {
         let Run { at, mut instance, jobs, size, .. } = run;
-        let batch = self.batch(jobs);
-        if batch.jobs.is_empty() {
-            return Ok((at, instance));
-        }
         let start = now_ns();
-        if self.catching(|| instance.begin(batch, QUICK_PATIENCE)).unwrap_or(true) {
-            self.note(size, now_ns().saturating_sub(start));
-            return Ok((at, instance));
+        let (done, outbox) = Outbox::around(|| {
+            let batch = self.batch(jobs);
+            if batch.jobs.is_empty() {
+                return None;
+            }
+            Some(self.catching(|| instance.begin(batch, QUICK_PATIENCE)).unwrap_or(true))
+        });
+        // How long a run takes that goes on elsewhere is not known yet.
+        let ns = (done == Some(true)).then(|| now_ns().saturating_sub(start));
+        let begun = (done == Some(false)).then_some(start);
+        (Run { at, instance, jobs: Jobs::new(), size, begun }, Answers { outbox, size, ns })
+    }
+
+    /// Answers what a run left to be answered, now that its instance may be used by others: a client that asks again finds it idle, and
+    /// nothing recurses into an instance that is held. What the answers take counts as part of the run.
+    fn answer(&self, answers: Answers) {
+        let Answers { mut outbox, size, ns } = answers;
+        let start = now_ns();
+        ANSWERING.set(ANSWERING.get() + 1);
+        while let Some(response) = outbox.take_next() {
+            // Who panics over one answer has not seen the others.
+            self.catching(|| response.deliver());
         }
-        Err(Run { at, instance, jobs: Vec::new(), size, begun: Some(start) })
+        ANSWERING.set(ANSWERING.get() - 1);
+        if let Some(ns) = ns {
+            self.note(size, ns + now_ns().saturating_sub(start));
+        }
     }
 
     fn note(&self, size: Option<Size>, ns: u64) {
@@ -152,9 +168,9 @@ impl Shared {
         }
     }
 
-    fn batch(&self, jobs: Vec<Job>) -> Batch {
-        let jobs = if jobs.iter().any(Job::is_cancelled) { self.without_cancelled(jobs) } else { jobs };
-        Batch { jobs, meter: Arc::clone(&self.meter) }
+    fn batch(&self, jobs: Jobs) -> Batch {
+        let jobs = if jobs.iter().any(Job::is_cancelled) { without_cancelled(jobs) } else { jobs };
+        Batch { jobs, meter: Arc::clone(self.requests.meter()) }
     }
 
     /// A runtime that panics loses its jobs, which answer themselves; the server and the other models go on.
@@ -165,4 +181,19 @@ impl Shared {
         }
         done
     }
+}
+
+/// What a run answered, and how long it took, if it is over.
+struct Answers {
+    outbox: Outbox,
+    size: Option<Size>,
+    ns: Option<u64>,
+}
+
+fn without_cancelled(jobs: Jobs) -> Jobs {
+    let (gone, jobs): (Jobs, Jobs) = jobs.into_iter().partition(Job::is_cancelled);
+    for job in gone {
+        job.refuse(Status::new(Code::Cancelled, ""));
+    }
+    jobs
 }

@@ -1,8 +1,9 @@
 //! Are front ends' threads kept for what is known to be quick?
 #![allow(clippy::unwrap_used)]
 
+use nerite_backend::ModelVersion;
 use nerite_memory::Buffer;
-use nerite_request::{Cancel, Parameters, Reply, Request, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 use super::*;
@@ -135,7 +136,7 @@ fn job(inputs: &[(&str, &[i64])], wanted: &[&str]) -> Job {
         let data = Buffer::from(vec![0; 4 * shape.iter().product::<i64>() as usize]);
         Tensor { name: (*name).into(), datatype: DataType::Fp32, shape: Shape::from_slice(shape), data }
     };
-    let request = Request {
+    let request = AdmittedRequest {
         id: String::new().into(),
         rows: 1,
         inputs: inputs.iter().map(tensor).collect(),
@@ -145,9 +146,9 @@ fn job(inputs: &[(&str, &[i64])], wanted: &[&str]) -> Job {
         sequence: Sequence::default(),
         parameters: Parameters::new(),
         cancel: Cancel::new(),
-        reply: Reply::new(String::new(), drop),
+        reply: Reply::new(drop),
     };
-    Job::new(request, "m".into(), "1".into(), 0)
+    Job::new(request, ModelVersion::unmetered("m").begin(), 0)
 }
 
 #[track_caller]

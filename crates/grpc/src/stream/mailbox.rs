@@ -58,11 +58,11 @@ impl Mailbox {
     ) -> impl FnMut(Response) + Send + 'static {
         let mailbox = Arc::clone(self);
         move |response| {
-            let last = response.last;
+            let last = response.is_last();
             if last {
                 charge.resize(0);
             }
-            let silent = response.empty && response.error.is_none() && !empty_final;
+            let silent = matches!(response, Response::End) && !empty_final;
             mailbox.post(Letter { number, response: (!silent).then_some(response), last });
         }
     }
@@ -172,8 +172,14 @@ mod tests {
     use std::task::Wake;
     use std::thread;
 
+    use nerite_request::InferResponse;
+
     use super::super::order::Item;
     use super::*;
+
+    fn part() -> Response {
+        Response::Part(InferResponse::default())
+    }
 
     #[derive(Default)]
     struct Counter(AtomicUsize);
@@ -198,8 +204,8 @@ mod tests {
         let mut cx = Context::from_waker(&waker);
         assert!(!mailbox.collect(&mut order) && mailbox.listen(&mut cx));
         let mut sink = mailbox.sink(0, false, Charge::default());
-        sink(Response::default());
-        sink(Response { last: true, ..Response::default() });
+        sink(part());
+        sink(Response::Final(InferResponse::default()));
         assert_eq!(counter.0.load(Ordering::Relaxed), 1);
         assert!(!mailbox.listen(&mut cx) && mailbox.collect(&mut order));
         assert_eq!(std::iter::from_fn(|| order.next()).count(), 2);
@@ -208,7 +214,7 @@ mod tests {
     #[track_caller]
     fn check_empty(empty_final: bool, sent: usize) {
         let (mailbox, mut order) = (Mailbox::new(usize::MAX, &Account::unlimited()), order());
-        mailbox.sink(0, empty_final, Charge::default())(Response { last: true, empty: true, ..Response::default() });
+        mailbox.sink(0, empty_final, Charge::default())(Response::End);
         assert!(mailbox.collect(&mut order));
         assert_eq!(std::iter::from_fn(|| order.next()).count(), sent);
         assert!(order.is_idle());
@@ -226,7 +232,7 @@ mod tests {
         let (mailbox, mut order) = (Mailbox::new(2, &Account::unlimited()), order());
         let model = thread::spawn({
             let mut sink = mailbox.sink(0, false, Charge::default());
-            move || (0..5).for_each(|_| sink(Response::default()))
+            move || (0..5).for_each(|_| sink(part()))
         });
         let mut taken = 0;
         while taken < 4 {

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nerite_request::{Cancel, Name, Response, Status};
+use nerite_request::{Cancel, InferResponse, Name, Response, Status};
 
 /// What a response needs of its request.
 #[derive(Debug, Default)]
@@ -20,9 +20,9 @@ pub(super) struct Item {
 
 impl Item {
     /// A response that says only to which request it belongs.
-    pub(super) fn as_response(&self) -> Response {
+    pub(super) fn as_response(&self) -> InferResponse {
         let Item { id, model, version, .. } = self;
-        Response { id: id.clone(), model: model.clone(), version: version.clone(), ..Response::default() }
+        InferResponse { id: id.clone(), model: model.clone(), version: version.clone(), ..InferResponse::default() }
     }
 }
 
@@ -160,8 +160,8 @@ mod tests {
                 _ => {
                     let number = u64::from(word.as_bytes()[0] - b'0');
                     match &word[1..] {
-                        "" => order.arrived(number, Some(Response::default()), false),
-                        "!" => order.arrived(number, Some(Response::default()), true),
+                        "" => order.arrived(number, Some(Response::Part(InferResponse::default())), false),
+                        "!" => order.arrived(number, Some(Response::Part(InferResponse::default())), true),
                         "." => order.arrived(number, None, true),
                         _ => order.refuse(number, Status::invalid("no")),
                     }
@@ -201,8 +201,8 @@ mod tests {
         let mut order = Order::new();
         order.admit(Arc::default());
         order.arrived(0, None, true);
-        order.arrived(0, Some(Response::default()), true);
-        order.arrived(9, Some(Response::default()), true);
+        order.arrived(0, Some(Response::Part(InferResponse::default())), true);
+        order.arrived(9, Some(Response::Part(InferResponse::default())), true);
         assert!(order.next().is_none() && order.is_idle());
     }
 
@@ -213,7 +213,7 @@ mod tests {
         for item in &items {
             order.admit(Arc::clone(item));
         }
-        order.arrived(0, Some(Response::default()), true);
+        order.arrived(0, Some(Response::Part(InferResponse::default())), true);
         order.cancel();
         let cancelled: Vec<bool> = items.iter().map(|item| item.cancel.is_cancelled()).collect();
         assert_eq!(cancelled, [false, true, true]);

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 
 use nerite_backend::{Batch, Instance, InstanceSpec, Job, LoadContext, Model, Runtime, Times};
-use nerite_request::{Output, Parameter, Response, Status};
+use nerite_request::{Parameter, Status};
 
 /// Jobs of the model `held`, which are answered when a test says so.
 #[derive(Clone, Default)]
@@ -48,7 +48,7 @@ impl Held {
 fn answer(mut job: Job, result: Result<(), Status>) {
     let input = job.inputs()[0].clone();
     job.put_buffer("OUT", input.datatype, input.shape, input.data);
-    job.finish(result, Times::begin(), &nerite_backend::NoMeter);
+    job.finish(result, Times::begin());
 }
 
 impl Runtime for Held {
@@ -108,21 +108,14 @@ impl Instance for Repeat {
                 Some(Parameter::Int(count)) => *count,
                 _ => 1,
             };
-            let id = nerite_request::Name::from(job.id());
-            let (inputs, _, mut reply) = job.split();
+            let times = job.begin();
+            let (inputs, mut responder) = job.divide();
             for _ in 0..count {
                 let tensor = inputs[0].clone();
-                let (datatype, shape, data) = (tensor.datatype, tensor.shape, tensor.data);
-                let outputs = vec![Output { name: "OUT".into(), datatype, shape, data, placed: false }];
-                reply.send(Response {
-                    model: "repeat".into(),
-                    version: "1".into(),
-                    id: id.clone(),
-                    outputs,
-                    ..Response::default()
-                });
+                responder.put_buffer("OUT", tensor.datatype, tensor.shape, tensor.data);
+                responder.send().unwrap();
             }
-            reply.send(Response { id, last: true, empty: true, ..Response::default() });
+            responder.end(times);
         }
     }
 }

@@ -7,7 +7,7 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use nerite_api::codes::http_status;
 use nerite_api::{Api, aside};
-use nerite_request::{Cancel, Status};
+use nerite_request::{Cancel, ExactlyOne, Status};
 use nerite_wire::json::{GenerateText, read_generate};
 use tokio::sync::mpsc;
 
@@ -63,44 +63,43 @@ pub async fn generate(
     let (to, from) = mpsc::unbounded_channel();
     let (account, mut held) = (api.account().clone(), Some(charge));
     let sink = move |response: nerite_request::Response| {
-        if response.last {
+        if response.is_last() {
             drop(held.take());
         }
         let charge = account.charge(response.inline_bytes());
         // The reader is gone only when the client is, who has cancelled then.
         let _ = to.send((response, charge));
     };
-    api.begin(infer_request, cancel.clone(), sink).await?;
+    let admission = api.admit(model, version)?;
+    api.begin(admission, infer_request, cancel.clone(), sink).await?;
     let mut events = Events::new(from, cancel);
     if stream { Ok(many(events).await) } else { Ok(one(&mut events).await) }
 }
 
 /// The one response, or a sentence instead.
 async fn one(events: &mut Events) -> Response<Outgoing> {
-    let mut first = None;
-    let mut count = 0;
-    while let Some(response) = events.next().await {
-        count += 1;
-        first.get_or_insert(response);
+    let (mut one, mut charges) = (ExactlyOne::default(), None);
+    let mut outcome = None;
+    while let Some((response, charge)) = events.next().await {
+        charges.get_or_insert(charge);
+        outcome = one.take(response);
     }
-    let outcome = match first {
-        Some((response, charge)) => Some(flat(response, charge).await),
-        None => None,
-    };
+    let charge = charges.unwrap_or_default();
     match outcome {
-        Some(outcome) if count == 1 => match outcome {
+        Some(Ok(content)) => match flat(content, charge).await {
             // Charged again with the whole answer.
             Ok((text, _charge)) => json(text),
             Err(status) => error(code_of(Some(&status)), JSON, &status.message),
         },
-        outcome => error(code_of(outcome.and_then(Result::err).as_ref()), JSON, NOT_ONE),
+        Some(Err(not_one)) => error(code_of(not_one.first_error.as_ref()), JSON, NOT_ONE),
+        None => error(StatusCode::OK, JSON, NOT_ONE),
     }
 }
 
 /// All responses as events, under the status of the first.
 async fn many(mut events: Events) -> Response<Outgoing> {
-    let first = match events.next().await {
-        Some((response, charge)) => Some(flat(response, charge).await.map_or_else(
+    let first = match events.next_content().await {
+        Some((content, charge)) => Some(flat(content, charge).await.map_or_else(
             |status| (code_of(Some(&status)), events::failed(&status)),
             |(text, charge)| (StatusCode::OK, events::frame(text, charge)),
         )),

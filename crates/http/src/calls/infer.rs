@@ -9,9 +9,10 @@ use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use hyper::body::Body;
-use nerite_api::{Api, Protocol, UnderWay, aside};
+use nerite_api::{Admission, Api, Protocol, UnderWay, aside};
 use nerite_budget::{Account, Charge};
-use nerite_request::{InferRequest, Parameter, Status};
+use nerite_request::limits::TensorsMax;
+use nerite_request::{InferRequest, InferResponse, Parameter, Status};
 use nerite_wire::json::{InferText, Rendering, read_infer, read_raw_infer, write_answer};
 
 use super::CallResult;
@@ -27,11 +28,9 @@ pub const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-co
 
 /// Reads, asks, writes.
 pub async fn infer(api: &Api, headers: &mut HeaderMap, body: Incoming, model: &str, version: &str) -> CallResult {
-    let (_under_way, infer_request, rendering, charge) = read(api, headers, body, model, version).await?;
-    let mut response = api.infer_holding(infer_request, charge).await;
-    if let Some(status) = response.error.take() {
-        return Err(status.into());
-    }
+    let Read { _under_way, admission, infer_request, rendering, charge } =
+        read(api, headers, body, model, version).await?;
+    let response = api.infer_holding(admission, infer_request, charge).await?;
     let rendered = if is_light(&response, &rendering) {
         Rendered::of(response, &rendering)?
     } else {
@@ -41,19 +40,22 @@ pub async fn infer(api: &Api, headers: &mut HeaderMap, body: Incoming, model: &s
     write(rendered, encoding, headers).await
 }
 
-async fn read(
-    api: &Api,
-    headers: &HeaderMap,
-    body: Incoming,
-    model: &str,
-    version: &str,
-) -> Result<(UnderWay, InferRequest, Rendering, Charge), Failure> {
-    let early = api.check_infer(Protocol::Http, model, version).and_then(|()| api.check_taking_on());
-    let framing = early
-        .map_err(Failure::plain)
-        .and_then(|()| Framing::of(headers, body.size_hint().exact(), api.http_input_bytes_max()));
-    let framing = match framing {
-        Ok(framing) => framing,
+/// A request that has come and was read.
+struct Read {
+    _under_way: UnderWay,
+    admission: Admission,
+    infer_request: InferRequest,
+    rendering: Rendering,
+    charge: Charge,
+}
+
+async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, version: &str) -> Result<Read, Failure> {
+    let found = api.find_single(Protocol::Http, model, version);
+    let early = found.and_then(|found| api.check_taking_on().map(|()| found)).map_err(Failure::plain);
+    let early = early
+        .and_then(|found| Ok((found, Framing::of(headers, body.size_hint().exact(), api.http_input_bytes_max())?)));
+    let (found, framing) = match early {
+        Ok(early) => early,
         Err(failure) => {
             // A client that asks first whether to send is told no by the answer.
             if !failure.close && !headers.contains_key(EXPECT) {
@@ -65,37 +67,37 @@ async fn read(
     let received = receive(body, framing.expected(), api.account()).await?;
     // From here on nothing of the client is waited for.
     let under_way = api.take_on().map_err(Failure::plain)?;
+    let admission = api.admit_found(found, model, version).map_err(Failure::plain)?;
     let mut received = inflated(api.account(), received, framing).await?;
     let mut charge = received.take_charge();
     let json_len = framing.json_len(received.bytes().len())?;
-    let bytes_max = framing.bytes_max;
+    let (bytes_max, tensors_max) = (framing.bytes_max, admission.tensors_max());
     let (mut infer_request, rendering) = if json_len == 0 {
         read_raw_infer(received.tail(0), model, version, bytes_max)?
     } else if json_len > INLINE_WORK_BYTES_MAX {
-        let (api, model, version) = (api.clone(), model.to_string(), version.to_string());
-        aside(move || read_text(&api, &received, json_len, &model, &version, bytes_max)).await??
+        let (model, version) = (model.to_string(), version.to_string());
+        aside(move || read_text(&received, json_len, &model, &version, bytes_max, tensors_max)).await??
     } else {
-        read_text(api, &received, json_len, model, version, bytes_max)?
+        read_text(&received, json_len, model, version, bytes_max, tensors_max)?
     };
     forward_headers(api, headers, &mut infer_request)?;
     // Numbers that were text lie in blocks of their own, and the text is gone.
     if infer_request.inline_bytes() > charge.bytes().max(CHARGED_BYTES_MIN) {
         charge.resize(infer_request.inline_bytes());
     }
-    Ok((under_way, infer_request, rendering, charge))
+    Ok(Read { _under_way: under_way, admission, infer_request, rendering, charge })
 }
 
 fn read_text(
-    api: &Api,
     received: &Received,
     json_len: usize,
     model: &str,
     version: &str,
     bytes_max: u64,
+    tensors_max: TensorsMax,
 ) -> Result<(InferRequest, Rendering), Status> {
     let json = received.bytes().get(..json_len).unwrap_or_default();
     let tail = received.tail(json_len);
-    let tensors_max = api.tensors_max(model, version);
     read_infer(&InferText { json, tail: &tail, model, version, bytes_max, tensors_max })
 }
 
@@ -129,7 +131,7 @@ struct Rendered {
 }
 
 impl Rendered {
-    fn of(response: nerite_request::Response, rendering: &Rendering) -> Result<Rendered, Status> {
+    fn of(response: InferResponse, rendering: &Rendering) -> Result<Rendered, Status> {
         let answer = write_answer(response, rendering)?;
         let mut tensors = VecDeque::with_capacity(answer.tail.len());
         for tensor in answer.tail {
@@ -143,7 +145,7 @@ impl Rendered {
 
 /// Whether the thread that serves the connection may write this answer: few bytes become text, and few are copied because others may
 /// still write them.
-fn is_light(response: &nerite_request::Response, rendering: &Rendering) -> bool {
+fn is_light(response: &InferResponse, rendering: &Rendering) -> bool {
     let sent = response.outputs.iter().filter(|output| !output.placed);
     let work = sent.map(|output| match rendering.is_binary(&output.name) {
         false => output.data.len(),

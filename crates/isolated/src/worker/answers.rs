@@ -2,19 +2,20 @@
 
 use nerite_memory::Reason;
 use nerite_process::packets::{Outcome, SegmentOffset, TensorAt};
-use nerite_request::{Output, Response, Status};
+use nerite_request::{InferResponse, Output, Status};
 
 use super::requests::Asked;
 use super::talk::OutputSpace;
 
 /// A response, and where each of its outputs lies; or the failure.
-pub(super) struct Answered(Result<(Response, Vec<Option<SegmentOffset>>), Status>);
+pub(super) struct Answered(Result<(InferResponse, Vec<Option<SegmentOffset>>), Status>);
 
 impl Answered {
-    pub(super) fn of(asked: &Asked, mut response: Response) -> Answered {
-        if let Some(error) = response.error.take() {
-            return Answered(Err(super::cut(error)));
-        }
+    pub(super) fn of(asked: &Asked, response: Result<InferResponse, Status>) -> Answered {
+        let response = match response {
+            Ok(response) => response,
+            Err(error) => return Answered(Err(super::cut(error))),
+        };
         let spots: Result<Vec<Option<SegmentOffset>>, Status> =
             response.outputs.iter().map(|output| spot(asked, output)).collect();
         Answered(spots.map(|spots| (response, spots)).map_err(super::cut))

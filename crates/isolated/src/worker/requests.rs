@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use nerite_backend::{Job, now_ns};
+use nerite_backend::{Job, Jobs, ModelVersion, now_ns};
 use nerite_memory::{Buffer, Slot};
 use nerite_process::packets::{Command, PlaceFor, RequestRead, TensorAt};
-use nerite_request::{Cancel, Reply, Request, Response, Status, Wanted};
+use nerite_request::{
+    AdmittedRequest, Cancel, Deliver, ExactlyOne, InferResponse, PlaceQuery, Reply, Response, Status, Wanted,
+};
 use nerite_shm::SharedMapping;
 use nerite_tensor::Tensor;
 
@@ -16,7 +18,7 @@ use super::talk::{OutputSpace, Talk};
 /// The requests of one packet, in its order.
 pub(super) struct Requests {
     each: Vec<Arc<Asked>>,
-    unread: Mutex<Vec<Option<Request>>>,
+    unread: Mutex<Vec<Option<AdmittedRequest>>>,
 }
 
 /// One request while the engine has it.
@@ -32,7 +34,8 @@ struct State {
     places: HashMap<String, OutputPlace>,
     /// The memory in which its tensors lie.
     used: BTreeMap<u64, SharedMapping>,
-    response: Option<Response>,
+    one: ExactlyOne,
+    response: Option<Result<InferResponse, Status>>,
 }
 
 /// Where an output goes.
@@ -53,7 +56,7 @@ impl Requests {
             unread.push(match asked.read(told) {
                 Ok(request) => Some(request),
                 Err(status) => {
-                    asked.take(Response::failed("", status));
+                    asked.take(Response::failed(status));
                     None
                 }
             });
@@ -63,14 +66,14 @@ impl Requests {
     }
 
     /// Those that could be read, once.
-    pub(super) fn jobs(&self, model: &Arc<str>, version: &Arc<str>) -> Vec<Job> {
+    pub(super) fn jobs(&self, version: &Arc<ModelVersion>) -> Jobs {
         let requests = std::mem::take(&mut *self.unread.lock().unwrap_or_else(PoisonError::into_inner));
-        let job = |request| Job::new(request, Arc::clone(model), Arc::clone(version), now_ns());
+        let job = |request| Job::new(request, version.begin(), now_ns());
         requests.into_iter().flatten().map(job).collect()
     }
 
     /// Each of them, with its answer, which is waited for.
-    pub(super) fn answers(&self) -> impl Iterator<Item = (&Asked, Response)> {
+    pub(super) fn answers(&self) -> impl Iterator<Item = (&Asked, Result<InferResponse, Status>)> {
         self.each.iter().map(|asked| (&**asked, asked.wait()))
     }
 
@@ -90,17 +93,17 @@ impl Asked {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer is there.
+    /// A response is there.
     fn take(&self, response: Response) {
         let mut state = self.state();
-        if state.response.is_none() {
-            state.response = Some(response);
+        if let Some(outcome) = state.one.take(response) {
+            state.response = Some(outcome.unwrap_or_else(|not_one| Err(not_one.into())));
         }
         drop(state);
         self.answered.notify_all();
     }
 
-    fn wait(&self) -> Response {
+    fn wait(&self) -> Result<InferResponse, Status> {
         let mut state = self.state();
         loop {
             match state.response.take() {
@@ -142,14 +145,12 @@ impl Asked {
         Ok(Some((space, slot)))
     }
 
-    fn read(self: &Arc<Asked>, told: RequestRead<'_>) -> Result<Request, Status> {
+    fn read(self: &Arc<Asked>, told: RequestRead<'_>) -> Result<AdmittedRequest, Status> {
         let id = told.id();
         let inputs = told.inputs().map(|input| self.input(input)).collect::<Result<_, Status>>()?;
         let wanted = told.outputs().map(|output| self.output(output)).collect::<Result<_, Status>>()?;
-        let (sink, offer) = (Arc::clone(self), Arc::clone(self));
-        let reply = Reply::new(id, move |response| sink.take(response))
-            .offering(move |output, bytes| Ok(offer.space(output, bytes)?.map(|(_, slot)| slot)));
-        Ok(Request {
+        let reply = Reply::through(Way(Arc::clone(self)));
+        Ok(AdmittedRequest {
             id: id.into(),
             rows: told.rows(),
             inputs,
@@ -181,6 +182,23 @@ impl Asked {
         let slot =
             own.map(|space| slot(&self.mapping(space.spot.segment)?, space.spot.offset, space.capacity)).transpose()?;
         Ok(Wanted { name: name.into(), slot })
+    }
+}
+
+/// The way back to the packet.
+struct Way(Arc<Asked>);
+
+impl Deliver for Way {
+    fn deliver(&mut self, response: Response) {
+        self.0.take(response);
+    }
+
+    fn offers_places(&self) -> bool {
+        true
+    }
+
+    fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
+        Ok(self.0.space(query.output, query.bytes)?.map(|(_, slot)| slot))
     }
 }
 

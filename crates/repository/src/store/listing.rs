@@ -33,8 +33,8 @@ impl Listing {
         self.models.get(model).map_or(&[], Vec::as_slice)
     }
 
-    /// Adds the sub-directories of one repository. Links to directories count; names that no client could ask for do not (the
-    /// `..data` of a mounted ConfigMap among them), nor do names that are not UTF-8.
+    /// Adds the sub-directories of one repository. Links to directories count. Names that no client could ask for do not, nor do
+    /// names that are not UTF-8, nor what Kubernetes makes beside the files of a mounted ConfigMap.
     pub(super) fn add(&mut self, repository: &Path) -> Result<(), StoreError> {
         let unreadable = |cause: std::io::Error| match cause.kind() {
             ErrorKind::NotFound => StoreError::Missing { path: repository.to_owned() },
@@ -44,10 +44,15 @@ impl Listing {
             let entry = entry.map_err(unreadable)?;
             let Ok(name) = entry.file_name().into_string() else { continue };
             let path = entry.path();
-            if check_name(&name).is_ok() && super::is_there(&path) {
+            if check_name(&name).is_ok() && !is_made_by_kubernetes(&name) && super::is_there(&path) {
                 self.models.entry(name).or_default().push(path);
             }
         }
         Ok(())
     }
+}
+
+/// Whether it is the `..data` link of a mounted ConfigMap, or the `..2026_11_23_…` directory behind it.
+fn is_made_by_kubernetes(name: &str) -> bool {
+    name.strip_prefix("..").is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_alphanumeric()))
 }

@@ -81,32 +81,42 @@ fn check_refused(files: &[(&str, &str)], expect: &str) {
 #[test]
 fn a_repository_that_is_missing_stops_the_server() {
     let missing = StoreOptions { repositories: vec!["/no/such/folder".into()], ..StoreOptions::default() };
-    let refused = Store::open(missing).unwrap_err().status();
+    let refused = Store::open(missing).unwrap().list().unwrap_err().status();
     assert_eq!(refused, Status::internal("failed to stat file /no/such/folder"));
     let unnamed = Store::open(StoreOptions::default()).unwrap_err().status();
     assert_eq!(unnamed, Status::invalid("--model-repository must be specified"));
     let disk = Disk::with(&[("file", "")]);
     let file = StoreOptions { repositories: vec![disk.path("file")], ..StoreOptions::default() };
-    assert!(Store::open(file).unwrap_err().to_string().starts_with("failed to open directory "));
+    assert!(Store::open(file).unwrap().list().unwrap_err().to_string().starts_with("failed to open directory "));
 }
 
 #[test]
 fn directories_are_listed_by_name_links_included_and_files_not() {
-    let disk =
-        Disk::with(&[("r/b/", ""), ("r/a/", ""), ("r/file", ""), ("r/..data/", ""), ("s/b/", ""), ("away/", "")]);
+    let disk = Disk::with(&[
+        ("r/b/", ""),
+        ("r/a/", ""),
+        ("r/file", ""),
+        ("r/..data/", ""),
+        ("r/..2026_11_23/", ""),
+        ("r/.../", ""),
+        ("s/b/", ""),
+        ("away/", ""),
+    ]);
     symlink(disk.path("away"), disk.path("r/linked")).unwrap();
     symlink(disk.path("nowhere"), disk.path("r/dangling")).unwrap();
     let listing = disk.store(&["r", "s"]).list().unwrap();
     let listed: Vec<(&str, usize)> = listing.models().map(|(model, places)| (model, places.len())).collect();
-    assert_eq!(listed, [("a", 1), ("b", 2), ("linked", 1)]);
+    assert_eq!(listed, [("...", 1), ("a", 1), ("b", 2), ("linked", 1)]);
 }
 
 #[test]
 fn names_that_cannot_be_models_are_refused_before_the_disk_is_asked() {
     let store = Disk::with(&[]).store_after_drop();
     let text = |name: &str| store.read(name, &LoadOptions::default()).unwrap_err().status();
-    assert_eq!(text(""), Status::invalid("Model name cannot be empty. Please enter a valid name to deploy."));
-    for name in ["..", "../m", "a/b", "/m", "a..b"] {
+    for blank in ["", " ", "\t"] {
+        assert_eq!(text(blank), Status::invalid("Model name cannot be empty. Please enter a valid name to deploy."));
+    }
+    for name in ["..", "../m", "a/b", "/m"] {
         let sentence = format!("invalid model name '{name}', model name must not contain path traversal characters");
         assert_eq!(text(name), Status::invalid(sentence));
     }

@@ -42,9 +42,15 @@ pub fn start(
         load_retries: models.load_retries,
     };
     let engine = Engine::new(store, loader, options);
-    let failed = engine.start().map_err(|status| creating(&status))?;
-    if !failed.is_empty() && settings.exit_on_error {
-        return Err(creating(&Status::internal("failed to load all models")));
+    match engine.start() {
+        Ok(failed) if failed.is_empty() => {}
+        Ok(_) if settings.exit_on_error => return Err(creating(&Status::internal("failed to load all models"))),
+        Ok(_) => {}
+        Err(status) if settings.exit_on_error => return Err(creating(&status)),
+        Err(status) => {
+            log::error!("{}; the server goes on without models (--exit-on-error=false)", creating(&status));
+            engine.mark_failed();
+        }
     }
     Ok(engine)
 }

@@ -74,12 +74,12 @@ async fn other_protocols_find_a_lease_by_its_name_while_it_is_lent() {
         ..InferRequest::default()
     };
     let response = server.api.infer(ask(lease.window(0, 16))).await;
-    assert_eq!(response.outputs[0].data.numbers::<i32>().unwrap(), [4; 4]);
+    assert_eq!(response.unwrap().outputs[0].data.numbers::<i32>().unwrap(), [4; 4]);
     assert!(server.api.system_status("").unwrap().is_empty(), "and yet it is no region");
     let window = lease.window(0, 16);
     drop((lease, session));
     tokio::task::block_in_place(|| TestServer::until("the end", || server.pools.counts() == LeaseCounts::default()));
-    assert_eq!(server.api.infer(ask(window)).await.error.unwrap().code, Code::NotFound);
+    assert_eq!(server.api.infer(ask(window)).await.unwrap_err().code, Code::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use nerite_api::{Api, LogSwitches};
 use nerite_backend::identity::Identity;
 use nerite_backend::{
-    Batch, Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, NoMeter, Runtime, Times,
+    Batch, Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, Responder, Runtime, Times,
 };
 use nerite_client::{DataType, grpc, http};
 use nerite_config::HostFacts;
 use nerite_engine::{Engine, Loader, QueueLimits, Runtimes};
 use nerite_listen::{ConnectionLimits, Endpoint, Peers, Rules, TimeLimits, bind};
 use nerite_repository::{ControlMode, Store, StoreOptions};
+use nerite_request::Status;
 use nerite_request::setting::LogSettings;
-use nerite_request::{Output, Reply, Response, Status};
 use nerite_session::{Handle, Listener, Options, serve};
 use nerite_shm::{LeaseLimits, Pools, Registries};
 use tempfile::TempDir;
@@ -226,7 +226,7 @@ impl Held {
                 slot.fill_from(0, &input.data, nerite_memory::Reason::Model).unwrap();
                 job.put("OUT", input.datatype, input.shape, slot.filled());
             });
-            job.finish(result, Times::begin(), &NoMeter);
+            job.finish(result, Times::begin());
         }
     }
 }
@@ -284,29 +284,26 @@ impl Model for Several {
 impl Instance for Several {
     fn run(&mut self, batch: Batch) {
         for job in batch.jobs {
-            let id = nerite_request::Name::from(job.id());
-            let (inputs, _, mut reply) = job.split();
+            let times = job.begin();
+            let (inputs, mut responder) = job.divide();
             // What came in a message lies where it happens to.
             for number in inputs[0].data.clone().aligned(4).numbers::<i32>().unwrap() {
-                let response = Several::response(*number, &mut reply);
-                reply.send(Response { id: id.clone(), ..response });
+                Several::respond(*number, &mut responder);
             }
-            reply.send(Response { id, last: true, empty: true, ..Response::default() });
+            responder.end(times);
         }
     }
 }
 
 impl Several {
-    fn response(number: i32, reply: &mut Reply) -> Response {
+    fn respond(number: i32, responder: &mut Responder) {
         let Ok(count) = usize::try_from(number) else {
-            return Response { error: Some(Status::invalid("a negative number")), ..Response::default() };
+            return responder.send_error(Status::invalid("a negative number"));
         };
-        let place = reply.place("OUT", 4 * count).unwrap();
-        let placed = place.is_some();
-        let mut slot = place.unwrap_or_else(|| nerite_memory::Slot::heap(4 * count));
+        let shape = [count as i64];
+        let mut slot = responder.output("OUT", DataType::Int32, &shape).unwrap();
         slot.cells_mut::<i32>().unwrap().fill(number);
-        let (name, shape, data) = ("OUT".to_owned(), [count as i64].into_iter().collect(), slot.filled().into_buffer());
-        let output = Output { name: name.into(), datatype: DataType::Int32, shape, data, placed };
-        Response { model: "several".into(), version: "1".into(), outputs: vec![output], ..Response::default() }
+        responder.put("OUT", DataType::Int32, nerite_tensor::Shape::from_slice(&shape), slot.filled());
+        responder.send().unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use nerite_memory::{Buffer, MemoryReservation, NoMemory, Reason};
 use nerite_request::names::ByName;
-use nerite_request::{LeaseNotice, Output, Parameter, Response, Status};
+use nerite_request::{InferResponse, LeaseNotice, Output, Parameter, Status};
 use nerite_tensor::strings::{self, StringsError};
 use nerite_tensor::{DataType, element_count};
 
@@ -20,8 +20,8 @@ pub struct Answer {
 }
 
 /// Renders a response that is no failure. Binary outputs are not copied.
-pub fn write_answer(response: Response, rendering: &Rendering) -> Result<Answer, Status> {
-    let Response { model, version, id, parameters, outputs, lease_notices: notices, .. } = response;
+pub fn write_answer(response: InferResponse, rendering: &Rendering) -> Result<Answer, Status> {
+    let InferResponse { model, version, id, parameters, outputs, lease_notices: notices, .. } = response;
     let mut writer = Writer::with_capacity(256);
     let mut tail = Vec::new();
     let mut failure = None;

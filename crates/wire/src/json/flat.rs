@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nerite_request::{Output, Parameter, Response, Status};
+use nerite_request::{InferResponse, Output, Parameter, Status};
 use nerite_tensor::element_count;
 
 use super::answer::{write_elements, write_parameter};
@@ -16,7 +16,7 @@ enum Value<'r> {
 }
 
 /// Renders a response that is no failure as one flat object with its keys sorted. A tensor of one element is that element.
-pub fn write_flat(response: &Response) -> Result<Vec<u8>, Status> {
+pub fn write_flat(response: &InferResponse) -> Result<Vec<u8>, Status> {
     let mut members = BTreeMap::from([
         ("model_name", Value::Text(&response.model)),
         ("model_version", Value::Text(&response.version)),
@@ -69,13 +69,13 @@ mod tests {
         let mut parameters = Parameters::new();
         parameters.insert("k", Parameter::Int(1));
         parameters.insert("model_name", Parameter::Int(2));
-        let response = Response {
+        let response = InferResponse {
             model: "m".into(),
             version: "3".into(),
             id: "i".into(),
             parameters,
             outputs,
-            ..Response::default()
+            ..InferResponse::default()
         };
         let got = write_flat(&response).map(|text| String::from_utf8(text).unwrap()).map_err(|status| status.message);
         assert_eq!(got.as_deref().map_err(String::as_str), text);

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use nerite_memory::{Buffer, Extent, NoMemory};
 use nerite_request::limits::{Counted, TensorsMax, check_count};
-use nerite_request::{InferInput, InferRequest, Status};
+use nerite_request::{InferInput, InferRequest, InferRequestedOutput, Status};
 use nerite_tensor::Name;
 
 use super::fault::{Fault, Malformed, mismatch, prefixed};
@@ -55,12 +55,22 @@ impl Rendering {
     pub fn is_binary(&self, name: &str) -> bool {
         self.binary != self.except.contains(name)
     }
+}
 
-    /// Outputs asked for by name each say how they want to be sent; the default is for when none is asked for.
-    fn of(outputs: &[OutputAsk], default: bool) -> Rendering {
-        let Some(first) = outputs.first() else { return Rendering::all(default) };
-        let others = outputs.iter().filter(|output| output.binary != first.binary);
-        Rendering { binary: first.binary, except: others.map(|output| output.infer_request.name.clone()).collect() }
+/// The outputs asked for by name, each of which says how it wants to be sent.
+#[derive(Default)]
+struct OutputAsks {
+    outputs: Vec<InferRequestedOutput>,
+    rendering: Option<Rendering>,
+}
+
+impl OutputAsks {
+    fn push(&mut self, OutputAsk { infer_request, binary }: OutputAsk) {
+        let rendering = self.rendering.get_or_insert_with(|| Rendering::all(binary));
+        if binary != rendering.binary {
+            rendering.except.insert(infer_request.name.clone());
+        }
+        self.outputs.push(infer_request);
     }
 }
 
@@ -90,7 +100,7 @@ struct Document {
     id: Seen<Name>,
     knobs: Seen<Knobs>,
     inputs: Seen<Vec<InferInput>>,
-    outputs: Seen<Vec<OutputAsk>>,
+    outputs: Seen<OutputAsks>,
 }
 
 /// Reads a request whose body begins with JSON.
@@ -109,9 +119,9 @@ pub fn read_infer(text: &InferText<'_>) -> Result<(InferRequest, Rendering), Sta
     if tail.at < text.tail.len() {
         return Err(Status::invalid(format!("unexpected additional input data for model '{}'", text.model)));
     }
-    let outputs = document.outputs.transpose()?.unwrap_or_default();
+    let OutputAsks { outputs, rendering } = document.outputs.transpose()?.unwrap_or_default();
 
-    let rendering = Rendering::of(&outputs, knobs.binary_data_output);
+    let rendering = rendering.unwrap_or_else(|| Rendering::all(knobs.binary_data_output));
     let infer_request = InferRequest {
         model: text.model.into(),
         version: text.version.into(),
@@ -122,7 +132,7 @@ pub fn read_infer(text: &InferText<'_>) -> Result<(InferRequest, Rendering), Sta
         parameters: knobs.parameters,
         inputs,
         raw_input: None,
-        outputs: outputs.into_iter().map(|output| output.infer_request).collect(),
+        outputs,
         empty_final: false,
     };
     Ok((infer_request, rendering))
@@ -204,9 +214,9 @@ fn read_inputs(
     Ok(inputs)
 }
 
-fn read_outputs(reader: &mut Reader<'_>, text: &InferText<'_>, budget: &mut Budget) -> Result<Vec<OutputAsk>, Fault> {
+fn read_outputs(reader: &mut Reader<'_>, text: &InferText<'_>, budget: &mut Budget) -> Result<OutputAsks, Fault> {
     check_array(reader, "outputs")?;
-    let (mut outputs, mut count, max) = (Vec::new(), 0, text.tensors_max.outputs);
+    let (mut outputs, mut count, max) = (OutputAsks::default(), 0, text.tensors_max.outputs);
     reader.elements(|reader| {
         count += 1;
         if count > max {

@@ -8,7 +8,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use nerite_memory::Reason;
 use nerite_request::names::ByName;
-use nerite_request::{LeaseNotice, Output, Parameter, Response, Status};
+use nerite_request::{InferResponse, LeaseNotice, Output, Parameter, Status};
 use smallvec::SmallVec;
 
 use super::MESSAGE_BYTES_MAX;
@@ -32,14 +32,14 @@ pub struct StreamNews<'a> {
 }
 
 /// A ModelInferResponse, with the prefix of an uncompressed gRPC message before it.
-pub fn encode_unary(response: Response) -> Result<Chunks, Status> {
+pub fn encode_unary(response: InferResponse) -> Result<Chunks, Status> {
     let (chunks, notices) = encode_untold(response)?;
     notices.iter().for_each(LeaseNotice::told);
     Ok(chunks)
 }
 
 /// As [`encode_unary`], for a message that may yet turn out too long: what it says of leases is not told yet.
-pub(super) fn encode_untold(mut response: Response) -> Result<(Chunks, Vec<LeaseNotice>), Status> {
+pub(super) fn encode_untold(mut response: InferResponse) -> Result<(Chunks, Vec<LeaseNotice>), Status> {
     let plan = Plan::new(&response, None)?;
     check_size(plan.len)?;
     let notices = std::mem::take(&mut response.lease_notices);
@@ -49,7 +49,7 @@ pub(super) fn encode_untold(mut response: Response) -> Result<(Chunks, Vec<Lease
 }
 
 /// A ModelStreamInferResponse, with the prefix of an uncompressed gRPC message before it.
-pub fn encode_stream(mut response: Response, news: StreamNews<'_>) -> Result<Chunks, Status> {
+pub fn encode_stream(mut response: InferResponse, news: StreamNews<'_>) -> Result<Chunks, Status> {
     let plan = Plan::new(&response, news.last)?;
     let error_len = text_len(news.error);
     let len = error_len + field_len(plan.len);
@@ -90,7 +90,7 @@ struct OutputPlan {
 }
 
 impl Plan {
-    fn new(response: &Response, last: Option<bool>) -> Result<Plan, Status> {
+    fn new(response: &InferResponse, last: Option<bool>) -> Result<Plan, Status> {
         let mut len = text_len(&response.model) + text_len(&response.version) + text_len(&response.id);
         len += response.parameters.iter().map(|(key, value)| field_len(entry_len(key, value))).sum::<usize>();
         len += last.map_or(0, |last| field_len(entry_len(FINAL, &Parameter::Bool(last))));
@@ -142,7 +142,7 @@ impl Writer {
         Writer { chunks: Chunks::new(), small }
     }
 
-    fn response(&mut self, plan: &Plan, response: Response, last: Option<bool>) -> Result<(), Status> {
+    fn response(&mut self, plan: &Plan, response: InferResponse, last: Option<bool>) -> Result<(), Status> {
         self.text(1, &response.model);
         self.text(2, &response.version);
         self.text(3, &response.id);
@@ -284,13 +284,13 @@ mod tests {
         Output { name: name.into(), datatype: DataType::Uint8, shape, data: Buffer::from(vec![7; len]), placed }
     }
 
-    fn response(outputs: Vec<Output>) -> Response {
+    fn response(outputs: Vec<Output>) -> InferResponse {
         let mut parameters = Parameters::new();
         parameters.insert("b", Parameter::Bool(true));
         parameters.insert("i", Parameter::Int(-5));
         parameters.insert("s", Parameter::String(String::new()));
         parameters.insert("d", Parameter::Double(0.5));
-        Response { model: "m".into(), version: "1".into(), parameters, outputs, ..Response::default() }
+        InferResponse { model: "m".into(), version: "1".into(), parameters, outputs, ..InferResponse::default() }
     }
 
     fn unframe(chunks: &Chunks) -> Vec<u8> {
@@ -336,12 +336,13 @@ mod tests {
     #[test]
     fn an_output_in_a_lease_is_told_with_its_place() {
         let outputs = vec![output("a", 70_000, true), output("b", 3, false)];
-        let made = Response { lease_notices: vec![notice("a", 70_000)], ..response(outputs) };
+        let made = InferResponse { lease_notices: vec![notice("a", 70_000)], ..response(outputs) };
         for stream in [false, true] {
             let message = if stream {
                 let news = StreamNews { error: "", last: Some(true) };
                 let chunks =
-                    encode_stream(Response { lease_notices: vec![notice("a", 70_000)], ..made.clone() }, news).unwrap();
+                    encode_stream(InferResponse { lease_notices: vec![notice("a", 70_000)], ..made.clone() }, news)
+                        .unwrap();
                 ModelStreamInferResponse::decode(unframe(&chunks).as_slice()).unwrap().infer_response.unwrap()
             } else {
                 ModelInferResponse::decode(unframe(&encode_unary(made.clone()).unwrap()).as_slice()).unwrap()
@@ -372,7 +373,7 @@ mod tests {
         let inner = message.infer_response.unwrap();
         assert_eq!(inner.parameters[FINAL].parameter_choice, Some(ParameterChoice::BoolParam(true)));
         assert_eq!(inner.raw_output_contents[0].len(), 5000);
-        let encoded = encode_stream(Response::default(), StreamNews { error: "no", last: None });
+        let encoded = encode_stream(InferResponse::default(), StreamNews { error: "no", last: None });
         let message = ModelStreamInferResponse::decode(unframe(&encoded.unwrap()).as_slice()).unwrap();
         assert_eq!(
             (message.error_message.as_str(), message.infer_response),

@@ -5,7 +5,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use nerite_memory::{Reason, count_copied};
-use nerite_request::{LeaseNotice, Response, Status};
+use nerite_request::{InferResponse, LeaseNotice, Status};
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
@@ -51,7 +51,12 @@ pub fn encode_answer(message: &v1::ServerMessage) -> Bytes {
 }
 
 /// A response to an inference as a packet; Err if it is too long for one. `more` responses may follow it.
-pub fn encode_inference(id: u64, more: bool, response: Response, placed: &[v1::OutputLease]) -> Result<Bytes, Status> {
+pub fn encode_inference(
+    id: u64,
+    more: bool,
+    response: InferResponse,
+    placed: &[v1::OutputLease],
+) -> Result<Bytes, Status> {
     let (chunks, notices) = encode_untold(response)?;
     let response_len = chunks.iter().map(Bytes::len).sum::<usize>() - PREFIX_BYTES;
     let placed_len: usize = placed.iter().map(|one| field_len(PLACED, one.encoded_len())).sum();
@@ -118,11 +123,11 @@ mod tests {
     use super::super::{Chain, InferMessage, messages};
     use super::*;
 
-    fn response(bytes: usize) -> Response {
+    fn response(bytes: usize) -> InferResponse {
         let data = Buffer::from(vec![7u8; bytes]);
         let (name, shape) = ("Y".to_owned(), Shape::from_slice(&[bytes as i64]));
         let output = Output { name: name.into(), datatype: DataType::Uint8, shape, data, placed: false };
-        Response { model: "m".into(), version: "1".into(), outputs: vec![output], ..Response::default() }
+        InferResponse { model: "m".into(), version: "1".into(), outputs: vec![output], ..InferResponse::default() }
     }
 
     fn placed() -> v1::OutputLease {

@@ -10,12 +10,12 @@ fn output(name: &str, datatype: DataType, shape: &[i64], data: Vec<u8>) -> Outpu
     Output { name: name.into(), datatype, shape: shape.into(), data: Buffer::from(data), placed: false }
 }
 
-fn response(outputs: Vec<Output>) -> Response {
-    Response { model: "m".into(), version: "1".into(), outputs, last: true, ..Response::default() }
+fn response(outputs: Vec<Output>) -> InferResponse {
+    InferResponse { model: "m".into(), version: "1".into(), outputs, ..InferResponse::default() }
 }
 
 #[track_caller]
-fn check(response: Response, binary: bool, head: &str, tail: &[&[u8]]) {
+fn check(response: InferResponse, binary: bool, head: &str, tail: &[&[u8]]) {
     let answer = write_answer(response, &Rendering::all(binary)).unwrap();
     assert_eq!(String::from_utf8(answer.head).unwrap(), head);
     let sent: Vec<_> = answer.tail.iter().map(|buffer| buffer.private_bytes().unwrap()).collect();
@@ -87,7 +87,7 @@ fn placed_outputs_are_named_only_and_id_and_parameters_stand_before_them() {
     parameters.insert("why", Parameter::String("x".into()));
     parameters.insert("how", Parameter::Double(0.5));
     let placed = Output { placed: true, ..output("A", DataType::Int32, &[1, 1], vec![0; 4]) };
-    let response = Response { id: "r".into(), parameters, ..response(vec![placed]) };
+    let response = InferResponse { id: "r".into(), parameters, ..response(vec![placed]) };
     check(
         response,
         true,
@@ -102,7 +102,7 @@ fn an_output_in_a_lease_is_told_with_its_place() {
     let region = nerite_request::RegionRef { name: "lease-1".into(), offset: 0, byte_size: 3 };
     let notices = vec![LeaseNotice::new("O".into(), region, || panic!("it was told"))];
     let response =
-        Response { lease_notices: notices, ..response(vec![placed, output("P", DataType::Int8, &[1], vec![4])]) };
+        InferResponse { lease_notices: notices, ..response(vec![placed, output("P", DataType::Int8, &[1], vec![4])]) };
     let head = r#"{"model_name":"m","model_version":"1","outputs":[{"name":"O","datatype":"INT8","shape":[3],"parameters":{"shared_memory_region":"lease-1","shared_memory_offset":0,"shared_memory_byte_size":3}},{"name":"P","datatype":"INT8","shape":[1],"parameters":{"binary_data_size":1}}]}"#;
     check(response, true, head, &[&[4]]);
 }

@@ -14,7 +14,7 @@ const BATCH_NOTE: &str = "NOTE: Setting a non-zero max_batch_size in the model c
 
 /// Datatype, shape and size, of an input that `raw` says the client sent without a name; gives the input in the shape that the model sees.
 pub(super) fn check_input(
-    request: &Prefix<'_>,
+    request: Prefix<'_>,
     mut input: Tensor,
     spec: &TensorSpec,
     contract: &Contract<'_>,
@@ -59,7 +59,7 @@ fn fits(shape: &[i64], dims: &[i64]) -> bool {
 }
 
 fn check_size(
-    request: &Prefix<'_>,
+    request: Prefix<'_>,
     name: &str,
     input: &Tensor,
     own: &[i64],
@@ -116,7 +116,7 @@ fn check_strings(input: &Tensor, expected: u64, contract: &Contract<'_>) -> Resu
 }
 
 /// `reshape` with its free dimensions taken, in order, from those of `own`.
-pub(crate) fn reshaped(own: &[i64], dims: &[i64], reshape: &[i64]) -> Shape {
+pub fn reshaped(own: &[i64], dims: &[i64], reshape: &[i64]) -> Shape {
     let mut free = own.iter().zip(dims).filter(|(_, dim)| **dim == -1).map(|(size, _)| *size);
     reshape.iter().map(|dim| if *dim == -1 { free.next().unwrap_or(1) } else { *dim }).collect()
 }

@@ -7,7 +7,7 @@ use nerite_tensor::{DataType, Shape, element_count};
 use super::{Contract, Prefix};
 
 /// The model's one input, with `body` as its data: a batch of one, the one free dimension worked out from the size.
-pub(super) fn input_of(request: &Prefix<'_>, body: Buffer, contract: &Contract<'_>) -> Result<InferInput, Status> {
+pub(super) fn input_of(request: Prefix<'_>, body: Buffer, contract: &Contract<'_>) -> Result<InferInput, Status> {
     let [spec] = contract.inputs else {
         return Err(Status::invalid(format!(
             "{request}Raw request must only have 1 input (found 1) to be deduced but got {} inputs in '{}' model configuration",

@@ -1,0 +1,101 @@
+//! What happens to a response between the model that made it and the front end that sends it?
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use nerite_engine::{Served, reshaped};
+use nerite_memory::Slot;
+use nerite_request::names::ByName;
+use nerite_request::{Deliver, InferRequest, InferResponse, PlaceQuery, Response, Status};
+use nerite_tensor::Name;
+
+use crate::classify::classify;
+use crate::places::{OutputLease, Places};
+use crate::under_way::UnderWay;
+
+/// The way of all responses to one request: each goes through the steps in their order, then to the front end's `sink` with the leases
+/// that are told beside it.
+pub(crate) struct Delivery<S> {
+    shown: Option<Shown>,
+    places: Option<Places>,
+    sink: S,
+    /// The inference is under way until its last response has gone.
+    _under_way: UnderWay,
+}
+
+impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
+    pub(crate) fn new(shown: Option<Shown>, places: Option<Places>, under_way: UnderWay, sink: S) -> Delivery<S> {
+        Delivery { shown, places, sink, _under_way: under_way }
+    }
+
+    fn steps(&self, mut tensors: InferResponse) -> Result<(InferResponse, Vec<OutputLease>), Status> {
+        if let Some(shown) = &self.shown {
+            shown.apply(&mut tensors)?;
+        }
+        match &self.places {
+            Some(places) => places.settle(tensors),
+            None => Ok((tensors, Vec::new())),
+        }
+    }
+}
+
+impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
+    fn deliver(&mut self, response: Response) {
+        let (response, leases) = match response {
+            Response::Part(tensors) => match self.steps(tensors) {
+                Ok((tensors, leases)) => (Response::Part(tensors), leases),
+                Err(error) => (Response::Failed { error, more: true }, Vec::new()),
+            },
+            Response::Final(tensors) => match self.steps(tensors) {
+                Ok((tensors, leases)) => (Response::Final(tensors), leases),
+                Err(error) => (Response::failed(error), Vec::new()),
+            },
+            bare @ (Response::End | Response::Failed { .. }) => (bare, Vec::new()),
+        };
+        (self.sink)(response, leases);
+    }
+
+    fn offers_places(&self) -> bool {
+        self.places.is_some()
+    }
+
+    fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
+        // Leases are the host's, whatever the runtime would like best.
+        self.places.as_ref().map_or(Ok(None), |places| places.place(query.output, query.bytes))
+    }
+}
+
+/// How outputs are shown to a client otherwise than the model made them: in the shapes of the configuration, or as classes.
+pub(crate) struct Shown {
+    served: Arc<Served>,
+    classes: HashMap<Name, u64>,
+}
+
+impl Shown {
+    /// `None` for most requests, whose outputs go back as they are.
+    pub(crate) fn of(infer_request: &InferRequest, served: &Arc<Served>) -> Option<Shown> {
+        let classes: HashMap<_, _> =
+            infer_request.outputs.iter().filter(|o| o.classes > 0).map(|o| (o.name.clone(), o.classes)).collect();
+        let reshapes = served.outputs().iter().any(|spec| spec.reshape.is_some());
+        (reshapes || !classes.is_empty()).then(|| Shown { served: Arc::clone(served), classes })
+    }
+
+    fn apply(&self, response: &mut InferResponse) -> Result<(), Status> {
+        let batching = self.served.config().batches();
+        let specs = ByName::new(self.served.outputs(), |spec| &spec.name);
+        for output in &mut response.outputs {
+            let spec = specs.find(&output.name);
+            if let Some((spec, reshape)) = spec.and_then(|spec| Some((spec, spec.reshape.as_deref()?))) {
+                let own = output.shape.get(usize::from(batching)..).unwrap_or_default();
+                let shown = reshaped(own, reshape, &spec.dims);
+                output.shape = output.shape.iter().copied().take(usize::from(batching)).chain(shown).collect();
+            }
+            if let Some(classes) = self.classes.get(&output.name) {
+                let labels =
+                    self.served.labels().get(output.name.as_str()).map(|labels| &labels[..]).unwrap_or_default();
+                *output = classify(output, *classes, batching, labels)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! What do the requests of a model version have in common, and when is none of them in flight any more?
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use nerite_request::Name;
+
+use crate::{Meter, NoMeter};
+
+/// One version of a model as its requests see it. It stays loaded while one of them is in flight, on whichever thread that is.
+pub struct ModelVersion {
+    name: Name,
+    version: Name,
+    meter: Arc<dyn Meter>,
+    in_flight: AtomicUsize,
+    /// Whether somebody waits for the last. Nobody takes the lock otherwise.
+    is_awaited: AtomicBool,
+    lock: Mutex<()>,
+    ended: Condvar,
+}
+
+/// A request is in flight from its admission until nothing is sent for it any more: as long as this lives.
+pub struct InFlight(Arc<ModelVersion>);
+
+impl ModelVersion {
+    /// A version with no request in flight. `meter` is told of each that ends.
+    pub fn new(name: impl Into<Name>, version: impl Into<Name>, meter: Arc<dyn Meter>) -> Arc<ModelVersion> {
+        Arc::new(ModelVersion {
+            name: name.into(),
+            version: version.into(),
+            meter,
+            in_flight: AtomicUsize::new(0),
+            is_awaited: AtomicBool::new(false),
+            lock: Mutex::new(()),
+            ended: Condvar::new(),
+        })
+    }
+
+    /// Version 1 of a model of that name, whose meter tells nobody; for tests.
+    pub fn unmetered(name: &str) -> Arc<ModelVersion> {
+        ModelVersion::new(name, "1", Arc::new(NoMeter))
+    }
+
+    /// One more request is in flight.
+    pub fn begin(self: &Arc<Self>) -> InFlight {
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        InFlight(Arc::clone(self))
+    }
+
+    /// Requests in flight.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    /// Returns when no request is in flight.
+    pub fn wait(&self) {
+        // Who ends the last request either sees this, or has ended it before it is counted below.
+        self.is_awaited.store(true, Ordering::SeqCst);
+        let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.in_flight() > 0 {
+            held = self.ended.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The model's name.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The version's number as text.
+    pub fn version(&self) -> &Name {
+        &self.version
+    }
+
+    /// Who is told of its requests.
+    pub fn meter(&self) -> &Arc<dyn Meter> {
+        &self.meter
+    }
+}
+
+impl std::ops::Deref for InFlight {
+    type Target = Arc<ModelVersion>;
+
+    fn deref(&self) -> &Arc<ModelVersion> {
+        &self.0
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if self.0.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 && self.0.is_awaited.load(Ordering::SeqCst) {
+            drop(self.0.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.0.ended.notify_all();
+        }
+    }
+}
+
+impl std::fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "InFlight({} version {})", self.0.name, self.0.version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_the_last_request_returns_after_it() {
+        for _ in 0..200 {
+            let version = ModelVersion::unmetered("m");
+            let requests: Vec<InFlight> = (0..3).map(|_| version.begin()).collect();
+            let left = Arc::new(AtomicUsize::new(requests.len()));
+            std::thread::scope(|scope| {
+                for request in requests {
+                    let left = Arc::clone(&left);
+                    scope.spawn(move || {
+                        left.fetch_sub(1, Ordering::SeqCst);
+                        drop(request);
+                    });
+                }
+                version.wait();
+                assert_eq!((left.load(Ordering::SeqCst), version.in_flight()), (0, 0));
+            });
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! How does a model ask another one of the same server?
+
+use std::fmt;
+use std::sync::Weak;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use nerite_request::{Cancel, ExactlyOne, InferResponse, Reply, Request, Response, Status};
+
+/// Infers on the models of this server.
+pub trait Infer: Send + Sync {
+    /// Asks that version of a model; without a number the highest. Everything that comes of it, a refusal too, comes through the request's
+    /// reply: on this thread or on another, before this returns or later.
+    fn infer(&self, model: &str, version: Option<i64>, request: Request);
+}
+
+/// The models of this server, for a model that asks others. A runtime gets them when it loads a model, and may keep and clone them.
+///
+/// A model that asks others states no [`CostBound`](crate::CostBound), so it never runs on a thread that serves connections. It waits for
+/// others at its own risk: the one it waits for may be waiting for it.
+#[derive(Clone)]
+pub struct Models(Option<Weak<dyn Infer>>);
+
+impl Models {
+    /// Those that `infer` reaches, as long as it is there.
+    pub fn of(infer: Weak<dyn Infer>) -> Models {
+        Models(Some(infer))
+    }
+
+    /// None, for a process of a model's own and for tests.
+    pub fn none() -> Models {
+        Models(None)
+    }
+
+    /// As [`Infer::infer`].
+    pub fn infer(&self, model: &str, version: Option<i64>, mut request: Request) {
+        let refusal = match self.0.as_ref().map(Weak::upgrade) {
+            Some(Some(infer)) => return infer.infer(model, version, request),
+            Some(None) => Status::unavailable(format!("model '{model}' cannot be asked: the server stops")),
+            None => Status::unsupported(format!("model '{model}' cannot be asked from this process")),
+        };
+        request.reply.fail(refusal);
+    }
+
+    /// Asks, and waits for the one response, at most for `patience`: after that the request is cancelled, whether it waits for an instance
+    /// (perhaps the one that asks) or runs. `request` makes it from the way back.
+    pub fn infer_one(
+        &self,
+        model: &str,
+        version: Option<i64>,
+        patience: Duration,
+        request: impl FnOnce(Reply) -> Request,
+    ) -> Result<InferResponse, Status> {
+        let (to, from) = sync_channel(1);
+        let mut one = ExactlyOne::default();
+        let reply = Reply::new(move |response: Response| {
+            if let Some(outcome) = one.take(response) {
+                // Nobody waits any more for what comes too late.
+                let _ = to.try_send(outcome.unwrap_or_else(|not_one| Err(not_one.into())));
+            }
+        });
+        let request = request(reply);
+        let cancel: Cancel = request.cancel.clone();
+        self.infer(model, version, request);
+        match from.recv_timeout(patience) {
+            Ok(only) => only,
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Status::internal(format!("model '{model}' dropped the request")))
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                cancel.cancel();
+                Err(Status::unavailable(format!(
+                    "model '{model}' did not answer within {} ms; give it more instances, or wait longer",
+                    patience.as_millis()
+                )))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Models {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Models" } else { "Models(none)" })
+    }
+}

@@ -1,0 +1,374 @@
+//! How is one request answered, from whichever thread and however often?
+
+use nerite_memory::{Access, Buffer, Filled, Place, Slot};
+use nerite_request::{
+    Cancel, Code, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, Response, Status, Wanted, WantedOutputs,
+};
+use nerite_tensor::{DataType, Shape, Tensor, byte_size};
+
+use crate::outbox::LastResponse;
+use crate::output_place::too_small;
+use crate::staged_tensors::StagedTensors;
+use crate::{InFlight, Outcome, OutputPlace, RequestTimes, Times};
+
+/// The way back of one request. It may be sent to another thread, outlive the run that it came with, and answer any number of times;
+/// it keeps the model loaded meanwhile. Dropped before its last response, it answers with an error.
+///
+/// Outputs are put, then sent: [`Responder::send`] as one of several responses, [`Responder::finish`] as the last. A place that the
+/// client named for an output is written by every response that has the output, as in Triton: a later one overwrites an earlier one. Places
+/// that the server finds (leases of a session) are fresh for each response.
+#[derive(Debug)]
+pub struct Responder {
+    id: Name,
+    rows: u32,
+    arrived: u64,
+    cancel: Cancel,
+    wanted: WantedOutputs,
+    /// Places that were written and will be written again, by their position in `wanted`.
+    again: Vec<(usize, Slot)>,
+    /// Whether responses may follow the next one.
+    is_divided: bool,
+    made: Vec<Output>,
+    /// What the model says beside its outputs.
+    said: Parameters,
+    /// Inputs that the runtime took, in memory that their client may take away.
+    watched: Vec<Buffer>,
+    /// What lies on devices, for a runtime that computes on the host.
+    pub(crate) staged: Option<Box<StagedTensors>>,
+    // In this order: the memory above is released before the client hears of the end, and the model may be unloaded after that.
+    reply: Reply,
+    in_flight: Option<InFlight>,
+}
+
+/// What a responder is made of.
+pub(crate) struct Parts {
+    pub id: Name,
+    pub rows: u32,
+    pub arrived: u64,
+    pub cancel: Cancel,
+    pub wanted: WantedOutputs,
+    pub reply: Reply,
+    pub in_flight: InFlight,
+}
+
+impl Responder {
+    pub(crate) fn new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight }: Parts) -> Responder {
+        Responder {
+            id,
+            rows,
+            arrived,
+            cancel,
+            wanted,
+            again: Vec::new(),
+            is_divided: false,
+            made: Vec::new(),
+            said: Parameters::new(),
+            watched: Vec::new(),
+            staged: None,
+            reply,
+            in_flight: Some(in_flight),
+        }
+    }
+
+    /// The client's own name for the request; may be empty.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Rows in it: the batch dimension, 1 for models without one.
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// When it was admitted, in ns of [`crate::now_ns`].
+    pub fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
+    /// Has the answer take another way, made of the present one.
+    pub fn answer_by(&mut self, way: impl FnOnce(Reply) -> Reply) {
+        self.reply = way(std::mem::replace(&mut self.reply, Reply::closed()));
+    }
+
+    /// Whether the client went away. Worth asking between long steps.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    /// The client's flag, for a runtime whose model asks while it works.
+    pub fn cancel(&self) -> &Cancel {
+        &self.cancel
+    }
+
+    /// Names of the outputs wanted.
+    pub fn wanted(&self) -> impl Iterator<Item = &str> {
+        self.wanted.iter().map(|wanted| wanted.name.as_str())
+    }
+
+    /// Whether the client wants this output.
+    pub fn wants(&self, name: &str) -> bool {
+        self.wanted.iter().any(|wanted| wanted.name == name)
+    }
+
+    /// Where this output would go, for a runtime that can write it there itself.
+    pub fn output_place(&self, name: &str) -> OutputPlace {
+        let slot = self.output_slot(name);
+        OutputPlace { place: slot.map_or(Place::Host, Slot::place), capacity: slot.map(Slot::len) }
+    }
+
+    /// The client's own place for this output, if it named one: for a runtime whose model writes there from another process.
+    pub fn output_slot(&self, name: &str) -> Option<&Slot> {
+        self.wanted.iter().find(|wanted| wanted.name == name).and_then(|wanted| wanted.slot.as_ref())
+    }
+
+    /// Whether the place of outputs that the client named no memory for depends on their size: [`Responder::offered`] tells it.
+    pub fn offers_places(&self) -> bool {
+        self.reply.offers_places()
+    }
+
+    /// The place that is offered for `size` bytes of such an output; `None` if it may lie anywhere.
+    pub fn offered(&mut self, name: &str, size: usize) -> Result<Option<Slot>, Status> {
+        self.offered_near(name, size, Place::Host)
+    }
+
+    fn offered_near(&mut self, output: &str, bytes: usize, preferred: Place) -> Result<Option<Slot>, Status> {
+        self.reply.place(&PlaceQuery { output, bytes, preferred })
+    }
+
+    /// Adds a parameter to the response that is being made.
+    pub fn say(&mut self, parameters: Parameters) {
+        self.said = parameters;
+    }
+
+    /// Memory for an output of a fixed-size datatype: the client's own if it named some or leaves the choice to us, else fresh.
+    /// Fill it, then [`Responder::put`].
+    pub fn output(&mut self, name: &str, datatype: DataType, shape: &[i64]) -> Result<Slot, Status> {
+        let size = byte_size(datatype, shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
+        let size = size.ok_or_else(|| {
+            Status::internal(format!("output '{name}' is BYTES: its size is known only with its elements"))
+        })?;
+        self.output_bytes(name, size)
+    }
+
+    /// Memory for an output of `size` bytes, as [`Responder::output`]; for BYTES, whose size the shape does not tell.
+    pub fn output_bytes(&mut self, name: &str, size: usize) -> Result<Slot, Status> {
+        self.output_near(name, size, Place::Host)
+    }
+
+    /// As [`Responder::output_bytes`], for a runtime that would write the output best at `preferred`. The slot says where it lies: the
+    /// client's own place is where it is, and memory of this process is the host's.
+    pub fn output_near(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
+        let at = self.wanted.iter().position(|wanted| wanted.name == name);
+        let Some((at, mut slot)) = at.and_then(|at| Some((at, self.wanted.get_mut(at)?.slot.take()?))) else {
+            if let Some(have) = self.staged_capacity(name).filter(|have| *have < size) {
+                return Err(too_small(name, have, size));
+            }
+            return self.measured(name, size, preferred);
+        };
+        if self.is_divided {
+            self.again.extend(slot.again().map(|again| (at, again)));
+        }
+        if slot.len() < size {
+            return Err(too_small(name, slot.len(), size));
+        }
+        slot.truncate(size);
+        Ok(slot)
+    }
+
+    /// Memory for an output that the client named no place for: one that the reply offers, else of this process.
+    pub(crate) fn measured(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
+        match self.offered_near(name, size, preferred)? {
+            Some(slot) => Ok(slot),
+            None => self.fresh(name, size),
+        }
+    }
+
+    /// Memory of this process for an output.
+    fn fresh(&self, name: &str, size: usize) -> Result<Slot, Status> {
+        match &self.staged {
+            Some(staged) if staged.capacity(name).is_some() => staged.slot(size),
+            _ => Slot::try_heap(size).map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused)),
+        }
+    }
+
+    fn staged_capacity(&self, name: &str) -> Option<usize> {
+        self.staged.as_ref()?.capacity(name)
+    }
+
+    /// The outputs wanted, for staging.
+    pub(crate) fn wanted_slots(&mut self) -> &mut [Wanted] {
+        &mut self.wanted
+    }
+
+    /// As [`Responder::wanted_slots`], to look at.
+    pub(crate) fn wanted_with_slots(&self) -> &[Wanted] {
+        &self.wanted
+    }
+
+    /// Adds a filled output to the response that is being made. `slot` came from [`Responder::output`] or [`Responder::output_bytes`].
+    pub fn put(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, slot: Slot<Filled>) {
+        let data = slot.into_buffer();
+        // Only client memory is writable by others: what is private was made here and travels in the response.
+        let placed = data.access() == Access::Shared || !data.place().is_host();
+        self.made.push(Output { name: name.into(), datatype, shape: shape.into(), data, placed });
+    }
+
+    /// Adds an output that stays where the runtime made it and travels in the response: for outputs the client left no place for.
+    pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
+        self.made.push(Output { name: name.into(), datatype, shape: shape.into(), data, placed: false });
+    }
+
+    /// The times of an execution of this request, or of it and others, that begins now; bringing its tensors here was the beginning
+    /// of it.
+    pub fn begin(&self) -> Times {
+        let now = Times::begin();
+        Times { start: self.staged.as_ref().map_or(now.start, |staged| staged.since()), ..now }
+    }
+
+    /// The responder lives apart from these inputs: responses may follow each other, and the inputs' memory is watched until the last.
+    pub(crate) fn divide_from(&mut self, inputs: &[Tensor]) {
+        self.is_divided = true;
+        let lendable = inputs.iter().filter(|input| input.data.access() == Access::Shared);
+        self.watched = lendable.map(|input| input.data.clone()).collect();
+    }
+
+    /// Sends the outputs put so far; more responses follow. An Err is to be the end of the request: memory was lost under it, or an
+    /// output could not be brought where its client wants it.
+    pub fn send(&mut self) -> Result<(), Status> {
+        self.check_memory()?;
+        if let Some(staged) = &mut self.staged {
+            staged.deliver(&mut self.made, true)?;
+        }
+        let tensors = self.take_tensors();
+        self.reply.send(Response::Part(tensors));
+        self.restore_places();
+        Ok(())
+    }
+
+    /// Sends an error in the place of outputs; more responses follow.
+    pub fn send_error(&mut self, error: Status) {
+        self.made.clear();
+        self.reply.send(Response::Failed { error, more: true });
+        self.restore_places();
+    }
+
+    /// Ends the request: tells the meter, then sends the outputs put so far as the last response, or the error.
+    pub fn finish(mut self, result: Result<(), Status>, mut times: Times) {
+        // A loss of memory explains whatever else went wrong.
+        let mut result = self.check_memory().and(result);
+        if let (Ok(()), Some(staged)) = (&result, &mut self.staged) {
+            let delivered = staged.deliver(&mut self.made, false);
+            if !matches!(delivered, Ok(false)) {
+                times.ends();
+            }
+            result = delivered.map(drop);
+        }
+        let outcome = match &result {
+            Ok(()) => Outcome::Success,
+            Err(error) if error.code == Code::Cancelled => Outcome::Cancelled,
+            Err(_) => Outcome::Failed,
+        };
+        self.note(times, outcome);
+        let last = match result {
+            Ok(()) => Response::Final(self.take_tensors()),
+            Err(error) => Response::failed(error),
+        };
+        self.close(last);
+    }
+
+    /// Ends the request without another response.
+    pub fn end(mut self, times: Times) {
+        if let Err(lost) = self.check_memory() {
+            return self.finish(Err(lost), times);
+        }
+        self.note(times, Outcome::Success);
+        self.close(Response::End);
+    }
+
+    /// Ends the request with an error that is the model's own answer: it ran, so it counts as a success, as in Triton.
+    pub fn answer_error(mut self, error: Status, times: Times) {
+        let (error, outcome) = match self.check_memory() {
+            Ok(()) => (error, Outcome::Success),
+            Err(lost) => (lost, Outcome::Failed),
+        };
+        self.note(times, outcome);
+        self.close(Response::failed(error));
+    }
+
+    /// Ends a request that never ran, for the reason given.
+    pub fn refuse(mut self, error: Status) {
+        self.note(Times::begin(), if error.code == Code::Cancelled { Outcome::Cancelled } else { Outcome::Rejected });
+        self.close(Response::failed(error));
+    }
+
+    /// Ends a request that no queue took: Triton counts such requests nowhere.
+    pub fn turn_away(mut self, error: Status) {
+        self.close(Response::failed(error));
+    }
+
+    /// The places that were written, for the next response.
+    fn restore_places(&mut self) {
+        for (at, slot) in self.again.drain(..) {
+            if let Some(wanted) = self.wanted.get_mut(at) {
+                wanted.slot = Some(slot);
+            }
+        }
+    }
+
+    fn note(&self, times: Times, outcome: Outcome) {
+        if let Some(in_flight) = &self.in_flight {
+            in_flight.meter().request(&RequestTimes { arrived: self.arrived, rows: self.rows, times }, outcome);
+        }
+    }
+
+    fn take_tensors(&mut self) -> InferResponse {
+        let (model, version) = match &self.in_flight {
+            Some(in_flight) => (in_flight.name().clone(), in_flight.version().clone()),
+            None => (Name::default(), Name::default()),
+        };
+        InferResponse {
+            model,
+            version,
+            id: self.id.clone(),
+            parameters: std::mem::take(&mut self.said),
+            outputs: std::mem::take(&mut self.made),
+            ..InferResponse::default()
+        }
+    }
+
+    /// Sends the last response.
+    fn close(&mut self, response: Response) {
+        // Released before the answer goes out: a client may unregister its regions the moment it has the answer.
+        self.wanted = WantedOutputs::new();
+        (self.again, self.made, self.watched) = (Vec::new(), Vec::new(), Vec::new());
+        self.staged = None;
+        let reply = std::mem::replace(&mut self.reply, Reply::closed());
+        if let Some(in_flight) = self.in_flight.take() {
+            LastResponse { reply, response, in_flight }.post();
+        }
+    }
+
+    /// A request that touched memory which changed under it has no result, whatever the model computed.
+    fn check_memory(&self) -> Result<(), Status> {
+        check_memory(self.watched.iter().chain(self.made.iter().map(|output| &output.data)))
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        if self.in_flight.is_some() {
+            self.close(Response::failed(Reply::lost()));
+        }
+    }
+}
+
+/// Err if something happened to the memory under any of these.
+pub(crate) fn check_memory<'b>(mut buffers: impl Iterator<Item = &'b Buffer>) -> Result<(), Status> {
+    match buffers.find_map(Buffer::fault) {
+        Some(fault) => Err(Status::invalid(fault)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

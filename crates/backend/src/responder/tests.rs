@@ -1,0 +1,158 @@
+//! Do all responses of a request arrive, from wherever they are sent, and does its memory outlive none of them?
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex};
+
+use nerite_memory::Extent;
+use nerite_request::{AdmittedRequest, Deliver, Sequence};
+use nerite_shm::{LeaseLimits, OwnedRegion, Pools, Registry};
+
+use super::*;
+use crate::{Job, ModelVersion};
+
+/// What came back, a word for each response, and which places were asked for.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<Vec<String>>>);
+
+impl Seen {
+    fn note(&self, text: String) {
+        self.0.lock().unwrap().push(text);
+    }
+
+    fn check(&self, expected: &[&str]) {
+        assert_eq!(*self.0.lock().unwrap(), expected);
+    }
+}
+
+fn numbers(tensors: &InferResponse) -> String {
+    let show = |output: &Output| format!("{:?}", output.data.cells::<i32>().unwrap().to_vec());
+    tensors.outputs.iter().map(show).collect::<Vec<_>>().join(" ")
+}
+
+impl Deliver for Seen {
+    fn deliver(&mut self, response: Response) {
+        self.note(match &response {
+            Response::Part(tensors) => format!("part {}", numbers(tensors)),
+            Response::Final(tensors) => format!("final {}", numbers(tensors)),
+            Response::End => "end".to_owned(),
+            Response::Failed { error, more } => format!("{} {error}", if *more { "error" } else { "failed" }),
+        });
+    }
+
+    fn offers_places(&self) -> bool {
+        true
+    }
+
+    fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
+        self.note(format!("{} {} {:?}", query.output, query.bytes, query.preferred));
+        Ok(None)
+    }
+}
+
+fn job(seen: &Seen, version: &Arc<ModelVersion>, data: Buffer, slot: Option<Slot>) -> Job {
+    let shape = Shape::from_slice(&[data.len() as i64 / 4]);
+    let request = AdmittedRequest {
+        id: Name::default(),
+        rows: 1,
+        inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],
+        wanted: vec![Wanted { name: "Y".into(), slot }].into(),
+        priority: 0,
+        timeout_us: 0,
+        sequence: Sequence::default(),
+        parameters: Parameters::new(),
+        cancel: Cancel::new(),
+        reply: Reply::through(seen.clone()),
+    };
+    Job::new(request, version.begin(), 0)
+}
+
+fn put(responder: &mut Responder, numbers: &[i32]) {
+    let shape = [numbers.len() as i64];
+    let mut slot = responder.output("Y", DataType::Int32, &shape).unwrap();
+    slot.cells_mut::<i32>().unwrap().copy_from(0, numbers);
+    responder.put("Y", DataType::Int32, Shape::from_slice(&shape), slot.filled());
+}
+
+#[test]
+fn a_responder_outlives_its_job_and_answers_from_any_thread_as_often_as_it_likes() {
+    let (seen, version) = (Seen::default(), ModelVersion::unmetered("m"));
+    let (inputs, mut responder) = job(&seen, &version, Buffer::from_numbers(vec![1, 2]), None).divide();
+    drop(inputs);
+    let elsewhere = std::thread::Builder::new().spawn(move || {
+        for number in 1..3 {
+            put(&mut responder, &[number]);
+            responder.send().unwrap();
+        }
+        responder.send_error(Status::invalid("no"));
+        responder.end(Times::begin());
+    });
+    elsewhere.unwrap().join().unwrap();
+    seen.check(&["Y 4 Host", "part [1]", "Y 4 Host", "part [2]", "error no", "end"]);
+    assert_eq!(version.in_flight(), 0);
+}
+
+#[test]
+fn a_request_is_in_flight_until_its_responder_is_gone() {
+    let (seen, version) = (Seen::default(), ModelVersion::unmetered("m"));
+    let (_inputs, mut responder) = job(&seen, &version, Buffer::empty(), None).divide();
+    put(&mut responder, &[7]);
+    responder.send().unwrap();
+    assert_eq!(version.in_flight(), 1);
+    drop(responder);
+    assert_eq!(version.in_flight(), 0);
+    seen.check(&["Y 4 Host", "part [7]", "failed the model ended its work on this request without a final response"]);
+}
+
+#[test]
+fn every_response_is_written_to_the_place_that_the_client_named() {
+    let (seen, version) = (Seen::default(), ModelVersion::unmetered("m"));
+    let lease = Pools::new(LeaseLimits::default()).open().take(4096).unwrap();
+    let place = Extent::new(64, 8, 4096).unwrap();
+    let in_place = || lease.buffer(place).cells::<i32>().unwrap().to_vec();
+    let (_inputs, mut responder) = job(&seen, &version, Buffer::empty(), Some(lease.slot(place))).divide();
+    put(&mut responder, &[1, 2]);
+    responder.send().unwrap();
+    assert_eq!(in_place(), [1, 2]);
+    // A shorter one leaves what it does not reach.
+    put(&mut responder, &[3]);
+    responder.send().unwrap();
+    assert_eq!(in_place(), [3, 2]);
+    assert!(responder.output("Y", DataType::Int32, &[3]).is_err_and(|error| error.message.contains("(8 bytes)")));
+    responder.send_error(Status::invalid("too long"));
+    put(&mut responder, &[5, 6]);
+    responder.finish(Ok(()), Times::begin());
+    assert_eq!(in_place(), [5, 6]);
+    seen.check(&["part [1, 2]", "part [3]", "error too long", "final [5, 6]"]);
+}
+
+#[test]
+fn memory_that_was_lost_after_the_inputs_were_taken_fails_the_request() {
+    let (seen, version) = (Seen::default(), ModelVersion::unmetered("m"));
+    let key = format!("/nerite-test-responder-{}", std::process::id());
+    let _mine = OwnedRegion::create(&key, 8192).unwrap();
+    let registry = Registry::new(nerite_shm::Options::default());
+    registry.register_system("a", &key, 0, 8192).unwrap();
+    let data = registry.locate("a", 0, 8).unwrap().into_buffer();
+    let lost = data.clone();
+    let (inputs, mut responder) = job(&seen, &version, data, None).divide();
+    drop(inputs);
+    put(&mut responder, &[1]);
+    responder.send().unwrap();
+    lost.share().unwrap().share.lose(0);
+    put(&mut responder, &[2]);
+    let error = responder.send().unwrap_err();
+    assert!(error.message.contains("shared memory region 'a'"), "{error}");
+    responder.finish(Ok(()), Times::begin());
+    seen.check(&["Y 4 Host", "part [1]", "Y 4 Host", &format!("failed {error}")]);
+}
+
+#[test]
+fn who_places_an_output_hears_where_the_runtime_would_like_it() {
+    let (seen, version) = (Seen::default(), ModelVersion::unmetered("m"));
+    let mut job = job(&seen, &version, Buffer::empty(), None);
+    for preferred in [Place::Device(3), Place::Pinned] {
+        assert_eq!(job.output_near("Y", 4, preferred).unwrap().place(), Place::Host);
+    }
+    job.turn_away(Status::unavailable("later"));
+    seen.check(&["Y 4 Device(3)", "Y 4 Pinned", "failed later"]);
+}

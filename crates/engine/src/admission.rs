@@ -1,0 +1,75 @@
+//! May a request be given to a model, and to which version of it?
+
+use std::sync::Arc;
+
+use nerite_backend::{InFlight, Job, now_ns};
+use nerite_request::{AdmittedRequest, Request, Status};
+
+use crate::contract::{CheckedTensors, Contract, Prefix, Tensors};
+use crate::engine::Engine;
+use crate::served::Served;
+
+/// A request's right to one model version, which was found once and stays loaded while this lives. It is counted as in flight.
+pub struct Admission {
+    // In this order: whoever unloads the version waits for the count, and is then its last holder.
+    served: Arc<Served>,
+    in_flight: InFlight,
+}
+
+impl Engine {
+    /// Admits a request to that version of the model; without a number to the highest.
+    pub fn admit(&self, model: &str, version: Option<i64>) -> Result<Admission, Status> {
+        self.find(model, version).map(Admission::to)
+    }
+}
+
+impl Admission {
+    /// To a version that was found before.
+    pub fn to(served: Arc<Served>) -> Admission {
+        Admission { in_flight: served.begin(), served }
+    }
+
+    /// The version.
+    pub fn served(&self) -> &Arc<Served> {
+        &self.served
+    }
+
+    /// What the version asks of the request.
+    pub fn contract(&self) -> Contract<'_> {
+        Contract {
+            model: self.served.name(),
+            batch_max: self.served.config().max_batch_size,
+            inputs: self.served.inputs(),
+            outputs: self.served.outputs(),
+        }
+    }
+
+    /// Runs a request that fits the contract, now or as soon as an instance is free. The answer comes through the request's own reply.
+    pub fn submit(self, request: AdmittedRequest) {
+        let Admission { in_flight, served } = self;
+        served.submit(Job::new(request, in_flight, now_ns()));
+    }
+
+    /// Checks the request against the contract and submits it. A refusal comes through the request's reply as well.
+    pub fn ask(self, request: Request) {
+        let Request { id, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, mut reply } = request;
+        let tensors = Tensors { inputs, wanted: wanted.into(), is_raw: false };
+        match self.contract().check_all(Prefix(&id), tensors) {
+            Ok(CheckedTensors { inputs, wanted, rows }) => {
+                self.submit(AdmittedRequest {
+                    id,
+                    rows,
+                    inputs,
+                    wanted,
+                    priority,
+                    timeout_us,
+                    sequence,
+                    parameters,
+                    cancel,
+                    reply,
+                });
+            }
+            Err(status) => reply.fail(status),
+        }
+    }
+}

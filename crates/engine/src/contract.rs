@@ -1,0 +1,222 @@
+//! Does a request fit its model?
+//!
+//! The checks come in Triton's order, because a request with two faults must be told the same one. Who asks with names has made memory of
+//! them before (`api`); who asks from within the server has memory anyway.
+
+mod raw;
+mod shape;
+
+use nerite_config::TensorSpec;
+use nerite_memory::Buffer;
+use nerite_request::limits::LISTED_BYTES_MAX;
+use nerite_request::names::{ByName, first_repeated};
+use nerite_request::{InferInput, Status, Wanted, WantedOutputs};
+use nerite_tensor::Tensor;
+
+use shape::check_input;
+pub use shape::reshaped;
+
+/// What a model asks of its requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Contract<'m> {
+    /// The model's name.
+    pub model: &'m str,
+    /// Largest batch; 0 for a model without batch dimension.
+    pub batch_max: i32,
+    /// What it takes.
+    pub inputs: &'m [TensorSpec],
+    /// What it gives.
+    pub outputs: &'m [TensorSpec],
+}
+
+/// The tensors of a request that was not yet checked.
+#[derive(Debug)]
+pub struct Tensors {
+    /// Inputs in the client's order.
+    pub inputs: Vec<Tensor>,
+    /// Outputs wanted, each with its place; empty for all.
+    pub wanted: WantedOutputs,
+    /// Whether the one input came without a name.
+    pub is_raw: bool,
+}
+
+/// Tensors that fit their model.
+#[derive(Debug)]
+pub struct CheckedTensors {
+    /// Inputs in the client's order, in the shapes the model sees.
+    pub inputs: Vec<Tensor>,
+    /// Outputs wanted, each with its place.
+    pub wanted: WantedOutputs,
+    /// Rows: the batch dimension, 1 without one.
+    pub rows: u32,
+}
+
+/// `[request id: x] `, with which Triton begins the texts of these checks.
+#[derive(Clone, Copy, Debug)]
+pub struct Prefix<'a>(pub &'a str);
+
+impl std::fmt::Display for Prefix<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "[request id: {}] ", if self.0.is_empty() { "<id_unknown>" } else { self.0 })
+    }
+}
+
+impl Prefix<'_> {
+    /// An input that the request names twice.
+    pub fn repeated_input(self, name: &str) -> Status {
+        Status::invalid(format!("{self}input '{name}' already exists in request"))
+    }
+
+    /// An output that the request names twice.
+    pub fn repeated_output(self, name: &str) -> Status {
+        Status::invalid(format!("{self}output '{name}' already exists in request"))
+    }
+}
+
+impl Contract<'_> {
+    /// The model's one input, with `body` as its data, for a request that says nothing about its tensors.
+    pub fn raw_input(&self, request: Prefix<'_>, body: Buffer) -> Result<InferInput, Status> {
+        raw::input_of(request, body, self)
+    }
+
+    /// Checks tensors of which none is named twice.
+    pub fn check(&self, request: Prefix<'_>, tensors: Tensors) -> Result<CheckedTensors, Status> {
+        let Tensors { inputs, wanted, is_raw } = tensors;
+        let wanted = self.check_wanted(wanted)?;
+        let specs = ByName::new(self.inputs, |spec| &spec.name);
+        check_inputs(request, &inputs, self)?;
+        let rows = check_batch(request, &inputs, &specs, self)?;
+        let admitted = inputs.into_iter().map(|input| {
+            let spec = specs.find(&input.name).ok_or_else(|| unexpected_input(&input.name, self))?;
+            check_input(request, input, spec, self, is_raw)
+        });
+        // The list is made where the other one was.
+        let inputs = admitted.collect::<Result<Vec<_>, Status>>()?;
+        Ok(CheckedTensors { inputs, wanted, rows })
+    }
+
+    /// As [`Contract::check`], for tensors that nobody looked at before.
+    pub fn check_all(&self, request: Prefix<'_>, tensors: Tensors) -> Result<CheckedTensors, Status> {
+        let (inputs, wanted) = (&tensors.inputs, &tensors.wanted);
+        if let Some(input) = first_repeated(inputs, |input| &input.name).and_then(|at| inputs.get(at)) {
+            return Err(request.repeated_input(&input.name));
+        }
+        if let Some(output) = first_repeated(wanted, |wanted| &wanted.name).and_then(|at| wanted.get(at)) {
+            return Err(request.repeated_output(&output.name));
+        }
+        self.check(request, tensors)
+    }
+
+    /// None asked for means all.
+    fn check_wanted(&self, wanted: WantedOutputs) -> Result<WantedOutputs, Status> {
+        if wanted.is_empty() {
+            return Ok(self.outputs.iter().map(|o| Wanted { name: o.name.as_str().into(), slot: None }).collect());
+        }
+        let specs = ByName::new(self.outputs, |spec| &spec.name);
+        match wanted.iter().find(|w| specs.find(&w.name).is_none()) {
+            Some(stranger) => Err(Status::invalid(format!(
+                "unexpected inference output '{}' for model '{}'",
+                stranger.name, self.model
+            ))),
+            None => Ok(wanted),
+        }
+    }
+}
+
+fn unexpected_input(name: &str, contract: &Contract<'_>) -> Status {
+    Status::invalid(format!("unexpected inference input '{name}' for model '{}'", contract.model))
+}
+
+fn check_inputs(request: Prefix<'_>, inputs: &[Tensor], contract: &Contract<'_>) -> Result<(), Status> {
+    let most = contract.inputs.len();
+    let least = contract.inputs.iter().filter(|spec| !spec.optional).count();
+    let sent = ByName::new(inputs, |input| &input.name);
+    let missing = || contract.inputs.iter().filter(|spec| !spec.optional && sent.find(&spec.name).is_none());
+    let got = inputs.len();
+    if (least..=most).contains(&got) && (least == most || missing().next().is_none()) {
+        return Ok(());
+    }
+    let got_list = quoted(inputs.iter().map(|input| input.name.as_str()));
+    let missing_list = quoted(missing().map(|spec| spec.name.as_str()));
+    let expected = if least == most {
+        format!("expected {most} inputs but got {got} inputs for model '{}'", contract.model)
+    } else {
+        format!(
+            "expected number of inputs between {least} and {most} but got {got} inputs for model '{}'",
+            contract.model
+        )
+    };
+    // With nothing missing Triton's list opens without its bracket; clients may look for that.
+    let missing_list = if missing_list.is_empty() { "]".to_owned() } else { format!("[{missing_list}]") };
+    Err(Status::invalid(format!(
+        "{request}{expected}. Got input(s) [{got_list}], but missing required input(s) {missing_list}. Please provide all \
+         required input(s)."
+    )))
+}
+
+/// Names as Triton lists them; of very many the first, and the number of the others.
+fn quoted<'n>(mut names: impl Iterator<Item = &'n str>) -> String {
+    let mut list = String::new();
+    while let Some(name) = names.next() {
+        if list.len() + name.len() > LISTED_BYTES_MAX {
+            list.push_str(&format!(" and {} more", 1 + names.count()));
+            break;
+        }
+        let comma = if list.is_empty() { "" } else { "," };
+        list.push_str(&format!("{comma}'{name}'"));
+    }
+    list
+}
+
+/// Unknown inputs and the batch dimension, over all inputs. Gives the rows.
+fn check_batch(
+    request: Prefix<'_>,
+    inputs: &[Tensor],
+    specs: &ByName<'_, TensorSpec>,
+    contract: &Contract<'_>,
+) -> Result<u32, Status> {
+    let model = contract.model;
+    let mut rows: Option<i64> = None;
+    for input in inputs {
+        if specs.find(&input.name).is_none() {
+            return Err(unexpected_input(&input.name, contract));
+        }
+        if contract.batch_max <= 0 {
+            continue;
+        }
+        let Some(&batch) = input.shape.first() else {
+            return Err(Status::invalid(format!(
+                "{request}input '{}' has no shape but model requires batch dimension for '{model}'",
+                input.name
+            )));
+        };
+        if rows.is_some_and(|earlier| earlier != batch) {
+            return Err(Status::invalid(format!(
+                "{request}input '{}' batch size does not match other inputs for '{model}'",
+                input.name
+            )));
+        }
+        rows = Some(batch);
+    }
+    let rows = rows.unwrap_or(1);
+    if contract.batch_max > 0 && rows > i64::from(contract.batch_max) {
+        let max = contract.batch_max;
+        return Err(Status::invalid(format!("{request}inference request batch-size must be <= {max} for '{model}'")));
+    }
+    // A negative batch size is refused with the other dimensions, input by input.
+    Ok(u32::try_from(rows).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_names_in_an_error_has_an_end() {
+        let name = "x".repeat(LISTED_BYTES_MAX / 2 - 10);
+        let names = [&name[..], &name[..], "y", "z"];
+        assert_eq!(quoted(names[2..].iter().copied()), "'y','z'");
+        let list = quoted(names.into_iter().cycle().take(10));
+        assert!(list.len() < 2 * LISTED_BYTES_MAX && list.ends_with(" more"), "{}", &list[list.len() - 20..]);
+    }
+}
