@@ -1,7 +1,7 @@
 //! How does a runtime read one request and answer it?
 
 use nerite_memory::{Buffer, Filled, Place, Slot};
-use nerite_request::{AdmittedRequest, Cancel, Parameters, Sequence, Status};
+use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence, Status};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 use crate::responder::{Parts, check_memory};
@@ -16,6 +16,7 @@ pub struct Job {
     inputs: Vec<Tensor>,
     parameters: Parameters,
     sequence: Sequence,
+    priority: u64,
     timeout_us: u64,
     responder: Responder,
 }
@@ -23,10 +24,10 @@ pub struct Job {
 impl Job {
     /// A request that is in flight and was admitted at `arrived` (ns of [`crate::now_ns`]).
     pub fn new(request: AdmittedRequest, in_flight: InFlight, arrived: u64) -> Job {
-        let AdmittedRequest { id, rows, inputs, wanted, priority: _, timeout_us, sequence, parameters, cancel, reply } =
+        let AdmittedRequest { id, rows, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, reply } =
             request;
         let responder = Responder::new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight });
-        Job { inputs, parameters, sequence, timeout_us, responder }
+        Job { inputs, parameters, sequence, priority, timeout_us, responder }
     }
 
     /// Separates what the model reads from the way back, for runtimes that release inputs early, answer later or several times.
@@ -74,6 +75,16 @@ impl Job {
     /// Longest time in the queue in µs, 0 for the model's default.
     pub fn timeout_us(&self) -> u64 {
         self.timeout_us
+    }
+
+    /// Priority, 0 for the model's default.
+    pub fn priority(&self) -> u64 {
+        self.priority
+    }
+
+    /// Has the responses take another way, made of the present one.
+    pub fn answer_by(&mut self, way: impl FnOnce(Reply) -> Reply) {
+        self.responder.answer_by(way);
     }
 
     /// As [`Responder::is_cancelled`].

@@ -227,6 +227,10 @@ impl Responder {
         self.watched = lendable.map(|input| input.data.clone()).collect();
     }
 
+    pub(crate) fn answer_by(&mut self, way: impl FnOnce(Reply) -> Reply) {
+        self.reply = way(std::mem::replace(&mut self.reply, Reply::closed()));
+    }
+
     /// Sends the outputs put so far; more responses follow. An Err is to be the end of the request: memory was lost under it, or an
     /// output could not be brought where its client wants it.
     pub fn send(&mut self) -> Result<(), Status> {
