@@ -16,8 +16,8 @@ pub struct Job {
     inputs: Vec<Tensor>,
     parameters: Parameters,
     sequence: Sequence,
-    timeout_us: u64,
     priority: u64,
+    timeout_us: u64,
     responder: Responder,
 }
 
@@ -27,7 +27,7 @@ impl Job {
         let AdmittedRequest { id, rows, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, reply } =
             request;
         let responder = Responder::new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight });
-        Job { inputs, parameters, sequence, timeout_us, priority, responder }
+        Job { inputs, parameters, sequence, priority, timeout_us, responder }
     }
 
     /// Separates what the model reads from the way back, for runtimes that release inputs early, answer later or several times.
@@ -82,7 +82,7 @@ impl Job {
         self.priority
     }
 
-    /// As [`Responder::answer_by`].
+    /// Has the responses take another way, made of the present one.
     pub fn answer_by(&mut self, way: impl FnOnce(Reply) -> Reply) {
         self.responder.answer_by(way);
     }

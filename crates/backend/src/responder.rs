@@ -85,11 +85,6 @@ impl Responder {
         self.arrived
     }
 
-    /// Has the answer take another way, made of the present one.
-    pub fn answer_by(&mut self, way: impl FnOnce(Reply) -> Reply) {
-        self.reply = way(std::mem::replace(&mut self.reply, Reply::closed()));
-    }
-
     /// Whether the client went away. Worth asking between long steps.
     pub fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled()
@@ -230,6 +225,10 @@ impl Responder {
         self.is_divided = true;
         let lendable = inputs.iter().filter(|input| input.data.access() == Access::Shared);
         self.watched = lendable.map(|input| input.data.clone()).collect();
+    }
+
+    pub(crate) fn answer_by(&mut self, way: impl FnOnce(Reply) -> Reply) {
+        self.reply = way(std::mem::replace(&mut self.reply, Reply::closed()));
     }
 
     /// Sends the outputs put so far; more responses follow. An Err is to be the end of the request: memory was lost under it, or an

@@ -156,3 +156,19 @@ fn who_places_an_output_hears_where_the_runtime_would_like_it() {
     job.turn_away(Status::unavailable("later"));
     seen.check(&["Y 4 Device(3)", "Y 4 Pinned", "failed later"]);
 }
+
+#[test]
+fn another_way_of_the_responses_may_be_put_before_the_first() {
+    let (seen, version) = (Seen::default(), ModelVersion::unmetered("m"));
+    let mut job = job(&seen, &version, Buffer::empty(), None);
+    let beside = seen.clone();
+    job.answer_by(|mut reply| {
+        Reply::new(move |response| {
+            beside.note("passes".to_owned());
+            reply.send(response);
+        })
+    });
+    job.finish(Ok(()), Times::begin());
+    seen.check(&["passes", "final "]);
+    assert_eq!(version.in_flight(), 0);
+}
