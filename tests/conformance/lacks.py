@@ -11,7 +11,7 @@ LACKS = {
         "test_admission.py::test_a_long_string_id",
         "test_clients.py::test_a_sequence[",
         "test_metadata.py::test_config_of_policies",
-        "perf_analyzer.py::test_other_ways_to_ask[grpc -m sequence_int32",
+        "test_perf_analyzer.py::test_other_ways_to_ask[grpc -m sequence_int32",
     ],
     "ensembles": [
         "test_admission.py::test_an_ensemble_answers_with_its_sequence_parameters",
@@ -20,7 +20,7 @@ LACKS = {
         "test_repository.py::test_an_ensemble_goes_with_a_model_it_needs",
         "test_statistics.py::test_all_models_are_listed_without_a_name",
         "test_statistics.py::test_an_ensemble_counts_for_itself_and_for_its_steps",
-        "perf_analyzer.py::test_other_ways_to_ask[http -m chain",
+        "test_perf_analyzer.py::test_other_ways_to_ask[http -m chain",
     ],
     "queue policies": ["test_admission.py::test_a_full_queue_refuses_at_once"],
     "dynamic batching": ["test_python_models.py::test_a_batch_is_given_to_the_model_at_once"],
