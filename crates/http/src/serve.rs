@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use nerite_api::Api;
 use nerite_budget::Account;
 use nerite_listen::{
-    ACCEPT_PAUSE, Connection, ConnectionLimits, Conversation, Full, Listener, MemoryLimitedStream, Overseer, Peers,
+    ACCEPT_PAUSE, Connection, ConnectionLimits, Full, FutureConnection, Listener, MemoryLimitedStream, Overseer, Peers,
     Rules, Stream, TimeLimits, Timed, oversee, until_shed,
 };
 use nerite_request::Peer;
@@ -221,7 +221,7 @@ async fn converse(
     });
     let connection = http1::Builder::new().auto_date_header(false).serve_connection(stream, service);
     let mut conversation =
-        Conversation { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
+        FutureConnection { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
     // Whoever is told to leave has no request under way, and need not be waited for.
     let conversed = oversee(&mut conversation, &mut overseer, Duration::ZERO);
     until_shed(answers.account(), LEAVE_MAX, conversed).await;

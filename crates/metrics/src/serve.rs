@@ -10,7 +10,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nerite_api::Api;
 use nerite_listen::{
-    ACCEPT_PAUSE, Awaited, Connection, Conversation, Listener, Overseer, Peers, Rules, Stream, Timed, oversee,
+    ACCEPT_PAUSE, Awaited, Connection, FutureConnection, Listener, Overseer, Peers, Rules, Stream, Timed, oversee,
 };
 use nerite_watchdog::{FrontEnd, fair, watched};
 use nerite_wire::prometheus::{ConnectionMetrics, MetricsReport, write_metrics};
@@ -96,7 +96,7 @@ async fn converse(api: Api, peers: Arc<Peers>, stream: impl AsyncRead + AsyncWri
     let stream = TokioIo::new(Timed::new(stream, Arc::clone(&progress)));
     let connection = http1::Builder::new().serve_connection(stream, service);
     let mut conversation =
-        Conversation { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
+        FutureConnection { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
     oversee(&mut conversation, &mut overseer, Duration::ZERO).await;
 }
 
