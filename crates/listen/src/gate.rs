@@ -5,8 +5,8 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use nerite_budget::limits::{LEAVE_MS_MAX, LEAVING_BYTES_MAX, LIGHT_BYTES_MAX, LOOK_AGAIN_MS, STALL_MS};
-use nerite_budget::{Account, ReadPermit, Shed, Turn};
+use nerite_budget::limits::{LEAVE_MS_MAX, LEAVING_BYTES_MAX, LIGHT_BYTES_MAX, RETRY_MS, STALL_MS};
+use nerite_budget::{Account, ReadDecision, ReadPermit, Shed};
 use tokio::time::{Sleep, sleep};
 
 /// Lets a body be read while the memory budgets have room, and stops it while they do not.
@@ -29,23 +29,23 @@ impl Gate {
         // A body that holds much is told to end even while it waits for its client.
         let is_heavy = held as u64 > LIGHT_BYTES_MAX;
         loop {
-            match self.read_permit.turn(cx.waker(), is_heavy) {
-                Turn::Now => {
+            match self.read_permit.decide(cx.waker(), is_heavy) {
+                ReadDecision::Read => {
                     self.retry = None;
                     self.retries = 0;
                     return Poll::Ready(Ok(()));
                 }
-                Turn::Never(shed) => return Poll::Ready(Err(shed)),
-                Turn::Later => {}
+                ReadDecision::End(shed) => return Poll::Ready(Err(shed)),
+                ReadDecision::Wait => {}
             }
-            let timer = self.retry.get_or_insert_with(|| Box::pin(sleep(Duration::from_millis(LOOK_AGAIN_MS))));
+            let timer = self.retry.get_or_insert_with(|| Box::pin(sleep(Duration::from_millis(RETRY_MS))));
             if timer.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
             self.retry = None;
             self.retries += 1;
-            if self.retries.is_multiple_of(STALL_MS / LOOK_AGAIN_MS) {
-                self.read_permit.waited();
+            if self.retries.is_multiple_of(STALL_MS / RETRY_MS) {
+                self.read_permit.check_stall();
             }
         }
     }
@@ -53,8 +53,8 @@ impl Gate {
     /// Ready when bytes of any kind may be read from the socket. They may not while memory is above the high mark. Then the connection
     /// that holds too much is closed soon, so the wait is short.
     pub fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while !self.read_permit.socket_turn(cx.waker()) {
-            let timer = self.retry.get_or_insert_with(|| Box::pin(sleep(Duration::from_millis(LOOK_AGAIN_MS))));
+        while !self.read_permit.may_read_socket(cx.waker()) {
+            let timer = self.retry.get_or_insert_with(|| Box::pin(sleep(Duration::from_millis(RETRY_MS))));
             if timer.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
