@@ -1,4 +1,4 @@
-//! Who works, when, and on which thread?
+//! On which threads do compression steps run, and how many at a time?
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,11 +9,11 @@ use nerite_request::Status;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 
-use crate::limits::{PLACES_MAX, PLACES_MIN, STEP_BYTES_IN, STEP_BYTES_OUT};
+use crate::limits::{STEP_BYTES_IN, STEP_BYTES_OUT, STEPS_AT_ONCE_MAX, STEPS_AT_ONCE_MIN};
 
 /// Work that is done in steps.
 pub(crate) trait Work: Send + 'static {
-    /// Why it cannot be done.
+    /// Why it failed.
     type Error: From<Status> + Send + 'static;
 
     /// Ready when the next step may be done.
@@ -21,13 +21,13 @@ pub(crate) trait Work: Send + 'static {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads and writes about so many bytes; whether all is done then.
-    fn step(&mut self, pace: Pace) -> Result<Progress, Self::Error>;
+    /// Reads and writes about as many bytes as `budget` says. Returns whether all is done.
+    fn step(&mut self, budget: StepBudget) -> Result<Progress, Self::Error>;
 }
 
-/// What a step may read and write.
+/// How many bytes a step may read and write.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct StepBudget {
     pub bytes_in: usize,
     pub bytes_out: usize,
 }
@@ -38,19 +38,20 @@ pub(crate) enum Progress {
     Done,
 }
 
-const STEP: Pace = Pace { bytes_in: STEP_BYTES_IN, bytes_out: STEP_BYTES_OUT };
+const STEP: StepBudget = StepBudget { bytes_in: STEP_BYTES_IN, bytes_out: STEP_BYTES_OUT };
 
-/// The places of this process.
-static PLACES: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(all_places()));
+/// One permit for each step that may run in this process.
+static STEP_PERMITS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(permits_of_process()));
 
-/// The share of one connection: at most half of the places. Its messages wait for each other, not for those of others.
+/// The share of one connection: at most half of the permits. So the messages of one connection wait for each other, and other connections find
+/// free permits.
 #[derive(Clone, Debug)]
 pub struct Lane(Arc<Semaphore>);
 
 impl Lane {
     /// The share of a new connection.
     pub fn new() -> Lane {
-        Lane(Arc::new(Semaphore::new(lane_places(all_places()))))
+        Lane(Arc::new(Semaphore::new(permits_of_lane(permits_of_process()))))
     }
 }
 
@@ -60,42 +61,42 @@ impl Default for Lane {
     }
 }
 
-fn all_places() -> usize {
-    places(std::thread::available_parallelism().map_or(1, usize::from))
+fn permits_of_process() -> usize {
+    permits(std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Half of the cores: the other half is for the models and for those who serve connections.
-fn places(cores: usize) -> usize {
-    (cores / 2).clamp(PLACES_MIN, PLACES_MAX)
+/// Half of the cores. The other half is for models and for threads that serve connections.
+fn permits(cores: usize) -> usize {
+    (cores / 2).clamp(STEPS_AT_ONCE_MIN, STEPS_AT_ONCE_MAX)
 }
 
-fn lane_places(places: usize) -> usize {
-    (places / 2).max(1)
+fn permits_of_lane(permits: usize) -> usize {
+    (permits / 2).max(1)
 }
 
-/// Does `work`: a first step here if `first` says how much that may be, everything else on worker threads, in turns with others.
-/// Dropping the future ends the work with the step that runs.
-pub(crate) async fn run<W: Work>(work: W, first: Option<Pace>, lane: &Lane) -> Result<W, W::Error> {
-    run_in(work, first, lane, &PLACES).await
+/// Runs `work`. If `first` is given, a first step of that size runs on this thread. The other steps run on worker threads, in turns with other
+/// work. Dropping the future ends the work after the current step.
+pub(crate) async fn run<W: Work>(work: W, first: Option<StepBudget>, lane: &Lane) -> Result<W, W::Error> {
+    run_in(work, first, lane, &STEP_PERMITS).await
 }
 
 async fn run_in<W: Work>(
     mut work: W,
-    first: Option<Pace>,
+    first: Option<StepBudget>,
     lane: &Lane,
-    places: &'static Semaphore,
+    permits: &'static Semaphore,
 ) -> Result<W, W::Error> {
     if let Some(first) = first
         && work.step(first)? == Progress::Done
     {
         return Ok(work);
     }
-    // A task of its own: a call whose client takes no answers is not polled, and must not keep a place meanwhile.
-    let mut task = Task(tokio::spawn(take_turns(work, lane.clone(), places)));
+    // A task of its own: a call whose client reads no answers is not polled, and must not hold a permit meanwhile.
+    let mut task = Task(tokio::spawn(run_steps(work, lane.clone(), permits)));
     (&mut task.0).await.map_err(failed)?
 }
 
-/// Ends with whoever waits for it.
+/// A task that is aborted when this is dropped.
 struct Task<T>(JoinHandle<T>);
 
 impl<T> Drop for Task<T> {
@@ -104,12 +105,12 @@ impl<T> Drop for Task<T> {
     }
 }
 
-async fn take_turns<W: Work>(mut work: W, lane: Lane, places: &'static Semaphore) -> Result<W, W::Error> {
+async fn run_steps<W: Work>(mut work: W, lane: Lane, permits: &'static Semaphore) -> Result<W, W::Error> {
     let _share = lane.0.acquire().await.expect("a lane is never closed");
     loop {
         poll_fn(|cx| work.poll_ready(cx)).await?;
-        let place = places.acquire().await.expect("places are never closed");
-        let (returned, progress) = step_aside(work, place).await?;
+        let permit = permits.acquire().await.expect("permits are never closed");
+        let (returned, progress) = step_on_worker(work, permit).await?;
         work = returned;
         if progress? == Progress::Done {
             return Ok(work);
@@ -117,18 +118,18 @@ async fn take_turns<W: Work>(mut work: W, lane: Lane, places: &'static Semaphore
     }
 }
 
-/// One step on a worker thread. The place is free when the step has ended, even if nobody waits for it any more.
-#[expect(clippy::disallowed_methods, reason = "places bound how many run; a missing thread is caught")]
-async fn step_aside<W: Work>(
+/// Runs one step on a worker thread. The permit is released when the step ends, even if its result is no longer needed.
+#[expect(clippy::disallowed_methods, reason = "permits bound how many run; a missing thread is caught")]
+async fn step_on_worker<W: Work>(
     mut work: W,
-    place: SemaphorePermit<'static>,
+    permit: SemaphorePermit<'static>,
 ) -> Result<(W, Result<Progress, W::Error>), Status> {
     let step = move || {
         let progress = work.step(STEP);
-        drop(place);
+        drop(permit);
         (work, progress)
     };
-    // Without a thread the runtime panics. That is the request's end, but not its connection's.
+    // The runtime panics if it cannot start a thread. Caught, because only this request may fail and not its connection.
     let stepping = catch_unwind(AssertUnwindSafe(|| spawn_blocking(step))).map_err(|_| {
         Status::unavailable("the server has no thread to compress or inflate a message; try again later")
     })?;
@@ -152,7 +153,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<char>>>;
 
-    /// Writes its name so many times, one at a step.
+    /// Writes its name `left` times, once in each step.
     struct Count {
         name: char,
         left: usize,
@@ -164,7 +165,7 @@ mod tests {
         type Error = Status;
 
         #[expect(clippy::disallowed_methods, reason = "the work of the test takes a while")]
-        fn step(&mut self, _: Pace) -> Result<Progress, Status> {
+        fn step(&mut self, _: StepBudget) -> Result<Progress, Status> {
             if self.left == 0 {
                 return Err(Status::internal("the work was done"));
             }
@@ -181,22 +182,26 @@ mod tests {
         }
     }
 
-    struct Bench {
+    struct Fixture {
         log: Log,
         living: Arc<AtomicUsize>,
-        places: &'static Semaphore,
+        permits: &'static Semaphore,
     }
 
-    impl Bench {
-        fn with_places(places: usize) -> Bench {
-            Bench { log: Log::default(), living: Arc::default(), places: Box::leak(Box::new(Semaphore::new(places))) }
+    impl Fixture {
+        fn with_permits(permits: usize) -> Fixture {
+            Fixture {
+                log: Log::default(),
+                living: Arc::default(),
+                permits: Box::leak(Box::new(Semaphore::new(permits))),
+            }
         }
 
         fn begin(&self, name: char, left: usize, lane: &Lane) -> tokio::task::JoinHandle<Result<(), Status>> {
             self.living.fetch_add(1, Ordering::AcqRel);
             let work = Count { name, left, log: Arc::clone(&self.log), living: Arc::clone(&self.living) };
-            let (lane, places) = (lane.clone(), self.places);
-            tokio::spawn(async move { run_in(work, None, &lane, places).await.map(drop) })
+            let (lane, permits) = (lane.clone(), self.permits);
+            tokio::spawn(async move { run_in(work, None, &lane, permits).await.map(drop) })
         }
 
         fn text(&self) -> String {
@@ -204,82 +209,82 @@ mod tests {
         }
     }
 
-    fn lane(places: usize) -> Lane {
-        Lane(Arc::new(Semaphore::new(places)))
+    fn lane(permits: usize) -> Lane {
+        Lane(Arc::new(Semaphore::new(permits)))
     }
 
     #[tokio::test]
     async fn connections_take_turns_and_one_connections_messages_follow_each_other() {
-        let bench = Bench::with_places(0);
+        let fixture = Fixture::with_permits(0);
         let (first, second) = (lane(1), lane(1));
-        let all = [bench.begin('a', 4, &first), bench.begin('b', 2, &first), bench.begin('c', 3, &second)];
-        // Until each has asked for what it needs.
+        let all = [fixture.begin('a', 4, &first), fixture.begin('b', 2, &first), fixture.begin('c', 3, &second)];
+        // Until each waits for what it needs.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        bench.places.add_permits(1);
+        fixture.permits.add_permits(1);
         for one in all {
             assert_eq!(one.await.unwrap(), Ok(()));
         }
-        let text = bench.text();
-        // Later turns depend on how soon the runtime hears that a step has ended.
+        let text = fixture.text();
+        // The later order depends on how soon the runtime notices that a step has ended.
         assert!(text.starts_with("ac"), "{text}");
         assert_eq!(text.replace('c', ""), "aaaabb");
         assert_eq!(text.matches('c').count(), 3);
-        assert_eq!(bench.living.load(Ordering::Acquire), 0);
+        assert_eq!(fixture.living.load(Ordering::Acquire), 0);
     }
 
     #[tokio::test]
-    async fn what_nobody_waits_for_ends_with_its_step_and_frees_what_it_has() {
-        let bench = Bench::with_places(1);
+    async fn aborted_work_ends_after_its_step_and_frees_its_memory() {
+        let fixture = Fixture::with_permits(1);
         let mine = lane(1);
-        let (endless, next) = (bench.begin('a', usize::MAX, &mine), bench.begin('b', 2, &mine));
-        while bench.text().len() < 3 {
+        let (endless, next) = (fixture.begin('a', usize::MAX, &mine), fixture.begin('b', 2, &mine));
+        while fixture.text().len() < 3 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         endless.abort();
         assert_eq!(next.await.unwrap(), Ok(()));
-        while bench.living.load(Ordering::Acquire) > 0 {
+        while fixture.living.load(Ordering::Acquire) > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert!(bench.text().ends_with("bb"));
-        assert_eq!(bench.places.available_permits(), 1);
+        assert!(fixture.text().ends_with("bb"));
+        assert_eq!(fixture.permits.available_permits(), 1);
     }
 
     #[tokio::test]
-    async fn work_that_is_not_polled_holds_nobody_up() {
-        let bench = Bench::with_places(1);
+    async fn work_that_is_not_polled_does_not_delay_other_work() {
+        let fixture = Fixture::with_permits(1);
         let mine = lane(1);
-        bench.living.fetch_add(1, Ordering::AcqRel);
-        let work = Count { name: 'a', left: 3, log: Arc::clone(&bench.log), living: Arc::clone(&bench.living) };
-        let mut left_alone = Box::pin(run_in(work, None, &mine, bench.places));
+        fixture.living.fetch_add(1, Ordering::AcqRel);
+        let work = Count { name: 'a', left: 3, log: Arc::clone(&fixture.log), living: Arc::clone(&fixture.living) };
+        let mut left_alone = Box::pin(run_in(work, None, &mine, fixture.permits));
         let begun = poll_fn(|cx| Poll::Ready(left_alone.as_mut().poll(cx).is_pending())).await;
         assert!(begun);
-        assert_eq!(bench.begin('b', 2, &mine).await.unwrap(), Ok(()));
-        assert_eq!(bench.text(), "aaabb");
+        assert_eq!(fixture.begin('b', 2, &mine).await.unwrap(), Ok(()));
+        assert_eq!(fixture.text(), "aaabb");
         assert!(left_alone.await.is_ok());
     }
 
     #[tokio::test]
-    async fn a_first_step_needs_no_place() {
-        let bench = Bench::with_places(0);
+    async fn a_first_step_needs_no_permit() {
+        let fixture = Fixture::with_permits(0);
         let work = |left| {
-            bench.living.fetch_add(1, Ordering::AcqRel);
-            Count { name: 'a', left, log: Arc::clone(&bench.log), living: Arc::clone(&bench.living) }
+            fixture.living.fetch_add(1, Ordering::AcqRel);
+            Count { name: 'a', left, log: Arc::clone(&fixture.log), living: Arc::clone(&fixture.living) }
         };
-        assert!(run_in(work(1), Some(STEP), &lane(1), bench.places).await.is_ok());
+        assert!(run_in(work(1), Some(STEP), &lane(1), fixture.permits).await.is_ok());
         let mine = lane(1);
-        let waits = run_in(work(2), Some(STEP), &mine, bench.places);
+        let waits = run_in(work(2), Some(STEP), &mine, fixture.permits);
         assert!(tokio::time::timeout(Duration::from_millis(10), waits).await.is_err());
-        assert_eq!(bench.text(), "aa");
+        assert_eq!(fixture.text(), "aa");
     }
 
     #[tokio::test]
-    async fn a_panic_is_the_requests_own() {
+    async fn a_panic_fails_its_own_request_only() {
         struct Breaks;
         impl Work for Breaks {
             type Error = Status;
-            fn step(&mut self, _: Pace) -> Result<Progress, Status> {
+            fn step(&mut self, _: StepBudget) -> Result<Progress, Status> {
                 panic!("as planned")
             }
         }
@@ -289,7 +294,7 @@ mod tests {
 
     #[test]
     fn half_of_the_cores_work_and_half_of_those_for_one_connection() {
-        let found = [1, 2, 4, 8, 64].map(|cores| (places(cores), lane_places(places(cores))));
+        let found = [1, 2, 4, 8, 64].map(|cores| (permits(cores), permits_of_lane(permits(cores))));
         assert_eq!(found, [(2, 1), (2, 1), (2, 1), (4, 2), (16, 8)]);
     }
 }
