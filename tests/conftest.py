@@ -2,6 +2,7 @@
 
     pytest tests/conformance                       # starts target/release/nerite (or NERITE_BIN)
     pytest tests/conformance --oracle              # the same tests against the real Triton 2.51
+    pytest tests --suite quick                     # two minutes; full: ten; long, the default: all (tests/suites.py)
     pytest tests/conformance --http-url=… --grpc-url=… --metrics-url=…   # a server that is already there
 
 A server that is already there must serve tests/models/generated/conformance; tests that need a server with other
@@ -18,29 +19,35 @@ import grpc
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / part) for part in ("conformance", "functional", "models")]
+sys.path[:0] = [str(HERE / part) for part in ("", "conformance", "models", "onnx_models")]
 
 import clients  # noqa: E402
 import lacks  # noqa: E402
 import make_models  # noqa: E402
 import servers  # noqa: E402
+import suites  # noqa: E402
 import triton  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("nerite")
     group.addoption("--oracle", action="store_true", help="test the real Triton 2.51 instead of nerite")
+    group.addoption("--suite", choices=suites.SUITES, default="long", help="which tests: %(choices)s (default: all)")
     for port in ("http", "grpc", "metrics"):
         group.addoption(f"--{port}-url", help=f"host:port of a running server's {port} port")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    suites.check_rows(HERE)
     config.addinivalue_line(
         "markers", "triton_differs(reason, run=True): Triton 2.51 answers otherwise; run=False if it does not survive"
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    suites.mark(items)
+    items[:], left_out = suites.select(items, config.getoption("--suite"))
+    config.hook.pytest_deselected(items=left_out)
     if not config.getoption("--oracle"):
         for item in items:
             if reason := lacks.lacking(item.nodeid):

@@ -2,7 +2,7 @@
 """How do the tests get their Python environment?
 
     python3 tests/setup_venv.py          # makes .venv beside the sources, or does nothing if it is current
-    .venv/bin/python -m pytest tests/conformance tests/functional
+    .venv/bin/python -m pytest tests -m quick
     .venv/bin/python -m pytest python/tests
 
 The hash of requirements.txt and of the package's pyproject.toml is the stamp: a second run costs nothing, a changed pin rebuilds.

@@ -11,7 +11,7 @@ LACKS = {
         "test_admission.py::test_a_long_string_id",
         "test_clients.py::test_a_sequence[",
         "test_metadata.py::test_config_of_policies",
-        "perf_analyzer.py::test_other_ways_to_ask[grpc -m sequence_int32",
+        "test_perf_analyzer.py::test_other_ways_to_ask[grpc -m sequence_int32",
     ],
     "ensembles": [
         "test_admission.py::test_an_ensemble_answers_with_its_sequence_parameters",
@@ -20,7 +20,7 @@ LACKS = {
         "test_repository.py::test_an_ensemble_goes_with_a_model_it_needs",
         "test_statistics.py::test_all_models_are_listed_without_a_name",
         "test_statistics.py::test_an_ensemble_counts_for_itself_and_for_its_steps",
-        "perf_analyzer.py::test_other_ways_to_ask[http -m chain",
+        "test_perf_analyzer.py::test_other_ways_to_ask[http -m chain",
     ],
     "readiness that models decide on": ["test_python_starting.py::test_a_model_that_says_itself_whether_it_is_ready"],
     "poll mode": ["test_process.py::test_polling_brings_and_takes_models"],

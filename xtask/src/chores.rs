@@ -13,18 +13,37 @@ fn errand(about: &'static str, words: &'static str) -> Errand {
     Errand { about, words: words.split(' ').collect() }
 }
 
+// What several suites have. The environment comes first: it brings the ONNX Runtime that the Rust tests use, too.
+const ENVIRONMENT: (&str, &str) = ("the Python environment of the tests", "python3 tests/setup_venv.py");
+const RUST_TESTS: (&str, &str) = ("Rust tests", "cargo test --workspace --locked");
+const RELEASE: (&str, &str) = ("the server as users get it", "cargo build --release --locked");
+
+/// Some tests of each area of the server: two minutes once the server is built.
+pub fn test_quick() -> Vec<Errand> {
+    let clients = "the server against its clients, the quick suite";
+    let pytest = ".venv/bin/python -m pytest tests/ --suite quick -n 2 --dist loadfile";
+    [ENVIRONMENT, RELEASE, (clients, pytest)].map(|(about, words)| errand(about, words)).into()
+}
+
+/// Most tests: ten minutes for those of the server, and the Rust tests.
+pub fn test_full() -> Vec<Errand> {
+    let clients = "the server against its clients, the full suite";
+    let pytest = ".venv/bin/python -m pytest tests/ --suite full -n 2 --dist loadfile";
+    [ENVIRONMENT, RUST_TESTS, RELEASE, (clients, pytest)].map(|(about, words)| errand(about, words)).into()
+}
+
 /// All tests: what the README names.
 pub fn test() -> Vec<Errand> {
+    let [environment, rust, release] = [ENVIRONMENT, RUST_TESTS, RELEASE].map(|(about, words)| errand(about, words));
     vec![
-        // First, because it brings the ONNX Runtime that the Rust tests use, too.
-        errand("the Python environment of the tests", "python3 tests/setup_venv.py"),
-        errand("Rust tests", "cargo test --workspace --locked"),
+        environment,
+        rust,
         errand("what the client has behind features", "cargo test -p nerite-client --all-features --locked"),
         errand(
             "shared memory in many orders of threads",
             "cargo test --locked --manifest-path tests/interleavings/Cargo.toml --target-dir target/interleavings",
         ),
-        errand("the server as users get it", "cargo build --release --locked"),
+        release,
         errand("the server against its clients", ".venv/bin/python -m pytest tests/ -n 2 --dist loadfile"),
         errand("the Python package", ".venv/bin/python -m pytest python/tests -n 2 --dist loadfile"),
     ]

@@ -3,7 +3,7 @@
 //! ```text
 //! cargo xtask tidy    does the source look as agreed?
 //! cargo xtask deny    are sources and licences of all packages allowed?
-//! cargo xtask test    all tests: Rust, then the server against its clients
+//! cargo xtask test    all tests: Rust, then the server against its clients; `test quick` and `test full` run fewer
 //! cargo xtask ci      formatting, lints, tidy, packages, all tests and a little fuzzing
 //! cargo xtask fuzz N  each fuzz target for N seconds, from its seeds
 //! cargo xtask miri    what an interpreter of unsafe code can follow (needs a nightly toolchain)
@@ -23,8 +23,7 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str =
-    "usage: cargo xtask <tidy | deny | test | ci | fuzz SECONDS | miri | gpu-check [--onnxruntime-library PATH]>";
+const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | miri | gpu-check [--onnxruntime-library PATH]>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -33,7 +32,9 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["tidy"] => tidy::run(root),
         ["deny"] => deny::run(root),
-        ["test"] => run::all(root, &chores::test()),
+        ["test", "quick"] => run::all(root, &chores::test_quick()),
+        ["test", "full"] => run::all(root, &chores::test_full()),
+        ["test"] | ["test", "long"] => run::all(root, &chores::test()),
         ["ci"] => run::all(root, &chores::ci()),
         ["fuzz", seconds] => fuzz::run(root, seconds),
         ["miri"] => miri::run(root),

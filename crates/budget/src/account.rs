@@ -5,18 +5,18 @@ use std::task::Waker;
 
 use bytes::Bytes;
 
-use crate::book::{Book, OnShed};
+use crate::ledger::{Ledger, ShedCallback};
 use crate::limits::{CONNECTION_BYTES, LIGHT_BYTES_MAX, MOVED_BYTES_MIN};
 use crate::marks::{OverBudget, Shed};
 
-/// The account of one connection. Its clones are the same account, which lives until the last charge is gone.
+/// The account of one connection. A clone is the same account. It lives until its last charge is dropped.
 #[derive(Clone, Debug)]
-pub struct Account(Arc<Book>);
+pub struct Account(Arc<Ledger>);
 
 impl Account {
-    pub(crate) fn new(book: Arc<Book>) -> Account {
-        book.add(CONNECTION_BYTES);
-        Account(book)
+    pub(crate) fn new(ledger: Arc<Ledger>) -> Account {
+        ledger.add(CONNECTION_BYTES);
+        Account(ledger)
     }
 
     /// Charges `bytes` until the charge is dropped.
@@ -26,12 +26,12 @@ impl Account {
         charge
     }
 
-    /// Charges `bytes`, to be released by [`Account::release`]: for what is counted in many places.
+    /// Charges `bytes` until [`Account::release`] releases them. For bytes that are counted in many places.
     pub fn add(&self, bytes: usize) {
         self.0.add(bytes as u64);
     }
 
-    /// Releases what was added.
+    /// Releases bytes that [`Account::add`] charged.
     pub fn release(&self, bytes: usize) {
         self.0.release(bytes as u64);
     }
@@ -47,25 +47,25 @@ impl Account {
         if bytes <= max { Ok(()) } else { Err(OverBudget { bytes, max }) }
     }
 
-    /// Something that wants to read on over this connection.
+    /// A permit for one body of this connection.
     pub fn read_permit(&self) -> ReadPermit {
         ReadPermit { account: self.clone(), number: 0, waits: false, seen: [0; 3] }
     }
 
     /// Why the connection has to end, if it has to.
     pub fn shed(&self) -> Option<&Shed> {
-        if self.0.is_leaving() { self.0.shed.get() } else { None }
+        if self.0.is_ending() { self.0.shed.get() } else { None }
     }
 
-    /// Has `act` called when the connection has to end, on any thread and before its driver is woken. Only the first one counts.
+    /// Sets a function that is called when the connection has to end: on any thread, before its task is woken. Later calls have no effect.
     pub fn on_shed(&self, act: impl Fn() + Send + Sync + 'static) {
-        let _ = self.0.on_shed.set(OnShed(Box::new(act)));
+        let _ = self.0.on_shed.set(ShedCallback(Box::new(act)));
     }
 
-    /// As [`Account::shed`], and has `waker` told when it has to end. For the one who drives the connection.
+    /// As [`Account::shed`], and registers `waker` to be woken when the connection has to end. For the task that serves the connection.
     pub fn shed_or_wake(&self, waker: &Waker) -> Option<&Shed> {
-        // The waker of a task mostly stays the same, and this is asked often.
-        if !self.0.is_leaving() {
+        // This is called often, and the waker of a task mostly stays the same.
+        if !self.0.is_ending() {
             let mut driver = self.0.driver.lock().unwrap_or_else(PoisonError::into_inner);
             match &mut *driver {
                 Some(known) => known.clone_from(waker),
@@ -75,7 +75,7 @@ impl Account {
         self.shed()
     }
 
-    /// The connection is closed: what it still holds will go, and nobody needs to end it.
+    /// Notes that the connection is closed. What it still holds will be released, so it is not a candidate to be ended.
     pub fn close(&self) {
         self.0.end(None);
     }
@@ -84,13 +84,13 @@ impl Account {
 /// Bytes charged to an account while this lives.
 #[derive(Debug, Default)]
 pub struct Charge {
-    /// `None` for a charge of nothing to nobody.
+    /// `None` for a default charge, which charges nothing.
     account: Option<Account>,
     bytes: usize,
 }
 
 impl Charge {
-    /// Charges so many bytes from now on.
+    /// Changes the charge to `bytes`.
     pub fn resize(&mut self, bytes: usize) {
         let Some(account) = &self.account else { return };
         if bytes > self.bytes {
@@ -101,7 +101,7 @@ impl Charge {
         self.bytes = bytes;
     }
 
-    /// Charges so many bytes more.
+    /// Charges `bytes` more.
     pub fn grow(&mut self, bytes: usize) {
         self.resize(self.bytes.saturating_add(bytes));
     }
@@ -118,80 +118,84 @@ impl Drop for Charge {
     }
 }
 
-/// `bytes`, charged until the last reference to them is gone: for answers, which are held until the socket took them.
+/// Returns `bytes` with `charge` attached: it is dropped with the last reference to them. For answers, which are held until they are sent.
 pub fn paid(bytes: Bytes, charge: Charge) -> Bytes {
-    if bytes.is_empty() || charge.bytes == 0 { bytes } else { Bytes::from_owner(Paid { bytes, _charge: charge }) }
+    if bytes.is_empty() || charge.bytes == 0 {
+        bytes
+    } else {
+        Bytes::from_owner(ChargedBytes { bytes, _charge: charge })
+    }
 }
 
-struct Paid {
+struct ChargedBytes {
     bytes: Bytes,
     _charge: Charge,
 }
 
-impl AsRef<[u8]> for Paid {
+impl AsRef<[u8]> for ChargedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// The right of one body to be read on, which may be suspended.
+/// Decides whether more of one body may be read.
 #[derive(Debug)]
 pub struct ReadPermit {
     account: Account,
-    /// Its number among those who wait; 0 as long as it never had to.
+    /// Its number among the waiters. 0 until it waits for the first time.
     number: u64,
     waits: bool,
-    /// Bytes of the three budgets at the last look.
+    /// Bytes of the three budgets at the last check.
     seen: [u64; 3],
 }
 
-/// Whether a body may be read on.
+/// Whether more of a body may be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum ReadDecision {
     /// It may.
-    Now,
-    /// Not now; the waker is told when to look again.
-    Later,
+    Read,
+    /// Not now. The waker is woken when to check again.
+    Wait,
     /// Never: the connection has to end.
-    Never(Shed),
+    End(Shed),
 }
 
 impl ReadPermit {
-    /// Whether to read on. `stays` to have the waker told of news even after [`Turn::Now`].
-    pub fn turn(&mut self, waker: &Waker, stays: bool) -> Turn {
+    /// Decides whether to read. With `stays`, the waker stays registered even after [`ReadDecision::Read`].
+    pub fn decide(&mut self, waker: &Waker, stays: bool) -> ReadDecision {
         if let Some(shed) = self.account.shed() {
-            return Turn::Never(shed.clone());
+            return ReadDecision::End(shed.clone());
         }
         if !self.is_stopped() && !stays {
             self.stop_waiting();
-            return Turn::Now;
+            return ReadDecision::Read;
         }
         if !self.waits {
-            let book = &*self.account.0;
-            self.seen = [book.held(), book.peer.scope.used(), book.shared.all.used()];
+            let ledger = &*self.account.0;
+            self.seen = [ledger.held(), ledger.peer.budget.used(), ledger.shared.all.used()];
         }
         self.waits = true;
         if self.number == 0 {
             self.number = self.account.0.shared.next_number();
         }
         self.account.0.shared.waiters.join(self.number, waker);
-        // What was released meanwhile may not have seen us wait.
+        // Checked again: bytes that were released before `join` did not wake this waiter.
         if let Some(shed) = self.account.shed() {
-            return Turn::Never(shed.clone());
+            return ReadDecision::End(shed.clone());
         }
         if self.is_stopped() {
-            return Turn::Later;
+            return ReadDecision::Wait;
         }
         if !stays {
             self.stop_waiting();
         }
-        Turn::Now
+        ReadDecision::Read
     }
 
-    /// Whether to take anything more from a connection's socket: not past a high mark, where its own bytes are among those that
-    /// are too many, and not when it has to end.
-    pub fn socket_turn(&mut self, waker: &Waker) -> bool {
-        if self.may_take() {
+    /// Whether anything may be read from the connection's socket. It may not when the connection has to end, nor while a budget is above its
+    /// high mark and the connection holds more than [`LIGHT_BYTES_MAX`].
+    pub fn may_read_socket(&mut self, waker: &Waker) -> bool {
+        if self.is_socket_readable() {
             self.stop_waiting();
             return true;
         }
@@ -200,57 +204,60 @@ impl ReadPermit {
         }
         self.waits = true;
         self.account.0.shared.waiters.join(self.number, waker);
-        // What was released meanwhile may not have seen us wait.
-        let may_take = self.may_take();
-        if may_take {
+        // Checked again: bytes that were released before `join` did not wake this waiter.
+        let may_read = self.is_socket_readable();
+        if may_read {
             self.stop_waiting();
         }
-        may_take
+        may_read
     }
 
-    fn may_take(&self) -> bool {
-        let book = &*self.account.0;
-        let scopes = [&book.scope, &book.peer.scope, &book.shared.all];
-        let is_kept = scopes.iter().all(|scope| scope.used() <= scope.marks.high);
-        self.account.shed().is_none() && (is_kept || book.held() <= LIGHT_BYTES_MAX)
+    fn is_socket_readable(&self) -> bool {
+        let ledger = &*self.account.0;
+        let budgets = [&ledger.budget, &ledger.peer.budget, &ledger.shared.all];
+        let is_within = budgets.iter().all(|budget| budget.used() <= budget.marks.high);
+        self.account.shed().is_none() && (is_within || ledger.held() <= LIGHT_BYTES_MAX)
     }
 
-    /// What was to be read is read: another one may take the turn.
+    /// The body was read completely. If this permit was the exempt one, another one may become it.
     pub fn done(&mut self) {
         if self.number == 0 {
             return;
         }
         self.stop_waiting();
-        let book = &self.account.0;
-        let scopes = [&book.scope, &book.peer.scope, &book.shared.all];
-        if scopes.map(|scope| scope.finished(self.number)).contains(&true) {
-            book.shared.waiters.wake();
+        let ledger = &self.account.0;
+        let budgets = [&ledger.budget, &ledger.peer.budget, &ledger.shared.all];
+        if budgets.map(|budget| budget.finished(self.number)).contains(&true) {
+            ledger.shared.waiters.wake();
         }
     }
 
-    /// To be called after each [`limits::STALL_MS`](crate::limits::STALL_MS) of waiting. If none of the budgets changed by much
-    /// since the last call, the costliest of those that it waits for is ended.
-    pub fn waited(&mut self) {
-        let book = &*self.account.0;
-        let now = [book.held(), book.peer.scope.used(), book.shared.all.used()];
+    /// Must be called after each [`limits::STALL_MS`](crate::limits::STALL_MS) of waiting. If none of the budgets changed by
+    /// [`MOVED_BYTES_MIN`] since the last call, the largest holder in the budget that it waits for is ended.
+    pub fn check_stall(&mut self) {
+        let ledger = &*self.account.0;
+        let now = [ledger.held(), ledger.peer.budget.used(), ledger.shared.all.used()];
         let before = std::mem::replace(&mut self.seen, now);
         if now.iter().zip(before).all(|(now, before)| now.abs_diff(before) < MOVED_BYTES_MIN) {
-            book.shared.shed_stalled(book);
+            ledger.shared.shed_stalled(ledger);
         }
     }
 
     fn is_stopped(&mut self) -> bool {
-        let book = &*self.account.0;
-        let held = book.held();
-        if [&book.scope, &book.peer.scope, &book.shared.all].iter().all(|scope| scope.used() <= scope.marks.low) {
+        let ledger = &*self.account.0;
+        let held = ledger.held();
+        if [&ledger.budget, &ledger.peer.budget, &ledger.shared.all]
+            .iter()
+            .all(|budget| budget.used() <= budget.marks.low)
+        {
             return false;
         }
         if self.number == 0 {
-            self.number = book.shared.next_number();
+            self.number = ledger.shared.next_number();
         }
-        book.scope.stops(self.number, held)
-            || book.peer.scope.stops(self.number, held)
-            || book.shared.all.stops(self.number, book.peer.scope.used())
+        ledger.budget.stops(self.number, held)
+            || ledger.peer.budget.stops(self.number, held)
+            || ledger.shared.all.stops(self.number, ledger.peer.budget.used())
     }
 
     fn stop_waiting(&mut self) {

@@ -1,10 +1,10 @@
-//! Where do accounts come from, and what do all of them hold?
+//! How are accounts opened, and how much do all of them hold?
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::account::Account;
-use crate::book::Shared;
+use crate::ledger::Shared;
 use crate::marks::{Limits, ShedReason};
 
 /// The budgets of one server. Cheap to clone.
@@ -14,11 +14,11 @@ pub struct Budgets(pub(crate) Arc<Shared>);
 /// The numbers at one moment, for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Bytes that clients make the server hold, but for `leaving`.
+    /// Bytes that clients make the server hold, without `leaving`.
     pub used: u64,
-    /// Bytes that connections hold which are being ended.
+    /// Bytes held by connections that are being ended.
     pub leaving: u64,
-    /// Bytes that they may.
+    /// Bytes that all clients may make the server hold.
     pub max: u64,
     /// Connections that were ended, by reason.
     pub shed: Vec<(&'static str, u64)>,
@@ -30,16 +30,17 @@ impl Budgets {
         Budgets(Arc::new(Shared::new(limits)))
     }
 
-    /// An account for a new connection of the peer called `peer`.
+    /// Opens an account for a new connection of the peer with that name.
     pub fn open(&self, peer: &str) -> Account {
         Account::new(self.0.open(peer))
     }
 
-    /// The numbers now. Looks at each open account.
+    /// The numbers now. Visits each open account.
     pub fn counts(&self) -> Counts {
-        let books = self.0.books();
-        let held =
-            |is_leaving| books.iter().filter(|book| book.is_leaving() == is_leaving).map(|book| book.held()).sum();
+        let ledgers = self.0.ledgers();
+        let held = |is_ending| {
+            ledgers.iter().filter(|ledger| ledger.is_ending() == is_ending).map(|ledger| ledger.held()).sum()
+        };
         let shed = ShedReason::ALL.iter().zip(&self.0.shed);
         Counts {
             used: held(false),
@@ -58,7 +59,7 @@ impl Default for Budgets {
 }
 
 impl Account {
-    /// An account in budgets of its own without limits.
+    /// An account without limits, in budgets of its own.
     pub fn unlimited() -> Account {
         Budgets::default().open("")
     }

@@ -1,33 +1,33 @@
-//! Which numbers bound what clients hold?
+//! Which limits are there on what clients hold?
 
-/// Of the memory that the server may have, all clients together get this share.
+/// The share of the server's memory that all clients together may use.
 pub const ALL_SHARE: (u64, u64) = (1, 2);
-/// One peer gets all of that but this part, which is kept for others.
+/// One part in this many of it is reserved for other peers. One peer may use the rest.
 pub const OTHERS_PART: u64 = 8;
-/// The low mark is this share of the high one.
+/// The low mark, as a share of the high mark.
 pub const LOW_SHARE: (u64, u64) = (3, 4);
-/// A connection's bytes are booked with its peer and the server in steps of this, so that small requests touch neither.
+/// A connection's bytes are counted in the budgets in steps of this size, so that small requests touch only its own counter.
 pub const STEP_BYTES: u64 = 64 << 10;
-/// A connection or peer with more than this counts as one that memory is shared among. With less it is always read on.
+/// A connection or peer that holds more is heavy: heavy holders share a budget in equal parts. With less it may always read.
 pub const LIGHT_BYTES_MAX: u64 = 4 * STEP_BYTES;
-/// What an open connection is charged for itself: its task, its socket's state and the buffers it starts with.
+/// Charged for an open connection itself: its task, the state of its socket and its first buffers.
 pub const CONNECTION_BYTES: u64 = 32 << 10;
-/// What an open HTTP/2 stream is charged for itself: its entry in the library's tables, its task and its call's state.
+/// Charged for an open HTTP/2 stream itself: its entry in the library's tables, its task and the state of its call.
 pub const STREAM_BYTES: u64 = 10 << 10;
-/// Who was not read on for so long looks whether anything moved.
+/// A body that waited this long checks for a stall.
 pub const STALL_MS: u64 = 2000;
-/// A budget that changed by less in that time did not move.
+/// A budget that changed by less in that time counts as stalled.
 pub const MOVED_BYTES_MIN: u64 = 1 << 20;
-/// So often those who wait look again whether they may go on.
-pub const LOOK_AGAIN_MS: u64 = 100;
-/// Connections ended because nothing moved are ended one by one, so long apart: what one held may be enough for the others.
+/// Pause after which a waiting body checks again.
+pub const RETRY_MS: u64 = 100;
+/// The least time between two connections that are ended because of a stall. The memory of one may be enough for the others.
 pub const STALL_SHED_APART_MS: u64 = 200;
-/// A connection that is ended has so long to tell its client why.
+/// How long a connection that is ended may take to tell its client why.
 pub const LEAVE_MS_MAX: u64 = 250;
-/// One that holds no more than this by then has longer: it has let go of what it was ended for.
+/// A connection that holds no more than this by then may take longer, because it has released its memory.
 pub const LEAVING_BYTES_MAX: u64 = 1 << 20;
-/// What was shed is logged so often at the most.
+/// The least time between two log lines about ended connections.
 pub const LOG_APART_MS: u64 = 1000;
 
 const _: () = assert!(LIGHT_BYTES_MAX > CONNECTION_BYTES + STEP_BYTES);
-const _: () = assert!(LOOK_AGAIN_MS < STALL_MS && STALL_SHED_APART_MS < STALL_MS);
+const _: () = assert!(RETRY_MS < STALL_MS && STALL_SHED_APART_MS < STALL_MS);

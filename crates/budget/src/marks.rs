@@ -1,4 +1,4 @@
-//! Who is read on, and who has to go?
+//! Which connections may read, and which one has to end?
 //!
 //! Pure functions over the numbers of one moment.
 
@@ -9,14 +9,14 @@ use crate::limits::{ALL_SHARE, LIGHT_BYTES_MAX, LOW_SHARE, OTHERS_PART};
 /// The two marks of a budget, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// Past it, those who hold more than their share are not read on.
+    /// Above it, the server stops reading from holders of more than their share.
     pub low: u64,
-    /// Past it, the costliest is ended.
+    /// Above it, the largest connection is ended.
     pub high: u64,
 }
 
 impl Marks {
-    /// A budget of so many bytes.
+    /// The marks of a budget of this size.
     pub fn of(bytes: u64) -> Marks {
         Marks { low: part(bytes, LOW_SHARE), high: bytes }
     }
@@ -46,8 +46,8 @@ impl Limits {
     /// No budgets.
     pub const NONE: Limits = Limits { all: Marks::NONE, peer: Marks::NONE, connection: Marks::NONE };
 
-    /// The budgets of a server that may have `memory` bytes, where the operator did not choose others. A peer that is alone
-    /// may use all that is not kept for others, over one connection if it likes. No budget is larger than the one around it.
+    /// The budgets of a server with `memory` bytes. `None` is a default: a single peer may use everything that is not reserved for others, even
+    /// with one connection. A peer's budget is at most that of all, and a connection's at most that of its peer.
     pub fn new(memory: u64, all: Option<u64>, peer: Option<u64>, connection: Option<u64>) -> Limits {
         let all = all.unwrap_or(part(memory, ALL_SHARE)).max(1);
         let peer = peer.unwrap_or(all - all / OTHERS_PART).clamp(1, all);
@@ -60,8 +60,8 @@ fn part(bytes: u64, (of, whole): (u64, u64)) -> u64 {
     bytes / whole * of + bytes % whole * of / whole
 }
 
-/// Whether somebody who holds `held` bytes of a budget is not read on: the budget is past its low mark, and they hold more
-/// than an equal share among the `heavy` who hold much. Whoever holds little is always read on.
+/// Whether a holder of `held` bytes must stop reading: the budget is above its low mark, and the holder has more than an equal share among the
+/// `heavy` holders. A light holder never has to stop.
 pub fn is_stopped(marks: Marks, used: u64, held: u64, heavy: u64) -> bool {
     used > marks.low && held > LIGHT_BYTES_MAX.min(marks.low) && held > marks.low / heavy.max(1)
 }
@@ -75,7 +75,7 @@ pub enum ShedReason {
     Peer,
     /// All clients held more than they may.
     All,
-    /// Nothing moved: those who were not read on waited for each other.
+    /// No budget changed: bodies that had to wait were waiting for each other.
     Stalled,
 }
 
@@ -83,7 +83,7 @@ impl ShedReason {
     /// All of them, in the order of metrics.
     pub const ALL: [ShedReason; 4] = [ShedReason::Connection, ShedReason::Peer, ShedReason::All, ShedReason::Stalled];
 
-    /// The word for it in metrics.
+    /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             ShedReason::Connection => "connection",
@@ -94,10 +94,10 @@ impl ShedReason {
     }
 }
 
-/// What a client is told whose connection is ended.
+/// Why a connection was ended, as its client is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shed {
-    /// Which budget.
+    /// Which budget was exceeded.
     pub reason: ShedReason,
     /// The client.
     pub peer: String,
@@ -154,7 +154,7 @@ impl fmt::Display for OverBudget {
     }
 }
 
-/// A connection as the one who chooses sees it.
+/// A connection as a candidate to be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Its number.
@@ -163,23 +163,23 @@ pub struct Holder {
     pub peer: u64,
     /// Bytes it holds.
     pub held: u64,
-    /// Whether it was ended already, so that what it holds will go.
-    pub is_leaving: bool,
+    /// Whether it is being ended already, so that its bytes will be released.
+    pub is_ending: bool,
 }
 
-/// The connection that has to go so that `holders` fall to `max` bytes: the costliest of the costliest peer. `None` if what
-/// is leaving is enough, or nobody is left to end.
-pub fn costliest(holders: &[Holder], max: u64) -> Option<u64> {
-    let staying: u64 = holders.iter().filter(|holder| !holder.is_leaving).map(|holder| holder.held).sum();
+/// The connection to end so that `holders` fall to `max` bytes: the largest one of the peer that holds the most. `None` if the connections that
+/// are ending already are enough, or if all are ending.
+pub fn largest(holders: &[Holder], max: u64) -> Option<u64> {
+    let staying: u64 = holders.iter().filter(|holder| !holder.is_ending).map(|holder| holder.held).sum();
     if staying <= max {
         return None;
     }
     let mut peers = std::collections::BTreeMap::<u64, u64>::new();
-    for holder in holders.iter().filter(|holder| !holder.is_leaving) {
+    for holder in holders.iter().filter(|holder| !holder.is_ending) {
         *peers.entry(holder.peer).or_default() += holder.held;
     }
     let (peer, _) = peers.into_iter().max_by_key(|(_, held)| *held)?;
-    let of_peer = holders.iter().filter(|holder| holder.peer == peer && !holder.is_leaving);
+    let of_peer = holders.iter().filter(|holder| holder.peer == peer && !holder.is_ending);
     of_peer.max_by_key(|holder| holder.held).map(|holder| holder.id)
 }
 
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn no_budget_is_larger_than_the_one_around_it() {
+    fn no_budget_is_larger_than_the_one_that_contains_it() {
         check_limits(3200, [None; 3], [1600, 1400, 1400]);
         check_limits(3200, [Some(800), None, None], [800, 700, 700]);
         check_limits(3200, [Some(800), Some(900), Some(50)], [800, 800, 50]);
@@ -212,10 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn past_the_low_mark_those_with_more_than_their_share_stop() {
+    fn above_the_low_mark_holders_of_more_than_their_share_stop() {
         check_stop(75, 75, 1, false);
         check_stop(76, 76, 1, true);
-        // Between 75 and 100 the others are read on.
+        // Between 75 and 100, holders of less may read.
         check_stop(90, 70, 1, false);
         check_stop(90, 30, 3, true);
         check_stop(90, 25, 3, false);
@@ -229,17 +229,17 @@ mod tests {
     #[track_caller]
     fn check_costliest(holders: &[(u64, u64, u64, bool)], max: u64, expect: Option<u64>) {
         let holders: Vec<_> =
-            holders.iter().map(|&(id, peer, held, is_leaving)| Holder { id, peer, held, is_leaving }).collect();
-        assert_eq!(costliest(&holders, max), expect, "{holders:?}");
+            holders.iter().map(|&(id, peer, held, is_ending)| Holder { id, peer, held, is_ending }).collect();
+        assert_eq!(largest(&holders, max), expect, "{holders:?}");
     }
 
     #[test]
-    fn the_costliest_connection_of_the_costliest_peer_goes() {
+    fn the_largest_connection_of_the_largest_peer_is_ended() {
         check_costliest(&[(1, 1, 50, false)], 50, None);
         check_costliest(&[(1, 1, 51, false)], 50, Some(1));
-        // One peer's many connections cost more than the other's largest one.
+        // One peer's connections together hold more than the other's largest one.
         check_costliest(&[(1, 1, 30, false), (2, 2, 20, false), (3, 2, 25, false)], 50, Some(3));
-        // What is leaving counts for nobody.
+        // Connections that are ending do not count.
         check_costliest(&[(1, 1, 60, true), (2, 2, 20, false)], 50, None);
         check_costliest(&[(1, 1, 60, true), (2, 1, 31, false), (3, 2, 20, false)], 50, Some(2));
         check_costliest(&[(1, 1, 60, true)], 0, None);

@@ -1,40 +1,40 @@
-//! Do accounts keep their budgets in whatever order things happen?
+//! Do accounts keep within their budgets in any order of events?
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
 use super::*;
-use crate::account::Turn;
+use crate::account::ReadDecision;
 
 const MIB: usize = 1 << 20;
 
 #[derive(Default)]
-struct Told(AtomicUsize);
+struct WakeCount(AtomicUsize);
 
-impl Wake for Told {
+impl Wake for WakeCount {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-fn told() -> (Arc<Told>, Waker) {
-    let told = Arc::new(Told::default());
-    (Arc::clone(&told), Waker::from(told))
+fn counting_waker() -> (Arc<WakeCount>, Waker) {
+    let wakes = Arc::new(WakeCount::default());
+    (Arc::clone(&wakes), Waker::from(wakes))
 }
 
-/// Budgets of so many MiB.
+/// Budgets of these sizes, in MiB.
 fn budgets(all: u64, peer: u64, connection: u64) -> Budgets {
     let bytes = |mib: u64| Some(mib << 20);
     Budgets::new(Limits::new(0, bytes(all), bytes(peer), bytes(connection)))
 }
 
 fn may_read(account: &Account) -> bool {
-    account.read_permit().turn(Waker::noop(), false) == Turn::Now
+    account.read_permit().decide(Waker::noop(), false) == ReadDecision::Read
 }
 
 #[test]
-fn what_is_dropped_is_released_and_a_peer_is_forgotten() {
+fn a_dropped_charge_is_released_and_a_peer_is_forgotten() {
     let budgets = budgets(100, 100, 100);
     let account = budgets.open("a");
     let small = account.charge(100);
@@ -51,52 +51,52 @@ fn what_is_dropped_is_released_and_a_peer_is_forgotten() {
 }
 
 #[test]
-fn past_the_low_mark_one_may_finish_and_the_others_wait_for_it() {
+fn above_the_low_mark_one_body_may_finish_and_the_others_wait() {
     let budgets = budgets(1000, 100, 100);
     let (one, two, light) = (budgets.open("a"), budgets.open("a"), budgets.open("a"));
     let (_first, mut second) = (one.charge(45 * MIB), two.charge(40 * MIB));
     let (mut reads, mut waits) = (one.read_permit(), two.read_permit());
-    let (told, waker) = told();
-    assert_eq!(reads.turn(Waker::noop(), false), Turn::Now);
-    assert_eq!(waits.turn(&waker, false), Turn::Later);
+    let (wakes, waker) = counting_waker();
+    assert_eq!(reads.decide(Waker::noop(), false), ReadDecision::Read);
+    assert_eq!(waits.decide(&waker, false), ReadDecision::Wait);
     assert!(may_read(&light) && may_read(&budgets.open("b")));
-    let before = told.0.load(Ordering::SeqCst);
+    let before = wakes.0.load(Ordering::SeqCst);
     reads.done();
-    assert_eq!(told.0.load(Ordering::SeqCst), before + 1);
-    assert_eq!(waits.turn(&waker, false), Turn::Now);
-    assert_ne!(reads.turn(Waker::noop(), false), Turn::Now);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), before + 1);
+    assert_eq!(waits.decide(&waker, false), ReadDecision::Read);
+    assert_ne!(reads.decide(Waker::noop(), false), ReadDecision::Read);
     second.resize(MIB);
-    assert_eq!(reads.turn(Waker::noop(), false), Turn::Now);
+    assert_eq!(reads.decide(Waker::noop(), false), ReadDecision::Read);
 }
 
 #[test]
-fn past_the_high_mark_nobody_reads_until_what_was_ended_is_gone() {
+fn above_the_high_mark_no_heavy_holder_reads_until_the_ended_one_has_released() {
     let budgets = budgets(1000, 100, 100);
     let (one, two) = (budgets.open("a"), budgets.open("a"));
     let (_first, mut second) = (one.charge(45 * MIB), two.charge(60 * MIB));
     assert!(two.shed().is_some() && one.shed().is_none());
     let (mut reads, light) = (one.read_permit(), budgets.open("a"));
-    assert_eq!(reads.turn(Waker::noop(), false), Turn::Later);
-    assert!(!one.read_permit().socket_turn(Waker::noop()) && light.read_permit().socket_turn(Waker::noop()));
+    assert_eq!(reads.decide(Waker::noop(), false), ReadDecision::Wait);
+    assert!(!one.read_permit().may_read_socket(Waker::noop()) && light.read_permit().may_read_socket(Waker::noop()));
     second.resize(54 * MIB);
-    assert_eq!(reads.turn(Waker::noop(), false), Turn::Now);
-    assert!(one.read_permit().socket_turn(Waker::noop()) && !two.read_permit().socket_turn(Waker::noop()));
+    assert_eq!(reads.decide(Waker::noop(), false), ReadDecision::Read);
+    assert!(one.read_permit().may_read_socket(Waker::noop()) && !two.read_permit().may_read_socket(Waker::noop()));
 }
 
 #[test]
-fn past_the_high_mark_the_costliest_connection_of_the_costliest_peer_goes() {
+fn above_the_high_mark_the_largest_connection_of_the_largest_peer_is_ended() {
     let budgets = budgets(100, 100, 100);
     let (small, large, other) = (budgets.open("a"), budgets.open("a"), budgets.open("b"));
-    let (told, waker) = told();
+    let (wakes, waker) = counting_waker();
     assert!(large.shed_or_wake(&waker).is_none());
     let _charges = (small.charge(20 * MIB), large.charge(30 * MIB), other.charge(40 * MIB));
     assert!([&small, &large, &other].iter().all(|account| account.shed().is_none()));
     let more = other.charge(5 * MIB);
     let _more = small.charge(6 * MIB);
     assert_eq!(large.shed().map(|shed| (shed.reason, shed.peer.as_str())), Some((ShedReason::All, "a")));
-    assert_eq!(told.0.load(Ordering::SeqCst), 1);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
     assert!(small.shed().is_none() && other.shed().is_none());
-    assert!(matches!(large.read_permit().turn(Waker::noop(), false), Turn::Never(_)));
+    assert!(matches!(large.read_permit().decide(Waker::noop(), false), ReadDecision::End(_)));
     let counts = budgets.counts();
     assert_eq!(counts.shed, [("connection", 0), ("peer", 0), ("all", 1), ("stalled", 0)]);
     assert_eq!((counts.used, counts.leaving), (small.held() + other.held(), large.held()));
@@ -109,7 +109,7 @@ fn a_connection_and_a_peer_have_budgets_of_their_own() {
     let (one, two, three) = (budgets.open("a"), budgets.open("a"), budgets.open("b"));
     let _charge = one.charge(51 * MIB);
     assert_eq!(one.shed().map(|shed| shed.reason), Some(ShedReason::Connection));
-    // The one is leaving, so that the other may have all.
+    // The first one is ending, so that the second may use all.
     let _charge = (two.charge(45 * MIB), three.charge(45 * MIB));
     let others: Vec<_> = (0..3).map(|_| budgets.open("a")).collect();
     let _charges: Vec<_> = others.iter().map(|other| other.charge(25 * MIB)).collect();
@@ -118,17 +118,17 @@ fn a_connection_and_a_peer_have_budgets_of_their_own() {
 }
 
 #[test]
-fn who_waits_while_nothing_moves_has_the_costliest_ended() {
+fn after_a_stall_the_largest_connection_is_ended() {
     let budgets = budgets(1000, 100, 100);
     let (one, two) = (budgets.open("a"), budgets.open("a"));
     let (mut first, _second) = (one.charge(40 * MIB), two.charge(45 * MIB));
     let (mut idle, mut waits) = (one.read_permit(), two.read_permit());
-    assert_eq!(idle.turn(Waker::noop(), false), Turn::Now);
-    assert_eq!(waits.turn(Waker::noop(), false), Turn::Later);
+    assert_eq!(idle.decide(Waker::noop(), false), ReadDecision::Read);
+    assert_eq!(waits.decide(Waker::noop(), false), ReadDecision::Wait);
     first.grow(2 * MIB);
-    waits.waited();
-    assert!(two.shed().is_none(), "something moved");
-    waits.waited();
+    waits.check_stall();
+    assert!(two.shed().is_none(), "a budget changed");
+    waits.check_stall();
     assert_eq!(two.shed().map(|shed| shed.reason), Some(ShedReason::Stalled));
 }
 
@@ -141,8 +141,8 @@ fn a_stall_is_resolved_where_only_the_rounding_is_past_the_mark() {
     let _charges = (one.charge(bytes), two.charge(bytes));
     assert!(budgets.0.all.used() > 75 << 20 && one.held() + two.held() + limits::CONNECTION_BYTES < 75 << 20);
     let mut waits = one.read_permit();
-    waits.waited();
-    waits.waited();
+    waits.check_stall();
+    waits.check_stall();
     assert!(one.shed().is_some() || two.shed().is_some());
 }
 
@@ -150,10 +150,10 @@ fn a_stall_is_resolved_where_only_the_rounding_is_past_the_mark() {
 fn many_threads_leave_nothing_booked() {
     let budgets = budgets(100_000, 100_000, 100_000);
     let account = budgets.open("a");
-    std::thread::scope(|scope| {
+    std::thread::scope(|budget| {
         for thread in 0..4 {
             let account = &account;
-            scope.spawn(move || {
+            budget.spawn(move || {
                 for n in 0..2000 {
                     let charge = account.charge((n * 7919 + thread) % (3 * MIB));
                     let more = account.charge(n);
@@ -169,19 +169,19 @@ fn many_threads_leave_nothing_booked() {
 }
 
 #[test]
-fn who_is_shed_hears_it_once_and_who_closes_does_not() {
+fn an_ended_connection_is_notified_once_and_a_closed_one_is_not() {
     let budgets = budgets(1000, 100, 100);
-    let (costly, other) = (budgets.open("a"), budgets.open("a"));
-    let (told, _) = told();
-    for account in [&costly, &other] {
-        let told = Arc::clone(&told);
-        account.on_shed(move || told.wake_by_ref());
+    let (large, other) = (budgets.open("a"), budgets.open("a"));
+    let (wakes, _) = counting_waker();
+    for account in [&large, &other] {
+        let wakes = Arc::clone(&wakes);
+        account.on_shed(move || wakes.wake_by_ref());
     }
-    let _first = costly.charge(60 * MIB);
-    assert_eq!(told.0.load(Ordering::SeqCst), 0);
+    let _first = large.charge(60 * MIB);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 0);
     let _second = other.charge(50 * MIB);
-    assert!(costly.shed().is_some() && other.shed().is_none());
+    assert!(large.shed().is_some() && other.shed().is_none());
     other.close();
-    costly.close();
-    assert_eq!(told.0.load(Ordering::SeqCst), 1);
+    large.close();
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
 }

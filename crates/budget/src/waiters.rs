@@ -1,34 +1,34 @@
-//! Who is to be told when there may be room again?
+//! Which bodies are woken when a budget may have room again?
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::Waker;
 
-/// Those who are not read on at present.
+/// The wakers of bodies that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    /// Asked first, so that whoever releases while nobody waits pays a load.
+    /// How many wait. Releasing bytes costs only this load while nothing waits.
     count: AtomicUsize,
     wakers: Mutex<BTreeMap<u64, Waker>>,
 }
 
 impl Waiters {
-    /// Has `waker` told under this number, until [`Waiters::leave`].
+    /// Registers `waker` under this number, until [`Waiters::leave`].
     pub(crate) fn join(&self, number: u64, waker: &Waker) {
         let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         wakers.entry(number).and_modify(|known| known.clone_from(waker)).or_insert_with(|| waker.clone());
         self.count.store(wakers.len(), Ordering::SeqCst);
     }
 
-    /// Forgets it.
+    /// Removes the waker with this number.
     pub(crate) fn leave(&self, number: u64) {
         let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         wakers.remove(&number);
         self.count.store(wakers.len(), Ordering::SeqCst);
     }
 
-    /// Tells everybody to look again.
+    /// Wakes all, so that they check again.
     pub(crate) fn wake(&self) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;

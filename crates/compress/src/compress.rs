@@ -10,7 +10,7 @@ use nerite_request::Status;
 
 use crate::encoding::{Encoding, Level};
 use crate::limits::INLINE_COMPRESS_BYTES;
-use crate::turns::{Lane, Pace, Progress, Work, run};
+use crate::steps::{Lane, Progress, StepBudget, Work, run};
 
 /// Why a message was not compressed.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ impl From<io::Error> for CompressError {
     }
 }
 
-/// Compresses the pieces into one message and adds it to the end of `to`.
+/// Compresses the pieces into one message and appends it to `to`.
 pub async fn compress(
     pieces: impl IntoIterator<Item = Bytes>,
     encoding: Encoding,
@@ -49,7 +49,7 @@ pub async fn compress(
     let pieces: VecDeque<Bytes> = pieces.into_iter().collect();
     let bytes_in: usize = pieces.iter().map(Bytes::len).sum();
     let work = Compress { pieces, encoder: Encoder::new(to, encoding, level) };
-    let first = (bytes_in <= INLINE_COMPRESS_BYTES).then_some(Pace { bytes_in, bytes_out: usize::MAX });
+    let first = (bytes_in <= INLINE_COMPRESS_BYTES).then_some(StepBudget { bytes_in, bytes_out: usize::MAX });
     run(work, first, lane).await?.encoder.finish()
 }
 
@@ -63,8 +63,8 @@ struct Compress {
 impl Work for Compress {
     type Error = CompressError;
 
-    fn step(&mut self, pace: Pace) -> Result<Progress, CompressError> {
-        let mut left = pace.bytes_in;
+    fn step(&mut self, budget: StepBudget) -> Result<Progress, CompressError> {
+        let mut left = budget.bytes_in;
         while let Some(piece) = self.pieces.front_mut() {
             let count = piece.len().min(left);
             self.encoder.write(&piece[..count])?;
@@ -99,7 +99,7 @@ impl Encoder {
         }
     }
 
-    /// Writes the end of the stream: what the encoder still holds, some tens of KiB at most.
+    /// Writes the end of the stream: the bytes that the encoder still holds, a few tens of KiB at most.
     fn finish(self) -> Result<GrowableBuffer, CompressError> {
         Ok(match self {
             Encoder::Gzip(encoder) => encoder.finish()?,
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_compressed_inflates_to_itself_behind_what_was_there() {
+    async fn a_compressed_message_is_appended_and_inflates_to_the_original() {
         for encoding in [Encoding::Gzip, Encoding::Deflate] {
             check(&[], encoding).await;
             check(&[0, 3, 0], encoding).await;

@@ -1,4 +1,4 @@
-//! Which ways of compressing do both protocols know?
+//! Which encodings of compressed messages do both protocols support?
 
 pub use flate2::Compression as Level;
 
@@ -15,7 +15,7 @@ pub enum Encoding {
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 impl Encoding {
-    /// The word for it in a header.
+    /// Its name in a header.
     pub fn name(self) -> &'static str {
         match self {
             Encoding::Gzip => "gzip",
@@ -23,7 +23,7 @@ impl Encoding {
         }
     }
 
-    /// What the first bytes of `body` say, whatever its header said.
+    /// The encoding by the first bytes of `body`, whatever its header says.
     pub fn of_body(body: &[u8]) -> Encoding {
         if body.starts_with(&GZIP_MAGIC) { Encoding::Gzip } else { Encoding::Deflate }
     }

@@ -9,15 +9,15 @@ use nerite_request::Status;
 
 use crate::encoding::Encoding;
 use crate::limits::{INFLATED_FLOOR_BYTES, INFLATED_RATIO_MAX, INLINE_INFLATE_BYTES_IN, INLINE_INFLATE_BYTES_OUT};
-use crate::turns::{Lane, Pace, Progress, Work, run};
+use crate::steps::{Lane, Progress, StepBudget, Work, run};
 
 /// Where inflated bytes go.
 pub trait Sink: Send + 'static {
-    /// Room for the next bytes; never empty.
+    /// Room for the next bytes. Never empty.
     fn room(&mut self) -> Result<&mut [u8], Status>;
-    /// So many bytes were written to the beginning of the room.
+    /// Tells that `written` bytes were written to the beginning of the room.
     fn advance(&mut self, written: usize) -> Result<(), Status>;
-    /// Ready when the sink wants more; asked before each step, of about a MiB.
+    /// Ready when the sink can take more. Called before each step, which writes up to about a MiB.
     fn poll_more(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
         Poll::Ready(Ok(()))
     }
@@ -35,7 +35,7 @@ pub enum InflateError {
         /// What the operator allows.
         bytes_max: u64,
     },
-    /// It becomes too many times as large as it was.
+    /// It inflates to too many times its compressed size.
     #[error(
         "Decompressed data size exceeds the maximum allowed value of {bytes_max} bytes for {bytes_in} compressed bytes: \
          {INFLATED_RATIO_MAX} times as many, or {INFLATED_FLOOR_BYTES} if that is more. Send this data uncompressed."
@@ -43,10 +43,10 @@ pub enum InflateError {
     TooDense {
         /// Its compressed size.
         bytes_in: u64,
-        /// What that may become.
+        /// The most bytes that it may inflate to.
         bytes_max: u64,
     },
-    /// It is no such stream, or the stream does not end.
+    /// It is not a valid stream, or the stream does not end.
     #[error("{0}")]
     Damaged(io::Error),
     /// There was no memory or no thread for it.
@@ -60,13 +60,13 @@ impl From<Status> for InflateError {
     }
 }
 
-/// The largest compressed message that may inflate to `bytes_max`. Compressing makes nothing much larger, so what has more
-/// bytes than this becomes too large.
+/// The largest compressed message that may be accepted if `bytes_max` is the limit for the inflated one. Compression never makes data much larger, so a
+/// message above this inflates to too many bytes.
 pub fn compressed_bytes_max(bytes_max: u64) -> u64 {
     bytes_max.saturating_mul(2)
 }
 
-/// Inflates all of `from` into `sink`, to no more than `bytes_max` bytes and no more than its compressed size allows.
+/// Inflates all of `from` into `sink`. The result may have at most `bytes_max` bytes, and at most what its compressed size allows.
 pub async fn inflate<S: Sink>(
     from: impl Buf + Send + 'static,
     encoding: Encoding,
@@ -78,11 +78,11 @@ pub async fn inflate<S: Sink>(
     let bound = Bound::of(bytes_in as u64, bytes_max);
     let work = Inflate { decoder: Decoder::new(from, encoding), sink, bound, left: bound.bytes };
     let is_small = bytes_in <= INLINE_INFLATE_BYTES_IN;
-    let first = is_small.then_some(Pace { bytes_in, bytes_out: INLINE_INFLATE_BYTES_OUT });
+    let first = is_small.then_some(StepBudget { bytes_in, bytes_out: INLINE_INFLATE_BYTES_OUT });
     run(work, first, lane).await.map(|done| done.sink)
 }
 
-/// How many bytes a message may become, and why no more.
+/// How many bytes a message may inflate to, and which rule says so.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     bytes: u64,
@@ -107,7 +107,7 @@ struct Inflate<B, S> {
     decoder: Decoder<B>,
     sink: S,
     bound: Bound,
-    /// Bytes that it may still become.
+    /// Bytes that it may still inflate to.
     left: u64,
 }
 
@@ -118,12 +118,12 @@ impl<B: Buf + Send + 'static, S: Sink> Work for Inflate<B, S> {
         self.sink.poll_more(cx).map_err(InflateError::from)
     }
 
-    fn step(&mut self, pace: Pace) -> Result<Progress, InflateError> {
-        self.decoder.feed().allowed = pace.bytes_in;
-        let mut step_left = pace.bytes_out;
+    fn step(&mut self, budget: StepBudget) -> Result<Progress, InflateError> {
+        self.decoder.feed().allowed = budget.bytes_in;
+        let mut step_left = budget.bytes_out;
         while step_left > 0 {
             let room = self.sink.room()?;
-            // One byte more than it may have shows that it has too many.
+            // One byte more than allowed, to detect a message that is too large.
             let most = usize::try_from(self.left.saturating_add(1)).unwrap_or(usize::MAX);
             let len = room.len().min(step_left).min(most);
             let read = match self.decoder.read(&mut room[..len]) {
@@ -171,14 +171,14 @@ impl<B: Buf> Decoder<B> {
     }
 }
 
-/// Compressed bytes, of which a step may read so many: a stream can be long and come to nothing.
+/// Compressed bytes, of which a step may read `allowed`. Without this bound a step could read a long stream that inflates to nothing.
 struct Feed<B> {
     from: B,
     allowed: usize,
 }
 
 impl<B: Buf> BufRead for Feed<B> {
-    /// What is not allowed yet would block. The decoders keep their state then.
+    /// Returns `WouldBlock` when the step has read what it may. The decoders keep their state then.
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.allowed == 0 && self.from.has_remaining() {
             return Err(io::ErrorKind::WouldBlock.into());

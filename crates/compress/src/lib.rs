@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   message ─ small ─► one step on the thread that serves the connection ─► done
-//!           └ else ──► Lane (a connection's share) ─► place ─► one step on a worker thread ─┐
-//!                                                       ▲                                  │
-//!                                                       └── not done: to the end of the queue ◄┘
+//!           └ else ──► Lane (a connection's share) ─► permit ─► one step on a worker thread ─┐
+//!                                                       ▲                                   │
+//!                                                       └── not done: to the end of the queue ◄─┘
 //! ```
 //!
-//! Both protocols use the same code and the same limits. Work is cut into steps of a few milliseconds. A step needs one of a few
-//! places, and places are given in the order of asking, so connections take turns. Work belongs to the future that waits for it:
-//! when a client goes away, the step that runs is the last one, and all memory of the work is freed.
+//! Both protocols use the same code and the same limits. Work is cut into steps of a few milliseconds. A step needs a permit of a semaphore, which
+//! has few and is fair, so connections take turns. The future that waits for the work owns it: when a client disconnects, the current step is the
+//! last one, and all memory of the work is freed.
 //!
 //! ```
 //! use bytes::Bytes;
@@ -30,9 +30,9 @@ mod compress;
 mod encoding;
 mod inflate;
 pub mod limits;
-mod turns;
+mod steps;
 
 pub use compress::{CompressError, compress};
 pub use encoding::{Encoding, Level};
 pub use inflate::{InflateError, Sink, compressed_bytes_max, inflate};
-pub use turns::Lane;
+pub use steps::Lane;

@@ -1,11 +1,11 @@
-//! What does a library without std do where Rust code would panic?
+//! What does the library, which has no std, do on a panic?
 //!
-//! Nothing in it does, and the tests of what it imports hold it to that: with no call left, the linker drops this.
+//! No code in it can panic. The linker then removes this handler, and a test of the library's imports checks that.
 
 use core::panic::PanicInfo;
 
 #[panic_handler]
 fn panic(_: &PanicInfo<'_>) -> ! {
-    // SAFETY: abort has no obligation. There is no caller that could go on, and no stack to unwind through C.
+    // SAFETY: abort has no precondition. No caller can continue, and a panic must not unwind through C.
     unsafe { libc::abort() }
 }

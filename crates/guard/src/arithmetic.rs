@@ -7,14 +7,14 @@
 //!                     run ends: traps.count()         └──────────────── 3. quotient and remainder := 0, after the division
 //! ```
 //!
-//! On x86-64 an integer division by zero, and of the smallest integer by -1, is a fault of the processor, which ends the
-//! process by SIGFPE. C++ libraries that divide numbers of a request without looking do so on their own threads, between
-//! frames that nobody can unwind. So the handler completes the instruction with zeros and counts it: the library goes on, and
-//! whoever waits for the result finds that it has none. Zero is what does the least harm where it is used as a size or index.
+//! On x86-64, an integer division by zero, and of the smallest integer by -1, raises an exception of the processor. By default the process
+//! ends by SIGFPE. C++ libraries divide by numbers from a request without a check, on threads of their own, between stack frames that cannot be
+//! unwound. So the handler completes the instruction with zeros and counts it. The library continues, and the caller learns from the count that
+//! the result is invalid. Zero does the least harm if the result is used as a size or an index.
 //!
-//! Only threads inside [`count_traps`] are treated so. A division elsewhere, and a SIGFPE that somebody sent, goes to the
-//! handler that was there before, or ends the process as it would have. Other processors (aarch64) give zero by themselves and
-//! tell nobody: there nothing is counted.
+//! This applies only to threads inside [`count_traps`]. A division on another thread, and a SIGFPE that a process sent, go to the handler that was
+//! installed before, or end the process as without the guard. Other processors (aarch64) return zero without an exception, so nothing is
+//! counted there.
 //!
 //! Everything below [`on_division`] runs inside a signal handler: no allocation, no lock, no thread-local value, only atomics
 //! and system calls.
@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Errno;
 
-/// Threads that may count traps at one time. Linux gives a process 32,768 threads by default.
+/// The most threads that can count traps at one time. Linux allows a process 32,768 threads by default.
 pub const COUNTING_MAX: usize = 32_768;
 
 /// Integer divisions that had no result.
@@ -31,27 +31,27 @@ pub const COUNTING_MAX: usize = 32_768;
 pub struct Traps(AtomicUsize);
 
 impl Traps {
-    /// None so far.
+    /// A count of 0.
     pub const fn new() -> Traps {
         Traps(AtomicUsize::new(0))
     }
 
-    /// How many there were, on all threads that count here. Those of a thread that has been waited for are included.
+    /// How many there were, on all threads that count here. Divisions of a thread that was joined are included.
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// Installs the handler, unless it is the first to be asked already. To be called before [`count_traps`], and again
-/// after somebody else may have set a handler.
+/// Installs the handler, unless the kernel calls it first already. Must be called before [`count_traps`], and again after other code may have
+/// set a handler.
 pub fn install_traps() -> Result<(), Errno> {
     #[cfg(target_arch = "x86_64")]
     x86_64::CHAIN.install()?;
     Ok(())
 }
 
-/// Runs `work` on this thread. Integer divisions in it that have no result give zero and are counted in `traps`. Threads that it
-/// starts are not included. `ENOMEM` says that [`COUNTING_MAX`] threads count already; `work` was not run then.
+/// Runs `work` on this thread. Integer divisions without a result give zero and are counted in `traps`. Threads that `work` starts are not
+/// included. `ENOMEM` means that [`COUNTING_MAX`] threads count already; `work` was not run then.
 pub fn count_traps<R>(traps: &Traps, work: impl FnOnce() -> R) -> Result<R, Errno> {
     #[cfg(target_arch = "x86_64")]
     return x86_64::count(traps, work);
@@ -62,7 +62,7 @@ pub fn count_traps<R>(traps: &Traps, work: impl FnOnce() -> R) -> Result<R, Errn
     }
 }
 
-/// Whether an integer division without a result is a fault on this processor.
+/// Whether an integer division without a result raises an exception on this processor.
 pub const DIVISIONS_TRAP: bool = cfg!(target_arch = "x86_64");
 
 #[cfg(target_arch = "x86_64")]
@@ -82,12 +82,12 @@ mod x86_64 {
 
     static THREADS: Threads<Traps, COUNTING_MAX> = Threads::new();
 
-    /// Linux's codes of a SIGFPE that an instruction caused; the others were sent.
+    /// Linux's codes of a SIGFPE that an instruction caused. Signals with other codes were sent by a process.
     const FPE_INTDIV: c_int = 1;
     const FPE_CONDTRAP: c_int = 15;
 
     pub(super) fn count<R>(traps: &Traps, work: impl FnOnce() -> R) -> Result<R, Errno> {
-        /// Also when `work` panics.
+        /// Leaves the table also when `work` panics.
         struct Counting(usize);
         impl Drop for Counting {
             fn drop(&mut self) {
@@ -106,7 +106,7 @@ mod x86_64 {
         CHAIN.handle(LEVEL, info, context);
     }
 
-    /// Completes a division of a thread that counts traps, and says whether it was one.
+    /// Completes a division on a thread that counts traps. False if it was something else.
     fn completes(info: *const siginfo_t, context: *mut c_void) -> bool {
         // SAFETY: with SA_SIGINFO the kernel hands over a siginfo_t that lives as long as the handler runs.
         if unsafe { (*info).si_code } != FPE_INTDIV {
@@ -128,7 +128,7 @@ mod x86_64 {
         let traps = unsafe { &*traps };
         traps.0.fetch_add(1, Ordering::AcqRel);
         let (quotient, remainder) = match division.width {
-            // Both are in one register: the quotient in its first byte, the remainder in its second.
+            // Both are in one register: the quotient in its lowest byte, the remainder in the second.
             Width::Bits8 => (!0xffff, !0),
             Width::Bits16 => (!0xffff, !0xffff),
             Width::Bits32 | Width::Bits64 => (0, 0),

@@ -7,7 +7,7 @@
 //! Source: Intel, Software Developer's Manual, volume 2, chapter 2 (instruction format) and the pages of DIV and IDIV. The
 //! only other instruction that raises the same exception, AAM, does not exist in 64-bit code.
 
-/// Where quotient and remainder go.
+/// The registers of quotient and remainder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Width {
     /// AL and AH.
@@ -23,16 +23,15 @@ pub(crate) enum Width {
 /// A division instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Division {
-    /// Its bytes.
+    /// Its length in bytes.
     pub len: usize,
     pub width: Width,
 }
 
-/// The processor refuses longer ones.
+/// The longest instruction that the processor accepts.
 const LENGTH_MAX: usize = 15;
 
-/// The division whose bytes `byte` gives by their offset; `None` for another instruction. No byte beyond the instruction's
-/// own is asked for where it is a division.
+/// Decodes the division whose bytes `byte` returns by offset. `None` for another instruction. For a division, no byte after its end is read.
 pub(crate) fn decode(byte: impl Fn(usize) -> u8) -> Option<Division> {
     let (mut at, mut short) = (0, false);
     let mut opcode = byte(at);
@@ -44,7 +43,7 @@ pub(crate) fn decode(byte: impl Fn(usize) -> u8) -> Option<Division> {
         }
         opcode = byte(at);
     }
-    // It counts only right before the opcode.
+    // A REX prefix is valid only directly before the opcode.
     let rex = if opcode & 0xf0 == 0x40 { opcode } else { 0 };
     if rex != 0 {
         at += 1;
@@ -80,7 +79,7 @@ mod tests {
 
     #[track_caller]
     fn check(bytes: &[u8], expect: Option<(usize, Width)>) {
-        // Beyond the instruction there is nothing to read.
+        // There is nothing to read after the instruction.
         let found = decode(|at| bytes[at]);
         assert_eq!(found, expect.map(|(len, width)| Division { len, width }), "{bytes:02x?}");
     }

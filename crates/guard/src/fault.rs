@@ -1,4 +1,4 @@
-//! What happens on a thread that touched memory which is not there?
+//! What happens on a thread that accessed missing memory?
 //!
 //! Everything below [`on_fault`] runs inside a signal handler: no allocation, no lock, no thread-local value, only atomics
 //! and system calls.
@@ -15,10 +15,10 @@ static CHAIN: Chain = Chain::new(libc::SIGBUS, levels!(on_fault), mends, comes_a
 
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
 
-/// Linux's number for a memory error of the hardware, found by the access.
+/// Linux's code for a hardware memory error at an access.
 const BUS_MCEERR_AR: c_int = 4;
 
-/// Sees to it that a SIGBUS comes to us first.
+/// Makes the kernel call this handler first for a SIGBUS.
 pub(crate) fn install() -> Result<(), Errno> {
     // SAFETY: sysconf reads a constant of the system.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -26,9 +26,9 @@ pub(crate) fn install() -> Result<(), Errno> {
     CHAIN.install()
 }
 
-/// The system's page size, once a handler is installed.
+/// The system's page size. Known once a handler is installed.
 pub(crate) fn page_bytes() -> usize {
-    // Never 0, and the compiler sees it: a division by it cannot panic.
+    // The compiler can see that it is never 0, so a division by it cannot panic.
     PAGE_BYTES.load(Ordering::Relaxed).max(1)
 }
 
@@ -36,11 +36,11 @@ extern "C" fn on_fault<const LEVEL: usize>(_: c_int, info: *mut siginfo_t, conte
     CHAIN.handle(LEVEL, info, context);
 }
 
-/// Whether the fault lay in a watched range, which then can be touched again.
+/// Handles a fault in a watched range. Returns whether it was one. The access can be repeated then.
 fn mends(info: *const siginfo_t, _: *mut c_void) -> bool {
     // SAFETY: with SA_SIGINFO the kernel hands over a siginfo_t that lives as long as the handler runs.
     if unsafe { (*info).si_code } != libc::BUS_ADRERR {
-        // Sent by a process, or broken hardware: no address to look for, or none that a page would mend.
+        // Sent by a process, or a hardware error: there is no address, or a new page would not help.
         return false;
     }
     // SAFETY: as above.
@@ -48,16 +48,16 @@ fn mends(info: *const siginfo_t, _: *mut c_void) -> bool {
     // SAFETY: with BUS_ADRERR the kernel has written the fault's address.
     let address = unsafe { info.si_addr() }.addr();
     let Some((entry, start, end)) = TABLE.find(address) else { return false };
-    // First, so that nobody sees the new zeros and finds the region whole afterwards.
+    // Before the pages are replaced: no reader may see the new zeros and then find the region intact.
     entry.lose(address - start);
-    // All of it and not only what is missing: a part would split the mapping in two, and `WATCHED_MAX` mappings split
-    // would be more than Linux gives a process. Nothing is lost by it, since whoever uses the region fails now.
-    // Where even this cannot be had (strict overcommit), one page lets the access at hand go on.
+    // The whole mapping is replaced. Replacing a part would split it in two, and `WATCHED_MAX` split mappings are more than Linux allows. No data
+    // that is still needed is lost, because every request that uses the region fails now. If the system has no memory for that (strict
+    // overcommit), one page lets the current access continue.
     let first = address - address % page_bytes();
     cover(start, end - start) || cover(first, page_bytes())
 }
 
-/// Puts zeros that belong to this process alone over `len` bytes from `start` on.
+/// Replaces `len` bytes from `start` on by private zero pages.
 fn cover(start: usize, len: usize) -> bool {
     let (prot, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,
@@ -70,7 +70,7 @@ fn cover(start: usize, len: usize) -> bool {
     unsafe { libc::mmap(at, len, prot, flags, -1, 0) != libc::MAP_FAILED }
 }
 
-/// Whether the signal of this code stands for an access, which is made again when the handler returns. The others were sent.
+/// Whether a signal with this code was caused by an access, which is repeated when the handler returns. Others were sent by a process.
 fn comes_again(code: c_int) -> bool {
     matches!(code, libc::BUS_ADRALN | libc::BUS_ADRERR | libc::BUS_OBJERR | BUS_MCEERR_AR)
 }

@@ -1,24 +1,22 @@
-//! Who turns a fault of a peer's making into an error instead of the end of the process?
+//! How does a fault that a peer caused become an error instead of the end of the process?
 //!
-//! Memory of a peer's that goes away while it is used:
+//! Shared memory that disappears while it is used:
 //!
 //! ```text
-//!  mapping   ─► mmap ─► watch ─────► table: start, end, lost_at ◄── find ── SIGBUS handler, on whichever thread touched
-//!  last user ─► clear the entry ─► munmap           │                         1. lost_at := where
+//!  mapping   ─► mmap ─► watch ─────► table: start, end, lost_at ◄── find ── SIGBUS handler, on the thread of the access
+//!  last user ─► clear the entry ─► munmap           │                         1. lost_at := offset
 //!                                                   ▼                         2. anonymous pages over the mapping
-//!                            lost_at(): "can no longer be used"               3. return: the access goes on, on zeros
+//!                            lost_at(): "can no longer be used"               3. return: the access reads zeros
 //! ```
 //!
-//! A peer can shrink its object, or leave it without memory in a full `/dev/shm`, at any moment, so no check before an
-//! access can replace this. Leases cannot shrink, but have no memory either where the system refuses more (strict
-//! overcommit). Note that `lost_at` is set before the pages appear: whoever read a zero that the peer did not write finds
-//! the mapping lost when it asks afterwards.
+//! A peer can shrink its object at any moment, or a full `/dev/shm` can leave the object without memory. So no check before an access can replace
+//! the guard. Leases cannot shrink, but can lack memory too if the system refuses it (strict overcommit). `lost_at` is set before the pages are
+//! replaced. So code that read a zero that the peer did not write finds the mapping lost when it checks afterwards.
 //!
-//! Integers of a peer's that a library divides without looking: [`arithmetic`].
+//! Divisions by integers of a peer that a library does not check: [`arithmetic`].
 //!
-//! The crate is used twice: the server calls [`watch`] and [`count_traps`], and the processes that run Python models load it as a library
-//! of four C functions ([`library`]). That is why it has no `std`: what is loaded into other people's processes allocates
-//! nothing, starts nothing and is small.
+//! The crate is used in two ways. The server calls [`watch`] and [`count_traps`]. The processes of Python models load it as a library of four C
+//! functions ([`library`]). It has no `std` for their sake: a library in a foreign process should be small, allocate nothing and start no thread.
 //!
 //! ```
 //! use nerite_guard::{Errno, Traps, count_traps, install_traps};
@@ -51,28 +49,27 @@ mod threads;
 pub use arithmetic::{DIVISIONS_TRAP, Traps, count_traps, install_traps};
 use table::{Entry, Table};
 
-/// Mappings that can be watched at one time. Linux gives a process 65,530 mappings by default, and others need some.
+/// The most mappings that can be watched at one time. Linux allows a process 65,530 mappings by default, and some have other uses.
 pub const WATCHED_MAX: usize = 57_344;
 
 static TABLE: Table<WATCHED_MAX> = Table::new();
 
-/// A range of addresses in which a fault ends no process. It must be dropped before the range is unmapped: afterwards the
-/// kernel may give the addresses to somebody else.
+/// A range of addresses in which a fault does not end the process. It must be dropped before the range is unmapped, because the kernel may
+/// reuse the addresses afterwards.
 pub struct Watch {
     entry: &'static Entry,
     index: usize,
 }
 
-/// Why there is no guard: the number of the system's error.
+/// The system's error number, if the guard could not be installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
-/// Watches `len` bytes, whole pages, from `start` on. The first call installs the handler, so that a process without
-/// regions and leases keeps the signal as it was; later ones see to it that the handler is still the first to be asked.
+/// Watches `len` bytes from `start` on, which are whole pages. The first call installs the handler, so a process without regions and leases keeps
+/// its own. Later calls make sure that the handler is still called first.
 ///
 /// # Safety
-/// The range is a mapping of the caller's that holds nothing but a peer's memory, and stays one until the Watch is dropped:
-/// a fault replaces all of it.
+/// The range is a mapping of the caller with only a peer's memory, and stays one until the Watch is dropped. A fault replaces all of it.
 pub unsafe fn watch(start: usize, len: usize) -> Result<Watch, Errno> {
     fault::install()?;
     let end = start.checked_add(len).ok_or(Errno(libc::EINVAL))?;
@@ -81,12 +78,12 @@ pub unsafe fn watch(start: usize, len: usize) -> Result<Watch, Errno> {
 }
 
 impl Watch {
-    /// Offset of the first touched byte that had no memory; `None` while there was none.
+    /// The offset of the first accessed byte that had no memory. `None` if all had.
     pub fn lost_at(&self) -> Option<usize> {
         self.entry.lost_at()
     }
 
-    /// Says that another process which has the same memory mapped found none at that offset. What is mapped here stays.
+    /// Notes that another process, which has the same memory mapped, found none at that offset. The mapping of this process is unchanged.
     pub fn lose(&self, at: usize) {
         self.entry.lose(at);
     }

@@ -1,8 +1,7 @@
-//! Which four C functions does a process call that has the guard as a library?
+//! Which four C functions does the guard offer as a shared library?
 //!
-//! They are names of a shared library only where the crate is built as one (`--cfg nerite_guard_library`, see
-//! `crates/python/build.rs`); to the server they are functions that nobody calls. All may be called from any thread. None
-//! allocates, and none panics.
+//! They are exported only if the crate is built as a shared library (`--cfg nerite_guard_library`, see `crates/python/build.rs`). The server does
+//! not call them. All may be called from any thread. None allocates, and none panics.
 
 use core::ptr;
 
@@ -10,8 +9,8 @@ use libc::{c_int, c_void};
 
 use crate::{Errno, TABLE, fault, signal};
 
-/// Makes the guard the first to be asked about a SIGBUS, and says 0 or an errno. It may be called again at any time: where
-/// another handler has come before it, that one is asked second from then on.
+/// Makes the kernel call the guard first for a SIGBUS. Returns 0 or an errno. It may be called again at any time: if another handler was installed
+/// since, the guard is called before it from then on.
 #[cfg_attr(nerite_guard_library, unsafe(no_mangle))]
 pub extern "C" fn nerite_guard_install() -> c_int {
     match fault::install() {
@@ -20,8 +19,8 @@ pub extern "C" fn nerite_guard_install() -> c_int {
     }
 }
 
-/// Maps `len` bytes from `file_offset` on, a multiple of the page's size, of the object open as `fd`: shared, readable,
-/// writable and watched. Null with errno set where that cannot be had. The descriptor is not kept.
+/// Maps `len` bytes of the object `fd` from `file_offset` on, which is a multiple of the page size. The mapping is shared, readable, writable and
+/// watched. Null, with errno set, on failure. The descriptor is not kept.
 #[cfg_attr(nerite_guard_library, unsafe(no_mangle))]
 pub extern "C" fn nerite_guard_map(fd: c_int, file_offset: usize, len: usize) -> *mut c_void {
     match map(fd, file_offset, len) {
@@ -33,17 +32,17 @@ pub extern "C" fn nerite_guard_map(fd: c_int, file_offset: usize, len: usize) ->
     }
 }
 
-/// Ends the watch of what [`nerite_guard_map`] gave, then the mapping, and says 0 or an errno: `EINVAL` for a range that it
-/// did not give, or that has been given back. `len` is the same as then.
+/// Ends the watch of a mapping of [`nerite_guard_map`] and unmaps it. Returns 0 or an errno: `EINVAL` for a range that is not such a mapping, or was
+/// unmapped already. `len` is the same as when it was mapped.
 ///
 /// # Safety
-/// Nobody touches the range any more.
+/// The range is not used any more.
 #[cfg_attr(nerite_guard_library, unsafe(no_mangle))]
 pub unsafe extern "C" fn nerite_guard_unmap(start: *mut c_void, len: usize) -> c_int {
     let at = start.expose_provenance();
     let Some(bytes) = pages(len) else { return libc::EINVAL };
     let Some(end) = at.checked_add(bytes) else { return libc::EINVAL };
-    // First, so that nobody finds the range in the table when the kernel gives it to another.
+    // Before the range is unmapped, because the kernel may reuse the addresses, and the table must not have them then.
     if !TABLE.leave_range(at, end) {
         return libc::EINVAL;
     }
@@ -51,8 +50,8 @@ pub unsafe extern "C" fn nerite_guard_unmap(start: *mut c_void, len: usize) -> c
     if unsafe { libc::munmap(start, len) } == 0 { 0 } else { signal::errno().0 }
 }
 
-/// Offset of the first byte that was touched and had no memory; -1 while there was none, and for what is not a start that
-/// [`nerite_guard_map`] gave. It reads a few words for each mapping there is.
+/// The offset of the first accessed byte that had no memory. -1 if all had, and if `start` is not a mapping of [`nerite_guard_map`]. It reads a few
+/// words for each mapping.
 #[cfg_attr(nerite_guard_library, unsafe(no_mangle))]
 pub extern "C" fn nerite_guard_lost_at(start: *const c_void) -> isize {
     let found = TABLE.find(start.addr());
@@ -63,7 +62,7 @@ pub extern "C" fn nerite_guard_lost_at(start: *const c_void) -> isize {
 fn map(fd: c_int, file_offset: usize, len: usize) -> Result<*mut c_void, Errno> {
     let offset = libc::off_t::try_from(file_offset).map_err(|_| Errno(libc::EOVERFLOW))?;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // First, so that a process which cannot have the guard maps nothing; it also learns the size of a page.
+    // Before mapping: a process without the guard must map nothing. This also finds the page size.
     fault::install()?;
     let bytes = pages(len).ok_or(Errno(libc::EINVAL))?;
     // SAFETY: a fresh mapping at an address of the kernel's choice (null, no MAP_FIXED) replaces no memory of anybody's.
@@ -81,7 +80,7 @@ fn map(fd: c_int, file_offset: usize, len: usize) -> Result<*mut c_void, Errno> 
     Ok(start)
 }
 
-/// The whole pages that `len` bytes take; `None` for no bytes and for more than there are addresses.
+/// `len` rounded up to whole pages. `None` for 0 bytes and for more than the address space.
 fn pages(len: usize) -> Option<usize> {
     let bytes = len.checked_add(fault::page_bytes() - 1)?;
     let bytes = bytes - bytes % fault::page_bytes();

@@ -1,14 +1,14 @@
-//! How does a handler of ours come before everybody else's, and how does it pass on what is not ours?
+//! How does the guard's handler run before all others, and how does it forward signals that are not its own?
 //!
 //! ```text
-//!  first install:   signal ─► handler 0 ─► who was there before (the default, Rust's, Python's faulthandler)
+//!  first install:   signal ─► handler 0 ─► the handler before (the default, Rust's, Python's faulthandler)
 //!  X comes later:   signal ─► X ─► handler 0 ─► …
 //!  next install:    signal ─► handler 1 ─► X ─► handler 0 ─► …
 //! ```
 //!
-//! A handler that somebody sets later (Python's faulthandler may be enabled by a model) would meet the fault first, and end
-//! the process. So installing is done again at each use, and puts a handler of its own before that one. It is another each
-//! time: with a single one, X would pass the signal on to whom it was passed on by, in a circle.
+//! A handler that is set later (a model may enable Python's faulthandler) would be called first and end the process. So the guard installs again at
+//! each use, and puts a new handler before the later one. It has to be a different function each time: with a single one, X and the guard
+//! would forward the signal to each other for ever.
 //!
 //! Everything below [`Chain::handle`] runs inside a signal handler: no allocation, no lock, no thread-local value, only
 //! atomics and system calls.
@@ -21,8 +21,8 @@ use libc::{c_int, c_void, siginfo_t};
 
 use crate::Errno;
 
-/// How often the guard can put itself before a handler that came later. A process that sets handlers for ever is told so
-/// (`EBUSY`), and not left without a guard in silence.
+/// How often the guard can install itself before a later handler. After that, a process that keeps setting handlers gets an error (`EBUSY`), so that it
+/// does not lose the guard unnoticed.
 pub(crate) const LEVELS: usize = 16;
 
 pub(crate) type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
@@ -38,23 +38,23 @@ macro_rules! levels {
 }
 pub(crate) use levels;
 
-/// One signal, its handlers of ours, and whom they pass it on to.
+/// One signal, the guard's handlers for it, and the handlers that they forward to.
 pub(crate) struct Chain {
     signal: c_int,
-    /// Ours, the earliest first.
+    /// The guard's handlers, the earliest first.
     handlers: [Handler; LEVELS],
-    /// Whom each of them passes on to what is not ours.
+    /// The action that each of them forwards other signals to.
     previous: [Previous; LEVELS],
-    /// How many of them were installed.
+    /// How many are installed.
     installed: AtomicUsize,
     installing: AtomicBool,
-    /// Deals with what is ours, and says whether it was.
+    /// Handles a signal of the guard. Returns whether it was one.
     mends: fn(*const siginfo_t, *mut c_void) -> bool,
-    /// Whether a signal with this code was caused by an instruction, which is tried again when the handler returns.
+    /// Whether a signal with this code was caused by an instruction, which is repeated when the handler returns.
     comes_again: fn(c_int) -> bool,
 }
 
-/// An action that was set before one of ours.
+/// An action that was set before one of the guard's.
 struct Previous {
     handler: AtomicUsize,
     flags: AtomicI32,
@@ -85,12 +85,12 @@ impl Chain {
         }
     }
 
-    /// Installs a handler of ours, unless one is the first to be asked already.
+    /// Installs a handler, unless the kernel calls one of the guard's first already.
     pub(crate) fn install(&self) -> Result<(), Errno> {
         if self.is_ours(&self.exchange(None)?) {
             return Ok(());
         }
-        // Threads that come at the same time: each would put its own before the other's.
+        // Two threads at the same time would each install a handler before the other's.
         while self.installing.swap(true, Ordering::Acquire) {
             // SAFETY: sched_yield has no obligation. A few system calls are waited for.
             unsafe { libc::sched_yield() };
@@ -100,7 +100,7 @@ impl Chain {
         done
     }
 
-    /// The same, where no other thread does so.
+    /// As [`Chain::install`], while no other thread does so.
     fn install_alone(&self) -> Result<(), Errno> {
         let before = self.exchange(None)?;
         if self.is_ours(&before) {
@@ -110,12 +110,12 @@ impl Chain {
         let (Some(handler), Some(previous)) = (self.handlers.get(level), self.previous.get(level)) else {
             return Err(Errno(libc::EBUSY));
         };
-        // Known before ours is in force: a fault of another thread may come in between.
+        // Stored before the new handler is active, because another thread may fault in between.
         previous.flags.store(before.sa_flags, Ordering::Relaxed);
         previous.handler.store(before.sa_sigaction, Ordering::Release);
         let mut action = default_action();
         action.sa_sigaction = *handler as *const () as usize;
-        // On the alternative stack where a thread has one, as the handler it follows, whose mask holds as well.
+        // It runs on the alternative stack if the thread has one, and with the signal mask of the handler that it precedes.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         action.sa_mask = before.sa_mask;
         self.exchange(Some(&action))?;
@@ -128,7 +128,7 @@ impl Chain {
         installed.into_iter().any(|handler| *handler as *const () as usize == action.sa_sigaction)
     }
 
-    /// The action for the signal; with `new` that one replaces it.
+    /// Returns the action for the signal, and replaces it by `new` if that is given.
     fn exchange(&self, new: Option<&libc::sigaction>) -> Result<libc::sigaction, Errno> {
         let mut old = MaybeUninit::<libc::sigaction>::uninit();
         let new = new.map_or(ptr::null(), ptr::from_ref);
@@ -140,7 +140,7 @@ impl Chain {
         Ok(unsafe { old.assume_init() })
     }
 
-    /// What the handler of this level does with a signal.
+    /// Runs the handler of this level.
     pub(crate) fn handle(&self, level: usize, info: *mut siginfo_t, context: *mut c_void) {
         let before = errno();
         if !(self.mends)(info, context) {
@@ -149,20 +149,20 @@ impl Chain {
                 None => self.take_default_action(info),
             }
         }
-        // The code that was interrupted may be about to read its own errno.
+        // The interrupted code may be about to read its errno.
         set_errno(before);
     }
 
-    /// Lets a signal that is not ours do what it would have done without us.
+    /// Forwards a signal that is not the guard's to the previous action.
     fn pass_on(&self, previous: &Previous, info: *mut siginfo_t, context: *mut c_void) {
         match previous.handler.load(Ordering::Acquire) {
             libc::SIG_DFL => self.take_default_action(info),
-            // Only a sent signal can be ignored; a fault would come again for ever.
+            // Only a sent signal can be ignored. A fault would be repeated for ever.
             libc::SIG_IGN if !self.comes_again(info) => {}
             libc::SIG_IGN => self.take_default_action(info),
             handler => {
                 call(handler, previous.flags.load(Ordering::Relaxed), self.signal, info, context);
-                // Rust's own handler, for one, restores the default and returns, in the belief that the fault comes again.
+                // Some handlers, such as Rust's, restore the default action and return, because they expect the fault to be repeated.
                 let now = self.exchange(None).map_or(libc::SIG_DFL, |action| action.sa_sigaction);
                 if now == libc::SIG_DFL {
                     self.take_default_action(info);
@@ -173,7 +173,7 @@ impl Chain {
 
     /// Ends the process by the signal as soon as the handler has returned.
     fn take_default_action(&self, info: *const siginfo_t) {
-        // The action of our signals can be set, so this cannot fail; if it did, the next fault would bring us here again.
+        // This cannot fail for these signals. If it did, the next fault would lead here again.
         let _ = self.exchange(Some(&default_action()));
         if !self.comes_again(info) {
             // SAFETY: raise has no obligation. The signal is blocked while its handler runs and arrives right after.
@@ -205,13 +205,13 @@ fn default_action() -> libc::sigaction {
     unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() }
 }
 
-/// Where libc keeps this thread's errno. No two threads that exist at one time have the same place.
+/// The address of this thread's errno. It is different for all threads that exist at one time.
 pub(crate) fn errno_place() -> *mut c_int {
     // SAFETY: no obligation; the address is valid as long as the thread.
     unsafe { libc::__errno_location() }
 }
 
-/// Why the last system call of this thread failed.
+/// The error of this thread's last system call.
 pub(crate) fn errno() -> Errno {
     // SAFETY: libc's errno of this thread, valid as long as the thread.
     Errno(unsafe { errno_place().read() })

@@ -1,9 +1,8 @@
-//! In which watched range does an address lie, asked without a lock?
+//! In which watched range is an address, found without a lock?
 //!
-//! The reader is a signal handler: it may have interrupted anything, a writer of this table included, so it takes no lock
-//! and never waits. Entries are rewritten while others are read; the sequence count of an entry says whether its two ends
-//! belong together. An entry in change is passed over, which is right: the range somebody is touching is held by that
-//! somebody, so its entry is not the one in change.
+//! The reader is a signal handler. It may have interrupted any code, even a writer of this table, so it takes no lock and never waits. Entries may
+//! change while they are read. The sequence count of an entry shows whether its two ends belong together (a seqlock). The reader skips an entry
+//! that is being changed. That is correct: the interrupted code owns the range that it accesses, so the entry of that range is not being changed.
 //!
 //! ```text
 //!  entries: [ watched ][ empty ][ watched ][ empty ][ never used …
@@ -12,16 +11,16 @@
 //!                         └──── next ◄─────────  (of the top)
 //! ```
 //!
-//! Writers take no lock either: an empty entry belongs to whoever takes it off the stack, until it is put back. The count of
-//! changes beside the top keeps a writer that was held up from taking a top that went and came back meanwhile.
+//! Writers take no lock either: the writer that pops an empty entry off the stack owns it until it pushes it back. The count of changes beside the
+//! top prevents the ABA problem: a delayed writer cannot pop a top that was popped and pushed back meanwhile.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 pub(crate) struct Table<const N: usize> {
     entries: [Entry; N],
-    /// Entries from here on were never used; so a lookup reads no more of the table than there were ranges at one time.
+    /// Entries from here on were never used. So a lookup reads only as many entries as there were ranges at one time.
     used: AtomicUsize,
-    /// The stack of empty entries below `used`: changes in the upper half, the top in the lower, 0 or 1 + its index.
+    /// The stack of empty entries below `used`. Upper half: the count of changes. Lower half: 0, or 1 + the index of the top.
     free: AtomicU64,
 }
 
@@ -30,9 +29,9 @@ pub(crate) struct Entry {
     sequence: AtomicUsize,
     start: AtomicUsize,
     end: AtomicUsize,
-    /// 0, or 1 + the offset of the first touched byte that had no memory.
+    /// 0, or 1 + the offset of the first accessed byte that had no memory.
     lost: AtomicUsize,
-    /// The entry below this one on the stack of empty ones, 0 or 1 + its index.
+    /// The next entry on the stack of empty ones: 0, or 1 + its index.
     next: AtomicU32,
 }
 
@@ -42,7 +41,7 @@ impl<const N: usize> Table<N> {
         Table { entries: [const { Entry::empty() }; N], used: AtomicUsize::new(0), free: AtomicU64::new(0) }
     }
 
-    /// Enters a range, `end` being one past its last byte; `None` if the table is full.
+    /// Enters a range. `end` is one past its last byte. `None` if the table is full.
     pub(crate) fn enter(&self, start: usize, end: usize) -> Option<(usize, &Entry)> {
         let index = self.pop().or_else(|| {
             let more = |used| (used < N).then_some(used + 1);
@@ -54,7 +53,7 @@ impl<const N: usize> Table<N> {
         Some((index, entry))
     }
 
-    /// Empties an entry that `enter` gave.
+    /// Empties an entry that `enter` returned.
     pub(crate) fn leave(&self, index: usize) {
         if let Some(entry) = self.entries.get(index) {
             entry.write(0, 0);
@@ -62,7 +61,7 @@ impl<const N: usize> Table<N> {
         }
     }
 
-    /// Empties the entry of exactly this range, and says whether there was one. Of several callers one alone is told so.
+    /// Empties the entry of exactly this range. Returns whether there was one. Of several concurrent callers, only one gets true.
     pub(crate) fn leave_range(&self, start: usize, end: usize) -> bool {
         let mut watched = self.watched().enumerate();
         let Some((index, entry)) = watched.find(|(_, entry)| entry.empty_if(start, end)) else { return false };
@@ -70,7 +69,7 @@ impl<const N: usize> Table<N> {
         true
     }
 
-    /// The entry whose range `address` lies in, and that range. Safe in a signal handler.
+    /// The entry whose range contains `address`, and that range. Safe in a signal handler.
     pub(crate) fn find(&self, address: usize) -> Option<(&Entry, usize, usize)> {
         self.watched().find_map(|entry| {
             let (start, end) = entry.read()?;
@@ -82,7 +81,7 @@ impl<const N: usize> Table<N> {
         self.entries.iter().take(self.used.load(Ordering::Acquire))
     }
 
-    /// Takes an empty entry off the stack.
+    /// Pops an empty entry off the stack.
     fn pop(&self) -> Option<usize> {
         let mut free = self.free.load(Ordering::Acquire);
         loop {
@@ -100,7 +99,7 @@ impl<const N: usize> Table<N> {
         loop {
             entry.next.store(free as u32, Ordering::Relaxed);
             let new = change(free, index as u32 + 1);
-            // Whoever takes the entry sees what was written to it.
+            // Release: the writer that pops the entry must see what was written to it.
             match self.free.compare_exchange_weak(free, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => free = now,
@@ -126,7 +125,7 @@ impl Entry {
         }
     }
 
-    /// Says that the byte at `offset` had no memory; the first one stays.
+    /// Notes that the byte at `offset` had no memory. The first offset stays.
     pub(crate) fn lose(&self, offset: usize) {
         let _ = self.lost.compare_exchange(0, offset.saturating_add(1), Ordering::AcqRel, Ordering::Acquire);
     }
@@ -135,7 +134,7 @@ impl Entry {
         self.lost.load(Ordering::Acquire).checked_sub(1)
     }
 
-    /// Only by who has the entry, so the count moves by one writer at a time.
+    /// Only the owner of the entry calls this, so one writer at a time changes the count.
     fn write(&self, start: usize, end: usize) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
@@ -144,14 +143,14 @@ impl Entry {
 
     /// Writes the ends after the count was made odd, and makes it even again.
     fn finish(&self, sequence: usize, start: usize, end: usize) {
-        // A reader that sees one of the new ends sees the odd count in its second look, too.
+        // A reader that sees one of the new ends also sees the odd count when it reads it the second time.
         fence(Ordering::Release);
         self.start.store(start, Ordering::Relaxed);
         self.end.store(end, Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 
-    /// Empties the entry if it has this range, and says so to one caller.
+    /// Empties the entry if it has this range. Only one concurrent caller gets true.
     fn empty_if(&self, start: usize, end: usize) -> bool {
         let sequence = self.sequence.load(Ordering::Acquire);
         let found = (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed));
@@ -159,7 +158,7 @@ impl Entry {
         if !sequence.is_multiple_of(2) || found != (start, end) {
             return false;
         }
-        // The count stands where it stood, so the ends are those that were read, and the entry is this caller's.
+        // The count has not changed, so the ends are those that were read, and this caller owns the entry now.
         let odd = sequence.wrapping_add(1);
         if self.sequence.compare_exchange(sequence, odd, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return false;
@@ -168,7 +167,7 @@ impl Entry {
         true
     }
 
-    /// Both ends as one write left them; `None` while a write is under way.
+    /// Both ends of one write. `None` while a write is in progress.
     fn read(&self) -> Option<(usize, usize)> {
         let before = self.sequence.load(Ordering::Acquire);
         let range = (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed));
@@ -243,8 +242,7 @@ mod tests {
         assert_eq!(entry.lost_at(), None);
     }
 
-    /// Two ranges take turns in one entry. Their mixture would reach from the lower one's start to the higher one's end,
-    /// over an address that neither has.
+    /// Two ranges use one entry in turn. A mixture of the two would contain an address that is in neither.
     #[test]
     fn the_ends_of_two_ranges_are_never_mixed() {
         const ROUNDS: usize = if cfg!(miri) { 200 } else { 200_000 };
@@ -281,7 +279,7 @@ mod tests {
         assert!(table.leave_range(400, 500));
     }
 
-    /// Ranges that are never the same, so an entry given to two writers would lose one of them.
+    /// All ranges are different. If two writers got the same entry, one range would be lost.
     #[test]
     fn no_entry_is_given_to_two() {
         const ROUNDS: usize = if cfg!(miri) { 50 } else { 50_000 };

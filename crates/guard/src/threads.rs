@@ -1,16 +1,16 @@
-//! For whom does this thread compute, asked inside a signal handler?
+//! Which value belongs to the current thread, found inside a signal handler?
 //!
-//! A thread is known by where its errno lies: unique among the threads that exist, and read without a system call. Each entry is
-//! written by the thread that it is about, and the handler asks on that same thread, so the two are never at it at one time.
+//! A thread is identified by the address of its errno: it is unique among the existing threads, and needs no system call. Only the thread itself
+//! writes its entry, and the handler reads it on the same thread, so the two never run at the same time.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 const EMPTY: usize = 0;
-/// Taken, but not valid yet or any more. No errno lies here: it would not be aligned.
+/// Taken, but not valid yet or any more. It is not the address of an errno, because it is not aligned.
 const IN_CHANGE: usize = 1;
 
-/// Threads, each with a value of type `T` that it works for.
+/// A table of threads, each with a reference to a value of type `T`.
 pub(crate) struct Threads<T, const N: usize> {
     entries: [Entry<T>; N],
 }
@@ -27,7 +27,7 @@ impl<T, const N: usize> Threads<T, N> {
         Threads { entries: [const { Entry::empty() }; N] }
     }
 
-    /// Enters the thread that calls, and gives the number of its entry; `None` if the table is full.
+    /// Enters the calling thread. Returns the number of its entry, or `None` if the table is full.
     pub(crate) fn enter(&self, thread: usize, value: &T) -> Option<usize> {
         for index in order::<N>(thread) {
             let entry = self.entries.get(index)?;
@@ -41,7 +41,7 @@ impl<T, const N: usize> Threads<T, N> {
         None
     }
 
-    /// Empties an entry that `enter` gave to this thread.
+    /// Empties an entry that `enter` returned to this thread.
     pub(crate) fn leave(&self, index: usize) {
         if let Some(entry) = self.entries.get(index) {
             entry.thread.store(IN_CHANGE, Ordering::Release);
@@ -50,7 +50,7 @@ impl<T, const N: usize> Threads<T, N> {
         }
     }
 
-    /// What the thread that calls works for. Safe in a signal handler.
+    /// The value of the calling thread. Safe in a signal handler.
     pub(crate) fn find(&self, thread: usize) -> Option<*const T> {
         let mut entries = order::<N>(thread).filter_map(|index| self.entries.get(index));
         let entry = entries.find(|entry| entry.thread.load(Ordering::Acquire) == thread)?;
@@ -64,9 +64,9 @@ impl<T> Entry<T> {
     }
 }
 
-/// All entries, beginning at one that depends on the thread, so that few threads come upon each other's.
+/// All entries, beginning at one that depends on the thread, so that threads rarely collide.
 fn order<const N: usize>(thread: usize) -> impl Iterator<Item = usize> {
-    // Fibonacci hashing: errno lies at the same offset of each stack, so only the middle bits differ.
+    // Fibonacci hashing: errno has the same offset in each stack, so only the middle bits of the address differ.
     let first = ((thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % N;
     (first..N).chain(0..first)
 }

@@ -1,48 +1,47 @@
-//! How much may a connection make us do?
+//! Which limits are there on requests over HTTP?
 
 use std::time::Duration;
 
 pub use nerite_request::limits::INLINE_WORK_BYTES_MAX;
 
-/// Non-empty chunks a chunked body may have, as in Triton.
+/// The most non-empty chunks of a chunked body, as in Triton.
 pub const CHUNKS_MAX: usize = 65536;
-/// Pieces of at least this size are not counted as chunks: one large chunk arrives in many pieces, and what the limit is
-/// there to stop is the cost of many tiny ones.
+/// Pieces of at least this size are not counted as chunks: one large chunk arrives in many pieces, and the limit is only meant to stop many tiny
+/// ones.
 pub const CHUNK_COUNTED_BYTES_MAX: usize = 512;
-/// The largest body of an inference, as in Triton, which reads the length into 32 bits.
+/// The largest body of an inference, as in Triton, which stores the length in 32 bits.
 pub const INFER_BODY_BYTES_MAX: u64 = i32::MAX as u64;
-/// A load's body of more bytes than this goes to disk.
+/// A larger body of a load request is written to disk.
 pub const SPOOL_BYTES_MIN: usize = 4 << 20;
 /// Bytes of such a body that are written to disk at once.
 pub const SPOOL_STEP_BYTES: usize = 1 << 20;
-/// The first block for a body is not larger, whatever length the client declares; it grows when the bytes really come, which
-/// copies nothing: its pages move.
+/// The largest first block for a body, whatever length the client declares. The block grows as the bytes arrive, without a copy: its pages are
+/// moved.
 pub const FIRST_BLOCK_BYTES_MAX: usize = 2 << 20;
 /// The first block for a body of unknown length.
 pub const FIRST_BLOCK_BYTES_MIN: usize = 64 << 10;
-/// Where the binary part of a body begins in its block: as aligned as any runtime asks for.
+/// Alignment of a body's binary part in its block. No runtime needs more.
 pub const TAIL_ALIGN: usize = 64;
-/// A binary part smaller than this stays where the socket left it: copying it later, if at all, costs less than a block.
+/// A smaller binary part stays in the socket's buffer: a later copy, if any, costs less than a block.
 pub const TAIL_KEPT_BYTES_MAX: usize = 4 << 10;
-/// A body that a call has no use for is read all the same up to this size. Left unread it would cost the client its connection.
+/// A body that a call does not use is read up to this size. An unread body would make the server close the connection.
 pub const UNUSED_BODY_BYTES_MAX: u64 = 64 << 10;
-/// A request's header list of no more fields than this becomes the answer's, so that none is allocated.
+/// The answer reuses the memory of the request's headers if they have at most this many fields.
 pub const KEPT_HEADERS_MAX: usize = 32;
-/// Bytes that are copied in the time in which one byte becomes text.
+/// How many bytes can be copied in the time of writing one byte as text.
 pub const COPIED_BYTES: usize = 16;
-/// The largest body of a call that is neither an inference nor a load: settings, registrations, the index. It is read on the thread
-/// that serves the connection.
+/// The largest body of a call that is neither an inference nor a load: settings, registrations, the index. It is read on the front thread.
 pub const CONTROL_BODY_BYTES_MAX: u64 = INLINE_WORK_BYTES_MAX as u64;
 
-/// Smaller bodies and answers are part of what a connection is charged for itself: it has one of each at a time.
+/// Smaller bodies and answers are not charged: the fixed charge of a connection covers one of each.
 pub const CHARGED_BYTES_MIN: usize = 16 << 10;
-/// Bytes of a configuration, as a message, that is written on the thread that serves the connection. Its JSON is longer.
+/// The largest configuration, as a protobuf message, that is written on the front thread. Its JSON is longer.
 pub const INLINE_CONFIG_BYTES_MAX: usize = INLINE_WORK_BYTES_MAX / 4;
-/// Bytes of the sentence in an error. It may quote names of a client, which may be longer; what a Python model raises is shorter.
+/// The most bytes of an error's text. It may quote longer names of a client. Errors of Python models are shorter.
 pub const ERROR_BYTES_MAX: usize = INLINE_WORK_BYTES_MAX;
-/// A connection that is ended, because of what it held and no longer holds, has so long to tell its client why.
+/// How long a connection that was ended because of its memory, and has released it, may take to tell its client why.
 pub const LEAVE_MAX: Duration = Duration::from_secs(5);
-/// So much of that is for reading what the client still sends, so that it gets to read the answer.
+/// The part of that time for reading what the client still sends, so that it can read the answer then.
 pub const DISCARD_MAX: Duration = Duration::from_secs(1);
 
 const _: () = assert!(FIRST_BLOCK_BYTES_MIN <= FIRST_BLOCK_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! How does a body come in with one copy at the most?
+//! How is a body received with at most one copy?
 //!
 //! ```text
 //!   block    ├── lead ──┤├── JSON ──┤├── binary tensors …
@@ -26,16 +26,16 @@ use crate::reply::Failure;
 pub use spool::{Text, spool};
 pub use store::Store;
 
-/// What is known of a body before it comes.
+/// What is known about a body before it arrives.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
-    /// Bytes the client declared; `None` for a chunked body.
+    /// Bytes that the client declared. `None` for a chunked body.
     pub declared: Option<u64>,
-    /// Where its binary part begins; `None` if it has none.
+    /// The offset of its binary part. `None` if it has none.
     pub tail_at: Option<usize>,
     /// Bytes it may have.
     pub bytes_max: u64,
-    /// What to say when it has more; given the number so far.
+    /// Makes the error for a larger body, from the number of bytes so far.
     pub too_large: fn(u64, u64) -> Status,
 }
 
@@ -48,19 +48,19 @@ pub struct Received {
 
 #[derive(Debug)]
 enum Whole {
-    /// As the socket delivered it.
+    /// The buffer that the socket delivered.
     Frame(Bytes),
-    /// Put together in a block of our own.
+    /// A block of this process, into which the pieces were copied.
     Block(Buffer),
 }
 
 impl Received {
-    /// A body that was put together in `block`.
+    /// A body whose pieces were copied into `block`.
     pub fn block(block: Buffer, charge: Charge) -> Received {
         Received { body: Whole::Block(block), charge }
     }
 
-    /// What its client is charged for it. From here on the caller keeps it.
+    /// Takes the charge for its bytes. The caller keeps it from here on.
     pub fn take_charge(&mut self) -> Charge {
         std::mem::take(&mut self.charge)
     }
@@ -73,7 +73,7 @@ impl Received {
         }
     }
 
-    /// The bytes from `at` on, not copied.
+    /// The bytes from `at` on, without a copy.
     pub fn tail(&self, at: usize) -> Buffer {
         let all = self.bytes().len();
         let Ok(extent) = Extent::new(at, all.saturating_sub(at), all) else { return Buffer::empty() };
@@ -91,7 +91,7 @@ impl AsRef<[u8]> for Received {
     }
 }
 
-/// Reads `body` to its end, at the expense of `account`.
+/// Reads `body` to its end. Its bytes are charged to `account`.
 pub async fn receive<B>(body: B, expected: Expected, account: &Account) -> Result<Received, Failure>
 where
     B: Body<Data = Bytes, Error: std::fmt::Display>,
@@ -122,7 +122,7 @@ where
     }
 }
 
-/// Reads the rest of a refused body for nothing, unless nothing more can be read. What has come so far is gone by now.
+/// Reads the rest of a refused body and discards it, if it can be read. What was received before is freed already.
 async fn refuse<B: Body<Data = Bytes>>(failure: Refusal, body: Pin<&mut B>) -> Failure {
     match failure {
         Refusal::Of(failure) => {
@@ -132,7 +132,7 @@ async fn refuse<B: Body<Data = Bytes>>(failure: Refusal, body: Pin<&mut B>) -> F
             failure
         }
         Refusal::Shed(_) => {
-            // The connection ends soon, whether its client reads or not.
+            // The connection ends soon, even if its client does not read.
             let _ = tokio::time::timeout(DISCARD_MAX, discard(body)).await;
             failure.into_failure()
         }
@@ -142,7 +142,7 @@ async fn refuse<B: Body<Data = Bytes>>(failure: Refusal, body: Pin<&mut B>) -> F
 /// Why a body is not read to its end.
 enum Refusal {
     Of(Failure),
-    /// The memory budgets want the connection to end.
+    /// The memory budgets require the connection to end.
     Shed(Shed),
 }
 
@@ -162,7 +162,7 @@ impl<F: Into<Failure>> From<F> for Refusal {
     }
 }
 
-/// Puts `first` and the pieces after it into one block.
+/// Copies `first` and the pieces after it into one block.
 async fn collect<B>(mut body: Pin<&mut B>, chunks: &mut Chunks, first: Bytes) -> Result<Buffer, Refusal>
 where
     B: Body<Data = Bytes, Error: std::fmt::Display>,
@@ -176,13 +176,13 @@ where
     Ok(store.finish())
 }
 
-/// Reads `body` to its end for nothing, so that the client, still sending, gets to read why it was refused.
+/// Reads `body` to its end and discards it. The client finishes sending and can then read why it was refused.
 pub async fn discard<B: Body<Data = Bytes>>(body: B) {
     let mut body = pin!(body);
     while let Some(Ok(_)) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {}
 }
 
-/// Whether a body that came in one piece can be used where it lies.
+/// Whether a body that arrived in one piece can be used without a copy.
 fn can_stay(frame: &Bytes, tail_at: Option<usize>) -> bool {
     let Some(tail) = tail_at.and_then(|at| frame.get(at..)) else { return true };
     tail.len() < TAIL_KEPT_BYTES_MAX || tail.as_ptr().addr().is_multiple_of(TAIL_ALIGN)
@@ -215,7 +215,7 @@ impl Chunks {
             })?;
             match frame.into_data() {
                 Ok(data) if !data.is_empty() => return Ok(Some(self.count(data)?)),
-                // Trailers, and nothing.
+                // Trailers are ignored.
                 _ => {}
             }
         }

@@ -1,4 +1,4 @@
-//! How does an answer leave?
+//! How is an answer sent?
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -26,7 +26,7 @@ pub const PLAIN: HeaderValue = HeaderValue::from_static("text/plain");
 /// The Content-Type of answers with binary tensors.
 pub const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// The bytes of an answer, sent from where they lie.
+/// The bytes of an answer, sent without a copy.
 #[derive(Debug)]
 pub enum Outgoing {
     /// None.
@@ -35,11 +35,11 @@ pub enum Outgoing {
     Whole(Bytes),
     /// Several pieces, none of them empty.
     Pieces(VecDeque<Bytes>),
-    /// The pieces, and then events as they come. Each of them is charged by who writes it.
+    /// The pieces, and then events as they are made. The code that writes an event charges it.
     Events {
-        /// What is there already.
+        /// The pieces that are there already.
         pieces: VecDeque<Bytes>,
-        /// What is still to come.
+        /// The events to come.
         events: Box<Events>,
     },
 }
@@ -84,21 +84,21 @@ impl Body for Outgoing {
     }
 }
 
-/// A call that failed before it had an answer.
+/// The error of a call that has sent no answer yet.
 #[derive(Debug)]
 pub struct Failure {
-    /// What to say.
+    /// The status.
     pub status: Status,
-    /// As what to say it.
+    /// The Content-Type of the answer.
     pub content_type: HeaderValue,
-    /// Whether nothing more can be read from this connection.
+    /// Whether the connection must close, because no further request can be read from it.
     pub close: bool,
-    /// Whether to say which compressions are understood.
+    /// Whether to list the supported encodings in a header.
     pub lists_encodings: bool,
 }
 
 impl Failure {
-    /// Said as plain text, as Triton does before a call looks at its body.
+    /// Sends the error as plain text, as Triton does for errors before a call reads its body.
     pub fn plain(status: Status) -> Failure {
         Failure { content_type: PLAIN, ..status.into() }
     }
@@ -129,22 +129,22 @@ pub fn json(text: impl Into<Bytes>) -> Response<Outgoing> {
     typed(StatusCode::OK, JSON, Outgoing::Whole(text.into()))
 }
 
-/// 200 with nothing but a Content-Type of JSON.
+/// 200 with an empty body and the Content-Type of JSON.
 pub fn done() -> Response<Outgoing> {
     typed(StatusCode::OK, JSON, Outgoing::Empty)
 }
 
-/// A status and nothing else.
+/// A status with an empty body.
 pub fn bare(code: StatusCode) -> Response<Outgoing> {
     typed(code, PLAIN, Outgoing::Empty)
 }
 
-/// A status and a sentence, which is cut at [`ERROR_BYTES_MAX`](crate::limits::ERROR_BYTES_MAX): it may quote names that a client chose.
+/// A status with an error text. The text is cut at [`ERROR_BYTES_MAX`](crate::limits::ERROR_BYTES_MAX), because it may quote names that a client chose.
 pub fn error(code: StatusCode, content_type: HeaderValue, message: &str) -> Response<Outgoing> {
     typed(code, content_type, Outgoing::Whole(write_error(&cut(message)).into()))
 }
 
-/// Charges the bytes of an answer to `account` until the socket has taken its last piece. Events charge themselves.
+/// Charges the bytes of an answer to `account` until its last piece is sent. Events are charged when they are written.
 pub fn charged(account: &Account, mut response: Response<Outgoing>) -> Response<Outgoing> {
     let last = match response.body_mut() {
         Outgoing::Whole(bytes) => Some((bytes.len(), bytes)),
@@ -162,12 +162,12 @@ pub fn charged(account: &Account, mut response: Response<Outgoing>) -> Response<
     response
 }
 
-/// The path means nothing.
+/// The path is unknown.
 pub fn not_found() -> Response<Outgoing> {
     error(StatusCode::NOT_FOUND, PLAIN, "Not Found")
 }
 
-/// The path wants another method. Triton's reason phrase is shorter than the standard's.
+/// The path needs another method. Triton's reason phrase is shorter than the standard's.
 pub fn method_not_allowed(content_type: HeaderValue) -> Response<Outgoing> {
     let mut response = error(StatusCode::METHOD_NOT_ALLOWED, content_type, "Method Not Allowed");
     response.extensions_mut().insert(ReasonPhrase::from_static(b"Not Allowed"));

@@ -1,4 +1,4 @@
-//! Which call does a path mean?
+//! Which call does a path name?
 
 use http::Method;
 use nerite_api::Category;
@@ -9,7 +9,7 @@ pub enum Route<'p> {
     Live,
     Ready,
     Server,
-    /// One model; the version is digits, or empty for the highest.
+    /// One model. The version is digits, or empty for the highest.
     Model {
         name: &'p str,
         version: &'p str,
@@ -18,13 +18,13 @@ pub enum Route<'p> {
     /// Statistics of all models.
     AllStatistics,
     Index,
-    /// Load or unload; `repository` is set where the path names one, which is refused.
+    /// Load or unload. `repository` is set if the path names one, which is refused.
     Control {
         repository: bool,
         name: &'p str,
         load: bool,
     },
-    /// A kind of shared memory; an empty name means no region, or all.
+    /// A kind of shared memory. An empty name means no region, or all.
     Region {
         kind: RegionKind,
         name: &'p str,
@@ -63,16 +63,16 @@ pub enum RegionCall {
     Unregister,
 }
 
-/// Segments of the longest path: `v2/models/{m}/versions/{v}/generate_stream`, and one more to tell a longer one.
+/// Segments of the longest path, `v2/models/{m}/versions/{v}/generate_stream`, and one more to recognise a longer one.
 const SEGMENTS_MAX: usize = 7;
 
 impl<'p> Route<'p> {
-    /// The call at this path, which is matched whole.
+    /// The call with exactly this path.
     pub fn of(path: &'p str) -> Option<Route<'p>> {
         let mut segments = [""; SEGMENTS_MAX];
         let mut count = 0;
         for segment in path.strip_prefix('/')?.split('/') {
-            // No segment of any path is empty.
+            // Paths have no empty segments.
             if count == SEGMENTS_MAX || segment.is_empty() {
                 return None;
             }
@@ -138,7 +138,7 @@ impl<'p> Route<'p> {
         }
     }
 
-    /// Whether a wrong method is answered as JSON rather than as plain text, as Triton happens to do.
+    /// Whether a wrong method is answered as JSON and not as plain text. Triton does that for some paths.
     pub fn refuses_as_json(&self) -> bool {
         !matches!(self, Route::Live | Route::Ready | Route::Model { call: ModelCall::Ready | ModelCall::Infer, .. })
     }

@@ -1,4 +1,4 @@
-//! How does a connection live and end?
+//! How are HTTP connections accepted, served and closed?
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use nerite_api::Api;
 use nerite_budget::Account;
 use nerite_listen::{
-    ACCEPT_PAUSE, Connection, ConnectionLimits, Conversation, Full, Listener, MemoryLimitedStream, Overseer, Peers,
+    ACCEPT_PAUSE, Connection, ConnectionLimits, Full, FutureConnection, Listener, MemoryLimitedStream, Overseer, Peers,
     Rules, Stream, TimeLimits, Timed, oversee, until_shed,
 };
 use nerite_request::Peer;
@@ -31,22 +31,22 @@ use crate::reply::Outgoing;
 #[derive(Clone)]
 pub struct Handle(Arc<ServerState>);
 
-/// Whoever answers requests: the API, or what a test puts in its place.
-pub(crate) trait Answers: Send + Sync + 'static {
-    /// Whoever answers the requests of one connection, whose client is `peer`.
+/// Answers requests: the API, or a substitute in tests.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// The handler for one connection, whose client is `peer`.
     fn for_peer(self: &Arc<Self>, peer: Peer) -> Arc<Self>;
 
-    /// What the connection holds.
+    /// The account of the connection.
     fn account(&self) -> &Account;
 
-    /// What its tasks use of the front ends' threads.
+    /// The flow that the thread time of its tasks is charged to.
     fn flow(&self) -> Flow;
 
-    /// Answers one request. The future is dropped when the client goes away.
+    /// Answers one request. The future is dropped when the client disconnects.
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Outgoing>> + Send;
 }
 
-impl Answers for Api {
+impl Handler for Api {
     fn for_peer(self: &Arc<Self>, peer: Peer) -> Arc<Self> {
         Arc::new(Api::for_peer(self, peer))
     }
@@ -68,10 +68,10 @@ impl Answers for Api {
 struct ServerState {
     rules: Rules,
     stop: watch::Sender<bool>,
-    /// Connections and listeners that are open.
+    /// Open connections and listeners together.
     open: AtomicUsize,
     connections: AtomicUsize,
-    /// Told when `open` falls to 0.
+    /// Notified when `open` becomes 0.
     empty: Notify,
 }
 
@@ -87,15 +87,15 @@ impl ServerState {
     }
 }
 
-/// Serves what comes in at `listeners`. To be called inside an async runtime with I/O and time.
+/// Serves the connections of `listeners`. Must be called inside an async runtime with I/O and time.
 pub fn serve(api: Api, rules: Rules, listeners: Vec<Listener>) -> Handle {
     serve_by(&Arc::new(api), rules, listeners)
 }
 
-pub(crate) fn serve_by(answers: &Arc<impl Answers>, rules: Rules, listeners: Vec<Listener>) -> Handle {
+pub(crate) fn serve_by(handler: &Arc<impl Handler>, rules: Rules, listeners: Vec<Listener>) -> Handle {
     let server = ServerState::new(rules);
     for listener in listeners {
-        tokio::spawn(watched(FrontEnd::Http, accept(listener, Arc::clone(answers), Open::new(&server, 0))));
+        tokio::spawn(watched(FrontEnd::Http, accept(listener, Arc::clone(handler), Open::new(&server, 0))));
     }
     Handle(server)
 }
@@ -103,26 +103,26 @@ pub(crate) fn serve_by(answers: &Arc<impl Answers>, rules: Rules, listeners: Vec
 /// Serves one connection over any stream until it ends.
 pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite + Unpin) {
     let rules = Rules { peers: Peers::new(ConnectionLimits::for_descriptors(64)), times: TimeLimits::default() };
-    let Ok(place) = rules.peers.admit(api.peer()) else { return };
+    let Ok(permit) = rules.peers.admit(api.peer()) else { return };
     let server = ServerState::new(rules);
-    let overseer = Overseer::new(place, server.rules.times, server.stop.subscribe());
-    converse(stream, Arc::new(api), overseer, Open::new(&server, 1)).await;
+    let overseer = Overseer::new(permit, server.rules.times, server.stop.subscribe());
+    serve_connection(stream, Arc::new(api), overseer, Open::new(&server, 1)).await;
 }
 
 impl Handle {
-    /// Connections that are open.
+    /// How many connections are open.
     pub fn connections(&self) -> usize {
         self.0.connections.load(Ordering::Relaxed)
     }
 
-    /// Stops listening, and closes the connections that have no whole request now, the others after their answer. The future is
-    /// done when all are closed.
+    /// Stops listening. Connections without a complete request are closed now, and the others after their answer. The future resolves when all are
+    /// closed.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
         let server = Arc::clone(&self.0);
         server.stop.send_replace(true);
         async move {
             loop {
-                // Registered before the count is read, so that no news is missed in between.
+                // Registered before the count is read, so that a notification in between is not missed.
                 let mut empty = pin!(server.empty.notified());
                 empty.as_mut().enable();
                 if server.open.load(Ordering::Acquire) == 0 {
@@ -134,7 +134,7 @@ impl Handle {
     }
 }
 
-/// A share in the server, counted while it lives.
+/// Counts an open connection or listener until it is dropped.
 struct Open {
     server: Arc<ServerState>,
     /// 1 for a connection, 0 for a listener.
@@ -158,7 +158,7 @@ impl Drop for Open {
     }
 }
 
-async fn accept(listener: Listener, answers: Arc<impl Answers>, open: Open) {
+async fn accept(listener: Listener, handler: Arc<impl Handler>, open: Open) {
     let mut stop = open.server.stop.subscribe();
     loop {
         let connection = tokio::select! {
@@ -167,7 +167,7 @@ async fn accept(listener: Listener, answers: Arc<impl Answers>, open: Open) {
             connection = listener.accept_among(&open.server.rules.peers) => connection,
         };
         match connection {
-            Ok(connection) => begin(connection, &answers, &open.server),
+            Ok(connection) => begin(connection, &handler, &open.server),
             Err(error) => {
                 log::warn!("cannot accept an HTTP connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -176,25 +176,25 @@ async fn accept(listener: Listener, answers: Arc<impl Answers>, open: Open) {
     }
 }
 
-fn begin(Connection { stream, peer }: Connection, answers: &Arc<impl Answers>, server: &Arc<ServerState>) {
-    let place = match server.rules.peers.admit(&peer) {
-        Ok(place) => place,
+fn begin(Connection { stream, peer }: Connection, handler: &Arc<impl Handler>, server: &Arc<ServerState>) {
+    let permit = match server.rules.peers.admit(&peer) {
+        Ok(permit) => permit,
         Err(full) => return stream.turn_away(&refusal(&full)),
     };
-    let overseer = Overseer::new(place, server.rules.times, server.stop.subscribe());
-    let (answers, open) = (answers.for_peer(peer), Open::new(server, 1));
-    let flow = answers.flow();
+    let overseer = Overseer::new(permit, server.rules.times, server.stop.subscribe());
+    let (handler, open) = (handler.for_peer(peer), Open::new(server, 1));
+    let flow = handler.flow();
     match stream {
         Stream::Tcp(stream) => {
-            drop(tokio::spawn(fair(FrontEnd::Http, &flow, converse(stream, answers, overseer, open))));
+            drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, overseer, open))));
         }
         Stream::Unix(stream) => {
-            drop(tokio::spawn(fair(FrontEnd::Http, &flow, converse(stream, answers, overseer, open))));
+            drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, overseer, open))));
         }
     }
 }
 
-/// What a client reads who finds no place.
+/// The answer to a client whose connection is refused.
 fn refusal(full: &Full) -> Vec<u8> {
     let body = write_error(&full.to_string());
     let head = format!(
@@ -204,27 +204,27 @@ fn refusal(full: &Full) -> Vec<u8> {
     [head.into_bytes(), body].concat()
 }
 
-async fn converse(
+async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    answers: Arc<impl Answers>,
+    handler: Arc<impl Handler>,
     mut overseer: Overseer,
     open: Open,
 ) {
-    let answers = &*answers;
+    let handler = &*handler;
     let progress = Arc::clone(overseer.progress());
-    let stream = TokioIo::new(MemoryLimitedStream::new(Timed::new(stream, Arc::clone(&progress)), answers.account()));
+    let stream = TokioIo::new(MemoryLimitedStream::new(Timed::new(stream, Arc::clone(&progress)), handler.account()));
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
         progress.begin_request();
         let request = request.map(|body| Incoming::new(body, Arc::clone(&progress)));
         let progress = Arc::clone(&progress);
-        async move { Ok::<_, Infallible>(answers.answer(request).await.map(|body| Answering::new(body, progress))) }
+        async move { Ok::<_, Infallible>(handler.answer(request).await.map(|body| Answering::new(body, progress))) }
     });
     let connection = http1::Builder::new().auto_date_header(false).serve_connection(stream, service);
-    let mut conversation =
-        Conversation { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
+    let mut served =
+        FutureConnection { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
     // Whoever is told to leave has no request under way, and need not be waited for.
-    let conversed = oversee(&mut conversation, &mut overseer, Duration::ZERO);
-    until_shed(answers.account(), LEAVE_MAX, conversed).await;
+    let served_until_shed = oversee(&mut served, &mut overseer, Duration::ZERO);
+    until_shed(handler.account(), LEAVE_MAX, served_until_shed).await;
     drop(open);
 }
 

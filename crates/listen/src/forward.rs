@@ -1,6 +1,6 @@
-//! How does a wrapper around a connection that only looks at what is read pass on what is written?
+//! How does a wrapper that only observes reads forward writes to its connection?
 
-/// Implements `AsyncWrite` for `$wrapper<S>` by that of its field `stream`.
+/// Implements `AsyncWrite` for `$wrapper<S>`: every call goes to its field `stream`.
 #[macro_export]
 macro_rules! forward_writes {
     ($wrapper:ident) => {

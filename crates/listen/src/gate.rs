@@ -1,103 +1,103 @@
-//! When is a body read on?
+//! When may more of a body be read, without exceeding the memory budgets?
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use nerite_budget::limits::{LEAVE_MS_MAX, LEAVING_BYTES_MAX, LIGHT_BYTES_MAX, LOOK_AGAIN_MS, STALL_MS};
-use nerite_budget::{Account, ReadPermit, Shed, Turn};
+use nerite_budget::limits::{LEAVE_MS_MAX, LEAVING_BYTES_MAX, LIGHT_BYTES_MAX, RETRY_MS, STALL_MS};
+use nerite_budget::{Account, ReadDecision, ReadPermit, Shed};
 use tokio::time::{Sleep, sleep};
 
-/// A body's place before the memory budgets: open while they are kept.
+/// Lets a body be read while the memory budgets have room, and stops it while they do not.
 #[derive(Debug)]
 pub struct Gate {
     read_permit: ReadPermit,
-    /// There while the body waits.
-    look_again: Option<Pin<Box<Sleep>>>,
-    looks: u64,
+    /// When to check again. `Some` while the body waits.
+    retry: Option<Pin<Box<Sleep>>>,
+    retries: u64,
 }
 
 impl Gate {
-    /// The gate of one body that comes over the connection of `account`.
+    /// A gate for one body of the connection that `account` belongs to.
     pub fn new(account: &Account) -> Gate {
-        Gate { read_permit: account.read_permit(), look_again: None, looks: 0 }
+        Gate { read_permit: account.read_permit(), retry: None, retries: 0 }
     }
 
-    /// Ready when the body, of which `held` bytes are there, may be read on; with an error when its connection has to end.
+    /// Ready when more of the body may be read. `held` is how many of its bytes are in memory. An error says that the connection has to end.
     pub fn poll_open(&mut self, cx: &mut Context<'_>, held: usize) -> Poll<Result<(), Shed>> {
-        // One that holds much is told even while it waits for its client.
+        // A body that holds much is told to end even while it waits for its client.
         let is_heavy = held as u64 > LIGHT_BYTES_MAX;
         loop {
-            match self.read_permit.turn(cx.waker(), is_heavy) {
-                Turn::Now => {
-                    self.look_again = None;
-                    self.looks = 0;
+            match self.read_permit.decide(cx.waker(), is_heavy) {
+                ReadDecision::Read => {
+                    self.retry = None;
+                    self.retries = 0;
                     return Poll::Ready(Ok(()));
                 }
-                Turn::Never(shed) => return Poll::Ready(Err(shed)),
-                Turn::Later => {}
+                ReadDecision::End(shed) => return Poll::Ready(Err(shed)),
+                ReadDecision::Wait => {}
             }
-            let timer = self.look_again.get_or_insert_with(|| Box::pin(sleep(Duration::from_millis(LOOK_AGAIN_MS))));
+            let timer = self.retry.get_or_insert_with(|| Box::pin(sleep(Duration::from_millis(RETRY_MS))));
             if timer.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            self.look_again = None;
-            self.looks += 1;
-            if self.looks.is_multiple_of(STALL_MS / LOOK_AGAIN_MS) {
-                self.read_permit.waited();
+            self.retry = None;
+            self.retries += 1;
+            if self.retries.is_multiple_of(STALL_MS / RETRY_MS) {
+                self.read_permit.check_stall();
             }
         }
     }
 
-    /// Ready when bytes of any kind may be taken from the socket. Where that would be past a high mark, whoever held too much is ended
-    /// soon, so nobody waits long.
+    /// Ready when bytes of any kind may be read from the socket. They may not while memory is above the high mark. Then the connection
+    /// that holds too much is closed soon, so the wait is short.
     pub fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while !self.read_permit.socket_turn(cx.waker()) {
-            let timer = self.look_again.get_or_insert_with(|| Box::pin(sleep(Duration::from_millis(LOOK_AGAIN_MS))));
+        while !self.read_permit.may_read_socket(cx.waker()) {
+            let timer = self.retry.get_or_insert_with(|| Box::pin(sleep(Duration::from_millis(RETRY_MS))));
             if timer.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            self.look_again = None;
+            self.retry = None;
         }
-        self.look_again = None;
+        self.retry = None;
         Poll::Ready(())
     }
 
-    /// Waits until the body, of which `held` bytes are there, may be read on. May be dropped at any time.
+    /// Waits until more of the body may be read. `held` is how many of its bytes are in memory. May be dropped at any time.
     pub async fn open(&mut self, held: usize) -> Result<(), Shed> {
         poll_fn(|cx| self.poll_open(cx, held)).await
     }
 
-    /// Whether the body waits for the budgets, and so not for its client.
+    /// Whether the body waits for the budgets. It does not wait for its client then.
     pub fn is_closed(&self) -> bool {
-        self.look_again.is_some()
+        self.retry.is_some()
     }
 
-    /// The body, or one message of it, is there.
+    /// The body, or one message of a stream, is complete.
     pub fn done(&mut self) {
         self.read_permit.done();
     }
 }
 
-/// Serves a connection by `work`, and ends it when the budgets want it to go. It has a moment then to tell its client why: a short one
-/// if it still holds much, up to `longest` if what it held is gone.
+/// Serves a connection by `work`, and ends it when the budgets require that. `work` then has some time to tell its client why: up to
+/// `longest` if it has released its memory, else [`LEAVE_MS_MAX`].
 pub async fn until_shed<T>(account: &Account, longest: Duration, work: impl Future<Output = T>) -> Option<T> {
-    let (mut work, mut leaving) = (pin!(work), pin!(leave(account, longest)));
+    let (mut work, mut deadline) = (pin!(work), pin!(shed_deadline(account, longest)));
     let done = poll_fn(|cx| match work.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => leaving.as_mut().poll(cx).map(|()| None),
+        Poll::Pending => deadline.as_mut().poll(cx).map(|()| None),
     })
     .await;
     account.close();
     done
 }
 
-/// Resolves when the budgets want the connection to end. For the task that drives the connection.
+/// Resolves when the budgets require the connection to end. For the task that drives the connection.
 pub async fn shed(account: &Account) -> Shed {
     let mut is_asked = false;
     poll_fn(|cx| {
-        // A connection is woken many times a request. The news is asked for once: a task's waker stays the same.
+        // A connection is polled many times in a request. The waker is registered only once, because a task's waker stays the same.
         let shed = if is_asked { account.shed() } else { account.shed_or_wake(cx.waker()) };
         is_asked = true;
         shed.cloned().map_or(Poll::Pending, Poll::Ready)
@@ -105,8 +105,8 @@ pub async fn shed(account: &Account) -> Shed {
     .await
 }
 
-/// Resolves when the connection has to be gone.
-async fn leave(account: &Account, longest: Duration) {
+/// Resolves when a connection that the budgets end must be closed.
+async fn shed_deadline(account: &Account, longest: Duration) {
     shed(account).await;
     let step = Duration::from_millis(LEAVE_MS_MAX);
     let mut passed = Duration::ZERO;
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bodies_that_wait_for_each_other_lose_the_costliest() {
+    async fn of_bodies_that_wait_for_each_other_the_largest_is_ended() {
         let budgets = budgets();
         let (one, two) = (budgets.open("a"), budgets.open("a"));
         let _charges = (one.charge(45 << 20), two.charge(50 << 20));

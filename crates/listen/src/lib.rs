@@ -1,6 +1,6 @@
 //! Where do connections come from?
 //!
-//! TCP ports and Unix sockets, bound alike for every front end. What is spoken over them is the front end's affair.
+//! TCP ports and Unix sockets, bound in the same way for every front end. This crate knows no protocol.
 //!
 //! ```
 //! use nerite_listen::{Endpoint, bind};
@@ -40,7 +40,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 pub use gate::{Gate, shed, until_shed};
 pub use limits::{ACCEPT_PAUSE, BACKLOG};
 pub use memory_limited_stream::MemoryLimitedStream;
-pub use overseer::{Conversation, Overseer, Rules, Served, Why, oversee};
+pub use overseer::{FutureConnection, Overseer, Rules, Served, Why, oversee};
 pub use peers::{ConnectionCounts, ConnectionLimits, ConnectionPermit, Full, Peers};
 pub use progress::{Awaited, Progress, Snapshot};
 pub use stall::{Overdue, StallTimer, TimeLimits};
@@ -59,22 +59,22 @@ pub enum Endpoint {
         /// Whether other processes may listen there as well (SO_REUSEPORT).
         reuse_port: bool,
     },
-    /// A Unix socket. A socket file there that nobody listens at any more is replaced.
+    /// A Unix socket. A stale socket file at the path, on which no process listens, is replaced.
     Unix {
-        /// Where its file is made.
+        /// The path of its file.
         path: PathBuf,
-        /// The file's mode: who may connect.
+        /// The mode of the file, which says who may connect.
         mode: u32,
     },
 }
 
-/// Why nobody can be heard there.
+/// Why the server cannot listen at an endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody else listens there. The text, trailing space included, is Triton's.
+    /// Another process listens there. The text is Triton's, with its trailing space.
     #[error("Socket '{0}' already in use ")]
     InUse(String),
-    /// The path of a Unix socket is a file's.
+    /// At the path of a Unix socket is a file that is not a socket.
     #[error("Socket '{0}' cannot be opened: there is a file that is no socket; remove it or name another path")]
     NoSocket(String),
     /// Anything else.
@@ -82,12 +82,12 @@ pub enum BindError {
     Refused {
         /// The address and port, or the path.
         place: String,
-        /// What the system says.
+        /// The system's error.
         cause: io::Error,
     },
 }
 
-/// A socket that hears connections. A Unix socket takes its file with it.
+/// A listening socket. Dropping a Unix socket removes its file.
 #[derive(Debug)]
 pub struct Listener(Socket);
 
@@ -95,59 +95,59 @@ pub struct Listener(Socket);
 enum Socket {
     Tcp(TcpListener),
     Unix {
-        /// It is dropped before the listener is closed.
+        /// Declared first, so that the file is removed before the listener is closed.
         _file: SocketFile,
         listener: UnixListener,
     },
 }
 
-/// A connection, and who is at its other end.
+/// An accepted connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// What the bytes come by.
+    /// Its socket.
     pub stream: Stream,
     /// The client, as the kernel names it.
     pub peer: Peer,
 }
 
-/// What the bytes of a connection come by.
+/// The socket of a connection.
 #[derive(Debug)]
 pub enum Stream {
-    /// Over TCP; small answers do not wait for the acknowledgement of the ones before.
+    /// TCP, with TCP_NODELAY: a small answer does not wait until the one before is acknowledged.
     Tcp(TcpStream),
-    /// Over a Unix socket.
+    /// A Unix socket.
     Unix(UnixStream),
 }
 
 impl Endpoint {
-    /// A Unix socket of the server's user alone.
+    /// A Unix socket to which only the server's user may connect.
     pub fn unix(path: &Path) -> Endpoint {
         Endpoint::Unix { path: path.to_owned(), mode: OWNER_ONLY }
     }
 }
 
 impl Stream {
-    /// Closes the connection with a last word, as far as it can be said without waiting.
-    pub fn turn_away(self, word: &[u8]) {
-        // What the client sent is read first: a socket that is closed with bytes unread takes back what it sent. A client that is
-        // gone, or that takes nothing, learns nothing.
+    /// Closes the connection. Sends `message` before, if that is possible without waiting.
+    pub fn turn_away(self, message: &[u8]) {
+        // The client's bytes are read first: closing a socket with unread bytes resets the connection, and the message would be lost.
+        // Errors are ignored: a client that is gone or does not read cannot be told anything.
         let mut unread = [0; 4096];
         match self {
             Stream::Tcp(stream) => {
                 let _ = stream.try_read(&mut unread);
-                let _ = stream.try_write(word);
+                let _ = stream.try_write(message);
                 let _ = rustix::net::shutdown(&stream, rustix::net::Shutdown::Write);
             }
             Stream::Unix(stream) => {
                 let _ = stream.try_read(&mut unread);
-                let _ = stream.try_write(word);
+                let _ = stream.try_write(message);
             }
         }
     }
 }
 
 impl Listener {
-    /// The address that a TCP listener really got; `None` for a Unix socket.
+    /// The address that a TCP listener is bound to. `None` for a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.0 {
             Socket::Tcp(listener) => listener.local_addr().ok(),
@@ -155,18 +155,18 @@ impl Listener {
         }
     }
 
-    /// As [`Listener::accept`], once there is a descriptor to spare for one more of `peers`.
+    /// As [`Listener::accept`], but waits first while too many evicted connections of `peers` still have their descriptors.
     pub async fn accept_among(&self, peers: &Peers) -> io::Result<Connection> {
-        peers.until_few_leave().await;
+        peers.until_few_closing().await;
         self.accept().await
     }
 
-    /// Waits for the next connection. Dropping the future loses none.
+    /// Waits for the next connection. Dropping the future loses no connection.
     pub async fn accept(&self) -> io::Result<Connection> {
         match &self.0 {
             Socket::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                // Refused only for a connection that is gone already, which shows soon enough.
+                // It fails only for a connection that is closed already. The first read will show that.
                 let _ = stream.set_nodelay(true);
                 let peer = peer::of_tcp(&stream, address);
                 Ok(Connection { stream: Stream::Tcp(stream), peer })
@@ -180,7 +180,7 @@ impl Listener {
     }
 }
 
-/// Listens at `endpoint`. To be called inside the async runtime.
+/// Listens at `endpoint`. Must be called inside the async runtime.
 pub fn bind(endpoint: &Endpoint) -> Result<Listener, BindError> {
     let (place, outcome) = match endpoint {
         Endpoint::Tcp { address, port, reuse_port } => {
@@ -201,7 +201,7 @@ fn bind_tcp(address: &str, port: u16, reuse_port: bool) -> io::Result<TcpListene
     let bare = address.trim_start_matches('[').trim_end_matches(']');
     let at = (bare, port).to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
     let socket = if at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // Without it a restart within minutes finds the port taken by connections that are long closed.
+    // Without it a restart within minutes would find the port in use by closed connections (TIME_WAIT).
     socket.set_reuseaddr(true)?;
     if reuse_port {
         socket.set_reuseport(true)?;
@@ -216,9 +216,9 @@ fn bind_stream(path: &Path, mode: u32) -> io::Result<Socket> {
     Ok(Socket::Unix { _file: file, listener: UnixListener::from_std(net::UnixListener::from(socket))? })
 }
 
-/// Has the kernel notice clients whose host is gone. The connections of a listener begin with its options.
+/// Makes the kernel notice clients whose host is gone. Accepted connections inherit the listener's options.
 fn keep_alive(socket: &TcpSocket) {
-    // A system that knows one of these options no better does without it.
+    // Errors are ignored: a system that lacks one of these options works without it.
     let _ = sockopt::set_socket_keepalive(socket, true);
     let _ = sockopt::set_tcp_keepidle(socket, limits::KEEPALIVE_IDLE);
     let _ = sockopt::set_tcp_keepintvl(socket, limits::KEEPALIVE_INTERVAL);
@@ -236,36 +236,36 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_is_heard_once_and_a_taken_one_is_named() {
+    async fn a_port_is_bound_once_and_a_port_in_use_is_named() {
         let first = bind(&local(0)).unwrap();
         let address = first.address().unwrap();
         let error = bind(&local(address.port())).unwrap_err();
         assert_eq!(error.to_string(), format!("Socket '{address}' already in use "));
-        let (heard, _client) = tokio::join!(first.accept(), TcpStream::connect(address));
-        let heard = heard.unwrap();
-        let Stream::Tcp(stream) = heard.stream else { panic!("it came over TCP") };
+        let (accepted, _client) = tokio::join!(first.accept(), TcpStream::connect(address));
+        let accepted = accepted.unwrap();
+        let Stream::Tcp(stream) = accepted.stream else { panic!("it came over TCP") };
         assert!(stream.nodelay().unwrap() && sockopt::socket_keepalive(&stream).unwrap());
         assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), limits::KEEPALIVE_IDLE);
-        assert_eq!(heard.peer, Peer::own());
+        assert_eq!(accepted.peer, Peer::own());
     }
 
     #[tokio::test]
-    async fn a_socket_nobody_listens_at_is_replaced_and_goes_with_its_listener() {
+    async fn a_stale_socket_is_replaced_and_the_file_is_removed_with_its_listener() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         drop(net::UnixListener::bind(&path).unwrap());
         let listener = bind(&Endpoint::unix(&path)).unwrap();
         assert!(matches!(bind(&Endpoint::unix(&path)), Err(BindError::InUse(_))));
-        let (heard, _client) = tokio::join!(listener.accept(), UnixStream::connect(&path));
-        let heard = heard.unwrap();
-        assert!(matches!(heard.stream, Stream::Unix(_)));
-        assert_eq!(heard.peer, Peer::own());
+        let (accepted, _client) = tokio::join!(listener.accept(), UnixStream::connect(&path));
+        let accepted = accepted.unwrap();
+        assert!(matches!(accepted.stream, Stream::Unix(_)));
+        assert_eq!(accepted.peer, Peer::own());
         drop(listener);
         assert!(!path.exists());
     }
 
     #[tokio::test]
-    async fn a_file_that_is_no_socket_stays() {
+    async fn a_file_that_is_not_a_socket_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("letter");
         std::fs::write(&path, "dear").unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_of_nobody_is_refused_with_its_reason() {
+    async fn a_foreign_address_is_refused_with_the_reason() {
         let nowhere = Endpoint::Tcp { address: "203.0.113.7".into(), port: 0, reuse_port: false };
         let text = bind(&nowhere).unwrap_err().to_string();
         assert!(text.starts_with("Socket '203.0.113.7:0' cannot be opened: "), "{text}");

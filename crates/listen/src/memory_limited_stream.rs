@@ -1,8 +1,8 @@
-//! What if clients make us take buffers for what they never send?
+//! How is the memory limited that read buffers of connections use?
 //!
-//! A protocol's library takes a buffer when it knows what is to come: of HTTP/2 a whole frame when it has its head, of HTTP/1 twice as
-//! much each time the buffer was full. It cannot be refused memory. But how much it took is seen when it asks for bytes, and a
-//! connection whose buffer is the one too many can be ended before there are more of them.
+//! The protocol library allocates a read buffer before the bytes arrive: for a whole frame of HTTP/2 once it has the frame's header, and
+//! twice the size of a full buffer of HTTP/1. Clients could make it allocate for bytes that they never send, and these allocations cannot
+//! be refused. But the size of the buffer is visible when the library reads into it. If memory is short then, the connection is ended.
 
 use std::io;
 use std::pin::Pin;
@@ -12,48 +12,48 @@ use nerite_budget::{Account, Charge};
 use nerite_memory::is_short;
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Smaller buffers are taken unseen.
+/// Smaller buffers are not checked.
 const BUFFER_BYTES_MIN: usize = 64 << 10;
-/// So many bytes may come between two looks, in buffers no larger than before.
-const BYTES_BETWEEN_LOOKS: usize = 4 << 20;
+/// Memory is checked again after this many bytes, even if the buffer did not grow.
+const BYTES_BETWEEN_CHECKS: usize = 4 << 20;
 
-/// A buffer up to this size stays a connection's own; a larger one is a single frame's, and goes with it.
+/// The library keeps a buffer up to this size for the connection. A larger one belongs to a single frame and is freed with it.
 const KEPT_BUFFER_BYTES_MAX: usize = 512 << 10;
 
-/// A connection that ends when it wants a buffer and memory is short, and pays for its buffer.
+/// A connection whose read buffer is charged to its account, and whose reads fail when memory is short.
 #[derive(Debug)]
 pub struct MemoryLimitedStream<S> {
     stream: S,
     charge: Charge,
-    /// The largest buffer so far; 0 before the first.
+    /// The largest buffer so far. 0 before the first.
     largest: usize,
-    /// Bytes read since the last look.
-    unseen: usize,
+    /// Bytes read since the last check.
+    unchecked: usize,
 }
 
 impl<S> MemoryLimitedStream<S> {
-    /// The same connection, watched.
+    /// Wraps a connection, and charges its buffer to `account`.
     pub fn new(stream: S, account: &Account) -> MemoryLimitedStream<S> {
-        MemoryLimitedStream { stream, charge: account.charge(0), largest: 0, unseen: 0 }
+        MemoryLimitedStream { stream, charge: account.charge(0), largest: 0, unchecked: 0 }
     }
 
-    /// Charges the buffer that has room for so many bytes.
-    fn pay(&mut self, room: usize) {
+    /// Charges a buffer with room for `room` bytes.
+    fn charge_buffer(&mut self, room: usize) {
         let kept = self.charge.bytes();
-        let is_a_frames_own = room.max(kept) > KEPT_BUFFER_BYTES_MAX;
-        if is_a_frames_own || (room >= BUFFER_BYTES_MIN && room > kept) {
+        let is_of_one_frame = room.max(kept) > KEPT_BUFFER_BYTES_MAX;
+        if is_of_one_frame || (room >= BUFFER_BYTES_MIN && room > kept) {
             self.charge.resize(room);
         }
     }
 
-    /// Whether to look, for a buffer with room for so many bytes.
+    /// Whether to check memory before reading into a buffer with room for `room` bytes.
     fn is_due(&mut self, room: usize) -> bool {
         let first = self.largest == 0;
         let grown = room >= BUFFER_BYTES_MIN && room > self.largest;
         self.largest = self.largest.max(room);
-        let due = first || grown || self.unseen >= BYTES_BETWEEN_LOOKS;
+        let due = first || grown || self.unchecked >= BYTES_BETWEEN_CHECKS;
         if due {
-            self.unseen = 0;
+            self.unchecked = 0;
         }
         due
     }
@@ -63,14 +63,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for MemoryLimitedStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let room = buf.remaining();
-        this.pay(room);
+        this.charge_buffer(room);
         if this.is_due(room) && is_short() {
             let text = format!("no memory is left for a client that wants a buffer of {room} bytes");
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, text)));
         }
         let before = buf.filled().len();
         let outcome = Pin::new(&mut this.stream).poll_read(cx, buf);
-        this.unseen += buf.filled().len() - before;
+        this.unchecked += buf.filled().len() - before;
         outcome
     }
 }
@@ -82,29 +82,30 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(reads: &[(usize, usize)], looks: &[usize]) {
+    fn check(reads: &[(usize, usize)], checks: &[usize]) {
         let (mut limited, mut found) = (MemoryLimitedStream::new((), &Account::unlimited()), Vec::new());
         for (at, (room, read)) in reads.iter().enumerate() {
             if limited.is_due(*room) {
                 found.push(at);
             }
-            limited.unseen += read;
+            limited.unchecked += read;
         }
-        assert_eq!(found, looks, "{reads:?}");
+        assert_eq!(found, checks, "{reads:?}");
     }
 
     #[test]
-    fn a_buffer_is_paid_for_and_a_frames_own_goes_with_the_frame() {
+    fn a_buffer_is_charged_and_that_of_a_frame_until_the_frame_ends() {
         const KIB: usize = 1 << 10;
         let mut limited = MemoryLimitedStream::new((), &Account::unlimited());
-        for (room, paid) in [(8, 0), (100, 100), (20, 100), (400, 400), (4096, 4096), (3000, 3000), (8, 8), (70, 70)] {
-            limited.pay(room * KIB);
-            assert_eq!(limited.charge.bytes(), paid * KIB, "room for {room} KiB");
+        for (room, charged) in [(8, 0), (100, 100), (20, 100), (400, 400), (4096, 4096), (3000, 3000), (8, 8), (70, 70)]
+        {
+            limited.charge_buffer(room * KIB);
+            assert_eq!(limited.charge.bytes(), charged * KIB, "room for {room} KiB");
         }
     }
 
     #[test]
-    fn it_looks_at_first_when_a_buffer_grows_and_when_much_came() {
+    fn memory_is_checked_first_when_a_buffer_grows_and_after_many_bytes() {
         const KIB: usize = 1 << 10;
         check(&[(8 * KIB, 100), (8 * KIB, 100), (16 * KIB, 100)], &[0]);
         check(&[(8 * KIB, 100), (64 * KIB, 100), (64 * KIB, 100), (100 * KIB, 0), (99 * KIB, 0)], &[0, 1, 3]);

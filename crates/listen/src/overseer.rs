@@ -13,12 +13,12 @@ use crate::peers::{ConnectionPermit, Peers};
 use crate::progress::Progress;
 use crate::stall::{Overdue, StallTimer, TimeLimits};
 
-/// What binds the connections of all front ends.
+/// The limits on the connections of all front ends.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// How many there may be.
+    /// How many connections there may be.
     pub peers: Arc<Peers>,
-    /// How long they may keep the server waiting.
+    /// How long their clients may keep the server waiting.
     pub times: TimeLimits,
 }
 
@@ -27,21 +27,21 @@ pub trait Served {
     /// Does what can be done now. Ready when the connection has ended.
     fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Has the connection end once the requests are answered that have begun.
+    /// Tells the connection to end once all requests that have begun are answered.
     fn shut_down(&mut self);
 }
 
-/// A connection that is a future, and what has it end well.
-pub struct Conversation<'c, C> {
+/// A connection that is a future, and its graceful shutdown.
+pub struct FutureConnection<'c, C> {
     /// Ready when the connection has ended.
     pub connection: Pin<&'c mut C>,
-    /// Has it end once the requests are answered that have begun.
+    /// Tells it to end once all requests that have begun are answered.
     pub shut_down: fn(Pin<&mut C>),
 }
 
-impl<C: Future> Served for Conversation<'_, C> {
+impl<C: Future> Served for FutureConnection<'_, C> {
     fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // How a connection broke is the client's affair.
+        // An error of the connection concerns its client only.
         self.connection.as_mut().poll(cx).map(drop)
     }
 
@@ -50,7 +50,7 @@ impl<C: Future> Served for Conversation<'_, C> {
     }
 }
 
-/// Serves a connection until it ends, or until it is to end for another reason. Who is told to leave gets `leave` to see it.
+/// Serves a connection until it ends or until the overseer ends it. After it was told to end, its client has `leave` to notice.
 pub async fn oversee(served: &mut impl Served, overseer: &mut Overseer, leave: Duration) {
     poll_fn(|cx| {
         loop {
@@ -70,80 +70,80 @@ pub async fn oversee(served: &mut impl Served, overseer: &mut Overseer, leave: D
     .await;
 }
 
-/// Looks after one connection, for the task that serves it.
+/// Watches one connection and tells the task that serves it when the connection should end.
 pub struct Overseer {
-    place: ConnectionPermit,
+    permit: ConnectionPermit,
     timer: StallTimer,
     stop: watch::Receiver<bool>,
-    /// Wakes the task when the server stops or the place is taken.
-    news: Pin<Box<dyn Future<Output = ()> + Send>>,
-    listening: bool,
-    /// Whether [`Why::Stopping`] was said.
-    stopping: bool,
-    /// Whether [`Why::Leave`] was said.
-    leaving: bool,
+    /// Wakes the task when the server stops or the connection is evicted.
+    wake: Pin<Box<dyn Future<Output = ()> + Send>>,
+    is_registered: bool,
+    /// Whether [`Why::Stopping`] was returned.
+    is_stopping: bool,
+    /// Whether [`Why::Leave`] was returned.
+    is_leaving: bool,
 }
 
 /// Why a connection should end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Its client kept the server waiting. It is to be closed at once.
+    /// Its client kept the server waiting. Close it at once.
     Overdue(Overdue),
-    /// Another connection got its place, or it was idle for too long. It is to be closed once nothing is lost by it.
+    /// It was evicted for another connection, or idle for too long. Close it once no request is lost by that.
     Leave,
-    /// The server stops. It is to be closed once its whole requests are answered.
+    /// The server stops. Close it once its complete requests are answered.
     Stopping,
 }
 
 impl Overseer {
-    /// For a connection with this place, which these limits bind until `stop` holds true.
-    pub fn new(place: ConnectionPermit, limits: TimeLimits, stop: watch::Receiver<bool>) -> Overseer {
-        let (taken, stopped) = (place.taken(), wait_for_stop(stop.clone()));
-        let news = Box::pin(async move {
+    /// For the connection that holds `permit`. `limits` apply until `stop` is true.
+    pub fn new(permit: ConnectionPermit, limits: TimeLimits, stop: watch::Receiver<bool>) -> Overseer {
+        let (evicted, stopped) = (permit.evicted(), wait_for_stop(stop.clone()));
+        let wake = Box::pin(async move {
             tokio::select! {
-                () = taken => {}
+                () = evicted => {}
                 () = stopped => {}
             }
         });
         let timer = StallTimer::new(limits);
-        Overseer { place, timer, stop, news, listening: false, stopping: false, leaving: false }
+        Overseer { permit, timer, stop, wake, is_registered: false, is_stopping: false, is_leaving: false }
     }
 
-    /// The connection's notes.
+    /// The connection's progress.
     pub fn progress(&self) -> &Arc<Progress> {
-        self.place.progress()
+        self.permit.progress()
     }
 
-    /// The connection's place.
-    pub fn place(&self) -> &ConnectionPermit {
-        &self.place
+    /// The connection's permit.
+    pub fn permit(&self) -> &ConnectionPermit {
+        &self.permit
     }
 
-    /// To be called each time the connection has been polled, with the same waker. Ready when it should end.
+    /// Must be called each time after the connection was polled, with the same waker. Ready when the connection should end.
     ///
-    /// After [`Why::Leave`] and [`Why::Stopping`] the connection may be served on; each is said once. From then on requests are
-    /// not waited for any more: a client gets `leave` to see that the connection ends.
+    /// [`Why::Leave`] and [`Why::Stopping`] are returned once each, and the connection may be served further. From then on the server does
+    /// not wait for new requests: the client has `leave` to notice that the connection ends.
     pub fn poll(&mut self, cx: &mut Context<'_>, leave: Duration) -> Poll<Why> {
-        if !self.listening {
-            self.listening = true;
-            // Woken or not, the two questions below tell what happened. A task that has used up its turn is put off before its waker is
-            // kept, and would not ask again.
-            let _ = pin!(unconstrained(self.news.as_mut())).poll(cx);
+        if !self.is_registered {
+            self.is_registered = true;
+            // The result does not matter: the two checks below find out what happened. Unconstrained, because a task that has used up its
+            // tokio budget would return before the waker is registered.
+            let _ = pin!(unconstrained(self.wake.as_mut())).poll(cx);
         }
-        // Answered without a lock. What it says is news only until it was said.
-        if !self.stopping && self.stop.has_changed().unwrap_or(false) && *self.stop.borrow_and_update() {
-            self.stopping = true;
+        // `has_changed` takes no lock.
+        if !self.is_stopping && self.stop.has_changed().unwrap_or(false) && *self.stop.borrow_and_update() {
+            self.is_stopping = true;
             self.timer.set_limits(TimeLimits::stopping(leave));
             return Poll::Ready(Why::Stopping);
         }
-        if !self.leaving && !self.stopping && self.place.is_taken() {
-            self.news = Box::pin(wait_for_stop(self.stop.clone()));
-            self.listening = false;
-            let at_once = self.place.leaves_at_once();
+        if !self.is_leaving && !self.is_stopping && self.permit.is_evicted() {
+            self.wake = Box::pin(wait_for_stop(self.stop.clone()));
+            self.is_registered = false;
+            let at_once = self.permit.closes_at_once();
             return self.leave(if at_once { Duration::ZERO } else { leave });
         }
-        match self.timer.poll(cx, self.place.progress()) {
-            Poll::Ready(Overdue::Idle) if !self.leaving && !self.stopping => {
+        match self.timer.poll(cx, self.permit.progress()) {
+            Poll::Ready(Overdue::Idle) if !self.is_leaving && !self.is_stopping => {
                 self.note_ended(Overdue::Idle);
                 self.leave(leave)
             }
@@ -152,21 +152,21 @@ impl Overseer {
     }
 
     fn leave(&mut self, leave: Duration) -> Poll<Why> {
-        self.leaving = true;
+        self.is_leaving = true;
         self.timer.set_limits(TimeLimits::stopping(leave));
         Poll::Ready(Why::Leave)
     }
 
-    /// Notes that the client kept the server waiting, unless it was told to leave anyway.
+    /// Counts a client that kept the server waiting, unless its connection was told to end anyway.
     pub fn note_ended(&self, overdue: Overdue) {
-        if !self.stopping && !self.leaving {
-            self.place.note_ended(overdue);
+        if !self.is_stopping && !self.is_leaving {
+            self.permit.note_ended(overdue);
         }
     }
 }
 
 async fn wait_for_stop(mut stop: watch::Receiver<bool>) {
-    // An error means that nobody is left who could stop the server.
+    // An error means that the sender is gone: nobody can stop the server any more.
     if stop.wait_for(|stop| *stop).await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stop_ends_who_has_no_whole_request_and_waits_for_the_others() {
+    async fn a_stop_ends_connections_without_a_complete_request_and_waits_for_the_others() {
         let peers = Peers::new(ConnectionLimits::for_descriptors(64));
         let stop = watch::Sender::new(false);
         for (awaited, ends) in [(Awaited::Head, true), (Awaited::Body, true), (Awaited::Nothing, false)] {
@@ -204,12 +204,12 @@ mod tests {
             let ended = tokio::time::timeout(Duration::from_hours(1), next(&mut overseer)).await;
             assert_eq!(ended.is_ok(), ends, "{awaited:?}");
         }
-        // Nobody is to blame for a stop.
+        // A stop is not counted as a client's fault.
         assert!(peers.counts().ended.iter().all(|(_, count)| *count == 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_idle_is_told_to_leave_first() {
+    async fn an_idle_connection_is_told_to_leave_first() {
         let peers = Peers::new(ConnectionLimits::for_descriptors(64));
         let stop = watch::Sender::new(false);
         let mut overseer = overseer(&peers, &stop);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whose_place_is_taken_is_told_once_and_sees_a_stop_all_the_same() {
+    async fn an_evicted_connection_is_told_once_and_still_notices_a_stop() {
         let peers = Peers::new(ConnectionLimits { all_max: 16, per_peer_max: 1 });
         let stop = watch::Sender::new(false);
         let mut first = overseer(&peers, &stop);

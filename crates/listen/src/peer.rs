@@ -1,4 +1,4 @@
-//! Who connected?
+//! Which user or host does a connection come from?
 
 use std::net::SocketAddr;
 
@@ -7,9 +7,9 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::sock_diag::user_of;
 
-/// The client of a TCP connection. Its user is known where the client's socket is in this network namespace.
+/// The client of a TCP connection: its user if the client's socket is in this network namespace, else its address.
 pub fn of_tcp(stream: &TcpStream, address: SocketAddr) -> Peer {
-    // The kernel keeps a client that connected over IPv4 under its IPv4 address.
+    // An IPv6 listener reports IPv4 clients with mapped addresses. The kernel's table has the plain IPv4 address.
     let client = SocketAddr::new(address.ip().to_canonical(), address.port());
     let uid = stream.local_addr().ok().and_then(|own| {
         let server = SocketAddr::new(own.ip().to_canonical(), own.port());
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_of_this_host_is_known_by_its_user() {
+    async fn a_client_of_this_host_is_identified_by_its_user() {
         check("127.0.0.1:0", "127.0.0.1").await;
         check("0.0.0.0:0", "127.0.0.1").await;
         if TcpListener::bind("[::1]:0").await.is_ok() {
@@ -52,8 +52,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_with_an_ipv6_socket_is_known_over_ipv4() {
-        // The C core of gRPC connects so.
+    async fn a_client_with_an_ipv6_socket_is_identified_over_ipv4() {
+        // The C core of gRPC connects in this way.
         let Ok(socket) = TcpSocket::new_v6() else { return };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_closed_is_known_by_its_address_alone() {
+    async fn a_client_that_closed_is_identified_by_its_address() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, address) = listener.accept().await.unwrap();

@@ -1,7 +1,7 @@
-//! Whose connections are open, and may there be one more?
+//! Which peers have connections open, and may there be one more?
 //!
-//! One table for all ports and sockets of HTTP, gRPC and metrics. A newcomer who finds no place gets that of a connection
-//! that waits for a request, if there is one: first of the peer who has the most.
+//! One table covers all ports and sockets of HTTP, gRPC and metrics. If a new connection exceeds a limit, a connection that waits for a
+//! request is evicted for it: of the same peer if its limit is reached, else of the peer with the most connections.
 
 mod admit;
 mod table;
@@ -14,7 +14,7 @@ use std::time::Instant;
 use nerite_request::Peer;
 use tokio::sync::Notify;
 
-use crate::limits::{LEAVING_PAUSE, LOG_PAUSE};
+use crate::limits::{CLOSING_PAUSE, LOG_PAUSE};
 use crate::progress::{Awaited, Progress};
 use crate::stall::Overdue;
 pub use admit::{ConnectionLimits, Full};
@@ -26,8 +26,8 @@ pub struct Peers {
     limits: ConnectionLimits,
     table: Mutex<Table>,
     counts: Counts,
-    /// When the log last told of a connection refused or ended.
-    told: Mutex<Option<Instant>>,
+    /// When the log last reported a refused or ended connection.
+    last_logged: Mutex<Option<Instant>>,
 }
 
 /// What happened to connections so far.
@@ -38,12 +38,12 @@ struct Counts {
     shed: AtomicU64,
 }
 
-/// What metrics tell of connections.
+/// The numbers of connections for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionCounts {
     /// Connections that are open.
     pub open: u64,
-    /// Peers who have them.
+    /// Peers that have open connections.
     pub peers: u64,
     /// Connections refused so far, by reason.
     pub refused: Vec<(&'static str, u64)>,
@@ -51,60 +51,59 @@ pub struct ConnectionCounts {
     pub ended: Vec<(&'static str, u64)>,
 }
 
-/// A connection's place in the table; given back when dropped.
+/// The right of one connection to be open. Dropping it releases its entry in the table.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     peers: Arc<Peers>,
-    seat: Arc<Seat>,
+    connection: Arc<OpenConnection>,
 }
 
-/// What the table and the connection share.
+/// What the table and the task of a connection share.
 #[derive(Debug)]
-struct Seat {
-    /// Who pays for the place.
-    payer: Peer,
-    /// Where it stands in the row of its payer's connections. Changed under the table's lock only.
+struct OpenConnection {
+    /// The peer that the connection counts for.
+    owner: Peer,
+    /// Its key among the owner's connections. Changed only under the table's lock.
     number: AtomicU64,
     progress: Arc<Progress>,
-    /// Whether the place was given to another connection. Set under the table's lock only.
-    taken: AtomicBool,
-    /// Whether the connection then is to be closed at once. Set before `taken` is.
+    /// Whether it was evicted for another connection. Set only under the table's lock.
+    is_evicted: AtomicBool,
+    /// Whether it must then be closed at once. Set before `is_evicted`.
     at_once: AtomicBool,
-    news: Notify,
+    evicted: Notify,
 }
 
 impl Peers {
     /// A table without connections.
     pub fn new(limits: ConnectionLimits) -> Arc<Peers> {
-        Arc::new(Peers { limits, table: Mutex::default(), counts: Counts::default(), told: Mutex::default() })
+        Arc::new(Peers { limits, table: Mutex::default(), counts: Counts::default(), last_logged: Mutex::default() })
     }
 
-    /// A place for a connection of `peer`. Where there is none, a connection that waits for a request loses its place; if
-    /// there is none of these either, the newcomer is refused.
+    /// Admits a connection of `peer`. If a limit is reached, a connection that waits for a request is evicted for it. If there is none of
+    /// these either, the new connection is refused.
     pub fn admit(self: &Arc<Peers>, peer: &Peer) -> Result<ConnectionPermit, Full> {
-        let payer = payer(peer);
-        let outcome = self.lock().admit(&self.limits, payer);
+        let outcome = self.lock().admit(&self.limits, owner(peer));
         match outcome {
-            Ok((seat, shed)) => {
+            Ok((connection, shed)) => {
                 if let Some(shed) = shed {
                     self.counts.shed.fetch_add(1, Ordering::Relaxed);
-                    shed.news.notify_one();
+                    shed.evicted.notify_one();
                 }
-                Ok(ConnectionPermit { peers: Arc::clone(self), seat })
+                Ok(ConnectionPermit { peers: Arc::clone(self), connection })
             }
             Err(full) => {
                 self.counts.refused[full.number()].fetch_add(1, Ordering::Relaxed);
-                self.tell(|| format!("a connection was refused: {full}"));
+                self.warn(|| format!("a connection was refused: {full}"));
                 Err(full)
             }
         }
     }
 
-    /// Waits while too many connections that lost their places are still open: a newcomer would need a descriptor more. They are
-    /// closed at once, so this takes as long as their tasks need to run.
-    pub async fn until_few_leave(&self) {
-        while self.lock().leaving() >= self.limits.leaving_max() {
-            tokio::time::sleep(LEAVING_PAUSE).await;
+    /// Waits while too many evicted connections are still open, because each of them still has its descriptor. They are being closed, so this
+    /// takes as long as their tasks need to run.
+    pub async fn until_few_closing(&self) {
+        while self.lock().closing() >= self.limits.closing_max() {
+            tokio::time::sleep(CLOSING_PAUSE).await;
         }
     }
 
@@ -128,19 +127,19 @@ impl Peers {
     pub fn note_ended(&self, peer: &Peer, overdue: Overdue) {
         self.counts.ended[overdue.number()].fetch_add(1, Ordering::Relaxed);
         if overdue != Overdue::Idle {
-            self.tell(|| format!("a connection of {peer} was ended: {overdue}"));
+            self.warn(|| format!("a connection of {peer} was ended: {overdue}"));
         }
     }
 
-    /// Writes a line unless there was one a moment ago: clients must not be able to fill the log.
-    fn tell(&self, line: impl FnOnce() -> String) {
+    /// Logs a line, but at most one in [`LOG_PAUSE`]: clients must not be able to fill the log.
+    fn warn(&self, line: impl FnOnce() -> String) {
         let now = Instant::now();
         {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.is_some_and(|told| now.duration_since(told) < LOG_PAUSE) {
+            let mut last = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.is_some_and(|last| now.duration_since(last) < LOG_PAUSE) {
                 return;
             }
-            *told = Some(now);
+            *last = Some(now);
         }
         log::warn!("{}", line());
     }
@@ -151,55 +150,55 @@ impl Peers {
 }
 
 impl ConnectionPermit {
-    /// The connection's notes, which tell whether it may lose its place.
+    /// The connection's progress. It decides whether the connection may be evicted.
     pub fn progress(&self) -> &Arc<Progress> {
-        &self.seat.progress
+        &self.connection.progress
     }
 
-    /// Whether the place was given to another connection. This one should end as soon as nothing is lost by it.
-    pub fn is_taken(&self) -> bool {
-        self.seat.taken.load(Ordering::Acquire)
+    /// Whether the connection was evicted for another one. It should end as soon as no request is lost by that.
+    pub fn is_evicted(&self) -> bool {
+        self.connection.is_evicted.load(Ordering::Acquire)
     }
 
-    /// Whether the connection may not even linger for its client to see that it ends: too many do already.
-    pub fn leaves_at_once(&self) -> bool {
-        self.is_taken() && self.seat.at_once.load(Ordering::Relaxed)
+    /// Whether the connection must close without giving its client time to notice. Too many evicted ones are open already.
+    pub fn closes_at_once(&self) -> bool {
+        self.is_evicted() && self.connection.at_once.load(Ordering::Relaxed)
     }
 
-    /// Ready when [`ConnectionPermit::is_taken`] has become true.
-    pub fn taken(&self) -> impl Future<Output = ()> + Send + use<> {
-        let seat = Arc::clone(&self.seat);
-        async move { seat.news.notified().await }
+    /// Ready when [`ConnectionPermit::is_evicted`] has become true.
+    pub fn evicted(&self) -> impl Future<Output = ()> + Send + use<> {
+        let connection = Arc::clone(&self.connection);
+        async move { connection.evicted.notified().await }
     }
 
     /// Notes that the connection, or a call on it, was ended because its client kept the server waiting.
     pub fn note_ended(&self, overdue: Overdue) {
-        self.peers.note_ended(&self.seat.payer, overdue);
+        self.peers.note_ended(&self.connection.owner, overdue);
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.peers.lock().release(&self.seat);
+        self.peers.lock().release(&self.connection);
     }
 }
 
-impl Seat {
-    fn new(payer: Peer, number: u64) -> Seat {
-        Seat {
-            payer,
+impl OpenConnection {
+    fn new(owner: Peer, number: u64) -> OpenConnection {
+        OpenConnection {
+            owner,
             number: AtomicU64::new(number),
             progress: Arc::new(Progress::new(Awaited::Head)),
-            taken: AtomicBool::new(false),
+            is_evicted: AtomicBool::new(false),
             at_once: AtomicBool::new(false),
-            news: Notify::new(),
+            evicted: Notify::new(),
         }
     }
 }
 
-/// The peer to whose account a connection goes. One host may have all addresses of an IPv6 network of 64 bits, so they are
-/// one peer.
-fn payer(peer: &Peer) -> Peer {
+/// The peer that a connection counts for. One host may have all addresses of a /64 network of IPv6, so such a network counts as one
+/// peer.
+fn owner(peer: &Peer) -> Peer {
     match peer {
         Peer::Address(IpAddr::V6(address)) => {
             let network = u128::from(*address) >> 64 << 64;
@@ -223,92 +222,91 @@ mod tests {
         Peer::User { uid: 3_000_000_000 + uid }
     }
 
-    fn busy(place: ConnectionPermit) -> ConnectionPermit {
-        place.progress().begin_request();
-        place
+    fn busy(permit: ConnectionPermit) -> ConnectionPermit {
+        permit.progress().begin_request();
+        permit
     }
 
     #[test]
-    fn places_come_back() {
+    fn a_dropped_permit_makes_room() {
         let peers = Peers::new(LIMITS);
-        let places: Vec<_> = (0..20).map(|_| busy(peers.admit(&user(1)).unwrap())).collect();
+        let permits: Vec<_> = (0..20).map(|_| busy(peers.admit(&user(1)).unwrap())).collect();
         assert_eq!(peers.admit(&user(1)).unwrap_err().number(), 1);
         assert_eq!((peers.counts().open, peers.counts().peers), (20, 1));
-        drop(places);
+        drop(permits);
         assert_eq!((peers.counts().open, peers.counts().peers), (0, 0));
         assert_eq!(peers.counts().refused, [("all", 0), ("peer", 1)]);
         busy(peers.admit(&user(1)).unwrap());
     }
 
     #[test]
-    fn a_newcomer_gets_the_place_of_an_idle_connection_of_whoever_has_the_most() {
+    fn an_idle_connection_of_the_peer_with_the_most_is_evicted_for_a_new_one() {
         let peers = Peers::new(LIMITS);
         let many: Vec<_> = (0..20).map(|_| peers.admit(&user(1)).unwrap()).collect();
         let few: Vec<_> = (0..10).map(|_| peers.admit(&user(2)).unwrap()).collect();
-        // Not the first: it works for its client.
+        // The first is busy with a request.
         many[0].progress().begin_request();
-        let newcomer = peers.admit(&user(3)).unwrap();
-        assert!(!newcomer.is_taken() && few.iter().all(|place| !place.is_taken()));
-        let taken: Vec<_> = many.iter().map(ConnectionPermit::is_taken).collect();
-        assert_eq!(taken.iter().position(|taken| *taken), Some(1));
+        let admitted = peers.admit(&user(3)).unwrap();
+        assert!(!admitted.is_evicted() && few.iter().all(|permit| !permit.is_evicted()));
+        assert_eq!(many.iter().position(ConnectionPermit::is_evicted), Some(1));
         assert_eq!(peers.counts().open, 30);
         assert_eq!(peers.counts().ended.last(), Some(&("shed", 1)));
-        // What lost its place gives none back.
+        // The evicted one is not counted twice.
         drop(many);
         assert_eq!(peers.counts().open, 11);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn few_linger_without_a_place_and_newcomers_wait_while_many_are_open() {
+    async fn few_evicted_connections_linger_and_new_ones_wait_while_many_are_open() {
         let peers = Peers::new(ConnectionLimits { all_max: 32, per_peer_max: 32 });
-        let mut places: Vec<_> = (0..30).map(|_| peers.admit(&user(1)).unwrap()).collect();
-        peers.until_few_leave().await;
-        places.extend((0..5).map(|_| peers.admit(&user(1)).unwrap()));
-        let linger = places.iter().filter(|place| place.is_taken() && !place.leaves_at_once()).count();
-        assert_eq!((linger, places.iter().filter(|place| place.is_taken()).count()), (2, 5));
-        tokio::time::timeout(Duration::from_secs(1), peers.until_few_leave()).await.unwrap_err();
-        let gone = places.iter().position(ConnectionPermit::is_taken).unwrap();
-        drop(places.remove(gone));
-        peers.until_few_leave().await;
+        let mut permits: Vec<_> = (0..30).map(|_| peers.admit(&user(1)).unwrap()).collect();
+        peers.until_few_closing().await;
+        permits.extend((0..5).map(|_| peers.admit(&user(1)).unwrap()));
+        let linger = permits.iter().filter(|permit| permit.is_evicted() && !permit.closes_at_once()).count();
+        assert_eq!((linger, permits.iter().filter(|permit| permit.is_evicted()).count()), (2, 5));
+        tokio::time::timeout(Duration::from_secs(1), peers.until_few_closing()).await.unwrap_err();
+        let gone = permits.iter().position(ConnectionPermit::is_evicted).unwrap();
+        drop(permits.remove(gone));
+        peers.until_few_closing().await;
     }
 
     #[test]
-    fn one_peers_own_newcomers_do_not_have_others_wait() {
+    fn new_connections_of_one_peer_do_not_delay_other_peers() {
         let peers = Peers::new(LIMITS);
-        let mut places: Vec<_> = (0..22).map(|_| peers.admit(&user(1)).unwrap()).collect();
-        assert_eq!(places.iter().filter(|place| place.is_taken()).count(), 2);
+        let mut permits: Vec<_> = (0..22).map(|_| peers.admit(&user(1)).unwrap()).collect();
+        assert_eq!(permits.iter().filter(|permit| permit.is_evicted()).count(), 2);
         assert!(peers.admit(&user(1)).unwrap_err().to_string().contains("being closed"));
         let _other = peers.admit(&user(2)).unwrap();
-        let gone = places.iter().position(ConnectionPermit::is_taken).unwrap();
-        drop(places.remove(gone));
-        let _newcomer = peers.admit(&user(1)).unwrap();
-        drop(places);
-        assert!(peers.lock().leaving() == 0);
+        let gone = permits.iter().position(ConnectionPermit::is_evicted).unwrap();
+        drop(permits.remove(gone));
+        let _admitted = peers.admit(&user(1)).unwrap();
+        drop(permits);
+        assert!(peers.lock().closing() == 0);
     }
 
     #[test]
-    fn whoever_has_all_that_one_may_have_gets_the_place_of_its_own_idle_connection() {
+    fn at_the_limit_of_a_peer_its_own_idle_connection_is_evicted() {
         let peers = Peers::new(LIMITS);
         let first = peers.admit(&user(1)).unwrap();
         let others: Vec<_> = (1..20).map(|_| busy(peers.admit(&user(1)).unwrap())).collect();
-        let newcomer = busy(peers.admit(&user(1)).unwrap());
-        assert!(first.is_taken() && others.iter().all(|place| !place.is_taken()));
+        let admitted = busy(peers.admit(&user(1)).unwrap());
+        assert!(first.is_evicted() && others.iter().all(|permit| !permit.is_evicted()));
         assert!(peers.admit(&user(1)).is_err());
-        drop(newcomer);
+        drop(admitted);
     }
 
     #[test]
-    fn a_connection_in_use_goes_after_one_that_was_not_used() {
+    fn a_connection_in_use_is_evicted_after_an_unused_one() {
         let peers = Peers::new(LIMITS);
-        let places: Vec<_> = (0..20).map(|_| peers.admit(&user(1)).unwrap()).collect();
-        places[0].progress().begin_request();
-        places[0].progress().wait_for(Awaited::Request);
-        let _newcomer = peers.admit(&user(1)).unwrap();
-        assert!(!places[0].is_taken() && places[1].is_taken());
+        let permits: Vec<_> = (0..20).map(|_| peers.admit(&user(1)).unwrap()).collect();
+        permits[0].progress().begin_request();
+        permits[0].progress().wait_for(Awaited::Request);
+        let _admitted = peers.admit(&user(1)).unwrap();
+        assert!(!permits[0].is_evicted() && permits[1].is_evicted());
     }
 
     #[test]
-    fn operators_and_others_always_find_some_places() {
+    fn operators_and_others_each_have_a_reserve() {
         let peers = Peers::new(LIMITS);
         let own: Vec<_> = (0..28).map(|_| busy(peers.admit(&Peer::own()).unwrap())).collect();
         assert!(peers.admit(&Peer::own()).is_err());
@@ -323,21 +321,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_loses_its_place_is_told() {
+    async fn an_evicted_connection_is_notified() {
         let peers = Peers::new(LIMITS);
         let first = peers.admit(&user(1)).unwrap();
-        let taken = tokio::spawn(first.taken());
+        let evicted = tokio::spawn(first.evicted());
         let _others: Vec<_> = (0..20).map(|_| busy(peers.admit(&user(1)).unwrap())).collect();
-        taken.await.unwrap();
-        assert!(first.is_taken());
+        evicted.await.unwrap();
+        assert!(first.is_evicted());
     }
 
     #[test]
     fn a_network_of_ipv6_is_one_peer() {
         let peers = Peers::new(LIMITS);
         let of = |text: &str| Peer::Address(text.parse().unwrap());
-        let places = ["2001:db8::1", "2001:db8::2:0:0:1", "2001:db8:0:1::1", "192.0.2.1", "192.0.2.2"];
-        let _places = places.map(|text| peers.admit(&of(text)).unwrap());
+        let permits = ["2001:db8::1", "2001:db8::2:0:0:1", "2001:db8:0:1::1", "192.0.2.1", "192.0.2.2"];
+        let _places = permits.map(|text| peers.admit(&of(text)).unwrap());
         assert_eq!((peers.counts().open, peers.counts().peers), (5, 4));
     }
 }

@@ -1,15 +1,15 @@
-//! What has a connection done, and what does it wait for?
+//! What has a connection done, and what does the server wait for on it?
 //!
-//! The task that serves a connection notes here what it waits for. Others look: the connection's own timer, and whoever
-//! needs a place for a newcomer. Notes are plain stores, because they are made several times a request.
+//! The task that serves a connection writes here. The connection's timer reads it, and so does the search for a connection to evict. Writes are
+//! relaxed atomic stores, because there are several in each request.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// What the server waits for.
+/// What the server waits for on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Awaited {
-    /// Nothing of the client: its request is complete and being worked on.
+    /// Nothing: the request is complete and being processed.
     Nothing,
     /// The next request, on a connection that has carried one.
     Request,
@@ -17,7 +17,7 @@ pub enum Awaited {
     Head,
     /// The rest of a request's body.
     Body,
-    /// That the client takes bytes of its answer.
+    /// The client has to read bytes of its answer.
     Write,
 }
 
@@ -33,7 +33,7 @@ impl Awaited {
     }
 }
 
-/// The notes of one connection, or of one call on it.
+/// The progress of one connection, or of one call on it.
 #[derive(Debug)]
 pub struct Progress {
     awaited: AtomicU8,
@@ -43,21 +43,21 @@ pub struct Progress {
     sent: AtomicU64,
 }
 
-/// The notes at one moment.
+/// The progress at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// What is waited for.
     pub awaited: Awaited,
-    /// Requests whose head was complete.
+    /// Requests whose head arrived completely.
     pub requests: u32,
-    /// Bytes that came.
+    /// Bytes received.
     pub received: u64,
-    /// Bytes that went.
+    /// Bytes sent.
     pub sent: u64,
 }
 
 impl Progress {
-    /// Of a connection or call that waits for this.
+    /// The progress of a connection or call that waits for `awaited`.
     pub fn new(awaited: Awaited) -> Progress {
         Progress {
             awaited: AtomicU8::new(awaited as u8),
@@ -76,38 +76,38 @@ impl Progress {
         Awaited::from_number(self.awaited.load(Ordering::Relaxed))
     }
 
-    /// Whether the connection could go without a loss: no request of it has begun.
+    /// Whether the connection can be closed without losing a request: none has begun.
     pub fn is_idle(&self) -> bool {
         matches!(self.awaited(), Awaited::Request | Awaited::Head)
     }
 
-    /// Notes what is waited for from now on.
+    /// Sets what is waited for from now on.
     pub fn wait_for(&self, awaited: Awaited) {
         self.awaited.store(awaited as u8, Ordering::Relaxed);
     }
 
-    /// Notes that a request's head is complete, or the message before it. Nothing is waited for then.
+    /// Notes that a request's head, or the message that stands for it, is complete. Nothing is waited for then.
     pub fn begin_request(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.wait_for(Awaited::Nothing);
     }
 
-    /// Notes that bytes came.
+    /// Adds received bytes.
     pub fn receive(&self, bytes: usize) {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Notes that bytes went.
+    /// Adds sent bytes.
     pub fn send(&self, bytes: usize) {
         self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Notes whether the client's side takes no more bytes for now.
+    /// Sets whether the socket accepts no more bytes at the moment.
     pub fn set_blocked(&self, blocked: bool) {
         self.blocked.store(blocked, Ordering::Relaxed);
     }
 
-    /// All notes. They are taken one after the other, which is exact enough for limits of seconds.
+    /// All values. They are read one after the other, which is exact enough for limits of seconds.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             awaited: self.awaited(),
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_blocks_comes_before_what_is_awaited() {
+    fn a_blocked_write_hides_what_is_awaited() {
         for awaited in [Awaited::Nothing, Awaited::Request, Awaited::Head, Awaited::Body, Awaited::Write] {
             let progress = Progress::new(awaited);
             assert_eq!(progress.awaited(), awaited);

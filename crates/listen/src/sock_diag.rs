@@ -1,7 +1,7 @@
-//! Which user has the socket at the other end of a TCP connection of this host?
+//! Which user owns the other end of a TCP connection within this host?
 //!
-//! The kernel answers over netlink (`sock_diag(7)`): one exact lookup in its table of connections, no list of sockets. The
-//! answer covers the network namespace of this process only.
+//! The kernel answers over netlink (`sock_diag(7)`) with one exact lookup in its table of connections, without listing sockets. It knows
+//! only the network namespace of this process.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,12 +27,12 @@ const ANSWER_BYTES: usize = HEADER + 72;
 /// Where `struct inet_diag_sockid` begins, in requests and in answers.
 const REQUEST_ID: usize = HEADER + 8;
 const ANSWER_ID: usize = HEADER + 4;
-/// Where the user and the inode stand in an answer.
+/// Offsets of the user and the inode in an answer.
 const ANSWER_UID: usize = ANSWER_ID + 48 + 12;
 const ANSWER_INODE: usize = ANSWER_UID + 4;
 
-/// The effective user who made the socket of `client`, as connected to `server`. `None` where no such socket is open in this
-/// network namespace, or where the kernel does not say.
+/// The effective user that created the socket of `client`, which is connected to `server`. `None` if no such socket is open in this network
+/// namespace, or if the kernel does not answer.
 pub fn user_of(client: SocketAddr, server: SocketAddr) -> Option<u32> {
     let request = request(client, server)?;
     let mut answer = [0; ANSWER_BYTES];
@@ -40,12 +40,12 @@ pub fn user_of(client: SocketAddr, server: SocketAddr) -> Option<u32> {
     read(&answer, client, server)
 }
 
-/// The socket that asks. It is kept: when connections have taken all descriptors, users are still to be known.
+/// The netlink socket. It is kept open, so that users can be identified even when connections use all descriptors.
 static SOCKET: Mutex<Option<OwnedFd>> = Mutex::new(None);
 
 fn ask(request: &[u8], answer: &mut [u8]) -> io::Result<()> {
     let mut kept = SOCKET.lock().unwrap_or_else(PoisonError::into_inner);
-    // After an error it is not put back. The next question then has a new one, which no late answer can reach.
+    // After an error it is not put back. The next request then uses a new socket, which a late answer to this one cannot reach.
     let socket = match kept.take() {
         Some(socket) => socket,
         None => open()?,
@@ -62,7 +62,7 @@ fn open() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG))?)
 }
 
-/// The bytes of a request for one socket; `None` if the addresses are of two families.
+/// The bytes of a request for one socket. `None` if the addresses are of different families.
 fn request(client: SocketAddr, server: SocketAddr) -> Option<[u8; REQUEST_BYTES]> {
     let family = if client.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     if client.is_ipv4() != server.is_ipv4() {
@@ -83,7 +83,7 @@ fn request(client: SocketAddr, server: SocketAddr) -> Option<[u8; REQUEST_BYTES]
     write_address(&mut id[20..36], server.ip());
     let interface = if let SocketAddr::V6(client) = client { client.scope_id() } else { 0 };
     id[36..40].copy_from_slice(&interface.to_ne_bytes());
-    // No cookie: the connection is named by its addresses alone.
+    // No cookie: the connection is identified by its addresses alone.
     id[40..48].fill(0xff);
     Some(bytes)
 }
@@ -101,7 +101,7 @@ fn read(answer: &[u8; ANSWER_BYTES], client: SocketAddr, server: SocketAddr) -> 
     let port = |at: usize| answer[at..].first_chunk().copied().map(u16::from_be_bytes);
     let kind = u16::from_ne_bytes([answer[4], answer[5]]);
     let (family, state) = (answer[HEADER], answer[HEADER + 1]);
-    // A socket that its process closed has no inode, and user 0 whoever made it.
+    // A socket that its process has closed has no inode, and always user 0.
     let is_open = state != LISTENING && number(ANSWER_INODE)? != 0;
     let from = SocketAddr::new(read_address(family, &answer[ANSWER_ID + 4..])?, port(ANSWER_ID)?);
     let to = SocketAddr::new(read_address(family, &answer[ANSWER_ID + 20..])?, port(ANSWER_ID + 2)?);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_open_connection_of_those_addresses_tells_its_user() {
+    fn only_an_open_connection_of_those_addresses_has_a_user() {
         check(|_| (), Some(1000));
         check(|answer| answer[4..6].copy_from_slice(&2u16.to_ne_bytes()), None);
         check(|answer| answer[HEADER + 1] = LISTENING, None);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_socket_that_is_connected_over_ipv4_is_told_by_mapped_addresses() {
+    fn an_ipv6_socket_that_is_connected_over_ipv4_has_mapped_addresses() {
         let mapped = |answer: &mut [u8; ANSWER_BYTES]| {
             answer[HEADER] = AddressFamily::INET6.as_raw() as u8;
             for at in [ANSWER_ID + 4, ANSWER_ID + 20] {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_not_there_has_no_user() {
+    fn a_missing_socket_has_no_user() {
         assert_eq!(user_of(SocketAddr::new(CLIENT.ip(), 1), SocketAddr::new(SERVER.ip(), 2)), None);
         assert_eq!(user_of(CLIENT, "[::1]:8000".parse().expect("an address")), None);
     }

@@ -1,7 +1,7 @@
 //! Does a client keep the server waiting for too long?
 //!
-//! Limits are on progress, not on totals: a body may take a day as long as its bytes keep coming. A connection has one timer.
-//! It is set anew only when it has run out or when a shorter limit begins to count, so quick requests do not touch it.
+//! The limits are on progress, not on totals: a body may take a day as long as its bytes keep coming. A connection has one timer. It is
+//! reset only when it has expired or when a shorter limit begins to apply, so quick requests do not touch it.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -11,21 +11,21 @@ use tokio::task::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::limits::{
-    BODY_BYTES_PER_SECOND_MIN, BODY_TIMEOUT, HEAD_TIMEOUT, IDLE_TIMEOUT, LOOK_PAUSE_MIN, LOOKS_PER_LIMIT,
+    BODY_BYTES_PER_SECOND_MIN, BODY_TIMEOUT, CHECK_PAUSE_MIN, CHECKS_PER_LIMIT, HEAD_TIMEOUT, IDLE_TIMEOUT,
     STOPPING_WRITE_TIMEOUT, WRITE_TIMEOUT,
 };
 use crate::progress::{Awaited, Progress, Snapshot};
 
-/// How long a client may keep the server waiting; `None` for as long as it likes.
+/// How long a client may keep the server waiting. `None` is without a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimits {
-    /// For the first request, and for a request's head from its first byte on.
+    /// For the first request, and for the head of a request, counted from its first byte.
     pub head: Option<Duration>,
     /// For the next request.
     pub idle: Option<Duration>,
-    /// For [`TimeLimits::body_bytes_min`] more bytes of a body.
+    /// For the next [`TimeLimits::body_bytes_min`] bytes of a body.
     pub body: Option<Duration>,
-    /// For taking one more byte of an answer.
+    /// For reading the next byte of an answer.
     pub write: Option<Duration>,
 }
 
@@ -41,14 +41,14 @@ impl Default for TimeLimits {
 }
 
 impl TimeLimits {
-    /// Limits while the server stops: nobody waits for what is not a whole request, but honest clients get `leave` to see that
-    /// the connection ends.
+    /// The limits while the server stops. It does not wait for requests that are incomplete, but clients have `leave` to notice that the
+    /// connection ends.
     pub fn stopping(leave: Duration) -> TimeLimits {
         let leave = Some(leave);
         TimeLimits { head: leave, idle: leave, body: leave, write: Some(STOPPING_WRITE_TIMEOUT) }
     }
 
-    /// Bytes of a body that must come within the limit for it.
+    /// Bytes of a body that must arrive within its limit.
     fn body_bytes_min(&self) -> u64 {
         let limit_ms = self.body.map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
         (limit_ms.saturating_mul(BODY_BYTES_PER_SECOND_MIN) / 1000).max(1)
@@ -64,9 +64,9 @@ impl TimeLimits {
         }
     }
 
-    /// Time between two looks while this is awaited.
+    /// Time between two checks while this is awaited.
     fn pause(&self, awaited: Awaited) -> Option<Duration> {
-        self.of(awaited).map(|limit| (limit / LOOKS_PER_LIMIT).max(LOOK_PAUSE_MIN))
+        self.of(awaited).map(|limit| (limit / CHECKS_PER_LIMIT).max(CHECK_PAUSE_MIN))
     }
 }
 
@@ -91,10 +91,10 @@ pub enum Overdue {
 }
 
 impl Overdue {
-    /// What metrics call the reasons.
+    /// The names of the reasons in metrics.
     pub(crate) const WORDS: [&'static str; 4] = ["head", "idle", "body", "write"];
 
-    /// Which of the [`Overdue::WORDS`] it is.
+    /// The index of its name in [`Overdue::WORDS`].
     pub(crate) fn number(self) -> usize {
         match self {
             Overdue::Head => 0,
@@ -105,36 +105,36 @@ impl Overdue {
     }
 }
 
-/// A time in which a client should make progress.
+/// The time in which a client has to make progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Window<T> {
     since: T,
     then: Snapshot,
 }
 
-/// What follows from a look at a connection.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict<T> {
-    /// Nothing is awaited that has a limit.
-    Rest,
-    /// There is time left.
+    /// No limit applies to what is awaited.
+    NoLimit,
+    /// The client has time left.
     Wait(Window<T>),
-    /// The time has passed.
+    /// The limit has passed.
     End(Overdue),
 }
 
-/// Looks at a connection. `window` is what the last look left; `elapsed` gives the time from one moment to `at`.
-fn judge<T: Copy>(
+/// Checks a connection. `window` is the result of the last check. `elapsed` returns the time from a moment to `at`.
+fn check_progress<T: Copy>(
     limits: &TimeLimits,
     window: Option<Window<T>>,
     now: Snapshot,
     at: T,
     elapsed: impl FnOnce(T) -> Duration,
 ) -> Verdict<T> {
-    let Some(limit) = limits.of(now.awaited) else { return Verdict::Rest };
+    let Some(limit) = limits.of(now.awaited) else { return Verdict::NoLimit };
     let fresh = Verdict::Wait(Window { since: at, then: now });
     let Some(window) = window.filter(|window| is_same_wait(window.then, now)) else { return fresh };
-    // Any byte that is taken is progress, at once. Bytes that come are counted at the end.
+    // Any byte that is sent is progress at once. Received bytes are counted when the limit has passed.
     if now.awaited == Awaited::Write && now.sent != window.then.sent {
         return fresh;
     }
@@ -147,11 +147,11 @@ fn judge<T: Copy>(
         Awaited::Write => Verdict::End(Overdue::Write),
         Awaited::Head => Verdict::End(Overdue::Head),
         Awaited::Request => Verdict::End(Overdue::Idle),
-        Awaited::Nothing => Verdict::Rest,
+        Awaited::Nothing => Verdict::NoLimit,
     }
 }
 
-/// Whether the same is still waited for. Answers on one connection may overlap with new requests.
+/// Whether the server still waits for the same thing. Answers on one connection may overlap with new requests.
 fn is_same_wait(then: Snapshot, now: Snapshot) -> bool {
     then.awaited == now.awaited && (now.awaited == Awaited::Write || then.requests == now.requests)
 }
@@ -162,7 +162,7 @@ pub struct StallTimer {
     limits: TimeLimits,
     window: Option<Window<Instant>>,
     sleep: Option<Pin<Box<Sleep>>>,
-    /// The time for which the timer was last set; `None` if it does not run.
+    /// The time that the timer was last set to. `None` if it does not run.
     pause: Option<Duration>,
 }
 
@@ -172,24 +172,24 @@ impl StallTimer {
         StallTimer { limits, window: None, sleep: None, pause: None }
     }
 
-    /// Other limits from now on.
+    /// Replaces the limits and restarts the current wait.
     pub fn set_limits(&mut self, limits: TimeLimits) {
         *self = StallTimer { limits, window: None, sleep: self.sleep.take(), pause: None };
     }
 
-    /// To be called by the task that serves the connection each time it has done what it could. Ready when the client has kept
-    /// the server waiting for too long. The task is woken to ask again.
+    /// The task that serves the connection calls this each time it can do no more. Ready when the client has kept the server waiting for
+    /// too long. The task is woken to call it again.
     pub fn poll(&mut self, cx: &mut Context<'_>, progress: &Progress) -> Poll<Overdue> {
         let Some(pause) = self.limits.pause(progress.awaited()) else { return Poll::Pending };
-        // A timer that is set for a shorter time fires soon enough. A task's waker stays the same, so it need not be told again.
+        // A timer that expires earlier is good enough. It has the right waker already: a task's waker stays the same.
         if self.pause.is_some_and(|set| set <= pause) && self.sleep.as_ref().is_some_and(|sleep| !sleep.is_elapsed()) {
             return Poll::Pending;
         }
         loop {
             let now = Instant::now();
-            match judge(&self.limits, self.window, progress.snapshot(), now, |then| now.duration_since(then)) {
+            match check_progress(&self.limits, self.window, progress.snapshot(), now, |then| now.duration_since(then)) {
                 Verdict::End(overdue) => return Poll::Ready(overdue),
-                Verdict::Rest => {
+                Verdict::NoLimit => {
                     (self.window, self.pause) = (None, None);
                     return Poll::Pending;
                 }
@@ -199,7 +199,7 @@ impl StallTimer {
             let at = now + pause;
             let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(at)));
             sleep.as_mut().reset(at);
-            // A task that has used up its turn is put off before its waker is kept. It would not ask again.
+            // Unconstrained: with its tokio budget used up, the sleep would return before it registers the waker.
             if pin!(unconstrained(sleep.as_mut())).poll(cx).is_pending() {
                 return Poll::Pending;
             }
@@ -228,12 +228,12 @@ mod tests {
     #[track_caller]
     fn check(then: Snapshot, seconds: u64, now: Snapshot, expect: Verdict<u64>) {
         let window = Window { since: 0, then };
-        let found = judge(&LIMITS, Some(window), now, seconds, |then| Duration::from_secs(seconds - then));
+        let found = check_progress(&LIMITS, Some(window), now, seconds, |then| Duration::from_secs(seconds - then));
         assert_eq!(found, expect, "{then:?} {seconds} s later {now:?}");
     }
 
     #[test]
-    fn heads_and_pauses_have_a_limit() {
+    fn heads_and_idle_times_have_a_limit() {
         use Awaited::{Head, Nothing, Request};
         let same = |then, seconds, overdue: Option<Overdue>| {
             let kept = Window { since: 0, then };
@@ -243,15 +243,15 @@ mod tests {
         same(snapshot(Head, 0, 7, 0), 30, Some(Overdue::Head));
         same(snapshot(Request, 3, 7, 9), 899, None);
         same(snapshot(Request, 3, 7, 9), 900, Some(Overdue::Idle));
-        check(snapshot(Request, 3, 0, 0), 9999, snapshot(Nothing, 4, 0, 0), Verdict::Rest);
-        // Bytes of a head are no progress; a whole request is.
+        check(snapshot(Request, 3, 0, 0), 9999, snapshot(Nothing, 4, 0, 0), Verdict::NoLimit);
+        // Bytes of a head are not progress. A complete request is.
         check(snapshot(Head, 1, 0, 0), 30, snapshot(Head, 1, 9999, 0), Verdict::End(Overdue::Head));
         let now = snapshot(Head, 2, 9, 0);
         check(snapshot(Head, 1, 0, 0), 30, now, Verdict::Wait(Window { since: 30, then: now }));
     }
 
     #[test]
-    fn a_body_may_take_as_long_as_it_likes_if_its_bytes_keep_coming() {
+    fn a_body_has_no_limit_while_its_bytes_keep_coming() {
         use Awaited::Body;
         let then = snapshot(Body, 1, 1000, 0);
         check(then, 59, then, Verdict::Wait(Window { since: 0, then }));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_which_a_byte_is_taken_goes_on() {
+    fn an_answer_goes_on_while_bytes_are_read() {
         use Awaited::Write;
         let then = snapshot(Write, 1, 0, 500);
         let now = snapshot(Write, 1, 0, 501);
@@ -270,7 +270,7 @@ mod tests {
         check(then, 20, snapshot(Write, 2, 9, 500), Verdict::End(Overdue::Write));
     }
 
-    /// The moment at which a connection is overdue; `change` is called each second.
+    /// The second in which a connection is overdue, and why. `change` is called each second.
     async fn overdue(limits: TimeLimits, awaited: Awaited, change: fn(u64, &Progress)) -> (u64, Overdue) {
         let progress = Arc::new(Progress::new(awaited));
         let begun = Instant::now();
@@ -288,19 +288,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_timer_ends_who_is_late_and_nobody_else() {
+    async fn the_timer_ends_connections_that_are_late_and_no_others() {
         assert_eq!(overdue(LIMITS, Awaited::Head, |_, _| ()).await, (30, Overdue::Head));
         assert_eq!(overdue(LIMITS, Awaited::Request, |_, _| ()).await, (900, Overdue::Idle));
         assert_eq!(overdue(LIMITS, Awaited::Body, |_, progress| progress.receive(1)).await, (60, Overdue::Body));
         let for_an_hour = |second, progress: &Progress| progress.receive(if second <= 3600 { 2048 } else { 0 });
         assert_eq!(overdue(LIMITS, Awaited::Body, for_an_hour).await, (3660, Overdue::Body));
         let taking = |second, progress: &Progress| progress.send(usize::from(second % 15 == 0 && second < 100));
-        // It was seen up to a quarter of the limit later that the last byte went.
+        // The last byte is noticed up to a quarter of the limit late.
         assert_eq!(overdue(LIMITS, Awaited::Write, taking).await, (115, Overdue::Write));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_shorter_limit_begins_to_count_at_once() {
+    async fn a_shorter_limit_applies_at_once() {
         let progress = Progress::new(Awaited::Request);
         let mut timer = StallTimer::new(LIMITS);
         assert!(poll_fn(|cx| Poll::Ready(timer.poll(cx, &progress))).await.is_pending());
@@ -312,12 +312,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_has_used_up_its_turn_is_woken_all_the_same() {
+    async fn a_task_that_has_used_up_its_budget_is_woken_too() {
         let progress = Progress::new(Awaited::Head);
         let mut timer = StallTimer::new(LIMITS);
         let ending = poll_fn(move |cx| {
             while tokio::task::coop::has_budget_remaining() {
-                // Whoever reads and writes a lot uses it up.
+                // As much reading and writing would.
                 let _ = pin!(tokio::task::coop::consume_budget()).poll(cx);
             }
             timer.poll(cx, &progress)
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_no_limit_never_ends() {
+    async fn without_a_limit_a_wait_never_ends() {
         let never = TimeLimits { head: None, idle: None, body: None, write: None };
         for awaited in [Awaited::Nothing, Awaited::Request, Awaited::Head, Awaited::Body, Awaited::Write] {
             let wait = tokio::time::timeout(Duration::from_hours(2), overdue(never, awaited, |_, _| ()));
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_stops_waits_for_whole_requests_only() {
+    async fn a_stopping_server_waits_for_complete_requests_only() {
         let limits = TimeLimits::stopping(Duration::ZERO);
         for awaited in [Awaited::Request, Awaited::Head, Awaited::Body] {
             assert_eq!(overdue(limits, awaited, |_, _| ()).await.0, 0);

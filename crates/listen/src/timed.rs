@@ -1,4 +1,4 @@
-//! Do bytes come and go?
+//! How is the progress of a connection's bytes recorded?
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::progress::{Awaited, Progress};
 
-/// A connection that notes how it gets on. It belongs directly on the socket, where bytes are really taken.
+/// A connection that records its progress. It wraps the socket itself, below any buffer, so that it sees when bytes are really sent.
 #[derive(Debug)]
 pub struct Timed<S> {
     stream: S,
@@ -17,7 +17,7 @@ pub struct Timed<S> {
 }
 
 impl<S> Timed<S> {
-    /// The same connection, noted in `progress`.
+    /// Wraps a connection, and records in `progress`.
     pub fn new(stream: S, progress: Arc<Progress>) -> Timed<S> {
         Timed { stream, progress }
     }
@@ -38,7 +38,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
         let received = buf.filled().len() - before;
         if received > 0 {
             this.progress.receive(received);
-            // The first bytes after a request belong to the head of the next.
+            // The first bytes after a request are the head of the next one.
             if this.progress.awaited() == Awaited::Request {
                 this.progress.wait_for(Awaited::Head);
             }

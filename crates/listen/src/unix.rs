@@ -18,8 +18,8 @@ const PERMISSIONS: u32 = 0o7777;
 
 /// The file of a listening Unix socket. Dropping it removes the file if it is still the one that was made.
 ///
-/// It must be dropped before the socket is closed: as long as the socket is open, the kernel gives the inode's number to no
-/// other file.
+/// It must be dropped before the socket is closed. The kernel does not reuse the inode's number while the socket is open, so the file
+/// can be identified until then.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -28,7 +28,7 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Where it was made.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -38,7 +38,7 @@ impl SocketFile {
         self.made
     }
 
-    /// Whether it is still there: neither removed nor replaced.
+    /// Whether it is still there, neither removed nor replaced.
     pub fn is_there(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.made)
     }
@@ -47,20 +47,20 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.is_there() {
-            // If somebody removed it in this moment, that is as good.
+            // An error means that it was removed in this moment.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Listens at `path`, whose file gets exactly this mode whatever the umask is. A socket there that nobody listens at any more is
-/// replaced. The socket does not block.
+/// Listens at `path`. The file gets exactly this mode, whatever the umask is. A stale socket at the path, on which no process listens, is
+/// replaced. The new socket is non-blocking.
 pub fn bind_unix(path: &Path, kind: SocketType, mode: u32, backlog: i32) -> io::Result<(SocketFile, OwnedFd)> {
     let address = SocketAddrUnix::new(path)?;
     remove_stale(path, kind, &address)?;
     let socket = new_socket(kind)?;
-    // Linux gives the file the mode of the socket, less the umask: no other user can open it in between. Where this is refused,
-    // the mode is set below, and until `listen` every connection is refused.
+    // Linux gives the file the mode of the socket, less the umask, so no other user can open it in between. If this call fails, the mode is
+    // set below. Connections are refused until `listen` in any case.
     let _ = fchmod(&socket, Mode::from_raw_mode(mode));
     bind(&socket, &address).map_err(|errno| cannot_make(path, errno))?;
     let found = fs::symlink_metadata(path)?;
@@ -81,7 +81,7 @@ pub fn bind_unix(path: &Path, kind: SocketType, mode: u32, backlog: i32) -> io::
     Ok((file, socket))
 }
 
-/// Why the file was not made. The system does not tell which part of its path is missing.
+/// Adds to the error which part of the path is missing. The system does not say that.
 fn cannot_make(path: &Path, errno: Errno) -> io::Error {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match (errno, directory.map(Path::display)) {
@@ -96,30 +96,30 @@ fn cannot_make(path: &Path, errno: Errno) -> io::Error {
     }
 }
 
-/// False for what is there and no socket.
+/// False if there is a file that is not a socket.
 pub fn may_be_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).map_or(true, |found| found.file_type().is_socket())
 }
 
-/// Removes a socket that its server left behind. Err if somebody may listen there.
+/// Removes a socket that a server left behind. An error says that a process may listen on it.
 fn remove_stale(path: &Path, kind: SocketType, address: &SocketAddrUnix) -> io::Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
-        // It is no socket to replace; `bind` says that something is there.
+        // `bind` will fail because the file exists.
         return Ok(());
     }
     if !means_stale(connect(&new_socket(kind)?, address)) {
         return Err(io::Error::from(io::ErrorKind::AddrInUse));
     }
-    // Another server may have put its own there meanwhile.
+    // Another server may have replaced it meanwhile.
     match fs::symlink_metadata(path) {
         Ok(now) if identity(&now) == identity(&found) => fs::remove_file(path),
         _ => Ok(()),
     }
 }
 
-/// Only a refused connection means that nobody listens. Any other failure comes from a socket that lives: its queue is full, it
-/// is of another type, or this user may not connect to it.
+/// Only a refused connection means that no process listens. Any other error comes from a live socket: its queue is full, it is of another
+/// type, or this user may not connect to it.
 fn means_stale(connected: rustix::io::Result<()>) -> bool {
     connected == Err(Errno::CONNREFUSED)
 }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_has_the_mode_that_was_asked_for_and_no_other() {
+    fn the_file_has_exactly_the_requested_mode() {
         let folder = tempfile::tempdir().unwrap();
         for asked in [0o600, 0o660, 0o666, 0o777, 0o620] {
             let path = folder.path().join(format!("{asked:o}"));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_refused_connection_means_that_nobody_listens() {
+    fn only_a_refused_connection_means_that_no_process_listens() {
         for (connected, stale) in [
             (Ok(()), false),
             (Err(Errno::CONNREFUSED), true),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_goes_with_its_socket_unless_it_was_replaced() {
+    fn a_file_is_removed_with_its_socket_unless_it_was_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let (file, socket) = open(&path, OWNER_ONLY).unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_named_with_the_cure() {
+    fn a_missing_directory_is_named_with_the_cure() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("gone");
         let error = open(&directory.join("s"), OWNER_ONLY).unwrap_err();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_nobody_listens_at_is_replaced() {
+    fn a_stale_socket_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

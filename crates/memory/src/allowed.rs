@@ -1,24 +1,24 @@
 //! How much memory may this process have, and how much is in use?
 //!
-//! A control group stands for the host. The limit is the tightest one on the path from the process's own group up to the
+//! The limit of a control group counts like the memory of the host. It is the lowest one on the path from the process's group up to the
 //! root of the mounted hierarchy: `memory.max` and `memory.high` of version 2 (systemd's `MemoryMax` and `MemoryHigh` are
 //! these files), `memory.limit_in_bytes` of version 1.
 
 use std::path::{Path, PathBuf};
 
-/// Bytes of memory that the host has.
+/// Bytes of the host's memory.
 pub fn host_bytes() -> u64 {
     // SAFETY: asks for a number; no pointers are involved.
     let ask = |what| u64::try_from(unsafe { libc::sysconf(what) }).unwrap_or_default();
     ask(libc::_SC_PHYS_PAGES).saturating_mul(ask(libc::_SC_PAGESIZE))
 }
 
-/// Bytes of memory that this process may have: those of the host or of its control group. Reads files.
+/// Bytes of memory that this process may use: the host's, or the limit of its control group. Reads files.
 pub fn allowed_bytes() -> u64 {
     group().and_then(|group| group.limit_bytes).map_or(host_bytes(), |limit| limit.min(host_bytes()))
 }
 
-/// As [`allowed_bytes`], and no more than the limit on the address space (`ulimit -v`) leaves free now.
+/// As [`allowed_bytes`], but at most what the limit on the address space (`ulimit -v`) leaves free now.
 pub fn allocatable_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split_ascii_whitespace().next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or_default();
@@ -26,13 +26,13 @@ pub fn allocatable_bytes() -> u64 {
     left.map_or(allowed_bytes(), |left| left.min(allowed_bytes()))
 }
 
-/// The memory limit of this process's control group, and what the group uses. `None` where no group has a limit.
+/// The memory limit of this process's control group, and what the group uses. `None` if no group has a limit.
 pub fn group() -> Option<Group> {
     let found = Group::find(Path::new("/proc/self"), Path::new("/"));
     (found.limit_bytes.is_some()).then_some(found)
 }
 
-/// Bytes of address space that the process may have; `None` for any number.
+/// The limit on the process's address space, in bytes. `None` if there is none.
 pub(crate) fn address_space_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: writes to the place for one limit that it is given.
@@ -48,14 +48,14 @@ fn page_bytes() -> u64 {
 /// What the control groups of a process say about memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// The tightest limit in bytes; `None` where there is no limit.
+    /// The lowest limit, in bytes. `None` if there is none.
     pub limit_bytes: Option<u64>,
-    /// Bytes that the group with that limit uses, without cached files that the kernel drops first.
+    /// Bytes that the group with that limit uses, without the file cache that the kernel drops first.
     pub used_bytes: u64,
 }
 
 impl Group {
-    /// Reads the groups of the process at `process` (`/proc/<pid>`). Directories of groups are looked for below `root`.
+    /// Reads the groups of the process at `process` (`/proc/<pid>`). Directories of groups are searched below `root`.
     fn find(process: &Path, root: &Path) -> Group {
         let read = |name| std::fs::read_to_string(process.join(name)).unwrap_or_default();
         let hierarchies = hierarchies(&read("cgroup"), &read("mountinfo"));
@@ -64,13 +64,13 @@ impl Group {
             let levels: Vec<_> = own.ancestors().take_while(|level| level.starts_with(&mount)).collect();
             levels.into_iter().filter_map(|level| version.read(level)).collect::<Vec<_>>()
         });
-        // A container may show its limits at the usual places though nothing there is mounted as a hierarchy.
+        // A container may have its limits at the usual paths although no hierarchy is mounted there.
         let shown = SHOWN_AT.iter().filter_map(|(version, at)| version.read(&below(root, Path::new(at))));
         all.chain(shown).min_by_key(|group| group.limit_bytes).unwrap_or_default()
     }
 }
 
-/// Where the group of a container usually is.
+/// The usual path of a container's group.
 const SHOWN_AT: [(Version, &str); 2] = [(Version::Two, "/sys/fs/cgroup"), (Version::One, "/sys/fs/cgroup/memory")];
 
 /// `path`, as if `root` were the root of the file system.
@@ -94,7 +94,7 @@ impl Version {
         }
     }
 
-    /// The file that says how much a group uses, and the line of `memory.stat` for cached files that go first.
+    /// The file with the memory that a group uses, and the line of `memory.stat` with the file cache that is dropped first.
     fn usage(self) -> (&'static str, &'static str) {
         match self {
             Version::One => ("memory.usage_in_bytes", "total_inactive_file"),
@@ -106,7 +106,7 @@ impl Version {
     fn read(self, directory: &Path) -> Option<Group> {
         let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap_or_default();
         let number = |text: String| text.trim().parse::<u64>().ok();
-        // Version 1 writes no limit as the largest number of pages.
+        // In version 1, the largest number of pages means that there is no limit.
         let limits = self.limits().iter().filter_map(|name| number(read(name))).filter(|limit| *limit < NO_LIMIT_MIN);
         let limit = limits.min()?;
         let (current, inactive) = self.usage();
@@ -117,7 +117,7 @@ impl Version {
     }
 }
 
-/// A limit of so many bytes is none.
+/// A limit of this many bytes or more counts as none.
 const NO_LIMIT_MIN: u64 = 1 << 60;
 
 /// The hierarchies that count memory: where each is mounted, and the process's own directory in it.
@@ -125,7 +125,7 @@ fn hierarchies(cgroup: &str, mountinfo: &str) -> Vec<(Version, PathBuf, PathBuf)
     let mounts = mountinfo.lines().filter_map(Mount::read);
     let found = mounts.filter_map(|mount| {
         let own = cgroup.lines().find_map(|line| own_path(line, mount.version))?;
-        // In a group namespace the mount's root may not be above the process's path: then the mount shows its own group.
+        // In a cgroup namespace, the root of the mount may not contain the process's path. The mount then shows the process's own group.
         let inner = Path::new(own).strip_prefix(mount.root).unwrap_or(Path::new(""));
         let climbs = inner.components().any(|part| part == std::path::Component::ParentDir);
         let own = if climbs { mount.at.clone() } else { mount.at.join(inner) };

@@ -1,29 +1,29 @@
 //! Where does heap memory for tensors come from, and where does it go afterwards?
 //!
-//! Touching fresh pages costs about eight times as much as reusing them, so large blocks go back to a small pool.
-//! [`trim_pool`] gives what was not used lately back to the system; somebody with a clock calls it.
+//! Touching fresh pages costs about eight times as much as reusing them, so large blocks are kept in a small pool. [`trim_pool`] returns
+//! blocks to the system that were not used lately. The caller decides how often.
 //!
-//! A size that a client chose may be more than there is: [`Block::try_new`] then says so. What it leaves to others is told in
-//! [`crate::asking`].
+//! A client may choose a size that is not available: [`Block::try_new`] then returns an error. [`crate::headroom`] says how much memory it must
+//! leave free.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
-use crate::asking::{Asking, NoMemory, mapped};
+use crate::headroom::{Headroom, NoMemory, mapped};
 use crate::large;
 use crate::page::PAGE;
 
-/// Alignment of every block: a cache line, and as much as any runtime asks for.
+/// Alignment of every block: a cache line, and the most that any runtime needs.
 const BLOCK_ALIGN: usize = 64;
-/// Blocks of this size and more are mapped by themselves and pooled.
+/// Blocks of this size and more have their own mapping and are pooled.
 pub const POOLED_BYTES_MIN: usize = 256 << 10;
-/// The pool never holds more than this; what does not fit is unmapped at once.
+/// The pool never holds more bytes than this. A block that does not fit is unmapped at once.
 const POOL_BYTES_MAX: usize = 512 << 20;
-/// Pooled blocks per process at the most.
+/// The most blocks in the pool.
 const POOL_BLOCKS_MAX: usize = 64;
-/// Mappings of this size and more are worth huge pages.
+/// Mappings of this size and more use huge pages.
 const HUGE_BYTES_MIN: usize = 4 << 20;
 const _: () = assert!(HUGE_BYTES_MIN >= POOLED_BYTES_MIN);
 const _: () = assert!(PAGE.is_multiple_of(BLOCK_ALIGN));
@@ -44,10 +44,10 @@ struct Pooled {
 }
 
 static POOL: Mutex<Vec<Pooled>> = Mutex::new(Vec::new());
-/// What [`limit_pool`] said.
+/// The limit that [`limit_pool`] set.
 static POOL_BYTES_LIMIT: AtomicUsize = AtomicUsize::new(POOL_BYTES_MAX);
 
-/// Keeps the pool to `bytes`, where that is less than the 512 MiB which it never exceeds; and so the large allocations that were freed.
+/// Limits the pool to `bytes`, and the freed large allocations that are kept as well. The pool never exceeds 512 MiB.
 pub fn limit_pool(bytes: u64) {
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(POOL_BYTES_MAX);
     POOL_BYTES_LIMIT.store(bytes, Ordering::Relaxed);
@@ -55,8 +55,8 @@ pub fn limit_pool(bytes: u64) {
 }
 
 impl Block {
-    /// At least `len` bytes. Fresh memory is zero; pooled memory holds what its last user in this process left. Without
-    /// memory the process ends, so this is for sizes of our own; see [`Block::try_new`].
+    /// At least `len` bytes. Fresh memory is zero. Pooled memory has the bytes of its last user in this process. If there is no memory, the process
+    /// ends, so this is only for sizes that no client chose; see [`Block::try_new`].
     pub fn new(len: usize) -> Block {
         Block::obtain(len, false).unwrap_or_else(|_| {
             handle_alloc_error(Layout::from_size_align(len, BLOCK_ALIGN).unwrap_or(Layout::new::<Block>()))
@@ -68,7 +68,7 @@ impl Block {
         Block::obtain(len, true)
     }
 
-    /// At least `len` bytes that lie unused in the pool: to take them costs nothing, even if it comes to nothing.
+    /// At least `len` bytes from the pool, if it has a block of that size. Takes no memory from the system.
     pub(crate) fn pooled(len: usize) -> Option<Block> {
         if len >= POOLED_BYTES_MIN { take_pooled(len.checked_next_multiple_of(PAGE)?) } else { None }
     }
@@ -89,13 +89,13 @@ impl Block {
         Ok(Block { ptr: NonNull::new(ptr).ok_or(refused)?, capacity })
     }
 
-    /// A mapping of `capacity` bytes for the `len` asked for; with `spares` only if others have theirs beside it.
+    /// A mapping of `capacity` bytes for a block of `len`. With `spares` it must leave free what [`crate::headroom`] says.
     fn map(len: usize, capacity: usize, spares: bool) -> Result<Block, NoMemory> {
         let refused = NoMemory::refused(len);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let asking = Asking::now();
-        let spare = if spares { asking.spare(len, capacity)? } else { 0 };
+        let headroom = Headroom::lock();
+        let spare = if spares { headroom.spare(len, capacity)? } else { 0 };
         let all = capacity.checked_add(spare).ok_or(refused)?;
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
         let ptr = unsafe { libc::mmap(std::ptr::null_mut(), all, prot, flags, -1, 0) };
@@ -106,7 +106,7 @@ impl Block {
         Ok(Block::of_mapping(NonNull::new(ptr.cast()).ok_or(refused)?, capacity, spare))
     }
 
-    /// The first `capacity` bytes of a mapping of that and `spare` bytes, which are given back.
+    /// The first `capacity` bytes of a mapping that has `spare` bytes more. Those are unmapped.
     fn of_mapping(ptr: NonNull<u8>, capacity: usize, spare: usize) -> Block {
         if spare > 0 {
             // SAFETY: the mapping reaches `spare` bytes beyond `capacity`, so the sum lies within it.
@@ -115,20 +115,20 @@ impl Block {
             unsafe { libc::munmap(behind.as_ptr().cast(), spare) };
         }
         if capacity >= HUGE_BYTES_MIN && !cfg!(miri) {
-            // A hint only: fewer faults on first touch where the system allows huge pages.
+            // A hint: fewer page faults on first touch if the system allows huge pages.
             // SAFETY: the range is what is left of the mapping.
             unsafe { libc::madvise(ptr.as_ptr().cast(), capacity, libc::MADV_HUGEPAGE) };
         }
         Block { ptr, capacity }
     }
 
-    /// Whether [`Block::try_grow`] can give it more: only mappings can.
+    /// Whether [`Block::try_grow`] can enlarge it. Only mappings can grow.
     pub(crate) fn can_grow(&self) -> bool {
         self.capacity >= POOLED_BYTES_MIN
     }
 
-    /// Makes it `len` bytes at least. The pages move to where there is room for more of them, and no byte is copied; what
-    /// is new is zero. On failure it is what it was.
+    /// Enlarges it to at least `len` bytes. The kernel moves the pages to a larger range of addresses, and no byte is copied. New bytes are zero.
+    /// On failure the block is unchanged.
     pub(crate) fn try_grow(&mut self, len: usize) -> Result<(), NoMemory> {
         if len <= self.capacity {
             return Ok(());
@@ -138,11 +138,11 @@ impl Block {
         let capacity = len.checked_next_multiple_of(PAGE).ok_or(refused)?;
         let (from, had) = (self.ptr.as_ptr().cast(), self.capacity);
         let grown = or_without_pool(|| {
-            let asking = Asking::now();
-            let spare = asking.spare(len, capacity - had)?;
+            let headroom = Headroom::lock();
+            let spare = headroom.spare(len, capacity - had)?;
             let all = capacity.checked_add(spare).ok_or(refused)?;
             // SAFETY: `map` made exactly this mapping, or an earlier call of this function; we are its only owner, and
-            // `&mut self` says that nobody is using an address in it.
+            // `&mut self` means that no address in it is in use.
             let moved = unsafe { libc::mremap(from, had, all, libc::MREMAP_MAYMOVE) };
             if moved == libc::MAP_FAILED {
                 return Err(refused);
@@ -197,7 +197,8 @@ impl Drop for Block {
             return self.release();
         }
         if pool.capacity() == 0 {
-            // Once and for all: who waits for memory while it holds the pool keeps others from giving theirs back.
+            // Reserved once, before the first push: a thread that waited for memory here would hold the pool's lock, and other threads could not
+            // return their blocks.
             pool.reserve_exact(POOL_BLOCKS_MAX);
         }
         let block = Block { ptr: self.ptr, capacity: self.capacity };
@@ -213,13 +214,13 @@ fn take_pooled(capacity: usize) -> Option<Block> {
     Some(pool.swap_remove(at).block)
 }
 
-/// What `take` gets, if need be after the pool has given back what it keeps for nobody.
+/// Runs `take`. If it fails, empties the pool and runs it again.
 pub(crate) fn or_without_pool<T>(mut take: impl FnMut() -> Result<T, NoMemory>) -> Result<T, NoMemory> {
     take().or_else(|refused| if empty_pool() > 0 { take() } else { Err(refused) })
 }
 
-/// Gives all blocks and large allocations that lie unused back to the system, and allocates nothing on the way. Returns the bytes freed. What
-/// somebody else is doing to the pool at this moment is not waited for: that may be ourselves, who are out of memory.
+/// Returns all pooled blocks and kept large allocations to the system, without allocating. Returns the bytes freed. It does not wait for the
+/// pool's lock, because this thread may hold it when it runs out of memory.
 pub(crate) fn empty_pool() -> usize {
     let mut freed = large::empty();
     loop {
@@ -231,17 +232,17 @@ pub(crate) fn empty_pool() -> usize {
         let Some(mut pooled) = last else { return freed };
         freed += pooled.block.capacity;
         pooled.block.release();
-        // `release` unmapped it; running Drop as well would put a dead block into the pool.
+        // `release` unmapped it. Drop would put the unmapped block into the pool.
         std::mem::forget(pooled.block);
     }
 }
 
-/// Bytes that lie unused in the pool.
+/// Bytes of the blocks in the pool.
 pub fn pooled_bytes() -> usize {
     POOL.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|p| p.block.capacity).sum()
 }
 
-/// Gives blocks and large allocations back to the system that lay unused through `rounds_max` calls of this function. Returns the bytes
+/// Returns blocks and large allocations to the system that were unused during the last `rounds_max` calls of this function. Returns the bytes
 /// freed.
 pub fn trim_pool(rounds_max: u32) -> usize {
     let mut stale = Vec::with_capacity(POOL_BLOCKS_MAX);
@@ -261,13 +262,13 @@ pub fn trim_pool(rounds_max: u32) -> usize {
     for mut pooled in stale {
         freed += pooled.block.capacity;
         pooled.block.release();
-        // `release` unmapped it; running Drop as well would put a dead block into the pool.
+        // `release` unmapped it. Drop would put the unmapped block into the pool.
         std::mem::forget(pooled.block);
     }
     freed
 }
 
-/// Gives heap memory that `free` kept for later back to the system. Takes a moment; for when a server has nothing to do.
+/// Returns heap memory to the system that `free` kept. It takes some time, so call it when the server is idle.
 pub fn trim_heap() {
     #[cfg(all(target_env = "gnu", not(miri)))]
     // SAFETY: malloc_trim only walks the allocator's own free lists, under the allocator's own locks.
@@ -280,7 +281,7 @@ pub fn trim_heap() {
 mod tests {
     use super::*;
 
-    /// For tests that count on the pool, or empty it.
+    /// Held by tests that depend on the pool's contents, or empty it.
     static POOL_TESTS: Mutex<()> = Mutex::new(());
 
     #[test]

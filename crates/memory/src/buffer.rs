@@ -38,7 +38,7 @@ impl Buffer {
         Buffer { ptr, len, place, access, keep: Some(keep) }
     }
 
-    /// A runtime's own numbers as bytes, where they lie.
+    /// A buffer over the numbers of a runtime, without a copy.
     pub fn from_numbers<T: Number>(numbers: Vec<T>) -> Buffer {
         let len = size_of_val(numbers.as_slice());
         let ptr = NonNull::new(numbers.as_ptr().cast_mut().cast()).expect("a vector's pointer is never null");
@@ -47,7 +47,7 @@ impl Buffer {
         unsafe { Buffer::from_raw(ptr, len, Place::Host, Access::Private, Arc::new(numbers)) }
     }
 
-    /// The one Buffer that covers `parts`, if they lie end to end in the same memory: what need not be copied together.
+    /// One Buffer over all `parts`, if each begins where the one before ends in the same memory. Then joining them needs no copy.
     pub fn joined(parts: &[&Buffer]) -> Option<Buffer> {
         let (first, rest) = parts.split_first()?;
         let keep = first.keep.as_ref()?;
@@ -83,7 +83,7 @@ impl Buffer {
         self.place
     }
 
-    /// Who may write the bytes while we look.
+    /// Who may write the bytes while they are read.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -98,17 +98,17 @@ impl Buffer {
         self.ptr.as_ptr().addr().is_multiple_of(align.max(1))
     }
 
-    /// Why the bytes can no longer be believed, if something happened to the memory under them.
+    /// Why the bytes can no longer be trusted, if their memory was lost.
     pub fn fault(&self) -> Option<String> {
         self.keep.as_ref().and_then(|keep| keep.fault())
     }
 
-    /// How a runtime in another process can open the bytes, if a device has them and a client lent them so.
+    /// How another process can open the bytes, if they are device memory with an IPC handle.
     pub fn ipc(&self) -> Option<IpcWindow> {
         self.keep.as_ref().and_then(|keep| keep.ipc()).map(|source| source.window(self.ptr))
     }
 
-    /// Where another process of this host finds the bytes, if it can map them.
+    /// How another process of this host can map the bytes, if it can.
     pub fn share(&self) -> Option<SharedWindow<'_>> {
         let share = self.keep.as_deref()?.share()?;
         Some(SharedWindow::new(share, self.ptr))
@@ -117,7 +117,7 @@ impl Buffer {
     /// The part of this Buffer that `extent` names.
     ///
     /// # Panics
-    /// If the extent was made for a longer thing: that is a bug of ours, a client's numbers are checked in `Extent::new`.
+    /// If the extent was made for a longer range. That is a bug of the server: `Extent::new` checks the numbers of clients.
     pub fn slice(&self, extent: Extent) -> Buffer {
         assert!(extent.end() <= self.len, "extent up to {} of a buffer of {}", extent.end(), self.len);
         // SAFETY: `offset <= end <= len`, so the result stays within or one past the memory that `keep` holds.
@@ -125,7 +125,7 @@ impl Buffer {
         Buffer { ptr, len: extent.len(), ..self.clone() }
     }
 
-    /// The bytes, if nobody else can write them. Memory that a peer can write is never lent as a slice of bytes.
+    /// The bytes, if no other process can write them. Memory that a peer can write is never borrowed as a slice.
     #[expect(clippy::disallowed_methods, reason = "`Access::Private`: nobody writes them")]
     pub fn private_bytes(&self) -> Option<&[u8]> {
         if self.access == Access::Shared || !self.place.is_host() {
@@ -136,8 +136,7 @@ impl Buffer {
         Some(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) })
     }
 
-    /// The bytes as numbers of type `T`, for whoever computes on slices; `None` where a peer may write them ([`Buffer::cells`] are
-    /// for those), and where no numbers can be seen: see there.
+    /// The bytes as a slice of numbers. `None` if a peer may write them, or for the reasons of [`Buffer::cells`], which can be used in the first case.
     #[expect(clippy::disallowed_methods, reason = "`Access::Private`: nobody writes them")]
     pub fn numbers<T: Number>(&self) -> Option<&[T]> {
         if self.access == Access::Shared {
@@ -149,8 +148,8 @@ impl Buffer {
         Some(unsafe { std::slice::from_raw_parts(ptr.as_ptr(), len) })
     }
 
-    /// The bytes as numbers of type `T`, whoever may write them; `None` when the address is not aligned for `T`, the length is
-    /// no multiple of it, or the bytes are not on this host.
+    /// The bytes as numbers of type `T`, even if a peer may write them. `None` if the address is not aligned for `T`, if the length is not a
+    /// multiple of its size, or if the bytes are not on this host.
     pub fn cells<T: Number>(&self) -> Option<Cells<'_, T>> {
         let (ptr, len) = self.array::<T>()?;
         // SAFETY: `array` found whole, aligned values inside the mapped range, which `self` keeps for as long as it is borrowed.
@@ -165,7 +164,7 @@ impl Buffer {
         (self.place.is_host() && fits).then(|| (self.ptr.cast::<T>(), self.len / size_of::<T>()))
     }
 
-    /// A little-endian u32 at `at`, read exactly once, so that what is checked is what is used.
+    /// A little-endian u32 at `at`. It is read exactly once, so that the value that is checked is the value that is used.
     pub fn read_u32(&self, at: usize) -> Option<u32> {
         if at.checked_add(4)? > self.len || !self.place.is_host() {
             return None;
@@ -182,7 +181,7 @@ impl Buffer {
         Some(u32::from_le_bytes(word))
     }
 
-    /// Copies all bytes to the front of `to`, counted under `reason`; `to` must have at least as many.
+    /// Copies all bytes to the front of `to`, counted under `reason`. `to` must be at least as long.
     pub fn copy_to(&self, to: &mut [u8], reason: Reason) {
         assert!(to.len() >= self.len && self.place.is_host(), "{} bytes into {}", self.len, to.len());
         // SAFETY: `len` bytes are readable here and, by the assertion, writable there.

@@ -1,21 +1,21 @@
-//! Who carries bytes to and from memory that this process cannot touch?
+//! How are bytes copied to and from device memory?
 
-/// Moves bytes between this host and one device's memory. Whoever keeps such memory alive ([`crate::Keep`]) knows its
-/// carrier, so a Buffer needs no registry of devices to be read.
+/// Copies bytes between this host and the memory of one device. The owner of such memory ([`crate::Keep`]) provides the carrier, so reading a
+/// Buffer needs no registry of devices.
 pub trait Carrier: Send + Sync {
-    /// Copies `len` bytes from the device to this host. They are there when it returns; the error says why not.
+    /// Copies `len` bytes from the device to this host. The copy is complete when this returns. The error says why it failed.
     ///
     /// # Safety
     /// `from` has `len` bytes of this carrier's device memory, alive; `to` is writable on this host for `len` bytes.
     unsafe fn to_host(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String>;
 
-    /// Copies `len` bytes from this host to the device. They are there when it returns.
+    /// Copies `len` bytes from this host to the device. The copy is complete when this returns.
     ///
     /// # Safety
     /// `from` is readable on this host for `len` bytes; `to` has `len` bytes of this carrier's device memory, alive.
     unsafe fn to_device(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String>;
 
-    /// Copies `len` bytes inside the device. They are there when it returns.
+    /// Copies `len` bytes within the device. The copy is complete when this returns.
     ///
     /// # Safety
     /// Both have `len` bytes of this carrier's device memory, alive.
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
     use crate::{Access, Buffer, Extent, Keep, Place, Reason, Slot, SlotError, copied_bytes};
 
-    /// A device of one block, which tells how often its carrier was asked, and may be broken.
+    /// A device with one block. It counts the calls of its carrier, and can be made to fail.
     struct Device {
         block: crate::Block,
         broken: bool,

@@ -1,8 +1,8 @@
-//! How are numbers reached that another process may write at the same time?
+//! How are numbers read and written that another process may write at the same time?
 //!
-//! A slice promises the compiler that nobody else writes what it covers. Memory that a peer has mapped as well cannot keep that
-//! promise, so it is never lent as a slice. Cells read and write one number at a time, or copy whole ranges, by pointers. Two
-//! reads of one cell may give two values.
+//! A slice promises the compiler that nothing else writes its memory. Memory that a peer has mapped too cannot keep that promise, so it is never
+//! borrowed as a slice. Cells read and write one number at a time, or copy whole ranges, through pointers. Two reads of one cell may give two
+//! values.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -53,7 +53,7 @@ impl<'m, T: Number> Cells<'m, T> {
         (0..cells.len).map(move |at| cells.read(at))
     }
 
-    /// The number at `at`, which the caller has compared with `len`.
+    /// The number at `at`. The caller has checked that `at` is less than `len`.
     fn read(&self, at: usize) -> T {
         let number = self.place(at);
         // SAFETY: `place` found it inside the memory that `new` promised; every bit pattern is a Number. The read is volatile,
@@ -118,7 +118,7 @@ impl<'m, T: Number> CellsMut<'m, T> {
         self.cells.is_empty()
     }
 
-    /// Writes one number; false, and nothing is written, past the end.
+    /// Writes one number. False if `at` is past the end.
     pub fn set(&mut self, at: usize, number: T) -> bool {
         let is_there = at < self.cells.len;
         if is_there {
@@ -129,12 +129,12 @@ impl<'m, T: Number> CellsMut<'m, T> {
         is_there
     }
 
-    /// Writes `number` everywhere.
+    /// Writes `number` to all cells.
     pub fn fill(&mut self, number: T) {
         self.fill_with((0..self.cells.len).map(|_| number));
     }
 
-    /// Writes numbers in order, until either side ends, and tells how many.
+    /// Writes numbers in order until either side ends. Returns how many were written.
     pub fn fill_with(&mut self, numbers: impl IntoIterator<Item = T>) -> usize {
         let mut count = 0;
         for (at, number) in (0..self.cells.len).zip(numbers) {
@@ -159,7 +159,7 @@ impl<'m, T: Number> CellsMut<'m, T> {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
     }
 
-    /// Copies the numbers of `from` to the front, as far as either side goes. The two may be the same memory.
+    /// Copies the numbers of `from` to the front, until either side ends. The two may be the same memory.
     #[expect(clippy::disallowed_methods, reason = "the program moves numbers of its own; no tensor travels")]
     pub fn copy_cells(&mut self, from: Cells<'_, T>) {
         let len = self.cells.len.min(from.len);

@@ -1,4 +1,4 @@
-//! Who copied tensor bytes, and why?
+//! Why were tensor bytes copied, and how many?
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,9 +23,9 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// From the pieces a socket delivered into one aligned block: the one copy an inline request may cost.
+    /// From the pieces that a socket delivered into one aligned block. It is the only copy of an inline request.
     InlineRequest = "inline_request",
-    /// From memory that cannot go to a socket as it is into memory that can.
+    /// From memory that cannot be sent to a socket directly into memory that can.
     InlineResponse = "inline_response",
     /// Because the runtime needs a stricter alignment than the message gave.
     Unaligned = "unaligned",
@@ -33,21 +33,21 @@ reasons! {
     BatchGather = "batch_gather",
     /// One batch's rows out to several requests.
     BatchScatter = "batch_scatter",
-    /// From where a runtime left an output to where the client wants it.
+    /// From the memory where a runtime left an output to the place that the client named.
     OutputPlacement = "output_placement",
-    /// Into another number format, for an engine that lacks the first.
+    /// Into another number format, for an engine that does not support the tensor's own.
     Convert = "convert",
-    /// Strings, whose lengths must be read once out of memory that others can write.
+    /// Strings in memory that others can write: their lengths must be read only once.
     Strings = "strings",
-    /// Numbers for an engine that computes on slices, out of memory that others can write.
+    /// Numbers in memory that others can write, for an engine that computes on slices.
     Slices = "slices",
-    /// Indices and sizes, which must not change between their check and their use, out of memory that others can write.
+    /// Indices and sizes in memory that others can write: they must not change between check and use.
     Indices = "indices",
-    /// Into memory that a model's own process has as well.
+    /// Into memory that is shared with the model's process.
     ModelProcess = "model_process",
     /// Between host and device.
     CrossDevice = "cross_device",
-    /// The model's own work: what the identity model does instead of computing.
+    /// The work of the identity model itself.
     Model = "model",
 }
 
@@ -58,7 +58,7 @@ pub fn copied_bytes(reason: Reason) -> u64 {
     COPIED[reason as usize].load(Ordering::Relaxed)
 }
 
-/// Notes a copy made by a library on our behalf, such as a decompressor or a tensor conversion.
+/// Counts a copy that a library made, such as a decompressor or a tensor conversion.
 pub fn count_copied(reason: Reason, bytes: usize) {
     COPIED[reason as usize].fetch_add(bytes as u64, Ordering::Relaxed);
 }
@@ -76,7 +76,7 @@ pub(crate) unsafe fn copy_counted(from: *const u8, to: *mut u8, len: usize, reas
     count_copied(reason, len);
 }
 
-/// One end of a copy: an address, where it is, and who reaches it if this process does not.
+/// One end of a copy: an address, its place, and the carrier if this process cannot access it.
 #[derive(Clone, Copy)]
 pub(crate) struct End<'c> {
     pub ptr: *mut u8,
@@ -90,7 +90,7 @@ impl End<'_> {
     }
 }
 
-/// Copies `len` bytes, on whichever side of a bus either end lies, and counts them once they are there.
+/// Copies `len` bytes between any two places, and counts them when the copy is complete.
 ///
 /// # Safety
 /// As [`copy_counted`] for ends on this host; an end elsewhere has `len` bytes, alive, that its carrier reaches.

@@ -23,7 +23,7 @@ thread_local! {
     static IS_EXEMPT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The server's allocator, which counts what it is asked for.
+/// The server's allocator, which also counts allocations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CountingHeap;
 
@@ -32,7 +32,7 @@ pub fn allocations() -> usize {
     ALLOCATIONS.load(Ordering::SeqCst)
 }
 
-/// From here on this thread's allocations are not counted: it is the client of a test, and not the server.
+/// Stops counting the allocations of this thread. For the client of a test, which is not part of the server.
 pub fn exempt_this_thread() {
     IS_EXEMPT.set(true);
 }

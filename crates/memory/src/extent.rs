@@ -1,13 +1,13 @@
-//! Which bytes of a larger thing are meant, and do they exist?
+//! Which bytes of a larger range are meant, and do they exist?
 
-/// An offset and a length that were checked against a limit: the only place where the two are added.
+/// An offset and a length that were checked against a limit. This is the only place that adds the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
     offset: usize,
     len: usize,
 }
 
-/// Why an offset and a length do not name bytes of a thing.
+/// Why an offset and a length do not name bytes of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentError {
     /// `offset + len` does not fit in the machine's word.
@@ -44,7 +44,7 @@ impl std::fmt::Display for ExtentError {
 impl std::error::Error for ExtentError {}
 
 impl Extent {
-    /// `len` bytes from `offset` on, of a thing that has `limit` bytes.
+    /// `len` bytes from `offset` on, in a range of `limit` bytes.
     pub fn new(offset: usize, len: usize, limit: usize) -> Result<Extent, ExtentError> {
         let end = offset.checked_add(len).ok_or(ExtentError::Overflow { offset, len })?;
         if end > limit {
@@ -53,7 +53,7 @@ impl Extent {
         Ok(Extent { offset, len })
     }
 
-    /// All of a thing that has `len` bytes.
+    /// A whole range of `len` bytes.
     pub fn whole(len: usize) -> Extent {
         Extent { offset: 0, len }
     }
@@ -68,12 +68,12 @@ impl Extent {
         self.len
     }
 
-    /// Whether no byte is meant.
+    /// Whether it is empty.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// One past the last byte; cannot overflow, because `new` checked it.
+    /// One past the last byte. It cannot overflow, because `new` checked it.
     pub fn end(self) -> usize {
         self.offset + self.len
     }

@@ -1,12 +1,12 @@
-//! How are the bytes of a file read that nobody else has?
+//! How are the bytes of a private, unnamed file read?
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
-/// The first bytes of a file without a name, mapped for reading. They are not counted as memory of the process's own: the system takes
-/// away what nobody looks at.
+/// The first bytes of an unnamed file, mapped for reading. They do not count as memory of the process: the system can drop pages that are not
+/// used.
 #[derive(Debug)]
 pub struct FileBytes {
     ptr: NonNull<u8>,
@@ -14,8 +14,8 @@ pub struct FileBytes {
 }
 
 impl FileBytes {
-    /// The first `len` bytes of `file`, which has no name and no other descriptor: nobody can cut it short. A file that has fewer bytes
-    /// is refused.
+    /// Maps the first `len` bytes of `file`. The file has no name and no other descriptor, so it cannot be truncated. A file that is shorter is
+    /// refused.
     pub fn map(file: File, len: u64) -> io::Result<FileBytes> {
         let found = file.metadata()?.len();
         if found < len {

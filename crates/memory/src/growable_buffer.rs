@@ -1,14 +1,14 @@
-//! How do bytes gather of which nobody knows how many there will be?
+//! How are bytes collected whose number is not known in advance?
 //!
-//! Few of them lie in a vector. When they become many they move to a [`Slot`], which grows without copying and says so when it
-//! cannot.
+//! A few bytes are in a vector. When there are more, they move to a [`Slot`], which grows without copying and returns an error when there is no
+//! memory.
 
 use std::io;
 
 use crate::block::POOLED_BYTES_MIN;
 use crate::{Buffer, NoMemory, Reason, Slot};
 
-/// Bytes that are added to at their end, as many as there is memory for.
+/// A buffer of bytes that grows at its end. Growing fails if there is no memory.
 #[derive(Debug)]
 pub struct GrowableBuffer {
     few: Vec<u8>,
@@ -17,7 +17,7 @@ pub struct GrowableBuffer {
 }
 
 impl GrowableBuffer {
-    /// No bytes yet, and room for `len`.
+    /// An empty buffer with room for `len` bytes.
     pub fn with_capacity(len: usize) -> Result<GrowableBuffer, NoMemory> {
         let many = if len < POOLED_BYTES_MIN { None } else { Some(Slot::try_heap(len)?) };
         let few = Vec::with_capacity(if many.is_some() { 0 } else { len });
@@ -47,7 +47,7 @@ impl GrowableBuffer {
         Ok(())
     }
 
-    /// Puts `bytes` in place of those at `at`.
+    /// Replaces the bytes at `at` by `bytes`.
     ///
     /// # Panics
     /// If there are fewer.
@@ -60,14 +60,14 @@ impl GrowableBuffer {
         all[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// All of them.
+    /// The collected bytes.
     pub fn finish(self) -> Buffer {
         let Some(mut slot) = self.many else { return Buffer::from(self.few) };
         slot.truncate(self.len);
         slot.filled().into_buffer()
     }
 
-    /// The slot with room for `len` bytes at least, the few that there were moved into it.
+    /// The slot, with room for at least `len` bytes. If the bytes are in the vector, they are moved to it.
     fn large(&mut self, len: usize) -> Result<&mut [u8], NoMemory> {
         if let Some(slot) = &mut self.many {
             if slot.len() < len {
@@ -96,7 +96,7 @@ impl io::Write for GrowableBuffer {
     }
 }
 
-/// The shortage that made writing to a [`GrowableBuffer`] fail, if that was it.
+/// The shortage of memory in an error of writing to a [`GrowableBuffer`]. `None` if the error has another cause.
 pub fn shortage(error: &io::Error) -> Option<NoMemory> {
     error.get_ref().and_then(|cause| cause.downcast_ref::<NoMemory>()).copied()
 }

@@ -1,11 +1,10 @@
-//! Who pays when memory is short?
+//! What happens when an allocation fails that cannot return an error?
 //!
-//! Rust ends the process when an allocation fails, and a library that asks for too much cannot be stopped: an allocator must not
-//! unwind. But it need not return. Work that asks for memory as a client's request drives it is done on an [`expendable`] thread:
-//! where that asks for more than it may have, somebody else is told, and the thread sleeps for ever. What it held stays held,
-//! which costs memory; nothing else is lost. And a thread that is not expendable waits a while before it ends the process: others
-//! are about to be refused what they ask for, and give back what they have. This needs [`Heap`] as the program's allocator;
-//! without it all is as always.
+//! Rust ends the process when an allocation fails. A library that allocates too much cannot be stopped by a panic, because an allocator must
+//! not unwind. But an allocator does not have to return. Work whose allocations a client's request determines runs on an [`expendable`] thread.
+//! If such a thread exceeds its bound, a callback is told, and the thread sleeps for ever. The memory that it holds is lost, and nothing else.
+//! A thread that is not expendable waits for a while before it ends the process, because other threads may release memory meanwhile. All this
+//! needs [`Heap`] as the program's allocator.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -15,35 +14,35 @@ use std::time::Duration;
 
 #[cfg(all(target_env = "gnu", not(miri)))]
 use crate::allowed::address_space_limit;
-use crate::asking::wait_for_probes;
 use crate::block::empty_pool;
+use crate::headroom::wait_for_probes;
 use crate::large;
 
-/// Allocations below this do not count against a thread's bound: they are many, and others' memory lies between them.
+/// Smaller allocations do not count against a thread's bound: there are many of them, and they share pages with those of other threads.
 pub const COUNTED_BYTES_MIN: usize = 1 << 20;
 
-/// How often an allocation is tried again that the system refused, and how long after the time before.
+/// How often a failed allocation is tried again, and the pause before each try.
 const TRIES: u32 = 500;
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(4);
-/// Larger allocations are not waited for: nobody gives back as much in a moment.
+/// Larger allocations are not tried again: that much memory is not released in so short a time.
 const WAITED_FOR_BYTES_MAX: usize = 1 << 30;
 
-/// The system's allocator with mappings for what is large, which lets an expendable thread sleep rather than give it too much.
+/// The system's allocator, with mappings for large allocations. It stops an expendable thread that exceeds its bound.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heap;
 
-/// What a thread wanted and could not have.
+/// An allocation that an expendable thread could not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// Bytes it asked for at last.
+    /// Bytes of that allocation.
     pub asked: usize,
-    /// Bytes it had, in allocations large enough to be counted.
+    /// Bytes that the thread had, in allocations of [`COUNTED_BYTES_MIN`] and more.
     pub had: usize,
-    /// Bytes it might have had together.
+    /// Bytes that the thread may have together.
     pub bytes_max: usize,
 }
 
-/// The bound of the work that runs on a thread. It lies in the frame of [`expendable`].
+/// The bound of the work that runs on a thread. It lies in the stack frame of [`expendable`].
 struct Bound<'a> {
     bytes_max: usize,
     had: Cell<usize>,
@@ -51,12 +50,12 @@ struct Bound<'a> {
 }
 
 thread_local! {
-    /// Null where a thread is not expendable. Without a destructor, so that it can be read whenever the allocator is called.
+    /// Null on a thread that is not expendable. It has no destructor, so that the allocator can read it at any time.
     static BOUND: Cell<*const Bound<'static>> = const { Cell::new(ptr::null()) };
 }
 
-/// Does `work`, which may have `bytes_max` bytes at one time. If it asks for more, or the system has no more, `lost` is told and the
-/// thread never goes on: the caller must be one that nobody waits for.
+/// Runs `work`, which may have `bytes_max` bytes at one time. If it allocates more, or if the system has no more, `lost` is called and the
+/// thread sleeps for ever. So the caller must be a thread that no other thread waits for.
 pub fn expendable<R>(bytes_max: usize, lost: &dyn Fn(Shortage), work: impl FnOnce() -> R) -> R {
     /// Also when `work` panics.
     struct Unbound;
@@ -71,13 +70,13 @@ pub fn expendable<R>(bytes_max: usize, lost: &dyn Fn(Shortage), work: impl FnOnc
     work()
 }
 
-/// To be called when the process begins.
+/// Configures the system's allocator. Must be called when the process begins.
 ///
-/// The system's allocator gives back the end of a heap only inside `free`, and by default lets up to 64 MiB lie there. Here it lets
-/// [`HEAP_END_BYTES`] lie there. [`crate::trim_heap`] gives back what is free before the end.
+/// That allocator returns memory at the end of a heap only inside `free`, and by default keeps up to 64 MiB there. This sets the limit to
+/// [`HEAP_END_BYTES`]. [`crate::trim_heap`] returns free memory before the end.
 ///
-/// Where memory counts that nobody touches, because the address space has a limit or the system never promises more than it has,
-/// nothing that is large is kept, and few threads have heaps of their own.
+/// If untouched memory counts, because the address space has a limit or the system does not overcommit, large allocations that were freed are
+/// not kept, and threads share a few heaps.
 pub fn fit_heap() {
     #[cfg(all(target_env = "gnu", not(miri)))]
     {
@@ -85,7 +84,7 @@ pub fn fit_heap() {
             [(libc::M_MMAP_THRESHOLD, MAPPED_BYTES_MIN), (libc::M_ARENA_MAX, ARENAS_MAX)]
         } else {
             large::keep(KEPT_BYTES_MAX);
-            // For libraries that are not Rust's: whatever comes through `Heap` and is large has a mapping of its own anyway.
+            // For libraries in other languages. Large allocations through `Heap` have their own mappings anyway.
             [(libc::M_MMAP_THRESHOLD, LIBRARY_MAPPED_BYTES_MIN), (libc::M_TRIM_THRESHOLD, HEAP_END_BYTES)]
         };
         for (what, value) in numbers {
@@ -95,15 +94,16 @@ pub fn fit_heap() {
     }
 }
 
-/// Where untouched memory counts: the allocator maps allocations of this size and more by themselves, and unmaps them when they are freed.
+/// If untouched memory counts: allocations of this size and more get their own mapping, which is unmapped when they are freed.
 const MAPPED_BYTES_MIN: libc::c_int = 128 << 10;
-/// Where untouched memory counts: heaps that the threads share.
+/// If untouched memory counts: the number of heaps that threads share.
 const ARENAS_MAX: libc::c_int = 2;
-/// Where it does not count: the allocator maps allocations of this size and more by themselves. It takes no larger value.
+/// If it does not count: allocations of this size and more get their own mapping. The allocator accepts no larger value.
 const LIBRARY_MAPPED_BYTES_MIN: libc::c_int = 32 << 20;
-/// Free bytes at the end of each heap that the system's allocator keeps. Work with more in small pieces touches fresh pages each time.
+/// Free bytes that the allocator keeps at the end of each heap. Work that frees and allocates more than this in small pieces touches fresh pages
+/// each time.
 const HEAP_END_BYTES: libc::c_int = 2 << 20;
-/// Bytes of large allocations that are kept for the next.
+/// Bytes of freed large allocations that are kept for reuse.
 const KEPT_BYTES_MAX: usize = 256 << 20;
 
 #[cfg(all(target_env = "gnu", not(miri)))]
@@ -117,13 +117,13 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         charge(layout.size());
         // SAFETY: as our caller promised for us.
-        given(layout.size(), || unsafe { large::alloc(layout) })
+        allocate(layout.size(), || unsafe { large::alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         charge(layout.size());
         // SAFETY: as our caller promised for us.
-        given(layout.size(), || unsafe { large::alloc_zeroed(layout) })
+        allocate(layout.size(), || unsafe { large::alloc_zeroed(layout) })
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
@@ -136,13 +136,13 @@ unsafe impl GlobalAlloc for Heap {
         charge(size);
         // SAFETY: as our caller promised for us; what we gave it came from `large`, where it still is if a call before this one
         // answered null.
-        let moved = given(size, || unsafe { large::realloc(ptr, layout, size) });
+        let moved = allocate(size, || unsafe { large::realloc(ptr, layout, size) });
         credit(layout.size());
         moved
     }
 }
 
-/// Counts an allocation that is about to be made. Does not return if that is more than the thread may have.
+/// Counts an allocation before it is made. Does not return if the thread exceeds its bound.
 #[inline]
 fn charge(bytes: usize) {
     if bytes >= COUNTED_BYTES_MIN {
@@ -156,7 +156,7 @@ fn charge(bytes: usize) {
     }
 }
 
-/// Counts what was freed. Memory may come from a thread that was not bound, so there can be less than nothing.
+/// Counts freed bytes. The memory may have been allocated by another thread, so the sum saturates at 0.
 #[inline]
 fn credit(bytes: usize) {
     if bytes >= COUNTED_BYTES_MIN {
@@ -164,17 +164,17 @@ fn credit(bytes: usize) {
     }
 }
 
-/// Passes on what the system gives. Does not return if that is nothing and the thread is expendable.
+/// Allocates by `ask`. Does not return if that fails on an expendable thread.
 #[inline]
-fn given(asked: usize, ask: impl Fn() -> *mut u8) -> *mut u8 {
+fn allocate(asked: usize, ask: impl Fn() -> *mut u8) -> *mut u8 {
     let ptr = ask();
-    if ptr.is_null() { given_later(asked, &ask) } else { ptr }
+    if ptr.is_null() { allocate_again(asked, &ask) } else { ptr }
 }
 
-/// What the system gives once the pool is empty, and others have given back what they had.
+/// Tries again after the pool was emptied, while other threads may release memory.
 #[cold]
-#[expect(clippy::disallowed_methods, reason = "an allocator can wait for nothing but time")]
-fn given_later(asked: usize, ask: &dyn Fn() -> *mut u8) -> *mut u8 {
+#[expect(clippy::disallowed_methods, reason = "an allocator has nothing to wait for but time")]
+fn allocate_again(asked: usize, ask: &dyn Fn() -> *mut u8) -> *mut u8 {
     for _ in 0..TRIES {
         wait_for_probes();
         empty_pool();
@@ -194,7 +194,7 @@ fn given_later(asked: usize, ask: &dyn Fn() -> *mut u8) -> *mut u8 {
 #[inline]
 fn with_bound(act: impl FnOnce(&Bound<'_>)) {
     let bound = BOUND.get();
-    // A panic holds locks while it tells of itself, and ends soon.
+    // A panicking thread holds locks while it prints its message, so it must not be stopped.
     if !bound.is_null() && !std::thread::panicking() {
         // SAFETY: not null means that `expendable` set it on this very thread and has not returned yet, so its frame, in which
         // the bound lies, is there.
@@ -205,9 +205,9 @@ fn with_bound(act: impl FnOnce(&Bound<'_>)) {
 #[cold]
 fn lose(bound: &Bound<'_>, asked: usize) -> ! {
     let shortage = Shortage { asked, had: bound.had.get(), bytes_max: bound.bytes_max };
-    // From here on the thread is like any other: telling takes memory as well.
+    // The callback may allocate, so the bound no longer applies.
     BOUND.set(ptr::null());
-    // An allocator must not unwind, whatever happens to whom it tells.
+    // An allocator must not unwind, even if the callback panics.
     let _ = catch_unwind(AssertUnwindSafe(|| (bound.lost)(shortage)));
     loop {
         std::thread::park();
@@ -285,9 +285,9 @@ mod tests {
             tries.set(tries.get() + 1);
             if tries.get() < 4 { ptr::null_mut() } else { found }
         };
-        assert_eq!(given(100, ask), found);
+        assert_eq!(allocate(100, ask), found);
         assert_eq!(tries.replace(0), 4);
-        assert!(given(WAITED_FOR_BYTES_MAX + 1, ask).is_null());
+        assert!(allocate(WAITED_FOR_BYTES_MAX + 1, ask).is_null());
         assert_eq!(tries.get(), 2);
     }
 

@@ -4,30 +4,30 @@ use std::ptr::NonNull;
 
 use crate::{Block, Carrier, Share};
 
-/// Whatever owns memory that Buffers and Slots point into. Dropping the last reference releases the memory.
+/// The owner of memory that Buffers and Slots point into. Dropping the last reference releases the memory.
 pub trait Keep: Send + Sync {
-    /// Why these bytes can no longer be believed, if something happened to them since they were mapped: the text
-    /// says what was expected and what is there. `None` for memory that only this process can touch.
+    /// Why these bytes can no longer be trusted, if they were lost since they were mapped. The text says what was expected and what was found.
+    /// `None` for memory that only this process can access.
     fn fault(&self) -> Option<String> {
         None
     }
 
-    /// How another process of this host would open the memory, if it is a device's: `None` for what has no such handle.
+    /// How another process of this host can open device memory. `None` for memory without an IPC handle.
     fn ipc(&self) -> Option<IpcSource> {
         None
     }
 
-    /// How another process of this host maps the memory, if it can.
+    /// How another process of this host can map the memory, if it can.
     fn share(&self) -> Option<&dyn Share> {
         None
     }
 
-    /// Who can read and write the bytes, if this process cannot: needed of whatever keeps memory of a device.
+    /// Copies the bytes if this process cannot access them. Owners of device memory must provide it.
     fn carrier(&self) -> Option<&dyn Carrier> {
         None
     }
 
-    /// The block itself, where this is one and nothing else: a Slot that is its only user may let it grow.
+    /// The block, if this is one. A Slot that is its only user may enlarge it.
     fn block_mut(&mut self) -> Option<&mut Block> {
         None
     }
@@ -42,7 +42,7 @@ impl Keep for Block {
 impl Keep for bytes::Bytes {}
 impl<T: crate::Number> Keep for Vec<T> {}
 
-/// A handle for memory of a device, and where the memory begins that it opens.
+/// An IPC handle for device memory, and where the memory that it opens begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct IpcSource {
     /// `cudaIpcMemHandle_t`.
@@ -68,16 +68,16 @@ impl IpcSource {
 }
 
 impl std::fmt::Debug for IpcWindow {
-    /// Without the handle: who knows it can open the memory.
+    /// Omits the handle: anyone who knows it can open the memory.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "IpcWindow(at {})", self.offset)
     }
 }
 
-/// Who may write the bytes while we look at them.
+/// Who may write the bytes while they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nobody but this process, and it does so only through Slots.
+    /// Only this process, and only through Slots.
     Private,
     /// Another process, at any moment.
     Shared,

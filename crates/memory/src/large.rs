@@ -1,8 +1,8 @@
 //! Where do the program's large allocations come from, and where do they go?
 //!
-//! The system's allocator keeps what was freed at the end of each of its heaps, up to 64 MiB in each, and has no call that gives it back.
-//! So large allocations get a mapping of their own. Touching fresh pages costs more than the work of many models, so mappings
-//! that were freed are kept for the next allocation of their size; [`trim`] unmaps those that were not used lately.
+//! The system's allocator keeps up to 64 MiB of freed memory at the end of each heap, and has no call that returns it. So a large allocation gets
+//! its own mapping. Touching fresh pages takes longer than a run of many models, so freed mappings are kept for the next allocation of their
+//! size. [`trim`] unmaps those that were not used lately.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
@@ -13,12 +13,12 @@ use crate::page::PAGE;
 
 /// Allocations of this size and more have a mapping of their own.
 const LARGE_BYTES_MIN: usize = 256 << 10;
-/// A mapping is larger than asked for by one part in so many at most, so that allocations of similar size can use it.
+/// A mapping is larger than its allocation by at most one part in this many, so that allocations of similar size can reuse it.
 const CLASSES_PER_DOUBLING: usize = 8;
-/// Mappings that are kept at the most.
+/// The most mappings that are kept.
 const KEPT_MAX: usize = 64;
 
-/// A mapping that nobody uses.
+/// A mapping that is not in use.
 #[derive(Clone, Copy)]
 struct Kept {
     start: *mut u8,
@@ -26,14 +26,14 @@ struct Kept {
     idle_rounds: u32,
 }
 
-/// Large allocations, and the mappings of those that were freed.
+/// Makes large allocations, and keeps the mappings of freed ones.
 struct Large {
     free_list: Mutex<FreeList>,
     /// Bytes that may be kept.
     kept_bytes_max: AtomicUsize,
 }
 
-/// The mappings that nobody uses, in an array: this is the allocator and must not allocate.
+/// The kept mappings, in an array: this is the allocator and must not allocate.
 struct FreeList {
     kept: [Kept; KEPT_MAX],
     count: usize,
@@ -43,15 +43,15 @@ struct FreeList {
 // SAFETY: a kept mapping belongs to the list alone, and mappings have no thread affinity.
 unsafe impl Send for FreeList {}
 
-/// The program's. Keeps nothing until [`keep`] says so.
+/// The instance of the program. It keeps nothing until [`keep`] is called.
 static LARGE: Large = Large::new();
 
-/// Keeps mappings that were freed, `bytes` at the most.
+/// Keeps freed mappings, at most `bytes`.
 pub(crate) fn keep(bytes: usize) {
     LARGE.kept_bytes_max.store(bytes, Ordering::Relaxed);
 }
 
-/// Keeps `bytes` at the most, where that is less than now.
+/// Lowers the limit on kept bytes to `bytes`, if that is less.
 pub(crate) fn limit(bytes: usize) {
     LARGE.kept_bytes_max.fetch_min(bytes, Ordering::Relaxed);
 }
@@ -97,7 +97,7 @@ pub(crate) unsafe fn dealloc(ptr: *mut u8, layout: Layout) {
     }
 }
 
-/// As [`GlobalAlloc::realloc`]. The pages of a large allocation move, and no byte of it is copied.
+/// As [`GlobalAlloc::realloc`]. A large allocation is moved by its pages, without copying.
 ///
 /// # Safety
 /// The caller keeps the contract of [`GlobalAlloc::realloc`], and `ptr` came from a function of this module.
@@ -125,17 +125,17 @@ pub(crate) unsafe fn realloc(ptr: *mut u8, layout: Layout, size: usize) -> *mut 
     }
 }
 
-/// Unmaps what was not used through `rounds_max` calls of this function. Returns the bytes unmapped.
+/// Unmaps kept mappings that were unused during the last `rounds_max` calls of this function. Returns the bytes unmapped.
 pub(crate) fn trim(rounds_max: u32) -> usize {
     LARGE.trim(rounds_max)
 }
 
-/// Unmaps all that nobody uses. Returns the bytes unmapped.
+/// Unmaps all kept mappings. Returns the bytes unmapped.
 pub(crate) fn empty() -> usize {
     LARGE.trim(0)
 }
 
-/// Whether an allocation has a mapping of its own. A mapping begins at a page, so what must be aligned to more is not ours.
+/// Whether an allocation gets its own mapping. Mappings are aligned to pages, so an allocation with a larger alignment does not.
 #[inline]
 fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE_BYTES_MIN && layout.align() <= PAGE && !cfg!(miri)
@@ -144,7 +144,7 @@ fn is_large(layout: Layout) -> bool {
 /// Bytes of the mapping for an allocation of `size` bytes.
 fn mapping_bytes(size: usize) -> usize {
     let step = (1usize << size.ilog2()) / CLASSES_PER_DOUBLING;
-    // A layout's size is at most `isize::MAX`, so what is rounded up does not overflow.
+    // A layout's size is at most `isize::MAX`, so rounding up does not overflow.
     size.next_multiple_of(step.max(PAGE))
 }
 
@@ -211,7 +211,7 @@ impl Large {
 
     fn take(&self, bytes: usize) -> Option<*mut u8> {
         let mut list = self.free_list();
-        // What was freed last is most likely in the processor's cache.
+        // The mapping that was freed last is most likely still in the processor's cache.
         let at = list.kept[..list.count].iter().rposition(|kept| kept.bytes == bytes)?;
         Some(list.remove(at).start)
     }
@@ -240,7 +240,7 @@ impl Large {
 }
 
 impl FreeList {
-    /// Takes one out. The others keep their order.
+    /// Removes one. The others keep their order.
     fn remove(&mut self, at: usize) -> Kept {
         let kept = self.kept[at];
         self.kept.copy_within(at + 1..self.count, at);

@@ -1,15 +1,14 @@
-//! Where are bytes, who keeps them alive, who copied them?
+//! Where are bytes, what keeps them alive, and why were they copied?
 //!
 //! ```text
 //!   Block (heap, 64-byte aligned, reused)  ─┐
-//!   bytes::Bytes (a message from a socket) ─┼─► Buffer  readable, cloned and sliced for the price of a pointer
+//!   bytes::Bytes (a message from a socket) ─┼─► Buffer  readable, cloned and sliced without a copy
 //!   a mapping of another process's memory  ─┘   Slot    writable once, becomes a Buffer when filled
 //! ```
 //!
-//! A [`Buffer`] says where its bytes are ([`Place`]) and holds what keeps them alive ([`Keep`]). The last Buffer
-//! over a mapping is what unmaps it: there is no flag and no callback. Bytes of a device are carried by whoever keeps them
-//! ([`Carrier`]). Every copy of tensor bytes goes through
-//! [`copy`] and names its [`Reason`], so that "zero copies" is a number and not a hope.
+//! A [`Buffer`] knows where its bytes are ([`Place`]) and owns what keeps them alive ([`Keep`]). Dropping the last Buffer over a mapping
+//! unmaps it, without a flag or a callback. The owner of device memory copies its bytes ([`Carrier`]). Every copy of tensor bytes goes through
+//! [`copy`] and names its [`Reason`], so that "zero copies" can be measured.
 //!
 //! ```
 //! use nerite_memory::{Buffer, Extent, Reason, Slot, copied_bytes};
@@ -24,7 +23,6 @@
 //! ```
 
 mod allowed;
-mod asking;
 mod block;
 mod buffer;
 mod carrier;
@@ -35,6 +33,7 @@ mod counting;
 mod extent;
 mod file;
 mod growable_buffer;
+mod headroom;
 mod heap;
 mod keep;
 mod large;
@@ -48,7 +47,6 @@ mod slot;
 mod staging;
 
 pub use allowed::{Group, allocatable_bytes, allowed_bytes, group, host_bytes};
-pub use asking::{NoMemory, SPARE_BYTES};
 pub use block::{Block, POOLED_BYTES_MIN, limit_pool, pooled_bytes, trim_heap, trim_pool};
 pub use buffer::Buffer;
 pub use carrier::Carrier;
@@ -59,6 +57,7 @@ pub use counting::{CountingHeap, allocations, exempt_this_thread};
 pub use extent::{Extent, ExtentError};
 pub use file::FileBytes;
 pub use growable_buffer::{GrowableBuffer, shortage};
+pub use headroom::{NoMemory, SPARE_BYTES};
 pub use heap::{COUNTED_BYTES_MIN, Heap, Shortage, expendable, fit_heap};
 pub use keep::{Access, IpcSource, IpcWindow, Keep};
 pub use number::Number;

@@ -1,4 +1,4 @@
-//! Which Rust types may be laid over raw tensor bytes?
+//! Which Rust types may raw tensor bytes be read as?
 
 mod sealed {
     pub trait Sealed {}

@@ -1,4 +1,4 @@
-//! What are mappings measured in?
+//! How large is a page of memory?
 
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;

@@ -1,6 +1,6 @@
-//! On which side of which bus do the bytes lie?
+//! Which memory do bytes lie in: the host's or a device's?
 
-/// Where memory is, as a backend needs to know it.
+/// The kind of memory that bytes lie in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Place {
     /// Pageable memory of this host.

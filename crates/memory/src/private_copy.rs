@@ -1,14 +1,14 @@
-//! How do bytes come to where nobody else can write them, or to where they are aligned?
+//! How are bytes copied to memory that only this process can write, or to an aligned address?
 
 use bytes::Bytes;
 
 use crate::{Buffer, NoMemory, Reason, Slot};
 
 impl Buffer {
-    /// The same bytes in a fresh block of this process, aligned to 64 bytes.
+    /// A copy of the bytes in a fresh block of this process, aligned to 64 bytes.
     ///
     /// # Panics
-    /// If they lie on a device: copies that can fail go through [`Slot::fill_from`].
+    /// If they are on a device. Such a copy can fail and goes through [`Slot::fill_from`].
     pub fn to_private(&self, reason: Reason) -> Buffer {
         assert!(self.place().is_host(), "bytes of {:?} where only this host's are met", self.place());
         let mut slot = Slot::heap(self.len());
@@ -16,7 +16,7 @@ impl Buffer {
         slot.filled().into_buffer()
     }
 
-    /// As [`Buffer::to_private`], where a client chose how many they are.
+    /// As [`Buffer::to_private`], for a size that a client chose.
     ///
     /// # Panics
     /// As [`Buffer::to_private`].
@@ -27,22 +27,22 @@ impl Buffer {
         Ok(slot.filled().into_buffer())
     }
 
-    /// These bytes, at an address that is a multiple of `align`: themselves, or a counted copy.
+    /// These bytes at an address that is a multiple of `align`: unchanged if they are aligned already, else a counted copy.
     pub fn aligned(&self, align: usize) -> Buffer {
         if self.is_aligned(align) { self.clone() } else { self.to_private(Reason::Unaligned) }
     }
 
-    /// As [`Buffer::aligned`], where a client chose how many they are.
+    /// As [`Buffer::aligned`], for a size that a client chose.
     pub fn try_aligned(&self, align: usize) -> Result<Buffer, NoMemory> {
         if self.is_aligned(align) { Ok(self.clone()) } else { self.try_private(Reason::Unaligned) }
     }
 
-    /// The bytes as something a socket can send: without a copy if they are ours alone, else copied and counted.
+    /// The bytes in a form that a socket can send: without a copy if only this process can write them, else copied and counted.
     pub fn into_bytes(self) -> Bytes {
         self.try_into_bytes().expect("memory for what this process chose to send")
     }
 
-    /// As [`Buffer::into_bytes`], where a client chose how many they are.
+    /// As [`Buffer::into_bytes`], for a size that a client chose.
     pub fn try_into_bytes(self) -> Result<Bytes, NoMemory> {
         if self.is_empty() {
             return Ok(Bytes::new());

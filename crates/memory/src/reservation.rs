@@ -1,37 +1,37 @@
-//! How does work that is about to need memory make sure of it?
+//! How does work reserve the memory that it will need?
 //!
-//! A promise is counted as if the memory were taken: see [`crate::asking`].
+//! Reserved memory is counted as if it were taken: see [`crate::headroom`].
 
-use crate::asking::{Asking, NoMemory, SPARE_BYTES, probe, promised};
 use crate::block::or_without_pool;
+use crate::headroom::{Headroom, NoMemory, SPARE_BYTES, probe, reserved};
 use crate::page::PAGE;
 
-/// Of what is spare, memory is short when less than this part is there.
+/// Memory is short when less than one part in this many of [`SPARE_BYTES`] is free.
 const SHORT_SHARE: usize = 4;
 
-/// A promise of memory to work that allocates by means which cannot fail without ending the process. Held until the work is done:
-/// what it has allocated by then counts twice, which errs on the safe side.
+/// Reserved memory, for work whose allocations would end the process if they failed. It is held until the work is done. What the work has
+/// allocated by then counts twice, which is on the safe side.
 #[derive(Debug, Default)]
 pub struct MemoryReservation {
     bytes: usize,
 }
 
 impl MemoryReservation {
-    /// Nothing promised, for work too small to ask.
+    /// An empty reservation, for work that needs little.
     pub fn none() -> MemoryReservation {
         MemoryReservation::default()
     }
 
-    /// Memory for `len` bytes.
+    /// Reserves `len` bytes.
     pub fn take(len: usize) -> Result<MemoryReservation, NoMemory> {
-        let mut room = MemoryReservation::none();
-        room.add(len).map(|()| room)
+        let mut reservation = MemoryReservation::none();
+        reservation.add(len).map(|()| reservation)
     }
 
-    /// Memory for `len` more. On failure it is what it was.
+    /// Reserves `len` bytes more. On failure the reservation is unchanged.
     pub fn add(&mut self, len: usize) -> Result<(), NoMemory> {
         let bytes = len.checked_next_multiple_of(PAGE).ok_or(NoMemory::refused(len))?.max(PAGE);
-        or_without_pool(|| Asking::now().promise(len, bytes))?;
+        or_without_pool(|| Headroom::lock().reserve(len, bytes))?;
         self.bytes += bytes;
         Ok(())
     }
@@ -40,15 +40,15 @@ impl MemoryReservation {
 impl Drop for MemoryReservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            *promised() -= self.bytes;
+            *reserved() -= self.bytes;
         }
     }
 }
 
-/// Whether a part of what is spare is gone already: to be asked before something takes memory that it cannot be refused.
+/// Whether the spare memory is nearly used up. Call this before an allocation that cannot be refused.
 pub fn is_short() -> bool {
     or_without_pool(|| {
-        let _asking = Asking::now();
+        let _headroom = Headroom::lock();
         probe(SPARE_BYTES / SHORT_SHARE).then_some(()).ok_or(NoMemory::refused(SPARE_BYTES / SHORT_SHARE))
     })
     .is_err()
@@ -60,13 +60,13 @@ mod tests {
 
     use super::*;
     use crate::Block;
-    use crate::asking::{MAPPED, bytes_max};
+    use crate::headroom::{MAPPED, bytes_max};
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri ends where the system would refuse")]
-    fn what_was_promised_is_nobody_elses() {
+    fn reserved_memory_is_not_given_to_others() {
         let most = bytes_max() / 2;
-        let (mut room, taken) = (MemoryReservation::none(), || MAPPED.load(Ordering::Relaxed) + *promised());
+        let (mut room, taken) = (MemoryReservation::none(), || MAPPED.load(Ordering::Relaxed) + *reserved());
         if room.add(most).is_err() {
             // A system that does not let processes ask for more than it has.
             return;
@@ -80,7 +80,7 @@ mod tests {
         assert!(room.add(asked).is_err());
         assert!(taken() >= most);
         drop(room);
-        MemoryReservation::take(asked.min(most)).expect("what was promised before");
+        MemoryReservation::take(asked.min(most)).expect("what was reserved before");
     }
 
     #[test]

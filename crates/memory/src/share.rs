@@ -1,7 +1,7 @@
-//! How does another process of this host get a mapping of its own?
+//! How does another process of this host map the same memory?
 //!
-//! A model's process reads a client's memory where it lies. It needs a descriptor to map, once, and word when that memory is no
-//! more: until it lets go as well, the system does not get the memory back.
+//! A model's process reads a client's memory without a copy. It gets a descriptor once, and maps it. It must be told when the server releases the
+//! memory, because the system cannot free it until the process unmaps it as well.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError, Weak};
 
 /// Memory that other processes of this host can map as well.
 pub trait Share: Send + Sync {
-    /// Which it is, and who is to be told of its end.
+    /// Its number, and who is told when it is released.
     fn mark(&self) -> &ShareMark;
 
     /// First byte, in this process.
@@ -23,27 +23,27 @@ pub trait Share: Send + Sync {
     /// What to map, and from which offset on. Fails where the object can no longer be reached by its name.
     fn open(&self) -> io::Result<(OwnedFd, u64)>;
 
-    /// Whether nobody can change its size. A process that maps what can shrink needs a guard.
+    /// Whether its size is fixed. A process that maps memory that can shrink needs a guard.
     fn is_sealed(&self) -> bool;
 
-    /// Another process touched it at this offset and found no memory there.
+    /// Notes that another process found no memory at this offset.
     fn lose(&self, at: usize);
 }
 
-/// Whoever keeps account of what a process has mapped.
+/// Keeps track of the memory that a process has mapped.
 pub trait Forget: Send + Sync {
-    /// The memory of this number is no more. Called on whichever thread held the last reference to it; must not block.
+    /// The memory with this number was released. Called on the thread that dropped the last reference. Must not block.
     fn forget(&self, share: u64);
 }
 
-/// The number of a piece of shared memory, never used again, and who is told when it goes.
+/// The number of a piece of shared memory, which is never reused, and who is told when it is released.
 pub struct ShareMark {
     number: u64,
     told: Mutex<Vec<Weak<dyn Forget>>>,
 }
 
 impl ShareMark {
-    /// A fresh number, of which nobody knows.
+    /// A new number that no process has been told.
     pub fn new() -> ShareMark {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         ShareMark { number: NEXT.fetch_add(1, Ordering::Relaxed), told: Mutex::default() }
@@ -54,10 +54,10 @@ impl ShareMark {
         self.number
     }
 
-    /// Has `who` told when the memory goes; once is enough.
+    /// Registers `who` to be told when the memory is released. Repeated calls have no effect.
     pub fn tell(&self, who: Weak<dyn Forget>) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        // Processes come and go while a region stays: those that are gone must not pile up.
+        // Processes start and end while a region stays. Entries of ended ones must not accumulate.
         told.retain(|other| other.strong_count() > 0);
         told.push(who);
     }

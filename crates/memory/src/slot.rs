@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::copy::{End, Reason, copy_across};
 use crate::{Access, Block, Buffer, CellsMut, Extent, IpcWindow, Keep, NoMemory, Number, Place, SharedWindow};
 
-/// A slot that still may be written.
+/// The state of a slot that may still be written.
 #[derive(Debug)]
 pub struct Vacant;
-/// A slot whose bytes are final.
+/// The state of a slot whose bytes are final.
 #[derive(Debug)]
 pub struct Filled;
 
@@ -29,7 +29,7 @@ unsafe impl<S> Send for Slot<S> {}
 // SAFETY: a shared Slot has no method that writes.
 unsafe impl<S> Sync for Slot<S> {}
 
-/// A result that did not come into its slot.
+/// Why a result could not be written to its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotError {
     /// It does not fit.
@@ -60,7 +60,7 @@ impl std::fmt::Display for SlotError {
 impl std::error::Error for SlotError {}
 
 impl Slot<Vacant> {
-    /// `len` bytes of this process, aligned to 64: for sizes of our own. Without memory the process ends.
+    /// `len` bytes of this process, aligned to 64. If there is no memory, the process ends, so this is only for sizes that no client chose.
     pub fn heap(len: usize) -> Slot {
         Slot::of_block(Block::new(len), len)
     }
@@ -70,8 +70,8 @@ impl Slot<Vacant> {
         Ok(Slot::of_block(Block::try_new(len)?, len))
     }
 
-    /// For `whole` bytes that a client announced: all of them where they lie unused in the pool, else at most `first`, and
-    /// [`Slot::try_grow`] is for when the bytes really come.
+    /// A slot for `whole` bytes that a client announced and has not sent. It has all of them if the pool has such a block, else at most `first`.
+    /// Call [`Slot::try_grow`] as the bytes arrive.
     pub fn try_announced(whole: usize, first: usize) -> Result<Slot, NoMemory> {
         match Block::pooled(whole) {
             Some(block) => Ok(Slot::of_block(block, whole)),
@@ -90,8 +90,8 @@ impl Slot<Vacant> {
         }
     }
 
-    /// Makes it `len` bytes, of which the first `used` are those there are. A large block of this process moves its pages
-    /// and copies nothing; else the bytes are copied to a fresh one, counted under `reason`. On failure it is what it was.
+    /// Enlarges it to `len` bytes and keeps the first `used`. The pages of a large block of this process are moved, without a copy. Otherwise the
+    /// bytes are copied to a fresh block, counted under `reason`. On failure the slot is unchanged.
     pub fn try_grow(&mut self, len: usize, used: usize, reason: Reason) -> Result<(), NoMemory> {
         if len <= self.len {
             return Ok(());
@@ -131,12 +131,12 @@ impl Slot<Vacant> {
         self.ptr.as_ptr().addr().is_multiple_of(align.max(1))
     }
 
-    /// Shortens the slot to `len` bytes, for a result smaller than its place.
+    /// Shortens the slot to `len` bytes, for a result that is smaller than the slot.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Copies `from` to offset `at`, counted under `reason`, whichever side of a bus either is on.
+    /// Copies `from` to offset `at`, counted under `reason`. Either may be on a device.
     pub fn fill_from(&mut self, at: usize, from: &Buffer, reason: Reason) -> Result<(), SlotError> {
         let extent = self.reach(at, from.len())?;
         // SAFETY: `from.len()` bytes are readable there; `extent` lies within our `len` writable bytes.
@@ -169,7 +169,7 @@ impl Slot<Vacant> {
         Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
     }
 
-    /// The bytes as numbers to be written, whoever else may write them; `None` as in [`Buffer::cells`].
+    /// The bytes as numbers to write, even if a peer may write them too. `None` for the reasons of [`Buffer::cells`].
     pub fn cells_mut<T: Number>(&mut self) -> Option<CellsMut<'_, T>> {
         let fits = self.is_aligned(align_of::<T>()) && self.len.is_multiple_of(size_of::<T>());
         if !self.place.is_host() || !(fits || self.len == 0) {
@@ -181,7 +181,7 @@ impl Slot<Vacant> {
         Some(unsafe { CellsMut::new(ptr, self.len / size_of::<T>()) })
     }
 
-    /// Says that every byte up to `len()` has been written.
+    /// Declares that every byte up to `len()` has been written.
     pub fn filled(self) -> Slot<Filled> {
         let Slot { ptr, len, place, access, keep, .. } = self;
         Slot { ptr, len, place, access, keep, state: PhantomData }
@@ -223,18 +223,18 @@ impl<S> Slot<S> {
         self.place
     }
 
-    /// How a runtime in another process can open the place, if a device has it and a client lent it so.
+    /// How another process can open the slot, if it is device memory with an IPC handle.
     pub fn ipc(&self) -> Option<IpcWindow> {
         self.keep.ipc().map(|source| source.window(self.ptr))
     }
 
-    /// Where another process of this host finds the place, if it can map it.
+    /// How another process of this host can map the slot, if it can.
     pub fn share(&self) -> Option<SharedWindow<'_>> {
         let share = self.keep.share()?;
         Some(SharedWindow::new(share, self.ptr))
     }
 
-    /// Why the bytes can no longer be believed, if something happened to the memory under them.
+    /// Why the bytes can no longer be trusted, if their memory was lost.
     pub fn fault(&self) -> Option<String> {
         self.keep.fault()
     }
@@ -293,7 +293,7 @@ mod tests {
         check_growth(Slot::heap(1000), 3 << 20, true);
         check_growth(Slot::heap(1 << 20), 3 << 20, false);
         check_growth(part(0), 3 << 20, false);
-        // What begins in the middle of a block cannot take its pages along.
+        // A slot that begins in the middle of a block cannot move its pages.
         check_growth(part(64), 3 << 20, true);
         let mut slot = Slot::heap(1 << 20);
         assert_eq!(slot.try_grow(usize::MAX, 1, Reason::Indices).map_err(|refused| refused.asked), Err(usize::MAX));

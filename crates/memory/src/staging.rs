@@ -1,20 +1,20 @@
-//! Through which memory of the host do bytes from and for a device pass?
+//! Which host memory is used to copy bytes from and to a device?
 
 use crate::{NoMemory, Slot};
 
-/// Memory of this host that bytes from and for a device pass through, for runtimes that compute on the host.
+/// Provides host memory for copies of device tensors, for runtimes that compute on the host.
 pub trait Staging: Send + Sync {
-    /// `len` bytes of this process alone; page-locked if that can be had. Refused where requests hold too much already: the
-    /// size is a client's word, and devices may have more memory than the host.
+    /// `len` bytes of this process, page-locked if possible. Fails if requests hold too much already: a client chose the size, and a device may have
+    /// more memory than the host.
     fn slot(&self, len: usize) -> Result<Slot, StagingFull>;
 
-    /// How much page-locked memory there is for this, in use and in all.
+    /// How much page-locked memory is in use, and how much there may be.
     fn pinned(&self) -> PinnedBytes {
         PinnedBytes::default()
     }
 }
 
-/// No more memory for staging now.
+/// There is no more memory for staging at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagingFull {
     /// Bytes asked for.
@@ -26,7 +26,7 @@ pub struct StagingFull {
 }
 
 impl StagingFull {
-    /// There is no memory on the host, where requests hold `used` bytes: more there will not be.
+    /// The host has no more memory. Requests hold `used` bytes, which is the limit then.
     pub fn of(refused: NoMemory, used: u64) -> StagingFull {
         StagingFull { asked: refused.asked, used, max: used }
     }
@@ -47,13 +47,13 @@ impl std::error::Error for StagingFull {}
 /// Page-locked memory for staging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PinnedBytes {
-    /// At most so many bytes are locked.
+    /// The most bytes that may be locked.
     pub total: u64,
     /// Bytes that requests hold now.
     pub used: u64,
 }
 
-/// Staging through the heap: for hosts without a device, and for tests.
+/// Staging in heap memory, for hosts without a device and for tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeapStaging;
 

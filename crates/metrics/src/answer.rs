@@ -1,4 +1,4 @@
-//! Which page is there?
+//! What does the metrics port answer?
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -8,7 +8,7 @@ use hyper::ext::ReasonPhrase;
 
 const PLAIN_UTF8: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Answers a request: `page` is asked for the text of `/metrics`. Any other path is an empty page, as in Triton.
+/// Answers a request. `page` makes the text of `/metrics`. Any other path is an empty page, as in Triton.
 pub fn answer(method: &Method, path: &str, page: impl FnOnce() -> String) -> Response<Full<Bytes>> {
     if method != Method::GET {
         let mut response = Response::new(Full::from(r#"{"error":"Method Not Allowed"}"#));

@@ -1,9 +1,8 @@
 //! How do metrics reach Prometheus?
 //!
-//! A port of its own that knows one page. It answers from counters that the server keeps anyway, so a scrape costs the
-//! models nothing.
+//! A separate port serves one page. It reads counters that the server keeps anyway, so a scrape does not delay the models.
 //!
-//! A server is needed around it, so the example is compiled and not run:
+//! The example needs a server, so it is compiled and not run:
 //!
 //! ```no_run
 //! use std::path::Path;

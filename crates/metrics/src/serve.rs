@@ -1,4 +1,4 @@
-//! How does a scrape come and go?
+//! How are metrics connections accepted, served and closed?
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -10,7 +10,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nerite_api::Api;
 use nerite_listen::{
-    ACCEPT_PAUSE, Awaited, Connection, Conversation, Listener, Overseer, Peers, Rules, Stream, Timed, oversee,
+    ACCEPT_PAUSE, Awaited, Connection, FutureConnection, Listener, Overseer, Peers, Rules, Stream, Timed, oversee,
 };
 use nerite_watchdog::{FrontEnd, fair, watched};
 use nerite_wire::prometheus::{ConnectionMetrics, MetricsReport, write_metrics};
@@ -22,13 +22,13 @@ use crate::answer::answer;
 /// The metrics service while it runs.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    /// Set once. Every task holds a receiver, so that the sender knows when the last has gone.
+    /// Set to true once. Every task holds a receiver, so that the sender is notified when the last task has ended.
     stop: Arc<watch::Sender<bool>>,
 }
 
 impl Handle {
-    /// Stops listening, and closes the connections that have no whole request now, the others after their answer. The future is
-    /// done when all are closed.
+    /// Stops listening. Connections without a complete request are closed now, and the others after their answer. The future resolves when all are
+    /// closed.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
         let stop = Arc::clone(&self.stop);
         stop.send_replace(true);
@@ -36,7 +36,7 @@ impl Handle {
     }
 }
 
-/// Serves what comes in at `listener`. To be called inside an async runtime with I/O and time.
+/// Serves the connections of `listener`. Must be called inside an async runtime with I/O and time.
 pub fn serve(api: Api, rules: Rules, listener: Listener) -> Handle {
     let stop = Arc::new(watch::Sender::new(false));
     tokio::spawn(watched(FrontEnd::Metrics, accept(api, rules, listener, stop.subscribe())));
@@ -62,42 +62,47 @@ async fn accept(api: Api, rules: Rules, listener: Listener, stop: watch::Receive
 }
 
 fn begin(Connection { stream, peer }: Connection, api: &Api, rules: &Rules, stop: &watch::Receiver<bool>) {
-    let place = match rules.peers.admit(&peer) {
-        Ok(place) => place,
+    let permit = match rules.peers.admit(&peer) {
+        Ok(permit) => permit,
         Err(full) => {
             return stream.turn_away(
                 format!("HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n\r\n{full}\n").as_bytes(),
             );
         }
     };
-    let overseer = Overseer::new(place, rules.times, stop.clone());
+    let overseer = Overseer::new(permit, rules.times, stop.clone());
     let (api, peers) = (api.for_peer(peer), Arc::clone(&rules.peers));
     let flow = api.flow().clone();
     match stream {
         Stream::Tcp(stream) => {
-            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, converse(api, peers, stream, overseer))));
+            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(api, peers, stream, overseer))));
         }
         Stream::Unix(stream) => {
-            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, converse(api, peers, stream, overseer))));
+            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(api, peers, stream, overseer))));
         }
     }
 }
 
-async fn converse(api: Api, peers: Arc<Peers>, stream: impl AsyncRead + AsyncWrite + Unpin, mut overseer: Overseer) {
+async fn serve_connection(
+    api: Api,
+    peers: Arc<Peers>,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    mut overseer: Overseer,
+) {
     let progress = Arc::clone(overseer.progress());
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
         progress.begin_request();
         let page = || write_metrics(&report(&api, &peers));
         let response = answer(request.method(), request.uri().path(), page);
-        // A page is made at once. From here on the client is waited for, and the last of its answer goes before what it asks next.
+        // The page is made at once. From here on the server waits for the client: to read the answer, and then for its next request.
         progress.wait_for(Awaited::Request);
         async move { Ok::<_, Infallible>(response) }
     });
     let stream = TokioIo::new(Timed::new(stream, Arc::clone(&progress)));
     let connection = http1::Builder::new().serve_connection(stream, service);
-    let mut conversation =
-        Conversation { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
-    oversee(&mut conversation, &mut overseer, Duration::ZERO).await;
+    let mut served =
+        FutureConnection { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
+    oversee(&mut served, &mut overseer, Duration::ZERO).await;
 }
 
 fn report(api: &Api, peers: &Peers) -> MetricsReport {

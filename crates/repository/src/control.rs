@@ -5,20 +5,20 @@ use nerite_request::Status;
 use crate::phrase;
 use crate::store::{Listing, PollError};
 
-/// The word given with `--model-control-mode`.
+/// The value of `--model-control-mode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControlMode {
-    /// All models at start, nothing changes afterwards.
+    /// All models are loaded at start. Nothing changes afterwards.
     #[default]
     None,
-    /// All models at start, and what changes in the repositories is followed.
+    /// All models are loaded at start, and the server follows changes in the repositories.
     Poll,
-    /// The models named with `--load-model`, then what clients ask for.
+    /// The models of `--load-model` are loaded at start. Clients load and unload models afterwards.
     Explicit,
 }
 
 impl ControlMode {
-    /// The mode of this name, in any case.
+    /// The mode with this name, in upper or lower case.
     pub fn parse(word: &str) -> Option<ControlMode> {
         match word.to_ascii_lowercase().as_str() {
             "none" => Some(ControlMode::None),
@@ -48,16 +48,16 @@ impl ControlMode {
     }
 }
 
-/// What is to be loaded before the server listens.
+/// The models to load before the server listens.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Startup {
     /// Models to load, each once.
     pub models: Vec<String>,
-    /// Models that cannot be loaded, whoever asks.
+    /// Models that cannot be loaded, even if a client asks.
     pub refused: Vec<PollError>,
 }
 
-/// The models to load at start: all that `listing` has, or in explicit mode those `asked` for.
+/// The models to load at start: all in `listing`, or in explicit mode those in `asked`.
 pub fn startup(mode: ControlMode, asked: &[String], listing: &Listing) -> Result<Startup, Status> {
     let wildcard = asked.iter().any(|name| name == "*");
     if mode == ControlMode::Explicit && wildcard && asked.iter().any(|name| name != "*") {

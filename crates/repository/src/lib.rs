@@ -6,15 +6,14 @@
 //!                   files     labels, fingerprint                               publish and retire
 //! ```
 //!
-//! [`Store`] reads directories and nothing else; [`Lifecycle`] decides and does nothing else: no thread, no clock, no log.
-//! The engine drives both:
+//! [`Store`] only reads directories. [`Lifecycle`] only decides: it has no thread, no clock and no log. The engine drives both:
 //!
-//! 1. [`Store::read`] a model. A failure here is a [`PollError`]: its text is for the log, its
-//!    [`status`](PollError::status) for the client, and what was loaded stays.
+//! 1. [`Store::read`] reads a model. An error here is a [`PollError`]: its text is for the log, its [`status`](PollError::status) for the client.
+//!    Loaded versions stay.
 //! 2. [`Lifecycle::load_requested`] with the source's [`facts`](ModelSource::facts) says which versions to load.
-//! 3. Load each through its runtime and tell [`Lifecycle::loaded`]. The last one brings the [`LoadOutcome`]: generations to publish,
-//!    generations to retire, the client's answer.
-//! 4. When the last reference to a retired [`Generation`] is gone, tell [`Lifecycle::drained`].
+//! 3. The engine loads each through its runtime and calls [`Lifecycle::loaded`]. The last call returns the [`LoadOutcome`]: generations to publish,
+//!    generations to retire, and the client's answer.
+//! 4. When the last reference to a retired [`Generation`] is dropped, the engine calls [`Lifecycle::drained`].
 //!
 //! ```
 //! use std::collections::BTreeMap;

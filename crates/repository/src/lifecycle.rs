@@ -9,8 +9,8 @@
 //!                                └───────────────────────────────────────────────┘ (those that loaded well)
 //! ```
 //!
-//! A version that is ready while its successor loads stays ready: the successor is known to its operation only, and takes the
-//! place when all versions of the operation are there. Each function is one event; what it returns is what the driver must do.
+//! A version stays ready while its successor loads. Only the operation knows the successor, which replaces the version when all versions of the
+//! operation are loaded. Each function is one event, and returns what the driver must do.
 
 mod load;
 mod look;
@@ -24,7 +24,7 @@ use nerite_request::Status;
 use crate::phrase;
 use crate::store::Fingerprint;
 
-/// The number of an operation on the models; later ones are greater.
+/// The number of an operation on the models. Later operations have greater numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Operation(u64);
 
@@ -39,23 +39,23 @@ pub struct Generation {
     pub operation: Operation,
 }
 
-/// Where a version stands.
+/// The state of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Being loaded, nothing of it served yet.
+    /// Being loaded, and not served yet.
     Loading,
     /// Taking requests.
     Ready,
-    /// Taking no requests; those in flight are being answered.
+    /// Taking no requests. Those in flight are being answered.
     Unloading,
-    /// Gone because it was asked to go, or because another version of its operation failed.
+    /// Unloaded on request, or because another version of its operation failed.
     Unloaded,
-    /// It could not be loaded, for this reason.
+    /// Could not be loaded, for this reason.
     Failed(String),
 }
 
 impl State {
-    /// The word and the reason that the index prints.
+    /// The state's name and the reason, as the index prints them.
     pub fn words(&self) -> (&'static str, &str) {
         match self {
             State::Loading => ("LOADING", ""),
@@ -67,41 +67,41 @@ impl State {
     }
 }
 
-/// What a request to load comes to.
+/// The result of a load request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadStep {
-    /// All is served as asked for: the answer is yes, and nothing is to be loaded.
+    /// Everything is served already. The answer is success, and nothing has to be loaded.
     Settled {
-        /// Generations of versions that the directory has no more, to be retired as in a [`LoadOutcome`]. Mostly none.
+        /// Generations of versions that the directory no longer has, to be retired as in a [`LoadOutcome`]. Mostly none.
         retire: Vec<Generation>,
     },
-    /// These versions are to be loaded.
+    /// These versions have to be loaded.
     Load(LoadPlan),
 }
 
-/// The versions that one operation is to load. [`Lifecycle::loaded`] waits for each of them.
+/// The versions that one operation loads. [`Lifecycle::loaded`] must be called for each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadPlan {
     /// The model's name.
     pub model: Arc<str>,
-    /// The operation's number, to be given back with each result.
+    /// The operation's number, to be passed with each result.
     pub operation: Operation,
-    /// The versions to load, ascending, at least one. What is served stays until the [`LoadOutcome`].
+    /// The versions to load, ascending, at least one. Served versions stay until the [`LoadOutcome`].
     pub versions: Vec<i64>,
 }
 
-/// What the end of a load operation brings.
+/// The result of a finished load operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadOutcome {
-    /// What the client that asked is told.
+    /// The answer to the client.
     pub answer: Result<(), Status>,
-    /// Generations that take requests from now on, each in place of an older generation of its version.
+    /// Generations that take requests from now on. Each replaces an older generation of its version.
     pub publish: Vec<Generation>,
-    /// Generations that take no requests any more, served before or loaded in vain. [`Lifecycle::drained`] waits for each.
+    /// Generations that take no more requests: those served before, and those loaded in vain. [`Lifecycle::drained`] must be called for each.
     pub retire: Vec<Generation>,
 }
 
-/// The models that were ever asked for, and the operations under way.
+/// The models that were ever asked for, and the unfinished operations.
 #[derive(Clone, Debug, Default)]
 pub struct Lifecycle {
     models: BTreeMap<Arc<str>, Known>,
@@ -113,9 +113,9 @@ pub struct Lifecycle {
 #[derive(Clone, Debug, Default)]
 struct Known {
     versions: BTreeMap<i64, Record>,
-    /// What the last successful load was made from; `None` once unloaded, or if a request brought it.
+    /// The fingerprint of the last successful load. `None` after an unload, or if the model came with a request.
     origin: Option<Fingerprint>,
-    /// Loaded by name, and not only as a part of an ensemble.
+    /// Whether it was loaded by name, and not only as a part of an ensemble.
     explicit: bool,
     /// The models it is made of.
     needs: Vec<String>,
@@ -123,7 +123,7 @@ struct Known {
     latest: Operation,
 }
 
-/// What the index knows of a version.
+/// A version as the index shows it.
 #[derive(Clone, Debug)]
 struct Record {
     state: State,
@@ -135,9 +135,9 @@ struct Record {
 #[derive(Clone, Debug)]
 struct Running {
     model: Arc<str>,
-    /// Each version to load, and how it went once that is known.
+    /// Each version to load, and its result once that is known.
     results: BTreeMap<i64, Option<Result<(), String>>>,
-    /// Versions that are served already just as this operation wants them.
+    /// Versions that are served already with the same files.
     keep: Vec<i64>,
     origin: Option<Fingerprint>,
     needs: Vec<String>,

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 
-/// An order in which ensembles come after what they are made of.
+/// A load order: an ensemble comes after the models that it is made of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
-    /// Models that may load side by side, wave after wave.
+    /// Groups of models in load order. The models of one group can load at the same time.
     pub waves: Vec<Vec<String>>,
-    /// Models that need each other, directly or not, each with the sentence that says so.
+    /// Models that need each other in a cycle, each with its error text.
     pub circular: Vec<(String, String)>,
 }
 
-/// Orders models by their needs. A need that is not among `models` holds nobody up: whether it is loaded already is seen when
-/// its ensemble's turn comes.
+/// Orders models by their needs. A need that is not among `models` is ignored here. Whether it is loaded already is checked when its ensemble loads.
 pub fn load_order(models: &BTreeMap<String, Vec<String>>) -> Order {
     let mut order = Order::default();
     let mut waiting: BTreeMap<&str, &[String]> =
@@ -33,7 +32,7 @@ pub fn load_order(models: &BTreeMap<String, Vec<String>>) -> Order {
     order
 }
 
-/// Follows the first need that waits, until a model comes up again.
+/// Follows the first need that still waits, until a model appears twice.
 fn circle(model: &str, waiting: &BTreeMap<&str, &[String]>) -> String {
     let mut path = vec![model];
     loop {

@@ -1,17 +1,17 @@
 //! Which sentences of the model repository do clients and scripts match on?
 //!
-//! They are Triton's, to the letter; the tests beside each caller hold them.
+//! They are exactly Triton's. The tests of each caller check them.
 
 use nerite_request::Status;
 
 /// Why a version is unavailable after an unload.
 pub const UNLOADED: &str = "unloaded";
 
-/// Why a model that two repositories have is not loaded.
+/// Why a model that is in two repositories is not loaded.
 pub const DUPLICATE: &str = "model appears in two or more repositories";
 
-/// Load and unload outside explicit mode. Triton speaks of polling even where nothing polls, and clients match on that; so the mode
-/// and the cure come behind.
+/// Load and unload outside explicit mode. Triton's text mentions polling in all these modes, and clients match on it. So the mode and the cure are
+/// appended.
 pub fn control_refused(mode: &str) -> Status {
     Status::unavailable(format!(
         "explicit model load / unload is not allowed if polling is enabled; the server runs with --model-control-mode={mode}, and \
@@ -34,7 +34,7 @@ pub fn traversal(model: &str) -> Status {
     Status::invalid(format!("invalid model name '{model}', model name must not contain path traversal characters"))
 }
 
-/// All that a client learns when something is wrong before loading starts.
+/// The only error that a client gets for a failure before loading starts.
 pub fn poll_failed(model: &str) -> Status {
     Status::internal(format!("failed to load '{model}', failed to poll from model repository"))
 }
@@ -44,7 +44,7 @@ pub fn load_failed(model: &str, reason: &str) -> Status {
     Status::invalid(format!("load failed for model '{model}': {reason}\n"))
 }
 
-/// One version's part of the reason of a failed load.
+/// The part of one version in the reason of a failed load.
 pub fn version_failed(version: i64, reason: &str) -> String {
     format!("version {version} is at UNAVAILABLE state: {reason};")
 }
@@ -54,12 +54,12 @@ pub fn coded(status: &Status) -> String {
     format!("{}: {}", status.code.name(), status.message)
 }
 
-/// The reason of a load that another operation on the model has overtaken.
+/// The reason of a load that a later operation on the model has replaced.
 pub fn outdated() -> String {
     "Newer operation has been applied to the model lifecycle, current load operation is out-dated.".to_owned()
 }
 
-/// The reason of a load whose composing model is not there.
+/// The reason of an ensemble's load if one of its models is missing.
 pub fn needs_unloaded(ensemble: &str, model: &str) -> String {
     format!("ensemble '{ensemble}' depends on '{model}' which has no loaded version.")
 }
@@ -81,12 +81,12 @@ pub fn unknown_version(model: &str, version: i64) -> Status {
     Status::not_found(format!("Request for unknown model: '{model}' version {version} is not found"))
 }
 
-/// A model of which no version is ready, asked without a version.
+/// A request without a version for a model of which no version is ready.
 pub fn no_version_ready(model: &str) -> Status {
     Status::not_found(format!("Request for unknown model: '{model}' has no available versions"))
 }
 
-/// A version that is loading, unloading, unloaded or failed, asked by number.
+/// A request for a version that is loading, unloading, unloaded or failed.
 pub fn version_not_ready(model: &str, version: i64) -> Status {
     Status::unavailable(format!("Request for unknown model: '{model}' version {version} is not at ready state"))
 }

@@ -1,4 +1,4 @@
-//! What do the repositories hold?
+//! Which models and files are in the repositories?
 
 mod bounded;
 mod directory;
@@ -24,21 +24,21 @@ pub use listing::Listing;
 pub use source::{Facts, ModelSource};
 pub use warning::Warning;
 
-/// Where models lie and how their directories are read.
+/// Where the models are, and how their directories are read.
 #[derive(Clone, Debug, Default)]
 pub struct StoreOptions {
     /// `--model-repository`, in the order given.
     pub repositories: Vec<PathBuf>,
-    /// `--model-config-name`: read `configs/{name}.pbtxt` where there is one. Empty for none.
+    /// `--model-config-name`: `configs/{name}.pbtxt` is read if it exists. Empty for none.
     pub config_name: String,
-    /// Whether a backend may be deduced and a configuration completed; `--disable-auto-complete-config` turns it off.
+    /// Whether a backend may be deduced and a configuration completed. `--disable-auto-complete-config` turns it off.
     pub auto_complete: bool,
-    /// Whether a load request may bring files, `--allow-model-upload`. Where it may not, the configuration that it brings names no
-    /// environment, which runs as code just as files do.
+    /// Whether a load request may contain files (`--allow-model-upload`). If it may not, a configuration in it may not name an environment either,
+    /// because an environment is run as code.
     pub allow_upload: bool,
 }
 
-/// The repositories of a server. Keeps nothing but their paths: each call reads what is there then.
+/// The repositories of a server. Only their paths are kept: each call reads the directories again.
 #[derive(Clone, Debug)]
 pub struct Store {
     options: StoreOptions,
@@ -50,24 +50,24 @@ pub enum StoreError {
     /// No repository was named.
     #[error("--model-repository must be specified")]
     Unnamed,
-    /// Nothing is there.
+    /// The path does not exist.
     #[error("failed to stat file {}", path.display())]
     Missing {
         /// The path as the operator wrote it.
         path: PathBuf,
     },
-    /// Something is there, but cannot be listed.
+    /// The path exists but cannot be listed.
     #[error("failed to open directory {}: {cause}", path.display())]
     Unreadable {
         /// The path as the operator wrote it.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: std::io::Error,
     },
 }
 
 impl StoreError {
-    /// As a client, or the last line of a server that does not start, is told it.
+    /// The error for a client, or for the last line of a server that does not start.
     pub fn status(&self) -> Status {
         match self {
             StoreError::Unnamed => Status::invalid(self.to_string()),
@@ -76,10 +76,10 @@ impl StoreError {
     }
 }
 
-/// Something is wrong with a model before its loading starts. The text is the log's; clients get [`PollError::status`].
+/// A failure before the loading of a model starts. The text is for the log. Clients get [`PollError::status`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PollError {
-    /// Its name cannot be one.
+    /// The name is not valid.
     #[error("{0}")]
     Name(Status),
     /// No repository has it.
@@ -94,7 +94,7 @@ pub enum PollError {
         /// The model.
         model: String,
     },
-    /// Its directory, its configuration or what the client sent in their place is of no use.
+    /// Its directory or its configuration is not valid, or those that the client sent.
     #[error("Poll failed for model directory '{model}': {reason}")]
     Unusable {
         /// The model.
@@ -105,7 +105,7 @@ pub enum PollError {
 }
 
 impl PollError {
-    /// What the client is told: little, since Triton keeps the reason to its log.
+    /// The error for the client. It has no details, because Triton writes the reason only to its log.
     pub fn status(&self) -> Status {
         match self {
             PollError::Name(status) => status.clone(),
@@ -117,7 +117,7 @@ impl PollError {
 }
 
 impl Store {
-    /// The store of these repositories. Whether they can be read is seen by [`Store::list`].
+    /// A store of these repositories. [`Store::list`] tells whether they can be read.
     pub fn open(options: StoreOptions) -> Result<Store, StoreError> {
         if options.repositories.is_empty() { Err(StoreError::Unnamed) } else { Ok(Store { options }) }
     }
@@ -131,7 +131,7 @@ impl Store {
         Ok(listing)
     }
 
-    /// Reads a model: from its directory, or from what `options` bring in place of its configuration or of all its files.
+    /// Reads a model from its directory. `options` may replace its configuration or all its files.
     pub fn read(&self, model: &str, options: &LoadOptions) -> Result<ModelSource, PollError> {
         check_name(model).map_err(PollError::Name)?;
         if options.files.is_empty() {
@@ -160,7 +160,7 @@ impl Store {
     }
 }
 
-/// Whether a model's directory is there, itself or as a link.
+/// Whether a model's directory exists, possibly as a link.
 fn is_there(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.is_dir())
 }

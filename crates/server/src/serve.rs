@@ -86,7 +86,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(front_threads(settings.threads, cores))
         .thread_name("nerite-front")
-        .on_thread_park(move || turns.ran_empty())
+        .on_thread_park(move || turns.thread_parks())
         .enable_all()
         .build()
         .map_err(|error| StartError(format!("no threads for the front ends: {error}")))?;

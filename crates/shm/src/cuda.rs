@@ -13,12 +13,12 @@ use crate::source::Mapping;
 /// Bytes of a `cudaIpcMemHandle_t`.
 pub const CUDA_HANDLE_BYTES: usize = nerite_cuda::IPC_HANDLE_BYTES;
 
-/// An IPC handle of the right length; only the driver can tell whether it names anything.
+/// An IPC handle of the right length. Only the driver can tell whether it is valid.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CudaHandle(IpcHandle);
 
 impl CudaHandle {
-    /// The handle in these bytes. Triton checks the length over HTTP only and reads past a short one over gRPC.
+    /// Checks the length. Triton does so only over HTTP, and reads past a short handle over gRPC.
     pub fn new(raw: &[u8]) -> Result<CudaHandle, ShmError> {
         let bytes = raw.try_into().map_err(|_| ShmError::HandleLength { bytes: raw.len() })?;
         Ok(CudaHandle(IpcHandle(bytes)))
@@ -31,7 +31,7 @@ impl CudaHandle {
 }
 
 impl std::fmt::Debug for CudaHandle {
-    /// Without the bytes: who knows them can open the memory.
+    /// Omits the bytes: anyone who knows them can open the memory.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("CudaHandle")
     }
@@ -45,8 +45,8 @@ pub(crate) struct CudaMapping {
 }
 
 impl CudaMapping {
-    /// Opens `byte_size` bytes behind `handle` on the device of that number, for the region `name`. Nothing stays open on any
-    /// way that fails: the memory closes itself when it is dropped.
+    /// Opens the first `byte_size` bytes of `handle` on the device with that number, for the region `name`. Nothing stays open on failure: the memory is
+    /// closed when it is dropped.
     pub(crate) fn open(
         driver: &Arc<Driver>,
         name: &str,
@@ -97,7 +97,7 @@ unsafe impl Mapping for CudaMapping {
         self.memory.carrier()
     }
 
-    /// Nobody touches it from this host; a copy that the driver refuses is that copy's error.
+    /// Always `None`: the host does not access this memory. If the driver refuses a copy, that copy fails.
     fn lost_at(&self) -> Option<usize> {
         None
     }

@@ -1,7 +1,7 @@
-//! Which descriptors does a child process get that was not given any?
+//! How are descriptors kept from being inherited by child processes?
 
-/// Has all descriptors beyond the standard streams closed in programs that this process starts from now on: those of its own are so
-/// already, but it may have inherited others, or a library may have opened some. Systems before Linux 5.11 cannot.
+/// Marks all descriptors except the standard streams as close-on-exec. The server's own have that flag already, but it may have inherited others, and
+/// libraries may have opened some. Linux before 5.11 does not support it.
 pub fn close_all_on_exec() {
     const FIRST: libc::c_uint = 3;
     let (last, flag) = (libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);

@@ -1,4 +1,4 @@
-//! What may go wrong between a client's words and its memory?
+//! Which errors can calls about shared memory have?
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use crate::loss::Loss;
 use crate::phrasebook;
 use crate::record::{Kind, Origin, Record};
 
-/// What sort of error it is; `api` turns each into the codes of its protocols.
+/// The kind of an error. `api` maps each kind to the codes of its protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The operator switched this off.
+    /// The operator disabled this.
     Disabled,
-    /// The call names something that cannot be.
+    /// An argument is invalid.
     Invalid,
     /// The name is in use.
     Taken,
     /// There is no such region.
     Missing,
-    /// The object could not be opened or is not one.
+    /// The object could not be opened, or is not a shared memory object.
     Internal,
 }
 
-/// A call about shared memory that was refused. The text begins with Triton's and goes on with cause, numbers and cure.
+/// The error of a call about shared memory. The text begins with Triton's, followed by cause, numbers and cure.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ShmError {
     /// `--allow-client-shm=false`.
@@ -39,7 +39,7 @@ pub enum ShmError {
         /// Bytes of the name.
         bytes: usize,
     },
-    /// The key has nothing but slashes.
+    /// The key consists only of slashes.
     #[error(
         "{}: it has no character besides '/'; a key is one name, such as '/input0'",
         phrasebook::key_invalid(name, key)
@@ -50,7 +50,7 @@ pub enum ShmError {
         /// The key as the client wrote it.
         key: String,
     },
-    /// The key belongs to Python backends.
+    /// The key is reserved for Python backends.
     #[error("{}", phrasebook::key_reserved(name, key))]
     KeyReserved {
         /// The region's name.
@@ -72,7 +72,7 @@ pub enum ShmError {
         /// Why, and the cure.
         cause: String,
     },
-    /// What was opened is no shared memory object.
+    /// The opened file is not a shared memory object.
     #[error("{}: {cause}", phrasebook::object(key))]
     Object {
         /// The key as the client wrote it.
@@ -102,7 +102,7 @@ pub enum ShmError {
     Map {
         /// The region's name.
         name: String,
-        /// The system's words.
+        /// The system's error text.
         reason: String,
         /// Why, and the cure.
         cause: String,
@@ -110,10 +110,10 @@ pub enum ShmError {
     /// Too many clients have regions.
     #[error("{owners} users and addresses have regions registered, which is the most there may be; try again later")]
     OwnersMany {
-        /// Those that have regions.
+        /// How many clients have regions.
         owners: usize,
     },
-    /// A CUDA region on a server that reaches no GPU.
+    /// A CUDA region on a server without a GPU.
     #[error("{}: this server reaches no GPU; use system shared memory", phrasebook::gpus_not_supported(name))]
     GpusNotSupported {
         /// The region's name.
@@ -133,7 +133,7 @@ pub enum ShmError {
         /// Why, and the cure.
         cause: String,
     },
-    /// A CUDA region that was opened and cannot be had.
+    /// A CUDA region that was opened but cannot be used.
     #[error("{} ({cause})", phrasebook::invalid_args(name))]
     CudaBounds {
         /// The region's name.
@@ -141,7 +141,7 @@ pub enum ShmError {
         /// Why, and the cure.
         cause: String,
     },
-    /// Status of a name that is not there.
+    /// Status of an unknown name.
     #[error("{}: no region of that name is registered", phrasebook::status_unknown(name, *kind))]
     StatusUnknown {
         /// The name asked for.
@@ -149,7 +149,7 @@ pub enum ShmError {
         /// The kind asked for.
         kind: Kind,
     },
-    /// Status of a name that is there, as the other kind.
+    /// Status of a region of the other kind.
     #[error("{}", phrasebook::other_kind(name, *asked))]
     OtherKind {
         /// The name asked for.
@@ -157,7 +157,7 @@ pub enum ShmError {
         /// The kind asked for, which it is not.
         asked: Kind,
     },
-    /// A tensor in a region that is not there.
+    /// A tensor in an unknown region.
     #[error(
         "{}: no region of that name is registered; register it before the request",
         phrasebook::region_unknown(name)
@@ -166,7 +166,7 @@ pub enum ShmError {
         /// The name asked for.
         name: String,
     },
-    /// A tensor in a region whose memory was missing when it was touched.
+    /// A tensor in a region whose memory was lost.
     #[error("{0}")]
     Lost(Box<Loss>),
     /// A tensor that starts past the region's last byte.
@@ -179,7 +179,7 @@ pub enum ShmError {
         /// Bytes there are.
         region_bytes: u64,
     },
-    /// A tensor whose end no number can say.
+    /// A tensor whose end does not fit in a 64-bit number.
     #[error("{}", phrasebook::overflow(name, *offset, *byte_size))]
     Overflow {
         /// The region's name.
@@ -204,7 +204,7 @@ pub enum ShmError {
 }
 
 impl ShmError {
-    /// What sort of error it is.
+    /// The kind of this error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             ShmError::Disabled => ErrorKind::Disabled,
@@ -239,7 +239,7 @@ fn described(record: &Record) -> String {
     }
 }
 
-/// The system's words for an error number, as `strerror` has them.
+/// The system's text for an error number, as from `strerror`.
 pub(crate) fn reason(error: &std::io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {

@@ -1,4 +1,4 @@
-//! What do regions and leases get from a host with a GPU?
+//! What does a GPU change for regions and leases?
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::limits::LOCKED_EMPTY_BYTES_MAX;
 pub struct Gpu {
     driver: Arc<Driver>,
     lock_pages: bool,
-    /// Memory was not locked once, which was logged.
+    /// Whether a failure to lock memory was logged.
     told: Arc<AtomicBool>,
 }
 
 impl Gpu {
-    /// A host's driver. `lock_pages` says whether system regions and leases are page-locked when they are made, so that
-    /// transfers run at full speed; it costs their pages at once, a context on the first device, and time.
+    /// The driver of a host. With `lock_pages`, system regions and leases are page-locked when they are made, so that transfers run at full speed. That
+    /// allocates all their pages at once, needs a context on the first device, and takes time.
     pub fn new(driver: Arc<Driver>, lock_pages: bool) -> Gpu {
         Gpu { driver, lock_pages, told: Arc::default() }
     }
@@ -29,8 +29,8 @@ impl Gpu {
         &self.driver
     }
 
-    /// Locks memory that was just mapped, if that is wanted; `present` says that it has its pages. A failure is told to the log
-    /// alone: such memory is slower to transfer and otherwise as good.
+    /// Locks memory that was just mapped, if that is enabled. `present` says that all its pages are allocated. A failure is only logged: transfers of such
+    /// memory are slower, and nothing else changes.
     ///
     /// # Safety
     /// The range is mapped, and stays so until the PageLock is dropped.
@@ -50,7 +50,7 @@ impl Gpu {
         match unsafe { PageLock::new(&gpu.driver, at, len) } {
             Ok(lock) => Some(lock),
             Err(error) => {
-                // Clients can make this happen as often as they like.
+                // Logged only once, because clients can cause it as often as they like.
                 let level = if gpu.told.swap(true, Ordering::Relaxed) { log::Level::Debug } else { log::Level::Warn };
                 log::log!(level, "{what} is not page-locked, so that its transfers to devices are slower: {error}");
                 None

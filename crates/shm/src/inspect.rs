@@ -1,4 +1,4 @@
-//! What can an operator be told about a region, beyond what its status says?
+//! What can an operator learn about a region beyond its status?
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use crate::registry::Registry;
 /// A region at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionState {
-    /// What status shows.
+    /// The region as status shows it.
     pub record: Arc<Record>,
-    /// Whether it is registered; if not, it goes with its last user.
+    /// Whether it is registered. If not, it is unmapped with its last user.
     pub registered: bool,
     /// Buffers and Slots over it.
     pub users: usize,
-    /// Offset of the byte that was touched and had no memory.
+    /// The offset of the first accessed byte that had no memory.
     pub lost_at: Option<usize>,
     /// Bytes its object had when it was registered.
     pub object_bytes: u64,
-    /// What its object is now.
+    /// The current state of its object.
     pub object_now: ObjectNow,
 }
 
 impl Registry {
-    /// Up to `count` regions whose names follow `after`, by name. Each costs a look at its object.
+    /// Up to `count` regions whose names follow `after`, by name. For each of them its object is checked.
     pub fn inspect(&self, after: Option<&str>, count: usize) -> Vec<RegionState> {
         let found = self.names.page(after, count);
         found.iter().map(|(region, registered)| RegionState::of(region, *registered)).collect()
@@ -44,7 +44,7 @@ impl RegionState {
         RegionState {
             record: Arc::clone(region.record()),
             registered,
-            // The registration and whoever looks are no users.
+            // The references of the registration and of this function do not count.
             users: Arc::strong_count(region).saturating_sub(1 + usize::from(registered)),
             lost_at: mapping.lost_at(),
             object_bytes: mapping.object_bytes(),

@@ -8,11 +8,10 @@
 //!  request ── "64 bytes at 128 of a" ──►  locate ──────────────┴──► Located ──► Buffer | Slot<Vacant>   (an Arc each)
 //! ```
 //!
-//! A [`Registry`] keeps one strong reference to a [`Region`] for as long as the region is registered; everything a request
-//! makes of it keeps another. The names table that lookups read holds weak ones. So `unregister` only drops the
-//! registration's reference: requests in flight go on, new ones may still join, status lists the region, until the last
-//! reference goes and with it the mapping. No flag says so and no callback is needed. A new registration under the name
-//! replaces the weak reference at once and the old mapping ends with its last request.
+//! A [`Registry`] keeps one strong reference to a [`Region`] while the region is registered. Each Buffer and Slot of a request keeps another. The
+//! names table for lookups has weak references. So `unregister` only drops the reference of the registration. Requests in flight continue, new
+//! ones may still find the region, and status lists it, until the last reference is dropped and the memory is unmapped. No flag and no callback are
+//! needed. A new registration under the name replaces the weak reference at once, and the old mapping ends with its last request.
 //!
 //! ```
 //! use nerite_memory::{Extent, Reason};
@@ -33,16 +32,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A client can shrink its object after registration, or leave it without memory in a full `/dev/shm`. No descriptor is
-//! kept (10,000 regions would be 10,000 descriptors) and a size read before use would be stale at use anyway. Instead a
-//! guard meets the SIGBUS of an access that finds no memory: the access goes on with zeros, the region is lost, and
-//! whoever used it is told by `fault()`, which every request asks before it is answered. A lost region takes no more
-//! requests; a new registration under its name replaces it. The handler is installed by the first registration and leaves
-//! every other fault to the handler before it.
+//! A client can shrink its object after registration, and in a full `/dev/shm` the object may have no memory. Checking the size before each use would
+//! not help, because it can change in between, and would need a descriptor for each of up to 10,000 regions. Instead a guard handles the SIGBUS of an
+//! access to missing memory: the access reads zeros, and the region is marked as lost. Every request calls `fault()` before it is answered, and fails
+//! if it used a lost region. A lost region takes no more requests. A new registration under its name replaces it. The first registration installs the
+//! handler, which forwards all other faults to the handler before it.
 //!
-//! On a host with a GPU ([`Gpu`]) the same registry takes CUDA regions: another process's allocation, opened by its IPC handle,
-//! under the same names and with the same life. Their bytes are on a device, and whoever keeps them carries them
-//! ([`nerite_memory::Carrier`]).
+//! On a host with a GPU ([`Gpu`]) the same registry takes CUDA regions: allocations of another process, opened by their IPC handles, with the same names
+//! and the same lifetime. Their bytes are on a device, and their owner copies them ([`nerite_memory::Carrier`]).
 
 mod cuda;
 mod descriptors;

@@ -1,11 +1,11 @@
-//! What does a client hear whose region lost its memory?
+//! Which error does a client get whose region lost its memory?
 
 use std::fmt;
 
 use crate::objects::Objects;
 use crate::record::{Origin, Record};
 
-/// A region whose memory was missing when it was touched. Shown as the sentence that requests fail with.
+/// A region whose memory was missing at an access. Displayed as the error text of the requests that fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     record: Record,
@@ -14,24 +14,24 @@ pub struct Loss {
     now: ObjectNow,
 }
 
-/// What the key of a region's object leads to now.
+/// What is at the key of a region's object now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectNow {
-    /// The same object, with so many bytes.
+    /// The same object.
     Same {
         /// Bytes it has now.
         byte_size: u64,
     },
-    /// An object that is not the one which was registered.
+    /// Another object than the registered one.
     Another,
     /// No object.
     Gone,
-    /// Nobody can tell.
+    /// It cannot be determined.
     Unknown,
 }
 
 impl Loss {
-    /// The region of `record` was found without memory at offset `at`; its object had `object_bytes` bytes once.
+    /// The region of `record` had no memory at offset `at`. Its object had `object_bytes` bytes when it was registered.
     pub(crate) fn new(record: &Record, at: usize, object_bytes: u64, now: ObjectNow) -> Loss {
         Loss { record: record.clone(), at, object_bytes, now }
     }

@@ -11,20 +11,20 @@ use crate::guard::{Watch, watch};
 use crate::posix::{PosixMapping, page_bytes};
 use crate::window::Window;
 
-/// A client's region or a lease as another process of the server's has it mapped, by the descriptor that the server sent. The mapping
-/// lasts until this value, its clones and all Buffers and Slots over it are gone. It is watched: whoever made the object may shrink it.
+/// A client's region or a lease, mapped in a model's process by the descriptor that the server sent. It is unmapped when this value, its clones and all
+/// Buffers and Slots over it are dropped. It is watched, because the creator of the object may shrink it.
 #[derive(Clone)]
 pub struct SharedMapping(Arc<Held>);
 
 struct Held {
-    /// Before the mapping, because fields drop in order: nobody may find the range in the guard's table once it is unmapped.
+    /// Declared before the mapping, because fields are dropped in order: the range must leave the guard's table before it is unmapped.
     watch: Watch,
     mapping: PosixMapping,
 }
 
 impl SharedMapping {
-    /// Maps `byte_size` bytes from `file_offset` on, which is a multiple of the page's size. The object may be shorter: what is not there
-    /// reads as zeros, and [`SharedMapping::lost_at`] tells.
+    /// Maps `byte_size` bytes from `file_offset` on, which is a multiple of the page size. The object may be shorter: missing bytes read as zeros, and
+    /// [`SharedMapping::lost_at`] says so.
     pub fn map(descriptor: OwnedFd, file_offset: u64, byte_size: usize) -> io::Result<SharedMapping> {
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
         let end = file_offset.checked_add(byte_size as u64).ok_or_else(invalid)?;
@@ -42,7 +42,7 @@ impl SharedMapping {
         self.0.mapping.len()
     }
 
-    /// Offset of the first touched byte that had no memory; `None` while there was none.
+    /// The offset of the first accessed byte that had no memory. `None` if all had.
     pub fn lost_at(&self) -> Option<usize> {
         self.0.watch.lost_at()
     }
@@ -50,7 +50,7 @@ impl SharedMapping {
     /// Part of it, readable in place. Others may write it at any moment.
     ///
     /// # Panics
-    /// If the extent was made for a longer thing.
+    /// If the extent was made for a longer range.
     pub fn buffer(&self, extent: Extent) -> Buffer {
         assert!(extent.end() <= self.byte_size(), "extent up to {} of {}", extent.end(), self.byte_size());
         // SAFETY: the extent ends within the mapping, by the assertion.
@@ -63,7 +63,7 @@ impl SharedMapping {
     /// Part of it, writable in place.
     ///
     /// # Panics
-    /// If the extent was made for a longer thing.
+    /// If the extent was made for a longer range.
     pub fn slot(&self, extent: Extent) -> Slot<Vacant> {
         assert!(extent.end() <= self.byte_size(), "extent up to {} of {}", extent.end(), self.byte_size());
         // SAFETY: the extent ends within the mapping, by the assertion.
@@ -78,7 +78,7 @@ impl SharedMapping {
     }
 }
 
-/// A loss is no fault here: the server, which knows the region's name, is told of it and tells the client.
+/// A loss is not a fault in this process: it is reported to the server, which knows the region's name and tells the client.
 impl Keep for Held {}
 
 impl std::fmt::Debug for SharedMapping {

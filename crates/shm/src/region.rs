@@ -58,7 +58,7 @@ impl Region {
         if self.lock.is_some() { Place::Pinned } else { self.mapping.place() }
     }
 
-    /// Whether its memory was missing when somebody touched it. That is for ever: only another registration heals it.
+    /// Whether its memory was missing at an access. It stays lost: only a new registration helps.
     pub fn is_lost(&self) -> bool {
         self.mapping.lost_at().is_some()
     }
@@ -69,12 +69,12 @@ impl Region {
 
     fn loss(&self) -> Option<Loss> {
         let at = self.mapping.lost_at()?;
-        // Whatever requests wrote in place of the client's memory would otherwise stay until the client lets go.
+        // Pages that requests wrote in place of the lost memory would otherwise stay until the client unregisters the region.
         self.mapping.give_back();
         Some(Loss::new(&self.record, at, self.mapping.object_bytes(), self.mapping.object_now()))
     }
 
-    /// Part of the region, by Triton's rules for a tensor: an offset at the end is wrong even for no bytes.
+    /// A part of the region, by Triton's rules for a tensor: an offset at the end is an error even for 0 bytes.
     pub(crate) fn locate(self: Arc<Region>, offset: u64, byte_size: u64) -> Result<Located, ShmError> {
         let name = || String::from(&*self.record.name);
         let limit = self.mapping.len();
@@ -174,7 +174,7 @@ impl Located {
         unsafe { Buffer::from_raw(ptr, extent.len(), place, Access::Shared, region) }
     }
 
-    /// The bytes as the place for an output. Any number of Slots and Buffers may cover the same bytes, as in Triton.
+    /// The bytes as a slot for an output. Any number of Slots and Buffers may overlap, as in Triton.
     pub fn into_slot(self) -> Slot<Vacant> {
         let Located { region, extent } = self;
         // SAFETY: `Region::locate` made the extent within `mapping.len()`, which `Mapping` promises lie behind `base()`.

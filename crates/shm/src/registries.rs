@@ -1,7 +1,7 @@
 //! Whose region does a name mean?
 //!
-//! Each owner has a registry of its own, so that equal names of two owners are two regions. One registry is the operator's; it
-//! is always there. What all owners have mapped together has one bound.
+//! Each owner has its own registry, so the same name of two owners means two regions. The operator's registry always exists. One limit applies to what
+//! all owners have mapped together.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -21,16 +21,16 @@ pub struct Registries<O> {
     gpu: Option<Gpu>,
     total: Total,
     operator: Registry,
-    /// What an owner without regions has.
+    /// The registry for owners without regions.
     none: Arc<Registry>,
-    /// Read without a lock, swapped whole.
+    /// Read without a lock, replaced as a whole.
     owned: Snapshot<Owned<O>>,
-    /// Held by whoever swaps.
+    /// Held while `owned` is replaced.
     writers: Mutex<()>,
 }
 
 impl<O: Ord + Clone> Registries<O> {
-    /// No regions yet. `allow_client_shm` is the operator's decision; on a host with a GPU, CUDA regions are taken too.
+    /// Empty registries. `allow_client_shm` is the operator's setting. With a GPU, CUDA regions are accepted too.
     pub fn new(allow_client_shm: bool, gpu: Option<Gpu>) -> Registries<O> {
         let (regions_max, mapped_bytes_max) = (REGIONS_PER_OWNER_MAX, MAPPED_BYTES_PER_OWNER_MAX);
         let options = Options { allow_client_shm, regions_max, mapped_bytes_max };
@@ -51,12 +51,12 @@ impl<O: Ord + Clone> Registries<O> {
         self.gpu.as_ref()
     }
 
-    /// The regions of `owner`, to look one up: none if it never registered any. Takes no lock.
+    /// The regions of `owner`, for a lookup. Empty if it never registered any. Takes no lock.
     pub fn of(&self, owner: &O) -> Arc<Registry> {
         Arc::clone(self.owned.load().get(owner).unwrap_or(&self.none))
     }
 
-    /// The regions of `owner`, to register one. Err: `limits::OWNERS_MAX` others have regions.
+    /// The regions of `owner`, for a registration. An error if `limits::OWNERS_MAX` others have regions.
     pub fn open(&self, owner: &O) -> Result<Arc<Registry>, ShmError> {
         if let Some(found) = self.owned.load().get(owner) {
             return Ok(Arc::clone(found));
@@ -68,7 +68,7 @@ impl<O: Ord + Clone> Registries<O> {
             return Ok(Arc::clone(found));
         }
         if owned.len() >= OWNERS_MAX {
-            // The reference of this copy, and that of the table. Whoever has one more may be about to register a region.
+            // One reference is in this copy and one in the table. A third means that a call may be about to register a region.
             owned.retain(|_, registry| Arc::strong_count(registry) > 2 || !registry.is_unused());
         }
         if owned.len() >= OWNERS_MAX {
@@ -80,7 +80,7 @@ impl<O: Ord + Clone> Registries<O> {
         Ok(registry)
     }
 
-    /// All owners who ever registered a region, besides the operator, and their regions.
+    /// All owners besides the operator that ever registered a region, with their regions.
     pub fn owned(&self) -> Arc<BTreeMap<O, Arc<Registry>>> {
         self.owned.load_full()
     }

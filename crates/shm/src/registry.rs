@@ -1,4 +1,4 @@
-//! Which regions did clients register, and may this one be?
+//! Which regions are registered, and may this one be?
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::source::{Mapping, Object, ObjectError, Source};
 use crate::tally::{Counts, QuotaPermit, Tally, Total};
 use crate::window::{Window, WindowError};
 
-/// What the operator decided.
+/// The operator's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Whether clients may register and unregister regions: `--allow-client-shm`.
     pub allow_client_shm: bool,
     /// Regions mapped at one time.
     pub regions_max: usize,
-    /// Bytes of address space they cover together.
+    /// Bytes of address space of all regions together.
     pub mapped_bytes_max: u64,
 }
 
@@ -34,7 +34,7 @@ impl Default for Options {
     }
 }
 
-/// The regions of all clients, by name; one namespace for both kinds. Any thread may call anything at any time.
+/// Regions by name, with one namespace for both kinds. All methods may be called from any thread at any time.
 pub struct Registry {
     options: Options,
     source: Box<dyn Source>,
@@ -45,7 +45,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A registry of POSIX objects, empty.
+    /// An empty registry of POSIX objects.
     pub fn new(options: Options) -> Registry {
         Registry::with_source(options, Box::new(Posix))
     }
@@ -55,13 +55,13 @@ impl Registry {
         Registry { options, source, names: Names::new(), tally, cuda_tally, gpu: None }
     }
 
-    /// One of several registries of POSIX objects that have a bound in common: what all of them map counts in `total`.
+    /// One of several registries of POSIX objects with a common limit: `total` counts what all of them map.
     pub(crate) fn counted_in(self, total: &Total) -> Registry {
         let (tally, cuda_tally) = (Tally::within(&total.system), Tally::within(&total.cuda));
         Registry { tally, cuda_tally, ..self }
     }
 
-    /// The same registry on a host with a GPU: it takes CUDA regions, and may page-lock system regions.
+    /// The same registry with a GPU: it accepts CUDA regions, and may page-lock system regions.
     pub fn with_gpu(self, gpu: Option<Gpu>) -> Registry {
         Registry { gpu, ..self }
     }
@@ -71,13 +71,13 @@ impl Registry {
         self.gpu.as_ref()
     }
 
-    /// Maps `byte_size` bytes from `offset` on of the POSIX object `key` and calls them `name`. The checks and their order
-    /// are Triton's; no lock is held while the system is asked.
+    /// Maps `byte_size` bytes from `offset` on of the POSIX object `key`, as the region `name`. The checks and their order are Triton's. No lock is held
+    /// during system calls.
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), ShmError> {
         self.register_system_as(&Rights::Any, name, key, offset, byte_size)
     }
 
-    /// The same for a client with these rights: an object that it could not open by itself is refused.
+    /// As [`Registry::register_system`], for a client with these rights. An object that the client could not open itself is refused.
     pub fn register_system_as(
         &self,
         rights: &Rights,
@@ -90,48 +90,47 @@ impl Registry {
         registered.inspect_err(|_| self.tally.count_refused())
     }
 
-    /// Opens the device memory behind an IPC handle, which must have 64 bytes and be of the device named, and calls its first
-    /// `byte_size` bytes `name`. Without a GPU it is refused with the text of a Triton built so, before a look at the handle.
+    /// Opens the device memory of an IPC handle, and registers its first `byte_size` bytes as the region `name`. The handle must have 64 bytes and belong to
+    /// the named device. Without a GPU the call fails with the text of a Triton without GPU support, before the handle is checked.
     pub fn register_cuda(&self, name: &str, raw: &[u8], device_id: i64, byte_size: u64) -> Result<(), ShmError> {
         let registered = self.try_register_cuda(name, raw, device_id, byte_size);
         registered.inspect_err(|_| self.tally.count_refused())
     }
 
-    /// Ends a system region's registration. Requests in flight keep its memory; an unknown name, or one of the other kind,
-    /// is fine. The empty name is no region's: for all regions there is [`Registry::unregister_all_system`].
+    /// Unregisters a system region. Requests in flight keep its memory. An unknown name, or one of the other kind, is not an error. For all regions, use
+    /// [`Registry::unregister_all_system`].
     pub fn unregister_system(&self, name: &str) -> Result<(), ShmError> {
         self.unregister(name, Kind::System)
     }
 
-    /// Ends the registrations of all system regions.
+    /// Unregisters all system regions.
     pub fn unregister_all_system(&self) -> Result<(), ShmError> {
         self.unregister_all(Kind::System)
     }
 
-    /// Ends a CUDA region's registration, as [`Registry::unregister_system`] does.
+    /// Unregisters a CUDA region, as [`Registry::unregister_system`] does.
     pub fn unregister_cuda(&self, name: &str) -> Result<(), ShmError> {
         self.unregister(name, Kind::Cuda)
     }
 
-    /// Ends the registrations of all CUDA regions.
+    /// Unregisters all CUDA regions.
     pub fn unregister_all_cuda(&self) -> Result<(), ShmError> {
         self.unregister_all(Kind::Cuda)
     }
 
-    /// System regions that are registered or still in use, sorted by name; with a name that one or an error.
+    /// The system regions that are registered or still in use, sorted by name. With a name: that region, or an error.
     pub fn system_status(&self, name: Option<&str>) -> Result<Vec<SystemStatus>, ShmError> {
         let records = self.records(name, Kind::System)?;
         Ok(records.iter().filter_map(|record| SystemStatus::of(record)).collect())
     }
 
-    /// CUDA regions that are registered or still in use, sorted by name; with a name that one or an error.
+    /// The CUDA regions that are registered or still in use, sorted by name. With a name: that region, or an error.
     pub fn cuda_status(&self, name: Option<&str>) -> Result<Vec<CudaStatus>, ShmError> {
         let records = self.records(name, Kind::Cuda)?;
         Ok(records.iter().filter_map(|record| CudaStatus::of(record)).collect())
     }
 
-    /// `byte_size` bytes from `offset` on of the region `name`, as a tensor's parameters ask for them. Takes no lock; the
-    /// answer keeps the region's memory.
+    /// Finds `byte_size` bytes from `offset` on in the region `name`, for a tensor. Takes no lock. The result keeps the region's memory mapped.
     pub fn locate(&self, name: &str, offset: u64, byte_size: u64) -> Result<Located, ShmError> {
         let region = self.names.find(name).ok_or_else(|| ShmError::RegionUnknown { name: name.to_string() })?;
         region.locate(offset, byte_size)
@@ -167,7 +166,7 @@ impl Registry {
             ObjectError::Open { cause } => ShmError::Open { key: key.to_string(), cause },
             ObjectError::Invalid { cause } => ShmError::Object { key: key.to_string(), cause },
         })?;
-        // Before a look at the size: who may not open an object is not told how large it is.
+        // Before the size is checked: a client that may not open an object must not learn its size.
         if let Some(access) = object.access() {
             let checked = rights.check(access, own_uid());
             checked.map_err(|refused| ShmError::Open { key: key.to_string(), cause: refused.to_string() })?;
@@ -181,7 +180,7 @@ impl Registry {
     }
 
     fn try_register_cuda(&self, name: &str, raw: &[u8], device_id: i64, byte_size: u64) -> Result<(), ShmError> {
-        // First, as in a Triton built without GPUs, where gRPC looks at nothing else; HTTP has looked at the flag by now.
+        // First, as in a Triton without GPU support, where gRPC checks nothing else. HTTP has checked the flag before.
         let gpu = self.check_gpu(name)?;
         self.check_name(name, Kind::Cuda)?;
         let handle = CudaHandle::new(raw)?;
@@ -200,7 +199,7 @@ impl Registry {
         self.insert(Region::new(Arc::new(record), Box::new(mapping), permit))
     }
 
-    /// Somebody may have taken the name while we asked the system; then the mapping just made goes again.
+    /// Another call may have registered the name during the system calls. The new mapping is then dropped.
     pub(crate) fn insert(&self, region: Region) -> Result<(), ShmError> {
         self.names.insert(region).map_err(|Taken { region, holder }| {
             drop(region);
@@ -273,7 +272,7 @@ impl Registry {
         if self.options.allow_client_shm { Ok(()) } else { Err(ShmError::Disabled) }
     }
 
-    /// Whether a CUDA region of that name could be had here at all.
+    /// Whether this server accepts CUDA regions.
     pub fn check_gpu(&self, name: &str) -> Result<&Gpu, ShmError> {
         self.gpu.as_ref().ok_or_else(|| ShmError::GpusNotSupported { name: name.to_string() })
     }

@@ -1,24 +1,23 @@
 //! May this client map that object?
 //!
-//! The server opens objects with its own rights, which are those of root in many containers. A client gets an object only if
-//! it could have opened that object itself. The kernel names the client's user; the object's owner, group and mode come from
-//! the open descriptor, so the object that is checked is the one that is mapped. Access control lists are not looked at: the
-//! mode decides.
+//! The server opens objects with its own rights, which are those of root in many containers. A client may map an object only if it could have opened it
+//! itself. The kernel identifies the client's user. The object's owner, group and mode come from the open descriptor, so the checked object is the
+//! mapped one. The mode decides; access control lists are ignored.
 
 mod groups;
 
 use std::fmt;
 
-/// What entitles a client to objects.
+/// The rights of a client to objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rights {
-    /// To whatever the server itself can open.
+    /// To all objects that the server can open.
     Any,
-    /// To what this user could open for reading and writing.
+    /// To objects that this user could open for reading and writing.
     User(u32),
-    /// To objects of the server's own user, and to those that everybody may read and write.
+    /// To objects of the server's own user, and to those that all users may read and write.
     Stranger {
-        /// How the client is named in a refusal.
+        /// The client's name in error texts.
         who: String,
     },
 }
@@ -31,11 +30,10 @@ pub(crate) struct Access {
     pub(crate) mode: u32,
 }
 
-/// Reading and writing: both are needed, because a region is mapped for both.
+/// Read and write permission. Both are needed, because a region is mapped for both.
 const READ_WRITE: u32 = 0o6;
 
-/// Why a client does not get an object. A user of this host is told whose it is, which anybody there can look up; a stranger
-/// is not.
+/// Why a client may not map an object. A user of this host is told the owner, which any user there can look up. Other clients are not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     User { uid: u32, access: Access },
@@ -66,11 +64,11 @@ impl fmt::Display for Refused {
 }
 
 impl Rights {
-    /// Whether a client with these rights gets an object with that access, on a server that `own_uid` runs.
+    /// Whether a client with these rights may map an object with that access, on a server that runs as `own_uid`.
     pub(crate) fn check(&self, access: Access, own_uid: u32) -> Result<(), Refused> {
         let permitted = match self {
             Rights::Any => true,
-            // What the server's own user may, the kernel has decided when it opened the object.
+            // The kernel checked the rights of the server's own user when the object was opened.
             Rights::User(uid) => *uid == own_uid || may_open(*uid, access, || groups::of(*uid)),
             Rights::Stranger { .. } => access.uid == own_uid || may_others(access),
         };
@@ -97,13 +95,13 @@ fn may_open(uid: u32, access: Access, groups: impl FnOnce() -> Vec<u32>) -> bool
     }
     let group = (access.mode >> 3) & READ_WRITE == READ_WRITE;
     let others = access.mode & READ_WRITE == READ_WRITE;
-    // The lookup of groups may be slow. It is made only where the answer depends on it.
+    // Looking up groups may be slow, so it is done only if the answer depends on it.
     if group == others || groups().contains(&access.gid) { group } else { others }
 }
 
 fn may_others(access: Access) -> bool {
     let class = |shift: u32| (access.mode >> shift) & READ_WRITE == READ_WRITE;
-    // A stranger may be of any group, and the owner: the narrowest class decides.
+    // An unknown client may be the owner or in any group, so all three classes must allow it.
     class(6) && class(3) && class(0)
 }
 

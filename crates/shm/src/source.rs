@@ -1,7 +1,7 @@
-//! What must a kind of shared memory offer to be registered?
+//! What must a kind of shared memory implement to be registered?
 //!
-//! POSIX objects are one kind; a heap-backed one drives the conformance suite without the kernel. The registry opens an
-//! [`Object`], decides whether the [`Window`] asked for exists, and only then maps it.
+//! POSIX objects are one kind. A second one in heap memory runs the conformance suite without the kernel. The registry opens an [`Object`], checks that the
+//! requested [`Window`] exists, and then maps it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,12 +27,12 @@ pub(crate) trait Object {
     /// Bytes it had when it was opened.
     fn byte_size(&self) -> u64;
 
-    /// Who may open it; `None` where everybody may.
+    /// Who may open it. `None` if all clients may.
     fn access(&self) -> Option<Access> {
         None
     }
 
-    /// Whether all of it has memory already, so that touching it takes none.
+    /// Whether all its pages are allocated already.
     fn is_present(&self) -> bool {
         true
     }
@@ -45,8 +45,8 @@ pub(crate) trait Object {
 ///
 /// # Safety
 /// `len()` bytes from `base()` on are initialised, readable and writable at `place()`, at an unchanging address, from any
-/// thread, until the value is dropped. Other processes may write them at any moment, and take the memory under them away:
-/// then they read as zeros and `lost_at` tells.
+/// thread, until the value is dropped. Other processes may write them at any moment, and may take their memory away: then they read as zeros, and
+/// `lost_at` says so.
 pub(crate) unsafe trait Mapping: Send + Sync {
     /// First byte.
     fn base(&self) -> NonNull<u8>;
@@ -59,12 +59,12 @@ pub(crate) unsafe trait Mapping: Send + Sync {
         Place::Host
     }
 
-    /// Who reaches the bytes, if they are on no host.
+    /// Copies the bytes, if they are on a device.
     fn carrier(&self) -> Option<&dyn Carrier> {
         None
     }
 
-    /// How another process would open the same memory, if it is a device's.
+    /// How another process can open the same memory, if it is on a device.
     fn ipc(&self) -> Option<IpcSource> {
         None
     }
@@ -74,28 +74,28 @@ pub(crate) unsafe trait Mapping: Send + Sync {
         false
     }
 
-    /// The object once more, for another process to map, and where this mapping begins in it.
+    /// A descriptor of the object for another process to map, and the offset of this mapping in it.
     fn reopen(&self) -> io::Result<(OwnedFd, u64)> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Another process found no memory at this offset.
+    /// Notes that another process found no memory at this offset.
     fn lose(&self, _at: usize) {}
 
-    /// Offset of the first touched byte that had no memory under it; `None` while there was none. Only an atomic read.
+    /// The offset of the first accessed byte that had no memory. `None` if all had. Costs one atomic read.
     fn lost_at(&self) -> Option<usize>;
 
     /// Bytes the object had when this was mapped.
     fn object_bytes(&self) -> u64;
 
-    /// What has become of the object, for the text of an error.
+    /// The current state of the object, for an error text.
     fn object_now(&self) -> ObjectNow;
 
-    /// Gives memory that came in place of the lost one back to the system.
+    /// Returns the pages that replaced lost memory to the system.
     fn give_back(&self) {}
 }
 
-/// Why a key gives no object.
+/// Why an object could not be opened by its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectError {
     /// It could not be opened.
@@ -103,7 +103,7 @@ pub(crate) enum ObjectError {
         /// Why, and the cure.
         cause: String,
     },
-    /// It was opened and is not something to map.
+    /// It was opened but cannot be mapped.
     Invalid {
         /// Why, and the cure.
         cause: String,

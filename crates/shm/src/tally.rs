@@ -13,13 +13,13 @@ use crate::sync::AtomicU64;
 pub struct Counts {
     /// Regions registered.
     pub registered: u64,
-    /// System regions mapped: registered ones and those that requests still hold after they were unregistered.
+    /// System regions mapped: registered ones, and unregistered ones that requests still use.
     pub mapped: u64,
-    /// Bytes of address space those cover.
+    /// Bytes of address space of those.
     pub mapped_bytes: u64,
     /// CUDA regions open, likewise.
     pub cuda_mapped: u64,
-    /// Bytes of device memory those cover.
+    /// Bytes of device memory of those.
     pub cuda_mapped_bytes: u64,
     /// Registrations refused since the start.
     pub refused: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Tally {
     mapped: AtomicU64,
     mapped_bytes: AtomicU64,
     refused: AtomicU64,
-    /// What this one and others have together.
+    /// The sum of these counts and others.
     total: Option<Arc<Tally>>,
 }
 
@@ -41,19 +41,19 @@ pub(crate) struct Total {
     pub(crate) cuda: Arc<Tally>,
 }
 
-/// The right to one mapping of so many bytes. Given back when dropped, which a Region does after it has unmapped.
+/// The right to one mapping of a number of bytes. It is returned when dropped. A Region drops it after it has unmapped.
 pub(crate) struct QuotaPermit {
     tally: Arc<Tally>,
     byte_size: u64,
 }
 
 impl Tally {
-    /// A tally of one owner, whose regions count in `total` as well.
+    /// The tally of one owner, whose regions also count in `total`.
     pub(crate) fn within(total: &Arc<Tally>) -> Arc<Tally> {
         Arc::new(Tally { total: Some(Arc::clone(total)), ..Tally::default() })
     }
 
-    /// A permit, unless `regions_max` regions or `bytes_max` bytes would be exceeded, or what all owners may have together.
+    /// A permit, unless it would exceed `regions_max`, `bytes_max`, or the limits of all owners together.
     pub(crate) fn admit(self: &Arc<Tally>, byte_size: u64, regions_max: u64, bytes_max: u64) -> Option<QuotaPermit> {
         self.take(byte_size, regions_max, bytes_max).then_some(())?;
         if let Some(total) = &self.total {
@@ -82,7 +82,7 @@ impl Tally {
         self.mapped.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// What all owners have together, if there are others.
+    /// The counts of all owners together, if there are others.
     pub(crate) fn total(&self) -> Option<Counts> {
         self.total.as_ref().map(|total| total.counts(0))
     }
@@ -106,8 +106,7 @@ impl Tally {
     }
 }
 
-/// Regions and bytes that all owners together may reach by a registration of one who has `own` with it. The last of both are
-/// for owners who have little.
+/// The limits of all owners together for a registration of an owner that then has `own`. The last regions and bytes are reserved for owners with few.
 fn shared_bounds(own: Counts) -> (u64, u64) {
     let few = own.mapped <= REGIONS_FEW as u64;
     let regions_max = if few { REGIONS_MAX } else { REGIONS_MAX - REGIONS_RESERVED } as u64;

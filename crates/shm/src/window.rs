@@ -8,20 +8,20 @@ pub(crate) struct Window {
     extent: Extent,
 }
 
-/// Why a part of an object cannot be mapped, in the order in which it is looked at.
+/// Why a part of an object cannot be mapped, in the order of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowError {
-    /// It reaches past the object's end, or past what a word can count.
+    /// It reaches past the object's end, or its end overflows.
     Beyond,
-    /// It has no byte.
+    /// It is empty.
     Empty,
-    /// Its first byte is not the first of a page.
+    /// It does not begin at a page.
     Unaligned,
 }
 
 impl Window {
-    /// `byte_size` bytes from `offset` on, of an object that has `object_bytes`. Bounds come before emptiness: Triton's
-    /// tests expect "invalid args" for no bytes one past the end.
+    /// `byte_size` bytes from `offset` on, of an object of `object_bytes`. Bounds are checked before emptiness: Triton's tests expect "invalid args" for
+    /// 0 bytes one past the end.
     pub(crate) fn new(offset: u64, byte_size: u64, object_bytes: u64, page: usize) -> Result<Window, WindowError> {
         // u64 and usize are the same width: `limits` asserts it.
         let extent = Extent::new(offset as usize, byte_size as usize, object_bytes as usize);

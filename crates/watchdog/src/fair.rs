@@ -1,17 +1,17 @@
-//! Whose task does a front thread run next?
+//! Which task does a front thread run next?
 //!
-//! Tokio runs tasks in the order in which they become ready. A client with many connections or expensive requests would have most of the
-//! threads' time, and everybody else would wait for it. So the time of each poll is charged to a [`Flow`]: the tasks of one connection. A
-//! peer whose flows used more than its share lately waits while others are ready:
+//! Tokio runs tasks in the order in which they become ready. A client with many connections or expensive requests would take most of the
+//! threads' time, and all other clients would wait for it. So the time of each poll is charged to a [`Flow`]: the tasks of one connection.
+//! A peer is a heavy user if its flows used more than its share lately. Tasks of heavy users wait while other tasks are ready:
 //!
 //! ```text
-//!   poll ──► did the peer use little lately, or has little run since the run queue was empty? ── yes ──► run
+//!   poll ──► light user, or heavy users had less than QUANTUM_NS since the run queue was empty? ── yes ──► run
 //!                 │ no                                                                                    ▲
 //!                 ▼                                                                                       │
-//!            wait in the peer's row ── a few are woken each time the run queue was empty ── poll ─────────┘
+//!          wait in the peer's queue ── a few are woken each time the run queue was empty ── poll ─────────┘
 //! ```
-//! So somebody who uses little waits for about [`QUANTUM_NS`] of others' work, and for the poll that runs already. Among those who wait, the
-//! peer goes first who was served least, and of its flows the one that was served least (start-time fair queueing).
+//! So a light user waits for about [`QUANTUM_NS`] of other tasks' work, and for the poll that already runs. Among waiting tasks, the peer
+//! with the least service goes first, and among its flows the one with the least service (start-time fair queueing).
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
@@ -19,43 +19,42 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
-use crate::rows::{Peer, QueuePosition, Rows};
 use crate::slot::now_ns;
 use crate::usage::Served;
+use crate::wait_queue::{Peer, QueuePosition, WaitQueue};
 
-/// So much time those who have to wait get each time the run queue was empty, and the rest of a poll that began before.
+/// Time that heavy users get each time the run queue was empty. A poll that began within it runs to its end.
 pub(crate) const QUANTUM_NS: u64 = 2_000_000;
-/// At most so many of them are woken at once: more than one only while polls are short.
+/// Waiting tasks that are woken at once, at most. It is more than one only while polls are short.
 const WOKEN_AT_ONCE: usize = 16;
-/// If the run queue was not empty for so long, one of them is woken all the same.
+/// One waiting task is woken after this time even if the run queue never became empty.
 const STARVED_NS: u64 = 50_000_000;
-/// The names of peers that have gone are dropped when there are twice as many names as were in use the last time, or this many.
+/// Names of closed peers are dropped when the table has twice as many names as were in use at the last cleanup, and at least this many.
 const PEERS_MIN: usize = 64;
 
-/// The order of all front threads of one runtime. Cheap to clone.
+/// The task order of all front threads of one runtime. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct FairQueue(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Thread time that peers who used much have had since the run queue was empty.
+    /// Thread time that heavy users had since the run queue was empty.
     spent_ns: AtomicU64,
-    /// Those who wait.
-    rows: Mutex<Rows>,
-    /// Whether there is a task that wakes them. Changed under the lock of `rows` only.
-    is_led: AtomicBool,
+    waiting: Mutex<WaitQueue>,
+    /// Whether a task runs that wakes the waiting ones. Changed only under the lock of `waiting`.
+    has_dispatcher: AtomicBool,
     peers: Mutex<Peers>,
 }
 
 #[derive(Debug, Default)]
 struct Peers {
     known: HashMap<String, Weak<Peer>>,
-    /// How many were in use when names were last dropped.
+    /// How many were in use at the last cleanup.
     in_use: usize,
     last_number: u64,
 }
 
-/// The tasks of one connection. Its clones are the same flow.
+/// The tasks of one connection. A clone is the same flow.
 #[derive(Clone, Debug)]
 pub struct Flow(Arc<Tasks>);
 
@@ -64,17 +63,17 @@ struct Tasks {
     queue: FairQueue,
     peer: Arc<Peer>,
     served: Served,
-    /// Whether its tasks wait for nobody.
+    /// Whether its tasks run without waiting.
     is_urgent: AtomicBool,
-    /// Where those of its tasks stand that wait, or have been woken a moment ago. Locked after the rows only.
+    /// Queue positions of its tasks that wait, or were woken and not polled yet. Locked after `Shared::waiting`, never before.
     waiting: Mutex<BTreeSet<QueuePosition>>,
 }
 
 impl FairQueue {
-    /// A flow of the peer with that name.
+    /// Opens a flow of the peer with that name.
     pub fn open(&self, peer: &str) -> Flow {
         let peer = self.0.peers().find(peer);
-        let served = peer.newcomer();
+        let served = peer.initial_service();
         Flow(Arc::new(Tasks {
             queue: self.clone(),
             peer,
@@ -84,25 +83,25 @@ impl FairQueue {
         }))
     }
 
-    /// To be called by each thread of the runtime that has nothing to run.
-    pub fn ran_empty(&self) {
-        // Mostly it is 0, and a line of memory that is only read is not fought for.
+    /// Each thread of the runtime calls this before it parks, when it has nothing to run.
+    pub fn thread_parks(&self) {
+        // It is 0 most of the time. Threads share a cache line without contention as long as none writes it.
         if self.0.spent_ns.load(Ordering::Relaxed) != 0 {
             self.0.spent_ns.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Wakes those who wait, one or a few each time the run queue was empty, until nobody waits.
-    async fn lead(self) {
+    /// Wakes one or a few waiting tasks each time the run queue was empty. Ends when no task waits.
+    async fn dispatch(self) {
         let mut count = 1;
         loop {
             let is_empty = run_queue_is_empty().await;
             let spent_ns = self.0.spent_ns.swap(0, Ordering::Relaxed);
             count = if is_empty && spent_ns < QUANTUM_NS { WOKEN_AT_ONCE.min(2 * count) } else { 1 };
             let woken: Vec<Waker> = {
-                let mut rows = self.0.rows();
-                let woken: Vec<Waker> = std::iter::from_fn(|| rows.pop()).take(count).collect();
-                self.0.is_led.store(!woken.is_empty(), Ordering::Relaxed);
+                let mut waiting = self.0.waiting();
+                let woken: Vec<Waker> = std::iter::from_fn(|| waiting.pop()).take(count).collect();
+                self.0.has_dispatcher.store(!woken.is_empty(), Ordering::Relaxed);
                 woken
             };
             if woken.is_empty() {
@@ -114,19 +113,19 @@ impl FairQueue {
 
     #[cfg(test)]
     fn waiting(&self) -> usize {
-        self.0.rows().len()
+        self.0.waiting().len()
     }
 }
 
-/// Waits until the tasks that are ready have run and new events were looked for. False: it took longer than [`STARVED_NS`].
+/// Waits until all ready tasks have run and tokio has polled for new events. False if that took longer than [`STARVED_NS`].
 async fn run_queue_is_empty() -> bool {
     let (begun_ns, runtime) = (now_ns(), tokio::runtime::Handle::current());
     while now_ns().saturating_sub(begun_ns) < STARVED_NS {
-        // Tokio resumes a task that yields after it has looked for new events, and before the tasks that they made ready: each time it has
-        // run some dozens of tasks. So this goes to the end of its thread's own queue then.
+        // Tokio polls for events after some dozens of tasks. It resumes a task that yielded after that poll, but before the tasks that the
+        // events made ready. So this task then moves behind them, to the end of its thread's queue.
         tokio::task::yield_now().await;
-        to_the_end().await;
-        // The queue that all threads share has what does not fit into their own.
+        move_to_queue_end().await;
+        // Tasks that do not fit into a thread's own queue are in the global one.
         if runtime.metrics().global_queue_depth() == 0 {
             return true;
         }
@@ -134,14 +133,14 @@ async fn run_queue_is_empty() -> bool {
     false
 }
 
-/// Lets all tasks run that are in the queue of this thread. Tokio puts a task there that wakes itself.
-async fn to_the_end() {
-    let mut is_there = false;
+/// Lets all tasks run that are in this thread's queue. Tokio puts a task that wakes itself at its end.
+async fn move_to_queue_end() {
+    let mut has_moved = false;
     poll_fn(|cx| {
-        if is_there {
+        if has_moved {
             return Poll::Ready(());
         }
-        is_there = true;
+        has_moved = true;
         cx.waker().wake_by_ref();
         Poll::Pending
     })
@@ -149,13 +148,13 @@ async fn to_the_end() {
 }
 
 impl Shared {
-    /// Whether those who use much have had their time since the run queue was empty.
+    /// Whether heavy users had their time since the run queue was empty.
     fn is_used_up(&self) -> bool {
         self.spent_ns.load(Ordering::Relaxed) >= QUANTUM_NS
     }
 
-    fn rows(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, WaitQueue> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn peers(&self) -> MutexGuard<'_, Peers> {
@@ -180,17 +179,17 @@ impl Peers {
 }
 
 impl Flow {
-    /// A flow that shares its threads with no other.
+    /// A flow with a queue of its own, which waits for no other flow.
     pub fn alone() -> Flow {
         FairQueue::default().open("")
     }
 
-    /// Lets its tasks wait for nobody from now on: for a connection that is to end, so that others get what it holds.
+    /// From now on its tasks run without waiting. For a connection that is being closed: its memory is needed by others.
     pub fn make_urgent(&self) {
         self.0.is_urgent.store(true, Ordering::Relaxed);
         let woken: Vec<Waker> = {
-            let mut rows = self.0.queue.0.rows();
-            self.0.waiting().iter().filter_map(|place| rows.remove(&self.0.peer, *place)).collect()
+            let mut waiting = self.0.queue.0.waiting();
+            self.0.waiting().iter().filter_map(|position| waiting.remove(&self.0.peer, *position)).collect()
         };
         woken.into_iter().for_each(Waker::wake);
     }
@@ -205,18 +204,18 @@ impl Flow {
         served.add(spent_ns);
         peer.served.add(spent_ns);
         peer.usage.add(now_ns, spent_ns);
-        if peer.usage.is_much(now_ns) {
+        if peer.usage.is_heavy(now_ns) {
             queue.0.spent_ns.fetch_add(spent_ns, Ordering::Relaxed);
         }
     }
 
-    /// Whether a task that was woken just now has to wait: nobody overtakes those who wait.
+    /// Whether a task that was woken just now has to wait. It does not overtake tasks that wait already.
     fn must_wait(&self, now_ns: u64) -> bool {
-        self.uses_much(now_ns) && (self.0.queue.0.is_led.load(Ordering::Relaxed) || self.0.queue.0.is_used_up())
+        self.is_heavy(now_ns) && (self.0.queue.0.has_dispatcher.load(Ordering::Relaxed) || self.0.queue.0.is_used_up())
     }
 
-    fn uses_much(&self, now_ns: u64) -> bool {
-        self.0.peer.usage.is_much(now_ns) && !self.is_urgent()
+    fn is_heavy(&self, now_ns: u64) -> bool {
+        self.0.peer.usage.is_heavy(now_ns) && !self.is_urgent()
     }
 }
 
@@ -229,52 +228,52 @@ impl Tasks {
 /// One task of a flow.
 pub(crate) struct Task {
     flow: Flow,
-    /// Where it waits, from its first poll that had to until the one that ran.
-    place: Option<QueuePosition>,
+    /// Its queue position, from the first poll that had to wait until the poll that ran.
+    position: Option<QueuePosition>,
 }
 
 impl Task {
     pub(crate) fn of(flow: &Flow) -> Task {
-        Task { flow: flow.clone(), place: None }
+        Task { flow: flow.clone(), position: None }
     }
 
     pub(crate) fn flow(&self) -> &Flow {
         &self.flow
     }
 
-    /// Ready if a poll may run now.
-    pub(crate) fn poll_turn(&mut self, cx: &Context<'_>, now_ns: u64) -> Poll<()> {
-        if self.place.is_none() && !self.flow.must_wait(now_ns) {
+    /// Ready if the task may be polled now.
+    pub(crate) fn poll_permission(&mut self, cx: &Context<'_>, now_ns: u64) -> Poll<()> {
+        if self.position.is_none() && !self.flow.must_wait(now_ns) {
             return Poll::Ready(());
         }
-        self.poll_line(cx, now_ns)
+        self.poll_queued(cx, now_ns)
     }
 
     #[cold]
-    fn poll_line(&mut self, cx: &Context<'_>, now_ns: u64) -> Poll<()> {
+    fn poll_queued(&mut self, cx: &Context<'_>, now_ns: u64) -> Poll<()> {
         let Tasks { queue, peer, served, .. } = &*self.flow.0;
-        let mut rows = queue.0.rows();
-        match self.place {
-            Some(place) if rows.is_waiting(peer, place, cx.waker()) => return Poll::Pending,
-            // It was woken, but those who were woken with it have used up the time.
-            Some(place) if self.flow.uses_much(now_ns) && queue.0.is_used_up() => {
-                rows.push_again(peer, place, cx.waker());
+        let mut waiting = queue.0.waiting();
+        match self.position {
+            Some(position) if waiting.is_waiting(peer, position, cx.waker()) => return Poll::Pending,
+            // It was woken, but the tasks that were woken with it have used up the time.
+            Some(position) if self.flow.is_heavy(now_ns) && queue.0.is_used_up() => {
+                waiting.push_again(peer, position, cx.waker());
             }
-            Some(place) => {
-                self.flow.0.waiting().remove(&place);
-                self.place = None;
+            Some(position) => {
+                self.flow.0.waiting().remove(&position);
+                self.position = None;
                 return Poll::Ready(());
             }
-            // Since the rows are locked nobody makes it urgent between this look and its place.
+            // The queue is locked, so nobody makes the flow urgent between this check and the push below.
             None if self.flow.is_urgent() => return Poll::Ready(()),
             None => {
-                let place = rows.push(peer, served, cx.waker());
-                self.flow.0.waiting().insert(place);
-                self.place = Some(place);
+                let position = waiting.push(peer, served, cx.waker());
+                self.flow.0.waiting().insert(position);
+                self.position = Some(position);
             }
         }
-        if !queue.0.is_led.swap(true, Ordering::Relaxed) {
-            drop(tokio::spawn(queue.clone().lead()));
+        if !queue.0.has_dispatcher.swap(true, Ordering::Relaxed) {
+            drop(tokio::spawn(queue.clone().dispatch()));
         }
         Poll::Pending
     }
@@ -282,11 +281,11 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if let Some(place) = self.place.take() {
+        if let Some(position) = self.position.take() {
             let Tasks { queue, peer, .. } = &*self.flow.0;
-            let mut rows = queue.0.rows();
-            self.flow.0.waiting().remove(&place);
-            drop(rows.remove(peer, place));
+            let mut waiting = queue.0.waiting();
+            self.flow.0.waiting().remove(&position);
+            drop(waiting.remove(peer, position));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How often did something take how long?
+//! How many polls took how long?
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,17 +26,17 @@ pub(crate) struct Histogram {
     sum_ns: AtomicU64,
 }
 
-/// What a histogram, or several, counted.
+/// The sum of one or several histograms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// How many were within each of [`BOUNDS_NS`], those of lower bounds not included, and how many were beyond all.
+    /// How many fell into each bucket. Bucket `i` ends at `BOUNDS_NS[i]`, and the last has what is longer than all bounds.
     pub buckets: [u64; BUCKETS],
-    /// All times added up.
+    /// The sum of all times.
     pub sum_ns: u64,
 }
 
 impl Histogram {
-    /// Adds one. Its own thread alone may do that: a load and a store are cheaper than an addition that others could interrupt.
+    /// Adds one time. Only its own thread may do that: a load and a store are cheaper than an atomic addition.
     pub fn note(&self, ns: u64) {
         let add = |to: &AtomicU64, more: u64| to.store(to.load(Ordering::Relaxed) + more, Ordering::Relaxed);
         if let Some(bucket) = self.buckets.get(bucket_of(ns)) {
@@ -55,12 +55,12 @@ impl Histogram {
 }
 
 impl Counts {
-    /// How many there were.
+    /// How many times were added.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// For each of [`BOUNDS_NS`], how many were within it.
+    /// For each of [`BOUNDS_NS`], how many times were not longer.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         let sums = self.buckets.iter().scan(0, |sum, count| {
             *sum += count;
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_counted_within_the_next_bound() {
+    fn a_time_is_counted_in_the_bucket_of_the_next_bound() {
         for (ns, bucket) in [(0, 0), (100_000, 0), (100_001, 1), (99_000_000, 6), (101_000_000, 7), (u64::MAX, 11)] {
             assert_eq!(bucket_of(ns), bucket, "{ns}");
         }

@@ -1,16 +1,16 @@
-//! How long do the front ends' threads stay away, what do they run meanwhile, and whose task is next?
+//! How long are the front ends' threads busy, what do they run, and which task runs next?
 //!
 //! ```text
 //!   tokio's worker ── poll ──► fair(front_end, flow, connection) ──► api: doing("inference") ──► pool: running("resnet")
 //!                                    │ begin, end                       └──────────── what ────────────┘
 //!                                    ▼
-//!                      the thread's Slot: since when, what, two histograms ◄── the watchdog's thread looks; /metrics reads
+//!                      the thread's Slot: since when, what, two histograms ◄── read by the watchdog's thread and /metrics
 //! ```
-//! A thread that serves connections must come back to its scheduler soon: all connections that wait for it are delayed until then. So
-//! every task of a front end is [`watched`], and those of connections are [`fair`] as well: each poll is timed. A poll that takes more than
-//! [`LATE_NS`] is told to the log with what ran, at its end, and while it lasts by a thread of the watchdog's own ([`start`]).
+//! A thread that serves connections must return to its scheduler soon, because all its other connections wait until then. So every task
+//! of a front end is [`watched`]: each of its polls is timed. Tasks of connections are [`fair`] as well. A poll that takes more than
+//! [`LATE_NS`] is logged with what ran: when it ends, and by the watchdog's own thread ([`start`]) while it still runs.
 //!
-//! A poll costs two looks at the clock and some stores to memory that nobody else writes. The watchdog's thread sleeps while no front
+//! Timing a poll reads the clock twice and stores a few numbers that no other thread writes. The watchdog's thread sleeps while no front
 //! thread works.
 //!
 //! ```
@@ -28,27 +28,27 @@
 
 mod fair;
 mod histogram;
-mod line;
+mod late_log;
+mod monitor;
 mod name;
-mod patrol;
-mod rows;
+mod poll_timer;
 mod slot;
-mod turn;
 mod usage;
+mod wait_queue;
 
 use std::future::{Future, poll_fn};
 
 pub use fair::{FairQueue, Flow};
 pub use histogram::{BOUNDS_NS, Counts};
-pub use line::LATE_NS;
+pub use late_log::LATE_NS;
+pub use monitor::start;
 pub use name::Name;
-pub use patrol::start;
+pub use poll_timer::fair;
 pub use slot::{Busy, busy, busy_for, doing, now_ns, running};
-pub use turn::fair;
 
-use turn::Turn;
+use poll_timer::PollTimer;
 
-/// What a task belongs to.
+/// The front end that a task belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -65,7 +65,7 @@ pub enum FrontEnd {
 impl FrontEnd {
     const ALL: [FrontEnd; 5] = [FrontEnd::Http, FrontEnd::Grpc, FrontEnd::Session, FrontEnd::Metrics, FrontEnd::Server];
 
-    /// The word for it.
+    /// Its name in the log.
     pub fn name(self) -> &'static str {
         match self {
             FrontEnd::Http => "http",
@@ -77,12 +77,12 @@ impl FrontEnd {
     }
 }
 
-/// The same future, each poll of which is timed. To be used on whatever a front end spawns.
+/// Returns the same future with each poll timed. A front end wraps every task that it spawns in this.
 pub fn watched<F: Future>(front_end: FrontEnd, future: F) -> impl Future<Output = F::Output> + use<F> {
-    // Boxed once per task, so that no unsafe code is needed to reach it through its pin.
+    // Boxed once per task: polling the inner future through the pin needs no unsafe code then.
     let mut future = Box::pin(future);
     poll_fn(move |cx| {
-        let _turn = Turn::begin(front_end, now_ns(), None);
+        let _timer = PollTimer::begin(front_end, now_ns(), None);
         future.as_mut().poll(cx)
     })
 }

@@ -136,7 +136,7 @@ async fn a_long_stream_of_nothing_is_read_in_steps() {
         left: 0,
     };
     let mut steps = 1;
-    while work.step(Pace { bytes_in: STEP_BYTES_IN, bytes_out: 1 }).is_ok_and(|done| done == Progress::More) {
+    while work.step(StepBudget { bytes_in: STEP_BYTES_IN, bytes_out: 1 }).is_ok_and(|done| done == Progress::More) {
         steps += 1;
     }
     assert_eq!(steps, stream.len().div_ceil(STEP_BYTES_IN));

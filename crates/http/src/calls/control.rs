@@ -18,7 +18,7 @@ pub async fn index(api: &Api, body: Incoming) -> CallResult {
     Ok(json(on_disk(move || api.index(ready_only).map(|entries| write_index(&entries))).await??))
 }
 
-/// Loads a model, or loads it again.
+/// Loads or reloads a model.
 pub async fn load(api: &Api, body: Incoming, name: &str) -> CallResult {
     let bytes_max = match api.load_bytes_max() {
         Ok(bytes_max) => bytes_max,

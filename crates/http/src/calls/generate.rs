@@ -1,4 +1,4 @@
-//! How does a model that generates answer in flat JSON, once or as events?
+//! How does a generate call answer in flat JSON, once or as events?
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset
 const NOT_ONE: &str = "generate expects model to produce exactly 1 response, use generate stream for model that generates \
                        various number of responses";
 
-/// Reads flat JSON, asks, writes flat JSON: one answer, or (`stream`) as many events as the model makes.
+/// Reads flat JSON, runs the request, and writes flat JSON: one answer, or with `stream` an event for each response.
 #[expect(
     clippy::disallowed_methods,
     reason = "each response in it is charged to the account of the client, which bounds it"
@@ -55,7 +55,7 @@ pub async fn generate(
         let (model, version) = (model.to_owned(), version.to_owned());
         aside(move || read(body, &model, &version)).await??
     };
-    // The strings of the text are kept as well, be they inputs or parameters that the model does not know.
+    // All strings of the text are kept in memory: inputs, and parameters that the model does not know.
     if infer_request.inline_bytes() > charge.bytes() {
         charge.resize(infer_request.inline_bytes());
     }
@@ -67,7 +67,7 @@ pub async fn generate(
             drop(held.take());
         }
         let charge = account.charge(response.inline_bytes());
-        // The reader is gone only when the client is, who has cancelled then.
+        // The reader is gone only if the client disconnected, which has cancelled the request.
         let _ = to.send((response, charge));
     };
     let admission = api.admit(model, version)?;
@@ -76,7 +76,7 @@ pub async fn generate(
     if stream { Ok(many(events).await) } else { Ok(one(&mut events).await) }
 }
 
-/// The one response, or a sentence instead.
+/// The only response, or an error.
 async fn one(events: &mut Events) -> Response<Outgoing> {
     let (mut one, mut charges) = (ExactlyOne::default(), None);
     let mut outcome = None;
@@ -96,7 +96,7 @@ async fn one(events: &mut Events) -> Response<Outgoing> {
     }
 }
 
-/// All responses as events, under the status of the first.
+/// All responses as events. The status of the first is the status of the answer.
 async fn many(mut events: Events) -> Response<Outgoing> {
     let first = match events.next_content().await {
         Some((content, charge)) => Some(flat(content, charge).await.map_or_else(

@@ -1,4 +1,4 @@
-//! Is the server, is a model up?
+//! Are the server and a model ready?
 
 use http::{Response, StatusCode};
 use nerite_api::Api;
@@ -6,7 +6,7 @@ use nerite_api::Api;
 use super::CallResult;
 use crate::reply::{Failure, Outgoing, PLAIN, bare, error};
 
-/// Whether the process answers.
+/// Whether the server is live.
 pub fn live(api: &Api) -> Response<Outgoing> {
     health(api, api.live())
 }

@@ -1,4 +1,4 @@
-//! How does an inference over HTTP go?
+//! How is an inference request over HTTP handled?
 
 mod framing;
 
@@ -23,10 +23,10 @@ use crate::receive::{Received, Store, discard, receive};
 use crate::reply::{BINARY, Failure, JSON, Outgoing};
 use framing::Framing;
 
-/// Where in a body the JSON ends.
+/// The end of the JSON in a body.
 pub const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
-/// Reads, asks, writes.
+/// Reads the request, runs it, and writes the answer.
 pub async fn infer(api: &Api, headers: &mut HeaderMap, body: Incoming, model: &str, version: &str) -> CallResult {
     let Read { _under_way, admission, infer_request, rendering, charge } =
         read(api, headers, body, model, version).await?;
@@ -57,7 +57,7 @@ async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, versi
     let (found, framing) = match early {
         Ok(early) => early,
         Err(failure) => {
-            // A client that asks first whether to send is told no by the answer.
+            // A client that sent `Expect: 100-continue` learns from the answer that it must not send the body.
             if !failure.close && !headers.contains_key(EXPECT) {
                 discard(body).await;
             }
@@ -65,7 +65,7 @@ async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, versi
         }
     };
     let received = receive(body, framing.expected(), api.account()).await?;
-    // From here on nothing of the client is waited for.
+    // From here on the server waits for nothing from the client.
     let under_way = api.take_on().map_err(Failure::plain)?;
     let admission = api.admit_found(found, model, version).map_err(Failure::plain)?;
     let mut received = inflated(api.account(), received, framing).await?;
@@ -81,7 +81,7 @@ async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, versi
         read_text(&received, json_len, model, version, bytes_max, tensors_max)?
     };
     forward_headers(api, headers, &mut infer_request)?;
-    // Numbers that were text lie in blocks of their own, and the text is gone.
+    // Numbers that were text are in blocks of their own now, and the text is freed.
     if infer_request.inline_bytes() > charge.bytes().max(CHARGED_BYTES_MIN) {
         charge.resize(infer_request.inline_bytes());
     }
@@ -101,12 +101,12 @@ fn read_text(
     read_infer(&InferText { json, tail: &tail, model, version, bytes_max, tensors_max })
 }
 
-/// The body as it was before it was compressed.
+/// The inflated body.
 async fn inflated(account: &Account, received: Received, framing: Framing) -> Result<Received, Failure> {
     let Some(encoding) = framing.encoding else { return Ok(received) };
     let store = Store::new(framing.tail_at().unwrap_or_default(), None)?;
     let store = Inflated::new(store, account);
-    // Boxed: the room for it is not kept in every inference.
+    // Boxed, so that the future of an uncompressed inference stays small.
     let inflated = Box::pin(inflate(Cursor::new(received), encoding, store, framing.bytes_max));
     Ok(inflated.await?.finish())
 }
@@ -143,8 +143,7 @@ impl Rendered {
     }
 }
 
-/// Whether the thread that serves the connection may write this answer: few bytes become text, and few are copied because others may
-/// still write them.
+/// Whether a front thread may write this answer: few bytes are written as text, and few must be copied because a peer may still write them.
 fn is_light(response: &InferResponse, rendering: &Rendering) -> bool {
     let sent = response.outputs.iter().filter(|output| !output.placed);
     let work = sent.map(|output| match rendering.is_binary(&output.name) {
@@ -155,7 +154,7 @@ fn is_light(response: &InferResponse, rendering: &Rendering) -> bool {
     work.sum::<usize>() <= INLINE_WORK_BYTES_MAX
 }
 
-/// The answer's head is made in `headers`, which were the request's: their memory is used again.
+/// The answer's head is made in `headers`, which were the request's, to reuse their memory.
 async fn write(rendered: Rendered, encoding: Option<Encoding>, headers: &mut HeaderMap) -> CallResult {
     let Rendered { json, tensors: mut pieces } = rendered;
     let mut headers = if headers.capacity() <= KEPT_HEADERS_MAX { std::mem::take(headers) } else { HeaderMap::new() };

@@ -1,4 +1,4 @@
-//! What is there to know of the server and its models?
+//! Which metadata do the server and its models have?
 
 use nerite_api::{Api, aside};
 use nerite_config::{encoded_bytes, to_json};
@@ -29,7 +29,7 @@ pub async fn config(api: &Api, name: &str, version: &str) -> CallResult {
     Ok(json(text.into_bytes()))
 }
 
-/// Statistics of one version, of one model, or (empty name) of all.
+/// Statistics of one version, of one model, or of all models if the name is empty.
 pub fn statistics(api: &Api, name: &str, version: &str) -> CallResult {
     Ok(json(write_statistics(&api.statistics(name, version)?)))
 }

@@ -27,7 +27,7 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
             api.check_cuda(name)?;
             let body = read_control_body(api, body).await?;
             let region = read_cuda_register(body.bytes())?;
-            // A number beyond any device is refused as one.
+            // A number that no device can have is refused like an unknown device.
             let device_id = i64::try_from(region.device_id).unwrap_or(i64::MAX);
             Ok(api.register_cuda(name, &region.raw_handle, device_id, region.byte_size).map(|()| done())?)
         }
@@ -37,7 +37,7 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
 async fn without_body(api: &Api, kind: RegionKind, name: &str, call: RegionCall) -> CallResult {
     Ok(match (kind, call) {
         (_, RegionCall::Status) if name.is_empty() => {
-            // There may be many, with long names.
+            // Charged, because there may be many regions with long names.
             let api = api.clone();
             json(aside(move || status(&api, kind, "")).await??)
         }
@@ -47,7 +47,7 @@ async fn without_body(api: &Api, kind: RegionKind, name: &str, call: RegionCall)
     })
 }
 
-/// One region, or (empty name) all that the client reaches, as JSON.
+/// One region as JSON, or all that the client may see if the name is empty.
 fn status(api: &Api, kind: RegionKind, name: &str) -> Result<Vec<u8>, Status> {
     match kind {
         RegionKind::System => api.write_system_status(name, |regions| write_system_status(&regions)),
@@ -55,7 +55,7 @@ fn status(api: &Api, kind: RegionKind, name: &str) -> Result<Vec<u8>, Status> {
     }
 }
 
-/// What is refused before the body is looked at.
+/// What is refused before the body is read.
 fn check_register(api: &Api, name: &str, kind: &str) -> Result<(), Status> {
     api.check_client_shm()?;
     if name.is_empty() {

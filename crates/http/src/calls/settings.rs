@@ -1,4 +1,4 @@
-//! What is traced and logged?
+//! What are the trace and log settings?
 
 use http::{Method, Response, StatusCode};
 use nerite_api::{Api, Changeable, Code, Protocol, Status};
@@ -16,7 +16,7 @@ pub async fn trace(api: &Api, method: &Method, body: Incoming, name: &str) -> Ca
     if let Err(status) = api.allow_change(Protocol::Http, Changeable::Trace) {
         return Ok(forbidden(&status, body).await);
     }
-    // An unknown model is refused before the body is looked at.
+    // An unknown model is refused before the body is read.
     api.trace_settings(name)?;
     let body = read_control_body(api, body).await?;
     let settings = api.change_trace(name, read_trace_change(body.bytes())?).map_err(worded_for_http)?;
@@ -36,13 +36,13 @@ pub async fn logging(api: &Api, method: &Method, body: Incoming) -> CallResult {
     Ok(json(write_log_settings(&settings)))
 }
 
-/// Answered as a call that wants a header which is not there.
+/// Answered like a call with a missing header.
 async fn forbidden(status: &Status, body: Incoming) -> Response<Outgoing> {
     pass_over(body).await;
     error(StatusCode::FORBIDDEN, PLAIN, &status.message)
 }
 
-/// Two refusals are worded, and one of them numbered, otherwise over HTTP than over gRPC.
+/// Two errors have other texts over HTTP than over gRPC, and one of them another code.
 fn worded_for_http(status: Status) -> Status {
     if let Some(format) = status.message.strip_prefix("invalid argument for log_format, got: ") {
         return Status::new(Code::Unavailable, format!("invalid argument for --log_format, got: {format}"));

@@ -1,6 +1,6 @@
-//! How does a body come in that is too long for memory?
+//! How is a body received that is too long for memory?
 //!
-//! Up to a few MiB are kept in memory. What is longer goes to disk.
+//! A body of up to a few MiB is kept in memory. A longer one is written to disk.
 
 use std::fs::File;
 use std::pin::pin;
@@ -16,12 +16,12 @@ use super::{Chunks, Expected, Refusal};
 use crate::limits::{SPOOL_BYTES_MIN, SPOOL_STEP_BYTES};
 use crate::reply::Failure;
 
-/// A whole body, wherever it lies.
+/// A whole body, in memory or on disk.
 #[derive(Debug)]
 pub enum Text {
-    /// All of it, and what the client is charged for it.
+    /// In memory, with its charge.
     Memory(Vec<u8>, Charge),
-    /// In a file that has no name.
+    /// In an unnamed file.
     Disk {
         /// The file.
         file: File,
@@ -30,8 +30,8 @@ pub enum Text {
     },
 }
 
-/// Reads `body` to its end. More than `bytes_max` bytes are refused as `too_large` says, before they come if the client declared them.
-/// What is kept in memory meanwhile is at the expense of `account`.
+/// Reads `body` to its end. More than `bytes_max` bytes are refused with the error of `too_large`, before they arrive if the client declared them.
+/// Bytes in memory are charged to `account`.
 pub async fn spool<B>(
     body: B,
     bytes_max: u64,
@@ -46,7 +46,7 @@ where
         return Err(too_large(declared));
     }
     let mut body = pin!(body);
-    // The limit is looked at here, because its text is the caller's.
+    // The limit is checked here, because the caller provides its text.
     let beyond = |_, _| Status::internal("a load has no other limit");
     let expected = Expected { declared, tail_at: None, bytes_max: u64::MAX, too_large: beyond };
     let mut chunks = Chunks { expected, count: 0, bytes: 0, charge: Charge::default(), gate: Gate::new(account) };
@@ -73,7 +73,7 @@ where
     })
 }
 
-/// What could not be kept ends the connection: the rest of the body is not read.
+/// An error of writing to disk. It ends the connection, because the rest of the body is not read.
 async fn append(upload: &mut Upload, held: &mut Vec<u8>) -> Result<(), Failure> {
     let full = Bytes::from(std::mem::take(held));
     upload.append(vec![full]).await.map_err(|status| Failure { close: true, ..status.into() })

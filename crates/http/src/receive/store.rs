@@ -1,22 +1,22 @@
-//! Where is a body put together?
+//! How is a body collected in one block?
 
 use nerite_memory::{Buffer, Extent, NoMemory, Reason, Slot, count_copied};
 use nerite_request::Status;
 
 use crate::limits::{FIRST_BLOCK_BYTES_MAX, FIRST_BLOCK_BYTES_MIN, TAIL_ALIGN};
 
-/// A block that takes a body piece by piece and grows when more comes than was known of.
+/// A block that collects a body piece by piece, and grows when more arrives than was declared.
 #[derive(Debug)]
 pub struct Store {
     slot: Slot,
-    /// Bytes left free at the front, so that the byte at `tail_at` lies on a boundary.
+    /// Unused bytes at the front, so that the byte at `tail_at` is aligned.
     lead: usize,
     filled: usize,
     declared: Option<usize>,
 }
 
 impl Store {
-    /// Memory for a body whose binary part begins at `tail_at`. A large declared length is believed only as the bytes come.
+    /// Memory for a body whose binary part begins at `tail_at`. For a large declared length, memory is allocated as the bytes arrive.
     pub fn new(tail_at: usize, declared: Option<u64>) -> Result<Store, Status> {
         let lead = (TAIL_ALIGN - tail_at % TAIL_ALIGN) % TAIL_ALIGN;
         let declared = declared.map(|len| usize::try_from(len).unwrap_or(usize::MAX));
@@ -37,7 +37,7 @@ impl Store {
         Ok(())
     }
 
-    /// Memory to write the next bytes to; never empty. [`Store::advance`] then says how many they were.
+    /// Memory for the next bytes. Never empty. Call [`Store::advance`] with the number of bytes written.
     pub fn room(&mut self) -> Result<&mut [u8], Status> {
         let at = self.lead + self.filled;
         if self.slot.len() == at {
@@ -61,7 +61,7 @@ impl Store {
         self.slot.filled().into_buffer().slice(body)
     }
 
-    /// Makes room for at least `needed` bytes, and for twice what there was, but for no more than the client declared.
+    /// Makes room for at least `needed` bytes. It doubles the block, but not beyond what the client declared.
     fn grow(&mut self, needed: usize) -> Result<(), Status> {
         let whole = self.declared.map_or(usize::MAX, |len| len.saturating_add(self.lead));
         let len = needed.max(self.slot.len().saturating_mul(2).min(whole));

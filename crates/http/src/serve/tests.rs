@@ -1,4 +1,4 @@
-//! Do connections live and end as clients rely on?
+//! Are connections served and closed as clients expect?
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ struct Echo {
     news: Mutex<mpsc::Sender<&'static str>>,
 }
 
-impl Answers for Echo {
+impl Handler for Echo {
     fn account(&self) -> &Account {
         &self.account
     }

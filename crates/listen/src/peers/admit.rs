@@ -3,8 +3,8 @@
 use nerite_request::Peer;
 
 use crate::limits::{
-    CONNECTIONS_MAX, CONNECTIONS_MIN, DESCRIPTORS_PER_RESERVED, OPERATORS_RESERVE_MAX, PLACES_PER_LEAVING,
-    PLACES_PER_LINGERING, PLACES_PER_OPERATORS_RESERVE, PLACES_PER_OTHERS_RESERVE,
+    CONNECTIONS_MAX, CONNECTIONS_MIN, CONNECTIONS_PER_CLOSING, CONNECTIONS_PER_LINGERING,
+    CONNECTIONS_PER_OPERATOR_RESERVE, CONNECTIONS_PER_OTHERS_RESERVE, DESCRIPTORS_PER_RESERVED, OPERATOR_RESERVE_MAX,
 };
 
 /// How many connections may be open.
@@ -12,49 +12,49 @@ use crate::limits::{
 pub struct ConnectionLimits {
     /// Of all peers together.
     pub all_max: usize,
-    /// Of one peer. Operators are not bound by it.
+    /// Of one peer. It does not limit operators.
     pub per_peer_max: usize,
 }
 
 impl ConnectionLimits {
-    /// What is good for a process that may have so many descriptors: three quarters of them for connections, and half of
-    /// these for one peer.
+    /// The defaults for a process with this limit on descriptors: three quarters of them for connections, and half of these for one
+    /// peer.
     pub fn for_descriptors(descriptors: u64) -> ConnectionLimits {
         let free = descriptors - descriptors / DESCRIPTORS_PER_RESERVED;
         let all_max = usize::try_from(free).unwrap_or(usize::MAX).clamp(CONNECTIONS_MIN, CONNECTIONS_MAX);
         ConnectionLimits { all_max, per_peer_max: all_max / 2 }
     }
 
-    /// Connections of operators together.
+    /// Connections of all operators together.
     fn operators_max(&self) -> usize {
-        self.all_max - self.all_max / PLACES_PER_OTHERS_RESERVE
+        self.all_max - self.all_max / CONNECTIONS_PER_OTHERS_RESERVE
     }
 
-    /// Connections that lost their places and may linger.
+    /// Evicted connections that may stay open for a moment.
     pub(super) fn lingering_max(&self) -> usize {
-        self.all_max / PLACES_PER_LINGERING
+        self.all_max / CONNECTIONS_PER_LINGERING
     }
 
-    /// Connections that lost their places and may still be open.
-    pub(super) fn leaving_max(&self) -> usize {
-        self.all_max / PLACES_PER_LEAVING
+    /// Evicted connections that may still be open.
+    pub(super) fn closing_max(&self) -> usize {
+        self.all_max / CONNECTIONS_PER_CLOSING
     }
 
-    /// Connections of one peer that lost their places to newer ones of its own and may still be open. More than may linger.
-    pub(super) fn leaving_per_peer_max(&self) -> usize {
-        self.leaving_max() / 2
+    /// Connections of one peer that were evicted for newer ones of its own and may still be open. More than may linger.
+    pub(super) fn closing_per_peer_max(&self) -> usize {
+        self.closing_max() / 2
     }
 
-    /// Connections of all others together.
+    /// Connections of all clients together who are not operators.
     fn others_max(&self) -> usize {
-        self.all_max - (self.all_max / PLACES_PER_OPERATORS_RESERVE).min(OPERATORS_RESERVE_MAX)
+        self.all_max - (self.all_max / CONNECTIONS_PER_OPERATOR_RESERVE).min(OPERATOR_RESERVE_MAX)
     }
 }
 
 /// Why there is no place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
-    /// All places are taken.
+    /// The limit for all peers is reached.
     #[error(
         "{open} connections are open, of {max} that there may be, and none is idle; try again later, or raise \
          --connections-max"
@@ -62,28 +62,28 @@ pub enum Full {
     All {
         /// Connections that are open.
         open: usize,
-        /// Connections that may be.
+        /// Connections that may be open.
         max: usize,
     },
-    /// The peer has as many as it may.
+    /// The limit for one peer is reached.
     #[error(
         "{peer} has {open} connections open, of {max} that one peer may have, and {}, or raise --connections-per-peer-max",
-        no_place(*closing)
+        no_room(*closing)
     )]
     Peer {
-        /// Whose.
+        /// The peer.
         peer: Peer,
         /// Connections that the peer has.
         open: usize,
         /// Connections that it may have.
         max: usize,
-        /// Connections of it that lost their places to newer ones and are still open, where these are too many; else 0.
+        /// Its connections that were evicted for newer ones and are still open, if these are too many. Else 0.
         closing: usize,
     },
 }
 
-/// Why no connection of the peer makes room, and what its client can do.
-fn no_place(closing: usize) -> String {
+/// Why no connection of the peer can be evicted, and what its client can do.
+fn no_room(closing: usize) -> String {
     match closing {
         0 => "none is idle; close some".to_owned(),
         closing => format!("{closing} idle ones are still being closed for newer ones; open them more slowly"),
@@ -91,10 +91,10 @@ fn no_place(closing: usize) -> String {
 }
 
 impl Full {
-    /// What metrics call the reasons.
+    /// The names of the reasons in metrics.
     pub(crate) const WORDS: [&'static str; 2] = ["all", "peer"];
 
-    /// Which of the [`Full::WORDS`] it is.
+    /// The index of its name in [`Full::WORDS`].
     pub(crate) fn number(&self) -> usize {
         match self {
             Full::All { .. } => 0,
@@ -103,30 +103,30 @@ impl Full {
     }
 }
 
-/// Connections that are open.
+/// How many connections are open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct OpenCounts {
     /// Of all peers.
     pub all: usize,
     /// Of operators.
     pub operators: usize,
-    /// Of the peer who wants one more.
+    /// Of the peer that opens one more.
     pub own: usize,
 }
 
 /// Whether `peer` may have one more.
-pub fn admit(limits: &ConnectionLimits, taken: Taken, peer: &Peer) -> Result<(), Full> {
+pub fn admit(limits: &ConnectionLimits, open: OpenCounts, peer: &Peer) -> Result<(), Full> {
     let full = |open, max| if open < max { Ok(()) } else { Err(Full::All { open, max }) };
     if peer.is_operator() {
-        full(taken.operators, limits.operators_max())?;
+        full(open.operators, limits.operators_max())?;
     } else {
-        if taken.own >= limits.per_peer_max {
-            let (open, max) = (taken.own, limits.per_peer_max);
+        if open.own >= limits.per_peer_max {
+            let (open, max) = (open.own, limits.per_peer_max);
             return Err(Full::Peer { peer: peer.clone(), open, max, closing: 0 });
         }
-        full(taken.all - taken.operators, limits.others_max())?;
+        full(open.all - open.operators, limits.others_max())?;
     }
-    full(taken.all, limits.all_max)
+    full(open.all, limits.all_max)
 }
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
     #[track_caller]
     fn check(operator: bool, [operators, others, own]: [usize; 3], expect: Result<(), (usize, usize)>) {
         let peer = if operator { Peer::own() } else { Peer::Unknown };
-        let found = admit(&LIMITS, Taken { all: operators + others, operators, own }, &peer);
+        let found = admit(&LIMITS, OpenCounts { all: operators + others, operators, own }, &peer);
         let found = found.map_err(|full| match full {
             Full::All { open, max } | Full::Peer { open, max, .. } => (open, max),
         });
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn each_side_leaves_places_to_the_other() {
+    fn operators_and_others_leave_room_for_each_other() {
         check(false, [0, 0, 0], Ok(()));
         check(false, [0, 79, 79], Ok(()));
         check(false, [0, 80, 80], Err((80, 80)));

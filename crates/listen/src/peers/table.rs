@@ -1,7 +1,7 @@
-//! Which connection goes when a newcomer finds no place?
+//! Which connection is evicted when a new one exceeds a limit?
 //!
-//! The connections of a peer stand in a row. One that is looked at and in use goes to the row's end, so the front is mostly
-//! where connections stand that nobody has used for long.
+//! The connections of a peer are in a queue. A search for an idle one begins at its front and moves each connection that is in use to its end
+//! (the CLOCK algorithm). So connections that were not used for long gather at the front.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,174 +9,174 @@ use std::sync::atomic::Ordering;
 
 use nerite_request::Peer;
 
-use super::Seat;
-use super::admit::{ConnectionLimits, Full, Taken, admit};
-use crate::limits::{LOOKS_PER_PEER_MAX, PEERS_LOOKED_AT_MAX};
+use super::OpenConnection;
+use super::admit::{ConnectionLimits, Full, OpenCounts, admit};
+use crate::limits::{CHECKS_PER_PEER_MAX, PEERS_CHECKED_MAX};
 
 /// All connections.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    rows: HashMap<Peer, BTreeMap<u64, Entry>>,
+    queues: HashMap<Peer, BTreeMap<u64, Entry>>,
     /// The peers by the number of their connections.
     by_size: BTreeSet<(usize, Peer)>,
     all: usize,
     operators: usize,
-    /// Connections that lost their places and are still open, in all and by peer.
-    leaving: usize,
-    leaving_by: HashMap<Peer, usize>,
+    /// Evicted connections that are still open, in all and by peer.
+    closing: usize,
+    closing_by: HashMap<Peer, usize>,
     last: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
-    seat: Arc<Seat>,
-    /// Its requests when it was last looked at.
+    connection: Arc<OpenConnection>,
+    /// The number of its requests at the last check.
     requests: u32,
 }
 
 impl Table {
-    /// A seat for one more connection of `payer`, and the one that lost its place for it.
+    /// Adds a connection of `owner`. Also returns the connection that was evicted for it, if any.
     pub(super) fn admit(
         &mut self,
         limits: &ConnectionLimits,
-        payer: Peer,
-    ) -> Result<(Arc<Seat>, Option<Arc<Seat>>), Full> {
-        let own = self.rows.get(&payer).map_or(0, BTreeMap::len);
-        let taken = Taken { all: self.all, operators: self.operators, own };
-        let shed = match admit(limits, taken, &payer) {
+        owner: Peer,
+    ) -> Result<(Arc<OpenConnection>, Option<Arc<OpenConnection>>), Full> {
+        let own = self.queues.get(&owner).map_or(0, BTreeMap::len);
+        let open = OpenCounts { all: self.all, operators: self.operators, own };
+        let evicted = match admit(limits, open, &owner) {
             Ok(()) => None,
-            Err(full) => Some(self.shed(limits, taken, &payer, full)?),
+            Err(full) => Some(self.evict(limits, open, &owner, full)?),
         };
-        Ok((self.insert(payer), shed))
+        Ok((self.insert(owner), evicted))
     }
 
-    /// Connections, and peers who have them.
+    /// How many connections there are, and how many peers have them.
     pub(super) fn size(&self) -> (usize, usize) {
-        (self.all, self.rows.len())
+        (self.all, self.queues.len())
     }
 
-    /// Connections that lost their places and are still open.
-    pub(super) fn leaving(&self) -> usize {
-        self.leaving
+    /// Evicted connections that are still open.
+    pub(super) fn closing(&self) -> usize {
+        self.closing
     }
 
     /// A connection has ended.
-    pub(super) fn release(&mut self, seat: &Seat) {
-        if seat.taken.load(Ordering::Relaxed) {
-            self.leaving -= 1;
-            if let Some(left) = self.leaving_by.get_mut(&seat.payer) {
+    pub(super) fn release(&mut self, connection: &OpenConnection) {
+        if connection.is_evicted.load(Ordering::Relaxed) {
+            self.closing -= 1;
+            if let Some(left) = self.closing_by.get_mut(&connection.owner) {
                 *left -= 1;
                 if *left == 0 {
-                    self.leaving_by.remove(&seat.payer);
+                    self.closing_by.remove(&connection.owner);
                 }
             }
         } else {
-            self.remove(seat);
+            self.remove(connection);
         }
     }
 
-    /// Takes a seat out, if it is still in.
-    fn remove(&mut self, seat: &Seat) {
-        let number = seat.number.load(Ordering::Relaxed);
-        let Some(row) = self.rows.get_mut(&seat.payer) else { return };
-        // Numbers are never used twice, so a seat that lost its place finds nothing here.
-        if row.remove(&number).is_none() {
+    /// Removes a connection, if it is still in the table.
+    fn remove(&mut self, connection: &OpenConnection) {
+        let number = connection.number.load(Ordering::Relaxed);
+        let Some(queue) = self.queues.get_mut(&connection.owner) else { return };
+        // Numbers are never used twice, so the number of an evicted connection is not found here.
+        if queue.remove(&number).is_none() {
             return;
         }
-        let left = row.len();
+        let left = queue.len();
         if left == 0 {
-            self.rows.remove(&seat.payer);
+            self.queues.remove(&connection.owner);
         }
-        self.resize(&seat.payer, left + 1, left);
+        self.resize(&connection.owner, left + 1, left);
     }
 
-    fn insert(&mut self, payer: Peer) -> Arc<Seat> {
+    fn insert(&mut self, owner: Peer) -> Arc<OpenConnection> {
         self.last += 1;
-        let seat = Arc::new(Seat::new(payer.clone(), self.last));
-        let row = self.rows.entry(payer.clone()).or_default();
-        row.insert(self.last, Entry { seat: Arc::clone(&seat), requests: 0 });
-        let size = row.len();
-        self.resize(&payer, size - 1, size);
-        seat
+        let connection = Arc::new(OpenConnection::new(owner.clone(), self.last));
+        let queue = self.queues.entry(owner.clone()).or_default();
+        queue.insert(self.last, Entry { connection: Arc::clone(&connection), requests: 0 });
+        let size = queue.len();
+        self.resize(&owner, size - 1, size);
+        connection
     }
 
-    fn resize(&mut self, payer: &Peer, from: usize, to: usize) {
-        self.by_size.remove(&(from, payer.clone()));
+    fn resize(&mut self, owner: &Peer, from: usize, to: usize) {
+        self.by_size.remove(&(from, owner.clone()));
         if to > 0 {
-            self.by_size.insert((to, payer.clone()));
+            self.by_size.insert((to, owner.clone()));
         }
         self.all = self.all + to - from;
-        if payer.is_operator() {
+        if owner.is_operator() {
             self.operators = self.operators + to - from;
         }
     }
 
-    /// Takes an idle connection out, so that `payer` may have its place. There was none before for the reason `full`.
-    fn shed(
+    /// Evicts an idle connection, so that `owner` may open one. `full` is the limit that is reached.
+    fn evict(
         &mut self,
         limits: &ConnectionLimits,
-        taken: Taken,
-        payer: &Peer,
+        open: OpenCounts,
+        owner: &Peer,
         mut full: Full,
-    ) -> Result<Arc<Seat>, Full> {
-        let of_whom: Vec<Peer> = match &mut full {
+    ) -> Result<Arc<OpenConnection>, Full> {
+        let candidates: Vec<Peer> = match &mut full {
             Full::Peer { closing, .. } => {
-                let leaving = self.leaving_by.get(payer).copied().unwrap_or_default();
-                if leaving >= limits.leaving_per_peer_max() {
-                    // Else one peer could have everybody wait until its connections are closed.
-                    *closing = leaving;
+                let still_open = self.closing_by.get(owner).copied().unwrap_or_default();
+                if still_open >= limits.closing_per_peer_max() {
+                    // Otherwise one peer could make all others wait until its connections are closed.
+                    *closing = still_open;
                     return Err(full);
                 }
-                vec![payer.clone()]
+                vec![owner.clone()]
             }
             Full::All { .. } => {
-                // A place of the other side may not help: each has its reserve.
-                let helps = |whose: &&Peer| admit(limits, without(taken, payer, whose), payer).is_ok();
-                let largest_first = self.by_size.iter().rev().map(|(_, whose)| whose);
-                largest_first.filter(helps).take(PEERS_LOOKED_AT_MAX).cloned().collect()
+                // Evicting an operator's connection may not help another client, and the reverse: both have a reserve.
+                let helps = |peer: &&Peer| admit(limits, without(open, owner, peer), owner).is_ok();
+                let largest_first = self.by_size.iter().rev().map(|(_, peer)| peer);
+                largest_first.filter(helps).take(PEERS_CHECKED_MAX).cloned().collect()
             }
         };
-        let seat = of_whom.iter().find_map(|whose| self.idle_of(whose)).ok_or(full)?;
-        self.remove(&seat);
-        self.leaving += 1;
-        *self.leaving_by.entry(seat.payer.clone()).or_default() += 1;
-        seat.at_once.store(self.leaving > limits.lingering_max(), Ordering::Relaxed);
-        seat.taken.store(true, Ordering::Release);
-        Ok(seat)
+        let connection = candidates.iter().find_map(|peer| self.idle_of(peer)).ok_or(full)?;
+        self.remove(&connection);
+        self.closing += 1;
+        *self.closing_by.entry(connection.owner.clone()).or_default() += 1;
+        connection.at_once.store(self.closing > limits.lingering_max(), Ordering::Relaxed);
+        connection.is_evicted.store(true, Ordering::Release);
+        Ok(connection)
     }
 
-    /// The first idle connection in a peer's row, before all one that was not used since the last look.
-    fn idle_of(&mut self, whose: &Peer) -> Option<Arc<Seat>> {
-        let row = self.rows.get_mut(whose)?;
+    /// The first idle connection in a peer's queue that was not used since the last check. If there is none, the first idle one.
+    fn idle_of(&mut self, peer: &Peer) -> Option<Arc<OpenConnection>> {
+        let queue = self.queues.get_mut(peer)?;
         let mut used = Vec::new();
         let mut unused = None;
-        for (number, entry) in row.iter_mut().take(LOOKS_PER_PEER_MAX) {
-            let now = entry.seat.progress.snapshot();
-            if entry.seat.progress.is_idle() && now.requests == entry.requests {
-                unused = Some(Arc::clone(&entry.seat));
+        for (number, entry) in queue.iter_mut().take(CHECKS_PER_PEER_MAX) {
+            let now = entry.connection.progress.snapshot();
+            if entry.connection.progress.is_idle() && now.requests == entry.requests {
+                unused = Some(Arc::clone(&entry.connection));
                 break;
             }
             entry.requests = now.requests;
             used.push(*number);
         }
         let second_choice =
-            || used.iter().filter_map(|number| row.get(number)).find(|entry| entry.seat.progress.is_idle());
-        let found = unused.or_else(|| second_choice().map(|entry| Arc::clone(&entry.seat)));
+            || used.iter().filter_map(|number| queue.get(number)).find(|entry| entry.connection.progress.is_idle());
+        let found = unused.or_else(|| second_choice().map(|entry| Arc::clone(&entry.connection)));
         for number in used {
-            let Some(entry) = row.remove(&number) else { continue };
+            let Some(entry) = queue.remove(&number) else { continue };
             self.last += 1;
-            entry.seat.number.store(self.last, Ordering::Relaxed);
-            row.insert(self.last, entry);
+            entry.connection.number.store(self.last, Ordering::Relaxed);
+            queue.insert(self.last, entry);
         }
         found
     }
 }
 
-/// What `payer` would find if `whose` had one connection less.
-fn without(taken: Taken, payer: &Peer, whose: &Peer) -> Taken {
-    Taken {
-        all: taken.all - 1,
-        operators: taken.operators - usize::from(whose.is_operator()),
-        own: taken.own - usize::from(whose == payer),
+/// The counts for `owner` if `other` had one connection less.
+fn without(open: OpenCounts, owner: &Peer, other: &Peer) -> OpenCounts {
+    OpenCounts {
+        all: open.all - 1,
+        operators: open.operators - usize::from(other.is_operator()),
+        own: open.own - usize::from(other == owner),
     }
 }

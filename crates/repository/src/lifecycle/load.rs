@@ -1,4 +1,4 @@
-//! What does a load ask for, and what does it come to?
+//! Which versions does a load request load, and what is its result?
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::phrase;
 use crate::store::Facts;
 
 impl Lifecycle {
-    /// A model is to be loaded as `facts` describe it: by name (`explicit`), or only because an ensemble needs it, in which case
-    /// the ensemble comes after it. Err: nothing can be loaded, and what is served stays.
+    /// Requests to load a model as `facts` describe it: by name (`explicit`), or only because an ensemble needs it, which is loaded after it. On an
+    /// error nothing is loaded, and served versions stay.
     pub fn load_requested(&mut self, model: &str, facts: Facts, explicit: bool) -> Result<LoadStep, Status> {
         let missing = facts.needs.iter().find(|need| self.ready_versions(need).is_empty());
         let missing = missing.map(|need| phrase::needs_unloaded(model, need));
@@ -33,8 +33,8 @@ impl Lifecycle {
         Ok(LoadStep::Load(plan))
     }
 
-    /// The model whose load, under way now, the load or unload of `model` (made of `needs`) should wait for: it is the same, or
-    /// one is made of the other. Who does not wait overtakes it.
+    /// The model whose unfinished load an operation on `model` (made of `needs`) should wait for: it is the same model, or one is made of the other. An
+    /// operation that does not wait replaces that load.
     pub fn conflict(&self, model: &str, needs: &[String]) -> Option<&str> {
         let related = |running: &&Running| {
             let other = &*running.model;
@@ -43,7 +43,7 @@ impl Lifecycle {
         self.running.values().find(related).map(|running| &*running.model)
     }
 
-    /// One version of an operation was loaded, or failed to. The last of them brings the outcome of the whole operation.
+    /// One version of an operation was loaded, or failed. The last version returns the outcome of the whole operation.
     pub fn loaded(&mut self, operation: Operation, version: i64, result: Result<(), Status>) -> Option<LoadOutcome> {
         let running = self.running.get_mut(&operation)?;
         let result = result.map_err(|status| phrase::coded(&status));
@@ -60,7 +60,7 @@ impl Lifecycle {
         Some(self.end(operation, running))
     }
 
-    /// Starts an operation: versions that are not served show as loading.
+    /// Starts an operation. Versions that are not served are shown as loading.
     fn begin(&mut self, model: Arc<str>, versions: Vec<i64>, keep: Vec<i64>, facts: Facts) -> LoadPlan {
         let operation = self.next_operation();
         let known = self.models.entry(model.clone()).or_default();
@@ -76,7 +76,7 @@ impl Lifecycle {
             model: model.clone(),
             results: versions.iter().map(|&version| (version, None)).collect(),
             keep,
-            // What a request brought is gone with the next load: nothing on disk equals it.
+            // A model that came with a request is always replaced by the next load: no fingerprint on disk equals it.
             origin: (!facts.overridden).then_some(facts.fingerprint),
             needs: facts.needs,
         };
@@ -110,14 +110,14 @@ impl Lifecycle {
     }
 }
 
-/// The versions that are served already just as `facts` want them.
+/// The versions that are served already with the files that `facts` describe.
 fn kept(known: &Known, facts: &Facts) -> Vec<i64> {
     let Some(origin) = known.origin.as_ref().filter(|_| !facts.overridden) else { return Vec::new() };
     let same = |version: &i64| known.is_ready(*version) && origin.same_version(&facts.fingerprint, *version);
     facts.versions.iter().copied().filter(same).collect()
 }
 
-/// All versions are there: they take over, and whatever else was served goes.
+/// All versions are loaded: they replace everything that was served.
 fn succeed(known: &mut Known, operation: Operation, running: Running) -> LoadOutcome {
     let retire = retire_others(&running.model, known, &running.keep);
     let publish: Vec<Generation> = running
@@ -133,7 +133,7 @@ fn succeed(known: &mut Known, operation: Operation, running: Running) -> LoadOut
     LoadOutcome { answer: Ok(()), publish, retire }
 }
 
-/// Takes all ready versions out of service but those to keep.
+/// Takes all ready versions out of service, except those to keep.
 fn retire_others(model: &Arc<str>, known: &mut Known, keep: &[i64]) -> Vec<Generation> {
     let mut retire = Vec::new();
     for (&version, record) in &mut known.versions {

@@ -8,7 +8,7 @@ use crate::phrase;
 use crate::store::Listing;
 
 impl Lifecycle {
-    /// The generation that takes requests for a model, of this version or else of the highest that is ready.
+    /// The generation that takes requests for a model: of this version, or of the highest ready one if none is named.
     pub fn look_up(&self, model: &str, version: Option<i64>) -> Result<Generation, Status> {
         let Some((name, known)) = self.models.get_key_value(model) else { return Err(phrase::unknown_model(model)) };
         let generation = |(version, operation)| Generation { model: name.clone(), version, operation };
@@ -37,7 +37,7 @@ impl Lifecycle {
         generations
     }
 
-    /// Where a version stands, if the model was ever asked for and has it.
+    /// The state of a version, if the model was ever asked for and has it.
     pub fn state(&self, model: &str, version: i64) -> Option<&State> {
         self.models.get(model)?.versions.get(&version).map(|record| &record.state)
     }
@@ -50,8 +50,8 @@ impl Lifecycle {
         })
     }
 
-    /// The repository index: the directories of `listing` by name, with the versions that the server knows. A model that only
-    /// a request described is served but not listed; one that two repositories have is there once, without a version.
+    /// The repository index: the directories of `listing` by name, with the versions that the server knows. A model that came with a request is served
+    /// but not listed. A model in two repositories is listed once, without a version.
     pub fn index(&self, listing: &Listing, ready_only: bool) -> Vec<IndexEntry> {
         let mut index = Vec::new();
         for (model, places) in listing.models() {
@@ -62,7 +62,7 @@ impl Lifecycle {
                 reason: reason.to_owned(),
             };
             if places.len() > 1 {
-                // Listed even where only ready models are asked for, as Triton does.
+                // Listed even if only ready models are asked for, as Triton does.
                 index.push(entry(None, ("UNAVAILABLE", phrase::DUPLICATE)));
                 continue;
             }
@@ -79,7 +79,7 @@ impl Lifecycle {
         index
     }
 
-    /// The models that are up although no repository, or more than one, has them now: polling unloads them.
+    /// The served models that are no longer in exactly one repository. Polling unloads them.
     pub fn vanished(&self, listing: &Listing) -> Vec<String> {
         let up = self.models.iter().filter(|(_, known)| known.ready().next().is_some() && known.origin.is_some());
         up.map(|(model, _)| model.to_string()).filter(|model| listing.places(model).len() != 1).collect()

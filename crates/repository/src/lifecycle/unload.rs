@@ -1,4 +1,4 @@
-//! What goes when a model is asked to go?
+//! What is unloaded when a model is unloaded?
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use super::{Generation, Lifecycle, State};
 use crate::phrase;
 
 impl Lifecycle {
-    /// A model is to go, and with `dependents` also what it is made of, as far as nobody asked for that by name and no other
-    /// model needs it. An ensemble that needs the model goes with it. Returns what takes no requests from now on; an unknown
-    /// model is none. A load under way is overtaken.
+    /// Unloads a model and the ensembles that need it. With `dependents`, the models that it is made of are unloaded too, unless they were loaded by name or
+    /// another model needs them. Returns the generations that take no requests from now on: none for an unknown model. An unfinished load is
+    /// replaced.
     pub fn unload_requested(&mut self, model: &str, dependents: bool) -> Vec<Generation> {
         let mut retire = Vec::new();
         let Some((name, _)) = self.models.get_key_value(model) else { return retire };
@@ -22,7 +22,7 @@ impl Lifecycle {
         retire
     }
 
-    /// Everything is to go: the server stops.
+    /// Unloads everything, because the server stops.
     pub fn unload_all(&mut self) -> Vec<Generation> {
         let names: Vec<Arc<str>> = self.models.keys().cloned().collect();
         let mut retire = Vec::new();
@@ -32,10 +32,10 @@ impl Lifecycle {
         retire
     }
 
-    /// The last reference to a retired generation is gone.
+    /// The last reference to a retired generation was dropped.
     pub fn drained(&mut self, generation: &Generation) {
         let Some(known) = self.models.get_mut(&generation.model) else { return };
-        // A version that was loaded again meanwhile belongs to another operation, and stays as it is.
+        // A version that was loaded again meanwhile belongs to another operation and is not changed.
         let record =
             known.versions.get_mut(&generation.version).filter(|record| record.operation == generation.operation);
         if let Some(record) = record.filter(|record| record.state == State::Unloading) {
@@ -63,7 +63,7 @@ impl Lifecycle {
                 retire.push(Generation { model: model.clone(), version, operation: record.operation });
             }
         }
-        // Its needs are cleared above, so a ring of ensembles ends here.
+        // Its needs are cleared above, so a cycle of ensembles ends here.
         let users: Vec<Arc<str>> = self
             .models
             .iter()

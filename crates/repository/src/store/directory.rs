@@ -1,12 +1,11 @@
-//! Where do a model's files lie, and until when?
+//! Where are a model's files, and how long do they exist?
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tempfile::TempDir;
 
-/// A model's directory. One made from a request's files is removed when its last clone drops, so whoever serves the model keeps
-/// one.
+/// A model's directory. If it was made from the files of a request, it is removed when its last clone is dropped. So a served model keeps a clone.
 #[derive(Clone, Debug)]
 pub struct ModelDir {
     path: PathBuf,
@@ -19,7 +18,7 @@ impl ModelDir {
         ModelDir { path, made: None }
     }
 
-    /// A directory made for one load.
+    /// A temporary directory for one load.
     pub(crate) fn made(folder: TempDir) -> ModelDir {
         ModelDir { path: folder.path().to_owned(), made: Some(Arc::new(folder)) }
     }
@@ -34,7 +33,7 @@ impl ModelDir {
         self.path.join(version.to_string())
     }
 
-    /// Whether it was made from a request's files.
+    /// Whether it was made from the files of a request.
     pub fn is_made(&self) -> bool {
         self.made.is_some()
     }

@@ -10,11 +10,11 @@ use std::path::Path;
 use super::versions;
 use crate::limits::{MODEL_DEPTH_MAX, MODEL_ENTRIES_MAX};
 
-/// Names, sizes and times of modification of all files below a model's directory, folded into one number for each version and
-/// one for all that the versions share. Equal fingerprints: nothing to reload.
+/// A hash of names, sizes and modification times of all files below a model's directory: one for each version, and one for the files that
+/// versions share. If two fingerprints are equal, nothing has to be reloaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Configuration, labels and whatever else is not in a version's directory.
+    /// Configuration, labels, and all other files outside of the versions' directories.
     pub shared: u64,
     /// Each version's own files.
     pub versions: BTreeMap<i64, u64>,
@@ -31,7 +31,7 @@ impl Fingerprint {
         versions.iter().all(|&version| self.same_version(other, version))
     }
 
-    /// The fingerprint of what lies there now. Links are followed: what they lead to is part of the model.
+    /// The fingerprint of the current files. Links are followed, because their targets are part of the model.
     pub(super) fn of(directory: &Path) -> io::Result<Fingerprint> {
         let mut walk = Walk { entries_left: MODEL_ENTRIES_MAX };
         let mut shared = DefaultHasher::new();
@@ -55,7 +55,7 @@ impl Fingerprint {
     }
 }
 
-/// A walk that ends, whatever the links do.
+/// A walk over files with a limit, so that it ends even if links form a cycle.
 struct Walk {
     entries_left: usize,
 }
@@ -67,7 +67,7 @@ impl Walk {
         })?;
         let found = match fs::metadata(path) {
             Ok(found) => found,
-            // A link to nowhere, or a file that went away meanwhile: its name was folded in already.
+            // A broken link, or a file that was removed meanwhile. Its name is in the hash already.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(cause) => return Err(cause),
         };
@@ -81,7 +81,7 @@ impl Walk {
                 path.display()
             )));
         }
-        // A folder's own time is left out: it says no more than the names in it.
+        // The time of a folder is left out: the names of its entries say the same.
         for name in names(path)? {
             name.hash(hash);
             self.fold(&path.join(&name), depth + 1, hash)?;
@@ -91,7 +91,7 @@ impl Walk {
     }
 }
 
-/// The names in a folder, sorted. What Python leaves behind when it imports a model is no change of the model.
+/// The names in a folder, sorted. Files that Python writes when it imports a model are skipped: they do not change the model.
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,4 +1,4 @@
-//! What are the classes of an output called?
+//! Which labels do the classes of an output have?
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,10 +10,10 @@ use nerite_request::Status;
 use super::bounded::read_bounded;
 use crate::limits::LABELS_BYTES_MAX;
 
-/// Output → its labels by class index; outputs without a file of labels are absent.
+/// The labels of each output by class index. Outputs without a label file are absent.
 pub type Labels = BTreeMap<String, Arc<[String]>>;
 
-/// Reads the files of labels that a configuration names. A failure here is one of loading, not of polling.
+/// Reads the label files that a configuration names. An error here fails the load, and is not a [`crate::PollError`].
 pub(super) fn read(config: &ModelConfig, directory: &Path) -> Result<Labels, Status> {
     let mut labels = Labels::new();
     for output in config.output.iter().filter(|output| !output.label_filename.is_empty()) {
@@ -25,12 +25,12 @@ pub(super) fn read(config: &ModelConfig, directory: &Path) -> Result<Labels, Sta
     Ok(labels)
 }
 
-/// One label a line; the last line's end may be missing, and lines may end as on Windows.
+/// One label per line. The last line may lack its end, and lines may end as on Windows.
 fn split(bytes: &[u8]) -> Arc<[String]> {
     String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect()
 }
 
-/// A path outside the model is unsupported rather than invalid.
+/// The error for a path outside of the model: unsupported, not invalid.
 fn status(refused: &ConfigError) -> Status {
     match refused {
         ConfigError::Unsupported { text } => Status::unsupported(text),

@@ -1,4 +1,4 @@
-//! Which models do the repositories name?
+//! Which models are in the repositories?
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::{StoreError, check_name};
 
-/// The sub-directories of all repositories: model → where it lies, more than once if it is in several.
+/// The sub-directories of all repositories: each model with its directories, which are several if it is in several repositories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     models: BTreeMap<String, Vec<PathBuf>>,
@@ -23,18 +23,18 @@ impl Listing {
         listing
     }
 
-    /// Every model by name, with the directories that claim it.
+    /// Every model by name, with its directories.
     pub fn models(&self) -> impl Iterator<Item = (&str, &[PathBuf])> {
         self.models.iter().map(|(model, places)| (model.as_str(), places.as_slice()))
     }
 
-    /// The directories that claim a model.
+    /// The directories of a model.
     pub fn places(&self, model: &str) -> &[PathBuf] {
         self.models.get(model).map_or(&[], Vec::as_slice)
     }
 
-    /// Adds the sub-directories of one repository. Links to directories count. Names that no client could ask for do not, nor do
-    /// names that are not UTF-8, nor what Kubernetes makes beside the files of a mounted ConfigMap.
+    /// Adds the sub-directories of one repository, including links to directories. These names are skipped: names that a client cannot ask
+    /// for, names that are not UTF-8, and the names that Kubernetes gives to its own entries of a mounted ConfigMap.
     pub(super) fn add(&mut self, repository: &Path) -> Result<(), StoreError> {
         let unreadable = |cause: std::io::Error| match cause.kind() {
             ErrorKind::NotFound => StoreError::Missing { path: repository.to_owned() },

@@ -16,7 +16,7 @@ use super::versions::{self, Folders};
 use super::{Fingerprint, ModelDir, ModelSource, PollError, StoreOptions, Warning, sent};
 use crate::limits::CONFIG_BYTES_MAX;
 
-/// The file every model may have.
+/// The configuration file of a model.
 const CONFIG_FILE: &str = "config.pbtxt";
 
 /// Reads a model of a repository, with `json` in place of its configuration if given.
@@ -46,7 +46,7 @@ fn unusable(model: &str, reason: String) -> PollError {
 fn source(options: &StoreOptions, model: &str, directory: ModelDir, json: Option<&str>) -> Result<ModelSource, String> {
     let path = directory.path();
     let unread = |cause: io::Error| format!("failed to read directory {}: {cause}", path.display());
-    // Taken before anything is read: a change meanwhile makes the next load read again.
+    // Computed before anything is read, so that a change during the reads causes a reload next time.
     let fingerprint = Fingerprint::of(path).map_err(unread)?;
     let folders = versions::scan(path).map_err(unread)?;
     let written = written_config(options, path, json)?;
@@ -74,7 +74,7 @@ fn source(options: &StoreOptions, model: &str, directory: ModelDir, json: Option
     })
 }
 
-/// The configuration as its author wrote it, if anybody did.
+/// The configuration as it was written, if there is one.
 fn written_config(options: &StoreOptions, directory: &Path, json: Option<&str>) -> Result<Option<ModelConfig>, String> {
     if let Some(json) = json {
         return from_json(json).map(Some).map_err(spoken_config);
@@ -92,7 +92,7 @@ fn written_config(options: &StoreOptions, directory: &Path, json: Option<&str>) 
     parse_text(&path.display().to_string(), &text).map(Some).map_err(spoken_config)
 }
 
-/// Refuses an environment that only the client's configuration names: what lies there is run.
+/// Refuses an environment that only the client's configuration names, because its code would be run.
 fn check_environment(sent: &ModelConfig, own: Option<&ModelConfig>, model: &str) -> Result<(), String> {
     const KEY: &str = "EXECUTION_ENV_PATH";
     match sent.parameter(KEY) {
@@ -105,7 +105,7 @@ fn check_environment(sent: &ModelConfig, own: Option<&ModelConfig>, model: &str)
     }
 }
 
-/// Deduces the backend, fills the defaults and checks what can be checked without the backend.
+/// Deduces the backend, fills in defaults, and checks what can be checked without the backend.
 fn settle(
     options: &StoreOptions,
     model: &str,
@@ -119,14 +119,14 @@ fn settle(
     let config = deduce_backend(config, model, entries.as_deref()).map_err(spoken_config)?;
     let config = normalise(config, model);
     validate(&config).map_err(spoken_config)?;
-    // With completion, inputs and outputs may still be missing; they are checked after it.
+    // With auto-completion, inputs and outputs may still be missing. They are checked after it.
     if !options.auto_complete {
         validate_tensors(&config).map_err(spoken_config)?;
     }
     Ok(config)
 }
 
-/// What lies in a folder.
+/// The entries of a folder.
 fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(folder)? {

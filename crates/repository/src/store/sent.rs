@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::ModelDir;
 use crate::limits::{MODEL_DEPTH_MAX, SENT_FILES_MAX};
 
-/// Writes the files below a new directory that only this process can read. Nothing of the repository is in it.
+/// Writes the files below a new directory that only this process can read. It has no files of the repository.
 pub(super) fn write(files: &[(String, Arc<dyn FileContent>)]) -> Result<ModelDir, String> {
     if files.len() > SENT_FILES_MAX {
         return Err(format!("a load request may bring {SENT_FILES_MAX} files, got {}", files.len()));
@@ -49,7 +49,7 @@ fn write_one(folder: &TempDir, path: &str, content: &dyn FileContent) -> Result<
         .map_err(|cause| format!("failed to write file parameter 'file:{path}': {cause}"))
 }
 
-/// The path without `.` and `..`, as long as it names something below the folder it is relative to. Err: where it leads instead.
+/// The path without `.` and `..`, if it stays below the folder that it is relative to. Otherwise an error with the path that it leads to.
 fn inside(path: &str) -> Result<PathBuf, PathBuf> {
     let mut normal = PathBuf::new();
     let mut escapes = false;

@@ -1,4 +1,4 @@
-//! What is known of a model once its directory has been read?
+//! What is known about a model once its directory was read?
 
 use std::sync::Arc;
 
@@ -7,43 +7,43 @@ use nerite_request::Status;
 
 use super::{Fingerprint, Labels, ModelDir, Warning, labels};
 
-/// A model as its directory, or a load request, describes it. Nothing of it is loaded.
+/// A model as its directory or a load request describes it. It is not loaded.
 #[derive(Clone, Debug)]
 pub struct ModelSource {
     /// The model's name.
     pub model: String,
     /// Where its files are. A clone must live as long as the model is served.
     pub directory: ModelDir,
-    /// The configuration: backend deduced, defaults filled, validated. Neither completed by the backend nor with its instance
-    /// groups settled: both need the backend.
+    /// The configuration, with the backend deduced, defaults filled in, and validated. It is not completed and its instance groups are not resolved,
+    /// because both need the backend.
     pub config: Arc<ModelConfig>,
-    /// Whether somebody wrote a configuration, as a file or in the request.
+    /// Whether there is a written configuration, in a file or in the request.
     pub config_given: bool,
-    /// The versions to serve, ascending; empty if there is none to load.
+    /// The versions to serve, ascending. Empty if there is none.
     pub versions: Vec<i64>,
-    /// Tells this state of the directory from others.
+    /// Identifies this state of the directory.
     pub fingerprint: Fingerprint,
-    /// Whether the request brought the configuration or the files.
+    /// Whether the configuration or the files came with the request.
     pub overridden: bool,
-    /// What the log should say about it.
+    /// Warnings for the log.
     pub warnings: Vec<Warning>,
 }
 
-/// What the lifecycle needs to know of a source to decide.
+/// The facts of a source that the lifecycle needs for its decisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The versions to serve, ascending.
     pub versions: Vec<i64>,
-    /// Tells this state of the directory from others.
+    /// Identifies this state of the directory.
     pub fingerprint: Fingerprint,
-    /// Whether the request brought the configuration or the files.
+    /// Whether the configuration or the files came with the request.
     pub overridden: bool,
     /// The models that an ensemble is made of, each once, in the order of its steps.
     pub needs: Vec<String>,
 }
 
 impl ModelSource {
-    /// What the lifecycle decides by.
+    /// The facts for the lifecycle.
     pub fn facts(&self) -> Facts {
         Facts {
             versions: self.versions.clone(),
@@ -53,7 +53,7 @@ impl ModelSource {
         }
     }
 
-    /// The models that must be up before this one: those an ensemble is made of.
+    /// The models that must be loaded before this one: those that an ensemble is made of.
     pub fn needs(&self) -> Vec<String> {
         let mut needs: Vec<String> = Vec::new();
         for step in self.config.ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step) {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::Warning;
 
-/// Folders beside the versions that are no versions, and meant to be none.
+/// Folders beside the versions that are known not to be versions.
 const RESERVED: [&str; 3] = ["configs", "initial_state", "warmup"];
 
 /// The sub-directories of a model's directory.
@@ -14,13 +14,13 @@ const RESERVED: [&str; 3] = ["configs", "initial_state", "warmup"];
 pub(super) struct Folders {
     /// Versions, ascending.
     pub versions: Vec<i64>,
-    /// The first of all sub-directories in the order of their bytes, version or not: the one a backend is deduced from.
+    /// The first sub-directory in byte order, whether it is a version or not. The backend is deduced from it.
     pub first: Option<String>,
-    /// Those that look as if they were meant to be versions.
+    /// Sub-directories that were probably meant to be versions.
     pub warnings: Vec<Warning>,
 }
 
-/// Looks through a model's directory.
+/// Reads a model's directory.
 pub(super) fn scan(directory: &Path) -> io::Result<Folders> {
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -42,7 +42,7 @@ pub(super) fn scan(directory: &Path) -> io::Result<Folders> {
     Ok(folders)
 }
 
-/// The version that a folder's name means, or what to warn of.
+/// The version that a folder's name means, or a warning.
 pub(super) fn version(name: &str) -> Result<i64, Option<Warning>> {
     if RESERVED.contains(&name) {
         return Err(None);

@@ -1,8 +1,8 @@
-//! What in a model's directory does no harm, but was hardly meant so?
+//! What in a model's directory is harmless, but probably a mistake?
 
 use std::fmt;
 
-/// Something in a model's directory that does no harm but was hardly meant so.
+/// Something in a model's directory that is harmless, but probably a mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
     /// A folder such as `01`.
@@ -10,7 +10,7 @@ pub enum Warning {
         /// Its name.
         folder: String,
     },
-    /// A folder that is no version.
+    /// A folder that is not a version.
     NoNumber {
         /// Its name.
         folder: String,

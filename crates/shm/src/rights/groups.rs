@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{Uid, User, getgrouplist};
 
-/// So long an answer is used again. The directory of users may be another host's, and clients decide how often it is asked.
+/// How long an answer is cached. The user directory may be on another host, and clients decide how often it is asked.
 const KEPT_FOR: Duration = Duration::from_mins(1);
-/// Users whose answers are kept.
+/// The most users whose answers are cached.
 const USERS_KEPT_MAX: usize = 1024;
 
 struct Answer {
@@ -16,8 +16,7 @@ struct Answer {
     groups: Vec<u32>,
 }
 
-/// The groups of a user as the system's directory has them, the primary one included. A user that the directory does not
-/// know has none.
+/// The groups of a user in the system's user directory, including the primary one. An unknown user has none.
 pub(super) fn of(uid: u32) -> Vec<u32> {
     static ANSWERS: Mutex<Option<HashMap<u32, Answer>>> = Mutex::new(None);
     let now = Instant::now();
@@ -29,7 +28,7 @@ pub(super) fn of(uid: u32) -> Vec<u32> {
             return answer.groups.clone();
         }
     }
-    // Outside the lock: a slow directory delays only who asks for a user that is not kept.
+    // Outside the lock: a slow directory delays only lookups of users that are not cached.
     let groups = look_up(uid);
     let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = answers.get_or_insert_default();

@@ -1,4 +1,4 @@
-//! Who runs first on a real runtime?
+//! Which tasks run first on a real runtime?
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write;
@@ -11,20 +11,20 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::{FrontEnd, fair};
 
-/// More than [`QUANTUM_NS`], and enough to have used much at once.
+/// More than [`QUANTUM_NS`], and enough to make a peer a heavy user at once.
 const LONG: Duration = Duration::from_millis(6);
 const TASKS: usize = 20;
-/// All have had a turn by then.
+/// Polls after which every task has run.
 const ALL: u64 = 2 * TASKS as u64;
 const LOOKS: usize = 40;
 
-/// Uses the thread.
+/// Keeps the thread busy.
 fn work() {
     let begun = Instant::now();
     while begun.elapsed() < LONG {}
 }
 
-/// The run queue of tests has one thread, as a small machine's server has.
+/// One thread, as the server has on a small machine.
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
@@ -48,32 +48,33 @@ impl Crowd {
     }
 }
 
-/// How many polls of a crowd ran between each wake of a task of `little` and its poll, once there were `before` of them.
+/// Wakes a task of the flow `little` again and again and counts how many polls of the crowd ran before each of its polls. Begins when
+/// the crowd had `before` polls.
 #[expect(clippy::disallowed_methods, reason = "the task of the test takes long")]
 fn polls_before(crowd: impl FnOnce(&Runtime, &Crowd), before: u64, little: &Flow) -> Vec<u64> {
     let (found, runtime) = (Crowd::default(), runtime());
     crowd(&runtime, &found);
-    // A socket, as clients have them: who is woken from another thread goes into the queue that all threads share.
-    let (mut bell, door) = std::os::unix::net::UnixStream::pair().unwrap();
-    door.set_nonblocking(true).unwrap();
+    // A socket, as clients use: a task that is woken by another thread would go into the global queue.
+    let (mut sender, receiver) = std::os::unix::net::UnixStream::pair().unwrap();
+    receiver.set_nonblocking(true).unwrap();
     let (heard, mut hears) = mpsc::unbounded_channel();
     let looking = {
         let polls = Arc::clone(&found.polls);
         async move {
-            let mut door = tokio::net::UnixStream::from_std(door).unwrap();
-            while door.read_u8().await.is_ok() {
+            let mut receiver = tokio::net::UnixStream::from_std(receiver).unwrap();
+            while receiver.read_u8().await.is_ok() {
                 let _ = heard.send(polls.load(Ordering::Relaxed));
             }
         }
     };
     runtime.spawn(fair(FrontEnd::Grpc, little, looking));
-    // By then it is known who uses much.
+    // By then the crowd counts as a heavy user.
     while found.polls.load(Ordering::Relaxed) < before {
         std::thread::sleep(LONG);
     }
     let looks = (0..LOOKS).map(|_| {
-        bell.write_all(&[1]).unwrap();
-        // Looked at after the wake: a machine that is busy with something else makes this less, not more.
+        sender.write_all(&[1]).unwrap();
+        // Read after the wake: on a busy machine the difference becomes smaller, not larger.
         let before = found.polls.load(Ordering::Relaxed);
         hears.blocking_recv().unwrap().saturating_sub(before)
     });
@@ -83,7 +84,7 @@ fn polls_before(crowd: impl FnOnce(&Runtime, &Crowd), before: u64, little: &Flow
     looks
 }
 
-/// `TASKS` tasks of such flows that are always ready.
+/// Spawns [`TASKS`] tasks that are always ready, each of a flow that `flow` returns.
 fn always_ready(runtime: &Runtime, crowd: &Crowd, flow: impl Fn() -> Flow) {
     for _ in 0..TASKS {
         let crowd = crowd.clone();
@@ -97,11 +98,11 @@ fn always_ready(runtime: &Runtime, crowd: &Crowd, flow: impl Fn() -> Flow) {
     }
 }
 
-/// The poll that ran already, and one that had been woken.
+/// The poll that was running, and one task that had been woken.
 const MOST: u64 = 2;
 
 #[test]
-fn who_uses_little_waits_for_one_poll_of_those_who_use_much() {
+fn a_light_user_waits_for_one_poll_of_heavy_users() {
     let queue = FairQueue::default();
     let found =
         polls_before(|runtime, crowd| always_ready(runtime, crowd, || queue.open("much")), ALL, &queue.open("little"));
@@ -109,7 +110,7 @@ fn who_uses_little_waits_for_one_poll_of_those_who_use_much() {
 }
 
 #[test]
-fn of_one_peers_connections_that_goes_first_which_uses_little() {
+fn of_one_peers_connections_the_one_with_the_least_service_goes_first() {
     let queue = FairQueue::default();
     let found =
         polls_before(|runtime, crowd| always_ready(runtime, crowd, || queue.open("peer")), ALL, &queue.open("peer"));
@@ -117,13 +118,13 @@ fn of_one_peers_connections_that_goes_first_which_uses_little() {
 }
 
 #[test]
-fn without_a_common_queue_everybody_waits_for_everybody() {
+fn without_a_common_queue_a_task_waits_for_all_others() {
     let found = polls_before(|runtime, crowd| always_ready(runtime, crowd, Flow::alone), ALL, &Flow::alone());
     assert!(found.iter().any(|polls| *polls >= TASKS as u64 / 2), "the test can fail: {found:?}");
 }
 
 #[test]
-fn all_who_wait_run_in_the_end_and_who_is_dropped_waits_no_more() {
+fn all_waiting_tasks_run_in_the_end_and_a_dropped_task_waits_no_more() {
     let (queue, runtime) = (FairQueue::default(), runtime());
     let flow = queue.open("peer");
     let task = |flow: &Flow| {
@@ -154,12 +155,12 @@ fn all_who_wait_run_in_the_end_and_who_is_dropped_waits_no_more() {
 }
 
 #[test]
-fn a_single_peer_runs_as_if_nobody_looked_when_threads_run_empty() {
+fn a_single_peer_does_not_wait_when_threads_have_nothing_else_to_run() {
     let (queue, now_ns) = (FairQueue::default(), now_ns());
     let flow = queue.open("peer");
     flow.charge(now_ns, 1_000_000_000);
     assert!(flow.must_wait(now_ns));
-    queue.ran_empty();
+    queue.thread_parks();
     assert!(!flow.must_wait(now_ns));
 }
 
@@ -176,24 +177,24 @@ fn tasks_of_a_flow_that_becomes_urgent_wait_no_more() {
     let cx = Context::from_waker(&waker);
     let (flow, other) = (queue.open("peer"), queue.open("peer"));
     flow.charge(now_ns, 1_000_000_000);
-    let new = |flow: &Flow| Task { flow: flow.clone(), place: None };
+    let new = |flow: &Flow| Task { flow: flow.clone(), position: None };
     let (mut tasks, mut others) = ([new(&flow), new(&flow)], new(&other));
     let _inside = runtime().enter();
-    assert!(tasks.iter_mut().chain([&mut others]).all(|task| task.poll_turn(&cx, now_ns).is_pending()));
+    assert!(tasks.iter_mut().chain([&mut others]).all(|task| task.poll_permission(&cx, now_ns).is_pending()));
     assert_eq!(queue.waiting(), 3);
     flow.make_urgent();
     assert_eq!((queue.waiting(), woken.0.load(Ordering::Relaxed)), (1, 2));
     // The second time as well.
     for _ in 0..2 {
-        assert!(tasks.iter_mut().all(|task| task.poll_turn(&cx, now_ns).is_ready()));
+        assert!(tasks.iter_mut().all(|task| task.poll_permission(&cx, now_ns).is_ready()));
     }
-    assert!(others.poll_turn(&cx, now_ns).is_pending() && flow.0.waiting().is_empty());
+    assert!(others.poll_permission(&cx, now_ns).is_pending() && flow.0.waiting().is_empty());
     drop(others);
     assert_eq!((queue.waiting(), other.0.waiting().len()), (0, 0));
 }
 
 #[test]
-fn names_of_peers_that_have_gone_are_dropped() {
+fn names_of_closed_peers_are_dropped() {
     let queue = FairQueue::default();
     let stays = queue.open("stays");
     for number in 0..1000 {

@@ -5,9 +5,9 @@ Every node test of the `onnx` package is loaded through the repository API (a `c
 once per data set over gRPC, compared with the expected outputs, and unloaded.
 
     # a server in explicit mode, over any (empty) repository
-    python tests/functional/operators.py --url 127.0.0.1:8001 --engine embedded --out target/operators/embedded.json
+    python tests/onnx_models/operators.py --url 127.0.0.1:8001 --engine embedded --out target/operators/embedded.json
     # the table of docs/compat.md from all results so far
-    python tests/functional/operators.py --write docs/compat.md target/operators/*.json
+    python tests/onnx_models/operators.py --write docs/compat.md target/operators/*.json
 
 The verdict on a case is one of: pass, refused (the model did not load), failed (the request did), wrong (the values),
 died (no server any more), not servable (the case has a type that no Triton tensor has).

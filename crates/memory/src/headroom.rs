@@ -1,12 +1,12 @@
-//! What may a newcomer still ask the system for?
+//! How much memory may the next allocation take?
 //!
 //! ```text
 //!   what the process may have
-//!   ├── taken ──┤├── promised ──┤├── what a newcomer may ask for ──┤├── spare ──┤
+//!   ├── taken ──┤├── reserved ──┤├── free for the next allocation ──┤├── spare ──┤
 //! ```
-//! To look whether there is room is not enough: two who look at the same moment see the same room. So what was promised and is
-//! not there yet is counted ([`crate::MemoryReservation`]), and whoever comes next leaves it alone, and [`SPARE_BYTES`] beside it
-//! for the many small things whose allocation cannot fail without ending the process.
+//! It is not enough to check whether there is memory: two threads that check at the same moment find the same free memory. So reserved bytes
+//! that are not allocated yet are counted ([`crate::MemoryReservation`]), and an allocation must leave them free. It must also leave
+//! [`SPARE_BYTES`] for the many small allocations that end the process when they fail.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,17 +14,17 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::allowed::allowed_bytes;
 use crate::page::PAGE;
 
-/// What anything whose size a client chose leaves to everybody else, of a process whose memory has a limit.
+/// Bytes that an allocation whose size a client chose must leave free, if the memory of the process has a limit.
 pub const SPARE_BYTES: usize = 64 << 20;
-/// Of what the process may have, blocks and promises may come to all but this part.
-const KEPT_SHARE: usize = 8;
+/// Blocks and reservations may use all memory of the process except for one part in this many.
+const SYSTEM_SHARE: usize = 8;
 
 const _: () = assert!(SPARE_BYTES.is_multiple_of(PAGE));
 
-/// Bytes promised to the reservations that there are. Held while somebody asks the system for more than it will keep: meanwhile others
-/// would be refused what is there.
-static PROMISED: Mutex<usize> = Mutex::new(0);
-/// Bytes of the mappings that there are, the pool's among them.
+/// Bytes of all reservations. The lock is also held while a thread maps more than it will keep, because other allocations could fail
+/// meanwhile.
+static RESERVED: Mutex<usize> = Mutex::new(0);
+/// Bytes of all mappings, including those in the pool.
 pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// There is no memory.
@@ -32,7 +32,7 @@ pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
 pub struct NoMemory {
     /// Bytes asked for.
     pub asked: usize,
-    /// Bytes that were taken or promised and bytes that may be, where that was the reason; else the system refused.
+    /// Bytes that are taken or reserved, and how many may be, if that was the reason. `None` if the system refused.
     pub full: Option<(usize, usize)>,
 }
 
@@ -56,42 +56,42 @@ impl std::fmt::Display for NoMemory {
 
 impl std::error::Error for NoMemory {}
 
-/// The right to ask the system for more than is wanted.
-pub(crate) struct Asking {
-    promised: MutexGuard<'static, usize>,
+/// The right to map more memory than is needed, to test whether it is there.
+pub(crate) struct Headroom {
+    reserved: MutexGuard<'static, usize>,
 }
 
-impl Asking {
-    /// Waits for others who ask.
-    pub(crate) fn now() -> Asking {
-        // Reads a file the first time, which allocates; nothing may do that while somebody asks.
+impl Headroom {
+    /// Waits until no other thread has that right.
+    pub(crate) fn lock() -> Headroom {
+        // The first call reads a file, which allocates. That must happen before the lock is held.
         bytes_max();
-        Asking { promised: promised() }
+        Headroom { reserved: reserved() }
     }
 
-    /// Bytes that a newcomer, who asks for `len` and will have `more` than before, leaves free.
+    /// Bytes that an allocation must leave free. `len` bytes were asked for, and the mappings grow by `more`.
     pub(crate) fn spare(&self, len: usize, more: usize) -> Result<usize, NoMemory> {
-        let taken = MAPPED.load(Ordering::Relaxed).saturating_add(*self.promised);
+        let taken = MAPPED.load(Ordering::Relaxed).saturating_add(*self.reserved);
         if taken.saturating_add(more) > bytes_max() {
             return Err(NoMemory { asked: len, full: Some((taken, bytes_max())) });
         }
-        // Miri knows only whole mappings.
-        Ok(if cfg!(miri) { 0 } else { SPARE_BYTES + *self.promised })
+        // Miri cannot unmap a part of a mapping.
+        Ok(if cfg!(miri) { 0 } else { SPARE_BYTES + *self.reserved })
     }
 
-    /// Counts `bytes` for the `len` asked for as promised, if the system would give them.
-    pub(crate) fn promise(&mut self, len: usize, bytes: usize) -> Result<(), NoMemory> {
+    /// Reserves `bytes` for an allocation of `len`, if the system has them.
+    pub(crate) fn reserve(&mut self, len: usize, bytes: usize) -> Result<(), NoMemory> {
         let refused = NoMemory::refused(len);
         let all = bytes.checked_add(self.spare(len, bytes)?).ok_or(refused)?;
         if !probe(all) {
             return Err(refused);
         }
-        *self.promised += bytes;
+        *self.reserved += bytes;
         Ok(())
     }
 }
 
-/// Whether the system would give `len` bytes. Meanwhile nobody else may ask: see [`Asking`].
+/// Whether the system can map `len` bytes. The caller holds [`Headroom`] meanwhile.
 pub(crate) fn probe(len: usize) -> bool {
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
@@ -104,17 +104,17 @@ pub(crate) fn probe(len: usize) -> bool {
     true
 }
 
-/// The bytes promised now. Nobody else changes them while this is held.
-pub(crate) fn promised() -> MutexGuard<'static, usize> {
-    PROMISED.lock().unwrap_or_else(PoisonError::into_inner)
+/// The bytes that are reserved. They do not change while this is held.
+pub(crate) fn reserved() -> MutexGuard<'static, usize> {
+    RESERVED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until nobody asks the system for more than it will keep.
+/// Waits until no thread maps more than it will keep.
 pub(crate) fn wait_for_probes() {
-    drop(promised());
+    drop(reserved());
 }
 
-/// A mapping became `now` bytes that were `before`.
+/// Counts a mapping that changed from `before` to `now` bytes.
 pub(crate) fn mapped(before: usize, now: usize) {
     if now >= before {
         MAPPED.fetch_add(now - before, Ordering::Relaxed);
@@ -123,11 +123,11 @@ pub(crate) fn mapped(before: usize, now: usize) {
     }
 }
 
-/// Bytes that blocks and promises may come to.
+/// Bytes that blocks and reservations may use together.
 pub(crate) fn bytes_max() -> usize {
     static BYTES_MAX: OnceLock<usize> = OnceLock::new();
     *BYTES_MAX.get_or_init(|| {
         let allowed = usize::try_from(allowed_bytes()).unwrap_or(usize::MAX);
-        allowed - allowed / KEPT_SHARE
+        allowed - allowed / SYSTEM_SHARE
     })
 }

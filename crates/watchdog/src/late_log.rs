@@ -1,41 +1,41 @@
-//! Which lines about late threads does the log get?
+//! What does the log say about late polls?
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::FrontEnd;
-use crate::name::What;
+use crate::name::Activity;
 
-/// A poll that takes longer is told to the log, in ns: what one client may delay another.
+/// A poll that takes longer is logged, in ns. It is the delay that one client may cause to another.
 pub const LATE_NS: u64 = 100_000_000;
-/// At most one line in this time: who makes threads late must not fill a disk as well.
+/// At most one line in this time, so that a client who makes polls late cannot fill the disk.
 const LINE_EVERY_NS: u64 = 1_000_000_000;
 
-/// How late a thread is, or was.
+/// How late a poll is, or was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Late {
-    /// It has not come back for so long.
-    StillAway { wall_ns: u64 },
-    /// It came back after so long, and used so much processor time.
-    CameBack { wall_ns: u64, cpu_ns: u64 },
+    /// It still runs after `wall_ns`.
+    StillRuns { wall_ns: u64 },
+    /// It ended after `wall_ns`, of which the thread used the processor for `cpu_ns`.
+    Ended { wall_ns: u64, cpu_ns: u64 },
 }
 
-/// Writes a line, unless there was one a moment ago.
-pub(crate) fn tell(late: Late, front_end: FrontEnd, what: &What, now_ns: u64) {
-    static PACE: Mutex<Pace> = Mutex::new(Pace { last_ns: None, left_out: 0 });
-    let left_out = PACE.lock().unwrap_or_else(PoisonError::into_inner).admit(now_ns);
+/// Logs a late poll, unless another one was logged less than [`LINE_EVERY_NS`] ago.
+pub(crate) fn log_late(late: Late, front_end: FrontEnd, what: &Activity, now_ns: u64) {
+    static LIMIT: Mutex<RateLimit> = Mutex::new(RateLimit { last_ns: None, left_out: 0 });
+    let left_out = LIMIT.lock().unwrap_or_else(PoisonError::into_inner).admit(now_ns);
     if let Some(left_out) = left_out {
         log::warn!("{}", line(late, front_end, what, left_out));
     }
 }
 
-/// Lets one line pass in a while and counts the others.
-struct Pace {
+/// Admits one line per [`LINE_EVERY_NS`] and counts the others.
+struct RateLimit {
     last_ns: Option<u64>,
     left_out: u64,
 }
 
-impl Pace {
-    /// How many lines were left out before this one; `None` if this one is left out, too.
+impl RateLimit {
+    /// How many lines were left out before this one. `None` if this one is left out too.
     fn admit(&mut self, now_ns: u64) -> Option<u64> {
         if self.last_ns.is_some_and(|last_ns| now_ns.saturating_sub(last_ns) < LINE_EVERY_NS) {
             self.left_out += 1;
@@ -46,11 +46,11 @@ impl Pace {
     }
 }
 
-fn line(late: Late, front_end: FrontEnd, what: &What, left_out: u64) -> String {
+fn line(late: Late, front_end: FrontEnd, what: &Activity, left_out: u64) -> String {
     let ms = |ns: u64| ns / 1_000_000;
     let mut line = match late {
-        Late::StillAway { wall_ns } => format!("a front thread has not come back for {} ms", ms(wall_ns)),
-        Late::CameBack { wall_ns, cpu_ns } => {
+        Late::StillRuns { wall_ns } => format!("a front thread has been busy for {} ms so far", ms(wall_ns)),
+        Late::Ended { wall_ns, cpu_ns } => {
             format!("a front thread was busy for {} ms ({} ms of processor time)", ms(wall_ns), ms(cpu_ns))
         }
     };
@@ -75,29 +75,29 @@ mod tests {
 
     #[test]
     fn one_line_a_second_says_how_many_were_left_out() {
-        let mut pace = Pace { last_ns: None, left_out: 0 };
-        let told: Vec<_> = [0, 1, 999, 1_000, 1_001, 9_000].map(|ms| pace.admit(ms * 1_000_000)).into();
+        let mut limit = RateLimit { last_ns: None, left_out: 0 };
+        let told: Vec<_> = [0, 1, 999, 1_000, 1_001, 9_000].map(|ms| limit.admit(ms * 1_000_000)).into();
         assert_eq!(told, [Some(0), None, None, Some(2), None, Some(1)]);
     }
 
     #[track_caller]
-    fn check(late: Late, what: &What, left_out: u64, expected: &str) {
+    fn check(late: Late, what: &Activity, left_out: u64, expected: &str) {
         assert_eq!(line(late, FrontEnd::Http, what, left_out), expected);
     }
 
     #[test]
     fn a_line_names_what_ran() {
-        let away = Late::StillAway { wall_ns: 150_000_000 };
-        let back = Late::CameBack { wall_ns: 8_000_000_000, cpu_ns: 2_000_000 };
+        let running = Late::StillRuns { wall_ns: 150_000_000 };
+        let ended = Late::Ended { wall_ns: 8_000_000_000, cpu_ns: 2_000_000 };
         check(
-            away,
-            &What::default(),
+            running,
+            &Activity::default(),
             0,
-            "a front thread has not come back for 150 ms with http: other connections waited for it",
+            "a front thread has been busy for 150 ms so far with http: other connections waited for it",
         );
-        let run = What { call: Some("inference".into()), model: Some("a\n_1".into()) };
+        let run = Activity { call: Some("inference".into()), model: Some("a\n_1".into()) };
         check(
-            back,
+            ended,
             &run,
             3,
             "a front thread was busy for 8000 ms (2 ms of processor time) with http inference, model 'a\\n_1': other connections \

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Where does NVIDIA's perf_analyzer come from, and what does it need to run?
 
-    .venv/bin/python tests/functional/setup_perf.py       # makes target/perf_analyzer, prints how to call it
+    .venv/bin/python tests/perf_analyzer/setup_perf.py       # makes target/perf_analyzer, prints how to call it
 
 The binary lies inside the wheel tritonclient 2.46.0 for manylinux1. It needs libb64 (Debian package libb64-0d) and the
 CUDA runtime (wheel nvidia-cuda-runtime-cu12), also for runs without a GPU.

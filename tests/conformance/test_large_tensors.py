@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from clients import http_call
-from faults import resident_mib
+from footprint import resident_mib
 
 BYTE_SIZE = 1920 << 20
 PIECE = np.arange(1 << 20, dtype=np.uint32).view(np.uint8)

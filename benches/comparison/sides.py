@@ -1,0 +1,107 @@
+"""Which two servers are compared, and how do they start and stop?"""
+
+import contextlib
+import dataclasses
+import http.client
+import importlib.util
+import json
+import os
+import pathlib
+import time
+
+import servers
+import triton
+
+from .repositories import PYTHON_IDENTITY, put_peer_backend, write_digits, write_identity
+
+READY_LIMIT_S = 60
+
+
+@dataclasses.dataclass
+class Side:
+    """One of the two servers: what it is called in the tables, and how it is started over its repository."""
+
+    name: str
+    model: str
+    command: list[str]
+    environment: dict[str, str]
+    repository: pathlib.Path
+    server: servers.Server | None = None
+
+
+def make_sides(scratch: pathlib.Path, peer_backends: pathlib.Path | None) -> list[Side]:
+    ours, theirs = scratch / "nerite", scratch / "peer"
+    write_identity(ours, "identity")
+    peer_model = put_peer_backend(scratch / "backends", peer_backends)
+    write_identity(theirs, "python" if peer_model == PYTHON_IDENTITY else "identity")
+    if importlib.util.find_spec("onnxruntime"):
+        write_digits(ours, "onnx")
+        write_digits(theirs, "python")
+    return [
+        Side("nerite", "identity, built in", *servers.nerite_command(ours), ours),
+        Side("Triton 2.51", peer_model, *triton.command(theirs, scratch), theirs),
+    ]
+
+
+def python_sides(sides: list[Side], scratch: pathlib.Path) -> list[Side]:
+    """Both servers over the same identity in Python, in the same interpreter with the same numpy."""
+    found = []
+    for side in sides:
+        repository = scratch / f"python_{side.command[0].rsplit('/', 1)[-1]}"
+        if not repository.exists():
+            write_identity(repository, "python")
+        command = [part.replace(str(side.repository), str(repository)) for part in side.command]
+        path = f"{triton.environment_path() / 'bin'}{os.pathsep}{side.environment['PATH']}"
+        environment = side.environment | {"PATH": path}
+        found.append(Side(side.name, PYTHON_IDENTITY, command, environment, repository))
+    return found
+
+
+@contextlib.contextmanager
+def running(sides: list[Side], scratch: pathlib.Path):
+    """Both servers up and ready, both down afterwards."""
+    try:
+        for side in sides:
+            log = scratch / f"{side.command[0].rsplit('/', 1)[-1]}.log"
+            side.server = servers.start(side.command, side.environment, [], log)
+            wait_ready(side.server.http)
+            check_identity(side)
+        yield
+    finally:
+        for side in sides:
+            if side.server is not None:
+                servers.stop(side.server)
+                side.server = None
+
+
+def check_identity(side: Side) -> None:
+    """A server that answers fast but wrongly is not worth measuring."""
+    sent = os.urandom(4096)
+    given = {"name": "INPUT0", "datatype": "FP32", "shape": [1024], "parameters": {"binary_data_size": len(sent)}}
+    head = json.dumps({"inputs": [given], "parameters": {"binary_data_output": True}}).encode()
+    connection = http.client.HTTPConnection(side.server.http, timeout=READY_LIMIT_S)
+    with contextlib.closing(connection):
+        length = {"Inference-Header-Content-Length": str(len(head))}
+        connection.request("POST", "/v2/models/identity_fp32/infer", head + sent, length)
+        answer = connection.getresponse().read()
+    if not answer.endswith(sent):
+        raise RuntimeError(f"{side.name} answers {answer[:400]!r} and not the bytes it was sent")
+
+
+def wait_ready(address: str) -> None:
+    deadline = time.monotonic() + READY_LIMIT_S
+    while not is_ready(address):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{address} is not ready after {READY_LIMIT_S} s")
+        time.sleep(0.001)
+
+
+def is_ready(address: str) -> bool:
+    connection = http.client.HTTPConnection(address, timeout=5)
+    try:
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()

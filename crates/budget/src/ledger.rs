@@ -1,0 +1,316 @@
+//! How much does each connection hold, and all of them together?
+//!
+//! A ledger counts the bytes of one connection. A ledger that grows above a high mark may end another connection, so ledgers and their shared
+//! state refer to each other.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::Waker;
+use std::time::Instant;
+
+use crate::budget::{Budget, Peer};
+use crate::limits::{LOG_APART_MS, STALL_SHED_APART_MS, STEP_BYTES};
+use crate::marks::{Holder, Limits, Marks, Shed, ShedReason, largest};
+use crate::waiters::Waiters;
+
+/// The bytes that one connection holds.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) number: u64,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) peer: Arc<Peer>,
+    /// The connection's own budget. It counts in steps. The exact number is `held`.
+    pub(crate) budget: Budget,
+    /// Bytes charged.
+    held: AtomicU64,
+    /// Bytes counted in the budgets: `held`, rounded up to steps.
+    booked: AtomicU64,
+    ending: AtomicBool,
+    pub(crate) shed: OnceLock<Shed>,
+    /// Wakes the task that serves the connection, which ends it.
+    pub(crate) driver: Mutex<Option<Waker>>,
+    pub(crate) on_shed: OnceLock<ShedCallback>,
+}
+
+pub(crate) struct ShedCallback(pub(crate) Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for ShedCallback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ShedCallback")
+    }
+}
+
+/// What all ledgers share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    limits: Limits,
+    pub(crate) all: Budget,
+    registry: Mutex<Registry>,
+    pub(crate) waiters: Waiters,
+    /// The last number that was given to a connection, a peer or a waiter.
+    last_number: AtomicU64,
+    pub(crate) shed: [AtomicU64; ShedReason::ALL.len()],
+    began: Instant,
+    /// When a connection was last ended because of a stall, and when that was last logged, in ms since `began`.
+    stall_shed_ms: AtomicU64,
+    logged_ms: AtomicU64,
+    unlogged: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Registry {
+    peers: HashMap<String, Weak<Peer>>,
+    ledgers: HashMap<u64, Weak<Ledger>>,
+}
+
+impl Ledger {
+    fn new(number: u64, shared: Arc<Shared>, peer: Arc<Peer>, marks: Marks) -> Ledger {
+        Ledger {
+            number,
+            shared,
+            peer,
+            budget: Budget::new(marks),
+            held: AtomicU64::new(0),
+            booked: AtomicU64::new(0),
+            ending: AtomicBool::new(false),
+            shed: OnceLock::new(),
+            driver: Mutex::default(),
+            on_shed: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn held(&self) -> u64 {
+        self.held.load(Ordering::SeqCst)
+    }
+
+    /// Bytes that the connection may hold.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.shared.limits.connection.high
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
+    }
+
+    /// Notes that the connection has to end, or has ended. False if that was known.
+    pub(crate) fn end(&self, shed: Option<Shed>) -> bool {
+        let is_shed = shed.is_some();
+        if let Some(shed) = shed {
+            let _ = self.shed.set(shed);
+        }
+        if self.ending.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        if let Some(ShedCallback(act)) = self.on_shed.get().filter(|_| is_shed) {
+            act();
+        }
+        let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        driver.into_iter().for_each(Waker::wake);
+        self.shared.waiters.wake();
+        true
+    }
+
+    pub(crate) fn add(&self, bytes: u64) {
+        let held = self.held.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        if held > self.booked.load(Ordering::SeqCst) {
+            self.update_budgets();
+        }
+    }
+
+    pub(crate) fn release(&self, bytes: u64) {
+        let held = self.held.fetch_sub(bytes, Ordering::SeqCst) - bytes;
+        if held + 2 * STEP_BYTES <= self.booked.load(Ordering::SeqCst) {
+            self.update_budgets();
+        }
+    }
+
+    /// Makes `booked` follow `held`. A thread that changes `held` reads `booked` afterwards, and one that changes `booked` reads `held` again.
+    /// So the last of several threads leaves the two consistent.
+    #[cold]
+    fn update_budgets(&self) {
+        loop {
+            let before = self.booked.load(Ordering::SeqCst);
+            let held = self.held();
+            let now = held.next_multiple_of(STEP_BYTES);
+            let is_consistent = held <= before && held + 2 * STEP_BYTES > before;
+            if is_consistent {
+                return;
+            }
+            if self.booked.compare_exchange(before, now, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                self.apply(before, now);
+            }
+        }
+    }
+
+    fn apply(&self, before: u64, now: u64) {
+        let mut fell = false;
+        let mut is_past_high = false;
+        let own = self.budget.update(before, now);
+        let peer = self.peer.budget.update(before, now);
+        let all = self.shared.all.update(before, now);
+        // A peer's budget is shared by its connections, and the server's by the peers.
+        self.peer.budget.count_heavy(before, now);
+        self.shared.all.count_heavy(peer.0, peer.1);
+        for (budget, (then, now)) in [(&self.budget, own), (&self.peer.budget, peer), (&self.shared.all, all)] {
+            let falls_past = |mark| then > mark && now <= mark;
+            fell |= falls_past(budget.marks.low) || falls_past(budget.marks.high);
+            is_past_high |= now > budget.marks.high;
+        }
+        if now > before && is_past_high {
+            self.shared.shed_past_high(self);
+        }
+        if fell || (now < before && now == 0) {
+            self.shared.waiters.wake();
+        }
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        let rest = self.booked.swap(0, Ordering::SeqCst);
+        self.held.store(0, Ordering::SeqCst);
+        self.apply(rest, 0);
+        self.shared.forget(self.number, &self.peer);
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(limits: Limits) -> Shared {
+        Shared {
+            limits,
+            all: Budget::new(limits.all),
+            registry: Mutex::default(),
+            waiters: Waiters::default(),
+            last_number: AtomicU64::new(0),
+            shed: Default::default(),
+            began: Instant::now(),
+            stall_shed_ms: AtomicU64::new(0),
+            logged_ms: AtomicU64::new(0),
+            unlogged: AtomicU64::new(0),
+        }
+    }
+
+    /// A ledger for a new connection of the peer with that name.
+    pub(crate) fn open(self: &Arc<Self>, peer: &str) -> Arc<Ledger> {
+        let number = self.next_number();
+        let mut registry = self.registry();
+        let peer = registry.peers.get(peer).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let found = Arc::new(Peer { number, name: peer.to_owned(), budget: Budget::new(self.limits.peer) });
+            registry.peers.insert(peer.to_owned(), Arc::downgrade(&found));
+            found
+        });
+        let ledger = Arc::new(Ledger::new(number, Arc::clone(self), peer, self.limits.connection));
+        registry.ledgers.insert(number, Arc::downgrade(&ledger));
+        drop(registry);
+        ledger
+    }
+
+    pub(crate) fn next_number(&self) -> u64 {
+        self.last_number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All open ledgers. They must be dropped outside of the registry's lock, because dropping the last reference to one takes that lock.
+    pub(crate) fn ledgers(&self) -> Vec<Arc<Ledger>> {
+        self.registry().ledgers.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Removes the ledger of a connection.
+    fn forget(&self, number: u64, peer: &Arc<Peer>) {
+        let mut registry = self.registry();
+        registry.ledgers.remove(&number);
+        // The ledger that is being dropped has one reference.
+        if Arc::strong_count(peer) == 1 {
+            registry.peers.remove(&peer.name);
+        }
+    }
+
+    /// Ends the largest connections until the budgets are within their high marks.
+    #[cold]
+    fn shed_past_high(&self, ledger: &Ledger) {
+        if ledger.held() > ledger.budget.marks.high {
+            self.shed_while(ShedReason::Connection, &ledger.budget, |other| other.number == ledger.number);
+        }
+        let peer = &ledger.peer;
+        if peer.budget.used() > peer.budget.marks.high {
+            self.shed_while(ShedReason::Peer, &peer.budget, |other| Arc::ptr_eq(&other.peer, peer));
+        }
+        if self.all.used() > self.all.marks.high {
+            self.shed_while(ShedReason::All, &self.all, |_| true);
+        }
+    }
+
+    /// Ends the largest connection in the budget that the stalled connection of `ledger` waits for.
+    pub(crate) fn shed_stalled(&self, ledger: &Ledger) {
+        let now_ms = self.now_ms();
+        let last_ms = self.stall_shed_ms.load(Ordering::Relaxed);
+        let is_early = last_ms > 0 && now_ms < last_ms + STALL_SHED_APART_MS;
+        if is_early
+            || self.stall_shed_ms.compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return;
+        }
+        let peer = &ledger.peer;
+        let low = |budget: &Budget| budget.used() > budget.marks.low;
+        // The maximum is 0, not the mark: the budget counts in steps, so it may be above its mark while the exact bytes are not.
+        if low(&ledger.budget) {
+            self.shed_one(ShedReason::Stalled, &ledger.budget, 0, |other| other.number == ledger.number);
+        } else if low(&peer.budget) {
+            self.shed_one(ShedReason::Stalled, &peer.budget, 0, |other| Arc::ptr_eq(&other.peer, peer));
+        } else if low(&self.all) {
+            self.shed_one(ShedReason::Stalled, &self.all, 0, |_| true);
+        }
+    }
+
+    fn shed_while(&self, reason: ShedReason, budget: &Budget, belongs: impl Fn(&Ledger) -> bool) {
+        while self.shed_one(reason, budget, budget.marks.high, &belongs) {}
+    }
+
+    /// Ends the largest connection in `budget` if the connections that are not ending hold more than `max`. False if none was ended.
+    fn shed_one(&self, reason: ShedReason, budget: &Budget, max: u64, belongs: impl Fn(&Ledger) -> bool) -> bool {
+        let ledgers = self.ledgers();
+        let candidates: Vec<_> = ledgers.iter().filter(|ledger| belongs(ledger)).collect();
+        let holders: Vec<_> = candidates
+            .iter()
+            .map(|ledger| Holder {
+                id: ledger.number,
+                peer: ledger.peer.number,
+                held: ledger.held(),
+                is_ending: ledger.is_ending(),
+            })
+            .collect();
+        let Some(id) = largest(&holders, max) else { return false };
+        let Some(ledger) = candidates.iter().find(|ledger| ledger.number == id) else { return false };
+        let used = holders.iter().map(|holder| holder.held).sum();
+        let peer = ledger.peer.name.clone();
+        let shed = Shed { reason, peer, used, max: budget.marks.high, held: ledger.held() };
+        if ledger.end(Some(shed.clone())) {
+            self.count(&shed);
+        }
+        true
+    }
+
+    fn count(&self, shed: &Shed) {
+        let index = ShedReason::ALL.iter().position(|reason| *reason == shed.reason).unwrap_or_default();
+        self.shed[index].fetch_add(1, Ordering::Relaxed);
+        let (now_ms, last_ms) = (self.now_ms(), self.logged_ms.load(Ordering::Relaxed));
+        let is_early = last_ms > 0 && now_ms < last_ms + LOG_APART_MS;
+        if is_early || self.logged_ms.compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            self.unlogged.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        match self.unlogged.swap(0, Ordering::Relaxed) {
+            0 => log::warn!("a connection was ended: {shed}"),
+            more => log::warn!("{} connections were ended, the last one: {shed}", more + 1),
+        }
+    }
+
+    /// At least 1, because 0 means never.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+}
