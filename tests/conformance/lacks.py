@@ -13,15 +13,6 @@ LACKS = {
         "test_metadata.py::test_config_of_policies",
         "test_perf_analyzer.py::test_other_ways_to_ask[grpc -m sequence_int32",
     ],
-    "ensembles": [
-        "test_admission.py::test_an_ensemble_answers_with_its_sequence_parameters",
-        "test_metadata.py::test_config_of_an_ensemble",
-        "test_repository.py::test_an_ensemble_brings_its_models_and_takes_them_away",
-        "test_repository.py::test_an_ensemble_goes_with_a_model_it_needs",
-        "test_statistics.py::test_all_models_are_listed_without_a_name",
-        "test_statistics.py::test_an_ensemble_counts_for_itself_and_for_its_steps",
-        "test_perf_analyzer.py::test_other_ways_to_ask[http -m chain",
-    ],
     "readiness that models decide on": ["test_python_starting.py::test_a_model_that_says_itself_whether_it_is_ready"],
     "poll mode": ["test_process.py::test_polling_brings_and_takes_models"],
 }

@@ -1,10 +1,11 @@
 //! How does a model ask another one of the same server?
 
 use std::fmt;
-use std::sync::Weak;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use nerite_config::ModelConfig;
 use nerite_request::{Cancel, ExactlyOne, InferResponse, Reply, Request, Response, Status};
 
 /// Infers on the models of this server.
@@ -12,6 +13,9 @@ pub trait Infer: Send + Sync {
     /// Asks that version of a model; without a number the highest. Everything that comes of it, a refusal too, comes through the request's
     /// reply: on this thread or on another, before this returns or later.
     fn infer(&self, model: &str, version: Option<i64>, request: Request);
+
+    /// The configuration in force of that version; without a number of the highest.
+    fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status>;
 }
 
 /// The models of this server, for a model that asks others. A runtime gets them when it loads a model, and may keep and clone them.
@@ -30,6 +34,14 @@ impl Models {
     /// None, for a process of a model's own and for tests.
     pub fn none() -> Models {
         Models(None)
+    }
+
+    /// As [`Infer::config`].
+    pub fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
+        match self.0.as_ref().map(Weak::upgrade) {
+            Some(Some(infer)) => infer.config(model, version),
+            _ => Err(Status::unavailable(format!("model '{model}' cannot be asked from here"))),
+        }
     }
 
     /// As [`Infer::infer`].

@@ -208,6 +208,11 @@ impl Responder {
         self.made.push(Output { name: name.into(), datatype, shape: shape.into(), data, placed });
     }
 
+    /// Adds an output that lies already where the client looks for it.
+    pub fn put_placed(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
+        self.made.push(Output { name: name.into(), datatype, shape: shape.into(), data, placed: true });
+    }
+
     /// Adds an output that stays where the runtime made it and travels in the response: for outputs the client left no place for.
     pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
         self.made.push(Output { name: name.into(), datatype, shape: shape.into(), data, placed: false });

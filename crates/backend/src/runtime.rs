@@ -39,6 +39,11 @@ pub trait Runtime: Send + Sync {
         Ok(None)
     }
 
+    /// Whether a model fits the other models that it asks, which are up. Asked before any version is loaded.
+    fn check_models(&self, _config: &ModelConfig, _models: &Models) -> Result<(), Status> {
+        Ok(())
+    }
+
     /// Reads one version of a model, checks it against its configuration and makes it ready for instances.
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status>;
 }

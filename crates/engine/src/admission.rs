@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use nerite_backend::{InFlight, Job, now_ns};
-use nerite_request::{AdmittedRequest, Request, Status};
+use nerite_request::{AdmittedRequest, Request};
 
 use crate::contract::{CheckedTensors, Contract, Prefix, Tensors};
-use crate::engine::Engine;
 use crate::served::Served;
 
 /// A request's right to one model version, which was found once and stays loaded while this lives. It is counted as in flight.
@@ -14,13 +13,6 @@ pub struct Admission {
     // In this order: whoever unloads the version waits for the count, and is then its last holder.
     served: Arc<Served>,
     in_flight: InFlight,
-}
-
-impl Engine {
-    /// Admits a request to that version of the model; without a number to the highest.
-    pub fn admit(&self, model: &str, version: Option<i64>) -> Result<Admission, Status> {
-        self.find(model, version).map(Admission::to)
-    }
 }
 
 impl Admission {

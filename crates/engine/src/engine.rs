@@ -1,17 +1,24 @@
 //! Who loads and retires models while requests go on?
 
+mod parts;
+mod retire;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use nerite_backend::{Infer, Models};
+use nerite_config::ModelConfig;
 use nerite_repository::{ControlMode, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, Store, startup};
 use nerite_request::report::IndexEntry;
 use nerite_request::setting::LoadOptions;
 use nerite_request::{Request, Status};
 
+use self::parts::Reason;
+use self::retire::Retiring;
+use crate::admission::Admission;
 use crate::catalog::Catalog;
 use crate::load::Loader;
 use crate::semaphore::{OnePerModel, Semaphore};
@@ -30,8 +37,7 @@ pub struct Engine {
     generations: Mutex<HashMap<Generation, Arc<Served>>>,
     semaphore: Semaphore,
     one_per_model: OnePerModel,
-    retiring: Mutex<usize>,
-    retired: Condvar,
+    pub(crate) retiring: Retiring,
     /// Whether its start failed: then it serves nothing.
     has_failed: AtomicBool,
 }
@@ -63,8 +69,7 @@ impl Engine {
             generations: Mutex::default(),
             semaphore,
             one_per_model: OnePerModel::default(),
-            retiring: Mutex::new(0),
-            retired: Condvar::new(),
+            retiring: Retiring::default(),
             has_failed: AtomicBool::new(false),
         })
     }
@@ -81,6 +86,11 @@ impl Engine {
                 self.generation(&generation).ok_or_else(|| Status::unavailable("the model is being loaded"))
             }
         }
+    }
+
+    /// Admits a request to that version of the model; without a number to the highest.
+    pub fn admit(&self, model: &str, version: Option<i64>) -> Result<Admission, Status> {
+        self.find(model, version).map(Admission::to)
     }
 
     /// All versions of a model that take requests, ascending.
@@ -101,6 +111,26 @@ impl Engine {
     /// Whether [`Engine::mark_failed`] was called.
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// Where models are read from.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Whether a repository has the model, or it is up without one: a load request may have brought its files.
+    pub(crate) fn is_known(&self, model: &str) -> bool {
+        self.store.has(model) || !self.served(model).is_empty()
+    }
+
+    /// As [`Lifecycle::check_needs`].
+    pub(crate) fn check_needs(&self, model: &str, needs: &[String]) -> Result<(), Status> {
+        self.lifecycle().check_needs(model, needs)
+    }
+
+    /// As [`nerite_backend::Runtime::check_models`], by the runtime of the model.
+    pub(crate) fn check_models(&self, config: &ModelConfig) -> Result<(), Status> {
+        self.loader.runtime(config)?.check_models(config, &self.models)
     }
 
     /// Whether every known model has a version and every known version is ready or was unloaded.
@@ -128,12 +158,21 @@ impl Engine {
             log::error!("{refused}");
             failed.push(refused.to_string());
         }
+        let tried = Arc::new(plan.models.iter().cloned().collect());
+        for wave in self.waves(&plan.models) {
+            failed.extend(self.load_wave(&wave, &Reason::asked_for(Arc::clone(&tried))));
+        }
+        Ok(failed)
+    }
+
+    /// Loads these models side by side. Gives the names of those that failed.
+    fn load_wave(self: &Arc<Self>, models: &[String], reason: &Reason) -> Vec<String> {
+        let mut failed = Vec::new();
         std::thread::scope(|scope| {
-            let loads: Vec<_> = plan
-                .models
+            let loads: Vec<_> = models
                 .iter()
                 .map(|model| {
-                    let load = || self.load_now(model, &LoadOptions::default());
+                    let load = || self.load_for(model, &LoadOptions::default(), reason);
                     let thread = std::thread::Builder::new().name("nerite-load".to_owned()).spawn_scoped(scope, load);
                     // A system without another thread still has this one.
                     (model, thread.map_err(|_| load()))
@@ -151,7 +190,7 @@ impl Engine {
                 }
             }
         });
-        Ok(failed)
+        failed
     }
 
     /// Whether clients may load and unload models at all.
@@ -194,15 +233,7 @@ impl Engine {
         self.withdraw(&lifecycle, &retire);
         drop(lifecycle);
         self.retire(retire);
-        let mut retiring = self.retiring.lock().unwrap_or_else(PoisonError::into_inner);
-        while *retiring > 0 {
-            let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| *left > Duration::ZERO)
-            else {
-                return false;
-            };
-            retiring = self.retired.wait_timeout(retiring, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
+        self.retiring.wait_for_all(deadline)
     }
 
     fn unload_now(self: &Arc<Self>, model: &str, dependents: bool) -> Result<(), Status> {
@@ -217,19 +248,50 @@ impl Engine {
     }
 
     fn load_now(self: &Arc<Self>, model: &str, options: &LoadOptions) -> Result<(), Status> {
+        self.load_for(model, options, &Reason::default())
+    }
+
+    /// Loads a model, and before it those that it is made of.
+    pub(crate) fn load_for(
+        self: &Arc<Self>,
+        model: &str,
+        options: &LoadOptions,
+        reason: &Reason,
+    ) -> Result<(), Status> {
+        let parts = {
+            let _claim = self.one_per_model.claim(model);
+            let _turn = self.semaphore.enter();
+            let source = self.read(model, options)?;
+            let missing = self.missing_parts(&source, reason);
+            if missing.is_empty() {
+                return self.load_alone(model, &source, reason);
+            }
+            missing
+        };
+        // Nothing is claimed meanwhile: two ensembles that need each other would wait for each other.
+        self.load_parts(model, &parts, reason).inspect_err(|error| log::error!("{error}"))?;
         let _claim = self.one_per_model.claim(model);
         let _turn = self.semaphore.enter();
-        let source = self.store.read(model, options).map_err(|error| {
-            log::error!("{error}");
-            error.status()
-        })?;
+        self.load_alone(model, &self.read(model, options)?, reason)
+    }
+
+    fn read(&self, model: &str, options: &LoadOptions) -> Result<ModelSource, Status> {
+        let source = self.store.read(model, options);
+        source.inspect_err(|error| log::error!("{error}")).map_err(|error| error.status())
+    }
+
+    fn load_alone(self: &Arc<Self>, model: &str, source: &ModelSource, reason: &Reason) -> Result<(), Status> {
         for warning in &source.warnings {
             log::warn!("{warning}");
         }
         if let Some(warning) = unsupported::warning(&source.config) {
             log::warn!("{warning}");
         }
-        let step = self.lifecycle().load_requested(model, source.facts(), true).inspect_err(|e| log::error!("{e}"))?;
+        self.check_parts(source).inspect_err(|error| log::error!("{error}"))?;
+        let step = self
+            .lifecycle()
+            .load_requested(model, source.facts(), reason.is_explicit())
+            .inspect_err(|e| log::error!("{e}"))?;
         match step {
             LoadStep::Settled { retire } => {
                 self.withdraw(&self.lifecycle(), &retire);
@@ -239,7 +301,7 @@ impl Engine {
             LoadStep::Load(plan) => {
                 let mut outcome = None;
                 for &version in &plan.versions {
-                    let result = self.load_version(&source, version);
+                    let result = self.load_version(source, version);
                     outcome = self.take_over(&plan, version, result).or(outcome);
                 }
                 outcome.map_or_else(
@@ -308,50 +370,31 @@ impl Engine {
         });
     }
 
-    /// Waits, on threads of their own, until the last request of each generation has been answered.
-    fn retire(self: &Arc<Self>, retire: Vec<Generation>) {
-        for generation in retire {
-            *self.retiring.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-            let (engine, apart) = (Arc::clone(self), generation.clone());
-            if let Err(error) = spawn("nerite-retire", move || engine.drain(&apart)) {
-                log::warn!("no thread to unload '{}': {error}; waiting for its last request here", generation.model);
-                self.drain(&generation);
-            }
-        }
-    }
-
-    fn drain(&self, generation: &Generation) {
-        if let Some(served) = self.generation(generation) {
-            served.retire();
-            log::info!("successfully unloaded '{}' version {}", generation.model, generation.version);
-        }
-        // The version goes after the lock does: a model's process may take its time to end.
-        let gone = self.generations().remove(generation);
-        drop(gone);
-        self.lifecycle().drained(generation);
-        *self.retiring.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        self.retired.notify_all();
-    }
-
-    fn generation(&self, generation: &Generation) -> Option<Arc<Served>> {
+    pub(crate) fn generation(&self, generation: &Generation) -> Option<Arc<Served>> {
         self.generations().get(generation).cloned()
     }
 
-    fn generations(&self) -> MutexGuard<'_, HashMap<Generation, Arc<Served>>> {
+    pub(crate) fn generations(&self) -> MutexGuard<'_, HashMap<Generation, Arc<Served>>> {
         self.generations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
+    pub(crate) fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
         self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Infer for Engine {
     fn infer(&self, model: &str, version: Option<i64>, mut request: Request) {
-        match self.admit(model, version) {
+        // A model that is being unloaded still serves the ensembles that are unloaded with it.
+        let found = self.find(model, version).or_else(|refused| self.leaving(model, version).ok_or(refused));
+        match found.map(Admission::to) {
             Ok(admission) => admission.ask(request),
             Err(status) => request.reply.fail(status),
         }
+    }
+
+    fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
+        self.find(model, version).map(|served| Arc::clone(served.config()))
     }
 }
 
@@ -382,6 +425,6 @@ fn answer_aside(
 }
 
 /// Does `work` on a thread of its own. Without one it is lost.
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }

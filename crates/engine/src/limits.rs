@@ -32,3 +32,5 @@ pub const NESTED_RUNS_MAX: usize = 4;
 
 /// Sizes of batches whose statistics take no lock.
 pub const BATCH_SIZES_MAX: usize = 4096;
+/// Threads on which an ensemble starts steps, at most.
+pub const ENSEMBLE_INSTANCES_MAX: usize = 8;

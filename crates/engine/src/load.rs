@@ -11,9 +11,13 @@ use nerite_memory::Staging;
 use nerite_repository::ModelSource;
 use nerite_request::Status;
 
+use crate::limits::ENSEMBLE_INSTANCES_MAX;
 use crate::runtimes::Runtimes;
 use crate::scheduling::QueueLimits;
 use crate::served::{Parts, Served};
+
+/// The platform of ensembles.
+const ENSEMBLE: &str = "ensemble";
 
 /// What does not change from load to load.
 pub struct Loader {
@@ -35,11 +39,11 @@ impl Loader {
         let start = now_ns();
         check_scheduling(&source.config)?;
         check_file_names(&source.config).map_err(|refused| Status::invalid(refused.to_string()))?;
-        let runtime = self.runtimes.get(source.config.backend_name())?;
+        let runtime = self.runtime(&source.config)?;
         let mut context = self.context(source, version, models);
         let config = self.settle(&*runtime, &mut context)?;
         let model = runtime.load(&context)?;
-        let instances = make_instances(&*model, &config, self.runtimes.staging())?;
+        let instances = make_instances(&*model, self.specs(&config), self.runtimes.staging())?;
         let labels = Arc::new(source.labels(&config)?);
         Ok(Served::new(Parts {
             name: source.model.clone(),
@@ -53,6 +57,20 @@ impl Loader {
             directory: source.directory.clone(),
             queues: self.queues,
         }))
+    }
+
+    /// The runtime of a model. That of ensembles goes by their platform: no backend has its name.
+    pub fn runtime(&self, config: &ModelConfig) -> Result<Arc<dyn Runtime>, Status> {
+        self.runtimes.get(if config.platform == ENSEMBLE { ENSEMBLE } else { config.backend_name() })
+    }
+
+    /// The instances of a model. Those of an ensemble only start steps, side by side on as many threads as there are cores.
+    fn specs(&self, config: &ModelConfig) -> Vec<InstanceSpec> {
+        if config.platform != ENSEMBLE {
+            return InstanceSpec::all(config);
+        }
+        let spec = |index| InstanceSpec { name: format!("{}_{index}", config.name), index, device: None };
+        (0..self.cores.clamp(1, ENSEMBLE_INSTANCES_MAX)).map(spec).collect()
     }
 
     fn context(&self, source: &ModelSource, version: i64, models: &Models) -> LoadContext {
@@ -72,14 +90,15 @@ impl Loader {
     /// Completes, normalises and validates the configuration, and leaves it in the context.
     fn settle(&self, runtime: &dyn Runtime, context: &mut LoadContext) -> Result<Arc<ModelConfig>, Status> {
         let invalid = |e: nerite_config::ConfigError| Status::invalid(e.to_string());
-        let completed =
-            if self.auto_complete { runtime.complete(context)? } else { ModelConfig::clone(&context.config) };
+        // Whether an ensemble is decoupled is no choice of its author's.
+        let is_completed = self.auto_complete || context.config.platform == ENSEMBLE;
+        let completed = if is_completed { runtime.complete(context)? } else { ModelConfig::clone(&context.config) };
         let config = normalise_groups(normalise(completed, &context.model), &[], &self.host);
         validate(&config).map_err(invalid)?;
         validate_tensors(&config).map_err(invalid)?;
         validate_groups(&config, &self.host).map_err(invalid)?;
         check_gpus(runtime, &config)?;
-        context.instances = InstanceSpec::all(&config).len();
+        context.instances = self.specs(&config).len();
         context.config = Arc::new(config);
         Ok(Arc::clone(&context.config))
     }
@@ -89,8 +108,6 @@ impl Loader {
 fn check_scheduling(config: &ModelConfig) -> Result<(), Status> {
     let kind = if config.sequence_batching().is_some() {
         "sequence_batching"
-    } else if config.ensemble_scheduling().is_some() || config.platform == "ensemble" {
-        "ensemble_scheduling"
     } else {
         return Ok(());
     };
@@ -102,7 +119,7 @@ fn check_scheduling(config: &ModelConfig) -> Result<(), Status> {
 
 fn make_instances(
     model: &dyn Model,
-    config: &ModelConfig,
+    specs: Vec<InstanceSpec>,
     staging: Option<&Arc<dyn Staging>>,
 ) -> Result<Vec<Box<dyn Instance>>, Status> {
     let make = |spec: InstanceSpec| {
@@ -112,7 +129,7 @@ fn make_instances(
             (Some(staging), reach) => Box::new(Staged::over(instance, Arc::clone(staging), reach)),
         })
     };
-    InstanceSpec::all(config).into_iter().map(make).collect()
+    specs.into_iter().map(make).collect()
 }
 
 /// A group on GPUs of a runtime that has none would compute elsewhere than its author asked.

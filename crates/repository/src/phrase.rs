@@ -59,9 +59,29 @@ pub fn outdated() -> String {
     "Newer operation has been applied to the model lifecycle, current load operation is out-dated.".to_owned()
 }
 
-/// The reason of an ensemble's load if one of its models is missing.
-pub fn needs_unloaded(ensemble: &str, model: &str) -> String {
-    format!("ensemble '{ensemble}' depends on '{model}' which has no loaded version.")
+/// The reason of a load whose composing model is not up; `failures` says why not, if its load failed.
+pub fn needs_unloaded(ensemble: &str, model: &str, failures: &str) -> String {
+    let why = match failures {
+        "" => String::new(),
+        failures => format!(" Model '{model}' loading failed with error: {failures}"),
+    };
+    format!("ensemble '{ensemble}' depends on '{model}' which has no loaded version.{why}")
+}
+
+/// The reason of a load whose composing model is up, but not in the version that a step asks for.
+pub fn needs_version(ensemble: &str, model: &str, version: i64) -> String {
+    format!("ensemble '{ensemble}' depends on '{model}' whose required version {version} is not loaded.")
+}
+
+/// The reason of a load of an ensemble that needs itself, at last through `last`.
+pub fn circular(ensemble: &str, last: &str) -> String {
+    let through = if last == ensemble { String::new() } else { format!("... -> {last} -> ") };
+    format!("circular dependency between ensembles: {ensemble} -> {through}{ensemble}")
+}
+
+/// The reason of a load whose composing models are in no repository, or in several.
+pub fn needs_unknown(ensemble: &str, models: &[&str]) -> String {
+    format!("ensemble {ensemble} contains models that are not available or ambiguous: {}", models.join(", "))
 }
 
 /// An unload after which versions are still ready.

@@ -142,6 +142,11 @@ impl Store {
         }
     }
 
+    /// Whether exactly one repository has a directory of that name.
+    pub fn has(&self, model: &str) -> bool {
+        check_name(model).is_ok() && self.find(model).is_ok()
+    }
+
     /// The options it was opened with.
     pub fn options(&self) -> &StoreOptions {
         &self.options

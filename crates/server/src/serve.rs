@@ -135,6 +135,7 @@ fn print_tables(engine: &Engine, settings: &Settings) {
     let backends: Vec<_> = engine
         .runtimes()
         .iter()
+        .filter(|r| r.name() != "ensemble")
         .map(|r| vec![r.name().to_owned(), r.engine(), backend_config(settings, r.name())])
         .collect();
     log::info!(target: PLAIN, "\n{}", table(&["Backend", "Path", "Config"], &backends));

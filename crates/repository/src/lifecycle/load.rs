@@ -12,15 +12,11 @@ impl Lifecycle {
     /// Requests to load a model as `facts` describe it: by name (`explicit`), or only because an ensemble needs it, which is loaded after it. On an
     /// error nothing is loaded, and served versions stay.
     pub fn load_requested(&mut self, model: &str, facts: Facts, explicit: bool) -> Result<LoadStep, Status> {
-        let missing = facts.needs.iter().find(|need| self.ready_versions(need).is_empty());
-        let missing = missing.map(|need| phrase::needs_unloaded(model, need));
+        self.check_needs(model, &facts.needs)?;
         let name: Arc<str> = self.models.get_key_value(model).map_or_else(|| model.into(), |(name, _)| name.clone());
         let known = self.models.entry(name.clone()).or_default();
         if facts.versions.is_empty() {
             return Err(phrase::load_failed(model, &nerite_config::no_version_to_load(model).to_string()));
-        }
-        if let Some(missing) = missing {
-            return Err(phrase::load_failed(model, &missing));
         }
         known.explicit |= explicit;
         let keep = kept(known, &facts);
@@ -31,6 +27,27 @@ impl Lifecycle {
         }
         let plan = self.begin(name, versions, keep, facts);
         Ok(LoadStep::Load(plan))
+    }
+
+    /// Whether the models that an ensemble is made of are up.
+    pub fn check_needs(&self, model: &str, needs: &[String]) -> Result<(), Status> {
+        match needs.iter().find(|need| self.ready_versions(need).is_empty()) {
+            Some(need) => {
+                let why = phrase::needs_unloaded(model, need, &self.failures(need));
+                Err(phrase::load_failed(model, &why))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Why no version of a model could be loaded; empty if that was not tried, or they are up.
+    fn failures(&self, model: &str) -> String {
+        let versions = self.models.get(model).into_iter().flat_map(|known| &known.versions);
+        let failed = versions.filter_map(|(&version, record)| match &record.state {
+            State::Failed(reason) => Some(phrase::version_failed(version, reason)),
+            _ => None,
+        });
+        failed.collect()
     }
 
     /// The model whose unfinished load an operation on `model` (made of `needs`) should wait for: it is the same model, or one is made of the other. An

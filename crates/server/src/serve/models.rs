@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nerite_backend::identity::Identity;
 use nerite_engine::{Engine, Loader, Runtimes};
+use nerite_ensemble::Ensemble;
 use nerite_python::Python;
 use nerite_repository::{Store, StoreOptions};
 use nerite_request::Status;
@@ -68,6 +69,7 @@ fn runtimes(settings: &Settings, gpu: Option<&GpuHost>, python: &Arc<Python>) ->
     for (backend, key, value) in &settings.backend_config {
         runtimes.set(backend, key, value);
     }
+    runtimes.add(Arc::new(Ensemble));
     runtimes.add(Arc::new(Identity));
     runtimes.add(Arc::<Python>::clone(python));
     add_onnx(&mut runtimes, settings.onnxruntime_library.as_deref())?;

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// A runtime whose models give their input to another model, which the parameter `asks` names, and answer what that answers.
-struct Asking;
+struct Forwarding;
 
 struct AskingModel {
     models: Models,
@@ -29,9 +29,9 @@ struct AskingModel {
 
 struct AskingInstance(Arc<AskingModel>);
 
-impl Runtime for Asking {
+impl Runtime for Forwarding {
     fn name(&self) -> &'static str {
-        "asking"
+        "forwarding"
     }
 
     fn engine(&self) -> String {
@@ -69,7 +69,7 @@ fn engine(models: &[(&str, &str)]) -> (Arc<Engine>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     for (name, asks) in models {
         std::fs::create_dir_all(folder.path().join(name).join("1")).unwrap();
-        let backend = if asks.is_empty() { "identity" } else { "asking" };
+        let backend = if asks.is_empty() { "identity" } else { "forwarding" };
         let config = format!(
             "backend: '{backend}' input [{{ name: 'IN' data_type: TYPE_UINT8 dims: [-1] }}]
              output [{{ name: 'OUT' data_type: TYPE_UINT8 dims: [-1] }}]
@@ -79,7 +79,7 @@ fn engine(models: &[(&str, &str)]) -> (Arc<Engine>, TempDir) {
     }
     let mut runtimes = Runtimes::default();
     runtimes.add(Arc::new(Identity));
-    runtimes.add(Arc::new(Asking));
+    runtimes.add(Arc::new(Forwarding));
     let store =
         Store::open(StoreOptions { repositories: vec![folder.path().to_owned()], ..StoreOptions::default() }).unwrap();
     let loader = Loader {

@@ -1,0 +1,108 @@
+//! Which models are loaded before the one that is made of them?
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nerite_repository::{ModelSource, load_order, phrase};
+use nerite_request::Status;
+use nerite_request::setting::LoadOptions;
+
+use crate::engine::Engine;
+
+/// What led to a load.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reason {
+    /// Whether an ensemble needs the model, and nobody asked for the model itself.
+    is_part: bool,
+    /// Models whose loads were tried before for the same reason, well or not. They are not tried again.
+    tried: Arc<BTreeSet<String>>,
+}
+
+impl Reason {
+    /// The model was asked for; those in `tried` were tried before.
+    pub(crate) fn asked_for(tried: Arc<BTreeSet<String>>) -> Reason {
+        Reason { is_part: false, tried }
+    }
+
+    /// Whether the model itself was asked for.
+    pub(crate) fn is_explicit(&self) -> bool {
+        !self.is_part
+    }
+
+    /// An ensemble that is loaded for this reason needs another model.
+    fn of_part(&self) -> Reason {
+        Reason { is_part: true, tried: Arc::clone(&self.tried) }
+    }
+}
+
+impl Engine {
+    /// The models that an ensemble is made of, are not up, and were not tried.
+    pub(crate) fn missing_parts(&self, source: &ModelSource, reason: &Reason) -> Vec<String> {
+        let is_missing = |part: &String| self.served(part).is_empty() && !reason.tried.contains(part);
+        source.needs().into_iter().filter(is_missing).collect()
+    }
+
+    /// Loads parts of an ensemble. A failure shows when the ensemble itself is loaded, except that of a circle.
+    pub(crate) fn load_parts(
+        self: &Arc<Self>,
+        ensemble: &str,
+        parts: &[String],
+        reason: &Reason,
+    ) -> Result<(), Status> {
+        if let Some(last) = self.last_before(ensemble, ensemble, &mut BTreeSet::new()) {
+            return Err(phrase::load_failed(ensemble, &phrase::circular(ensemble, &last)));
+        }
+        for part in parts {
+            // The log has why it failed.
+            drop(self.load_for(part, &LoadOptions::default(), &reason.of_part()));
+        }
+        Ok(())
+    }
+
+    /// The model through which `from` needs `ensemble`, directly or not, if it does.
+    fn last_before(&self, ensemble: &str, from: &str, seen: &mut BTreeSet<String>) -> Option<String> {
+        let source = self.store().read(from, &LoadOptions::default()).ok()?;
+        let needs = source.needs();
+        if needs.iter().any(|need| need == ensemble) {
+            return Some(from.to_owned());
+        }
+        needs.iter().find_map(|need| {
+            let is_new = seen.insert(need.clone());
+            is_new.then(|| self.last_before(ensemble, need, seen)).flatten()
+        })
+    }
+
+    /// Whether an ensemble fits the models that it is made of, and they are up.
+    pub(crate) fn check_parts(&self, source: &ModelSource) -> Result<(), Status> {
+        let (model, needs) = (&source.model, source.needs());
+        if needs.is_empty() {
+            return Ok(());
+        }
+        let unknown: Vec<&str> = needs.iter().map(String::as_str).filter(|need| !self.is_known(need)).collect();
+        if !unknown.is_empty() {
+            return Err(phrase::load_failed(model, &phrase::needs_unknown(model, &unknown)));
+        }
+        self.check_needs(model, &needs)?;
+        for step in source.config.ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step) {
+            let version = Some(step.model_version).filter(|version| *version != -1);
+            if let Some(version) = version.filter(|version| self.find(&step.model_name, Some(*version)).is_err()) {
+                let why = phrase::needs_version(model, &step.model_name, version);
+                return Err(phrase::load_failed(model, &why));
+            }
+        }
+        self.check_models(&source.config).map_err(|status| phrase::load_failed(model, &status.message))
+    }
+
+    /// The models to load at the start, those that others are made of first: wave after wave.
+    pub(crate) fn waves(&self, models: &[String]) -> Vec<Vec<String>> {
+        let needs = |model: &String| {
+            let source = self.store().read(model, &LoadOptions::default());
+            (model.clone(), source.map(|source| source.needs()).unwrap_or_default())
+        };
+        let order = load_order(&models.iter().map(needs).collect::<BTreeMap<_, _>>());
+        let mut waves = order.waves;
+        // Each of them says what is wrong when its turn comes.
+        waves.push(order.circular.into_iter().map(|(model, _)| model).collect());
+        waves
+    }
+}

@@ -1,0 +1,241 @@
+//! Which steps of one request may run now, and what may be sent?
+//!
+//! Pure: tensors are values of any type, and nothing waits. A step whose model answers several times starts a branch with each of its
+//! answers: the tensors known so far and those of the answer. The steps that depend on them run once for each branch.
+//!
+//! ```text
+//!   root    a ──► [step 0, decoupled] ──► answer 1 ──► branch 1   b ──► [step 1] ──► c ──► sent
+//!                                    └──► answer 2 ──► branch 2   b ──► [step 1] ──► c ──► sent
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crate::plan::{Plan, Step, TensorIndex};
+
+/// The tensors that belong together, by number. The root is 0.
+pub type Branch = u64;
+
+/// One request on its way through the steps.
+#[derive(Debug)]
+pub struct Flow<T> {
+    plan: Arc<Plan>,
+    /// Which steps run at all.
+    is_needed: Vec<bool>,
+    /// The outputs that are sent.
+    wanted: Vec<TensorIndex>,
+    branches: BTreeMap<Branch, State<T>>,
+    last_branch: Branch,
+    /// Steps that were started and have not ended.
+    running: usize,
+    sent: usize,
+    actions: VecDeque<Action<T>>,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    parent: Option<Branch>,
+    tensors: Vec<Value<T>>,
+    /// Steps that were started, here or where the branch came from.
+    is_started: Vec<bool>,
+    is_sent: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Value<T> {
+    /// Not yet there.
+    Pending,
+    Known(T),
+    /// It will never be there: its model left it out.
+    Absent,
+}
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action<T> {
+    /// Run a step.
+    Start {
+        /// For which tensors.
+        branch: Branch,
+        /// The step's position in the plan.
+        step: usize,
+        /// The inputs that are there: positions among the step's inputs, and tensors.
+        inputs: Vec<(usize, T)>,
+    },
+    /// Send a response with these outputs.
+    Send(Vec<(TensorIndex, T)>),
+}
+
+impl<T: Clone> Flow<T> {
+    /// A request that brought these tensors and wants those.
+    pub fn begin(plan: Arc<Plan>, brought: Vec<(TensorIndex, T)>, wanted: Vec<TensorIndex>) -> Flow<T> {
+        let is_needed = plan.needed_for(&wanted);
+        let mut tensors = vec![Value::Pending; plan.tensors.len()];
+        // An optional input that the request leaves out never comes.
+        for input in &plan.inputs {
+            tensors[*input] = Value::Absent;
+        }
+        for (tensor, value) in brought {
+            tensors[tensor] = Value::Known(value);
+        }
+        let root = State { parent: None, tensors, is_started: vec![false; plan.steps.len()], is_sent: false };
+        let mut flow = Flow {
+            plan,
+            is_needed,
+            wanted,
+            branches: BTreeMap::from([(0, root)]),
+            last_branch: 0,
+            running: 0,
+            sent: 0,
+            actions: VecDeque::new(),
+        };
+        flow.advance(0);
+        flow
+    }
+
+    /// What is to be done next, if there is something.
+    pub fn next_action(&mut self) -> Option<Action<T>> {
+        self.actions.pop_front()
+    }
+
+    /// A step's model answered with these outputs: positions among the step's outputs, and tensors. Others do not come. `is_last` says
+    /// whether no answer follows, `is_only` whether none came before either.
+    pub fn answered(&mut self, branch: Branch, step: usize, outputs: Vec<(usize, T)>, is_last: bool, is_only: bool) {
+        if is_last {
+            self.running -= 1;
+        }
+        let Some(state) = self.branches.get(&branch) else { return };
+        let into = if is_only {
+            branch
+        } else {
+            let (tensors, is_started) = (state.tensors.clone(), state.is_started.clone());
+            self.last_branch += 1;
+            let made = State { parent: Some(branch), tensors, is_started, is_sent: false };
+            self.branches.insert(self.last_branch, made);
+            self.last_branch
+        };
+        let plan = Arc::clone(&self.plan);
+        let mut values: Vec<Option<T>> = vec![None; plan.steps[step].outputs.len()];
+        for (position, value) in outputs {
+            values[position] = Some(value);
+        }
+        for (output, value) in plan.steps[step].outputs.iter().zip(values) {
+            self.set(into, output.tensor, &value.map_or(Value::Absent, Value::Known));
+        }
+        for reached in self.descendants(into) {
+            self.advance(reached);
+        }
+        self.forget(branch);
+        self.forget(into);
+    }
+
+    /// A step ended without another answer.
+    pub fn ended(&mut self, branch: Branch) {
+        self.running -= 1;
+        self.forget(branch);
+    }
+
+    /// Whether nothing runs and nothing is to be done.
+    pub fn is_done(&self) -> bool {
+        self.running == 0 && self.actions.is_empty()
+    }
+
+    /// Responses that were to be sent so far.
+    pub fn sent(&self) -> usize {
+        self.sent
+    }
+
+    /// Gives a tensor its value in a branch and in all that came from it.
+    fn set(&mut self, branch: Branch, tensor: TensorIndex, value: &Value<T>) {
+        for reached in self.descendants(branch) {
+            if let Some(state) = self.branches.get_mut(&reached)
+                && matches!(state.tensors[tensor], Value::Pending)
+            {
+                state.tensors[tensor] = value.clone();
+            }
+        }
+    }
+
+    /// The branch, and all that came from it. A branch has a greater number than the one that it came from.
+    fn descendants(&self, branch: Branch) -> Vec<Branch> {
+        let mut found = vec![branch];
+        for (number, state) in self.branches.range(branch + 1..) {
+            if state.parent.is_some_and(|parent| found.contains(&parent)) {
+                found.push(*number);
+            }
+        }
+        found
+    }
+
+    /// Starts the steps of a branch that can run, and sends its outputs if they are there.
+    fn advance(&mut self, branch: Branch) {
+        let plan = Arc::clone(&self.plan);
+        let Some(state) = self.branches.get_mut(&branch) else { return };
+        let mut begun = Vec::new();
+        for (number, step) in plan.steps.iter().enumerate() {
+            if !self.is_needed[number] || state.is_started[number] {
+                continue;
+            }
+            if let Some(inputs) = state.inputs_of(step) {
+                state.is_started[number] = true;
+                self.running += 1;
+                begun.push(number);
+                self.actions.push_back(Action::Start { branch, step: number, inputs });
+            }
+        }
+        self.send_what_is_there(branch);
+        // Their answers reach the branches that came from this one, which do not run them again.
+        for reached in self.descendants(branch).into_iter().skip(1) {
+            if let Some(state) = self.branches.get_mut(&reached) {
+                for step in &begun {
+                    state.is_started[*step] = true;
+                }
+            }
+        }
+    }
+
+    /// Sends the outputs of a branch once none of them is pending.
+    fn send_what_is_there(&mut self, branch: Branch) {
+        let Some(state) = self.branches.get_mut(&branch) else { return };
+        if state.is_sent || self.wanted.iter().any(|tensor| matches!(state.tensors[*tensor], Value::Pending)) {
+            return;
+        }
+        state.is_sent = true;
+        let known = self.wanted.iter().filter_map(|tensor| match &state.tensors[*tensor] {
+            Value::Known(value) => Some((*tensor, value.clone())),
+            Value::Pending | Value::Absent => None,
+        });
+        let known = known.collect();
+        self.sent += 1;
+        self.actions.push_back(Action::Send(known));
+    }
+
+    /// Drops a branch whose tensors nobody can need any more.
+    fn forget(&mut self, branch: Branch) {
+        let is_done = self.branches.get(&branch).is_some_and(|state| {
+            state.is_sent && self.is_needed.iter().zip(&state.is_started).all(|(needed, started)| !needed || *started)
+        });
+        // The root's own tensors are where later answers of its steps begin.
+        if is_done && branch != 0 && self.descendants(branch).len() == 1 {
+            self.branches.remove(&branch);
+        }
+    }
+}
+
+impl<T: Clone> State<T> {
+    /// The inputs of a step that are there, once no other comes. The model says whether it can do without the others.
+    fn inputs_of(&self, step: &Step) -> Option<Vec<(usize, T)>> {
+        let mut known = Vec::with_capacity(step.inputs.len());
+        for (position, input) in step.inputs.iter().enumerate() {
+            match &self.tensors[input.tensor] {
+                Value::Pending => return None,
+                Value::Known(value) => known.push((position, value.clone())),
+                Value::Absent => {}
+            }
+        }
+        Some(known)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! Are steps started once, in time, and answered to the right branch?
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::plan::{StepInput, StepOutput};
+
+/// A plan of steps written `a b > c d`: inputs and outputs; the request brings `inputs` and may want `outputs`.
+fn plan(inputs: &str, steps: &[&str], outputs: &str) -> Arc<Plan> {
+    let mut tensors: Vec<String> = Vec::new();
+    let mut intern = |name: &str| {
+        tensors.iter().position(|known| known == name).unwrap_or_else(|| {
+            tensors.push(name.to_owned());
+            tensors.len() - 1
+        })
+    };
+    let mut all = |names: &str| names.split_whitespace().map(&mut intern).collect::<Vec<_>>();
+    let (inputs, outputs) = (all(inputs), all(outputs));
+    let step = |text: &&str| {
+        let (from, to) = text.split_once('>').expect("a step is written with an arrow");
+        let inputs = all(from).into_iter().map(|tensor| StepInput { name: String::new(), tensor }).collect();
+        let outputs = all(to).into_iter().map(|tensor| StepOutput { name: String::new(), tensor }).collect();
+        Step { inputs, outputs, ..Step::default() }
+    };
+    let steps = steps.iter().map(step).collect();
+    Arc::new(Plan { tensors, steps, inputs, outputs, is_decoupled: false })
+}
+
+/// A flow whose tensors are the texts of what made them.
+struct Play {
+    plan: Arc<Plan>,
+    flow: Flow<String>,
+}
+
+impl Play {
+    fn of(plan: &Arc<Plan>, brought: &str, wanted: &str) -> Play {
+        let index = |name: &str| plan.tensor(name).expect("a tensor of the plan");
+        let brought = brought.split_whitespace().map(|name| (index(name), name.to_owned())).collect();
+        let wanted = wanted.split_whitespace().map(index).collect();
+        Play { plan: Arc::clone(plan), flow: Flow::begin(Arc::clone(plan), brought, wanted) }
+    }
+
+    /// What is to be done now: `0@0(a,b)` step 0 in branch 0 with its inputs, `=(x,y)` a response.
+    fn shown(&mut self) -> String {
+        let mut shown = Vec::new();
+        while let Some(action) = self.flow.next_action() {
+            let join = |values: Vec<String>| values.join(",");
+            shown.push(match action {
+                Action::Start { branch, step, inputs } => {
+                    format!("{step}@{branch}({})", join(inputs.into_iter().map(|(_, value)| value).collect()))
+                }
+                Action::Send(outputs) => format!("=({})", join(outputs.into_iter().map(|(_, value)| value).collect())),
+            });
+        }
+        shown.join(" ")
+    }
+
+    /// A step answers with all its outputs, called `{answer}{tensor}`.
+    fn answer(&mut self, branch: Branch, step: usize, answer: &str, is_last: bool, is_only: bool) -> String {
+        let names = self.plan.steps[step].outputs.iter().map(|output| &self.plan.tensors[output.tensor]);
+        let outputs = names.enumerate().map(|(at, name)| (at, format!("{answer}{name}"))).collect();
+        self.flow.answered(branch, step, outputs, is_last, is_only);
+        self.shown()
+    }
+
+    fn once(&mut self, step: usize) -> String {
+        self.answer(0, step, "", true, true)
+    }
+}
+
+#[test]
+fn steps_run_when_their_inputs_are_there() {
+    let plan = plan("a", &["a > b", "a > c", "b c > d"], "d");
+    let mut play = Play::of(&plan, "a", "d");
+    assert_eq!(play.shown(), "0@0(a) 1@0(a)");
+    assert_eq!(play.once(1), "");
+    assert_eq!(play.once(0), "2@0(b,c)");
+    assert!(!play.flow.is_done());
+    assert_eq!(play.once(2), "=(d)");
+    assert!(play.flow.is_done());
+}
+
+#[test]
+fn only_what_is_wanted_runs() {
+    let plan = plan("a", &["a > b", "b > c", "a > x"], "b c x");
+    assert_eq!(Play::of(&plan, "a", "x").shown(), "2@0(a)");
+    let mut play = Play::of(&plan, "a", "b");
+    assert_eq!(play.shown(), "0@0(a)");
+    assert_eq!(play.once(0), "=(b)");
+    assert!(play.flow.is_done());
+}
+
+#[test]
+fn an_output_that_does_not_come_is_left_out_of_what_follows() {
+    let plan = plan("a", &["a > b c", "b c > d"], "c d");
+    let mut play = Play::of(&plan, "a", "c d");
+    assert_eq!(play.shown(), "0@0(a)");
+    play.flow.answered(0, 0, vec![(0, "b".to_owned())], true, true);
+    assert_eq!(play.shown(), "1@0(b)");
+    assert_eq!(play.once(1), "=(d)");
+}
+
+#[test]
+fn an_optional_input_that_was_not_brought_is_not_waited_for() {
+    let plan = plan("a o", &["a o > b"], "b");
+    assert_eq!(Play::of(&plan, "a", "b").shown(), "0@0(a)");
+}
+
+#[test]
+fn each_answer_of_a_decoupled_step_runs_what_depends_on_it() {
+    let plan = plan("a", &["a > b", "b > c"], "c");
+    let mut play = Play::of(&plan, "a", "c");
+    assert_eq!(play.shown(), "0@0(a)");
+    assert_eq!(play.answer(0, 0, "1", false, false), "1@1(1b)");
+    assert_eq!(play.answer(0, 0, "2", false, false), "1@2(2b)");
+    assert_eq!(play.answer(2, 1, "2", true, true), "=(2c)");
+    play.flow.ended(0);
+    assert!(!play.flow.is_done());
+    assert_eq!(play.answer(1, 1, "1", true, true), "=(1c)");
+    assert!(play.flow.is_done());
+    assert_eq!((play.flow.sent(), play.flow.branches.len()), (2, 1));
+}
+
+#[test]
+fn what_comes_late_reaches_the_branches_and_runs_once() {
+    // Step 1 does not depend on the decoupled step 0; step 2 needs both, step 3 only step 1.
+    let plan = plan("a", &["a > b", "a > c", "b e > d", "c > e"], "d");
+    let mut play = Play::of(&plan, "a", "d");
+    assert_eq!(play.shown(), "0@0(a) 1@0(a)");
+    assert_eq!(play.answer(0, 0, "1", false, false), "");
+    assert_eq!(play.answer(0, 0, "2", true, false), "");
+    assert_eq!(play.once(1), "3@0(c)");
+    assert_eq!(play.once(3), "2@1(1b,e) 2@2(2b,e)");
+    assert_eq!(play.answer(1, 2, "1", true, true), "=(1d)");
+    assert_eq!(play.answer(2, 2, "2", true, true), "=(2d)");
+    assert!(play.flow.is_done());
+}
+
+proptest! {
+    /// Layers of steps, each taking some tensors of earlier layers; answers come in any order. Each step runs once, the response is sent
+    /// once and has all outputs.
+    #[test]
+    fn every_step_runs_once_and_all_outputs_are_sent(
+        steps in prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 1..4), 1..12),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 12),
+    ) {
+        let mut names = vec!["t0".to_owned()];
+        let mut texts = Vec::new();
+        for (number, inputs) in steps.iter().enumerate() {
+            let from: std::collections::BTreeSet<&str> = inputs.iter().map(|index| index.get(&names).as_str()).collect();
+            texts.push(format!("{} > t{}", from.into_iter().collect::<Vec<_>>().join(" "), number + 1));
+            names.push(format!("t{}", number + 1));
+        }
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let outputs = names[1..].join(" ");
+        let plan = plan("t0", &texts, &outputs);
+        let mut flow = Flow::begin(Arc::clone(&plan), vec![(0, "t0".to_owned())], plan.outputs.clone());
+        let (mut running, mut runs, mut sent) = (Vec::new(), BTreeMap::<usize, usize>::new(), 0);
+        for turn in 0..=steps.len() {
+            while let Some(action) = flow.next_action() {
+                match action {
+                    Action::Start { step, inputs, .. } => {
+                        prop_assert_eq!(inputs.len(), plan.steps[step].inputs.len());
+                        *runs.entry(step).or_default() += 1;
+                        running.push(step);
+                    }
+                    Action::Send(tensors) => {
+                        prop_assert_eq!(tensors.len(), steps.len());
+                        sent += 1;
+                    }
+                }
+            }
+            if running.is_empty() {
+                break;
+            }
+            let step = running.swap_remove(order[turn % order.len()].index(running.len()));
+            flow.answered(0, step, vec![(0, format!("t{}", step + 1))], true, true);
+        }
+        prop_assert!(flow.is_done());
+        prop_assert_eq!(sent, 1);
+        prop_assert!(runs.len() == steps.len() && runs.values().all(|count| *count == 1));
+    }
+}

@@ -1,0 +1,126 @@
+//! What does an ensemble run, and where does each tensor go?
+
+use std::collections::BTreeMap;
+
+use nerite_config::ModelConfig;
+use nerite_config::proto::model_ensembling;
+
+/// A tensor of an ensemble, by its position in [`Plan::tensors`].
+pub type TensorIndex = usize;
+
+/// The steps of an ensemble, and the tensors that connect them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The names of all tensors, each once.
+    pub tensors: Vec<String>,
+    /// The steps, in the order of the configuration.
+    pub steps: Vec<Step>,
+    /// The tensors that a request brings.
+    pub inputs: Vec<TensorIndex>,
+    /// The tensors that a request may want, in the order of the configuration.
+    pub outputs: Vec<TensorIndex>,
+    /// Whether any step answers several times.
+    pub is_decoupled: bool,
+}
+
+/// One model that an ensemble runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// The model's name.
+    pub model: String,
+    /// Its version; `None` for the highest that is ready.
+    pub version: Option<i64>,
+    /// What the model takes.
+    pub inputs: Vec<StepInput>,
+    /// What the model gives.
+    pub outputs: Vec<StepOutput>,
+}
+
+/// A tensor that a step takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepInput {
+    /// The model's name for it.
+    pub name: String,
+    /// The tensor.
+    pub tensor: TensorIndex,
+}
+
+/// A tensor that a step gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepOutput {
+    /// The model's name for it.
+    pub name: String,
+    /// The tensor.
+    pub tensor: TensorIndex,
+}
+
+impl Plan {
+    /// The plan of a validated ensemble; `members` are the configurations of its steps' models.
+    pub fn new(config: &ModelConfig, members: &[impl AsRef<ModelConfig>]) -> Plan {
+        let mut names = Names::default();
+        let inputs = config.input.iter().map(|input| names.intern(&input.name)).collect();
+        let outputs = config.output.iter().map(|output| names.intern(&output.name)).collect();
+        let steps = config.ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step);
+        let steps = steps.iter().map(|step| Step {
+            model: step.model_name.clone(),
+            version: step_version(step),
+            inputs: sorted(&step.input_map)
+                .map(|(name, tensor)| StepInput { name: name.to_owned(), tensor: names.intern(tensor) })
+                .collect(),
+            outputs: sorted(&step.output_map)
+                .map(|(name, tensor)| StepOutput { name: name.to_owned(), tensor: names.intern(tensor) })
+                .collect(),
+        });
+        let steps = steps.collect();
+        let is_decoupled = members.iter().any(|member| member.as_ref().decoupled());
+        Plan { tensors: names.list, steps, inputs, outputs, is_decoupled }
+    }
+
+    /// The tensor of that name.
+    pub fn tensor(&self, name: &str) -> Option<TensorIndex> {
+        self.tensors.iter().position(|known| known == name)
+    }
+
+    /// The steps that have to run for these outputs: those that write one of them, and what they need.
+    pub fn needed_for(&self, wanted: &[TensorIndex]) -> Vec<bool> {
+        let mut is_needed = vec![false; self.steps.len()];
+        let mut missing = wanted.to_vec();
+        while let Some(tensor) = missing.pop() {
+            let writer = self.steps.iter().position(|step| step.outputs.iter().any(|output| output.tensor == tensor));
+            if let Some(step) = writer.filter(|step| !is_needed[*step]) {
+                is_needed[step] = true;
+                missing.extend(self.steps[step].inputs.iter().map(|input| input.tensor));
+            }
+        }
+        is_needed
+    }
+}
+
+/// The version that a step asks for; `None` for the highest that is ready, which the configuration writes as -1.
+pub fn step_version(step: &model_ensembling::Step) -> Option<i64> {
+    Some(step.model_version).filter(|version| *version != -1)
+}
+
+/// The entries of a map of names, always in the same order.
+fn sorted<'m>(map: impl IntoIterator<Item = (&'m String, &'m String)>) -> impl Iterator<Item = (&'m str, &'m str)> {
+    let sorted: BTreeMap<&str, &str> = map.into_iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
+    sorted.into_iter()
+}
+
+#[derive(Default)]
+struct Names {
+    list: Vec<String>,
+    known: BTreeMap<String, TensorIndex>,
+}
+
+impl Names {
+    fn intern(&mut self, name: &str) -> TensorIndex {
+        if let Some(known) = self.known.get(name) {
+            return *known;
+        }
+        let index = self.list.len();
+        self.list.push(name.to_owned());
+        self.known.insert(name.to_owned(), index);
+        index
+    }
+}

@@ -1,0 +1,333 @@
+//! How does one request go through the steps?
+//!
+//! Each answer of a step is an event. One thread at a time takes the events of a request, and starts the steps that follow from them; a step
+//! that answers before its start returns only adds an event, so a long chain of steps does not grow the stack.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nerite_backend::{Job, Meter, Models, Times};
+use nerite_memory::Slot;
+use nerite_request::{
+    Cancel, Code, Deliver, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, Request, Response, Sequence,
+    Status, Wanted,
+};
+use nerite_tensor::Tensor;
+
+use crate::flow::{Action, Branch, Flow};
+use crate::outputs::{Outputs, Value};
+use crate::plan::{Plan, TensorIndex};
+use crate::sequence::SequenceOfSteps;
+
+/// One request of an ensemble.
+pub struct Run {
+    plan: Arc<Plan>,
+    ensemble: Arc<str>,
+    models: Models,
+    meter: Arc<dyn Meter>,
+    rows: u64,
+    /// What every step gets.
+    shared: Shared,
+    outputs: Outputs,
+    state: Mutex<State>,
+}
+
+/// What the steps of a request have in common.
+struct Shared {
+    id: Name,
+    priority: u64,
+    timeout_us: u64,
+    parameters: Parameters,
+}
+
+struct State {
+    /// `None` once the request has ended.
+    flow: Option<Flow<Value>>,
+    events: VecDeque<Event>,
+    /// Whether a thread takes the events.
+    is_driven: bool,
+    /// The steps that run, each with its flag.
+    running: HashMap<(Branch, usize), Cancel>,
+    /// The sequence that the next steps belong to.
+    sequence: SequenceOfSteps,
+    times: Times,
+}
+
+enum Event {
+    /// A step answered.
+    Answered { branch: Branch, step: usize, answer: InferResponse, is_last: bool, is_only: bool },
+    /// A step ended without another answer.
+    Ended { branch: Branch, step: usize },
+    /// A step failed, or the client went away.
+    Failed(Status),
+}
+
+impl Run {
+    /// Takes a request and starts its first steps.
+    pub fn start(plan: &Arc<Plan>, ensemble: &Arc<str>, models: &Models, meter: &Arc<dyn Meter>, job: Job) {
+        let times = job.begin();
+        let shared = Shared {
+            id: job.id().into(),
+            priority: job.priority(),
+            timeout_us: job.timeout_us(),
+            parameters: job.parameters().clone(),
+        };
+        let sequence = SequenceOfSteps::of(job.sequence());
+        let rows = u64::from(job.rows().max(1));
+        let (inputs, responder) = job.divide();
+        let brought = inputs.into_iter().filter_map(|tensor| {
+            let Tensor { name, datatype, shape, data } = tensor;
+            Some((plan.tensor(&name)?, Value { datatype, shape, data, placed: false }))
+        });
+        let wanted = responder.wanted().filter_map(|name| plan.tensor(name)).collect();
+        let flow = Flow::begin(Arc::clone(plan), brought.collect(), wanted);
+        let cancel = responder.cancel().clone();
+        let run = Arc::new(Run {
+            plan: Arc::clone(plan),
+            ensemble: Arc::clone(ensemble),
+            models: models.clone(),
+            meter: Arc::clone(meter),
+            rows,
+            shared,
+            state: Mutex::new(State {
+                flow: Some(flow),
+                events: VecDeque::new(),
+                is_driven: true,
+                running: HashMap::new(),
+                sequence,
+                times,
+            }),
+            outputs: Outputs::through(responder),
+        });
+        let whom = Arc::downgrade(&run);
+        let gone = || Event::Failed(Status::new(Code::Cancelled, ""));
+        let is_wanted = cancel.on_cancelled(move || {
+            if let Some(run) = whom.upgrade() {
+                run.take(gone());
+            }
+        });
+        if !is_wanted {
+            run.lock().events.push_back(Event::Failed(Status::new(Code::Cancelled, "")));
+        }
+        run.drive();
+    }
+
+    /// Takes an event, now or on the thread that takes the others.
+    fn take(self: &Arc<Run>, event: Event) {
+        {
+            let mut state = self.lock();
+            state.events.push_back(event);
+            if std::mem::replace(&mut state.is_driven, true) {
+                return;
+            }
+        }
+        self.drive();
+    }
+
+    /// Takes events and does what follows from them, until there are none. The caller is the one who drives.
+    fn drive(self: &Arc<Run>) {
+        loop {
+            let mut state = self.lock();
+            let failure = state.events.pop_front().and_then(|event| self.apply(&mut state, event));
+            if let Some(failure) = failure {
+                drop(state);
+                self.fail(failure);
+                continue;
+            }
+            let action = state.flow.as_mut().and_then(Flow::next_action);
+            let is_done = state.flow.as_ref().is_some_and(Flow::is_done);
+            match action {
+                Some(Action::Start { branch, step, inputs }) => {
+                    let begun = Begun { cancel: Cancel::new(), sequence: state.sequence.get() };
+                    state.running.insert((branch, step), begun.cancel.clone());
+                    drop(state);
+                    self.begin_step(branch, step, inputs, begun);
+                }
+                Some(Action::Send(outputs)) => {
+                    let last = (is_done && !self.plan.is_decoupled).then_some(state.times);
+                    if last.is_some() {
+                        state.flow = None;
+                    }
+                    // Triton says them once for each output.
+                    let parameters = if outputs.is_empty() { Parameters::new() } else { state.sequence.parameters() };
+                    drop(state);
+                    self.send(outputs, last, parameters);
+                }
+                None if is_done && state.events.is_empty() => {
+                    let sent = state.flow.take().map_or(0, |flow| flow.sent());
+                    let times = state.times;
+                    drop(state);
+                    self.end(sent, times);
+                }
+                None if state.events.is_empty() => {
+                    state.is_driven = false;
+                    return;
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// What an event changes. It may end the request.
+    fn apply(&self, state: &mut State, event: Event) -> Option<Failure> {
+        match event {
+            Event::Answered { branch, step, answer, is_last, is_only } => {
+                if is_last {
+                    state.running.remove(&(branch, step));
+                }
+                state.sequence.take_over(&answer.parameters);
+                let outputs = self.positioned(step, answer.outputs);
+                if let Some(flow) = &mut state.flow {
+                    flow.answered(branch, step, outputs, is_last, is_only);
+                }
+                None
+            }
+            Event::Ended { branch, step } => {
+                state.running.remove(&(branch, step));
+                if let Some(flow) = &mut state.flow {
+                    flow.ended(branch);
+                }
+                None
+            }
+            Event::Failed(error) => {
+                state.flow = None;
+                let others = state.running.drain().map(|(_, cancel)| cancel).collect();
+                Some(Failure { error, times: state.times, others })
+            }
+        }
+    }
+
+    /// Asks the model of a step. Its answers come through [`StepReply`], perhaps before this returns.
+    fn begin_step(self: &Arc<Run>, branch: Branch, number: usize, inputs: Vec<(usize, Value)>, begun: Begun) {
+        let step = &self.plan.steps[number];
+        let inputs = inputs.into_iter().filter_map(|(position, value)| {
+            let Value { datatype, shape, data, .. } = value;
+            Some(Tensor { name: step.inputs.get(position)?.name.as_str().into(), datatype, shape, data })
+        });
+        let wanted = step.outputs.iter().map(|output| Wanted {
+            name: output.name.as_str().into(),
+            slot: self.outputs.take_place(&self.plan.tensors[output.tensor]),
+        });
+        let Shared { id, priority, timeout_us, parameters } = &self.shared;
+        let request = Request {
+            id: id.clone(),
+            priority: *priority,
+            timeout_us: *timeout_us,
+            sequence: begun.sequence,
+            parameters: parameters.clone(),
+            cancel: begun.cancel,
+            ..Request::new(
+                inputs.collect(),
+                wanted.collect(),
+                Reply::through(StepReply { run: Arc::clone(self), branch, step: number, has_answered: false }),
+            )
+        };
+        self.models.infer(&step.model, step.version, request);
+    }
+
+    /// The outputs of a step's answer that the ensemble uses.
+    fn positioned(&self, step: usize, outputs: Vec<Output>) -> Vec<(usize, Value)> {
+        let names = &self.plan.steps[step].outputs;
+        let known = outputs.into_iter().filter_map(|output| {
+            let Output { name, datatype, shape, data, placed } = output;
+            let position = names.iter().position(|known| known.name == name)?;
+            Some((position, Value { datatype, shape, data, placed }))
+        });
+        known.collect()
+    }
+
+    /// Sends a response with these outputs.
+    fn send(self: &Arc<Run>, tensors: Vec<(TensorIndex, Value)>, last: Option<Times>, parameters: Parameters) {
+        let tensors = tensors.into_iter().map(|(tensor, value)| (self.plan.tensors[tensor].as_str(), value));
+        let sent = match last {
+            None => self.outputs.send(tensors, parameters),
+            Some(mut times) => {
+                times.infer_ends();
+                self.meter.batch(self.rows, &times);
+                self.outputs.finish(tensors, parameters, times);
+                Ok(())
+            }
+        };
+        if let Err(error) = sent {
+            self.lock().events.push_back(Event::Failed(error));
+        }
+    }
+
+    /// Nothing runs any more, and nothing more comes. `sent` responses went out.
+    fn end(&self, sent: usize, mut times: Times) {
+        times.infer_ends();
+        self.meter.batch(self.rows, &times);
+        if sent > 0 || self.plan.is_decoupled {
+            return self.outputs.end(times);
+        }
+        let id = if self.shared.id.is_empty() { "<id_unknown>" } else { &self.shared.id };
+        let text = format!(
+            "in ensemble '{}', [request id: {id}] unexpected deadlock, at least one output is not set while no more ensemble steps can \
+             be made",
+            self.ensemble
+        );
+        self.outputs.fail(Status::invalid(text), times);
+    }
+
+    /// Ends the request with an error, and the steps that still run with it.
+    fn fail(&self, Failure { error, mut times, others }: Failure) {
+        times.infer_ends();
+        self.outputs.fail(error, times);
+        // A step that waits is answered within this call, so no lock is held.
+        others.iter().for_each(Cancel::cancel);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a request ends without a result.
+struct Failure {
+    error: Status,
+    times: Times,
+    /// The steps that run.
+    others: Vec<Cancel>,
+}
+
+/// What is new with each step.
+struct Begun {
+    cancel: Cancel,
+    sequence: Sequence,
+}
+
+/// The way back from one step.
+struct StepReply {
+    run: Arc<Run>,
+    branch: Branch,
+    step: usize,
+    has_answered: bool,
+}
+
+impl Deliver for StepReply {
+    fn deliver(&mut self, response: Response) {
+        let (branch, step) = (self.branch, self.step);
+        let is_only = !std::mem::replace(&mut self.has_answered, true);
+        self.run.take(match response {
+            Response::Part(answer) => Event::Answered { branch, step, answer, is_last: false, is_only: false },
+            Response::Final(answer) => Event::Answered { branch, step, answer, is_last: true, is_only },
+            Response::End => Event::Ended { branch, step },
+            Response::Failed { error, .. } => {
+                let message = format!("in ensemble '{}', {}", self.run.ensemble, error.message);
+                Event::Failed(Status::new(error.code, message))
+            }
+        });
+    }
+
+    fn offers_places(&self) -> bool {
+        self.run.outputs.offers_places()
+    }
+
+    fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
+        let mut outputs = self.run.plan.steps[self.step].outputs.iter();
+        match outputs.find(|output| output.name == query.output) {
+            Some(output) => self.run.outputs.offered(&self.run.plan.tensors[output.tensor], query.bytes),
+            None => Ok(None),
+        }
+    }
+}

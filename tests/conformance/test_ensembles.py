@@ -1,0 +1,279 @@
+"""Do models run one after the other, as one model, and is it said what is wrong with an ensemble?"""
+
+import pathlib
+import signal
+import threading
+import time
+
+import graphs
+import numpy as np
+import onnx
+import pytest
+import servers
+from clients import Asked, Given, differs, fp32, http_call, open_client, refuses
+from python_setup import this_python_first
+from regions import registered
+
+MODEL = """\
+import time
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        BODY
+        values = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value + 1)]) for value in values]
+"""
+SLOW_S = 1.0
+PARTS = {
+    "plus": MODEL,
+    "slow": MODEL.replace("BODY", f"time.sleep({SLOW_S})\n        BODY"),
+    "slow_too": MODEL.replace("BODY", f"time.sleep({SLOW_S})\n        BODY"),
+    "unlucky": MODEL.replace("BODY", 'return [pb_utils.InferenceResponse([], pb_utils.TritonError("no luck")) for _ in requests]'),
+    "silent": MODEL.replace("BODY", "return [pb_utils.InferenceResponse([]) for _ in requests]"),
+    "broken": MODEL.replace("    def execute", '    def initialize(self, args):\n        raise ValueError("no way")\n\n    def execute'),
+}
+
+
+def config(name: str, outputs: tuple[str, ...] = ("OUT",), *, datatype: str = "FP32", extra: str = "") -> str:
+    tensor = f"data_type: TYPE_{datatype} dims: [ -1 ]"
+    made = "".join(f'output {{ name: "{output}" {tensor} }}\n' for output in outputs)
+    return f'name: "{name}"\n{extra}\ninput {{ name: "IN" {tensor} }}\n{made}'
+
+
+def put_part(repository: pathlib.Path, name: str, source: str, **more) -> None:
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "1" / "model.py").write_text(source.replace("BODY", "pass"))
+    (repository / name / "config.pbtxt").write_text('backend: "python"\n' + config(name, **more))
+
+
+def put_ensemble(repository: pathlib.Path, name: str, *steps: str, outputs=("OUT",), extra="") -> None:
+    """Steps are written `model IN=a OUT=b`, with `model:2` for a version."""
+    text = ""
+    for step in steps:
+        model, *maps = step.split()
+        model, _, version = model.partition(":")
+        text += f'step {{ model_name: "{model}" model_version: {version or -1}\n'
+        for key, value in (one.split("=") for one in maps):
+            text += f'{"output" if key.startswith(("OUT", "NO_OUT")) else "input"}_map {{ key: "{key}" value: "{value}" }}\n'
+        text += "}\n"
+    (repository / name / "1").mkdir(parents=True)
+    head = 'platform: "ensemble"\n' + config(name, outputs, extra=extra)
+    (repository / name / "config.pbtxt").write_text(head + f"ensemble_scheduling {{\n{text}}}\n")
+
+
+@pytest.fixture(scope="module")
+def repository(launcher) -> pathlib.Path:
+    found = launcher.scratch / "ensembles"
+    for name, source in PARTS.items():
+        put_part(found, name, source)
+    put_part(found, "whole", MODEL, datatype="INT32")
+    put_part(found, "batching", MODEL, extra="max_batch_size: 4")
+    put_ensemble(found, "two", "plus IN=IN OUT=x", "plus IN=x OUT=OUT")
+    put_ensemble(found, "long", *(f"plus IN={'IN' if n == 0 else f'x{n}'} OUT={'OUT' if n == 19 else f'x{n + 1}'}" for n in range(20)))
+    put_ensemble(found, "side_by_side", "slow IN=IN OUT=OUT", "slow_too IN=IN OUT=OUT2", outputs=("OUT", "OUT2"))
+    put_ensemble(found, "both", "plus IN=IN OUT=OUT", "plus IN=OUT OUT=OUT2", outputs=("OUT", "OUT2"))
+    put_ensemble(found, "nested", "two IN=IN OUT=x", "two IN=x OUT=OUT")
+    put_ensemble(found, "batched", "batching IN=IN OUT=OUT", extra="max_batch_size: 4")
+    put_ensemble(found, "slow_then_plus", "slow IN=IN OUT=x", "plus IN=x OUT=OUT")
+    put_ensemble(found, "fails", "plus IN=IN OUT=x", "unlucky IN=x OUT=OUT")
+    put_ensemble(found, "fails_inside", "fails IN=IN OUT=OUT")
+    put_ensemble(found, "says_nothing", "silent IN=IN OUT=OUT")
+    put_ensemble(found, "lacks_input", "silent IN=IN OUT=x", "plus IN=x OUT=OUT")
+    put_ensemble(found, "of_nobody", "nobody IN=IN OUT=OUT")
+    put_ensemble(found, "of_broken", "broken IN=IN OUT=OUT")
+    put_ensemble(found, "of_version", "plus:7 IN=IN OUT=OUT")
+    put_ensemble(found, "of_version_0", "plus:0 IN=IN OUT=OUT")
+    put_ensemble(found, "no_input", "plus INPUT=IN OUT=OUT")
+    put_ensemble(found, "no_output", "plus IN=IN NO_OUT=OUT")
+    put_ensemble(found, "other_type", "plus IN=IN OUT=x", "whole IN=x OUT=OUT")
+    put_ensemble(found, "larger_batch", "batching IN=IN OUT=OUT", extra="max_batch_size: 8")
+    put_ensemble(found, "round_a", "round_b IN=IN OUT=OUT")
+    put_ensemble(found, "round_b", "round_a IN=IN OUT=OUT")
+    return found
+
+
+@pytest.fixture(scope="module")
+def ensembles(launcher, repository):
+    works = [
+        "two", "long", "side_by_side", "both", "nested", "batched", "slow_then_plus", "fails", "fails_inside", "says_nothing",
+        "lacks_input",
+    ]  # fmt: skip
+    flags = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in works)]
+    with this_python_first(), launcher.running("ensembles", *flags, repository=repository) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["http", "grpc"])
+def asking(request, ensembles):
+    with open_client(request.param, ensembles) as found:
+        yield found
+
+
+def row(*values: float, shape=None):
+    return fp32("IN", list(values), shape)
+
+
+def numbers(reply, name: str = "OUT") -> list[float]:
+    return np.frombuffer(reply.outputs[name].raw, np.float32).tolist()
+
+
+@pytest.mark.parametrize(("model", "steps"), [("two", 2), ("long", 20), ("nested", 4), ("slow_then_plus", 2)])
+def test_steps_run_one_after_the_other(asking, model, steps):
+    assert numbers(asking.infer(model, [row(1, 2, 3)])) == [1 + steps, 2 + steps, 3 + steps]
+
+
+def test_a_batch_goes_through_the_steps(asking):
+    assert numbers(asking.infer("batched", [row(1, 2, 3, 4, shape=[2, 2])])) == [2, 3, 4, 5]
+
+
+def test_steps_that_do_not_depend_on_each_other_run_side_by_side(asking):
+    for _ in range(3):
+        begun = time.monotonic()
+        reply = asking.infer("side_by_side", [row(1)])
+        took = time.monotonic() - begun
+        assert numbers(reply) == numbers(reply, "OUT2") == [2]
+        if took < 1.8 * SLOW_S:
+            return
+    pytest.fail(f"two steps of {SLOW_S} s took {took:.1f} s")
+
+
+def test_a_tensor_between_steps_may_be_an_output_as_well(asking):
+    reply = asking.infer("both", [row(1)])
+    assert (numbers(reply), numbers(reply, "OUT2")) == ([2], [3])
+
+
+@differs("2.51 finds a deadlock where not all outputs are wanted")
+def test_only_the_steps_of_the_outputs_wanted_run(asking):
+    before = asking.statistics("plus")[0]["execution_count"]
+    reply = asking.infer("both", [row(1)], [Asked("OUT")])
+    assert list(reply.outputs) == ["OUT"] and numbers(reply) == [2]
+    assert asking.statistics("plus")[0]["execution_count"] == before + 1
+
+
+def infer_in_region(client, model: str) -> np.ndarray:
+    """What the model makes of 65,536 numbers in a region, behind them in the same region, less those numbers."""
+    count = 1 << 16
+    values = np.arange(count, dtype=np.float32)
+    with registered(client, 8 * count, values.tobytes()) as region:
+        given = Given("IN", "FP32", [count], region=(region.name, 4 * count, 0))
+        client.infer(model, [given], [Asked("OUT", (region.name, 4 * count, 4 * count))])
+        return np.frombuffer(region.read(4 * count, 4 * count), np.float32) - values
+
+
+def test_the_last_step_writes_into_the_clients_region(asking):
+    assert (infer_in_region(asking, "two") == 2).all()
+
+
+def test_steps_of_onnx_models_copy_nothing(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 does not say what it copies, and has no ONNX here")
+    repository = launcher.scratch / "ensembles_onnx"
+    (repository / "plus" / "1").mkdir(parents=True)
+    one = onnx.helper.make_node("Constant", [], ["one"], value_float=1.0)
+    plus = onnx.helper.make_node("Add", ["IN", "one"], ["OUT"])
+    graph = graphs.finish("plus", [one, plus], [graphs.value("IN", "FP32", ["n"])], [graphs.value("OUT", "FP32", ["n"])])
+    onnx.save(graph, repository / "plus" / "1" / "model.onnx")
+    (repository / "plus" / "config.pbtxt").write_text('platform: "onnxruntime_onnx"\n' + config("plus"))
+    put_ensemble(repository, "three", "plus IN=IN OUT=x", "plus IN=x OUT=y", "plus IN=y OUT=OUT")
+    with launcher.running("ensembles_onnx", servers.onnxruntime_flag(), repository=repository) as server:
+        with open_client("grpc", server) as client:
+            before = copied(server)
+            assert (infer_in_region(client, "three") == 3).all()
+            assert copied(server) == before
+
+
+def copied(server) -> int:
+    """Bytes copied so far, for whatever reason."""
+    page = http_call(server.metrics, "GET", "/metrics").body.decode()
+    found = [int(float(line.split()[-1])) for line in page.splitlines() if line.startswith("nerite_copied_bytes_total{")]
+    assert found
+    return sum(found)
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("fails", "in ensemble 'fails', no luck"),
+        ("fails_inside", "in ensemble 'fails_inside', in ensemble 'fails', no luck"),
+    ],
+)
+def test_a_failing_step_fails_the_request_with_its_name(asking, model, text):
+    with refuses("INTERNAL", text):
+        asking.infer(model, [row(1)])
+    assert numbers(asking.infer("two", [row(1)])) == [3]
+
+
+def test_an_output_that_its_model_left_out(asking):
+    assert asking.infer("says_nothing", [row(1)]).outputs == {}
+    text = "in ensemble 'lacks_input', [request id: 7] expected 1 inputs but got 0 inputs for model 'plus'"
+    with refuses("INVALID_ARG", text):
+        asking.infer("lacks_input", [row(1)], id="7")
+
+
+BATCH = "ensemble larger_batch allows maximum batch size 8, but it contains model batching which only allows maximum batch size to be 4"
+REFUSED = {
+    "of_nobody": "ensemble of_nobody contains models that are not available or ambiguous: nobody",
+    "of_broken": "ensemble 'of_broken' depends on 'broken' which has no loaded version. Model 'broken' loading failed with error: "
+    "version 1 is at UNAVAILABLE state: Internal: ValueError: no way",
+    "of_version": "ensemble 'of_version' depends on 'plus' whose required version 7 is not loaded.",
+    "of_version_0": "ensemble 'of_version_0' depends on 'plus' whose required version 0 is not loaded.",
+    "no_input": "in ensemble no_input, ensemble tensor IN is mapping to non-existing input INPUT in model plus",
+    "no_output": "in ensemble no_output, ensemble tensor OUT is mapped from non-existing output NO_OUT in model plus",
+    "other_type": "in ensemble other_type, ensemble tensor x: inconsistent data type: TYPE_FP32 is inferred from model plus while "
+    "TYPE_INT32 is inferred from model whole",
+    "larger_batch": BATCH,
+    "round_a": "circular dependency between ensembles: round_a -> ... -> round_b -> round_a",
+}
+
+
+# Once each: 2.51 has no reason for a second load.
+@pytest.mark.parametrize("model", REFUSED)
+def test_an_ensemble_that_does_not_fit_its_models_is_refused(ensembles, model):
+    with open_client("http", ensembles) as client:
+        with refuses("INVALID_ARG", f"load failed for model '{model}': {REFUSED[model]}"):
+            client.load(model)
+        # It shows by its name alone, since no version was tried.
+        assert [one.get("state", "") for one in client.index() if one["name"] == model] == [""]
+
+
+@differs("2.51 goes on with the steps")
+def test_a_cancelled_request_starts_no_more_steps(launcher, ensembles):
+    with open_client("grpc", ensembles) as client:
+        before = client.statistics("plus")[0]["execution_count"]
+        import tritonclient.grpc as triton_grpc
+
+        with triton_grpc.InferenceServerClient(ensembles.grpc) as cancelling:
+            given = triton_grpc.InferInput("IN", [1], "FP32")
+            given.set_data_from_numpy(np.ones(1, np.float32))
+            call = cancelling.async_infer("slow_then_plus", [given], lambda result, error: None)
+            time.sleep(SLOW_S / 3)
+            call.cancel()
+            time.sleep(1.5 * SLOW_S)
+        assert client.statistics("plus")[0]["execution_count"] == before
+
+
+def test_a_stop_answers_the_ensembles_under_way(launcher, repository):
+    flags = ["--model-control-mode=explicit", "--load-model=slow_then_plus"]
+    with this_python_first(), launcher.running("ensemble_stop", *flags, repository=repository) as server:
+        with open_client("http", server) as client:
+            answers = []
+            asking = threading.Thread(target=lambda: answers.append(numbers(client.infer("slow_then_plus", [row(1)]))))
+            asking.start()
+            time.sleep(SLOW_S / 3)
+            server.process.send_signal(signal.SIGTERM)
+            asking.join(30)
+        assert answers == [[3]]
+
+
+def test_all_models_of_a_repository_start_with_their_ensembles(launcher):
+    repository = launcher.scratch / "ensembles_at_start"
+    # Their names sort the ensembles before what they are made of.
+    put_part(repository, "part", MODEL)
+    put_ensemble(repository, "an_outer", "another IN=IN OUT=OUT")
+    put_ensemble(repository, "another", "part IN=IN OUT=OUT")
+    with this_python_first(), launcher.running("ensembles_at_start", repository=repository) as server:
+        with open_client("http", server) as client:
+            assert numbers(client.infer("an_outer", [row(1)])) == [2]
+            assert {one["name"]: one["state"] for one in client.index()} == dict.fromkeys(("part", "another", "an_outer"), "READY")
