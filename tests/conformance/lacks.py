@@ -4,15 +4,6 @@ A test named here must fail on nerite; one that passes is an error, so that this
 """
 
 LACKS = {
-    "sequence batching": [
-        "test_admission.py::test_a_sequence_from_start_to_end",
-        "test_admission.py::test_sequences_that_are_none",
-        "test_admission.py::test_a_sequence_takes_one_row_at_a_time",
-        "test_admission.py::test_a_long_string_id",
-        "test_clients.py::test_a_sequence[",
-        "test_metadata.py::test_config_of_policies",
-        "test_perf_analyzer.py::test_other_ways_to_ask[grpc -m sequence_int32",
-    ],
     "readiness that models decide on": ["test_python_starting.py::test_a_model_that_says_itself_whether_it_is_ready"],
     "poll mode": ["test_process.py::test_polling_brings_and_takes_models"],
 }

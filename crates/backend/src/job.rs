@@ -1,8 +1,8 @@
 //! How does a runtime read one request and answer it?
 
 use nerite_memory::{Buffer, Filled, Place, Slot};
-use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence, Status};
-use nerite_tensor::{DataType, Shape, Tensor};
+use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence, Status, Wanted};
+use nerite_tensor::{DataType, Name, Shape, Tensor};
 
 use crate::responder::{Parts, check_memory};
 use crate::staged_tensors::{StagedTensors, StagingPlan};
@@ -35,6 +35,29 @@ impl Job {
         let Job { inputs, mut responder, .. } = self;
         responder.divide_from(&inputs);
         (inputs, responder)
+    }
+
+    /// Adds a tensor that the server makes, such as one that tells a model of its request's sequence.
+    pub fn add_input(&mut self, tensor: Tensor) {
+        self.inputs.push(tensor);
+    }
+
+    /// A request of the same inputs whose answer goes nowhere, for a position of a batch that has no request.
+    pub fn unanswered_copy(&self, in_flight: InFlight) -> Job {
+        let wanted = self.wanted().map(|name| Wanted { name: name.into(), slot: None }).collect();
+        let request = AdmittedRequest {
+            id: Name::default(),
+            rows: self.rows(),
+            inputs: self.inputs.clone(),
+            wanted,
+            priority: 0,
+            timeout_us: 0,
+            sequence: Sequence::default(),
+            parameters: Parameters::new(),
+            cancel: Cancel::new(),
+            reply: Reply::closed(),
+        };
+        Job::new(request, in_flight, self.arrived())
     }
 
     /// The client's own name for the request; may be empty.

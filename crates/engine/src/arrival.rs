@@ -5,7 +5,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use nerite_backend::Job;
 use nerite_config::TensorSpec;
 use nerite_memory::Access;
-use nerite_schedule::{Arrival, PriorityLevels, Span, Spans, Ticket, Wants};
+use nerite_schedule::{Arrival, Deadline, PriorityLevels, Span, Spans, Ticket, TimeoutAction, Wants};
+
+use crate::sequences::step;
 
 /// How the jobs of one model are described to its scheduler.
 #[derive(Debug, Default)]
@@ -16,13 +18,26 @@ pub(crate) struct Arrivals {
     /// All inputs.
     inputs: Vec<String>,
     wants: Wants,
+    /// Whether the scheduler orders sequences.
+    of_sequences: bool,
 }
 
 impl Arrivals {
     /// Descriptions for a scheduler that has these levels and wants this, of jobs with these inputs.
     pub fn new(levels: PriorityLevels, inputs: &[TensorSpec], wants: Wants) -> Arrivals {
         let compared = inputs.iter().filter(|input| is_compared(input)).map(|input| input.name.clone()).collect();
-        Arrivals { levels, compared, inputs: inputs.iter().map(|input| input.name.clone()).collect(), wants }
+        Arrivals {
+            levels,
+            compared,
+            inputs: inputs.iter().map(|input| input.name.clone()).collect(),
+            wants,
+            of_sequences: false,
+        }
+    }
+
+    /// The same, for a scheduler of sequences.
+    pub fn of_sequences(self) -> Arrivals {
+        Arrivals { of_sequences: true, ..self }
     }
 
     /// The description of a job that came at that time; its ticket is not known yet.
@@ -30,9 +45,13 @@ impl Arrivals {
         let level = self.levels.level(job.priority());
         Arrival {
             priority: level,
-            deadline: self.levels.policy(level).deadline(job.timeout_us(), came_us),
+            deadline: match self.of_sequences {
+                true => backlog_deadline(job.timeout_us(), came_us),
+                false => self.levels.policy(level).deadline(job.timeout_us(), came_us),
+            },
             shapes: if self.wants.shapes { self.key(job) } else { 0 },
             spans: if self.wants.spans { self.spans(job) } else { Spans::new() },
+            sequence: if self.of_sequences { step(job) } else { None },
             ..Arrival::new(Ticket(0), job.rows().max(1))
         }
     }
@@ -65,6 +84,11 @@ impl Arrivals {
             })
             .collect()
     }
+}
+
+/// A request of a sequence has no queue policy: its own timeout bounds how long its sequence waits for a slot.
+fn backlog_deadline(timeout_us: u64, came_us: u64) -> Option<Deadline> {
+    (timeout_us > 0).then(|| Deadline { at_us: came_us.saturating_add(timeout_us), action: TimeoutAction::Reject })
 }
 
 /// Whether two requests may differ in this input although the model's configuration allows both.

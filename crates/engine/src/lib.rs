@@ -34,6 +34,7 @@ mod response_order;
 mod runtimes;
 mod scheduling;
 mod semaphore;
+mod sequences;
 mod served;
 mod stats;
 mod timer;

@@ -106,13 +106,14 @@ impl Loader {
 
 /// Schedulers that are not there yet must not pretend to be: such a model would compute something else.
 fn check_scheduling(config: &ModelConfig) -> Result<(), Status> {
-    let kind = if config.sequence_batching().is_some() {
-        "sequence_batching"
-    } else {
-        return Ok(());
-    };
+    let Some(sequences) = config.sequence_batching() else { return Ok(()) };
+    let lacking = [
+        ("sequence_batching.state", !sequences.state.is_empty()),
+        ("iterative_sequence", sequences.iterative_sequence),
+    ];
+    let Some((what, _)) = lacking.into_iter().find(|(_, is_set)| *is_set) else { return Ok(()) };
     Err(Status::unsupported(format!(
-        "model '{}' asks for {kind}, which this version of nerite does not have yet",
+        "model '{}' asks for {what}, which this version of nerite does not have yet",
         config.name
     )))
 }

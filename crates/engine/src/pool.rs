@@ -23,6 +23,7 @@ use crate::arrival::Arrivals;
 use crate::quickness::{Quickness, Size};
 use crate::response_order::ResponseOrder;
 use crate::scheduling::Scheduling;
+use crate::sequences::Sequences;
 use crate::timer::{Wake, now_us, timer};
 
 /// The instances of one model version and the jobs that wait for them.
@@ -47,6 +48,10 @@ struct Shared {
 
 struct State {
     driver: Driver<Queued>,
+    /// There where the scheduler orders sequences.
+    sequences: Option<Arc<Sequences>>,
+    /// Requests of sequences that may wait. Other schedulers bound them by themselves.
+    requests_max: usize,
     /// Jobs that came.
     arrived: u64,
     /// Of the responses, if they leave in the order of the requests.
@@ -99,11 +104,12 @@ impl Pool {
         instances: Vec<Box<dyn Instance>>,
         bound: CostBound,
         scheduling: Scheduling,
+        sequences: Option<Arc<Sequences>>,
         requests: Arc<ModelVersion>,
         reject: Reject,
     ) -> Pool {
         let workers_max = instances.len();
-        let Scheduling { scheduler, arrivals, preserve_ordering, .. } = scheduling;
+        let Scheduling { scheduler, arrivals, preserve_ordering, requests_max } = scheduling;
         let arrivals = Arc::new(arrivals);
         let asked = Arc::clone(&arrivals);
         let mut driver = Driver::new(scheduler).asking(move |batch: &[&Queued], next: &Queued| {
@@ -112,6 +118,8 @@ impl Pool {
         (0..workers_max).rev().for_each(|instance| driver.grant(InstanceId(instance), now_us()));
         let state = State {
             driver,
+            sequences,
+            requests_max,
             arrived: 0,
             order: preserve_ordering.then(ResponseOrder::default),
             instances: instances.into_iter().map(Some).collect(),
@@ -140,6 +148,10 @@ impl Pool {
         let shared = &self.0;
         let (size, arrival) = (shared.quickness.size(&job), shared.arrivals.describe(&job, job.arrived() / 1000));
         let mut state = shared.lock();
+        if state.is_full_for(&arrival) {
+            drop(state);
+            return (shared.reject)(job, Rejection::Overloaded);
+        }
         let (number, now_us) = (state.arrived, now_us());
         state.arrived += 1;
         let ticket = state.driver.arrive(Queued { job, number, size }, |ticket| Arrival { ticket, ..arrival }, now_us);
@@ -230,13 +242,20 @@ impl State {
     fn next_run(&mut self) -> Option<Run> {
         let nerite_schedule::Run { instance: at, slots } = self.driver.next_run()?;
         let (mut jobs, mut numbers, mut size) = (Jobs::with_capacity(slots.len()), Vec::new(), None);
+        let mut empty = self.empty_positions(&slots);
         for slot in slots {
-            if let RunSlot::Job(queued, _) = slot {
-                size = queued.size.filter(|_| jobs.is_empty());
-                jobs.push(queued.job);
-                if self.order.is_some() {
-                    numbers.push(queued.number);
+            match slot {
+                RunSlot::Job(mut queued, controls) => {
+                    size = queued.size.filter(|_| jobs.is_empty());
+                    if let (Some(sequences), Some(controls)) = (&self.sequences, controls) {
+                        sequences.tell(&mut queued.job, &controls);
+                    }
+                    jobs.push(queued.job);
+                    if self.order.is_some() {
+                        numbers.push(queued.number);
+                    }
                 }
+                RunSlot::Empty => jobs.extend(empty.next()),
             }
         }
         if let Some(order) = &self.order {
@@ -245,6 +264,28 @@ impl State {
         let instance = self.instances.get_mut(at.0).and_then(Option::take);
         let instance = instance.expect("the scheduler names instances that it was granted");
         Some(Run { at, instance, jobs, size, begun: None })
+    }
+
+    /// Whether as many requests of sequences wait as may. Those of sequences that have begun find as much room again: with them
+    /// sequences end, for which the others wait.
+    fn is_full_for(&self, arrival: &Arrival) -> bool {
+        let begins = arrival.sequence.as_ref().is_none_or(|step| step.start);
+        let most = if begins { self.requests_max } else { self.requests_max.saturating_mul(2) };
+        self.sequences.is_some() && self.driver.waiting() >= most
+    }
+
+    /// Requests for the empty positions of a batch.
+    fn empty_positions(&self, slots: &[RunSlot<Queued>]) -> impl Iterator<Item = Job> + use<> {
+        let neighbour = slots.iter().find_map(|slot| match slot {
+            RunSlot::Job(queued, _) => Some(&queued.job),
+            RunSlot::Empty => None,
+        });
+        let empty = slots.iter().filter(|slot| matches!(slot, RunSlot::Empty));
+        let made: Vec<Job> = match (&self.sequences, neighbour) {
+            (Some(sequences), Some(neighbour)) => empty.map(|_| sequences.empty_position(neighbour)).collect(),
+            _ => Vec::new(),
+        };
+        made.into_iter()
     }
 
     /// Takes an instance back, which may start again at once.

@@ -2,8 +2,12 @@
 
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_queue_policy::TimeoutAction as ConfiguredAction;
-use nerite_config::proto::{ModelDynamicBatching, ModelQueuePolicy};
-use nerite_schedule::{BatchPolicy, Batcher, Fifo, PriorityLevels, QueuePolicy, Scheduler, TimeoutAction};
+use nerite_config::proto::model_sequence_batching::{StrategyChoice, StrategyDirect};
+use nerite_config::proto::{ModelDynamicBatching, ModelQueuePolicy, ModelSequenceBatching};
+use nerite_schedule::{
+    BatchPolicy, Batcher, Direct, DirectPolicy, Fifo, Oldest, OldestPolicy, PriorityLevels, QueuePolicy, Scheduler,
+    TimeoutAction,
+};
 
 use crate::arrival::{Arrivals, is_compared};
 use crate::limits::QUEUE_REQUESTS_MAX;
@@ -35,7 +39,10 @@ pub(crate) struct Scheduling {
 
 impl Scheduling {
     /// What this configuration asks for. It is valid.
-    pub fn of(config: &ModelConfig, limits: QueueLimits) -> Scheduling {
+    pub fn of(config: &ModelConfig, instances: usize, limits: QueueLimits) -> Scheduling {
+        if let Some(sequences) = config.sequence_batching() {
+            return Scheduling::of_sequences(config, sequences, instances, limits);
+        }
         let Some(dynamic) = config.dynamic_batching() else {
             return Scheduling {
                 scheduler: Box::new(Fifo::bounded(limits.requests_max)),
@@ -57,6 +64,63 @@ impl Scheduling {
     }
 }
 
+impl Scheduling {
+    fn of_sequences(
+        config: &ModelConfig,
+        sequences: &ModelSequenceBatching,
+        instances: usize,
+        limits: QueueLimits,
+    ) -> Scheduling {
+        let rows_max = u32::try_from(config.max_batch_size).unwrap_or(0).max(1);
+        let joins = config.max_batch_size > 1;
+        let by_shapes = joins && config.inputs().iter().any(is_compared);
+        let idle_us = sequences.max_sequence_idle_microseconds;
+        let (scheduler, preserve_ordering): (Box<dyn Scheduler + Send>, bool) = match &sequences.strategy_choice {
+            Some(StrategyChoice::Oldest(oldest)) => {
+                let candidates = usize::try_from(oldest.max_candidate_sequences).unwrap_or(0);
+                let batch = BatchPolicy {
+                    rows_max,
+                    preferred: sizes(&oldest.preferred_batch_size),
+                    delay_us: oldest.max_queue_delay_microseconds,
+                    hold_back: 0,
+                    requests_max: None,
+                    levels: PriorityLevels::default(),
+                    by_shapes,
+                    by_spans: joins,
+                };
+                let candidates_max = if candidates == 0 { rows_max as usize } else { candidates };
+                let policy = OldestPolicy { instances, candidates_max, idle_us, batch };
+                (Box::new(Oldest::new(policy)), oldest.preserve_ordering)
+            }
+            strategy => {
+                let direct = match strategy {
+                    Some(StrategyChoice::Direct(direct)) => *direct,
+                    _ => StrategyDirect::default(),
+                };
+                let policy = DirectPolicy {
+                    instances,
+                    rows_max: rows_max as usize,
+                    idle_us,
+                    delay_us: direct.max_queue_delay_microseconds,
+                    utilization_min: direct.minimum_slot_utilization,
+                    by_shapes,
+                };
+                (Box::new(Direct::new(policy)), false)
+            }
+        };
+        Scheduling {
+            arrivals: Arrivals::new(PriorityLevels::default(), &config.inputs(), scheduler.wants()).of_sequences(),
+            scheduler,
+            preserve_ordering: preserve_ordering && !config.decoupled(),
+            requests_max: limits.requests_max,
+        }
+    }
+}
+
+fn sizes(list: &[i32]) -> Vec<u32> {
+    list.iter().filter_map(|size| u32::try_from(*size).ok()).collect()
+}
+
 fn batch_policy(config: &ModelConfig, dynamic: &ModelDynamicBatching, limits: QueueLimits) -> BatchPolicy {
     let levels = PriorityLevels {
         count: dynamic.priority_levels,
@@ -69,7 +133,7 @@ fn batch_policy(config: &ModelConfig, dynamic: &ModelDynamicBatching, limits: Qu
     let joins = config.max_batch_size > 1;
     BatchPolicy {
         rows_max: u32::try_from(config.max_batch_size).unwrap_or(0).max(1),
-        preferred: dynamic.preferred_batch_size.iter().filter_map(|size| u32::try_from(*size).ok()).collect(),
+        preferred: sizes(&dynamic.preferred_batch_size),
         delay_us: dynamic.max_queue_delay_microseconds,
         hold_back: limits.hold_back,
         requests_max: Some(limits.requests_max.max(set_in_all)),

@@ -12,6 +12,7 @@ use nerite_schedule::Rejection;
 
 use crate::pool::Pool;
 use crate::scheduling::{QueueLimits, Scheduling};
+use crate::sequences::Sequences;
 use crate::stats::Stats;
 
 /// One version of a model with its instances. Whoever holds it may submit to it until it is retired.
@@ -25,6 +26,8 @@ pub struct Served {
     outputs: Vec<TensorSpec>,
     labels: Arc<Labels>,
     stats: Arc<Stats>,
+    /// There where the model has a sequence batcher.
+    sequences: Option<Arc<Sequences>>,
     pool: Pool,
     is_retired: AtomicBool,
     /// Files that a load request brought are removed when the last request of the version has gone.
@@ -48,11 +51,13 @@ impl Served {
     pub(crate) fn new(parts: Parts) -> Served {
         let Parts { name, version, config, labels, load_ns, instances, bound, directory, queues } = parts;
         let stats = Arc::new(Stats::new(&name, version, load_ns, usize::try_from(config.max_batch_size).unwrap_or(0)));
-        let scheduling = Scheduling::of(&config, queues);
+        let sequences = Sequences::of(&config).map(Arc::new);
+        let scheduling = Scheduling::of(&config, instances.len(), queues);
         let pool_name = format!("{name}_{version}");
-        let answer = Box::new(rejecting(&name, version, scheduling.requests_max));
+        let answer = Box::new(rejecting(&name, version, scheduling.requests_max, sequences.clone()));
         let requests = ModelVersion::new(name.as_str(), version.to_string(), Arc::clone(&stats) as _);
-        let pool = Pool::new(&pool_name, instances, bound, scheduling, Arc::clone(&requests), answer);
+        let pool =
+            Pool::new(&pool_name, instances, bound, scheduling, sequences.clone(), Arc::clone(&requests), answer);
         let (inputs, outputs) = (config.inputs(), config.outputs());
         Served {
             name: name.into(),
@@ -63,6 +68,7 @@ impl Served {
             outputs,
             labels,
             stats,
+            sequences,
             pool,
             is_retired: AtomicBool::new(false),
             _directory: directory,
@@ -116,7 +122,10 @@ impl Served {
 
     /// Runs the job, now or as soon as an instance is free.
     pub(crate) fn submit(&self, job: Job) {
-        self.pool.submit(job);
+        match self.sequences.as_ref().map(|sequences| sequences.check(&job)) {
+            Some(Err(refused)) => job.turn_away(refused),
+            _ => self.pool.submit(job),
+        }
     }
 
     /// Takes no more requests and returns when the last one has been answered.
@@ -127,7 +136,12 @@ impl Served {
 }
 
 /// Answers requests for that version that its scheduler rejects. Triton counts those nowhere that no queue took.
-fn rejecting(name: &str, version: i64, requests_max: usize) -> impl Fn(Job, Rejection) + Send + Sync + use<> {
+fn rejecting(
+    name: &str,
+    version: i64,
+    requests_max: usize,
+    sequences: Option<Arc<Sequences>>,
+) -> impl Fn(Job, Rejection) + Send + Sync + use<> {
     let name = name.to_owned();
     move |job, rejection| match rejection {
         Rejection::Stopping => {
@@ -144,8 +158,13 @@ fn rejecting(name: &str, version: i64, requests_max: usize) -> impl Fn(Job, Reje
             }
             job.turn_away(Status::unavailable(text));
         }
-        // Triton counts it nowhere. No scheduler of the engine gives this reason yet.
-        Rejection::MissingStart => job.turn_away(Status::invalid(rejection.sentence())),
+        Rejection::MissingStart => {
+            let refused = match &sequences {
+                Some(sequences) => sequences.missing_start(&job),
+                None => Status::invalid(rejection.sentence()),
+            };
+            job.turn_away(refused);
+        }
         Rejection::TimedOut | Rejection::SequenceTimedOut => job.refuse(Status::unavailable(rejection.sentence())),
         Rejection::Cancelled => job.refuse(Status::new(Code::Cancelled, rejection.sentence())),
     }

@@ -1,7 +1,7 @@
 //! Which requests of sequences run together, and which sequences have a place?
 //!
 //! The requests of a sequence run one after the other, on one instance. [`Direct`] gives each sequence a position in the batches of its
-//! instance; [`Oldest`] has the sequences of an instance as candidates of a dynamic batcher. Both are not used by the engine yet.
+//! instance; [`Oldest`] has the sequences of an instance as candidates of a dynamic batcher.
 
 mod direct;
 mod oldest;

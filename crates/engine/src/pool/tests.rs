@@ -34,7 +34,7 @@ fn pool_of(instances: Vec<Box<dyn Instance>>, bound: CostBound, scheduler: Box<d
     };
     let scheduling =
         Scheduling { scheduler, arrivals: Arrivals::default(), preserve_ordering: false, requests_max: usize::MAX };
-    Pool::new("test", instances, bound, scheduling, ModelVersion::unmetered("m"), Box::new(reject))
+    Pool::new("test", instances, bound, scheduling, None, ModelVersion::unmetered("m"), Box::new(reject))
 }
 
 /// What came back to the job of that name.

@@ -1,0 +1,269 @@
+//! What is a model told about the sequence of a request, and may the request be of one?
+
+use nerite_backend::{Job, ModelVersion};
+use nerite_config::ModelConfig;
+use nerite_config::proto::model_sequence_batching::{Control, control};
+use nerite_config::tensor_data_type;
+use nerite_memory::Buffer;
+use nerite_request::{SequenceId, Status};
+use nerite_schedule::{Controls, SequenceStep};
+use nerite_tensor::{DataType, Name, Shape, Tensor, strings};
+
+use std::sync::Arc;
+
+/// The control inputs of a model with a sequence batcher.
+pub(crate) struct Sequences {
+    model: String,
+    /// `[1]`, and the row before it where the model batches.
+    shape: Shape,
+    flags: Vec<Flag>,
+    ids: Vec<IdInput>,
+    /// What empty positions of a batch are requests of. Nobody is told of them.
+    unmetered: Arc<ModelVersion>,
+}
+
+/// An input that is true or false.
+struct Flag {
+    name: Name,
+    kind: control::Kind,
+    datatype: DataType,
+    no: Buffer,
+    yes: Buffer,
+}
+
+/// An input that is the correlation id.
+struct IdInput {
+    name: Name,
+    datatype: DataType,
+}
+
+impl Sequences {
+    /// The control inputs of this configuration, which is valid; `None` without a sequence batcher.
+    pub fn of(config: &ModelConfig) -> Option<Sequences> {
+        let batching = config.sequence_batching()?;
+        let (mut flags, mut ids) = (Vec::new(), Vec::new());
+        for input in &batching.control_input {
+            for control in &input.control {
+                match flag(&input.name, control) {
+                    Some(flag) => flags.push(flag),
+                    None => ids.push(IdInput {
+                        name: input.name.as_str().into(),
+                        datatype: tensor_data_type(control.data_type).unwrap_or(DataType::Uint64),
+                    }),
+                }
+            }
+        }
+        Some(Sequences {
+            model: config.name.clone(),
+            shape: Shape::from_slice(if config.batches() { &[1, 1] } else { &[1] }),
+            flags,
+            ids,
+            unmetered: ModelVersion::unmetered(&config.name),
+        })
+    }
+
+    /// Whether a request may be given to the scheduler. The texts are Triton's.
+    pub fn check(&self, job: &Job) -> Result<(), Status> {
+        let model = &self.model;
+        if job.rows() > 1 {
+            return Err(Status::invalid(format!(
+                "inference request to model '{model}' must specify batch-size 1 due to requirements of sequence batcher"
+            )));
+        }
+        let given = match &job.sequence().id {
+            SequenceId::None => {
+                return Err(Status::invalid(format!(
+                    "inference request to model '{model}' must specify a non-zero or non-empty correlation ID"
+                )));
+            }
+            SequenceId::Number(_) => DataType::Uint64,
+            SequenceId::Text(_) => DataType::Bytes,
+        };
+        let is_text = given == DataType::Bytes;
+        match self.ids.iter().find(|input| (input.datatype == DataType::Bytes) != is_text) {
+            Some(input) => Err(Status::invalid(format!(
+                "sequence batching control '{}' data-type is '{given}', but model '{model}' expects '{}'",
+                input.name, input.datatype
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// The error of a request whose sequence has not started.
+    pub fn missing_start(&self, job: &Job) -> Status {
+        let id = match &job.sequence().id {
+            SequenceId::None => String::new(),
+            SequenceId::Number(id) => id.to_string(),
+            SequenceId::Text(id) => id.clone(),
+        };
+        Status::invalid(format!(
+            "inference request for sequence {id} to model '{}' must specify the START flag on the first request of the sequence",
+            self.model
+        ))
+    }
+
+    /// Adds to a request what the model is told of its sequence.
+    pub fn tell(&self, job: &mut Job, controls: &Controls) {
+        for flag in &self.flags {
+            let is_set = match flag.kind {
+                control::Kind::ControlSequenceStart => controls.start,
+                control::Kind::ControlSequenceEnd => controls.end,
+                _ => true,
+            };
+            job.add_input(self.tensor(
+                &flag.name,
+                flag.datatype,
+                if is_set { flag.yes.clone() } else { flag.no.clone() },
+            ));
+        }
+        for input in &self.ids {
+            job.add_input(self.tensor(&input.name, input.datatype, id_bytes(&controls.id, input.datatype)));
+        }
+    }
+
+    /// A request that stands for an empty position beside `neighbour`, which was not told yet: the same inputs, and READY is false. Its
+    /// answer goes nowhere.
+    pub fn empty_position(&self, neighbour: &Job) -> Job {
+        let mut job = neighbour.unanswered_copy(self.unmetered.begin());
+        for flag in &self.flags {
+            job.add_input(self.tensor(&flag.name, flag.datatype, flag.no.clone()));
+        }
+        for input in &self.ids {
+            let nobody = match input.datatype {
+                DataType::Bytes => nerite_schedule::SequenceId::Text("".into()),
+                _ => nerite_schedule::SequenceId::Number(0),
+            };
+            job.add_input(self.tensor(&input.name, input.datatype, id_bytes(&nobody, input.datatype)));
+        }
+        job
+    }
+
+    fn tensor(&self, name: &Name, datatype: DataType, data: Buffer) -> Tensor {
+        Tensor { name: name.clone(), datatype, shape: self.shape.clone(), data }
+    }
+}
+
+/// The sequence of a request, as schedulers know it.
+pub(crate) fn step(job: &Job) -> Option<SequenceStep> {
+    let sequence = job.sequence();
+    let id = match &sequence.id {
+        SequenceId::None => return None,
+        SequenceId::Number(id) => nerite_schedule::SequenceId::Number(*id),
+        SequenceId::Text(id) => nerite_schedule::SequenceId::Text(id.as_str().into()),
+    };
+    Some(SequenceStep { id, start: sequence.start, end: sequence.end })
+}
+
+/// The input of a control with two values; `None` for the correlation id.
+fn flag(name: &str, control: &Control) -> Option<Flag> {
+    let kind = control.kind();
+    if kind == control::Kind::ControlSequenceCorrid {
+        return None;
+    }
+    let pair = |list: Vec<Vec<u8>>| {
+        let mut list = list.into_iter();
+        Some((list.next()?, list.next()?))
+    };
+    let int32 = control.int32_false_true.iter().map(|value| value.to_le_bytes().to_vec()).collect();
+    let fp32 = control.fp32_false_true.iter().map(|value| value.to_le_bytes().to_vec()).collect();
+    let boolean = control.bool_false_true.iter().map(|value| vec![u8::from(*value)]).collect();
+    let typed = [(DataType::Int32, int32), (DataType::Fp32, fp32), (DataType::Bool, boolean)];
+    let (datatype, (no, yes)) = typed.into_iter().find_map(|(datatype, list)| Some((datatype, pair(list)?)))?;
+    Some(Flag { name: name.into(), kind, datatype, no: no.into(), yes: yes.into() })
+}
+
+/// A correlation id as a tensor of that datatype. One with 32 bits has the lower ones of a number, as in Triton.
+fn id_bytes(id: &nerite_schedule::SequenceId, datatype: DataType) -> Buffer {
+    match id {
+        nerite_schedule::SequenceId::Number(id) => {
+            let bytes = id.to_le_bytes();
+            let len = datatype.size().unwrap_or(bytes.len()).min(bytes.len());
+            bytes[..len].to_vec().into()
+        }
+        nerite_schedule::SequenceId::Text(id) => {
+            let mut bytes = strings::length_word(id.as_bytes()).unwrap_or_default().to_vec();
+            bytes.extend_from_slice(id.as_bytes());
+            bytes.into()
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence, WantedOutputs};
+
+    use super::*;
+
+    const CONFIG: &str = "name: 'm' max_batch_size: 4 sequence_batching {
+        control_input { name: 'S' control { kind: CONTROL_SEQUENCE_START fp32_false_true: [0, 1] } }
+        control_input { name: 'E' control { kind: CONTROL_SEQUENCE_END bool_false_true: [false, true] } }
+        control_input { name: 'R' control { kind: CONTROL_SEQUENCE_READY int32_false_true: [7, 9] } }
+        control_input { name: 'C' control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_INT32 } } }";
+
+    fn sequences(config: &str) -> Sequences {
+        Sequences::of(&nerite_config::parse_text("", config.as_bytes()).unwrap()).unwrap()
+    }
+
+    fn job(id: SequenceId, rows: u32) -> Job {
+        let request = AdmittedRequest {
+            id: "".into(),
+            rows,
+            inputs: Vec::new(),
+            wanted: WantedOutputs::new(),
+            priority: 0,
+            timeout_us: 0,
+            sequence: Sequence { id, start: true, end: false },
+            parameters: Parameters::new(),
+            cancel: Cancel::new(),
+            reply: Reply::closed(),
+        };
+        Job::new(request, ModelVersion::unmetered("m").begin(), 0)
+    }
+
+    fn shown(job: &Job) -> Vec<(String, DataType, Vec<u8>)> {
+        let bytes = |tensor: &Tensor| tensor.data.private_bytes().unwrap().to_vec();
+        job.inputs().iter().map(|tensor| (tensor.name.to_string(), tensor.datatype, bytes(tensor))).collect()
+    }
+
+    #[test]
+    fn a_model_is_told_all_controls_in_their_types() {
+        let sequences = sequences(CONFIG);
+        let mut told = job(SequenceId::Number(0x1_0000_0005), 1);
+        let id = nerite_schedule::SequenceId::Number(0x1_0000_0005);
+        let empty = sequences.empty_position(&told);
+        sequences.tell(&mut told, &Controls { start: true, end: false, id, state: 0 });
+        let expect = [
+            ("S".to_owned(), DataType::Fp32, 1f32.to_le_bytes().to_vec()),
+            ("E".to_owned(), DataType::Bool, vec![0]),
+            ("R".to_owned(), DataType::Int32, vec![9, 0, 0, 0]),
+            ("C".to_owned(), DataType::Int32, vec![5, 0, 0, 0]),
+        ];
+        assert_eq!(shown(&told), expect);
+        assert!(told.inputs().iter().all(|tensor| tensor.shape[..] == [1, 1]));
+        let ready: Vec<_> = shown(&empty).into_iter().filter(|(name, _, _)| name == "R").collect();
+        assert_eq!(ready, [("R".to_owned(), DataType::Int32, vec![7, 0, 0, 0])]);
+    }
+
+    #[track_caller]
+    fn check(config: &str, id: SequenceId, rows: u32, expect: &str) {
+        let refused = sequences(config).check(&job(id, rows)).err().map_or_else(String::new, |status| status.message);
+        assert!(refused.contains(expect) && refused.is_empty() == expect.is_empty(), "{refused}");
+    }
+
+    #[test]
+    fn a_request_must_be_of_a_sequence_whose_id_the_model_can_take() {
+        let text = "name: 'm' sequence_batching { control_input { name: 'C' control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } }";
+        check(CONFIG, SequenceId::Number(1), 1, "");
+        check(CONFIG, SequenceId::Number(1), 2, "must specify batch-size 1");
+        check(CONFIG, SequenceId::None, 1, "must specify a non-zero or non-empty correlation ID");
+        check(
+            CONFIG,
+            SequenceId::Text("a".into()),
+            1,
+            "control 'C' data-type is 'BYTES', but model 'm' expects 'INT32'",
+        );
+        check(text, SequenceId::Text("a".into()), 1, "");
+        check(text, SequenceId::Number(1), 1, "control 'C' data-type is 'UINT64', but model 'm' expects 'BYTES'");
+    }
+}

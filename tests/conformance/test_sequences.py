@@ -1,0 +1,231 @@
+"""Do the requests of a sequence reach one instance in order, and is the model told where it stands?"""
+
+import concurrent.futures
+import pathlib
+import time
+
+import numpy as np
+import pytest
+from batching_setup import pending
+from clients import differs, int32, open_client, refuses
+from python_setup import this_python_first
+
+# SEEN: START, END and READY of the request, the requests in its batch, and those of them that are READY. SUM: of the sequence so far.
+MODEL = """\
+import numpy
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.sums = {}
+
+    def execute(self, requests):
+        def control(request, name):
+            return pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0]
+
+        ready = [control(request, "READY") for request in requests]
+        responses = []
+        for request, is_ready in zip(requests, ready):
+            key = str(control(request, "CORRID"))
+            start, end = control(request, "START"), control(request, "END")
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            if is_ready:
+                self.sums[key] = value if start else self.sums[key] + value
+            seen = numpy.array([start, end, is_ready, len(requests), sum(ready)], numpy.int32)
+            name = numpy.array([key.encode()], object)
+            shape = pb_utils.get_input_tensor_by_name(request, "START").as_numpy().shape
+            made = [("SUM", self.sums.get(key, value)), ("SEEN", seen), ("KEY", name), ("SHAPE", numpy.array(shape, numpy.int32))]
+            if len(value.shape) > 1:
+                made = [(name, array.reshape([1, -1])) for name, array in made]
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor(*pair) for pair in made]))
+        return responses
+"""
+IDLE_US = 60_000_000
+DIRECT, OLDEST = "direct { }", "oldest { max_candidate_sequences: 4 }"
+
+
+def put(repository: pathlib.Path, name: str, strategy: str, *, batch: int = 0, idle_us: int = IDLE_US, corrid: str = "UINT64") -> None:
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "1" / "model.py").write_text(MODEL)
+    outputs = (("SUM", "INT32"), ("SEEN", "INT32"), ("KEY", "STRING"), ("SHAPE", "INT32"))
+    made = "".join(f'output {{ name: "{output}" data_type: TYPE_{datatype} dims: [ -1 ] }}\n' for output, datatype in outputs)
+    flags = "".join(
+        f'control_input {{ name: "{kind}" control {{ kind: CONTROL_SEQUENCE_{kind} int32_false_true: [ 0, 1 ] }} }}\n'
+        for kind in ("START", "END", "READY")
+    )
+    (repository / name / "config.pbtxt").write_text(f"""\
+backend: "python"
+max_batch_size: {batch}
+input {{ name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }}
+{made}
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+sequence_batching {{
+  max_sequence_idle_microseconds: {idle_us}
+  {strategy}
+  {flags}
+  control_input {{ name: "CORRID" control {{ kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_{corrid} }} }}
+}}
+""")
+
+
+@pytest.fixture(scope="module")
+def sequences(launcher):
+    repository = launcher.scratch / "sequences"
+    put(repository, "direct", DIRECT)
+    put(repository, "direct_4", DIRECT, batch=4)
+    put(repository, "oldest_4", OLDEST, batch=4)
+    put(repository, "named", DIRECT, batch=4, corrid="STRING")
+    put(repository, "int32_id", DIRECT, batch=4, corrid="INT32")
+    put(repository, "impatient", DIRECT, idle_us=300_000)
+    put(repository, "one_slot", DIRECT)
+    with this_python_first(), launcher.running("sequences", repository=repository) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["http", "grpc"])
+def asking(request, sequences):
+    with open_client(request.param, sequences) as found:
+        yield found
+
+
+def step(client, model: str, value: int, id, *flags: str, batch: bool = True, **more):
+    given = int32("IN", [[value]]) if batch else int32("IN", [value])
+    parameters = {"sequence_id": id} | {f"sequence_{flag}": True for flag in flags} | more
+    return client.infer(model, [given], parameters=parameters)
+
+
+def numbers(reply, output: str) -> list[int]:
+    return np.frombuffer(reply.outputs[output].raw, np.int32).tolist()
+
+
+def key(reply) -> bytes:
+    return reply.outputs["KEY"].raw[4:]
+
+
+@pytest.mark.parametrize("model", ["direct", "direct_4", "oldest_4"])
+def test_a_model_is_told_where_its_sequence_stands(asking, model):
+    batch = model != "direct"
+    first = step(asking, model, 1, 1001, "start", batch=batch)
+    middle = step(asking, model, 2, 1001, batch=batch)
+    last = step(asking, model, 3, 1001, "end", batch=batch)
+    assert [numbers(reply, "SUM") for reply in (first, middle, last)] == [[1], [3], [6]]
+    assert [numbers(reply, "SEEN")[:3] for reply in (first, middle, last)] == [[1, 0, 1], [0, 0, 1], [0, 1, 1]]
+    assert key(middle) == b"1001"
+    assert numbers(first, "SHAPE") == ([1, 1] if batch else [1])
+
+
+@pytest.mark.parametrize("model", ["direct_4", "oldest_4"])
+def test_sequences_side_by_side_do_not_mix(asking, model):
+    ids = [2001, 2002, 2003]
+    for at, id in enumerate(ids):
+        assert numbers(step(asking, model, 10**at, id, "start"), "SUM") == [10**at]
+    for at, id in reversed(list(enumerate(ids))):
+        assert numbers(step(asking, model, 10**at, id), "SUM") == [2 * 10**at]
+    for at, id in enumerate(ids):
+        assert numbers(step(asking, model, 10**at, id, "end"), "SUM") == [3 * 10**at]
+
+
+@differs("2.51 makes two strings of it, and refuses its own tensor")
+def test_an_id_that_is_text(asking):
+    step(asking, "named", 1, "green", "start")
+    last = step(asking, "named", 2, "green", "end")
+    assert numbers(last, "SUM") == [3] and b"green" in key(last)
+
+
+def test_an_id_of_32_bits_has_the_lower_ones(asking):
+    reply = step(asking, "int32_id", 1, 0x7_0000_0009, "start", "end")
+    assert key(reply) == b"9"
+
+
+def test_positions_without_a_request_are_not_ready(asking):
+    """The first position is that of a sequence without a request now."""
+    step(asking, "direct_4", 1, 3001, "start")
+    step(asking, "direct_4", 1, 3002, "start")
+    reply = step(asking, "direct_4", 2, 3002)
+    assert (numbers(reply, "SUM"), numbers(reply, "SEEN")) == ([3], [0, 0, 1, 2, 1])
+    for id in (3001, 3002):
+        assert numbers(step(asking, "direct_4", 1, id, "end"), "SEEN")[2] == 1
+
+
+def test_a_start_begins_anew(asking):
+    step(asking, "direct", 1, 4001, "start", batch=False)
+    step(asking, "direct", 1, 4001, batch=False)
+    assert numbers(step(asking, "direct", 5, 4001, "start", batch=False), "SUM") == [5]
+    assert numbers(step(asking, "direct", 5, 4001, "end", batch=False), "SUM") == [10]
+
+
+def test_after_its_end_a_sequence_needs_a_start(asking):
+    step(asking, "direct", 1, 4002, "start", "end", batch=False)
+    text = "inference request for sequence 4002 to model 'direct' must specify the START flag on the first request of the sequence"
+    with refuses("INVALID_ARG", text):
+        step(asking, "direct", 1, 4002, batch=False)
+
+
+def test_an_idle_sequence_is_over(asking):
+    step(asking, "impatient", 1, 5001, "start", batch=False)
+    deadline = time.monotonic() + 20
+    # Each request that comes in time keeps the sequence.
+    while time.monotonic() < deadline:
+        time.sleep(1)
+        try:
+            step(asking, "impatient", 1, 5001, batch=False)
+        except Exception as refused:
+            assert "must specify the START flag" in str(refused)
+            return
+    pytest.fail("a sequence outlived its idle time")
+
+
+def test_a_sequence_without_a_slot_waits_for_one(asking, sequences):
+    step(asking, "one_slot", 1, 6001, "start", batch=False)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, open_client("grpc", sequences) as other:
+        waiting = pool.submit(step, other, "one_slot", 7, 6002, "start", "end", batch=False)
+        deadline = time.monotonic() + 20
+        while pending(sequences, "one_slot") < 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert numbers(step(asking, "one_slot", 1, 6001, batch=False), "SUM") == [2]
+        assert not waiting.done()
+        step(asking, "one_slot", 1, 6001, "end", batch=False)
+        assert numbers(waiting.result(20), "SUM") == [7]
+
+
+def test_a_request_may_bound_how_long_it_waits_for_a_slot(asking, sequences):
+    step(asking, "one_slot", 1, 7001, "start", batch=False)
+    with refuses("UNAVAILABLE", "timeout of the corresponding sequence has been expired"):
+        step(asking, "one_slot", 1, 7002, "start", batch=False, timeout=100_000)
+    assert numbers(step(asking, "one_slot", 1, 7001, "end", batch=False), "SUM") == [2]
+
+
+@pytest.mark.parametrize("model", ["direct_4", "oldest_4"])
+def test_many_sequences_at_once_keep_their_sums(sequences, model):
+    """Sixteen sequences on four slots: each waits for its slot, and none sees another's numbers."""
+
+    def run(number: int) -> list[int]:
+        with open_client("grpc" if number % 2 else "http", sequences) as client:
+            seen = []
+            for turn in range(6):
+                flags = [flag for flag, at in (("start", 0), ("end", 5)) if turn == at]
+                seen += numbers(step(client, model, number + turn, 8000 + number, *flags), "SUM")
+            return seen
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(run, range(16)))
+    assert found == [[sum(number + turn for turn in range(last + 1)) for last in range(6)] for number in range(16)]
+
+
+def test_a_client_that_starts_many_sequences_is_refused_past_the_bound(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 bounds no queue of sequences")
+    repository = launcher.scratch / "sequences_bounded"
+    put(repository, "one_slot", DIRECT)
+    with this_python_first(), launcher.running("sequences_bounded", "--queue-requests-max=4", repository=repository) as server:
+        with open_client("grpc", server) as client, concurrent.futures.ThreadPoolExecutor(12) as pool:
+            step(client, "one_slot", 1, 1, "start", batch=False)
+            waiting = [pool.submit(step, client, "one_slot", 1, 100 + n, "start", "end", batch=False) for n in range(12)]
+            deadline = time.monotonic() + 20
+            while sum(one.done() for one in waiting) < 8 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            refused = [str(one.exception()) for one in waiting if one.done()]
+            assert len(refused) == 8 and all("Exceeds maximum queue size" in text for text in refused), refused
+            step(client, "one_slot", 1, 1, "end", batch=False)
+            assert sum(one.exception(20) is None for one in waiting) == 4
