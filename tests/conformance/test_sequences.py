@@ -4,10 +4,13 @@ import concurrent.futures
 import pathlib
 import time
 
+import graphs
 import numpy as np
+import onnx
 import pytest
+import servers
 from batching_setup import pending
-from clients import differs, int32, open_client, refuses
+from clients import differs, http_call, int32, open_client, refuses
 from python_setup import this_python_first
 
 # SEEN: START, END and READY of the request, the requests in its batch, and those of them that are READY. SUM: of the sequence so far.
@@ -69,6 +72,48 @@ sequence_batching {{
 """)
 
 
+# It keeps nothing itself: the sum so far is its state.
+STATEFUL = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value, state = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in ("IN", "SO_FAR"))
+            value = value + state.reshape(value.shape)
+            made = [pb_utils.Tensor("SUM", value), pb_utils.Tensor("NEW_SUM", value.reshape(state.shape))]
+            responses.append(pb_utils.InferenceResponse(made))
+        return responses
+"""
+
+
+def put_stateful(repository: pathlib.Path, name: str, *, batch: int = 0, strategy: str = DIRECT, initial: str = "", dims: int = 1, onnx_model=None) -> None:
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "initial_state").mkdir()
+    (repository / name / "initial_state" / "hundred").write_bytes((100).to_bytes(4, "little"))
+    if onnx_model is None:
+        (repository / name / "1" / "model.py").write_text(STATEFUL)
+    else:
+        onnx.save(onnx_model, repository / name / "1" / "model.onnx")
+    (repository / name / "config.pbtxt").write_text(f"""\
+backend: "{'python' if onnx_model is None else 'onnxruntime'}"
+max_batch_size: {batch}
+input {{ name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }}
+output {{ name: "SUM" data_type: TYPE_INT32 dims: [ 1 ] }}
+instance_group [ {{ count: 2 kind: KIND_CPU }} ]
+sequence_batching {{
+  max_sequence_idle_microseconds: {IDLE_US}
+  {strategy}
+  state {{ input_name: "SO_FAR" output_name: "NEW_SUM" data_type: TYPE_INT32 dims: [ {dims} ] {initial} }}
+}}
+""")
+
+
+INITIAL = 'initial_state {{ name: "first" data_type: TYPE_INT32 dims: [ 1 ] {} }}'
+
+
 @pytest.fixture(scope="module")
 def sequences(launcher):
     repository = launcher.scratch / "sequences"
@@ -79,6 +124,10 @@ def sequences(launcher):
     put(repository, "int32_id", DIRECT, batch=4, corrid="INT32")
     put(repository, "impatient", DIRECT, idle_us=300_000)
     put(repository, "one_slot", DIRECT)
+    put_stateful(repository, "state", initial=INITIAL.format("zero_data: true"))
+    put_stateful(repository, "state_4", batch=4, initial=INITIAL.format("zero_data: true"))
+    put_stateful(repository, "state_oldest", batch=4, strategy=OLDEST, initial=INITIAL.format("zero_data: true"))
+    put_stateful(repository, "state_file", initial=INITIAL.format('data_file: "hundred"'))
     with this_python_first(), launcher.running("sequences", repository=repository) as found:
         yield found
 
@@ -211,6 +260,63 @@ def test_many_sequences_at_once_keep_their_sums(sequences, model):
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         found = list(pool.map(run, range(16)))
     assert found == [[sum(number + turn for turn in range(last + 1)) for last in range(6)] for number in range(16)]
+
+
+@differs("the Python backend of 2.51 keeps no state")
+@pytest.mark.parametrize(("model", "batch", "first"), [("state", False, 0), ("state_4", True, 0), ("state_oldest", True, 0), ("state_file", False, 100)])
+def test_a_model_finds_its_state_again(asking, model, batch, first):
+    def sums(id: int, *values: int) -> list[list[int]]:
+        flags = [["start"], *([] for _ in values[2:]), ["end"]]
+        replies = [step(asking, model, value, id, *which, batch=batch) for value, which in zip(values, flags)]
+        # The state itself is nobody's output.
+        assert all(list(reply.outputs) == ["SUM"] for reply in replies)
+        return [numbers(reply, "SUM") for reply in replies]
+
+    assert sums(1101, 1, 2, 3) == [[first + 1], [first + 3], [first + 6]]
+    # A new sequence begins anew, in the slot of the one before.
+    assert sums(1102, 5, 5) == [[first + 5], [first + 10]]
+
+
+@differs("the Python backend of 2.51 keeps no state")
+@pytest.mark.parametrize("model", ["state_4", "state_oldest"])
+def test_each_sequence_has_a_state_of_its_own(sequences, model):
+    def run(number: int) -> list[int]:
+        with open_client("grpc" if number % 2 else "http", sequences) as client:
+            seen = []
+            for turn in range(8):
+                flags = [flag for flag, at in (("start", 0), ("end", 7)) if turn == at]
+                seen += numbers(step(client, model, number, 9100 + number, *flags), "SUM")
+            return seen
+
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        assert list(pool.map(run, range(12))) == [[number * turn for turn in range(1, 9)] for number in range(12)]
+
+
+def test_the_state_of_an_onnx_model_is_not_copied(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 has no ONNX here, and does not say what it copies")
+    repository = launcher.scratch / "sequences_onnx"
+    many = 1 << 16
+    nodes = [
+        onnx.helper.make_node("Add", ["IN", "SO_FAR"], ["NEW_SUM"]),
+        onnx.helper.make_node("ReduceMax", ["NEW_SUM"], ["SUM"], axes=[0], keepdims=1),
+    ]
+    inputs = [graphs.value("IN", "INT32", [1]), graphs.value("SO_FAR", "INT32", [many])]
+    outputs = [graphs.value("SUM", "INT32", [1]), graphs.value("NEW_SUM", "INT32", [many])]
+    put_stateful(repository, "state", dims=many, onnx_model=graphs.finish("state", nodes, inputs, outputs))
+    with launcher.running("sequences_onnx", servers.onnxruntime_flag(), repository=repository) as server:
+        with open_client("grpc", server) as client:
+            for number in range(3):
+                before = copied_bytes(server)
+                flags = [["start"], [], ["end"]][number]
+                assert numbers(step(client, "state", 2, 1, *flags, batch=False), "SUM") == [2 * (number + 1)]
+                # The number of the request and that of the answer may be; the state has 256 KiB.
+                assert copied_bytes(server) - before <= 64
+
+
+def copied_bytes(server) -> int:
+    page = http_call(server.metrics, "GET", "/metrics").body.decode()
+    return sum(int(float(line.split()[-1])) for line in page.splitlines() if line.startswith("nerite_copied_bytes_total{"))
 
 
 def test_a_client_that_starts_many_sequences_is_refused_past_the_bound(launcher):

@@ -1,7 +1,7 @@
 //! How does a runtime read one request and answer it?
 
 use nerite_memory::{Buffer, Filled, Place, Slot};
-use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Output, Parameters, Reply, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
 use crate::responder::{Parts, check_memory};
@@ -40,6 +40,17 @@ impl Job {
     /// Adds a tensor that the server makes, such as one that tells a model of its request's sequence.
     pub fn add_input(&mut self, tensor: Tensor) {
         self.inputs.push(tensor);
+    }
+
+    /// Wants one more output, which travels with the response.
+    pub fn want(&mut self, name: &Name) {
+        self.responder.want(name);
+    }
+
+    /// Has `told` called when the request ends, before anybody hears of that: with the outputs of its last response, or with `None` if it
+    /// has none.
+    pub fn on_end(&mut self, told: impl FnOnce(Option<&mut Vec<Output>>) + Send + 'static) {
+        self.responder.on_end(told);
     }
 
     /// A request of the same inputs whose answer goes nowhere, for a position of a batch that has no request.

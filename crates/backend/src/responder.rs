@@ -35,6 +35,7 @@ pub struct Responder {
     watched: Vec<Buffer>,
     /// What lies on devices, for a runtime that computes on the host.
     pub(crate) staged: Option<Box<StagedTensors>>,
+    on_end: OnEnd,
     // In this order: the memory above is released before the client hears of the end, and the model may be unloaded after that.
     reply: Reply,
     in_flight: Option<InFlight>,
@@ -51,6 +52,27 @@ pub(crate) struct Parts {
     pub in_flight: InFlight,
 }
 
+/// Who is told of the end of a request.
+#[derive(Default)]
+struct OnEnd(Option<Box<EndCallback>>);
+
+/// Called with the outputs of the last response, or with `None` if it has none.
+type EndCallback = dyn FnOnce(Option<&mut Vec<Output>>) + Send;
+
+impl OnEnd {
+    fn tell(&mut self, outputs: Option<&mut Vec<Output>>) {
+        if let Some(told) = self.0.take() {
+            told(outputs);
+        }
+    }
+}
+
+impl std::fmt::Debug for OnEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "OnEnd(some)" } else { "OnEnd(none)" })
+    }
+}
+
 impl Responder {
     pub(crate) fn new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight }: Parts) -> Responder {
         Responder {
@@ -65,6 +87,7 @@ impl Responder {
             said: Parameters::new(),
             watched: Vec::new(),
             staged: None,
+            on_end: OnEnd(None),
             reply,
             in_flight: Some(in_flight),
         }
@@ -128,6 +151,16 @@ impl Responder {
 
     fn offered_near(&mut self, output: &str, bytes: usize, preferred: Place) -> Result<Option<Slot>, Status> {
         self.reply.place(&PlaceQuery { output, bytes, preferred })
+    }
+
+    /// Wants one more output.
+    pub(crate) fn want(&mut self, name: &Name) {
+        self.wanted.push(Wanted { name: name.clone(), slot: None });
+    }
+
+    /// As [`crate::Job::on_end`].
+    pub(crate) fn on_end(&mut self, told: impl FnOnce(Option<&mut Vec<Output>>) + Send + 'static) {
+        self.on_end = OnEnd(Some(Box::new(told)));
     }
 
     /// Adds a parameter to the response that is being made.
@@ -341,7 +374,11 @@ impl Responder {
     }
 
     /// Sends the last response.
-    fn close(&mut self, response: Response) {
+    fn close(&mut self, mut response: Response) {
+        self.on_end.tell(match &mut response {
+            Response::Final(tensors) => Some(&mut tensors.outputs),
+            _ => None,
+        });
         // Released before the answer goes out: a client may unregister its regions the moment it has the answer.
         self.wanted = WantedOutputs::new();
         (self.again, self.made, self.watched) = (Vec::new(), Vec::new(), Vec::new());

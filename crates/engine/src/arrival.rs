@@ -45,9 +45,10 @@ impl Arrivals {
         let level = self.levels.level(job.priority());
         Arrival {
             priority: level,
-            deadline: match self.of_sequences {
-                true => backlog_deadline(job.timeout_us(), came_us),
-                false => self.levels.policy(level).deadline(job.timeout_us(), came_us),
+            deadline: if self.of_sequences {
+                backlog_deadline(job.timeout_us(), came_us)
+            } else {
+                self.levels.policy(level).deadline(job.timeout_us(), came_us)
             },
             shapes: if self.wants.shapes { self.key(job) } else { 0 },
             spans: if self.wants.spans { self.spans(job) } else { Spans::new() },

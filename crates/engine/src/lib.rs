@@ -36,6 +36,7 @@ mod scheduling;
 mod semaphore;
 mod sequences;
 mod served;
+mod states;
 mod stats;
 mod timer;
 mod unsupported;

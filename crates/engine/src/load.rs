@@ -14,6 +14,7 @@ use nerite_request::Status;
 use crate::limits::ENSEMBLE_INSTANCES_MAX;
 use crate::runtimes::Runtimes;
 use crate::scheduling::QueueLimits;
+use crate::sequences::Sequences;
 use crate::served::{Parts, Served};
 
 /// The platform of ensembles.
@@ -45,6 +46,7 @@ impl Loader {
         let model = runtime.load(&context)?;
         let instances = make_instances(&*model, self.specs(&config), self.runtimes.staging())?;
         let labels = Arc::new(source.labels(&config)?);
+        let sequences = Sequences::load(&config, source.directory.path())?;
         Ok(Served::new(Parts {
             name: source.model.clone(),
             version,
@@ -55,6 +57,7 @@ impl Loader {
             bound: model.cost_bound(),
             // A directory that a load request brought lives as long as the model is served from it.
             directory: source.directory.clone(),
+            sequences,
             queues: self.queues,
         }))
     }
@@ -107,13 +110,11 @@ impl Loader {
 /// Schedulers that are not there yet must not pretend to be: such a model would compute something else.
 fn check_scheduling(config: &ModelConfig) -> Result<(), Status> {
     let Some(sequences) = config.sequence_batching() else { return Ok(()) };
-    let lacking = [
-        ("sequence_batching.state", !sequences.state.is_empty()),
-        ("iterative_sequence", sequences.iterative_sequence),
-    ];
-    let Some((what, _)) = lacking.into_iter().find(|(_, is_set)| *is_set) else { return Ok(()) };
+    if !sequences.iterative_sequence {
+        return Ok(());
+    }
     Err(Status::unsupported(format!(
-        "model '{}' asks for {what}, which this version of nerite does not have yet",
+        "model '{}' asks for iterative_sequence, which this version of nerite does not have yet",
         config.name
     )))
 }

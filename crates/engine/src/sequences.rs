@@ -1,5 +1,8 @@
 //! What is a model told about the sequence of a request, and may the request be of one?
 
+use std::path::Path;
+use std::sync::Arc;
+
 use nerite_backend::{Job, ModelVersion};
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_sequence_batching::{Control, control};
@@ -9,7 +12,7 @@ use nerite_request::{SequenceId, Status};
 use nerite_schedule::{Controls, SequenceStep};
 use nerite_tensor::{DataType, Name, Shape, Tensor, strings};
 
-use std::sync::Arc;
+use crate::states::States;
 
 /// The control inputs of a model with a sequence batcher.
 pub(crate) struct Sequences {
@@ -18,6 +21,8 @@ pub(crate) struct Sequences {
     shape: Shape,
     flags: Vec<Flag>,
     ids: Vec<IdInput>,
+    /// There where the model keeps something between requests.
+    states: Option<Arc<States>>,
     /// What empty positions of a batch are requests of. Nobody is told of them.
     unmetered: Arc<ModelVersion>,
 }
@@ -38,9 +43,10 @@ struct IdInput {
 }
 
 impl Sequences {
-    /// The control inputs of this configuration, which is valid; `None` without a sequence batcher.
-    pub fn of(config: &ModelConfig) -> Option<Sequences> {
-        let batching = config.sequence_batching()?;
+    /// The control inputs and states of this configuration, which is valid, and whose files are below `directory`; `None` without a
+    /// sequence batcher.
+    pub fn load(config: &ModelConfig, directory: &Path) -> Result<Option<Sequences>, Status> {
+        let Some(batching) = config.sequence_batching() else { return Ok(None) };
         let (mut flags, mut ids) = (Vec::new(), Vec::new());
         for input in &batching.control_input {
             for control in &input.control {
@@ -53,13 +59,14 @@ impl Sequences {
                 }
             }
         }
-        Some(Sequences {
+        Ok(Some(Sequences {
             model: config.name.clone(),
             shape: Shape::from_slice(if config.batches() { &[1, 1] } else { &[1] }),
             flags,
             ids,
+            states: States::load(config, directory)?,
             unmetered: ModelVersion::unmetered(&config.name),
-        })
+        }))
     }
 
     /// Whether a request may be given to the scheduler. The texts are Triton's.
@@ -119,6 +126,9 @@ impl Sequences {
         for input in &self.ids {
             job.add_input(self.tensor(&input.name, input.datatype, id_bytes(&controls.id, input.datatype)));
         }
+        if let Some(states) = &self.states {
+            states.give(job, controls);
+        }
     }
 
     /// A request that stands for an empty position beside `neighbour`, which was not told yet: the same inputs, and READY is false. Its
@@ -134,6 +144,9 @@ impl Sequences {
                 _ => nerite_schedule::SequenceId::Number(0),
             };
             job.add_input(self.tensor(&input.name, input.datatype, id_bytes(&nobody, input.datatype)));
+        }
+        if let Some(states) = &self.states {
+            states.give_initial(&mut job);
         }
         job
     }
@@ -202,7 +215,8 @@ mod tests {
         control_input { name: 'C' control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_INT32 } } }";
 
     fn sequences(config: &str) -> Sequences {
-        Sequences::of(&nerite_config::parse_text("", config.as_bytes()).unwrap()).unwrap()
+        let config = nerite_config::parse_text("", config.as_bytes()).unwrap();
+        Sequences::load(&config, Path::new("/no/such/folder")).unwrap().unwrap()
     }
 
     fn job(id: SequenceId, rows: u32) -> Job {

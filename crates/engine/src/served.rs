@@ -45,13 +45,14 @@ pub(crate) struct Parts {
     pub bound: CostBound,
     pub directory: ModelDir,
     pub queues: QueueLimits,
+    pub sequences: Option<Sequences>,
 }
 
 impl Served {
     pub(crate) fn new(parts: Parts) -> Served {
-        let Parts { name, version, config, labels, load_ns, instances, bound, directory, queues } = parts;
+        let Parts { name, version, config, labels, load_ns, instances, bound, directory, queues, sequences } = parts;
+        let sequences = sequences.map(Arc::new);
         let stats = Arc::new(Stats::new(&name, version, load_ns, usize::try_from(config.max_batch_size).unwrap_or(0)));
-        let sequences = Sequences::of(&config).map(Arc::new);
         let scheduling = Scheduling::of(&config, instances.len(), queues);
         let pool_name = format!("{name}_{version}");
         let answer = Box::new(rejecting(&name, version, scheduling.requests_max, sequences.clone()));

@@ -1,0 +1,256 @@
+//! What does a model keep of a sequence from one request to the next?
+//!
+//! Implicit state: an output of one step is an input of the next one. The tensor stays where the model wrote it; it is not copied.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Component, Path};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nerite_backend::Job;
+use nerite_config::proto::model_sequence_batching::initial_state::StateData;
+use nerite_config::proto::model_sequence_batching::{InitialState, State};
+use nerite_config::{ModelConfig, tensor_data_type, validate_states};
+use nerite_memory::{Buffer, Slot};
+use nerite_request::{Output, Status};
+use nerite_schedule::Controls;
+use nerite_tensor::{DataType, Name, Shape, Tensor, element_count};
+
+use crate::timer::now_us;
+
+/// The folder, in the model's directory, of the files that initial states name.
+const FOLDER: &str = "initial_state";
+/// States of sequences that are over are dropped when there are so many more entries than were in use the last time.
+const STATES_MIN: usize = 16;
+/// Strings of an initial state without a file are empty: four bytes of length each.
+const EMPTY_STRING_BYTES: usize = 4;
+
+/// The states of a model version, and what is kept of each sequence.
+pub(crate) struct States {
+    specs: Vec<Spec>,
+    /// After so long without a request a sequence is over, in µs.
+    idle_us: u64,
+    kept: Mutex<Kept>,
+}
+
+struct Spec {
+    input: Name,
+    output: Name,
+    /// What the first request of a sequence gets.
+    initial: Tensor,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// By the number that the scheduler gave the sequence. A number is never given again.
+    sequences: HashMap<u64, Sequence>,
+    /// How many were in use when those were last dropped that are over.
+    in_use: usize,
+}
+
+struct Sequence {
+    /// In the order of the specs.
+    tensors: Vec<Tensor>,
+    /// When its last request ended; `None` while one runs.
+    used_us: Option<u64>,
+}
+
+impl States {
+    /// The states that a configuration asks for, with their initial values, some of them from files below `directory`.
+    pub fn load(config: &ModelConfig, directory: &Path) -> Result<Option<Arc<States>>, Status> {
+        let Some(batching) = config.sequence_batching().filter(|batching| !batching.state.is_empty()) else {
+            return Ok(None);
+        };
+        validate_states(config).map_err(|refused| Status::invalid(refused.to_string()))?;
+        let spec = |state: &State| {
+            Ok(Spec {
+                input: state.input_name.as_str().into(),
+                output: state.output_name.as_str().into(),
+                initial: initial(state, config.batches(), directory)?,
+            })
+        };
+        let specs = batching.state.iter().map(spec).collect::<Result<_, Status>>()?;
+        let idle_us = batching.max_sequence_idle_microseconds;
+        Ok(Some(Arc::new(States { specs, idle_us, kept: Mutex::default() })))
+    }
+
+    /// Adds the state of its sequence to a request, and has its successor kept from what the model answers.
+    pub fn give(self: &Arc<States>, job: &mut Job, controls: &Controls) {
+        for tensor in self.begin(controls) {
+            job.add_input(tensor);
+        }
+        let asked: Vec<bool> = self.specs.iter().map(|spec| job.wants(&spec.output)).collect();
+        for (spec, asked) in self.specs.iter().zip(&asked) {
+            if !asked {
+                job.want(&spec.output);
+            }
+        }
+        let (states, number, is_last) = (Arc::clone(self), controls.state, controls.end);
+        job.on_end(move |outputs| states.keep(number, is_last, &asked, outputs));
+    }
+
+    /// The state for the next request of a sequence.
+    fn begin(&self, controls: &Controls) -> Vec<Tensor> {
+        let mut kept = self.lock();
+        if let Some(sequence) = kept.sequences.get_mut(&controls.state).filter(|_| !controls.start) {
+            sequence.used_us = None;
+            return sequence.tensors.clone();
+        }
+        kept.drop_those_over(self.idle_us);
+        let tensors: Vec<Tensor> = self.specs.iter().map(|spec| spec.initial.clone()).collect();
+        kept.sequences.insert(controls.state, Sequence { tensors: tensors.clone(), used_us: None });
+        tensors
+    }
+
+    /// Adds initial states to a request that stands for an empty position.
+    pub fn give_initial(&self, job: &mut Job) {
+        for spec in &self.specs {
+            job.add_input(spec.initial.clone());
+        }
+    }
+
+    /// A request of a sequence ended, with these outputs or, if it failed, without. Takes those out that only the server wanted.
+    fn keep(&self, number: u64, is_last: bool, asked: &[bool], outputs: Option<&mut Vec<Output>>) {
+        let mut found: Vec<Option<Output>> = Vec::new();
+        if let Some(outputs) = outputs {
+            for (spec, asked) in self.specs.iter().zip(asked) {
+                let at = outputs.iter().position(|output| output.name == spec.output);
+                found.push(at.map(|at| if *asked { outputs[at].clone() } else { outputs.remove(at) }));
+            }
+        }
+        let mut kept = self.lock();
+        if is_last {
+            kept.sequences.remove(&number);
+            return;
+        }
+        let Some(sequence) = kept.sequences.get_mut(&number) else { return };
+        sequence.used_us = Some(now_us());
+        for ((spec, tensor), output) in self.specs.iter().zip(&mut sequence.tensors).zip(found) {
+            if let Some(Output { datatype, shape, data, .. }) = output {
+                *tensor = Tensor { name: spec.input.clone(), datatype, shape, data };
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    /// Drops the states of sequences that ended by being idle: nobody tells of these. Looked at seldom, so each costs little.
+    fn drop_those_over(&mut self, idle_us: u64) {
+        if self.sequences.len() < STATES_MIN.max(2 * self.in_use) {
+            return;
+        }
+        let now_us = now_us();
+        // A scheduler counts from the arrival of the last request, which was earlier than its end.
+        self.sequences.retain(|_, sequence| sequence.used_us.is_none_or(|used| now_us.saturating_sub(used) <= idle_us));
+        self.in_use = self.sequences.len();
+    }
+}
+
+/// What the first request of a sequence gets: what the configuration says, or else zeros; a dimension of any size is 1 then.
+fn initial(state: &State, batches: bool, directory: &Path) -> Result<Tensor, Status> {
+    let name = &state.input_name;
+    let datatype = tensor_data_type(state.data_type)
+        .ok_or_else(|| Status::invalid(format!("state '{name}' has no valid data_type")))?;
+    let given = state.initial_state.first();
+    let dims = given.map_or(&state.dims, |initial| &initial.dims);
+    let dims = dims.iter().map(|dim| if *dim < 0 { 1 } else { *dim });
+    let shape: Shape = batches.then_some(1).into_iter().chain(dims).collect();
+    let elements = element_count(&shape).ok().and_then(|count| usize::try_from(count).ok());
+    let bytes = elements.and_then(|count| count.checked_mul(datatype.size().unwrap_or(EMPTY_STRING_BYTES)));
+    let bytes = bytes.ok_or_else(|| Status::invalid(format!("state '{name}' has too many elements")))?;
+    let data = match given.and_then(|initial| initial.state_data.as_ref().zip(Some(initial))) {
+        Some((StateData::DataFile(file), initial)) => read(directory, file, initial, datatype, bytes)?,
+        Some((StateData::ZeroData(_), _)) | None => zeros(name, bytes)?,
+    };
+    Ok(Tensor { name: name.as_str().into(), datatype, shape, data })
+}
+
+fn zeros(name: &str, bytes: usize) -> Result<Buffer, Status> {
+    let refused = |refused| Status::no_memory(format_args!("state '{name}'"), refused);
+    let mut slot = Slot::try_heap(bytes).map_err(refused)?;
+    if let Some(all) = slot.private_bytes_mut() {
+        all.fill(0);
+    }
+    Ok(slot.filled().into_buffer())
+}
+
+/// The bytes of a file of the model's directory: as many as the state has, all of them for strings.
+fn read(
+    directory: &Path,
+    file: &str,
+    initial: &InitialState,
+    datatype: DataType,
+    expected: usize,
+) -> Result<Buffer, Status> {
+    let name = &initial.name;
+    if !Path::new(file).components().all(|part| matches!(part, Component::Normal(_))) {
+        let text = format!("initial state '{name}' names the file '{file}', which is not below {FOLDER}");
+        return Err(Status::invalid(text));
+    }
+    let path = directory.join(FOLDER).join(file);
+    let failed = |cause: std::io::Error| {
+        Status::invalid(format!("failed to read initial state '{name}' from {}: {cause}", path.display()))
+    };
+    let mut source = File::open(&path).map_err(failed)?;
+    let found = usize::try_from(source.metadata().map_err(failed)?.len()).unwrap_or(usize::MAX);
+    if found < expected && datatype != DataType::Bytes {
+        return Err(Status::invalid(format!(
+            "initial_state setting expects {expected} bytes, but the data provided from {file} only has {found} bytes"
+        )));
+    }
+    let bytes = if datatype == DataType::Bytes { found } else { expected };
+    let refused = |refused| Status::no_memory(format_args!("initial state '{name}'"), refused);
+    let mut slot = Slot::try_heap(bytes).map_err(refused)?;
+    if let Some(all) = slot.private_bytes_mut() {
+        source.read_exact(all).map_err(failed)?;
+    }
+    Ok(slot.filled().into_buffer())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(settings: &str, batch: i32, files: &[(&str, &[u8])], expect: Result<(&[i64], &[u8]), &str>) {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join(FOLDER)).unwrap();
+        for (name, content) in files {
+            std::fs::write(folder.path().join(FOLDER).join(name), content).unwrap();
+        }
+        let text = format!(
+            "name: 'm' max_batch_size: {batch} sequence_batching {{ state {{ input_name: 'I' output_name: 'O' {settings} }} }}"
+        );
+        let config = nerite_config::parse_text("", text.as_bytes()).unwrap();
+        let loaded = States::load(&config, folder.path());
+        let found = loaded.map(|states| {
+            let Tensor { shape, data, .. } = states.unwrap().specs[0].initial.clone();
+            (shape.to_vec(), data.private_bytes().unwrap().to_vec())
+        });
+        match expect {
+            Ok((shape, bytes)) => assert_eq!(found.unwrap(), (shape.to_vec(), bytes.to_vec())),
+            Err(part) => assert!(found.as_ref().unwrap_err().message.contains(part), "{found:?}"),
+        }
+    }
+
+    #[test]
+    fn a_sequence_begins_with_zeros_or_what_the_author_gives() {
+        check("data_type: TYPE_INT32 dims: [2]", 0, &[], Ok((&[2], &[0; 8])));
+        check("data_type: TYPE_INT8 dims: [-1]", 4, &[], Ok((&[1, 1], &[0])));
+        let zero = "data_type: TYPE_INT8 dims: [-1] initial_state { name: 's' data_type: TYPE_INT8 dims: [3] zero_data: true }";
+        check(zero, 0, &[], Ok((&[3], &[0; 3])));
+        let file =
+            "data_type: TYPE_INT8 dims: [2] initial_state { name: 's' data_type: TYPE_INT8 dims: [2] data_file: 'f' }";
+        check(file, 1, &[("f", &[7, 8, 9])], Ok((&[1, 2], &[7, 8])));
+        check(file, 1, &[("f", &[7])], Err("expects 2 bytes, but the data provided from f only has 1 bytes"));
+        check(file, 1, &[], Err("failed to read initial state 's'"));
+        let outside = file.replace("'f'", "'../f'");
+        check(&outside, 1, &[], Err("which is not below initial_state"));
+    }
+}
