@@ -28,6 +28,7 @@ mod contract;
 mod engine;
 mod limits;
 mod load;
+mod model_file;
 mod pool;
 mod quickness;
 mod response_order;
@@ -40,6 +41,7 @@ mod states;
 mod stats;
 mod timer;
 mod unsupported;
+mod warmup;
 
 pub use admission::Admission;
 pub use contract::{CheckedTensors, Contract, Prefix, Tensors, reshaped};

@@ -16,6 +16,7 @@ use crate::runtimes::Runtimes;
 use crate::scheduling::QueueLimits;
 use crate::sequences::Sequences;
 use crate::served::{Parts, Served};
+use crate::warmup::warm_up;
 
 /// The platform of ensembles.
 const ENSEMBLE: &str = "ensemble";
@@ -44,9 +45,10 @@ impl Loader {
         let mut context = self.context(source, version, models);
         let config = self.settle(&*runtime, &mut context)?;
         let model = runtime.load(&context)?;
-        let instances = make_instances(&*model, self.specs(&config), self.runtimes.staging())?;
+        let mut instances = make_instances(&*model, self.specs(&config), self.runtimes.staging())?;
         let labels = Arc::new(source.labels(&config)?);
         let sequences = Sequences::load(&config, source.directory.path())?;
+        warm_up(&config, source.directory.path(), sequences.as_ref(), &mut instances)?;
         Ok(Served::new(Parts {
             name: source.model.clone(),
             version,

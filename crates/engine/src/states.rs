@@ -3,20 +3,18 @@
 //! Implicit state: an output of one step is an input of the next one. The tensor stays where the model wrote it; it is not copied.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
-use std::path::{Component, Path};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nerite_backend::Job;
+use nerite_config::proto::model_sequence_batching::State;
 use nerite_config::proto::model_sequence_batching::initial_state::StateData;
-use nerite_config::proto::model_sequence_batching::{InitialState, State};
 use nerite_config::{ModelConfig, tensor_data_type, validate_states};
-use nerite_memory::{Buffer, Slot};
 use nerite_request::{Output, Status};
 use nerite_schedule::Controls;
 use nerite_tensor::{DataType, Name, Shape, Tensor, element_count};
 
+use crate::model_file::{ModelFile, zeros};
 use crate::timer::now_us;
 
 /// The folder, in the model's directory, of the files that initial states name.
@@ -164,52 +162,23 @@ fn initial(state: &State, batches: bool, directory: &Path) -> Result<Tensor, Sta
     let bytes = elements.and_then(|count| count.checked_mul(datatype.size().unwrap_or(EMPTY_STRING_BYTES)));
     let bytes = bytes.ok_or_else(|| Status::invalid(format!("state '{name}' has too many elements")))?;
     let data = match given.and_then(|initial| initial.state_data.as_ref().zip(Some(initial))) {
-        Some((StateData::DataFile(file), initial)) => read(directory, file, initial, datatype, bytes)?,
-        Some((StateData::ZeroData(_), _)) | None => zeros(name, bytes)?,
+        Some((StateData::DataFile(file), initial)) => {
+            let what = format!("initial state '{}'", initial.name);
+            let source = ModelFile { directory, folder: FOLDER, file, what: &what };
+            source.read(datatype, bytes, |found| check_length(file, found, datatype, bytes))?
+        }
+        Some((StateData::ZeroData(_), _)) | None => zeros(&format!("state '{name}'"), bytes)?,
     };
     Ok(Tensor { name: name.as_str().into(), datatype, shape, data })
 }
 
-fn zeros(name: &str, bytes: usize) -> Result<Buffer, Status> {
-    let refused = |refused| Status::no_memory(format_args!("state '{name}'"), refused);
-    let mut slot = Slot::try_heap(bytes).map_err(refused)?;
-    if let Some(all) = slot.private_bytes_mut() {
-        all.fill(0);
+fn check_length(file: &str, found: u64, datatype: DataType, expected: usize) -> Result<(), Status> {
+    if datatype == DataType::Bytes || found >= expected as u64 {
+        return Ok(());
     }
-    Ok(slot.filled().into_buffer())
-}
-
-/// The bytes of a file of the model's directory: as many as the state has, all of them for strings.
-fn read(
-    directory: &Path,
-    file: &str,
-    initial: &InitialState,
-    datatype: DataType,
-    expected: usize,
-) -> Result<Buffer, Status> {
-    let name = &initial.name;
-    if !Path::new(file).components().all(|part| matches!(part, Component::Normal(_))) {
-        let text = format!("initial state '{name}' names the file '{file}', which is not below {FOLDER}");
-        return Err(Status::invalid(text));
-    }
-    let path = directory.join(FOLDER).join(file);
-    let failed = |cause: std::io::Error| {
-        Status::invalid(format!("failed to read initial state '{name}' from {}: {cause}", path.display()))
-    };
-    let mut source = File::open(&path).map_err(failed)?;
-    let found = usize::try_from(source.metadata().map_err(failed)?.len()).unwrap_or(usize::MAX);
-    if found < expected && datatype != DataType::Bytes {
-        return Err(Status::invalid(format!(
-            "initial_state setting expects {expected} bytes, but the data provided from {file} only has {found} bytes"
-        )));
-    }
-    let bytes = if datatype == DataType::Bytes { found } else { expected };
-    let refused = |refused| Status::no_memory(format_args!("initial state '{name}'"), refused);
-    let mut slot = Slot::try_heap(bytes).map_err(refused)?;
-    if let Some(all) = slot.private_bytes_mut() {
-        source.read_exact(all).map_err(failed)?;
-    }
-    Ok(slot.filled().into_buffer())
+    Err(Status::invalid(format!(
+        "initial_state setting expects {expected} bytes, but the data provided from {file} only has {found} bytes"
+    )))
 }
 
 #[cfg(test)]

@@ -36,7 +36,6 @@ fn unsupported(config: &ModelConfig) -> Vec<String> {
     note(group(|group| !group.secondary_devices.is_empty()), "instance_group.secondary_devices");
     note(group(|group| !group.host_policy.is_empty()), "instance_group.host_policy");
     note(!config.cc_model_filenames.is_empty(), "cc_model_filenames");
-    note(!config.model_warmup.is_empty(), "model_warmup (the first requests find a cold model)");
     note(
         config.decoupled() && ANSWER_ONCE.contains(&config.backend_name()),
         "model_transaction_policy.decoupled (the backend gives one response to each request)",
@@ -108,7 +107,7 @@ mod tests {
             &["instance_group.secondary_devices", "instance_group.host_policy"],
         );
         check("cc_model_filenames { key: '8.0' value: 'x' }", &["cc_model_filenames"]);
-        check("model_warmup { name: 'w' }", &["model_warmup (the first requests find a cold model)"]);
+        check("model_warmup { name: 'w' }", &[]);
         check(
             "model_transaction_policy { decoupled: true }",
             &["model_transaction_policy.decoupled (the backend gives one response to each request)"],
@@ -120,11 +119,11 @@ mod tests {
     #[test]
     fn all_of_it_is_one_line() {
         let config =
-            nerite_config::parse_text("", b"name: 'm' backend: 'x' model_warmup { } response_cache { enable: true }");
+            nerite_config::parse_text("", b"name: 'm' backend: 'x' model_metrics { } response_cache { enable: true }");
         assert_eq!(
             warning(&config.unwrap()).unwrap(),
-            "model 'm': this version of nerite accepts these settings but does nothing for them yet: model_warmup (the \
-             first requests find a cold model); response_cache (every request is computed)"
+            "model 'm': this version of nerite accepts these settings but does nothing for them yet: response_cache \
+             (every request is computed); model_metrics"
         );
         assert_eq!(warning(&ModelConfig::default()), None);
     }
