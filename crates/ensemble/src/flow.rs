@@ -30,6 +30,8 @@ pub struct Flow<T> {
     running: usize,
     sent: usize,
     actions: VecDeque<Action<T>>,
+    /// How often each tensor is still taken by a step. Where no step answers several times, a tensor goes with its last reader.
+    unread: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -79,6 +81,9 @@ impl<T: Clone> Flow<T> {
             tensors[tensor] = Value::Known(value);
         }
         let root = State { parent: None, tensors, is_started: vec![false; plan.steps.len()], is_sent: false };
+        let unread =
+            plan.readers.iter().map(|readers| readers.iter().filter(|step| is_needed[**step]).count()).collect();
+        let steps = 0..plan.steps.len();
         let mut flow = Flow {
             plan,
             is_needed,
@@ -88,8 +93,9 @@ impl<T: Clone> Flow<T> {
             running: 0,
             sent: 0,
             actions: VecDeque::new(),
+            unread,
         };
-        flow.advance(0);
+        flow.advance(0, steps);
         flow
     }
 
@@ -122,8 +128,9 @@ impl<T: Clone> Flow<T> {
         for (output, value) in plan.steps[step].outputs.iter().zip(values) {
             self.set(into, output.tensor, &value.map_or(Value::Absent, Value::Known));
         }
+        let given = &plan.steps[step].outputs;
         for reached in self.descendants(into) {
-            self.advance(reached);
+            self.advance(reached, given.iter().flat_map(|output| plan.readers[output.tensor].iter().copied()));
         }
         self.forget(branch);
         self.forget(into);
@@ -167,12 +174,13 @@ impl<T: Clone> Flow<T> {
         found
     }
 
-    /// Starts the steps of a branch that can run, and sends its outputs if they are there.
-    fn advance(&mut self, branch: Branch) {
+    /// Starts those of `steps` that can run in a branch, and sends its outputs if they are there.
+    fn advance(&mut self, branch: Branch, steps: impl IntoIterator<Item = usize>) {
         let plan = Arc::clone(&self.plan);
         let Some(state) = self.branches.get_mut(&branch) else { return };
         let mut begun = Vec::new();
-        for (number, step) in plan.steps.iter().enumerate() {
+        for number in steps {
+            let step = &plan.steps[number];
             if !self.is_needed[number] || state.is_started[number] {
                 continue;
             }
@@ -184,12 +192,27 @@ impl<T: Clone> Flow<T> {
             }
         }
         self.send_what_is_there(branch);
+        self.release(&begun);
         // Their answers reach the branches that came from this one, which do not run them again.
         for reached in self.descendants(branch).into_iter().skip(1) {
             if let Some(state) = self.branches.get_mut(&reached) {
                 for step in &begun {
                     state.is_started[*step] = true;
                 }
+            }
+        }
+    }
+
+    /// Steps were started: drops the tensors that no other step takes.
+    fn release(&mut self, begun: &[usize]) {
+        if self.plan.is_decoupled {
+            return;
+        }
+        let Some(root) = self.branches.get_mut(&0) else { return };
+        for input in begun.iter().flat_map(|step| &self.plan.steps[*step].inputs) {
+            self.unread[input.tensor] -= 1;
+            if self.unread[input.tensor] == 0 && !self.wanted.contains(&input.tensor) {
+                root.tensors[input.tensor] = Value::Absent;
             }
         }
     }

@@ -21,6 +21,10 @@ pub struct Plan {
     pub outputs: Vec<TensorIndex>,
     /// Whether any step answers several times.
     pub is_decoupled: bool,
+    /// The steps that take each tensor.
+    pub readers: Vec<Vec<usize>>,
+    /// The step that gives each tensor; none for those that a request brings.
+    pub writers: Vec<Option<usize>>,
 }
 
 /// One model that an ensemble runs.
@@ -73,7 +77,21 @@ impl Plan {
         });
         let steps = steps.collect();
         let is_decoupled = members.iter().any(|member| member.as_ref().decoupled());
-        Plan { tensors: names.list, steps, inputs, outputs, is_decoupled }
+        Plan { tensors: names.list, steps, inputs, outputs, is_decoupled, ..Plan::default() }.linked()
+    }
+
+    /// The same plan, with what connects its steps.
+    pub fn linked(self) -> Plan {
+        let (mut readers, mut writers) = (vec![Vec::new(); self.tensors.len()], vec![None; self.tensors.len()]);
+        for (number, step) in self.steps.iter().enumerate() {
+            for input in &step.inputs {
+                readers[input.tensor].push(number);
+            }
+            for output in &step.outputs {
+                writers[output.tensor] = Some(number);
+            }
+        }
+        Plan { readers, writers, ..self }
     }
 
     /// The tensor of that name.
@@ -86,8 +104,7 @@ impl Plan {
         let mut is_needed = vec![false; self.steps.len()];
         let mut missing = wanted.to_vec();
         while let Some(tensor) = missing.pop() {
-            let writer = self.steps.iter().position(|step| step.outputs.iter().any(|output| output.tensor == tensor));
-            if let Some(step) = writer.filter(|step| !is_needed[*step]) {
+            if let Some(step) = self.writers[tensor].filter(|step| !is_needed[*step]) {
                 is_needed[step] = true;
                 missing.extend(self.steps[step].inputs.iter().map(|input| input.tensor));
             }

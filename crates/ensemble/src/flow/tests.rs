@@ -9,6 +9,15 @@ use crate::plan::{StepInput, StepOutput};
 
 /// A plan of steps written `a b > c d`: inputs and outputs; the request brings `inputs` and may want `outputs`.
 fn plan(inputs: &str, steps: &[&str], outputs: &str) -> Arc<Plan> {
+    planned(inputs, steps, outputs, false)
+}
+
+/// As [`plan`], where a step may answer several times.
+fn decoupled(inputs: &str, steps: &[&str], outputs: &str) -> Arc<Plan> {
+    planned(inputs, steps, outputs, true)
+}
+
+fn planned(inputs: &str, steps: &[&str], outputs: &str, is_decoupled: bool) -> Arc<Plan> {
     let mut tensors: Vec<String> = Vec::new();
     let mut intern = |name: &str| {
         tensors.iter().position(|known| known == name).unwrap_or_else(|| {
@@ -25,7 +34,7 @@ fn plan(inputs: &str, steps: &[&str], outputs: &str) -> Arc<Plan> {
         Step { inputs, outputs, ..Step::default() }
     };
     let steps = steps.iter().map(step).collect();
-    Arc::new(Plan { tensors, steps, inputs, outputs, is_decoupled: false })
+    Arc::new(Plan { tensors, steps, inputs, outputs, is_decoupled, ..Plan::default() }.linked())
 }
 
 /// A flow whose tensors are the texts of what made them.
@@ -110,7 +119,7 @@ fn an_optional_input_that_was_not_brought_is_not_waited_for() {
 
 #[test]
 fn each_answer_of_a_decoupled_step_runs_what_depends_on_it() {
-    let plan = plan("a", &["a > b", "b > c"], "c");
+    let plan = decoupled("a", &["a > b", "b > c"], "c");
     let mut play = Play::of(&plan, "a", "c");
     assert_eq!(play.shown(), "0@0(a)");
     assert_eq!(play.answer(0, 0, "1", false, false), "1@1(1b)");
@@ -126,7 +135,7 @@ fn each_answer_of_a_decoupled_step_runs_what_depends_on_it() {
 #[test]
 fn what_comes_late_reaches_the_branches_and_runs_once() {
     // Step 1 does not depend on the decoupled step 0; step 2 needs both, step 3 only step 1.
-    let plan = plan("a", &["a > b", "a > c", "b e > d", "c > e"], "d");
+    let plan = decoupled("a", &["a > b", "a > c", "b e > d", "c > e"], "d");
     let mut play = Play::of(&plan, "a", "d");
     assert_eq!(play.shown(), "0@0(a) 1@0(a)");
     assert_eq!(play.answer(0, 0, "1", false, false), "");
@@ -136,6 +145,23 @@ fn what_comes_late_reaches_the_branches_and_runs_once() {
     assert_eq!(play.answer(1, 2, "1", true, true), "=(1d)");
     assert_eq!(play.answer(2, 2, "2", true, true), "=(2d)");
     assert!(play.flow.is_done());
+}
+
+#[test]
+fn a_tensor_goes_with_its_last_reader() {
+    let plan = plan("a", &["a > b", "b > c", "b c > d"], "c d");
+    let tensor = Arc::new(());
+    let brought = vec![(0, Arc::clone(&tensor))];
+    let mut flow = Flow::begin(Arc::clone(&plan), brought, plan.outputs.clone());
+    drop(flow.next_action());
+    assert_eq!(Arc::strong_count(&tensor), 1);
+    flow.answered(0, 0, vec![(0, Arc::clone(&tensor))], true, true);
+    drop(flow.next_action());
+    // Step 2 takes it as well.
+    assert_eq!(Arc::strong_count(&tensor), 2);
+    flow.answered(0, 1, vec![(0, Arc::new(()))], true, true);
+    drop(flow.next_action());
+    assert_eq!(Arc::strong_count(&tensor), 1);
 }
 
 proptest! {
