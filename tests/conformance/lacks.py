@@ -5,7 +5,6 @@ A test named here must fail on nerite; one that passes is an error, so that this
 
 LACKS = {
     "readiness that models decide on": ["test_python_starting.py::test_a_model_that_says_itself_whether_it_is_ready"],
-    "poll mode": ["test_process.py::test_polling_brings_and_takes_models"],
 }
 
 

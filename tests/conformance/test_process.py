@@ -354,6 +354,23 @@ def test_polling_brings_and_takes_models(launcher):
         wait_ready(server, "identity_int32", False)
 
 
+def test_polling_takes_what_changed_and_keeps_what_does_not_load(launcher):
+    repository = launcher.copy_of("polled_changes", "identity_fp32")
+    config = repository / "identity_fp32" / "config.pbtxt"
+    flags = ["--model-control-mode=poll", "--repository-poll-secs=1"]
+    with launcher.running("polled_changes", *flags, repository=repository) as server, open_client("http", server) as client:
+        good = config.read_text()
+        config.write_text(good + 'parameters { key: "changed" value { string_value: "yes" } }\n')
+        deadline = time.monotonic() + 20
+        while "changed" not in client.config("identity_fp32").get("parameters", {}):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        config.write_text("this is no configuration")
+        time.sleep(3)
+        assert client.infer("identity_fp32", [fp32("INPUT0", [1])])
+        assert server.log_text().count("Poll failed for model directory 'identity_fp32'") <= 2
+
+
 def wait_ready(server, model: str, wanted: bool) -> None:
     deadline = time.monotonic() + 20
     while (http_call(server.http, "GET", f"/v2/models/{model}/ready").status == 200) != wanted:

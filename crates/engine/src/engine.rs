@@ -1,6 +1,7 @@
 //! Who loads and retires models while requests go on?
 
 mod parts;
+mod poll;
 mod retire;
 
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use nerite_request::setting::LoadOptions;
 use nerite_request::{Request, Status};
 
 use self::parts::Reason;
+use self::poll::PollStop;
 use self::retire::Retiring;
 use crate::admission::Admission;
 use crate::catalog::Catalog;
@@ -37,7 +39,8 @@ pub struct Engine {
     generations: Mutex<HashMap<Generation, Arc<Served>>>,
     semaphore: Semaphore,
     one_per_model: OnePerModel,
-    pub(crate) retiring: Retiring,
+    retiring: Retiring,
+    poll_stop: Arc<PollStop>,
     /// Whether its start failed: then it serves nothing.
     has_failed: AtomicBool,
 }
@@ -70,6 +73,7 @@ impl Engine {
             semaphore,
             one_per_model: OnePerModel::default(),
             retiring: Retiring::default(),
+            poll_stop: Arc::default(),
             has_failed: AtomicBool::new(false),
         })
     }
@@ -228,6 +232,7 @@ impl Engine {
 
     /// Retires everything and waits, at most until `deadline`, for the last request. Gives whether all ended in time.
     pub fn stop(self: &Arc<Self>, deadline: Instant) -> bool {
+        self.poll_stop.stop();
         let mut lifecycle = self.lifecycle();
         let retire = lifecycle.unload_all();
         self.withdraw(&lifecycle, &retire);

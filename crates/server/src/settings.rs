@@ -10,6 +10,7 @@ mod sessions;
 mod sockets;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nerite_api::{RegionRules, Restriction};
 use nerite_budget::Limits;
@@ -80,6 +81,8 @@ pub struct Models {
     pub repositories: Vec<PathBuf>,
     /// Who decides which models are up.
     pub control: ControlMode,
+    /// Time between two looks at the repositories in control mode `poll`; zero for no second look.
+    pub poll: Duration,
     /// Models to load at start.
     pub load: Vec<String>,
     /// Whether a load request may bring files.
@@ -315,6 +318,7 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
         allow_upload,
         config_name: values.text("model-config-name").unwrap_or("").to_owned(),
         auto_complete: !values.has("disable-auto-complete-config"),
+        poll: Duration::from_secs(values.whole_seconds("repository-poll-secs", 15)?),
         load_threads: values.int("model-load-thread-count", 4usize)?.max(1),
         load_retries: values.int("model-load-retry-count", 0usize)?,
         queues: queues::queues(values, std::env::var(queues::DELAY_SCHEDULER).ok().as_deref())?,
@@ -395,9 +399,6 @@ fn backend_config(values: &Values<'_>) -> Result<Vec<(String, String, String)>, 
     values.all(FLAG).map(read).collect()
 }
 
-const POLL_LOADS_ONCE: &str = "--model-control-mode=poll: this version of nerite loads models once, at start; changes in the \
-                               repository are not seen. Use --model-control-mode=explicit and load requests, or restart";
-
 fn notes(given: &[Given]) -> Vec<String> {
     let mut notes = Vec::new();
     let has = |name: &str| given.iter().any(|given| given.flag.name == name);
@@ -408,7 +409,6 @@ fn notes(given: &[Given]) -> Vec<String> {
                 "Warning: '--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
                     .into(),
             ),
-            _ if name == "model-control-mode" && given.value == "poll" => notes.push(POLL_LOADS_ONCE.into()),
             _ if name.strip_suffix("-mode").is_some_and(|of| of.ends_with("-socket") && !has(of)) => {
                 notes.push(format!("--{name} has no effect without --{}", name.trim_end_matches("-mode")));
             }

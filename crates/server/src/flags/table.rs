@@ -75,8 +75,8 @@ flags! {
         "disable-auto-complete-config" ALONE, Yes, "Serve models exactly as their configuration says, complete nothing.";
         "strict-model-config" BOOL, Accepted, "DEPRECATED: use --disable-auto-complete-config.";
         "strict-readiness" BOOL, Yes, "Ready only when every known model is ready. Default is true.";
-        "model-control-mode" TEXT, Yes, "'none', 'poll' or 'explicit': who decides which models are up. 'poll' does not look again yet: models are loaded once, as with 'none'. Default is 'none'.";
-        "repository-poll-secs" INT, NotYet, "Interval of polling in seconds, in control mode 'poll'. Default is 15.";
+        "model-control-mode" TEXT, Yes, "'none', 'poll' or 'explicit': who decides which models are up. With 'poll' the repositories are looked at again and again, and what came, changed or went is loaded or unloaded. Default is 'none'.";
+        "repository-poll-secs" INT, Yes, "Seconds between two looks at the repositories in control mode 'poll'. 0: they are not looked at again. Default is 15.";
         "load-model" TEXT, Yes, "Model to load at start in control mode 'explicit'; '*' for all. May be given several times.";
         "allow-model-upload" BOOL, Yes, "Whether a load request may bring a model's files; a Python model that is sent runs as code. Default is true in control mode 'explicit', else false.";
         "model-config-name" TEXT, Yes, "Read configs/<name>.pbtxt in place of config.pbtxt where there is one.";

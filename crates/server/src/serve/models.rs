@@ -7,7 +7,7 @@ use nerite_backend::identity::Identity;
 use nerite_engine::{Engine, Loader, Runtimes};
 use nerite_ensemble::Ensemble;
 use nerite_python::Python;
-use nerite_repository::{Store, StoreOptions};
+use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::Status;
 
 use super::StartError;
@@ -52,6 +52,11 @@ pub fn start(
             log::error!("{}; the server goes on without models (--exit-on-error=false)", creating(&status));
             engine.mark_failed();
         }
+    }
+    if models.control == ControlMode::Poll && !models.poll.is_zero() {
+        engine
+            .poll_every(models.poll)
+            .map_err(|error| StartError(format!("no thread to poll repositories: {error}")))?;
     }
     Ok(engine)
 }

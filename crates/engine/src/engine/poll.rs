@@ -1,0 +1,90 @@
+//! How are changes of the repositories followed, in control mode `poll`?
+//!
+//! Every so often the directories are looked at: models that came or changed are loaded, models that went are unloaded. A load that
+//! failed is tried again once the model's files change.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use nerite_repository::Fingerprint;
+use nerite_request::setting::LoadOptions;
+
+use super::parts::Reason;
+use super::{Engine, spawn};
+
+/// Tells the thread that looks that it is over.
+#[derive(Debug, Default)]
+pub(crate) struct PollStop {
+    is_stopped: Mutex<bool>,
+    stopped: Condvar,
+}
+
+impl PollStop {
+    pub(crate) fn stop(&self) {
+        *self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stopped.notify_all();
+    }
+
+    /// Waits for the interval. Whether it is over before.
+    fn wait(&self, interval: Duration) -> bool {
+        let held = self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.stopped.wait_timeout_while(held, interval, |is_stopped| !*is_stopped);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// The state of each model's files when its load was last tried; `None` if they could not be read.
+type Seen = HashMap<String, Option<Fingerprint>>;
+
+impl Engine {
+    /// Looks at the repositories at this interval, on a thread of its own, until the engine stops.
+    pub fn poll_every(self: &Arc<Self>, interval: Duration) -> io::Result<()> {
+        let (engine, stop) = (Arc::downgrade(self), Arc::clone(&self.poll_stop));
+        spawn("nerite-poll", move || {
+            let mut seen = Seen::new();
+            while !stop.wait(interval) {
+                let Some(engine) = engine.upgrade() else { return };
+                engine.poll_once(&mut seen);
+            }
+        })
+    }
+
+    fn poll_once(self: &Arc<Self>, seen: &mut Seen) {
+        let listing = match self.store().list() {
+            Ok(listing) => listing,
+            Err(error) => return log::error!("the repositories cannot be polled: {error}"),
+        };
+        let gone = self.lifecycle().vanished(&listing);
+        for model in &gone {
+            if let Err(error) = self.unload_now(model, false) {
+                log::error!("{}", error.message);
+            }
+        }
+        seen.retain(|model, _| listing.places(model).len() == 1);
+        let (mut changed, mut ensembles) = (Vec::new(), Vec::new());
+        for (model, _) in listing.models().filter(|(_, places)| places.len() == 1) {
+            let source = self.store().read(model, &LoadOptions::default());
+            let fingerprint = source.as_ref().ok().map(|source| source.fingerprint.clone());
+            if source.as_ref().is_ok_and(|source| !source.needs().is_empty()) {
+                ensembles.push(model.to_owned());
+            }
+            if seen.get(model) != Some(&fingerprint) {
+                seen.insert(model.to_owned(), fingerprint);
+                changed.push(model.to_owned());
+            }
+        }
+        if changed.is_empty() && gone.is_empty() {
+            return;
+        }
+        // What an ensemble lacked may have come with the others.
+        changed.extend(ensembles.into_iter().filter(|model| self.served(model).is_empty()));
+        changed.sort_unstable();
+        changed.dedup();
+        let tried = Arc::new(changed.iter().cloned().collect());
+        for wave in self.waves(&changed) {
+            self.load_wave(&wave, &Reason::asked_for(Arc::clone(&tried)));
+        }
+    }
+}
