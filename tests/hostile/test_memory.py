@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import functools
 import http.client
+import itertools
 import json
 import re
 import resource
@@ -405,12 +406,24 @@ def grouped(launcher, tmp_path):
 
 def test_more_than_the_control_group_may_have(grouped):
     text = head(UPLOAD)
-    answer = http_call(grouped.http, "POST", f"/v2/models/{MODEL}/infer", text + bytes(UPLOAD), framed(text, UPLOAD))
+    path = f"/v2/models/{MODEL}/infer"
+    answer = http_call(grouped.http, "POST", path, text + bytes(UPLOAD), framed(text, UPLOAD))
     says = json.loads(answer.body)["error"]
     assert answer.status == 503, says
-    # A connection may hold a part of the group's memory.
+    # A connection may hold a part of the group's memory. A body that says how long it is is refused by its length.
+    found = re.match(r"memory budget of a connection: a message of (\d+) bytes is announced, of (\d+) that", says)
+    assert found, says
+    announced, budget = map(int, found.groups())
+    assert announced == len(text) + UPLOAD and GROUP_BYTES // 8 < budget < GROUP_BYTES // 2, says
+
+    # A body in chunks announces nothing. It is refused at the budget.
+    chunks = itertools.chain([text], itertools.repeat(bytes(1 << 20), UPLOAD >> 20))
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    answer = http_call(grouped.http, "POST", path, chunks, headers)
+    says = json.loads(answer.body)["error"]
+    assert answer.status == 503, says
     found = re.match(r"memory budget of a connection: this one of .* holds (\d+) of (\d+) bytes", says)
     assert found, says
-    held, budget = map(int, found.groups())
-    assert GROUP_BYTES // 8 < budget < GROUP_BYTES // 2 and held < budget + (1 << 20), says
+    held, most = map(int, found.groups())
+    assert most == budget and held < budget + (1 << 20), says
     assert fp32_of(grouped) == [1.5, 2.5]
