@@ -11,6 +11,7 @@ mod functions;
 mod glossary;
 mod layers;
 mod links;
+mod locks;
 mod profiles;
 mod readmes;
 mod skeleton;
@@ -86,6 +87,7 @@ fn judge(tree: &Tree, allowed: &[Allowance]) -> Vec<Finding> {
     findings.extend(profiles::check(tree));
     findings.extend(readmes::check(tree));
     findings.extend(links::check(tree));
+    findings.extend(locks::check(tree));
     allow::apply(findings, allowed)
 }
 

@@ -1,10 +1,11 @@
 //! What does every call need?
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use nerite_budget::{Account, Budgets, Limits};
 use nerite_engine::Engine;
+use nerite_locks::Mutex;
 use nerite_request::{Peer, Status};
 use nerite_shm::{LeaseLimits, Pools, Registries, random_bits};
 use nerite_watchdog::{FairQueue, Flow};

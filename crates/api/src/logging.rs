@@ -1,8 +1,9 @@
 //! What does the log show at this moment?
 
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use nerite_locks::Mutex;
 use nerite_request::Status;
 use nerite_request::setting::{LogChange, LogSettings};
 

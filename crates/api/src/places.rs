@@ -4,8 +4,9 @@
 //! A runtime that asks for a place before it computes gets a lease of the right size and writes there; what another runtime
 //! leaves in memory of its own is copied, and counted, when its response passes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
+use nerite_locks::Mutex;
 use nerite_memory::{Reason, Slot};
 use nerite_request::names::{ByName, NameTable};
 use nerite_request::{InferRequest, InferResponse, LeaseNotice, Output, RegionRef, SessionRef, Status};

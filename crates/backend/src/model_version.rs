@@ -1,8 +1,9 @@
 //! What do the requests of a model version have in common, and when is none of them in flight any more?
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 
+use nerite_locks::Mutex;
 use nerite_request::Name;
 
 use crate::{Meter, NoMeter};

@@ -5,9 +5,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Instant;
+
+use nerite_locks::Mutex;
 
 use crate::budget::{Budget, Peer};
 use crate::limits::{LOG_APART_MS, STALL_SHED_APART_MS, STEP_BYTES};

@@ -1,9 +1,11 @@
 //! Which bodies are woken when a budget may have room again?
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::task::Waker;
+
+use nerite_locks::Mutex;
 
 /// The wakers of bodies that wait.
 #[derive(Debug, Default)]

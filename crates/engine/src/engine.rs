@@ -6,12 +6,13 @@ mod retire;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use nerite_backend::{Infer, Models};
 use nerite_config::ModelConfig;
+use nerite_locks::Mutex;
 use nerite_repository::{ControlMode, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, Store, startup};
 use nerite_request::report::IndexEntry;
 use nerite_request::setting::LoadOptions;

@@ -13,10 +13,11 @@
 mod workers;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use nerite_backend::{CostBound, Instance, Job, Jobs, ModelVersion};
+use nerite_locks::Mutex;
 use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Ticket};
 
 use crate::arrival::Arrivals;

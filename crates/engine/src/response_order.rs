@@ -4,8 +4,9 @@
 //! started before has been answered. Requests that are never started (timed out, turned away) are answered at once.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
+use nerite_locks::Mutex;
 use nerite_memory::Slot;
 use nerite_request::{Deliver, PlaceQuery, Reply, Response, Status};
 

@@ -1,7 +1,9 @@
 //! How many models may load at the same time, and who waits for whom?
 
 use std::collections::HashSet;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, PoisonError};
+
+use nerite_locks::Mutex;
 
 /// Lets so many in at a time.
 pub struct Semaphore {

@@ -4,12 +4,13 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_backend::Job;
 use nerite_config::proto::model_sequence_batching::State;
 use nerite_config::proto::model_sequence_batching::initial_state::StateData;
 use nerite_config::{ModelConfig, tensor_data_type, validate_states};
+use nerite_locks::Mutex;
 use nerite_request::{Output, Status};
 use nerite_schedule::Controls;
 use nerite_tensor::{DataType, Name, Shape, Tensor, element_count};

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nerite_backend::{Meter, Outcome, RequestTimes, Times, now_ns};
+use nerite_locks::Mutex;
 use nerite_request::report::{BatchReport, Duration, StatisticsReport};
 
 use crate::limits::BATCH_SIZES_MAX;

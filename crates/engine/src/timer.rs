@@ -6,10 +6,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use nerite_backend::now_ns;
+use nerite_locks::Mutex;
 
 /// Something that wants to know when a time has come.
 pub(crate) trait Wake: Send + Sync {

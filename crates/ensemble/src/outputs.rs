@@ -3,9 +3,10 @@
 //! The step that makes an output gets the place that the client named for it, or one that the reply offers, so it writes there itself. An
 //! output that lies elsewhere all the same is copied, and counted.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
 use nerite_backend::{Responder, Times};
+use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Reason, Slot};
 use nerite_request::{Parameters, Status};
 use nerite_tensor::{DataType, Shape};

@@ -4,9 +4,10 @@
 //! that answers before its start returns only adds an event, so a long chain of steps does not grow the stack.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_backend::{Job, Meter, Models, Times};
+use nerite_locks::Mutex;
 use nerite_memory::Slot;
 use nerite_request::{
     Cancel, Code, Deliver, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, Request, Response, Sequence,

@@ -8,9 +8,10 @@ mod table;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use nerite_locks::Mutex;
 use nerite_request::Peer;
 use tokio::sync::Notify;
 

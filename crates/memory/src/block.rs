@@ -9,7 +9,9 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{PoisonError, TryLockError};
+
+use nerite_locks::Mutex;
 
 use crate::headroom::{Headroom, NoMemory, mapped};
 use crate::large;

@@ -9,7 +9,9 @@
 //! [`SPARE_BYTES`] for the many small allocations that end the process when they fail.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, OnceLock, PoisonError};
+
+use nerite_locks::Mutex;
 
 use crate::allowed::allowed_bytes;
 use crate::page::PAGE;

@@ -7,7 +7,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{PoisonError, Weak};
+
+use nerite_locks::Mutex;
 
 /// Memory that other processes of this host can map as well.
 pub trait Share: Send + Sync {

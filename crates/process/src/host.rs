@@ -1,7 +1,8 @@
 //! What do the processes of all models of one runtime share?
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
+use nerite_locks::Mutex;
 use nerite_request::Status;
 use nerite_shm::{LeaseLimits, Pools};
 

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
+use nerite_locks::Mutex;
 use nerite_memory::{Forget, Share, SharedWindow};
 
 use crate::channel::Channel;

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use nerite_locks::Mutex;
 
 /// One request's flag, shared by whoever may cancel it and whoever may want to know.
 #[derive(Clone, Debug, Default)]

@@ -1,4 +1,4 @@
-//! How often does the server allocate for one request?
+//! How often does the server allocate for one request, and how many locks does it take?
 //!
 //! The server runs in this process, on threads of its own; the client's thread is not counted. `cargo test -p nerite-server --test
 //! request_cost -- --nocapture` prints the numbers.
@@ -6,6 +6,8 @@
 
 #[path = "session/test_server.rs"]
 mod test_server;
+
+use std::collections::BTreeMap;
 
 use nerite_client::{DataType, Error, RegionRef, Request, Response, Session, grpc, http};
 use nerite_memory::{allocations, exempt_this_thread};
@@ -25,22 +27,51 @@ type Asked<'m> = (&'m str, &'m [&'m str], &'m [&'m str]);
 const IDENTITY: Asked<'_> = ("echo", &["IN"], &["OUT"]);
 const ONNX: Asked<'_> = ("onnx", &["INPUT0", "INPUT1"], &["OUTPUT0", "OUTPUT1"]);
 
-/// Allocations per request that `infer` makes.
-async fn count<F: Future<Output = Result<Response, Error>>>(infer: impl Fn() -> F) -> f64 {
+/// What one request costs.
+struct Cost {
+    allocations: f64,
+    /// By the line that takes them.
+    locks: BTreeMap<String, f64>,
+}
+
+/// What a request costs that `infer` makes.
+async fn count<F: Future<Output = Result<Response, Error>>>(infer: impl Fn() -> F) -> Cost {
     for _ in 0..WARM_UP {
         infer().await.unwrap();
     }
-    let before = allocations();
+    let (before, locks_before) = (allocations(), locks());
     for _ in 0..COUNTED {
         infer().await.unwrap();
     }
-    (allocations() - before) as f64 / COUNTED as f64
+    let each = |count: u64| count as f64 / COUNTED as f64;
+    let locks = locks().into_iter().map(|(line, count)| (count - locks_before.get(&line).copied().unwrap_or(0), line));
+    Cost {
+        allocations: each((allocations() - before) as u64),
+        locks: locks.filter(|(count, _)| *count > 0).map(|(count, line)| (line, each(count))).collect(),
+    }
+}
+
+/// How often each line of the server took a lock until now.
+fn locks() -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    for taken in nerite_locks::counts() {
+        *found.entry(taken.place.to_string()).or_default() += taken.times;
+    }
+    found
 }
 
 #[track_caller]
-fn check(protocol: &str, asked: Asked<'_>, found: f64, most: f64) {
-    println!("{protocol:8} {:8} {found:5.1} allocations, at most {most}", asked.0);
-    assert!(found <= most, "{protocol}, {}: {found} allocations per request, at most {most}", asked.0);
+fn check(protocol: &str, asked: Asked<'_>, found: Cost, allocations_max: f64, locks_max: f64) {
+    let (allocations, locks) = (found.allocations, found.locks.values().sum::<f64>());
+    println!(
+        "{protocol:8} {:8} {allocations:5.1} allocations, at most {allocations_max}; {locks:5.1} locks, at most {locks_max}",
+        asked.0
+    );
+    for (line, times) in &found.locks {
+        println!("    {times:5.2} {line}");
+    }
+    assert!(allocations <= allocations_max, "{protocol}, {}: {allocations} allocations per request", asked.0);
+    assert!(locks <= locks_max, "{protocol}, {}: {locks} locks per request", asked.0);
 }
 
 /// A request whose tensors all lie in shared memory.
@@ -59,8 +90,9 @@ fn request((model, inputs, outputs): Asked<'_>) -> Request {
 }
 
 #[test]
-fn a_request_through_shared_memory_costs_few_allocations() {
+fn a_request_through_shared_memory_costs_few_allocations_and_locks() {
     exempt_this_thread();
+    nerite_locks::exempt_this_thread();
     let theirs = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let server = theirs.block_on(async { TestServer::new() });
     drop(theirs.block_on(async { server.clients() }));
@@ -74,11 +106,12 @@ fn a_request_through_shared_memory_costs_few_allocations() {
         let _region = OwnedRegion::create(&key, 4096).unwrap();
         http.register_system_region(REGION, &key, 0, 4096).await.unwrap();
         session.register_system_region(REGION, &key, 0, 4096).await.unwrap();
-        for (asked, most) in [(IDENTITY, [13.0, 21.0, 12.5]), (ONNX, [33.0, 42.5, 32.0])] {
+        let most = [(IDENTITY, [13.0, 21.0, 12.5], [6.0, 16.0, 12.0]), (ONNX, [33.0, 42.5, 32.0], [8.0, 19.0, 15.0])];
+        for (asked, allocations, locks) in most {
             let request = request(asked);
-            check("http", asked, count(|| http.infer(&request)).await, most[0]);
-            check("grpc", asked, count(|| grpc.infer(&request)).await, most[1]);
-            check("session", asked, count(|| session.infer(&request)).await, most[2]);
+            check("http", asked, count(|| http.infer(&request)).await, allocations[0], locks[0]);
+            check("grpc", asked, count(|| grpc.infer(&request)).await, allocations[1], locks[1]);
+            check("session", asked, count(|| session.infer(&request)).await, allocations[2], locks[2]);
         }
     });
 }

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
 use nerite_budget::{Account, Charge};
+use nerite_locks::Mutex;
 use nerite_request::{Cancel, Status};
 use tokio::sync::Notify;
 

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_budget::{Account, Charge};
+use nerite_locks::Mutex;
 use tokio::sync::Notify;
 
 use crate::limits::{QUEUED_BYTES_MAX, QUEUED_DESCRIPTORS_MAX, QUEUED_PACKET_BYTES, QUEUED_PACKETS_MAX};

@@ -1,10 +1,11 @@
 //! Who has a session, and may there be one more?
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nerite_api::{Scope, check_operator};
+use nerite_locks::Mutex;
 use nerite_request::inspect::SessionView;
 
 use crate::in_flight::InFlight;

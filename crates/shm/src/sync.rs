@@ -8,14 +8,16 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 
+#[cfg(not(shuttle))]
+pub(crate) use nerite_locks::{Mutex, RwLock};
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64};
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{Mutex, MutexGuard, RwLock};
 #[cfg(not(shuttle))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
+pub(crate) use std::sync::MutexGuard;
 #[cfg(not(shuttle))]
-pub(crate) use std::sync::{Mutex, MutexGuard, RwLock};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// A value that readers take as it is, without waiting, while a writer swaps it for another.
 pub(crate) struct Snapshot<T>(ArcSwap<T>);

@@ -16,8 +16,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
+
+use nerite_locks::Mutex;
 
 use crate::slot::now_ns;
 use crate::usage::Served;

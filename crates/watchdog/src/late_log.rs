@@ -1,6 +1,8 @@
 //! What does the log say about late polls?
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
+
+use nerite_locks::Mutex;
 
 use crate::FrontEnd;
 use crate::name::Activity;

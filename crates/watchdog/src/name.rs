@@ -4,7 +4,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, MutexGuard, PoisonError};
+
+use nerite_locks::Mutex;
 
 /// The name of a call or a model. It is in the table as long as this value lives.
 #[derive(Debug)]

@@ -2,9 +2,10 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nerite_locks::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::FrontEnd;

@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
+use nerite_locks::Mutex;
 use nerite_repository::Fingerprint;
 use nerite_request::setting::LoadOptions;
 

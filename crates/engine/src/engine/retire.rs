@@ -4,9 +4,10 @@
 //! requests still need it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use nerite_locks::Mutex;
 use nerite_repository::Generation;
 
 use crate::engine::{Engine, spawn};

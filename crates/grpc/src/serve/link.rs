@@ -1,9 +1,10 @@
 //! What do the calls of one connection do, and what does each wait for?
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use nerite_listen::{Awaited, Progress};
+use nerite_locks::Mutex;
 
 /// What all calls of a connection share with it.
 #[derive(Debug)]

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
 use nerite_budget::{Account, Charge};
+use nerite_locks::Mutex;
 use nerite_request::Response;
 use tokio::runtime;
 

@@ -1,9 +1,10 @@
 //! Which groups is a user in?
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use nerite_locks::Mutex;
 use nix::unistd::{Uid, User, getgrouplist};
 
 /// How long an answer is cached. The user directory may be on another host, and clients decide how often it is asked.
