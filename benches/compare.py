@@ -24,6 +24,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "conformance")]
 
+from comparison.batch import batch_table  # noqa: E402
 from comparison.cells import CONCURRENCY, SIZES, cells, target_of  # noqa: E402
 from comparison.growth import growth_table, models_table, requests_table  # noqa: E402
 from comparison.load import load_table, python_table  # noqa: E402
@@ -34,7 +35,7 @@ from comparison.round_trip import trip_lines  # noqa: E402
 from comparison.sides import make_sides, running  # noqa: E402
 from comparison.start import start_table  # noqa: E402
 
-SECTIONS = ("load", "python", "trip", "growth", "models", "network", "start", "memory", "size")
+SECTIONS = ("load", "python", "trip", "growth", "models", "network", "batch", "start", "memory", "size")
 
 
 def main() -> None:
@@ -68,6 +69,8 @@ def main() -> None:
                     show("Many requests", lambda: requests_table(sides[0], options))
         if "python" in wanted:
             show("A Python model by shm", lambda: python_table(sides, scratch, options))
+        if "batch" in wanted:
+            show("Dynamic batching", lambda: batch_table(sides, scratch, options))
         if "models" in wanted:
             show("Many models", lambda: models_table(sides, scratch, options))
         if "memory" in wanted:

@@ -8,11 +8,13 @@
 //!
 //! The demo itself is a client like any other: it shares nothing with the server it starts but the regions it registers.
 
+mod batches;
 mod child;
 mod copies;
 mod digits;
 mod examples;
 mod latency;
+mod pipeline;
 mod show;
 mod tries;
 
@@ -48,6 +50,8 @@ pub struct DemoOptions {
     pub metrics_url: String,
     /// The folder with `models/` and `digits/`.
     pub examples_dir: PathBuf,
+    /// The server has the pipeline of `examples/pipeline`.
+    pub has_pipeline: bool,
 }
 
 /// What the demo found.
@@ -132,6 +136,12 @@ pub async fn run(options: &DemoOptions) -> Result<Report, DemoError> {
     let samples = digits::read(&options.examples_dir.join("digits").join("samples.bin"))?;
     let client = http::Client::new(&options.http_url)?;
     let accuracy = digits::classify(&client, &samples).await?;
+    if options.has_pipeline {
+        pipeline::classify(options, &samples).await?;
+    } else {
+        println!("A pipeline with a Python model is left out: no python3 with numpy is on the path.");
+    }
+    batches::measure(options, &samples).await?;
     let rows = latency::measure(options).await?;
     Ok(Report { accuracy, rows })
 }

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use nerite_client::http;
 
+use super::batches::write_alone;
 use super::show::Waiting;
-use super::{DemoError, DemoOptions};
+use super::{DemoError, DemoOptions, pipeline};
 
 const READY_MAX: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -25,34 +26,46 @@ pub(super) struct Server {
     child: Child,
     ports: [u16; 3],
     log: Arc<Mutex<VecDeque<String>>>,
+    has_pipeline: bool,
+    /// What the demo adds to the examples' models; removed with this value.
+    _added: tempfile::TempDir,
 }
 
 impl Server {
-    /// Runs this very program as a server over `examples/models`, on ports that are free now.
+    /// Runs this very program as a server on ports that are free now: over `examples/models`, a copy of its net that runs requests one by
+    /// one, and `examples/pipeline` where there is a Python for it.
     pub(super) fn start(examples: &Path) -> Result<Server, DemoError> {
         let fault = |reason| DemoError::System { what: "cannot start the server", reason };
         let ports = free_ports().map_err(fault)?;
         let [http, grpc, metrics] = ports.map(|port| port.to_string());
-        let mut child = Command::new(std::env::current_exe().map_err(fault)?)
+        let added = tempfile::tempdir().map_err(fault)?;
+        write_alone(&examples.join("models"), added.path()).map_err(fault)?;
+        let pipeline = pipeline::find(examples);
+        let mut command = Command::new(std::env::current_exe().map_err(fault)?);
+        command
             .arg("serve")
             .arg("--model-repository")
             .arg(examples.join("models"))
+            .arg("--model-repository")
+            .arg(added.path())
             .args(["--http-port", &http, "--grpc-port", &grpc, "--metrics-port", &metrics])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(fault)?;
+            .stderr(Stdio::piped());
+        if let Some(folder) = &pipeline {
+            command.arg("--model-repository").arg(folder);
+        }
+        let mut child = command.spawn().map_err(fault)?;
         let log = Arc::new(Mutex::new(VecDeque::new()));
         drain(child.stdout.take(), &log);
         drain(child.stderr.take(), &log);
-        Ok(Server { child, ports, log })
+        Ok(Server { child, ports, log, has_pipeline: pipeline.is_some(), _added: added })
     }
 
     /// Where its client finds it.
     pub(super) fn options(&self, examples_dir: PathBuf) -> DemoOptions {
         let [http_url, grpc_url, metrics_url] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
-        DemoOptions { http_url, grpc_url, metrics_url, examples_dir }
+        DemoOptions { http_url, grpc_url, metrics_url, examples_dir, has_pipeline: self.has_pipeline }
     }
 
     /// Returns when the server says that it is ready; fails when it ends before, or takes too long.

@@ -7,8 +7,9 @@ use nerite_client::{CellsMut, DataType, Region, RegisteredRegion, Request, http}
 use super::DemoError;
 
 /// Pixels of a sample, 8 rows of 8.
-const PIXELS: usize = 64;
-const SIDE: usize = 8;
+pub(super) const PIXELS: usize = 64;
+/// Pixels of a row, and rows.
+pub(super) const SIDE: usize = 8;
 const CLASSES: usize = 10;
 /// The model's `max_batch_size`.
 const BATCH_MAX: usize = 64;
@@ -20,8 +21,8 @@ const INK: &[u8; 17] = b"  ..::--==++**##@";
 /// One handwritten digit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
-    pixels: [u8; PIXELS],
-    digit: u8,
+    pub(super) pixels: [u8; PIXELS],
+    pub(super) digit: u8,
 }
 
 /// How many digits were read as what they are.
