@@ -45,6 +45,8 @@ reasons! {
     Indices = "indices",
     /// Into memory that is shared with the model's process.
     ModelProcess = "model_process",
+    /// Into the response cache, and out of it to a place that a client named.
+    ResponseCache = "response_cache",
     /// Between host and device.
     CrossDevice = "cross_device",
     /// The work of the identity model itself.
