@@ -44,7 +44,7 @@ static SERVER: LazyLock<(Api, TempDir)> = LazyLock::new(|| {
     let mut runtimes = Runtimes::default();
     runtimes.add(Arc::new(Identity));
     let queues = QueueLimits::default();
-    let loader = Loader { runtimes, host: HostFacts::cpu_only(), cores: 2, auto_complete: false, queues };
+    let loader = Loader { runtimes, host: HostFacts::cpu_only(), cores: 2, auto_complete: false, queues, services: nerite_engine::Services::default() };
     let options = nerite_engine::Options {
         control: ControlMode::None,
         load_models: Vec::new(),

@@ -123,10 +123,13 @@ def environment() -> dict[str, str]:
 
 def command(repository: pathlib.Path, scratch: pathlib.Path) -> tuple[list[str], dict[str, str]]:
     """The command line up to the repository, and the environment."""
-    binary = site_packages() / "pytriton" / "tritonserver" / "bin" / "tritonserver"
-    # Without this the server asks for an NVIDIA driver's counters at each start.
-    flags = ["--allow-gpu-metrics=false", f"--backend-directory={backend_directory(scratch / 'backends')}"]
-    return [str(binary), f"--model-repository={repository}", *flags], environment()
+    inside = site_packages() / "pytriton" / "tritonserver"
+    # Without the first flag the server asks for an NVIDIA driver's counters at each start.
+    flags = [
+        "--allow-gpu-metrics=false", f"--backend-directory={backend_directory(scratch / 'backends')}",
+        f"--cache-directory={inside / 'caches'}",
+    ]  # fmt: skip
+    return [str(inside / "bin" / "tritonserver"), f"--model-repository={repository}", *flags], environment()
 
 
 def put(folder: pathlib.Path, model: catalogue.Model) -> None:

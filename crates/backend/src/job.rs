@@ -232,6 +232,12 @@ impl Job {
         responder.finish(memory.and(result), times);
     }
 
+    /// As [`Responder::finish_from_cache`].
+    pub fn finish_from_cache(self, result: Result<(), Status>, times: Times) {
+        let (responder, memory) = self.release();
+        responder.finish_from_cache(memory.and(result), times);
+    }
+
     /// As [`Responder::answer_error`].
     pub fn answer_error(self, error: Status, times: Times) {
         match self.release() {

@@ -56,6 +56,8 @@ pub struct RequestTimes {
 pub enum Outcome {
     /// With a result.
     Success,
+    /// With a result that was kept from an earlier request.
+    FromCache,
     /// The runtime failed.
     Failed,
     /// The client went away first.
@@ -68,6 +70,8 @@ pub enum Outcome {
 pub trait Meter: Send + Sync {
     /// A request ended.
     fn request(&self, times: &RequestTimes, outcome: Outcome);
+    /// A request that was admitted at `arrived` has its first response, which is no error.
+    fn first_response(&self, _arrived: u64) {}
     /// The runtime executed a batch of `rows`.
     fn batch(&self, rows: u64, times: &Times);
 }

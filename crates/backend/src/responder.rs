@@ -28,6 +28,8 @@ pub struct Responder {
     again: Vec<(usize, Slot)>,
     /// Whether responses may follow the next one.
     is_divided: bool,
+    /// Whether a response with outputs was sent.
+    has_sent: bool,
     made: Vec<Output>,
     /// What the model says beside its outputs.
     said: Parameters,
@@ -83,6 +85,7 @@ impl Responder {
             wanted,
             again: Vec::new(),
             is_divided: false,
+            has_sent: false,
             made: Vec::new(),
             said: Parameters::new(),
             watched: Vec::new(),
@@ -277,6 +280,7 @@ impl Responder {
             staged.deliver(&mut self.made, true)?;
         }
         let tensors = self.take_tensors();
+        self.note_first_response();
         self.reply.send(Response::Part(tensors));
         self.restore_places();
         Ok(())
@@ -290,7 +294,17 @@ impl Responder {
     }
 
     /// Ends the request: tells the meter, then sends the outputs put so far as the last response, or the error.
-    pub fn finish(mut self, result: Result<(), Status>, mut times: Times) {
+    pub fn finish(self, result: Result<(), Status>, times: Times) {
+        self.finish_as(result, times, Outcome::Success);
+    }
+
+    /// As [`Responder::finish`], with outputs that were kept from an earlier request.
+    pub fn finish_from_cache(self, result: Result<(), Status>, mut times: Times) {
+        times.ends();
+        self.finish_as(result, times, Outcome::FromCache);
+    }
+
+    fn finish_as(mut self, result: Result<(), Status>, mut times: Times, success: Outcome) {
         // A loss of memory explains whatever else went wrong.
         let mut result = self.check_memory().and(result);
         if let (Ok(()), Some(staged)) = (&result, &mut self.staged) {
@@ -301,13 +315,16 @@ impl Responder {
             result = delivered.map(drop);
         }
         let outcome = match &result {
-            Ok(()) => Outcome::Success,
+            Ok(()) => success,
             Err(error) if error.code == Code::Cancelled => Outcome::Cancelled,
             Err(_) => Outcome::Failed,
         };
         self.note(times, outcome);
         let last = match result {
-            Ok(()) => Response::Final(self.take_tensors()),
+            Ok(()) => {
+                self.note_first_response();
+                Response::Final(self.take_tensors())
+            }
             Err(error) => Response::failed(error),
         };
         self.close(last);
@@ -356,6 +373,13 @@ impl Responder {
         if let Some(in_flight) = &self.in_flight {
             in_flight.meter().request(&RequestTimes { arrived: self.arrived, rows: self.rows, times }, outcome);
         }
+    }
+
+    fn note_first_response(&mut self) {
+        if let Some(in_flight) = self.in_flight.as_ref().filter(|_| !self.has_sent) {
+            in_flight.meter().first_response(self.arrived);
+        }
+        self.has_sent = true;
     }
 
     fn take_tensors(&mut self) -> InferResponse {

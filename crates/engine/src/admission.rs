@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nerite_backend::{InFlight, Job, now_ns};
-use nerite_request::{AdmittedRequest, Request};
+use nerite_request::{AdmittedRequest, Peer, Request};
 
 use crate::contract::{CheckedTensors, Contract, Prefix, Tensors};
 use crate::served::Served;
@@ -13,12 +13,19 @@ pub struct Admission {
     // In this order: whoever unloads the version waits for the count, and is then its last holder.
     served: Arc<Served>,
     in_flight: InFlight,
+    asker: Option<Peer>,
 }
 
 impl Admission {
     /// To a version that was found before.
     pub fn to(served: Arc<Served>) -> Admission {
-        Admission { in_flight: served.begin(), served }
+        Admission { in_flight: served.begin(), served, asker: None }
+    }
+
+    /// The same for a request of that client. What comes of memory that a client shares is kept for its own requests only.
+    pub fn of_asker(self, peer: &Peer) -> Admission {
+        let asker = self.served.is_cached().then(|| peer.clone());
+        Admission { asker, ..self }
     }
 
     /// The version.
@@ -38,8 +45,8 @@ impl Admission {
 
     /// Runs a request that fits the contract, now or as soon as an instance is free. The answer comes through the request's own reply.
     pub fn submit(self, request: AdmittedRequest) {
-        let Admission { in_flight, served } = self;
-        served.submit(Job::new(request, in_flight, now_ns()));
+        let Admission { in_flight, served, asker } = self;
+        served.submit(Job::new(request, in_flight, now_ns()), asker.as_ref());
     }
 
     /// Checks the request against the contract and submits it. A refusal comes through the request's reply as well.

@@ -149,6 +149,11 @@ impl Engine {
         Ok(self.lifecycle().index(&listing, ready_only))
     }
 
+    /// What all models share.
+    pub fn services(&self) -> &crate::Services {
+        &self.loader.services
+    }
+
     /// The runtimes there are.
     pub fn runtimes(&self) -> &crate::Runtimes {
         &self.loader.runtimes
@@ -290,7 +295,7 @@ impl Engine {
         for warning in &source.warnings {
             log::warn!("{warning}");
         }
-        if let Some(warning) = unsupported::warning(&source.config) {
+        if let Some(warning) = unsupported::warning(&source.config, self.loader.services.cache.is_some()) {
             log::warn!("{warning}");
         }
         self.check_parts(source).inspect_err(|error| log::error!("{error}"))?;

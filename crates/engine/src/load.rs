@@ -16,6 +16,7 @@ use crate::runtimes::Runtimes;
 use crate::scheduling::QueueLimits;
 use crate::sequences::Sequences;
 use crate::served::{Parts, Served};
+use crate::services::Services;
 use crate::warmup::warm_up;
 
 /// The platform of ensembles.
@@ -33,6 +34,8 @@ pub struct Loader {
     pub auto_complete: bool,
     /// What bounds the queues.
     pub queues: QueueLimits,
+    /// What all models share.
+    pub services: Services,
 }
 
 impl Loader {
@@ -61,6 +64,7 @@ impl Loader {
             directory: source.directory.clone(),
             sequences,
             queues: self.queues,
+            services: self.services.clone(),
         }))
     }
 

@@ -171,6 +171,11 @@ impl Pool {
         }
     }
 
+    /// Answers a job that is not run.
+    pub fn reject(&self, job: Job, rejection: Rejection) {
+        (self.0.reject)(job, rejection);
+    }
+
     /// Jobs that wait for an instance.
     pub fn waiting(&self) -> usize {
         self.0.lock().driver.waiting()

@@ -4,16 +4,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_backend::{CostBound, InFlight, Job, ModelVersion};
+use nerite_config::proto::model_metrics::MetricControl;
+use nerite_config::proto::model_metrics::metric_control::MetricOptions;
 use nerite_config::{ModelConfig, TensorSpec};
 use nerite_repository::{Labels, ModelDir};
-use nerite_request::report::StatisticsReport;
-use nerite_request::{Code, Status};
+use nerite_request::report::{LatencyReport, StatisticsReport};
+use nerite_request::{Code, Peer, Status};
 use nerite_schedule::Rejection;
 
+use crate::cached::Cached;
+use crate::latencies::{FIRST_RESPONSE_MS, Latencies};
+use crate::lookups::RunJob;
 use crate::pool::Pool;
 use crate::scheduling::{QueueLimits, Scheduling};
 use crate::sequences::Sequences;
+use crate::services::Services;
 use crate::stats::Stats;
+
+/// The family whose buckets an author may choose.
+const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
 
 /// One version of a model with its instances. Whoever holds it may submit to it until it is retired.
 pub struct Served {
@@ -28,6 +37,8 @@ pub struct Served {
     stats: Arc<Stats>,
     /// There where the model has a sequence batcher.
     sequences: Option<Arc<Sequences>>,
+    /// There where responses may come from the cache.
+    cached: Option<Arc<Cached>>,
     pool: Pool,
     is_retired: AtomicBool,
     /// Files that a load request brought are removed when the last request of the version has gone.
@@ -46,14 +57,21 @@ pub(crate) struct Parts {
     pub directory: ModelDir,
     pub queues: QueueLimits,
     pub sequences: Option<Sequences>,
+    pub services: Services,
 }
 
 impl Served {
     pub(crate) fn new(parts: Parts) -> Served {
-        let Parts { name, version, config, labels, load_ns, instances, bound, directory, queues, sequences } = parts;
+        let Parts { name, version, config, labels, load_ns, instances, bound, directory, queues, sequences, services } =
+            parts;
         let sequences = sequences.map(Arc::new);
-        let stats = Arc::new(Stats::new(&name, version, load_ns, usize::try_from(config.max_batch_size).unwrap_or(0)));
+        let cache = services.cache.filter(|_| config.caches_responses());
+        let latencies = Latencies::new(&services.latencies, config.caches_responses(), &first_response_ms(&config));
+        let rows_max = usize::try_from(config.max_batch_size).unwrap_or(0);
+        let stats = Arc::new(Stats::new(&name, version, load_ns, rows_max, latencies));
         let scheduling = Scheduling::of(&config, instances.len(), queues);
+        let cached =
+            cache.map(|cache| Arc::new(Cached::new(cache, &name, Arc::clone(&stats), scheduling.requests_max)));
         let pool_name = format!("{name}_{version}");
         let answer = Box::new(rejecting(&name, version, scheduling.requests_max, sequences.clone()));
         let requests = ModelVersion::new(name.as_str(), version.to_string(), Arc::clone(&stats) as _);
@@ -70,6 +88,7 @@ impl Served {
             labels,
             stats,
             sequences,
+            cached,
             pool,
             is_retired: AtomicBool::new(false),
             _directory: directory,
@@ -108,7 +127,13 @@ impl Served {
 
     /// Its statistics now.
     pub fn statistics(&self) -> StatisticsReport {
-        self.stats.report(self.pool.waiting() as u64)
+        let lookups = self.cached.as_ref().map_or(0, |cached| cached.waiting());
+        self.stats.report((self.pool.waiting() + lookups) as u64)
+    }
+
+    /// How its latencies are distributed, as far as that is kept.
+    pub fn latencies(&self) -> LatencyReport {
+        self.stats.latencies()
     }
 
     /// Whether it takes no more requests.
@@ -121,19 +146,59 @@ impl Served {
         self.requests.begin()
     }
 
-    /// Runs the job, now or as soon as an instance is free.
-    pub(crate) fn submit(&self, job: Job) {
-        match self.sequences.as_ref().map(|sequences| sequences.check(&job)) {
-            Some(Err(refused)) => job.turn_away(refused),
-            _ => self.pool.submit(job),
+    /// Whether its requests are looked up in the response cache.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.cached.is_some()
+    }
+
+    /// Answers the job from the response cache, or runs it. `asker` is the client it comes from, where that is known.
+    pub(crate) fn submit(self: &Arc<Self>, job: Job, asker: Option<&Peer>) {
+        match &self.cached {
+            Some(cached) => {
+                let model: Arc<dyn RunJob> = Arc::<Self>::clone(self);
+                cached.submit(&model, job, asker);
+            }
+            None => self.run(job),
         }
     }
 
     /// Takes no more requests and returns when the last one has been answered.
     pub(crate) fn retire(&self) {
         self.is_retired.store(true, Ordering::Release);
+        // They were admitted before, and may still have to run.
+        if let Some(cached) = &self.cached {
+            cached.wait();
+        }
         self.pool.close();
     }
+}
+
+impl RunJob for Served {
+    fn reject(&self, job: Job, rejection: Rejection) {
+        self.pool.reject(job, rejection);
+    }
+
+    fn run(&self, job: Job) {
+        match self.sequences.as_ref().map(|sequences| sequences.check(&job)) {
+            Some(Err(refused)) => job.turn_away(refused),
+            _ => self.pool.submit(job),
+        }
+    }
+}
+
+/// The bounds of the times to the first response that the model's author wants, or Triton's.
+fn first_response_ms(config: &ModelConfig) -> Vec<f64> {
+    let controls = config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control);
+    let of_first = |control: &MetricControl| {
+        let family = control.metric_identifier.as_ref().map(|identifier| identifier.family.as_str());
+        match &control.metric_options {
+            Some(MetricOptions::HistogramOptions(options)) if family == Some(FIRST_RESPONSE) => {
+                Some(options.buckets.clone())
+            }
+            _ => None,
+        }
+    };
+    controls.rev().find_map(of_first).unwrap_or_else(|| FIRST_RESPONSE_MS.to_vec())
 }
 
 /// Answers requests for that version that its scheduler rejects. Triton counts those nowhere that no queue took.

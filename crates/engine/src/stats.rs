@@ -10,8 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use nerite_backend::{Meter, Outcome, RequestTimes, Times, now_ns};
 use nerite_locks::Mutex;
-use nerite_request::report::{BatchReport, Duration, StatisticsReport};
+use nerite_request::report::{BatchReport, Duration, Latency, LatencyReport, StatisticsReport};
 
+use crate::latencies::Latencies;
 use crate::limits::BATCH_SIZES_MAX;
 
 /// The statistics of one model version, written by executions and read by clients.
@@ -20,6 +21,7 @@ pub struct Stats {
     name: String,
     version: i64,
     load_ns: u64,
+    latencies: Latencies,
     last_inference_ms: AtomicU64,
     inference_count: AtomicU64,
     execution_count: AtomicU64,
@@ -27,6 +29,8 @@ pub struct Stats {
     fail: Sum,
     queue: Sum,
     compute: Phases,
+    cache_hit: Sum,
+    cache_miss: Sum,
     failures: [AtomicU64; 4],
     /// By rows.
     batches: Box<[OnceLock<Box<Phases>>]>,
@@ -41,11 +45,12 @@ const BACKEND: usize = 2;
 
 impl Stats {
     /// Statistics of a version that took `load_ns` to load, and whose batches have up to `rows_max` rows.
-    pub fn new(name: &str, version: i64, load_ns: u64, rows_max: usize) -> Stats {
+    pub fn new(name: &str, version: i64, load_ns: u64, rows_max: usize, latencies: Latencies) -> Stats {
         Stats {
             name: name.to_owned(),
             version,
             load_ns,
+            latencies,
             last_inference_ms: AtomicU64::new(0),
             inference_count: AtomicU64::new(0),
             execution_count: AtomicU64::new(0),
@@ -53,6 +58,8 @@ impl Stats {
             fail: Sum::default(),
             queue: Sum::default(),
             compute: Phases::default(),
+            cache_hit: Sum::default(),
+            cache_miss: Sum::default(),
             failures: Default::default(),
             batches: (0..=rows_max.clamp(1, BATCH_SIZES_MAX)).map(|_| OnceLock::new()).collect(),
             larger: Mutex::default(),
@@ -79,12 +86,34 @@ impl Stats {
             compute_input,
             compute_infer,
             compute_output,
+            cache_hit: self.cache_hit.told(),
+            cache_miss: self.cache_miss.told(),
             batches: counted.chain(larger.values().copied()).collect(),
             pending,
             failures: self.failures.each_ref().map(|count| count.load(Ordering::Relaxed)),
             load_ns: self.load_ns,
-            ..StatisticsReport::default()
         }
+    }
+
+    /// How its latencies are distributed.
+    pub fn latencies(&self) -> LatencyReport {
+        self.latencies.report(now_ns() / 1000)
+    }
+
+    /// Notes each of these durations, in ns.
+    fn note<const N: usize>(&self, durations: [(Latency, u64); N]) {
+        if !self.latencies.is_empty() {
+            let now_us = now_ns() / 1000;
+            for (latency, ns) in durations {
+                self.latencies.note(latency, ns, now_us);
+            }
+        }
+    }
+
+    /// A request was looked up in the response cache, was not found, and its response was kept: all that took `ns`.
+    pub fn cache_missed(&self, ns: u64) {
+        self.cache_miss.add(ns);
+        self.note([(Latency::CacheMiss, ns)]);
     }
 
     fn fail(&self, reason: usize, total: u64) {
@@ -99,16 +128,38 @@ impl Meter for Stats {
     fn request(&self, request: &RequestTimes, outcome: Outcome) {
         let RequestTimes { arrived, rows, times } = *request;
         let total = now_ns().saturating_sub(arrived);
+        let queue = times.start.saturating_sub(arrived);
         match outcome {
             Outcome::Success => {
                 self.success.add(total);
-                self.queue.add(times.start.saturating_sub(arrived));
+                self.queue.add(queue);
                 self.compute.add(&times);
+                let [input, infer, output] = phases_of(&times);
+                self.note([
+                    (Latency::Request, total),
+                    (Latency::Queue, queue),
+                    (Latency::ComputeInput, input),
+                    (Latency::ComputeInfer, infer),
+                    (Latency::ComputeOutput, output),
+                ]);
                 self.inference_count.fetch_add(u64::from(rows.max(1)), Ordering::Relaxed);
+            }
+            Outcome::FromCache => {
+                self.success.add(total);
+                self.queue.add(queue);
+                let hit = times.end.saturating_sub(times.start);
+                self.cache_hit.add(hit);
+                self.note([(Latency::Queue, queue), (Latency::CacheHit, hit)]);
             }
             Outcome::Failed => self.fail(BACKEND, total),
             Outcome::Cancelled => self.fail(CANCELLED, total),
             Outcome::Rejected => self.fail(REJECTED, total),
+        }
+    }
+
+    fn first_response(&self, arrived: u64) {
+        if !self.latencies.is_empty() {
+            self.latencies.note_first_response(now_ns().saturating_sub(arrived));
         }
     }
 
@@ -172,10 +223,15 @@ fn phases_of(times: &Times) -> [u64; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::latencies::LatencyMetrics;
+
+    fn stats(load_ns: u64, rows_max: usize) -> Stats {
+        Stats::new("m", 1, load_ns, rows_max, Latencies::new(&LatencyMetrics::default(), false, &[]))
+    }
 
     #[test]
     fn success_counts_rows_and_failure_counts_its_reason() {
-        let stats = Stats::new("m", 1, 5, 4);
+        let stats = stats(5, 4);
         let times = Times { start: 20, input_end: 30, infer_end: 60, end: 65 };
         stats.batch(4, &times);
         stats.request(&RequestTimes { arrived: 10, rows: 4, times }, Outcome::Success);
@@ -189,8 +245,29 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_from_the_cache_is_a_success_that_nobody_computed() {
+        let metrics = LatencyMetrics { quantiles: Some(vec![0.5]), first_response: true };
+        let stats = Stats::new("m", 1, 0, 1, Latencies::new(&metrics, true, &[1.0]));
+        let times = Times { start: 20_000, input_end: 20_000, infer_end: 20_000, end: 27_000 };
+        stats.request(&RequestTimes { arrived: 10_000, rows: 4, times }, Outcome::FromCache);
+        stats.cache_missed(9_000);
+        let report = stats.report(0);
+        assert_eq!(
+            (report.success.count, report.queue.ns, report.cache_hit.ns, report.cache_miss.ns),
+            (1, 10_000, 7_000, 9_000)
+        );
+        assert_eq!((report.inference_count, report.execution_count, report.compute_infer.count), (0, 0, 0));
+        let of = |latency| {
+            let latencies = stats.latencies().summaries;
+            latencies.iter().find(|(of, _)| *of == latency).map(|(_, summary)| (summary.count, summary.sum_us))
+        };
+        assert_eq!((of(Latency::Queue), of(Latency::CacheHit)), (Some((1, 10)), Some((1, 7))));
+        assert_eq!((of(Latency::CacheMiss), of(Latency::Request)), (Some((1, 9)), None));
+    }
+
+    #[test]
     fn every_size_of_a_batch_is_counted_apart_whatever_the_configuration_says() {
-        let stats = Stats::new("m", 1, 0, 2);
+        let stats = stats(0, 2);
         let times = Times { start: 0, input_end: 1, infer_end: 3, end: 6 };
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -8,8 +8,8 @@ use nerite_config::proto::{ModelInstanceGroup, ModelOptimizationPolicy};
 const ANSWER_ONCE: [&str; 2] = ["identity", "onnxruntime"];
 
 /// The one warning for a model whose author asks for what is accepted and not done; `None` if all is done.
-pub fn warning(config: &ModelConfig) -> Option<String> {
-    let unsupported = unsupported(config);
+pub fn warning(config: &ModelConfig, has_cache: bool) -> Option<String> {
+    let unsupported = unsupported(config, has_cache);
     if unsupported.is_empty() {
         return None;
     }
@@ -21,7 +21,7 @@ pub fn warning(config: &ModelConfig) -> Option<String> {
 }
 
 /// The settings, in the order of `config.pbtxt`'s description, each with what happens instead where that is not plain.
-fn unsupported(config: &ModelConfig) -> Vec<String> {
+fn unsupported(config: &ModelConfig, has_cache: bool) -> Vec<String> {
     let mut unsupported: Vec<&str> = Vec::new();
     let mut note = |is_set: bool, setting| {
         if is_set {
@@ -41,8 +41,10 @@ fn unsupported(config: &ModelConfig) -> Vec<String> {
         "model_transaction_policy.decoupled (the backend gives one response to each request)",
     );
     note(config.model_repository_agents.is_some(), "model_repository_agents");
-    note(config.caches_responses(), "response_cache (every request is computed)");
-    note(config.model_metrics.is_some(), "model_metrics");
+    note(
+        config.caches_responses() && !has_cache,
+        "response_cache (start the server with --cache-config=local,size=<bytes>; every request is computed)",
+    );
     unsupported.into_iter().map(str::to_owned).collect()
 }
 
@@ -69,7 +71,7 @@ mod tests {
         let backend = if settings.contains("backend") { "" } else { "backend: 'identity'" };
         let text = format!("name: 'm' {backend} {settings}");
         let config = nerite_config::parse_text("config.pbtxt", text.as_bytes()).unwrap();
-        assert_eq!(unsupported(&nerite_config::normalise(config, "m")), expect, "{settings}");
+        assert_eq!(unsupported(&nerite_config::normalise(config, "m"), false), expect, "{settings}");
     }
 
     #[test]
@@ -112,19 +114,21 @@ mod tests {
             "model_transaction_policy { decoupled: true }",
             &["model_transaction_policy.decoupled (the backend gives one response to each request)"],
         );
-        check("response_cache { enable: true }", &["response_cache (every request is computed)"]);
-        check("model_repository_agents { } model_metrics { }", &["model_repository_agents", "model_metrics"]);
+        check(
+            "response_cache { enable: true }",
+            &["response_cache (start the server with --cache-config=local,size=<bytes>; every request is computed)"],
+        );
+        check("model_repository_agents { }", &["model_repository_agents"]);
     }
 
     #[test]
     fn all_of_it_is_one_line() {
-        let config =
-            nerite_config::parse_text("", b"name: 'm' backend: 'x' model_metrics { } response_cache { enable: true }");
-        assert_eq!(
-            warning(&config.unwrap()).unwrap(),
-            "model 'm': this version of nerite accepts these settings but does nothing for them yet: response_cache \
-             (every request is computed); model_metrics"
-        );
-        assert_eq!(warning(&ModelConfig::default()), None);
+        let text = b"name: 'm' backend: 'x' optimization { eager_batching: true } model_repository_agents { } response_cache { enable: true }";
+        let config = nerite_config::parse_text("", text).unwrap();
+        let told = "model 'm': this version of nerite accepts these settings but does nothing for them yet: \
+                    optimization.eager_batching; model_repository_agents";
+        assert_eq!(warning(&config, true).unwrap(), told);
+        assert!(warning(&config, false).unwrap().contains("; response_cache (start the server with --cache-config"));
+        assert_eq!(warning(&ModelConfig::default(), false), None);
     }
 }

@@ -84,6 +84,7 @@ fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
         cores: 1,
         auto_complete: false,
         queues: QueueLimits::default(),
+        services: nerite_engine::Services::default(),
     };
     let control = ControlMode::None;
     let engine =

@@ -88,6 +88,7 @@ fn engine(models: &[(&str, &str)]) -> (Arc<Engine>, TempDir) {
         cores: 1,
         auto_complete: false,
         queues: QueueLimits::default(),
+        services: nerite_engine::Services::default(),
     };
     let options = Options { control: ControlMode::None, load_models: Vec::new(), load_threads: 1, load_retries: 0 };
     let engine = Engine::new(store, loader, options);

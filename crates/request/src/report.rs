@@ -122,6 +122,56 @@ pub struct StatisticsReport {
     pub load_ns: u64,
 }
 
+/// What takes time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Latency {
+    /// A successful request, arrival to answer.
+    Request,
+    /// Its time in the queue.
+    Queue,
+    /// Making its inputs ready.
+    ComputeInput,
+    /// The model's own work.
+    ComputeInfer,
+    /// Taking its outputs out.
+    ComputeOutput,
+    /// An answer from the response cache.
+    CacheHit,
+    /// A look-up in the response cache that found nothing, and keeping the response.
+    CacheMiss,
+}
+
+/// How the latencies of a model version are distributed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LatencyReport {
+    /// Those that are kept.
+    pub summaries: Vec<(Latency, SummaryReport)>,
+    /// The time from a request to its first response, if that is kept.
+    pub first_response: Option<BucketReport>,
+}
+
+/// Times, by their share.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SummaryReport {
+    /// Shares from 0 to 1, each with the time in µs that so many of late were within; `None` if there were none of late.
+    pub quantiles: Vec<(f64, Option<u64>)>,
+    /// How many there were, ever.
+    pub count: u64,
+    /// All added up, in µs.
+    pub sum_us: u64,
+}
+
+/// Times, by their length.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BucketReport {
+    /// Upper bounds in ms, ascending, and how many were within each.
+    pub buckets: Vec<(f64, u64)>,
+    /// How many there were.
+    pub count: u64,
+    /// All added up, in ms.
+    pub sum_ms: f64,
+}
+
 /// What one batch size cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchReport {

@@ -179,7 +179,7 @@ fn options(settings: &Settings) -> Vec<Vec<String>> {
     rows.push(vec!["pinned_memory_pool_byte_size".to_owned(), settings.gpu.pinned_pool_bytes.to_string()]);
     rows.push(vec!["strict_readiness".to_owned(), word(settings.strict_readiness)]);
     rows.push(vec!["exit_timeout".to_owned(), settings.exit_timeout_secs.to_string()]);
-    rows.push(vec!["cache_enabled".to_owned(), "0".to_owned()]);
+    rows.push(vec!["cache_enabled".to_owned(), word(settings.response_cache.is_some())]);
     rows.push(vec!["allow_model_upload".to_owned(), word(settings.models.allow_upload)]);
     rows.push(vec!["allow_client_shm".to_owned(), word(settings.allow_client_shm)]);
     rows

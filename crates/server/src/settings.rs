@@ -2,8 +2,10 @@
 
 mod access;
 mod budgets;
+mod cache;
 mod connections;
 mod gpu;
+mod metrics;
 mod queues;
 mod regions;
 mod sessions;
@@ -14,7 +16,7 @@ use std::time::Duration;
 
 use nerite_api::{RegionRules, Restriction};
 use nerite_budget::Limits;
-use nerite_engine::QueueLimits;
+use nerite_engine::{LatencyMetrics, QueueLimits};
 use nerite_repository::ControlMode;
 use nerite_request::setting::LogSettings;
 use regex::{Regex, RegexBuilder};
@@ -60,6 +62,8 @@ pub struct Settings {
     pub budgets: Limits,
     /// The session socket and what it lends.
     pub sessions: Sessions,
+    /// Bytes of the response cache, if there is one.
+    pub response_cache: Option<u64>,
     /// GPUs and the memory that is locked for them.
     pub gpu: GpuSettings,
     /// Whether a failing model ends the start.
@@ -159,6 +163,8 @@ pub struct Metrics {
     pub interval_ms: u64,
     /// Whether the counters of durations are shown.
     pub counter_latencies: bool,
+    /// What is kept of how latencies are distributed.
+    pub latencies: LatencyMetrics,
 }
 
 /// Settings that no legal value gives.
@@ -197,7 +203,11 @@ impl Settings {
             log: log_settings(&values)?,
             models: models(&values)?,
             grpc_tuning: grpc_tuning(&values)?,
-            metrics: if values.bool("allow-metrics", true)? { Some(metrics(&values, metrics_address)?) } else { None },
+            metrics: if values.bool("allow-metrics", true)? {
+                Some(metrics::metrics(&values, metrics_address)?)
+            } else {
+                None
+            },
             connections: connections::connections(&values)?,
             restrictions: access::restrictions(&values)?,
             http_input_bytes_max: http_input_bytes_max as u64,
@@ -206,6 +216,7 @@ impl Settings {
             regions: regions::rules(&values)?,
             budgets: budgets::budgets(&values, nerite_memory::allocatable_bytes())?,
             sessions: sessions::sessions(&values)?,
+            response_cache: cache::response_cache(&values)?,
             gpu: gpu::gpu(&values)?,
             exit_on_error: values.bool("exit-on-error", true)?,
             strict_readiness: values.bool("strict-readiness", true)?,
@@ -363,19 +374,6 @@ fn grpc_tuning(values: &Values<'_>) -> Result<GrpcTuning, SettingsError> {
             key: file("grpc-server-key"),
             client_roots: mutual.then(|| file("grpc-root-cert")),
         }),
-    })
-}
-
-fn metrics(values: &Values<'_>, address: &str) -> Result<Metrics, BadValue> {
-    let config = values.pairs("metrics-config", '=', "<setting>=<value>")?;
-    let latencies = config.iter().rev().find(|(key, _)| *key == "counter_latencies");
-    Ok(Metrics {
-        address: address.to_owned(),
-        port: values.int("metrics-port", 8002)?,
-        cpu: values.bool("allow-cpu-metrics", true)?,
-        // Below 0 and beyond all numbers it is the nearest that there is.
-        interval_ms: values.float("metrics-interval-ms", 2000.0)? as u64,
-        counter_latencies: latencies.is_none_or(|(_, value)| crate::flags::bool_of(value).unwrap_or(true)),
     })
 }
 

@@ -3,9 +3,17 @@
 //! Text format 0.0.4, families and labels as Triton's dashboards expect them, and families of our own at the end.
 //! A family without a sample is left out.
 
+mod cache;
+mod latencies;
+mod page;
+
 use std::fmt::Write;
 
-use nerite_request::report::StatisticsReport;
+use nerite_request::report::{LatencyReport, StatisticsReport};
+
+use self::page::{Page, Value, escaped};
+
+pub use self::cache::CacheMetrics;
 
 /// Everything that `/metrics` shows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,6 +48,8 @@ pub struct MetricsReport {
     pub front_busy: Option<BusyMetrics>,
     /// Connections of HTTP, gRPC and metrics.
     pub connections: ConnectionMetrics,
+    /// The response cache; `None` where the server has none.
+    pub cache: Option<CacheMetrics>,
 }
 
 /// How long threads that serve connections were busy each time.
@@ -91,6 +101,10 @@ pub struct ModelMetrics {
     pub statistics: StatisticsReport,
     /// `metric_tags` of its configuration, without the underscore they are printed with.
     pub tags: Vec<(String, String)>,
+    /// Whether its author lets its responses come from the cache.
+    pub caches: bool,
+    /// How its latencies are distributed, as far as that is kept.
+    pub latencies: LatencyReport,
 }
 
 /// The machine.
@@ -149,7 +163,10 @@ const LATENCIES: [(&str, &str, Read); 5] = [
 pub fn write_metrics(report: &MetricsReport) -> String {
     let mut page = Page { out: String::with_capacity(2048 + 1536 * report.models.len()) };
     write_counters(&mut page, report);
+    cache::write_counters(&mut page, report);
     write_gauges(&mut page, report);
+    cache::write_gauges(&mut page, report);
+    latencies::write(&mut page, report);
     write_own(&mut page, report);
     page.out
 }
@@ -328,59 +345,13 @@ impl ModelMetrics {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Value {
-    Whole(u64),
-    Real(f64),
-}
-
-struct Page {
-    out: String,
-}
-
-impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str, samples: impl IntoIterator<Item = (String, Value)>) {
-        let mut samples = samples.into_iter().peekable();
-        if samples.peek().is_none() {
-            return;
-        }
-        // Writing to a String cannot fail.
-        let _ = write!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        for (labels, value) in samples {
-            let _ = match value {
-                Value::Whole(value) => writeln!(self.out, "{name}{labels} {value}"),
-                Value::Real(value) => writeln!(self.out, "{name}{labels} {value}"),
-            };
-        }
-    }
-}
-
-impl Page {
-    fn histogram(&mut self, name: &str, help: &str, times: &Histogram) {
-        let seconds = |ns: u64| ns as f64 / 1e9;
-        // Writing to a String cannot fail.
-        let _ = write!(self.out, "# HELP {name} {help}\n# TYPE {name} histogram\n");
-        for (bound_ns, count) in &times.buckets {
-            let _ = writeln!(self.out, "{name}_bucket{{le=\"{}\"}} {count}", seconds(*bound_ns));
-        }
-        let Histogram { count, sum_ns, .. } = *times;
-        let _ = writeln!(self.out, "{name}_bucket{{le=\"+Inf\"}} {count}");
-        let _ = writeln!(self.out, "{name}_sum {}\n{name}_count {count}", seconds(sum_ns));
-    }
-}
-
-/// A label's value as the text format wants it.
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn model(name: &str) -> ModelMetrics {
         let statistics = StatisticsReport { name: name.into(), version: 1, ..StatisticsReport::default() };
-        ModelMetrics { statistics, tags: Vec::new() }
+        ModelMetrics { statistics, ..ModelMetrics::default() }
     }
 
     #[track_caller]

@@ -111,7 +111,7 @@ impl Api {
         let places = Places::of(&infer_request, own, &self.0.pools)?;
         let reply = Reply::through(Delivery::new(shown, places, under_way, sink));
         let InferRequest { id, priority, timeout_us, sequence, parameters, .. } = infer_request;
-        model.submit(AdmittedRequest {
+        model.of_asker(self.peer()).submit(AdmittedRequest {
             id,
             rows,
             inputs,

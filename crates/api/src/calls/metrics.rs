@@ -2,9 +2,12 @@
 
 use std::sync::PoisonError;
 
+use nerite_cache::CacheCounts;
 use nerite_memory::{Reason, copied_bytes};
 use nerite_watchdog::{Busy, Counts, busy};
-use nerite_wire::prometheus::{BusyMetrics, Histogram, HostMetrics, MetricsReport, ModelMetrics, SessionSocketMetrics};
+use nerite_wire::prometheus::{
+    BusyMetrics, CacheMetrics, Histogram, HostMetrics, MetricsReport, ModelMetrics, SessionSocketMetrics,
+};
 
 use crate::Api;
 
@@ -14,7 +17,8 @@ impl Api {
         let model = |served: &nerite_engine::Served| {
             let tags = &served.config().metric_tags;
             let tags = tags.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-            ModelMetrics { statistics: served.statistics(), tags }
+            let (statistics, latencies) = (served.statistics(), served.latencies());
+            ModelMetrics { statistics, tags, caches: served.config().caches_responses(), latencies }
         };
         let regions = self.0.regions.counts();
         let leases = self.0.pools.counts();
@@ -35,6 +39,7 @@ impl Api {
             budget: self.0.budgets.counts(),
             lease_bytes: vec![("lent", leases.bytes.saturating_sub(leases.idle_bytes)), ("idle", leases.idle_bytes)],
             front_busy: Some(front_busy()),
+            cache: self.0.engine.services().cache.as_ref().map(|cache| of_cache(&cache.counts())),
             // Connections are known to the front ends only.
             ..MetricsReport::default()
         }
@@ -48,6 +53,11 @@ impl Api {
     pub fn note_session_socket(&self, socket: SessionSocketMetrics) {
         *self.0.session_socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
     }
+}
+
+fn of_cache(counts: &CacheCounts) -> CacheMetrics {
+    let CacheCounts { bytes, bytes_max, entries, hits, misses, evictions, lookup_ns, insertion_ns } = *counts;
+    CacheMetrics { bytes, bytes_max, entries, hits, misses, evictions, lookup_ns, insertion_ns }
 }
 
 fn front_busy() -> BusyMetrics {

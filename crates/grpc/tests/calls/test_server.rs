@@ -90,6 +90,7 @@ fn engine(models: &TempDir, runtimes: Runtimes) -> Arc<Engine> {
         cores: 2,
         auto_complete: false,
         queues: QueueLimits::default(),
+        services: nerite_engine::Services::default(),
     };
     let control = ControlMode::None;
     let options = nerite_engine::Options { control, load_models: Vec::new(), load_threads: 1, load_retries: 0 };

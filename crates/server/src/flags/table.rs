@@ -141,7 +141,7 @@ flags! {
         "metrics-address" TEXT, Yes, "Address that metrics listen at. Default is that of HTTP.";
         "metrics-port" INT, Yes, "Port that metrics listen at. Default is 8002.";
         "metrics-interval-ms" Takes::Value("<float>"), Yes, "Interval at which processor metrics are taken. Default is 2000.";
-        "metrics-config" Takes::Value("<string>=<string>"), Yes, "A setting of metrics, such as counter_latencies=false.";
+        "metrics-config" Takes::Value("<string>=<string>"), Yes, "A setting of metrics: counter_latencies=false, summary_latencies=true, summary_quantiles=<quantile>:<error>,…, histogram_latencies=true.";
     }
     "Memory": {
         "memory-budget" BYTES, Yes, "Bytes that all clients together may make the server hold: bodies, answers that are not read, open calls. Default is half of the memory of the host, of the control group or of what ulimit -v leaves.";
@@ -177,8 +177,8 @@ flags! {
         "trace-rate" INT, NotYet, "DEPRECATED: use --trace-config.";
         "trace-count" INT, NotYet, "DEPRECATED: use --trace-config.";
         "trace-log-frequency" INT, NotYet, "DEPRECATED: use --trace-config.";
-        "cache-config" TEXT, NotYet, "Settings of the response cache.";
-        "response-cache-byte-size" INT, NotYet, "DEPRECATED: use --cache-config.";
+        "cache-config" Takes::Value("<string>,<string>=<string>"), Yes, "The response cache: local,size=<bytes>. Models whose configuration has response_cache { enable: true } use it. Default is none.";
+        "response-cache-byte-size" INT, Yes, "DEPRECATED: use --cache-config=local,size=<bytes>.";
         "cache-directory" TEXT, Accepted, "Directory of Triton's cache libraries.";
         "rate-limit" TEXT, NotYet, "'off' or 'execution_count'.";
         "rate-limit-resource" TEXT, NotYet, "A resource for the rate limiter.";

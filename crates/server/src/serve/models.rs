@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nerite_backend::identity::Identity;
-use nerite_engine::{Engine, Loader, Runtimes};
+use nerite_cache::ResponseCache;
+use nerite_engine::{Engine, Loader, Runtimes, Services};
 use nerite_ensemble::Ensemble;
 use nerite_python::Python;
 use nerite_repository::{ControlMode, Store, StoreOptions};
@@ -35,6 +36,7 @@ pub fn start(
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         auto_complete: models.auto_complete,
         queues: models.queues,
+        services: services(settings),
     };
     let options = nerite_engine::Options {
         control: models.control,
@@ -59,6 +61,18 @@ pub fn start(
             .map_err(|error| StartError(format!("no thread to poll repositories: {error}")))?;
     }
     Ok(engine)
+}
+
+fn services(settings: &Settings) -> Services {
+    let cache = settings.response_cache.map(|bytes| Arc::new(ResponseCache::new(bytes)));
+    let memory = nerite_memory::allocatable_bytes();
+    if let Some(bytes) = settings.response_cache.filter(|bytes| *bytes > memory) {
+        log::warn!(
+            "--cache-config lets the response cache have {bytes} bytes, and the memory has {memory}; lower its size"
+        );
+    }
+    let latencies = settings.metrics.as_ref().map(|metrics| metrics.latencies.clone()).unwrap_or_default();
+    Services { cache, latencies }
 }
 
 fn creating(status: &Status) -> StartError {

@@ -1,0 +1,224 @@
+//! Is a request answered from the response cache?
+//!
+//! ```text
+//!   submit ─► key over the inputs ─► found: the stored outputs go to the client's places
+//!      │ (aside, if that takes long)  └─ not found: the model runs, and its response is kept on its way to the client
+//! ```
+//! Memory that a client shares may change after its key was made, and outputs in a client's memory before they are copied. So what comes
+//! of such memory is kept under a key that only requests of the same client have: it can deceive nobody else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nerite_backend::{Job, Times, now_ns};
+use nerite_cache::{Kept, Key, KeyWriter, ResponseCache, Stored};
+use nerite_memory::{Access, Reason};
+use nerite_request::limits::INLINE_WORK_BYTES_MAX;
+use nerite_request::{Code, Deliver, InferResponse, Peer, PlaceQuery, Reply, Response, Status};
+use nerite_schedule::Rejection;
+
+use crate::lookups::{Lookup, Lookups, NotTaken, RunJob};
+use crate::stats::Stats;
+
+/// The cache as one model version uses it.
+pub(crate) struct Cached {
+    cache: Arc<ResponseCache>,
+    /// No version that is loaded later has the same number.
+    generation: u64,
+    model: Arc<str>,
+    stats: Arc<Stats>,
+    lookups: Arc<Lookups>,
+}
+
+/// The keys of a request.
+struct Keys {
+    /// Of what only private memory was used for: true for every client.
+    of_all: Key,
+    /// Of what may have changed meanwhile: for the client who asks, if the kernel tells who that is.
+    of_asker: Option<Key>,
+    /// Whether its own inputs may change.
+    is_shared: bool,
+}
+
+impl Cached {
+    pub fn new(cache: Arc<ResponseCache>, model: &str, stats: Arc<Stats>, lookups_max: usize) -> Cached {
+        static LOADED: AtomicU64 = AtomicU64::new(0);
+        let generation = LOADED.fetch_add(1, Ordering::Relaxed);
+        Cached { cache, generation, model: model.into(), stats, lookups: Lookups::at_most(lookups_max) }
+    }
+
+    /// Requests that wait to be looked up.
+    pub fn waiting(&self) -> usize {
+        self.lookups.waiting()
+    }
+
+    /// Returns when no request is being looked up.
+    pub fn wait(&self) {
+        self.lookups.wait();
+    }
+
+    /// Answers the request, or has its model do so: here, or on another thread if its inputs are large.
+    pub fn submit(self: &Arc<Self>, model: &Arc<dyn RunJob>, job: Job, asker: Option<&Peer>) {
+        let asker = asker.filter(|peer| **peer != Peer::Unknown).map(Peer::to_string);
+        if !may_be_kept(&job, asker.is_some()) {
+            return model.run(job);
+        }
+        let bytes: usize = job.inputs().iter().map(|input| input.data.len()).sum();
+        if bytes <= INLINE_WORK_BYTES_MAX {
+            return self.look_up(model, job, asker.as_deref(), true);
+        }
+        let cached = Arc::clone(self);
+        self.aside(model, job, move |model, job| cached.look_up(model, job, asker.as_deref(), false));
+    }
+
+    /// Does `work` on the thread of large look-ups.
+    fn aside(&self, model: &Arc<dyn RunJob>, job: Job, work: impl FnOnce(&Arc<dyn RunJob>, Job) + Send + 'static) {
+        let lookup = Lookup { model: Arc::clone(model), job, work: Box::new(work) };
+        match self.lookups.push(lookup) {
+            Ok(()) => {}
+            Err(NotTaken::Full(job)) => model.reject(*job, Rejection::Overloaded),
+            Err(NotTaken::NoThread(job)) => model.run(*job),
+        }
+    }
+
+    fn look_up(&self, model: &Arc<dyn RunJob>, mut job: Job, asker: Option<&str>, may_be_front: bool) {
+        let begun = now_ns();
+        let keys = self.keys(&job, asker);
+        if job.is_cancelled() {
+            return job.refuse(Status::new(Code::Cancelled, ""));
+        }
+        // Who sends and gets all in messages is not answered from what another program of the same client may have changed.
+        let found = match keys.of_asker.filter(|_| keys.is_shared || has_places(&job)) {
+            Some(of_asker) => self.cache.find(&[keys.of_all, of_asker]),
+            None => self.cache.find(&[keys.of_all]),
+        };
+        let lookup_ns = now_ns().saturating_sub(begun);
+        self.cache.note_lookup(lookup_ns);
+        log::debug!("model '{}': response cache {}", self.model, if found.is_some() { "hit" } else { "miss" });
+        match found {
+            Some(stored) if may_be_front && stored.output_bytes() > INLINE_WORK_BYTES_MAX => {
+                self.aside(model, job, move |_, job| answer(job, &stored, begun));
+            }
+            Some(stored) => answer(job, &stored, begun),
+            None => {
+                let insertion = Insertion {
+                    cache: Arc::clone(&self.cache),
+                    stats: Arc::clone(&self.stats),
+                    model: Arc::clone(&self.model),
+                    keys,
+                    lookup_ns,
+                    reply: Reply::closed(),
+                };
+                job.answer_by(|reply| Reply::through(Insertion { reply, ..insertion }));
+                model.run(job);
+            }
+        }
+    }
+
+    fn keys(&self, job: &Job, asker: Option<&str>) -> Keys {
+        let mut key = KeyWriter::new(self.generation);
+        let mut inputs: Vec<_> = job.inputs().iter().collect();
+        inputs.sort_unstable_by(|one, next| one.name.cmp(&next.name));
+        key.number(inputs.len() as u64);
+        for input in &inputs {
+            key.input(input, &|| !job.is_cancelled());
+        }
+        let mut wanted: Vec<_> = job.wanted().collect();
+        wanted.sort_unstable();
+        key.number(wanted.len() as u64);
+        for name in wanted {
+            key.text(name);
+        }
+        key.parameters(job.parameters());
+        key.sequence(job.sequence());
+        let of_all = key.finish();
+        let is_shared = inputs.iter().any(|input| input.data.access() == Access::Shared);
+        Keys { of_all, of_asker: asker.map(|asker| of_all.of_asker(asker)), is_shared }
+    }
+}
+
+/// Whether the key of a request can be made, and its response kept for somebody. Memory of devices is not read for it.
+fn may_be_kept(job: &Job, has_asker: bool) -> bool {
+    job.inputs()
+        .iter()
+        .all(|input| input.data.place().is_host() && (has_asker || input.data.access() == Access::Private))
+}
+
+/// Whether outputs may lie in memory that the client shares.
+fn has_places(job: &Job) -> bool {
+    job.offers_places() || job.wanted().any(|name| job.output_slot(name).is_some())
+}
+
+/// Answers with what was kept. The inputs' memory is checked as after a run.
+fn answer(mut job: Job, stored: &Stored, begun: u64) {
+    let times = Times { start: begun, ..Times::begin() };
+    let placed = place(&mut job, stored);
+    job.finish_from_cache(placed, times);
+}
+
+/// Copies the outputs to the places that the client named, or was lent; others are sent from where they are kept.
+fn place(job: &mut Job, stored: &Stored) -> Result<(), Status> {
+    job.say(stored.parameters.clone());
+    for output in &stored.outputs {
+        let (name, size) = (&output.name, output.data.len());
+        let slot = match job.output_slot(name) {
+            Some(_) => Some(job.output_bytes(name, size)?),
+            None => job.offered(name, size)?,
+        };
+        match slot {
+            Some(mut slot) => {
+                let filled = slot.fill_from(0, &output.data, Reason::ResponseCache);
+                filled.map_err(|fault| Status::internal(fault.to_string()))?;
+                job.put(name, output.datatype, output.shape.clone(), slot.filled());
+            }
+            None => job.put_buffer(name, output.datatype, output.shape.clone(), output.data.clone()),
+        }
+    }
+    Ok(())
+}
+
+/// Keeps the response of a model on its way to the client.
+struct Insertion {
+    cache: Arc<ResponseCache>,
+    stats: Arc<Stats>,
+    model: Arc<str>,
+    keys: Keys,
+    lookup_ns: u64,
+    reply: Reply,
+}
+
+impl Insertion {
+    fn keep(&self, response: &InferResponse) {
+        let begun = now_ns();
+        let is_placed = response.outputs.iter().any(|output| output.placed);
+        let key = if self.keys.is_shared || is_placed { self.keys.of_asker } else { Some(self.keys.of_all) };
+        // What lies on a device is not copied here.
+        let is_here = response.outputs.iter().all(|output| output.data.place().is_host());
+        if let Some(key) = key.filter(|_| is_here)
+            && let Kept::TooLarge(bytes) = self.cache.keep(key, response)
+        {
+            log::debug!(
+                "model '{}': a response of {bytes} bytes is larger than the response cache; raise the size of --cache-config",
+                self.model
+            );
+        }
+        self.stats.cache_missed(self.lookup_ns + now_ns().saturating_sub(begun));
+    }
+}
+
+impl Deliver for Insertion {
+    fn deliver(&mut self, response: Response) {
+        if let Response::Final(tensors) = &response {
+            self.keep(tensors);
+        }
+        self.reply.send(response);
+    }
+
+    fn offers_places(&self) -> bool {
+        self.reply.offers_places()
+    }
+
+    fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<nerite_memory::Slot>, Status> {
+        self.reply.place(query)
+    }
+}

@@ -1,0 +1,16 @@
+//! What do all models of a server share?
+
+use std::sync::Arc;
+
+use nerite_cache::ResponseCache;
+
+use crate::latencies::LatencyMetrics;
+
+/// What the operator sets up once for all models.
+#[derive(Clone, Default)]
+pub struct Services {
+    /// Where responses are kept for requests that ask the same; `None` without `--cache-config`.
+    pub cache: Option<Arc<ResponseCache>>,
+    /// What is kept of latencies.
+    pub latencies: LatencyMetrics,
+}

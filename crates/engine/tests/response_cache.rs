@@ -1,0 +1,221 @@
+//! Can a client have others answered from the response cache otherwise than the model would?
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use nerite_backend::{Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, Runtime, Times};
+use nerite_cache::ResponseCache;
+use nerite_config::HostFacts;
+use nerite_engine::{CheckedTensors, Engine, Loader, Options, Prefix, QueueLimits, Runtimes, Services, Tensors};
+use nerite_memory::{Buffer, Extent, Reason, Slot};
+use nerite_repository::{ControlMode, Store, StoreOptions};
+use nerite_request::{
+    AdmittedRequest, Cancel, ExactlyOne, InferResponse, Parameters, Peer, Reply, Sequence, Status, Wanted,
+};
+use nerite_shm::{OwnedRegion, Registry};
+use nerite_tensor::{DataType, Shape, Tensor};
+use tempfile::TempDir;
+
+/// More input bytes than are hashed on the thread that brings them.
+const LARGE: usize = 1 << 20;
+
+/// Answers each request with how many it had before, whatever the request says: so an answer that was kept is known by its number.
+struct Counting;
+
+struct CountingModel;
+
+struct CountingInstance(AtomicU8);
+
+impl Runtime for Counting {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+
+    fn engine(&self) -> String {
+        "a test".into()
+    }
+
+    fn load(&self, _: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        Ok(Arc::new(CountingModel))
+    }
+}
+
+impl Model for CountingModel {
+    fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
+        Ok(Box::new(InOrder(CountingInstance(AtomicU8::new(0)))))
+    }
+}
+
+impl Compute for CountingInstance {
+    fn compute(&mut self, job: &mut Job, _: &mut Times) -> Result<(), Status> {
+        let number = self.0.fetch_add(1, Ordering::Relaxed);
+        if job.id() == "fails" {
+            return Err(Status::internal("as asked"));
+        }
+        let mut slot = job.output("OUT", DataType::Uint8, &[1])?;
+        slot.write(0, &[number], Reason::Model).unwrap();
+        job.put("OUT", DataType::Uint8, [1].into_iter().collect::<Shape>(), slot.filled());
+        Ok(())
+    }
+}
+
+struct Server {
+    engine: Arc<Engine>,
+    cache: Arc<ResponseCache>,
+    registry: Registry,
+    region: OwnedRegion,
+    _folder: TempDir,
+}
+
+/// A server with that model; `name` keeps its region apart from those of other tests.
+fn server(name: &str) -> Server {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("m/1")).unwrap();
+    let config = "backend: 'counting' input [{ name: 'IN' data_type: TYPE_UINT8 dims: [-1] }]
+                  output [{ name: 'OUT' data_type: TYPE_UINT8 dims: [-1] }] response_cache { enable: true }";
+    std::fs::write(folder.path().join("m/config.pbtxt"), config).unwrap();
+    let mut runtimes = Runtimes::default();
+    runtimes.add(Arc::new(Counting));
+    let store =
+        Store::open(StoreOptions { repositories: vec![folder.path().to_owned()], ..StoreOptions::default() }).unwrap();
+    let cache = Arc::new(ResponseCache::new(1 << 20));
+    let loader = Loader {
+        runtimes,
+        host: HostFacts::cpu_only(),
+        cores: 1,
+        auto_complete: false,
+        queues: QueueLimits::default(),
+        services: Services { cache: Some(Arc::clone(&cache)), ..Services::default() },
+    };
+    let options = Options { control: ControlMode::None, load_models: Vec::new(), load_threads: 1, load_retries: 0 };
+    let engine = Engine::new(store, loader, options);
+    assert_eq!(engine.start().unwrap(), Vec::<String>::new());
+    let key = format!("/nerite-test-cache-{name}-{}", std::process::id());
+    let region = OwnedRegion::create(&key, LARGE + 64).unwrap();
+    let registry = Registry::new(nerite_shm::Options::default());
+    registry.register_system("r", &key, 0, LARGE as u64 + 64).unwrap();
+    Server { engine, cache, registry, region, _folder: folder }
+}
+
+impl Server {
+    /// The number that the model answers, to a request of that user, or of nobody known.
+    fn ask(&self, user: Option<u32>, data: Buffer, place: Option<Slot>, id: &str) -> Result<InferResponse, Status> {
+        let (to, from) = mpsc::channel();
+        let mut one = ExactlyOne::default();
+        let reply = Reply::new(move |response| {
+            if let Some(outcome) = one.take(response) {
+                to.send(outcome).unwrap();
+            }
+        });
+        let shape = Shape::from_slice(&[data.len() as i64]);
+        let input = Tensor { name: "IN".into(), datatype: DataType::Uint8, shape, data };
+        let wanted = vec![Wanted { name: "OUT".into(), slot: place }];
+        let admission = self.engine.admit("m", None).unwrap();
+        let tensors = Tensors { inputs: vec![input], wanted: wanted.into(), is_raw: false };
+        let CheckedTensors { inputs, wanted, rows } = admission.contract().check_all(Prefix(id), tensors).unwrap();
+        let admission = match user {
+            Some(uid) => admission.of_asker(&Peer::User { uid }),
+            None => admission,
+        };
+        admission.submit(AdmittedRequest {
+            id: id.into(),
+            rows,
+            inputs,
+            wanted,
+            priority: 0,
+            timeout_us: 0,
+            sequence: Sequence::default(),
+            parameters: Parameters::new(),
+            cancel: Cancel::new(),
+            reply,
+        });
+        from.recv().unwrap().unwrap()
+    }
+
+    #[track_caller]
+    fn check(&self, user: Option<u32>, data: Buffer, number: u8) {
+        let answer = self.ask(user, data, None, "").unwrap();
+        assert_eq!(answer.outputs[0].data.private_bytes(), Some(&[number][..]));
+    }
+
+    fn shared(&self, len: usize) -> Buffer {
+        self.registry.locate("r", 0, len as u64).unwrap().into_buffer()
+    }
+}
+
+fn inline(len: usize) -> Buffer {
+    Buffer::from(vec![0; len])
+}
+
+#[test]
+fn what_was_made_of_a_clients_memory_is_kept_for_that_client_alone() {
+    for len in [4, LARGE] {
+        let server = server(&format!("inputs-{len}"));
+        server.check(Some(1), server.shared(len), 0);
+        server.check(Some(1), server.shared(len), 0);
+        // The client may have changed the bytes after they were hashed: the answer is nobody else's.
+        server.check(Some(2), server.shared(len), 1);
+        server.check(Some(2), inline(len), 2);
+        server.check(Some(3), inline(len), 2);
+        // What was made of memory that nobody could change is true for all.
+        server.check(Some(3), server.shared(len), 2);
+        // Of whom nothing is known, nothing of this kind is kept.
+        server.check(None, server.shared(len), 3);
+        server.check(None, server.shared(len), 4);
+        server.check(None, inline(len), 2);
+    }
+}
+
+#[test]
+fn an_answer_in_a_clients_memory_is_kept_for_that_client_alone() {
+    let server = server("outputs");
+    let place = || Some(server.registry.locate("r", 8, 1).unwrap().into_slot());
+    // A client may write there before the answer is copied, and hurts itself.
+    for (user, number) in [(1, 0), (1, 0), (2, 1), (2, 1)] {
+        server.region.slot(Extent::new(8, 1, LARGE).unwrap()).write(0, &[77], Reason::Model).unwrap();
+        let placed = server.ask(Some(user), inline(4), place(), "").unwrap();
+        assert!(placed.outputs[0].placed);
+        assert_eq!(placed.outputs[0].data.cells::<u8>().unwrap().to_vec(), [number], "{user}");
+    }
+    server.check(Some(1), inline(4), 2);
+    server.check(Some(2), inline(4), 2);
+}
+
+#[test]
+fn an_error_is_not_kept() {
+    let server = server("errors");
+    assert!(server.ask(Some(1), inline(4), None, "fails").is_err());
+    server.check(Some(1), inline(4), 1);
+    server.check(Some(1), inline(4), 1);
+    let small = server.registry.locate("r", 8, 0).unwrap().into_slot();
+    assert!(server.ask(Some(1), inline(4), Some(small), "").is_err(), "its place is too small");
+}
+
+#[test]
+fn a_client_that_fills_the_cache_costs_others_no_more_than_their_hits() {
+    let server = server("full");
+    let bytes_max = server.cache.counts().bytes_max;
+    for number in 0..4000_u32 {
+        let data = Buffer::from([number.to_le_bytes().to_vec(), vec![0; 60]].concat());
+        server.ask(Some(1), data, None, "").unwrap();
+        assert!(server.cache.counts().bytes <= bytes_max);
+    }
+    let counts = server.cache.counts();
+    assert!(counts.evictions > 0 && counts.entries + counts.evictions == 4000);
+    let answer = server.ask(Some(2), inline(4), None, "").unwrap();
+    assert_eq!(answer.outputs[0].data.private_bytes(), Some(&[(4000 % 256) as u8][..]));
+}
+
+#[test]
+fn an_unload_waits_for_requests_that_are_looked_up() {
+    let server = server("unload");
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let asked: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| server.ask(Some(1), inline(LARGE), None, "").is_ok())).collect();
+        asked.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(answers.iter().all(|answered| *answered));
+    assert!(server.engine.stop(Instant::now() + Duration::from_mins(1)));
+}
