@@ -59,6 +59,13 @@ def shapes():
     write("passed_through", [node("Neg", "x", "y")], [value("x", FP32, "n")], [value("x", FP32, "n"), value("y", FP32, "n")])
     write("constant", [node("Neg", "x", "y")], [value("x", FP32, "n")], [value("y", FP32, "n"), value("c", FP32, 3)],
           [constant("c", [1, 2, 3], np.float32)])
+    # The initializers are inputs as well: a request may replace them.
+    write("replaceable", [node("Mul", "x w", "v"), node("Div", "a b", "q")],
+          [value("x", FP32, "n"), value("a", INT32, "n"), value("w", FP32, 1), value("b", INT32, 1)],
+          [value("v", FP32, "n"), value("q", INT32, "n")],
+          [constant("w", [2], np.float32), constant("b", [3], np.int32)])
+    write("replaceable_long", [node("Add", "x w", "y")], [value("x", INT64, "n"), value("w", INT64, 1)], [value("y", INT64, "n")],
+          [constant("w", [1000], np.int64)])
     write("scalar", [node("Neg", "x", "y")], [value("x", FP32)], [value("y", FP32)])
 
 

@@ -8,6 +8,7 @@
 //! so; an error leaves the instance usable; instances run side by side; inputs are released before the answer; times never go back.
 
 mod alone;
+mod initializers;
 pub mod oracle;
 mod witness;
 
@@ -19,6 +20,7 @@ use nerite_tensor::Tensor;
 
 use crate::{Instance, InstanceSpec, LoadContext, Models, Runtime};
 pub use alone::ask;
+pub use initializers::check_initializers;
 use witness::{Asked, Witness};
 
 /// How often instances are run side by side.

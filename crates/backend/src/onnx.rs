@@ -64,11 +64,12 @@ pub fn complete(
     complete_onnx(config, &graph, rows_max).map(|done| done.config).map_err(|e| status(&e))
 }
 
-/// Checks that the configuration promises what the graph gives, and gives scalars the shapes that it promises.
-pub fn check(context: &LoadContext, ports: &mut Ports) -> Result<(), Status> {
+/// Checks that the configuration promises what the graph gives, gives scalars the shapes that it promises, and opens the initializers that
+/// it lists. Gives their names: what is known of their values says nothing of a request's.
+pub fn check(context: &LoadContext, ports: &mut Ports) -> Result<Vec<String>, Status> {
     check_onnx(&context.config, &ports.signature()).map_err(|e| status(&e))?;
     ports.shape_scalars(&context.config);
-    Ok(())
+    Ok(ports.open(&context.config))
 }
 
 /// A parameter of the model, or else the backend's setting of that name.

@@ -24,6 +24,8 @@ pub struct TensorSignature {
 pub struct GraphSignature {
     /// In the graph's order, without initialisers.
     pub inputs: Vec<TensorSignature>,
+    /// Inputs with an initialiser: a request may give them, and need not.
+    pub initializers: Vec<TensorSignature>,
     /// In the graph's order.
     pub outputs: Vec<TensorSignature>,
 }

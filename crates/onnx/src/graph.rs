@@ -1,5 +1,6 @@
 //! What does an ONNX file say about its graph?
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
 
@@ -40,11 +41,19 @@ pub fn rank(value: &ValueInfoProto) -> Option<usize> {
     Some(value.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref()?.dim.len())
 }
 
-/// What the graph takes and gives. Inputs that have an initialiser are constants with a name, as for ONNX Runtime.
-pub fn ports(graph: &GraphProto) -> Ports {
-    let is_constant = |value: &&ValueInfoProto| graph.initializer.iter().any(|constant| constant.name == value.name);
+/// The version of the format since which an initializer need not be an input, and one that is can be replaced.
+const IR_REPLACEABLE: i64 = 4;
+
+/// What the graph takes and gives. Inputs that have an initializer can be replaced, or in old files are constants with a name, as for ONNX Runtime.
+pub fn ports(written: &Written) -> Ports {
+    let graph = &written.graph;
+    let constants: HashSet<Option<&str>> = graph.initializer.iter().map(|constant| constant.name.as_deref()).collect();
+    let (initializers, inputs): (Vec<_>, Vec<_>) =
+        graph.input.iter().partition(|value| constants.contains(&value.name.as_deref()));
+    let is_old = written.around.ir_version.is_none_or(|version| version < IR_REPLACEABLE);
     Ports {
-        inputs: graph.input.iter().filter(|value| !is_constant(value)).map(port).collect(),
+        inputs: inputs.into_iter().map(port).collect(),
+        initializers: if is_old { Vec::new() } else { initializers.into_iter().map(port).collect() },
         outputs: graph.output.iter().map(port).collect(),
     }
 }

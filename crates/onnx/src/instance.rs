@@ -41,7 +41,10 @@ impl EmbeddedInstance {
             let shape = port.graph_shape(&tensor.shape);
             Ok((self.node(&port.name)?, Tensor { data, shape, ..tensor.clone() }))
         };
-        work.inputs().iter().map(feed).collect()
+        let is_given = |name: &str| work.inputs().iter().any(|input| *input.name == *name);
+        let left_out = self.loaded.defaults.iter().filter(|default| !is_given(&default.name));
+        let left_out = left_out.map(|default| Ok((self.node(&default.name)?, default.clone())));
+        work.inputs().iter().map(feed).chain(left_out).collect()
     }
 
     /// The graph may compute with INT64 values: refuses those that could leave 32 bits on the way.

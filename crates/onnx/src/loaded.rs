@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU32;
 
 use nerite_backend::onnx::{Ports, UntrustedInputs};
+use nerite_tensor::Tensor;
 use rten::Model;
 
 use crate::audit::MagnitudeBounds;
@@ -13,6 +14,8 @@ pub struct Loaded {
     pub model: Model,
     /// What the graph takes and gives.
     pub ports: Ports,
+    /// What the inputs are that a request may leave out.
+    pub defaults: Vec<Tensor>,
     /// Inputs that must not change while it runs.
     pub untrusted_inputs: UntrustedInputs,
     /// What its INT64 inputs must not lead to.

@@ -15,7 +15,7 @@ use crate::convert::{CURE, is_spoken};
 use crate::graph::Written;
 use crate::instance::EmbeddedInstance;
 use crate::loaded::Loaded;
-use crate::{audit, graph, rewrite};
+use crate::{audit, defaults, graph, rewrite};
 
 /// The engine's version, as in Cargo.lock.
 const VERSION: &str = "0.27.0";
@@ -43,23 +43,25 @@ impl Runtime for Embedded {
     }
 
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
-        onnx::complete(context, |context| Ok(graph::ports(&read(context, &onnx::model_file(context)?)?.graph)))
+        onnx::complete(context, |context| Ok(graph::ports(&read(context, &onnx::model_file(context)?)?)))
     }
 
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
         let path = onnx::model_file(context)?;
         let mut written = read(context, &path)?;
-        let mut ports = graph::ports(&written.graph);
-        onnx::check(context, &mut ports)?;
+        let mut ports = graph::ports(&written);
+        let opened = onnx::check(context, &mut ports)?;
         check_datatypes(context, &ports)?;
+        let defaults = defaults::take(&mut written.graph, &opened).map_err(|why| cannot(context, &why))?;
         let magnitudes = audit::audit(&written).map_err(|why| cannot(context, &why))?;
-        let rewritten = if rewrite::rewrite(&mut written.graph) { Some(bytes(context, written)?) } else { None };
+        let is_rewritten = rewrite::rewrite(&mut written.graph) || !defaults.is_empty();
+        let rewritten = if is_rewritten { Some(bytes(context, written)?) } else { None };
         let model = load_graph(context, &path, rewritten.as_deref())?;
         let threads = onnx::threads(context)?;
         let nodes = Nodes::read(&path).map_err(|e| unreadable(context, &path, &e.to_string()))?;
         let cost_bound = onnx::cost_bound(&nodes, &ports);
         let untrusted_inputs = UntrustedInputs::of(&nodes.graph);
-        let loaded = Arc::new(Loaded { model, ports, untrusted_inputs, magnitudes, lost: AtomicU32::new(0) });
+        let loaded = Arc::new(Loaded { model, ports, defaults, untrusted_inputs, magnitudes, lost: AtomicU32::new(0) });
         Ok(Arc::new(EmbeddedModel {
             loaded,
             threads,
@@ -99,8 +101,8 @@ fn bytes(context: &LoadContext, written: Written) -> Result<Vec<u8>, Status> {
         return Err(cannot(
             context,
             &format!(
-                "it has ArgMax or ArgMin, where the engine would choose the last of equal values, and cannot be \
-                 rewritten because the constant '{constant}' is kept in another file"
+                "it has ArgMax or ArgMin, where the engine would choose the last of equal values, or an input with an \
+                 initializer, and cannot be rewritten because the constant '{constant}' is kept in another file"
             ),
         ));
     }

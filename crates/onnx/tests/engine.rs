@@ -340,3 +340,28 @@ fn a_configuration_is_completed_and_checked_by_the_graph() {
     let error = Embedded.complete(&context).unwrap_err();
     assert_eq!(error.message, "the setting default-max-batch-size of backend onnxruntime is 'many', not a number");
 }
+
+#[test]
+fn an_input_with_an_initializer_may_be_left_out_or_replaced() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
+    conformance::check_initializers(&Embedded, &folder, None);
+}
+
+#[test]
+fn what_replaces_an_initializer_is_audited_as_an_input() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
+    let text = "name: 'm' backend: 'onnxruntime' default_model_filename: 'replaceable_long.onnx' \
+                input [{ name: 'x' data_type: TYPE_INT64 dims: -1 }, { name: 'w' data_type: TYPE_INT64 dims: 1 optional: true }] \
+                output { name: 'y' data_type: TYPE_INT64 dims: -1 }";
+    let mut context = context(&folder, nerite_config::parse_text("config.pbtxt", text.as_bytes()).unwrap());
+    context.version_dir.clone_from(&folder);
+    let mut instance = Embedded.load(&context).unwrap().instance(&InstanceSpec::default()).unwrap();
+    let mut ask = |inputs: &[Tensor]| ask_instance(&mut *instance, inputs.to_vec(), "y", None);
+    let most = i64::from(i32::MAX);
+    let sum = |response: InferResponse| response.outputs[0].data.numbers::<i64>().map(<[i64]>::to_vec);
+    assert_eq!(ask(&[longs("x", &[most - 1000])]).map(sum).unwrap(), Some(vec![most]));
+    // Its own value counts where a request leaves it out, and the request's where it does not.
+    check_says(&ask(&[longs("x", &[most - 999])]).unwrap_err(), &["operator Add ('add_y') could reach 2147483648"]);
+    assert_eq!(ask(&[longs("x", &[most - 999]), longs("w", &[999])]).map(sum).unwrap(), Some(vec![most]));
+    check_says(&ask(&[longs("x", &[1]), longs("w", &[most])]).unwrap_err(), &["could reach 2147483648"]);
+}

@@ -231,6 +231,7 @@ mod tests {
         let ports = Ports {
             inputs: vec![port("text", bytes), port("x", fp32), port("through", fp32)],
             outputs: vec![port("y", fp32), port("through", fp32), port("words", bytes)],
+            ..Ports::default()
         };
         assert_eq!(reach(None, &ports, &UntrustedInputs::default()), DeviceAccess::Host);
         let at_home = ["text", "through", "through", "words"].map(str::to_owned);

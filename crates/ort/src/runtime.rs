@@ -136,6 +136,7 @@ impl Runtime for OnnxRuntime {
         let device = specs.first().and_then(|spec| spec.device);
         let opened = open_session(&path, context, &options, device)?;
         let mut ports = ports(&opened.session);
+        // Whatever looks at values below takes the inputs of `ports`, those among them, for open.
         onnx::check(context, &mut ports)?;
         let nodes = read_nodes(&path, context)?;
         let traits = Traits::new(&ports, &nodes, fragile(context, &nodes))?;

@@ -8,13 +8,18 @@ use ort::value::{Outlet, TensorElementType as Element, ValueType};
 
 /// Inputs and outputs of a session.
 pub fn ports(session: &Session) -> Ports {
-    let all = |outlets: &[Outlet]| outlets.iter().map(port).collect();
-    Ports { inputs: all(session.inputs()), outputs: all(session.outputs()) }
+    let all = |outlets: &[Outlet]| outlets.iter().map(|outlet| port(outlet.name(), outlet.dtype())).collect();
+    let initializers = session.overridable_initializers();
+    Ports {
+        inputs: all(session.inputs()),
+        initializers: initializers.iter().map(|one| port(one.name(), one.dtype())).collect(),
+        outputs: all(session.outputs()),
+    }
 }
 
-fn port(outlet: &Outlet) -> Port {
-    let name = outlet.name().to_owned();
-    match outlet.dtype() {
+fn port(name: &str, kind: &ValueType) -> Port {
+    let name = name.to_owned();
+    match kind {
         ValueType::Tensor { ty, shape, dimension_symbols } => {
             let dims = shape.iter().zip(dimension_symbols.iter());
             let dims = dims.map(|(size, symbol)| match (size, symbol.as_str()) {

@@ -100,7 +100,7 @@ mod tests {
 
     fn ports(datatype: DataType) -> Ports {
         let port = |name: &str| Port::new(name, Some(datatype), None);
-        Ports { inputs: vec![port("x"), port("y")], outputs: Vec::new() }
+        Ports { inputs: vec![port("x"), port("y")], ..Ports::default() }
     }
 
     /// `x` and `y` are inputs, `c` and `d` constants, `-` is an input left out.

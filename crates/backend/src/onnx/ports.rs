@@ -6,8 +6,10 @@ use nerite_tensor::{DataType, Shape, Tensor, element_count};
 /// The inputs and outputs of a graph, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
-    /// Without those that have a value of their own.
+    /// Without those that have a value of their own, except those that the configuration lists: see [`Ports::open`].
     pub inputs: Vec<Port>,
+    /// Inputs that have a value of their own (an initializer), which a request could replace.
+    pub initializers: Vec<Port>,
     /// All of them.
     pub outputs: Vec<Port>,
 }
@@ -51,7 +53,19 @@ impl Ports {
     /// As the configuration's checks want it.
     pub fn signature(&self) -> GraphSignature {
         let all = |ports: &[Port]| ports.iter().map(Port::signature).collect();
-        GraphSignature { inputs: all(&self.inputs), outputs: all(&self.outputs) }
+        GraphSignature { inputs: all(&self.inputs), initializers: all(&self.initializers), outputs: all(&self.outputs) }
+    }
+
+    /// Makes inputs of those initializers that the configuration lists: a request may send them from now on, so nothing may rest on their
+    /// values. Gives their names.
+    pub fn open(&mut self, config: &ModelConfig) -> Vec<String> {
+        let is_listed = |port: &Port| config.input.iter().any(|input| input.name == port.name);
+        let (listed, others) = std::mem::take(&mut self.initializers).into_iter().partition(is_listed);
+        self.initializers = others;
+        let listed: Vec<Port> = listed;
+        let names = listed.iter().map(|port| port.name.clone()).collect();
+        self.inputs.extend(listed);
+        names
     }
 
     /// The output called `name`.
@@ -130,7 +144,7 @@ mod tests {
     #[track_caller]
     fn check(output: &[Dim], batching: bool, expected: Option<&[i64]>) {
         let inputs = vec![port("a", &[named("n"), Dim::Fixed(4)]), port("b", &[Dim::Open, named("k")])];
-        let ports = Ports { inputs, outputs: vec![port("y", output)] };
+        let ports = Ports { inputs, outputs: vec![port("y", output)], ..Ports::default() };
         let tensor = |name: &str, shape: &[i64]| Tensor {
             name: name.into(),
             datatype: DataType::Fp32,
@@ -165,7 +179,7 @@ mod tests {
 
     #[track_caller]
     fn check_scalar(config: &str, expected: &[i64]) {
-        let mut ports = Ports { inputs: Vec::new(), outputs: vec![port("s", &[])] };
+        let mut ports = Ports { outputs: vec![port("s", &[])], ..Ports::default() };
         let config = nerite_config::parse_text("config.pbtxt", config.as_bytes()).expect("a configuration");
         ports.shape_scalars(&config);
         assert_eq!(ports.outputs[0].client_shape(&[])[..], *expected);
@@ -177,5 +191,15 @@ mod tests {
         check_scalar("output { name: 's' dims: [ 1, 1 ] }", &[1, 1]);
         check_scalar("max_batch_size: 4 output { name: 's' dims: [ 1 ] }", &[1, 1]);
         check_scalar("max_batch_size: 4 output { name: 's' dims: [ 1 ] reshape { shape: [] } }", &[1]);
+    }
+
+    #[test]
+    fn an_initializer_that_the_configuration_lists_becomes_an_input() {
+        let text = "input [{ name: 'x' dims: [ 1 ] }, { name: 'w' dims: [ 1 ] optional: true }]";
+        let config = nerite_config::parse_text("config.pbtxt", text.as_bytes()).expect("a configuration");
+        let one = |name: &str| port(name, &[Dim::Fixed(1)]);
+        let mut ports = Ports { inputs: vec![one("x")], initializers: vec![one("v"), one("w")], ..Ports::default() };
+        assert_eq!(ports.open(&config), ["w"]);
+        assert_eq!((ports.inputs, ports.initializers), (vec![one("x"), one("w")], vec![one("v")]));
     }
 }

@@ -20,7 +20,7 @@ pub fn check_onnx(config: &ModelConfig, graph: &GraphSignature) -> Result<(), Co
         );
     }
     for input in &config.input {
-        check_input(config, input, &graph.inputs)?;
+        check_input(config, input, graph)?;
     }
     for output in &config.output {
         check_output(config, output, &graph.outputs)?;
@@ -44,15 +44,15 @@ pub fn check_output_allowed(output: &str, allowed: &[&str]) -> Result<(), Config
     Ok(())
 }
 
-/// How many inputs the graph must have: those of requests and those the server
-/// makes itself.
+/// How many inputs without an initialiser the graph must have: those that a request must
+/// give and those the server makes itself.
 fn input_count(config: &ModelConfig) -> usize {
     let of_batches: usize = config.batch_input.iter().map(|input| input.target_name.len()).sum();
     let of_sequences = config.sequence_batching().map_or(0, |sequence| {
         let controls: usize = sequence.control_input.iter().map(|input| input.control.len()).sum();
         controls + sequence.state.len()
     });
-    config.input.len() + of_batches + of_sequences
+    config.input.iter().filter(|input| !input.optional).count() + of_batches + of_sequences
 }
 
 /// The control tensors of a sequence batcher are `[1]` and of the type it fills.
@@ -100,7 +100,7 @@ fn check_controls(config: &ModelConfig, graph: &GraphSignature) -> Result<(), Co
     Ok(())
 }
 
-fn check_input(config: &ModelConfig, input: &ModelInput, graph: &[TensorSignature]) -> Result<(), ConfigError> {
+fn check_input(config: &ModelConfig, input: &ModelInput, graph: &GraphSignature) -> Result<(), ConfigError> {
     let model = &config.name;
     let name = &input.name;
     if input.optional && config.max_batch_size != 0 {
@@ -109,8 +109,9 @@ fn check_input(config: &ModelConfig, input: &ModelInput, graph: &[TensorSignatur
              that support batching"
         );
     }
-    let Some(tensor) = graph.iter().find(|tensor| tensor.name == *name) else {
-        return check_input_allowed(name, &names(graph));
+    let all = || graph.inputs.iter().chain(&graph.initializers);
+    let Some(tensor) = all().find(|tensor| tensor.name == *name) else {
+        return check_input_allowed(name, &names(all()));
     };
     check_type(config, "input", name, input.data_type, tensor)?;
     let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
@@ -136,7 +137,7 @@ fn check_input(config: &ModelConfig, input: &ModelInput, graph: &[TensorSignatur
 
 fn check_output(config: &ModelConfig, output: &ModelOutput, graph: &[TensorSignature]) -> Result<(), ConfigError> {
     let Some(tensor) = graph.iter().find(|tensor| tensor.name == output.name) else {
-        return check_output_allowed(&output.name, &names(graph));
+        return check_output_allowed(&output.name, &names(graph.iter()));
     };
     check_type(config, "output", &output.name, output.data_type, tensor)?;
     // The server cuts up a scattered output, so that its shape is not the graph's.
@@ -228,8 +229,8 @@ fn check_dims(
     );
 }
 
-fn names(tensors: &[TensorSignature]) -> Vec<&str> {
-    let mut names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+fn names<'a>(tensors: impl Iterator<Item = &'a TensorSignature>) -> Vec<&'a str> {
+    let mut names: Vec<&str> = tensors.map(|tensor| tensor.name.as_str()).collect();
     names.sort_unstable();
     names
 }

@@ -22,7 +22,7 @@ fn graph(inputs: Tensors<'_>, outputs: Tensors<'_>) -> GraphSignature {
             })
             .collect()
     };
-    GraphSignature { inputs: tensors(inputs), outputs: tensors(outputs) }
+    GraphSignature { inputs: tensors(inputs), outputs: tensors(outputs), ..GraphSignature::default() }
 }
 
 use DataType::{TypeBool, TypeFp32, TypeInt32, TypeInvalid, TypeString};
@@ -155,8 +155,7 @@ fn inputs_must_be_the_graphs() {
     );
     refuses(
         "input { name: 'x' data_type: TYPE_FP32 dims: 3 optional: true }",
-        "unable to load model 'm', optional input 'x' is not supported for models that support \
-         batching",
+        "unable to load model 'm', configuration expects 0 inputs, model provides 1",
     );
     refuses(
         "input { name: 'x' data_type: TYPE_FP32 dims: 3 allow_ragged_batch: true }",
@@ -261,4 +260,55 @@ fn the_servers_own_inputs_count_and_must_fit() {
         "unable to load model 'm', sequence control 'start', the model expects data-type FLOAT \
          but the model configuration specifies data-type TYPE_INT32",
     );
+}
+
+/// A graph that takes `x`, and `w`, which has an initialiser.
+fn overridable() -> GraphSignature {
+    let initializers = graph(&[("w", TypeFp32, &[3])], &[]).inputs;
+    GraphSignature { initializers, ..graph(&[("x", TypeFp32, &[-1])], &[("y", TypeFp32, &[-1])]) }
+}
+
+#[test]
+fn an_input_with_an_initializer_may_be_listed_as_optional() {
+    let x = "input { name: 'x' data_type: TYPE_FP32 dims: -1 }";
+    let y = "output { name: 'y' data_type: TYPE_FP32 dims: -1 }";
+    let w = |rest: &str| format!("{x} {y} input {{ name: 'w' data_type: TYPE_FP32 dims: 3 {rest} }}");
+    agrees(&format!("{x} {y}"), &overridable());
+    agrees(&w("optional: true"), &overridable());
+    refuses(&w(""), &overridable(), "unable to load model 'm', configuration expects 2 inputs, model provides 1");
+    refuses(
+        &w("optional: true").replace("TYPE_FP32 dims: 3", "TYPE_INT32 dims: 3"),
+        &overridable(),
+        "unable to load model 'm', configuration expects datatype TYPE_INT32 for input 'w', model provides TYPE_FP32",
+    );
+    refuses(
+        &w("optional: true").replace("'w'", "'v'"),
+        &overridable(),
+        "unexpected inference input 'v', allowed inputs are: w, x",
+    );
+    refuses(
+        &w("optional: true").replace("dims: 3", "dims: 4"),
+        &overridable(),
+        "model 'm', tensor 'w': the model expects 1 dimensions (shape [3]) but the model configuration specifies 1 \
+         dimensions (shape [4])",
+    );
+    refuses(
+        &format!(
+            "max_batch_size: 2 {}",
+            w("optional: true").replace("'x' data_type: TYPE_FP32 dims: -1", "'x' data_type: TYPE_FP32 dims: []")
+        ),
+        &overridable(),
+        "unable to load model 'm', optional input 'w' is not supported for models that support batching",
+    );
+    refuses(
+        &format!("{y} {}", x.replace("dims: -1", "dims: -1 optional: true")),
+        &overridable(),
+        "unable to load model 'm', configuration expects 0 inputs, model provides 1",
+    );
+}
+
+#[test]
+fn an_input_with_an_initializer_is_not_filled_in() {
+    let filled = complete_onnx(parsed("name: 'm'"), &overridable(), 0).unwrap().config;
+    assert_eq!(filled.input.iter().map(|input| input.name.as_str()).collect::<Vec<_>>(), ["x"]);
 }
