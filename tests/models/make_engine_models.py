@@ -66,6 +66,12 @@ def shapes():
           [constant("w", [2], np.float32), constant("b", [3], np.int32)])
     write("replaceable_long", [node("Add", "x w", "y")], [value("x", INT64, "n"), value("w", INT64, 1)], [value("y", INT64, "n")],
           [constant("w", [1000], np.int64)])
+    # As many rounds as a request says: one that goes on for hours must end with its client.
+    body = helper.make_graph(
+        [node("Identity", "go", "on"), node("Add", "sum x", "next")], "round",
+        [value("i", INT64), value("go", BOOL), value("sum", FP32, "n")], [value("on", BOOL), value("next", FP32, "n")])
+    write("rounds", [helper.make_node("Loop", ["rounds", "", "x"], ["y"], name="loop_y", body=body)],
+          [value("x", FP32, "n"), value("rounds", INT64)], [value("y", FP32, "n")])
     write("scalar", [node("Neg", "x", "y")], [value("x", FP32)], [value("y", FP32)])
 
 

@@ -76,6 +76,7 @@ mod rows;
 mod runtime;
 mod staged;
 mod staged_tensors;
+mod stop;
 
 pub use compute::{Compute, InOrder};
 pub use device_access::DeviceAccess;
@@ -89,3 +90,4 @@ pub use responder::Responder;
 pub use rows::{Execute, Joined, Ragged, Work};
 pub use runtime::{Batch, CostBound, Instance, InstanceSpec, Jobs, LoadContext, Model, Runtime};
 pub use staged::Staged;
+pub use stop::StopGuard;

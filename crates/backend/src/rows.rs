@@ -11,12 +11,14 @@
 mod apart;
 mod ragged;
 
+use std::time::Duration;
+
 use nerite_memory::{Buffer, GrowableBuffer, MemoryReservation, NoMemory, Place, Reason, Slot};
 use nerite_request::{Code, Status};
 use nerite_tensor::{DataType, Name, Shape, Tensor, byte_size, element_count, strings};
 use smallvec::{SmallVec, smallvec};
 
-use crate::{Batch, Instance, Job, Jobs, Meter, Times};
+use crate::{Batch, Instance, Job, Jobs, Meter, StopGuard, Times};
 use apart::{Made, Whole};
 pub use ragged::Ragged;
 
@@ -37,12 +39,14 @@ pub struct Joined<E> {
     engine: E,
     batching: bool,
     ragged: Ragged,
+    /// Whether this run is known to be short: it is not worth a stop.
+    is_brief: bool,
 }
 
 impl<E: Execute> Joined<E> {
     /// `batching` says whether the first dimension of every tensor counts rows, so that jobs may share an execution.
     pub fn new(engine: E, batching: bool) -> Joined<E> {
-        Joined { engine, batching, ragged: Ragged::default() }
+        Joined { engine, batching, ragged: Ragged::default(), is_brief: false }
     }
 
     /// The same for a model that takes requests of unequal shapes.
@@ -66,7 +70,14 @@ impl<E: Execute> Joined<E> {
     /// One request's values must not fail its neighbours: those who ran together and failed run again, each alone.
     fn blame(&mut self, jobs: Jobs, error: Option<Status>, mut times: Times, meter: &dyn Meter) {
         if jobs.len() > 1 {
-            return jobs.into_iter().for_each(|job| self.run_together(smallvec![job], meter));
+            for job in jobs {
+                if job.is_cancelled() {
+                    job.refuse(Status::new(Code::Cancelled, ""));
+                } else {
+                    self.run_together(smallvec![job], meter);
+                }
+            }
+            return;
         }
         times.ends();
         let error = error.unwrap_or_else(|| Status::internal("the runtime failed without a reason"));
@@ -77,7 +88,7 @@ impl<E: Execute> Joined<E> {
     }
 
     fn execute(&mut self, jobs: &mut [Job], times: &mut Times) -> Result<Outcomes, Status> {
-        let mut work = Work::new(jobs, &self.ragged)?;
+        let mut work = Work { is_brief: self.is_brief, ..Work::new(jobs, &self.ragged)? };
         self.engine.execute(&mut work, times)?;
         work.hand_out()
     }
@@ -85,6 +96,20 @@ impl<E: Execute> Joined<E> {
 
 impl<E: Execute> Instance for Joined<E> {
     fn run(&mut self, batch: Batch) {
+        self.is_brief = false;
+        self.run_all(batch);
+    }
+
+    fn begin(&mut self, batch: Batch, _patience: Duration) -> bool {
+        // What runs on a thread with other work is known to be quick.
+        self.is_brief = true;
+        self.run_all(batch);
+        true
+    }
+}
+
+impl<E: Execute> Joined<E> {
+    fn run_all(&mut self, batch: Batch) {
         let Batch { jobs, meter } = batch;
         let mut together = Jobs::new();
         for job in jobs {
@@ -133,6 +158,7 @@ pub struct Work<'a> {
     spare: Vec<(Name, Slot)>,
     /// Outputs whose slots were made to measure: for another size there will be another.
     measured: SmallVec<[Name; 2]>,
+    is_brief: bool,
 }
 
 impl<'a> Work<'a> {
@@ -149,7 +175,15 @@ impl<'a> Work<'a> {
             }
         }
         let (made, measured) = (SmallVec::new(), SmallVec::new());
-        Ok(Work { jobs, ragged, inputs, wanted, made, spare: Vec::new(), measured })
+        Ok(Work { jobs, ragged, inputs, wanted, made, spare: Vec::new(), measured, is_brief: false })
+    }
+
+    /// Has `stop` called, on another thread, if the clients of all its requests go before the guard is dropped.
+    pub fn stopping(&self, stop: impl FnOnce() + Send + 'static) -> StopGuard {
+        if self.is_brief {
+            return StopGuard::none();
+        }
+        StopGuard::over(self.jobs.iter().map(Job::cancel), Box::new(stop))
     }
 
     /// The inputs, rows of all jobs one after the other.

@@ -30,10 +30,11 @@ unsafe impl Send for Fence {}
 
 impl Fence {
     /// For runs of this session.
-    pub fn new(session: &mut Session) -> Result<Fence, ort::Error> {
+    pub fn new(session: &Session) -> Result<Fence, ort::Error> {
         let mut made = std::ptr::null_mut();
-        // SAFETY: the session is alive, and kept so by `_session`; `made` is a place for one pointer.
-        done(unsafe { (ort::api().CreateIoBinding)(session.ptr_mut(), &raw mut made) })?;
+        // SAFETY: the session is alive, and kept so by `_session`; the library makes bindings beside runs, and changes nothing in the session for
+        // them; `made` is a place for one pointer.
+        done(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &raw mut made) })?;
         let ptr = NonNull::new(made).ok_or_else(|| ort::Error::new("the library made no binding"))?;
         Ok(Fence { ptr, _session: session.inner() })
     }

@@ -29,6 +29,7 @@ mod library;
 mod options;
 mod provider;
 mod runtime;
+mod seat;
 mod session;
 mod signature;
 mod status;

@@ -63,6 +63,16 @@ impl Options {
         })
     }
 
+    /// The same for a session that so many instances share: its pool has as many threads as theirs would have.
+    pub fn shared_by(self, instances: usize) -> Options {
+        Options { intra_threads: (self.intra_threads - 1) * instances.max(1) + 1, ..self }
+    }
+
+    /// Whether several instances may run one session: operators that others wrote may not bear that.
+    pub fn may_share(&self) -> bool {
+        self.operator_libraries.is_empty()
+    }
+
     /// Options for reading what a graph takes and gives, and no more.
     pub fn to_look() -> Options {
         Options {

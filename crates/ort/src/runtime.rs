@@ -16,7 +16,8 @@ use crate::cuda::{self, Failure};
 use crate::fragile::{Fragile, Sizes};
 use crate::options::Options;
 use crate::provider::has_cuda;
-use crate::session::{Opened, OrtInstance, Seat, Traits};
+use crate::seat::{Seat, SharedSession};
+use crate::session::{OrtInstance, Target, Traits};
 use crate::signature::ports;
 use crate::status::library_status;
 use crate::traps::{PoolThreads, SessionTraps};
@@ -106,7 +107,7 @@ impl Runtime for OnnxRuntime {
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         onnx::complete(context, |context| {
             let path = onnx::model_file(context)?;
-            Ok(ports(&open_session(&path, context, &Options::to_look(), None)?.session))
+            Ok(ports(open_session(&path, context, &Options::to_look(), None)?.session()))
         })
     }
 
@@ -132,25 +133,26 @@ impl Runtime for OnnxRuntime {
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
         let path = onnx::model_file(context)?;
         let specs = InstanceSpec::all(&context.config);
-        let options = Options::of(context, specs.iter().any(|spec| spec.device.is_some()))?;
+        let on_host = specs.iter().filter(|spec| spec.device.is_none()).count();
+        let options = Options::of(context, on_host < specs.len())?;
+        let options = if options.may_share() { options.shared_by(on_host) } else { options };
         let device = specs.first().and_then(|spec| spec.device);
-        let opened = open_session(&path, context, &options, device)?;
-        let mut ports = ports(&opened.session);
+        let opened = Arc::new(open_session(&path, context, &options, device)?);
+        let mut ports = ports(opened.session());
         // Whatever looks at values below takes the inputs of `ports`, those among them, for open.
         onnx::check(context, &mut ports)?;
         let nodes = read_nodes(&path, context)?;
         let traits = Traits::new(&ports, &nodes, fragile(context, &nodes))?;
         // A run on a device waits for whatever else that device has to do.
-        let on_host = specs.iter().all(|spec| spec.device.is_none());
         Ok(Arc::new(OrtModel {
             traits,
-            cost_bound: if on_host { onnx::cost_bound(&nodes, &ports) } else { CostBound::Unknown },
+            cost_bound: if on_host == specs.len() { onnx::cost_bound(&nodes, &ports) } else { CostBound::Unknown },
             ports: Arc::new(ports),
             path,
             options,
             context: context.clone(),
             fenced: self.fenced,
-            first: Mutex::new(Some((device, opened))),
+            opened: Mutex::new(Some((device, opened))),
         }))
     }
 }
@@ -173,8 +175,28 @@ struct OrtModel {
     traits: Arc<Traits>,
     cost_bound: CostBound,
     fenced: bool,
-    /// The session that the load made to look at the graph, and its device: the first instance's.
-    first: Mutex<Option<(Option<u32>, Opened)>>,
+    /// The session that the load made to look at the graph, and its device. All instances on the host share it; one on a device takes it.
+    opened: Mutex<Option<(Option<u32>, Arc<SharedSession>)>>,
+}
+
+impl OrtModel {
+    /// A session for one more instance on that device.
+    fn session(&self, device: Option<u32>) -> Result<Arc<SharedSession>, Status> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_shared = device.is_none() && self.options.may_share();
+        match opened.as_ref().filter(|(of, _)| *of == device) {
+            Some((_, session)) if is_shared => return Ok(Arc::clone(session)),
+            _ => {}
+        }
+        if let Some((_, session)) = opened.take_if(|(of, _)| *of == device) {
+            return Ok(session);
+        }
+        let session = Arc::new(open_session(&self.path, &self.context, &self.options, device)?);
+        if is_shared {
+            *opened = Some((device, Arc::clone(&session)));
+        }
+        Ok(session)
+    }
 }
 
 impl Model for OrtModel {
@@ -183,15 +205,10 @@ impl Model for OrtModel {
     }
 
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened = match first.take_if(|(device, _)| *device == spec.device) {
-            Some((_, opened)) => opened,
-            None => open_session(&self.path, &self.context, &self.options, spec.device)?,
-        };
-        drop(first);
+        let seat = Seat::of(&self.session(spec.device)?);
         let batching = self.context.config.batches();
-        let seat = Seat { device: spec.device, fenced: self.fenced };
-        let instance = OrtInstance::new(opened, &self.options, &self.ports, &self.traits, batching, seat)?;
+        let target = Target { device: spec.device, fenced: self.fenced };
+        let instance = OrtInstance::new(seat, &self.options, &self.ports, &self.traits, batching, target)?;
         Ok(Box::new(Joined::new(instance, batching).with_ragged(Ragged::of(&self.context.config))))
     }
 
@@ -200,7 +217,12 @@ impl Model for OrtModel {
     }
 }
 
-fn open_session(path: &Path, context: &LoadContext, options: &Options, device: Option<u32>) -> Result<Opened, Status> {
+fn open_session(
+    path: &Path,
+    context: &LoadContext,
+    options: &Options,
+    device: Option<u32>,
+) -> Result<SharedSession, Status> {
     let shared = shared(context)?;
     let traps = SessionTraps::new(shared.has_pool);
     // Again for each session: a library of operators may have set a handler since.
@@ -219,7 +241,7 @@ fn open_session(path: &Path, context: &LoadContext, options: &Options, device: O
     let session = traps.counting(|| builder.commit_from_file(path))?;
     let session = session.map_err(|error| told(&error, Failure::Session))?;
     if traps.count() == before {
-        return Ok(Opened { session, traps });
+        return Ok(SharedSession::new(session, traps));
     }
     Err(Status::internal(format!(
         "unable to load model '{}': its graph divides a constant integer by zero, or the smallest integer by -1",

@@ -5,19 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_backend::onnx::{Nodes, Port, Ports, UntrustedInputs, snapshot};
-use nerite_backend::{Execute, Times, Work};
+use nerite_backend::{Execute, StopGuard, Times, Work};
 use nerite_memory::{Buffer, Place, Reason, Slot};
-use nerite_request::Status;
+use nerite_request::{Code, Status};
 use nerite_tensor::{DataType, Name, Shape, Tensor, byte_size, element_count};
-use ort::session::{NoSelectedOutputs, RunOptions, Session};
+use ort::session::{NoSelectedOutputs, RunOptions};
 use ort::{AsPointer, sys};
 
 use crate::fence::Fence;
 use crate::fragile::Fragile;
 use crate::options::Options;
+use crate::seat::Seat;
 use crate::status::library_status;
 use crate::strings::{self, StringsFault};
-use crate::traps::{SessionTraps, no_such_number};
+use crate::traps::no_such_number;
 use crate::value::{Memory, Value, done};
 
 /// What all instances of a model know of its graph beyond its ports.
@@ -49,16 +50,9 @@ impl Traits {
     }
 }
 
-/// A session that was opened, and what it counts.
-pub struct Opened {
-    pub session: Session,
-    pub traps: SessionTraps,
-}
-
-/// One session, run by one thread at a time.
+/// One run at a time of a session that other instances may run as well.
 pub struct OrtInstance {
-    session: Session,
-    traps: SessionTraps,
+    seat: Seat,
     ports: Arc<Ports>,
     traits: Arc<Traits>,
     inputs: Vec<CString>,
@@ -68,7 +62,7 @@ pub struct OrtInstance {
     fence: Option<Fence>,
     /// Whether it waits even if all of them are.
     fenced: bool,
-    run_options: Option<RunOptions<NoSelectedOutputs>>,
+    run_options: Arc<RunOptions<NoSelectedOutputs>>,
 }
 
 /// A place that an output is computed into: the graph's output of this index, in this shape.
@@ -84,6 +78,8 @@ enum RunFault {
     Library(ort::Error),
     /// Known without it: another way to run would not help.
     Request(Status),
+    /// A thread of the pool divided without a result, perhaps for the run of another instance.
+    Ambiguous,
 }
 
 impl RunFault {
@@ -91,6 +87,7 @@ impl RunFault {
         match self {
             RunFault::Library(error) => library_status(&error),
             RunFault::Request(status) => status,
+            RunFault::Ambiguous => no_such_number(),
         }
     }
 }
@@ -103,7 +100,7 @@ impl From<ort::Error> for RunFault {
 
 /// Where an instance computes.
 #[derive(Clone, Copy, Debug)]
-pub struct Seat {
+pub struct Target {
     /// The device; `None` for the host.
     pub device: Option<u32>,
     /// Whether it waits for its device after every run, on the host too.
@@ -111,35 +108,49 @@ pub struct Seat {
 }
 
 impl OrtInstance {
-    /// An instance on a session that was made for the seat's device.
+    /// An instance on a session that was made for the device of `target`.
     pub fn new(
-        opened: Opened,
+        seat: Seat,
         options: &Options,
         ports: &Arc<Ports>,
         traits: &Arc<Traits>,
         batching: bool,
-        seat: Seat,
+        target: Target,
     ) -> Result<OrtInstance, Status> {
         let failed = |e: ort::Error| library_status(&e);
-        let Opened { mut session, traps } = opened;
-        let fence = (seat.fenced || seat.device.is_some()).then(|| Fence::new(&mut session));
-        let run_options = options.arena_shrinkage.as_ref().map(|devices| {
-            let mut run = RunOptions::new()?;
-            run.set("memory.enable_memory_arena_shrinkage", devices)?;
-            Ok(run)
-        });
+        let fence = (target.fenced || target.device.is_some()).then(|| Fence::new(seat.shared().session()));
+        let mut run_options = RunOptions::new().map_err(failed)?;
+        if let Some(devices) = &options.arena_shrinkage {
+            run_options.set("memory.enable_memory_arena_shrinkage", devices).map_err(failed)?;
+        }
         Ok(OrtInstance {
-            session,
-            traps,
+            seat,
             ports: Arc::clone(ports),
             traits: Arc::clone(traits),
             inputs: ports.inputs.iter().map(|port| c_name(&port.name)).collect::<Result<_, _>>()?,
             batching,
-            memory: Memory::new(seat.device).map_err(failed)?,
+            memory: Memory::new(target.device).map_err(failed)?,
             fence: fence.transpose().map_err(failed)?,
-            fenced: seat.fenced,
-            run_options: run_options.transpose().map_err(failed)?,
+            fenced: target.fenced,
+            run_options: Arc::new(run_options),
         })
+    }
+
+    /// Ends the run, at its next operator, if the clients of all its requests go.
+    fn stopping(&self, work: &Work<'_>) -> StopGuard {
+        let options = Arc::clone(&self.run_options);
+        work.stopping(move || {
+            if let Err(error) = options.terminate() {
+                log::warn!("a run whose client has gone goes on: {error}");
+            }
+        })
+    }
+
+    /// Lets these options run again.
+    fn go_on(&self) -> Result<(), Status> {
+        let options = self.run_options.ptr().cast_mut();
+        // SAFETY: the options are alive; no run uses them, because `execute` has `&mut self`, and its guard is gone, so nobody sets the flag.
+        done(unsafe { (ort::api().RunOptionsUnsetTerminate)(options) }).map_err(|error| library_status(&error))
     }
 
     /// Which of the graph's inputs and outputs the work is about.
@@ -190,21 +201,42 @@ impl OrtInstance {
         wanted: &[usize],
         bound: &mut [Option<Bound>],
     ) -> Result<Vec<Option<Value<'static>>>, RunFault> {
+        let session = Arc::clone(self.seat.shared());
+        let turn = session.beside();
+        let had_several = session.has_several();
+        let made = self.run_once(feeds, indices, wanted, bound);
+        drop(turn);
+        if !matches!(made, Err(RunFault::Ambiguous)) || !(had_several || session.has_several()) {
+            return made;
+        }
+        let _alone = session.alone();
+        self.run_once(feeds, indices, wanted, bound)
+    }
+
+    /// As [`OrtInstance::run`], once.
+    fn run_once(
+        &mut self,
+        feeds: &[Value<'_>],
+        indices: &[usize],
+        wanted: &[usize],
+        bound: &mut [Option<Bound>],
+    ) -> Result<Vec<Option<Value<'static>>>, RunFault> {
         let memory = &self.memory;
         let places = bound.iter_mut().map(|bound| bound.as_mut().map(|bound| bound.value(memory)).transpose());
         let places: Vec<Option<Value<'_>>> = places.collect::<Result<_, ort::Error>>()?;
-        let options = self.run_options.as_ref().map_or(std::ptr::null(), AsPointer::ptr);
+        let options = self.run_options.ptr();
         let input_names: Vec<_> = indices.iter().map(|index| self.inputs[*index].as_ptr()).collect();
         let inputs: Vec<*const sys::OrtValue> = feeds.iter().map(|value| value.as_ptr().cast_const()).collect();
         let output_names: Vec<_> = wanted.iter().map(|index| self.traits.outputs[*index].name.as_ptr()).collect();
         let mut outputs: Vec<*mut sys::OrtValue> =
             places.iter().map(|place| place.as_ref().map_or(std::ptr::null_mut(), Value::as_ptr)).collect();
         let run = ort::api().Run;
-        let session = self.session.ptr_mut();
-        let before = self.traps.count();
-        // SAFETY: the session and the options are alive, and `&mut self` makes this the only run of the session; names and
-        // values are arrays of the lengths given, alive until the end of this function; a null output is the library's to
-        // make, any other is a tensor over memory that `places` borrows.
+        let session = self.seat.session_ptr();
+        let traps = self.seat.traps();
+        let (own, all) = (traps.own_count(), traps.count());
+        // SAFETY: the session and the options are alive. The library documents that several threads may run a session at a time; `&mut self` makes
+        // this the only run with these options. Names and values are arrays of the lengths given, alive until the end of this function; a null
+        // output is the library's to make, any other is a tensor over memory that `places` borrows.
         let call = || unsafe {
             run(
                 session,
@@ -217,7 +249,7 @@ impl OrtInstance {
                 outputs.as_mut_ptr(),
             )
         };
-        let status = self.traps.counting(call).map_err(RunFault::Request)?;
+        let status = traps.counting(call).map_err(RunFault::Request)?;
         let mut made = done(status).and_then(|()| {
             let made = outputs.into_iter().zip(&places).map(|(output, place)| match place {
                 None => Value::from_made(output).map(Some),
@@ -233,8 +265,11 @@ impl OrtInstance {
             let waited = fence.wait(placed);
             made = made.and_then(|made| waited.map(|()| made));
         }
-        if self.traps.count() != before {
+        if traps.own_count() != own {
             return Err(RunFault::Request(no_such_number()));
+        }
+        if traps.count() != all {
+            return Err(RunFault::Ambiguous);
         }
         made.map_err(RunFault::Library)
     }
@@ -274,7 +309,7 @@ impl OrtInstance {
         let of_shape = |e: nerite_tensor::ShapeError| Status::internal(format!("output '{}': {e}", port.name));
         let client = port.client_shape(&shape);
         if let Some(size) = byte_size(datatype, &shape).map_err(of_shape)? {
-            let data = made.into_buffer(size, self.session.inner()).map_err(failed)?;
+            let data = made.into_buffer(size, self.seat.shared().session().inner()).map_err(failed)?;
             // An input that the graph passes through is still the request's memory, which `data` does not keep alive.
             let borrowed = feeds.iter().any(|feed| overlap(&data, &feed.tensor.data));
             let data = if borrowed { data.try_private(Reason::OutputPlacement).map_err(no_memory)? } else { data };
@@ -310,7 +345,13 @@ impl Execute for OrtInstance {
         let values = feeds.iter().map(|feed| feed.value(&self.memory)).collect::<Result<Vec<_>, _>>()?;
         let mut bound = self.bind(work, &wanted)?;
         times.input_ends();
+        let stopping = self.stopping(work);
         let mut result = self.run(&values, &indices, &wanted, &mut bound);
+        if stopping.is_stopped() {
+            drop(stopping);
+            self.go_on()?;
+            return Err(Status::new(Code::Cancelled, "every client of this run has gone; it was stopped"));
+        }
         if matches!(result, Err(RunFault::Library(_))) && bound.iter().any(Option::is_some) {
             // Perhaps only because the graph declares a shape that is not so: then the library shall place the outputs.
             let expected: Vec<_> = bound.iter().map(|b| b.as_ref().map(|b| b.shape.clone())).collect();

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A session computes on the thread that calls it and on those of its pool. We start the pool's threads, so each of them counts
-//! for its session ([`nerite_guard::count_traps`]), and a session has one run at a time: what is counted during a run is that
-//! run's. Only where all sessions share one pool (`enable-global-threadpool`) it is not known for whom its threads divided; there
-//! all runs fail that are under way at that moment.
+//! for its session ([`nerite_guard::count_traps`]). What the calling thread counts is its own run's. What a pool's thread counts is
+//! the run's that is alone in the session; [`crate::seat`] says what happens if several run. Where all sessions share one pool
+//! (`enable-global-threadpool`) it is not known for whom its threads divided; there all runs fail that are under way at that moment.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, LazyLock};
@@ -37,6 +37,16 @@ impl SessionTraps {
     pub fn new(shares_pool: bool) -> SessionTraps {
         let pool = if shares_pool { Arc::clone(&SHARED_POOL) } else { Arc::default() };
         SessionTraps { own: Arc::default(), pool }
+    }
+
+    /// The same for another instance, whose calls come on other threads.
+    pub fn of_another_thread(&self) -> SessionTraps {
+        SessionTraps { own: Arc::default(), pool: Arc::clone(&self.pool) }
+    }
+
+    /// How many there were on the threads that called.
+    pub fn own_count(&self) -> usize {
+        self.own.count()
     }
 
     /// How the session starts the threads of a pool of its own.

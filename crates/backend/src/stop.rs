@@ -1,0 +1,104 @@
+//! How does a run end early that nobody waits for any more?
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nerite_request::Cancel;
+
+type Stop = Box<dyn FnOnce() + Send>;
+
+/// Ends a run whose clients have all gone. Once it is dropped, the run is not touched any more.
+pub struct StopGuard(Option<Arc<Watch>>);
+
+struct Watch {
+    /// Requests whose clients are still there.
+    left: AtomicUsize,
+    stop: Mutex<Option<Stop>>,
+    is_stopped: AtomicBool,
+}
+
+impl StopGuard {
+    /// For a run that is over sooner than it could be stopped.
+    pub(crate) fn none() -> StopGuard {
+        StopGuard(None)
+    }
+
+    /// Has `stop` called, once, when the last of these is cancelled.
+    pub(crate) fn over<'c>(cancels: impl ExactSizeIterator<Item = &'c Cancel>, stop: Stop) -> StopGuard {
+        let left = AtomicUsize::new(cancels.len());
+        let watch = Arc::new(Watch { left, stop: Mutex::new(Some(stop)), is_stopped: AtomicBool::new(false) });
+        for cancel in cancels {
+            let gone = Arc::clone(&watch);
+            if !cancel.on_cancelled(move || gone.one_has_gone()) {
+                watch.one_has_gone();
+            }
+        }
+        StopGuard(Some(watch))
+    }
+
+    /// Whether the run was told to end.
+    pub fn is_stopped(&self) -> bool {
+        self.0.as_ref().is_some_and(|watch| watch.is_stopped.load(Ordering::Acquire))
+    }
+}
+
+impl Drop for StopGuard {
+    fn drop(&mut self) {
+        // A call that is under way holds the lock.
+        drop(self.0.as_ref().map(|watch| watch.lock().take()));
+    }
+}
+
+impl Watch {
+    fn one_has_gone(&self) {
+        if self.left.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let mut stop = self.lock();
+        if let Some(stop) = stop.take() {
+            self.is_stopped.store(true, Ordering::Release);
+            stop();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Stop>> {
+        self.stop.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counting() -> (Arc<AtomicUsize>, Stop) {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&calls);
+        let stop = move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        };
+        (calls, Box::new(stop))
+    }
+
+    #[test]
+    fn a_run_ends_when_the_last_of_its_clients_has_gone() {
+        let cancels = [Cancel::new(), Cancel::new(), Cancel::new()];
+        // One went before the run began.
+        cancels[1].cancel();
+        let (calls, stop) = counting();
+        let guard = StopGuard::over(cancels.iter(), stop);
+        cancels[0].cancel();
+        assert_eq!((calls.load(Ordering::SeqCst), guard.is_stopped()), (0, false));
+        cancels[2].cancel();
+        assert_eq!((calls.load(Ordering::SeqCst), guard.is_stopped()), (1, true));
+    }
+
+    #[test]
+    fn who_goes_after_the_run_stops_nothing() {
+        let cancel = Cancel::new();
+        let (calls, stop) = counting();
+        drop(StopGuard::over([&cancel].into_iter(), stop));
+        cancel.cancel();
+        assert_eq!(calls.load(Ordering::SeqCst), 0);
+        assert!(!StopGuard::none().is_stopped());
+    }
+}
