@@ -39,6 +39,14 @@ impl Catalog {
         versions.sort_by_key(|served| served.version());
     }
 
+    /// Puts a version in the place of exactly this one, if it is there.
+    pub fn exchange(&mut self, before: &Arc<Served>, after: &Arc<Served>) {
+        let places = self.0.get_mut(before.name()).into_iter().flatten();
+        for place in places.filter(|place| Arc::ptr_eq(place, before)) {
+            *place = Arc::clone(after);
+        }
+    }
+
     /// Takes exactly this one out, and not one that replaced it.
     pub fn withdraw(&mut self, served: &Arc<Served>) {
         if let Some(versions) = self.0.get_mut(served.name()) {

@@ -2,6 +2,7 @@
 
 mod parts;
 mod poll;
+mod resize;
 mod retire;
 
 use std::collections::HashMap;
@@ -13,7 +14,9 @@ use arc_swap::ArcSwap;
 use nerite_backend::{Infer, Models};
 use nerite_config::ModelConfig;
 use nerite_locks::Mutex;
-use nerite_repository::{ControlMode, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, Store, startup};
+use nerite_repository::{
+    ControlMode, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, State, Store, startup,
+};
 use nerite_request::report::IndexEntry;
 use nerite_request::setting::LoadOptions;
 use nerite_request::{Request, Status};
@@ -24,6 +27,7 @@ use self::retire::Retiring;
 use crate::admission::Admission;
 use crate::catalog::Catalog;
 use crate::load::Loader;
+use crate::progress::Loads;
 use crate::semaphore::{OnePerModel, Semaphore};
 use crate::served::Served;
 use crate::unsupported;
@@ -31,16 +35,17 @@ use crate::unsupported;
 /// All models of a server: which are served, and how they come and go.
 pub struct Engine {
     store: Store,
-    loader: Loader,
+    pub(crate) loader: Loader,
     /// For models that ask others.
     models: Models,
     options: Options,
-    catalog: ArcSwap<Catalog>,
+    pub(crate) catalog: ArcSwap<Catalog>,
     lifecycle: Mutex<Lifecycle>,
     generations: Mutex<HashMap<Generation, Arc<Served>>>,
     semaphore: Semaphore,
     one_per_model: OnePerModel,
     retiring: Retiring,
+    loads: Loads,
     poll_stop: Arc<PollStop>,
     /// Whether its start failed: then it serves nothing.
     has_failed: AtomicBool,
@@ -74,6 +79,7 @@ impl Engine {
             semaphore,
             one_per_model: OnePerModel::default(),
             retiring: Retiring::default(),
+            loads: Loads::default(),
             poll_stop: Arc::default(),
             has_failed: AtomicBool::new(false),
         })
@@ -146,7 +152,12 @@ impl Engine {
     /// What the repositories hold and in which state it is.
     pub fn index(&self, ready_only: bool) -> Result<Vec<IndexEntry>, Status> {
         let listing = self.store.list().map_err(|error| error.status())?;
-        Ok(self.lifecycle().index(&listing, ready_only))
+        let mut index = self.lifecycle().index(&listing, ready_only);
+        for entry in index.iter_mut().filter(|entry| entry.state == State::Loading.words().0) {
+            let progress = entry.version.and_then(|version| self.loads.of(&entry.name, version));
+            entry.reason = progress.unwrap_or_default();
+        }
+        Ok(index)
     }
 
     /// What all models share.
@@ -275,7 +286,7 @@ impl Engine {
             let source = self.read(model, options)?;
             let missing = self.missing_parts(&source, reason);
             if missing.is_empty() {
-                return self.load_alone(model, &source, reason);
+                return self.load_as_it_is(model, options, source, reason);
             }
             missing
         };
@@ -283,7 +294,8 @@ impl Engine {
         self.load_parts(model, &parts, reason).inspect_err(|error| log::error!("{error}"))?;
         let _claim = self.one_per_model.claim(model);
         let _turn = self.semaphore.enter();
-        self.load_alone(model, &self.read(model, options)?, reason)
+        let source = self.read(model, options)?;
+        self.load_as_it_is(model, options, source, reason)
     }
 
     fn read(&self, model: &str, options: &LoadOptions) -> Result<ModelSource, Status> {
@@ -304,21 +316,25 @@ impl Engine {
             .load_requested(model, source.facts(), reason.is_explicit())
             .inspect_err(|e| log::error!("{e}"))?;
         match step {
-            LoadStep::Settled { retire } => {
+            LoadStep::Settled { retire, resize } => {
                 self.withdraw(&self.lifecycle(), &retire);
                 self.retire(retire);
-                Ok(())
+                self.resize(source, &resize)
             }
             LoadStep::Load(plan) => {
                 let mut outcome = None;
                 for &version in &plan.versions {
-                    let result = self.load_version(source, version);
+                    let result = self.load_version(source, version).and_then(|served| {
+                        self.check_unchanged(source)?;
+                        Ok(served)
+                    });
                     outcome = self.take_over(&plan, version, result).or(outcome);
                 }
-                outcome.map_or_else(
+                let answer = outcome.map_or_else(
                     || Err(Status::internal(format!("the load of '{model}' ended without an outcome"))),
                     |outcome| outcome.answer,
-                )
+                );
+                answer.and_then(|()| self.resize(source, &plan.resize))
             }
         }
     }
@@ -326,8 +342,9 @@ impl Engine {
     fn load_version(&self, source: &ModelSource, version: i64) -> Result<Arc<Served>, Status> {
         let name = &source.model;
         log::info!("loading: {name}:{version}");
+        let progress = self.loads.begin(name, version);
         let load = || {
-            let load = std::panic::AssertUnwindSafe(|| self.loader.load(source, version, &self.models));
+            let load = std::panic::AssertUnwindSafe(|| self.loader.load(source, version, &self.models, &progress));
             // A file that makes a runtime panic is a broken model, not the end of the server.
             std::panic::catch_unwind(load)
                 .unwrap_or_else(|_| Err(Status::internal("the runtime panicked while it read the model")))

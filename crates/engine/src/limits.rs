@@ -34,3 +34,9 @@ pub const NESTED_RUNS_MAX: usize = 4;
 pub const BATCH_SIZES_MAX: usize = 4096;
 /// Threads on which an ensemble starts steps, at most.
 pub const ENSEMBLE_INSTANCES_MAX: usize = 8;
+
+/// A load says in the log how far it is whenever so much time has passed, in µs.
+pub const PROGRESS_INTERVAL_US: u64 = 10_000_000;
+
+/// Times that a load begins again because the model's files changed while they were read.
+pub const CHANGED_LOADS_MAX: usize = 3;

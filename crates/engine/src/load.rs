@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use nerite_backend::{DeviceAccess, Instance, InstanceSpec, LoadContext, Model, Models, Runtime, Staged, now_ns};
+use nerite_backend::{InstanceSpec, LoadContext, Models, Runtime, now_ns};
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{
     HostFacts, ModelConfig, check_file_names, normalise, normalise_groups, validate, validate_groups, validate_tensors,
 };
-use nerite_memory::Staging;
 use nerite_repository::ModelSource;
 use nerite_request::Status;
 
+use crate::instances::Maker;
 use crate::limits::ENSEMBLE_INSTANCES_MAX;
+use crate::progress::Progress;
 use crate::runtimes::Runtimes;
 use crate::scheduling::QueueLimits;
 use crate::sequences::Sequences;
@@ -36,11 +37,19 @@ pub struct Loader {
     pub queues: QueueLimits,
     /// What all models share.
     pub services: Services,
+    /// Instances of a model that are made at the same time.
+    pub threads: usize,
 }
 
 impl Loader {
     /// Loads one version, all its instances included.
-    pub fn load(&self, source: &ModelSource, version: i64, models: &Models) -> Result<Served, Status> {
+    pub(crate) fn load(
+        &self,
+        source: &ModelSource,
+        version: i64,
+        models: &Models,
+        progress: &Progress,
+    ) -> Result<Served, Status> {
         let start = now_ns();
         check_scheduling(&source.config)?;
         check_file_names(&source.config).map_err(|refused| Status::invalid(refused.to_string()))?;
@@ -48,7 +57,11 @@ impl Loader {
         let mut context = self.context(source, version, models);
         let config = self.settle(&*runtime, &mut context)?;
         let model = runtime.load(&context)?;
-        let mut instances = make_instances(&*model, self.specs(&config), self.runtimes.staging())?;
+        let bound = model.cost_bound();
+        let maker = Maker { model, staging: self.runtimes.staging().cloned(), threads: self.threads };
+        let specs = self.specs(&config);
+        progress.instances(0, specs.len());
+        let mut instances = maker.make(&specs, &|made| progress.instances(made, specs.len()))?;
         let labels = Arc::new(source.labels(&config)?);
         let sequences = Sequences::load(&config, source.directory.path())?;
         warm_up(&config, source.directory.path(), sequences.as_ref(), &mut instances)?;
@@ -59,7 +72,9 @@ impl Loader {
             labels,
             load_ns: now_ns().saturating_sub(start),
             instances,
-            bound: model.cost_bound(),
+            specs,
+            maker,
+            bound,
             // A directory that a load request brought lives as long as the model is served from it.
             directory: source.directory.clone(),
             sequences,
@@ -71,6 +86,20 @@ impl Loader {
     /// The runtime of a model. That of ensembles goes by their platform: no backend has its name.
     pub fn runtime(&self, config: &ModelConfig) -> Result<Arc<dyn Runtime>, Status> {
         self.runtimes.get(if config.platform == ENSEMBLE { ENSEMBLE } else { config.backend_name() })
+    }
+
+    /// The same version with the instances and the version policy that this configuration asks for. It serves meanwhile; on an error nothing has
+    /// changed.
+    pub(crate) fn resize(&self, served: &Served, asked: &ModelConfig) -> Result<Served, Status> {
+        let invalid = |e: nerite_config::ConfigError| Status::invalid(e.to_string());
+        let mut config = ModelConfig::clone(served.config());
+        config.instance_group.clone_from(&asked.instance_group);
+        config.version_policy.clone_from(&asked.version_policy);
+        let config = normalise_groups(normalise(config, served.name()), &[], &self.host);
+        validate_groups(&config, &self.host).map_err(invalid)?;
+        check_gpus(&*self.runtime(&config)?, &config)?;
+        let specs = self.specs(&config);
+        served.resized(Arc::new(config), specs)
     }
 
     /// The instances of a model. Those of an ensemble only start steps, side by side on as many threads as there are cores.
@@ -123,21 +152,6 @@ fn check_scheduling(config: &ModelConfig) -> Result<(), Status> {
         "model '{}' asks for iterative_sequence, which this version of nerite does not have yet",
         config.name
     )))
-}
-
-fn make_instances(
-    model: &dyn Model,
-    specs: Vec<InstanceSpec>,
-    staging: Option<&Arc<dyn Staging>>,
-) -> Result<Vec<Box<dyn Instance>>, Status> {
-    let make = |spec: InstanceSpec| {
-        let instance = model.instance(&spec)?;
-        Ok(match (staging, model.takes_device_memory(&spec)) {
-            (None, _) | (_, DeviceAccess::Everywhere) => instance,
-            (Some(staging), reach) => Box::new(Staged::over(instance, Arc::clone(staging), reach)),
-        })
-    };
-    specs.into_iter().map(make).collect()
 }
 
 /// A group on GPUs of a runtime that has none would compute elsewhere than its author asked.

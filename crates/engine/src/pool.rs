@@ -10,9 +10,10 @@
 //! Whether a batch is quick is what [`Quickness`] knows from the model's own statement and from runs that were measured; nobody
 //! configures it.
 
+mod resize;
 mod workers;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
@@ -39,12 +40,13 @@ struct Shared {
     watched: nerite_watchdog::Name,
     state: Mutex<State>,
     wake: Condvar,
+    /// Told when an instance that was to leave has run its last.
+    left: Condvar,
     requests: Arc<ModelVersion>,
     reject: Reject,
     quickness: Quickness,
     arrivals: Arc<Arrivals>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    workers_max: usize,
 }
 
 struct State {
@@ -64,8 +66,15 @@ struct State {
     /// The earliest time at which the timer wakes this pool.
     timer_us: Option<u64>,
     workers: usize,
+    /// As many as there are instances.
+    workers_max: usize,
     sleeping: usize,
     closed: bool,
+    /// Numbers of instances that run and are to leave, and of places that were left.
+    leaving: HashSet<usize>,
+    empty: Vec<usize>,
+    /// Instances that left, for whoever ends them.
+    gone: Vec<Box<dyn Instance>>,
 }
 
 /// A job that waits.
@@ -127,20 +136,24 @@ impl Pool {
             ready: VecDeque::new(),
             timer_us: None,
             workers: 0,
+            workers_max,
             sleeping: 0,
             closed: false,
+            leaving: HashSet::new(),
+            empty: Vec::new(),
+            gone: Vec::new(),
         };
         Pool(Arc::new(Shared {
             name: name.to_owned(),
             watched: nerite_watchdog::Name::new(name),
             state: Mutex::new(state),
             wake: Condvar::new(),
+            left: Condvar::new(),
             requests,
             reject,
             quickness: Quickness::new(bound),
             arrivals,
             threads: Mutex::default(),
-            workers_max,
         }))
     }
 
@@ -296,11 +309,14 @@ impl State {
 
     /// Takes an instance back, which may start again at once.
     fn give_back(&mut self, at: InstanceId, instance: Box<dyn Instance>) {
+        let now_us = now_us();
+        self.driver.done(at, now_us);
+        if self.leaving.contains(&at.0) {
+            return self.let_go(at.0, instance);
+        }
         if let Some(place) = self.instances.get_mut(at.0) {
             *place = Some(instance);
         }
-        let now_us = now_us();
-        self.driver.done(at, now_us);
         self.driver.grant(at, now_us);
     }
 }
@@ -324,6 +340,7 @@ impl Shared {
     /// Takes what was decided. The first batch stays here if it is quick and that `may_be_here`; workers get the others.
     fn settle(self: &Arc<Self>, state: &mut State, may_be_here: bool) -> Work {
         let mut work = Work::default();
+        self.tell_left(state);
         while let Some(run) = state.next_run() {
             if may_be_here && work.here.is_none() && self.quickness.is_quick(run.size) {
                 work.here = Some(run);
@@ -356,7 +373,7 @@ impl Shared {
     /// Wakes a worker for what is ready. 1 if one has to be made.
     fn wake_worker(&self, state: &mut State) -> usize {
         // As many sleepers as runs are ready are awake already, or are being woken.
-        if state.sleeping >= state.ready.len() || state.workers >= self.workers_max {
+        if state.sleeping >= state.ready.len() || state.workers >= state.workers_max.max(1) {
             // A closer waits on the same condition; only all of them are sure to include a worker.
             if state.closed {
                 self.wake.notify_all();
@@ -375,7 +392,12 @@ impl Shared {
         for _ in 0..workers {
             let shared = Arc::clone(self);
             match std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.work()) {
-                Ok(thread) => self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread),
+                Ok(thread) => {
+                    let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+                    // Those that ended because instances left.
+                    threads.retain(|thread| !thread.is_finished());
+                    threads.push(thread);
+                }
                 Err(error) => self.without_worker(&error),
             }
         }

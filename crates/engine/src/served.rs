@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nerite_backend::{CostBound, InFlight, Job, ModelVersion};
+use nerite_backend::{CostBound, InFlight, InstanceSpec, Job, ModelVersion};
 use nerite_config::proto::model_metrics::MetricControl;
 use nerite_config::proto::model_metrics::metric_control::MetricOptions;
 use nerite_config::{ModelConfig, TensorSpec};
@@ -13,6 +13,7 @@ use nerite_request::{Code, Peer, Status};
 use nerite_schedule::Rejection;
 
 use crate::cached::Cached;
+use crate::instances::{Change, Maker, change};
 use crate::latencies::{FIRST_RESPONSE_MS, Latencies};
 use crate::lookups::RunJob;
 use crate::pool::Pool;
@@ -20,6 +21,7 @@ use crate::scheduling::{QueueLimits, Scheduling};
 use crate::sequences::Sequences;
 use crate::services::Services;
 use crate::stats::Stats;
+use crate::warmup::warm_up;
 
 /// The family whose buckets an author may choose.
 const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
@@ -39,10 +41,13 @@ pub struct Served {
     sequences: Option<Arc<Sequences>>,
     /// There where responses may come from the cache.
     cached: Option<Arc<Cached>>,
-    pool: Pool,
-    is_retired: AtomicBool,
+    pool: Arc<Pool>,
+    /// The instances, each with its number in the pool.
+    instances: Vec<(InstanceSpec, usize)>,
+    maker: Maker,
+    is_retired: Arc<AtomicBool>,
     /// Files that a load request brought are removed when the last request of the version has gone.
-    _directory: ModelDir,
+    directory: ModelDir,
 }
 
 /// What a [`Served`] is made of.
@@ -53,6 +58,8 @@ pub(crate) struct Parts {
     pub labels: Arc<Labels>,
     pub load_ns: u64,
     pub instances: Vec<Box<dyn nerite_backend::Instance>>,
+    pub specs: Vec<InstanceSpec>,
+    pub maker: Maker,
     pub bound: CostBound,
     pub directory: ModelDir,
     pub queues: QueueLimits,
@@ -62,8 +69,21 @@ pub(crate) struct Parts {
 
 impl Served {
     pub(crate) fn new(parts: Parts) -> Served {
-        let Parts { name, version, config, labels, load_ns, instances, bound, directory, queues, sequences, services } =
-            parts;
+        let Parts {
+            name,
+            version,
+            config,
+            labels,
+            load_ns,
+            instances,
+            specs,
+            maker,
+            bound,
+            directory,
+            queues,
+            sequences,
+            services,
+        } = parts;
         let sequences = sequences.map(Arc::new);
         let cache = services.cache.filter(|_| config.caches_responses());
         let latencies = Latencies::new(&services.latencies, config.caches_responses(), &first_response_ms(&config));
@@ -89,10 +109,55 @@ impl Served {
             stats,
             sequences,
             cached,
-            pool,
-            is_retired: AtomicBool::new(false),
-            _directory: directory,
+            pool: Arc::new(pool),
+            instances: specs.into_iter().zip(0..).collect(),
+            maker,
+            is_retired: Arc::default(),
+            directory,
         }
+    }
+
+    /// The same version, of this configuration and with these instances. Those that both have stay; the others come, and go once they run
+    /// nothing. On an error nothing has changed.
+    pub(crate) fn resized(&self, config: Arc<ModelConfig>, specs: Vec<InstanceSpec>) -> Result<Served, Status> {
+        let present: Vec<InstanceSpec> = self.instances.iter().map(|(spec, _)| spec.clone()).collect();
+        let Change { stay, go, come } = change(&present, &specs);
+        let come: Vec<InstanceSpec> = come.iter().filter_map(|at| specs.get(*at).cloned()).collect();
+        let mut made = self.maker.make(&come, &|_| ())?;
+        warm_up(&config, self.directory.path(), self.sequences.as_deref(), &mut made)?;
+        log::info!(
+            "model '{}' version {}: {} instances stay, {} come, {} go",
+            self.name,
+            self.version,
+            stay.len(),
+            come.len(),
+            go.len()
+        );
+        let numbers = self.pool.add(made);
+        let of = |places: &[usize]| -> Vec<(InstanceSpec, usize)> {
+            places.iter().filter_map(|at| self.instances.get(*at).cloned()).collect()
+        };
+        let leaving: Vec<usize> = of(&go).into_iter().map(|(_, number)| number).collect();
+        self.pool.remove(&leaving);
+        let mut instances = of(&stay);
+        instances.extend(come.into_iter().zip(numbers));
+        Ok(Served {
+            name: Arc::clone(&self.name),
+            version: self.version,
+            requests: Arc::clone(&self.requests),
+            config,
+            inputs: self.inputs.clone(),
+            outputs: self.outputs.clone(),
+            labels: Arc::clone(&self.labels),
+            stats: Arc::clone(&self.stats),
+            sequences: self.sequences.clone(),
+            cached: self.cached.clone(),
+            pool: Arc::clone(&self.pool),
+            instances,
+            maker: self.maker.clone(),
+            is_retired: Arc::clone(&self.is_retired),
+            directory: self.directory.clone(),
+        })
     }
 
     /// The model's name.

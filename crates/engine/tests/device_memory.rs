@@ -85,6 +85,7 @@ fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
         auto_complete: false,
         queues: QueueLimits::default(),
         services: nerite_engine::Services::default(),
+        threads: 2,
     };
     let control = ControlMode::None;
     let engine =

@@ -89,6 +89,7 @@ fn engine(models: &[(&str, &str)]) -> (Arc<Engine>, TempDir) {
         auto_complete: false,
         queues: QueueLimits::default(),
         services: nerite_engine::Services::default(),
+        threads: 2,
     };
     let options = Options { control: ControlMode::None, load_models: Vec::new(), load_threads: 1, load_retries: 0 };
     let engine = Engine::new(store, loader, options);

@@ -74,6 +74,8 @@ pub enum LoadStep {
     Settled {
         /// Generations of versions that the directory no longer has, to be retired as in a [`LoadOutcome`]. Mostly none.
         retire: Vec<Generation>,
+        /// Generations that go on with other instances: see [`Lifecycle::resized`]. Mostly none.
+        resize: Vec<Generation>,
     },
     /// These versions have to be loaded.
     Load(LoadPlan),
@@ -88,6 +90,8 @@ pub struct LoadPlan {
     pub operation: Operation,
     /// The versions to load, ascending, at least one. Served versions stay until the [`LoadOutcome`].
     pub versions: Vec<i64>,
+    /// Generations of other versions that go on with other instances, once these are loaded.
+    pub resize: Vec<Generation>,
 }
 
 /// The result of a finished load operation.

@@ -134,6 +134,7 @@ impl Scheduler for Batcher {
         match event {
             Event::Arrived(arrival) => self.arrived(arrival, context),
             Event::Granted(instance) => self.granted.push(instance),
+            Event::Withdrawn(instance) => self.granted.retain(|granted| *granted != instance),
             Event::Cancelled(ticket) => {
                 if let Some((place, _)) = self.queue.remove(ticket) {
                     context.reject(ticket, Rejection::Cancelled);

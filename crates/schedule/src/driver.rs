@@ -109,6 +109,15 @@ impl<J> Driver<J> {
         self.tell(Event::Granted(instance), now_us);
     }
 
+    /// Takes an instance away that may start. False: it may not, because it runs or was not granted.
+    pub fn withdraw(&mut self, instance: InstanceId, now_us: u64) -> bool {
+        let was_granted = self.granted.get_mut(instance.0).is_some_and(std::mem::take);
+        if was_granted {
+            self.tell(Event::Withdrawn(instance), now_us);
+        }
+        was_granted
+    }
+
     /// The client of a job gave it up. Nothing happens if the job does not wait any more.
     pub fn cancel(&mut self, ticket: Ticket, now_us: u64) {
         if self.waiting.contains_key(&ticket) {

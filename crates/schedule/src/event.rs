@@ -21,6 +21,8 @@ pub enum Event {
     Done(InstanceId),
     /// An instance may start a batch. Each is granted once before its first batch, and once after each `Done`.
     Granted(InstanceId),
+    /// An instance that was granted may not start any more: it leaves.
+    Withdrawn(InstanceId),
     /// The client gave a request up. If it waits, it is to be rejected with [`Rejection::Cancelled`](crate::Rejection::Cancelled).
     Cancelled(Ticket),
     /// The time has come at which the scheduler wanted to be woken.

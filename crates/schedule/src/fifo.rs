@@ -54,6 +54,7 @@ impl Scheduler for Fifo {
                 self.granted.push(instance);
                 self.start(context);
             }
+            Event::Withdrawn(instance) => self.granted.retain(|granted| *granted != instance),
             Event::Cancelled(ticket) => {
                 if self.waiting.remove(&ticket) {
                     context.reject(ticket, Rejection::Cancelled);
@@ -90,6 +91,11 @@ mod tests {
             let argument = || event[1..].parse::<u64>().expect("the play writes numbers");
             match *event {
                 "stop" => driver.stop(0),
+                _ if event.starts_with('w') => {
+                    let was_granted = driver.withdraw(InstanceId(argument() as usize), 0);
+                    assert_eq!(if was_granted { "yes" } else { "no" }, *expect, "event {number} of {play:?}");
+                    continue;
+                }
                 "drained" => {
                     assert_eq!(if driver.is_drained() { "yes" } else { "no" }, *expect, "event {number} of {play:?}");
                     continue;
@@ -140,6 +146,11 @@ mod tests {
     #[test]
     fn a_cancelled_request_is_rejected_once_and_one_that_runs_goes_on() {
         check(1, &[("+1", "1@0"), ("+2", "."), ("+3", "."), ("-2", "2!"), ("-2", "."), ("-1", "."), ("i0", "3@0")]);
+    }
+
+    #[test]
+    fn an_instance_that_leaves_runs_nothing_more() {
+        check(2, &[("+1", "1@0"), ("w0", "no"), ("w1", "yes"), ("+2", "."), ("i0", "2@0"), ("w1", "no"), ("i1", ".")]);
     }
 
     #[test]

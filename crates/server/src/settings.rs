@@ -78,6 +78,9 @@ pub struct Settings {
     pub notes: Vec<String>,
 }
 
+/// Triton's variable: with `0`, the instances of a model are made one after the other.
+const PARALLEL_INSTANCES: &str = "TRITON_PARALLEL_INSTANCE_LOADING";
+
 /// The models' side.
 #[derive(Debug)]
 pub struct Models {
@@ -97,6 +100,8 @@ pub struct Models {
     pub auto_complete: bool,
     /// Models loading at the same time.
     pub load_threads: usize,
+    /// Instances of one model that are made at the same time.
+    pub instance_threads: usize,
     /// How often a failed load is tried again.
     pub load_retries: usize,
     /// What bounds the queues of models.
@@ -331,6 +336,11 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
         auto_complete: !values.has("disable-auto-complete-config"),
         poll: Duration::from_secs(values.whole_seconds("repository-poll-secs", 15)?),
         load_threads: values.int("model-load-thread-count", 4usize)?.max(1),
+        instance_threads: if std::env::var(PARALLEL_INSTANCES).is_ok_and(|value| value.trim() == "0") {
+            1
+        } else {
+            values.int("model-load-thread-count", 4usize)?.max(1)
+        },
         load_retries: values.int("model-load-retry-count", 0usize)?,
         queues: queues::queues(values, std::env::var(queues::DELAY_SCHEDULER).ok().as_deref())?,
     })

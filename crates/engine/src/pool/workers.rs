@@ -29,6 +29,7 @@ impl Shared {
         while state.workers == 0 {
             let Some(Run { at, instance, jobs, .. }) = state.ready.pop_front() else { break };
             state.give_back(at, instance);
+            self.tell_left(&state);
             while let Some(next) = state.next_run() {
                 state.ready.push_back(next);
             }
@@ -47,7 +48,7 @@ impl Shared {
                 drop(state);
                 let (run, answers) = self.run(run);
                 state = self.give_back(run, answers);
-            } else if state.closed && state.driver.is_drained() {
+            } else if state.closed && state.driver.is_drained() || Shared::is_spare(&state) {
                 state.workers -= 1;
                 return;
             } else {
@@ -63,6 +64,7 @@ impl Shared {
         let mut state = self.lock();
         state.give_back(run.at, run.instance);
         let mut work = Work::default();
+        self.tell_left(&state);
         // This worker takes the first.
         while let Some(run) = state.next_run() {
             state.ready.push_back(run);

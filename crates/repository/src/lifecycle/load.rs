@@ -21,12 +21,20 @@ impl Lifecycle {
         known.explicit |= explicit;
         let keep = kept(known, &facts);
         let versions: Vec<i64> = facts.versions.iter().copied().filter(|version| !keep.contains(version)).collect();
+        let (facts, resize) = resizing(&name, known, &keep, facts);
         if versions.is_empty() {
             known.origin = Some(facts.fingerprint);
-            return Ok(LoadStep::Settled { retire: retire_others(&name, known, &keep) });
+            return Ok(LoadStep::Settled { retire: retire_others(&name, known, &keep), resize });
         }
         let plan = self.begin(name, versions, keep, facts);
-        Ok(LoadStep::Load(plan))
+        Ok(LoadStep::Load(LoadPlan { resize, ..plan }))
+    }
+
+    /// All generations that were to be resized have the instances of the model's configuration now, which has this fingerprint.
+    pub fn resized(&mut self, model: &str, served: u64) {
+        if let Some(origin) = self.models.get_mut(model).and_then(|known| known.origin.as_mut()) {
+            origin.served = served;
+        }
     }
 
     /// Whether the models that an ensemble is made of are up.
@@ -98,7 +106,7 @@ impl Lifecycle {
             needs: facts.needs,
         };
         self.running.insert(operation, running);
-        LoadPlan { model, operation, versions }
+        LoadPlan { model, operation, versions, resize: Vec::new() }
     }
 
     fn end(&mut self, operation: Operation, running: Running) -> LoadOutcome {
@@ -132,6 +140,20 @@ fn kept(known: &Known, facts: &Facts) -> Vec<i64> {
     let Some(origin) = known.origin.as_ref().filter(|_| !facts.overridden) else { return Vec::new() };
     let same = |version: &i64| known.is_ready(*version) && origin.same_version(&facts.fingerprint, *version);
     facts.versions.iter().copied().filter(same).collect()
+}
+
+/// The kept generations whose instances are others than `facts` say. Until they are resized, the fingerprint stays as it is in this.
+fn resizing(model: &Arc<str>, known: &Known, keep: &[i64], mut facts: Facts) -> (Facts, Vec<Generation>) {
+    let Some(origin) = known.origin.as_ref().filter(|origin| origin.served != facts.fingerprint.served) else {
+        return (facts, Vec::new());
+    };
+    let kept = keep.iter().filter_map(|version| Some((*version, known.versions.get(version)?.operation)));
+    let resize: Vec<Generation> =
+        kept.map(|(version, operation)| Generation { model: model.clone(), version, operation }).collect();
+    if !resize.is_empty() {
+        facts.fingerprint.served = origin.served;
+    }
+    (facts, resize)
 }
 
 /// All versions are loaded: they replace everything that was served.

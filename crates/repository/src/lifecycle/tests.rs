@@ -48,6 +48,26 @@ fn nothing_is_known_at_first() {
 }
 
 #[test]
+fn other_instances_are_no_reload_and_are_asked_for_until_they_are_there() {
+    check(
+        "load m 1,2          -> #1 loads [1, 2]
+         ok #1 1             -> wait
+         ok #1 2             -> yes; publish m:1#1 m:2#1
+         load m 1,2 served=b -> settled; resize m:1#1 m:2#1
+         load m 1,2 served=b -> settled; resize m:1#1 m:2#1
+         resized m b         ->
+         load m 1,2 served=b -> settled
+         load m 2 served=c   -> settled; retire m:1#1; resize m:2#1
+         resized m c         ->
+         load m 2,3 served=d -> #2 loads [3]; resize m:2#1
+         ok #2 3             -> yes; publish m:3#2
+         load m 2,3 served=d -> settled; resize m:2#1 m:3#2
+         resized m d         ->
+         load m 2b,3 served=e -> #3 loads [2]; resize m:3#2",
+    );
+}
+
+#[test]
 fn an_unchanged_model_stays_as_it_is() {
     check(
         "load m 1            -> #1 loads [1]

@@ -4,26 +4,40 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::mem;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use nerite_config::{ModelConfig, to_json};
 
 use super::versions;
 use crate::limits::{MODEL_DEPTH_MAX, MODEL_ENTRIES_MAX};
 
+/// The configuration file of a model.
+pub(super) const CONFIG_FILE: &str = "config.pbtxt";
+/// Where the configurations of `--model-config-name` are.
+pub(super) const CONFIG_FOLDER: &str = "configs";
+
 /// A hash of names, sizes and modification times of all files below a model's directory: one for each version, and one for the files that
-/// versions share. If two fingerprints are equal, nothing has to be reloaded.
+/// versions share. The configuration counts as what it says. If two fingerprints are equal, nothing has to be reloaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Configuration, labels, and all other files outside of the versions' directories.
+    /// Labels, and all other files outside of the versions' directories, except configurations.
     pub shared: u64,
+    /// The configuration, except what `served` covers.
+    pub config: u64,
+    /// What can change without a reload: how many instances there are, and which versions are served.
+    pub served: u64,
     /// Each version's own files.
     pub versions: BTreeMap<i64, u64>,
 }
 
 impl Fingerprint {
-    /// Whether nothing changed for one version.
+    /// Whether nothing changed for one version that would need a reload.
     pub fn same_version(&self, other: &Fingerprint, version: i64) -> bool {
-        self.shared == other.shared && self.versions.get(&version) == other.versions.get(&version)
+        self.shared == other.shared
+            && self.config == other.config
+            && self.versions.get(&version) == other.versions.get(&version)
     }
 
     /// Whether nothing changed for any of these versions.
@@ -31,7 +45,27 @@ impl Fingerprint {
         versions.iter().all(|&version| self.same_version(other, version))
     }
 
-    /// The fingerprint of the current files. Links are followed, because their targets are part of the model.
+    /// The same with what this configuration says.
+    pub(super) fn with_config(self, config: &ModelConfig) -> Fingerprint {
+        let mut rest = config.clone();
+        let policy = rest.version_policy.take();
+        // The slots of sequences follow from the instances.
+        let groups =
+            if config.sequence_batching().is_some() { Vec::new() } else { mem::take(&mut rest.instance_group) };
+        let mut config = DefaultHasher::new();
+        to_json(&rest).hash(&mut config);
+        // A model is loaded for the devices that its instances are on.
+        let mut devices: Vec<_> = groups.iter().map(|group| (group.kind, &group.gpus, group.passive)).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices.hash(&mut config);
+        let served = ModelConfig { instance_group: groups.clone(), version_policy: policy, ..ModelConfig::default() };
+        let mut hash = DefaultHasher::new();
+        to_json(&served).hash(&mut hash);
+        Fingerprint { config: config.finish(), served: hash.finish(), ..self }
+    }
+
+    /// The fingerprint of the current files, without their configuration. Links are followed, because their targets are part of the model.
     pub(super) fn of(directory: &Path) -> io::Result<Fingerprint> {
         let mut walk = Walk { entries_left: MODEL_ENTRIES_MAX };
         let mut shared = DefaultHasher::new();
@@ -44,6 +78,7 @@ impl Fingerprint {
                     walk.fold(&path, 1, &mut own)?;
                     fingerprint.versions.insert(version, own.finish());
                 }
+                _ if name == CONFIG_FILE || name == CONFIG_FOLDER => {}
                 _ => {
                     name.hash(&mut shared);
                     walk.fold(&path, 1, &mut shared)?;

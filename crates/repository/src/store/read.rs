@@ -12,12 +12,10 @@ use nerite_config::{
 use nerite_request::setting::LoadOptions;
 
 use super::bounded::read_bounded;
+use super::fingerprint::{CONFIG_FILE, CONFIG_FOLDER};
 use super::versions::{self, Folders};
 use super::{Fingerprint, ModelDir, ModelSource, PollError, StoreOptions, Warning, sent};
 use crate::limits::CONFIG_BYTES_MAX;
-
-/// The configuration file of a model.
-const CONFIG_FILE: &str = "config.pbtxt";
 
 /// Reads a model of a repository, with `json` in place of its configuration if given.
 pub(super) fn from_repository(
@@ -55,6 +53,7 @@ fn source(options: &StoreOptions, model: &str, directory: ModelDir, json: Option
     }
     let config_given = written.is_some();
     let config = settle(options, model, path, &folders, written.unwrap_or_default())?;
+    let fingerprint = fingerprint.with_config(&config);
     let policy = VersionPolicy::of(&config);
     let versions = policy.select(&folders.versions);
     let mut warnings = folders.warnings;
@@ -80,7 +79,7 @@ fn written_config(options: &StoreOptions, directory: &Path, json: Option<&str>) 
         return from_json(json).map(Some).map_err(spoken_config);
     }
     let named = (!options.config_name.is_empty())
-        .then(|| directory.join("configs").join(format!("{}.pbtxt", options.config_name)))
+        .then(|| directory.join(CONFIG_FOLDER).join(format!("{}.pbtxt", options.config_name)))
         .filter(|path| path.exists());
     let path = named.unwrap_or_else(|| directory.join(CONFIG_FILE));
     // `exists` would be false for a file in a folder that cannot be searched.

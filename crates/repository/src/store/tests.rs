@@ -346,6 +346,29 @@ fn a_fingerprint_tells_which_versions_changed() {
     check_changed(|disk| disk.write("r/m/config.pbtxt", "backend: \"identity\" max_batch_size: 1"), &[1, 2]);
 }
 
+/// Whether a version must be reloaded, and whether what is served changed, if this replaces a configuration that asks for one instance.
+#[track_caller]
+fn check_configured(after: &str, reloads: bool, serves_otherwise: bool) {
+    let before = "backend: \"identity\" instance_group { count: 1 }";
+    let disk = Disk::with(&[("r/m/config.pbtxt", before), ("r/m/1/", "")]);
+    let before = disk.read().unwrap().fingerprint;
+    disk.write("r/m/config.pbtxt", after);
+    let after = disk.read().unwrap().fingerprint;
+    assert_eq!((!before.same_version(&after, 1), before.served != after.served), (reloads, serves_otherwise));
+}
+
+#[test]
+fn instances_and_the_version_policy_change_without_a_reload() {
+    check_configured("# the same\nbackend: \"identity\" instance_group { count: 1 }", false, false);
+    check_configured("backend: \"identity\" instance_group { count: 3 }", false, true);
+    check_configured("backend: \"identity\" instance_group { count: 1 } version_policy { all { } }", false, true);
+    check_configured("backend: \"identity\" instance_group { count: 1 kind: KIND_GPU }", true, true);
+    check_configured("backend: \"identity\" instance_group { count: 1 } max_batch_size: 2", true, false);
+    let sequences =
+        |count: u32| format!("backend: \"identity\" sequence_batching {{ }} instance_group {{ count: {count} }}");
+    check_configured(&sequences(1), true, true);
+}
+
 #[test]
 fn what_python_leaves_behind_is_no_change() {
     check_changed(|disk| disk.write("r/m/1/__pycache__/model.pyc", "x"), &[]);

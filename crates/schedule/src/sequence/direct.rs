@@ -137,9 +137,9 @@ impl Scheduler for Direct {
                     Err(rejection) => context.reject(ticket, rejection),
                 }
             }
-            Event::Granted(at) => {
+            Event::Granted(at) | Event::Withdrawn(at) => {
                 if let Some(instance) = self.instances.get_mut(at.0) {
-                    instance.granted = true;
+                    instance.granted = matches!(event, Event::Granted(_));
                 }
             }
             Event::Done(at) => {

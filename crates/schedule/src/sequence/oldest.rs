@@ -134,7 +134,7 @@ impl Scheduler for Oldest {
                     Err(rejection) => context.reject(ticket, rejection),
                 }
             }
-            Event::Granted(at) => self.tell(at, event, context),
+            Event::Granted(at) | Event::Withdrawn(at) => self.tell(at, event, context),
             Event::Done(at) => {
                 let ran = self.instances.get_mut(at.0).map(|instance| std::mem::take(&mut instance.running));
                 ran.into_iter().flatten().for_each(|number| self.done(number, context));

@@ -59,6 +59,9 @@ impl Scheduler for Delayed {
             Event::Granted(instance) => {
                 self.granted.insert(instance);
             }
+            Event::Withdrawn(instance) => {
+                self.granted.remove(&instance);
+            }
             Event::Cancelled(ticket) => {
                 self.queue.retain(|(arrival, _)| arrival.ticket != ticket);
                 context.reject(ticket, Rejection::Cancelled);

@@ -37,6 +37,7 @@ pub fn start(
         auto_complete: models.auto_complete,
         queues: models.queues,
         services: services(settings),
+        threads: models.instance_threads,
     };
     let options = nerite_engine::Options {
         control: models.control,

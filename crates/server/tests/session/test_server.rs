@@ -133,6 +133,7 @@ fn engine(models: &TempDir, runtimes: Runtimes) -> Arc<Engine> {
         auto_complete: false,
         queues: QueueLimits::default(),
         services: nerite_engine::Services::default(),
+        threads: 2,
     };
     let control = ControlMode::None;
     let options = nerite_engine::Options { control, load_models: Vec::new(), load_threads: 1, load_retries: 0 };

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! load m 1,2b shared=c needs=x,y part override   versions with a letter each for their files (a), the shared files' letter (a)
+//! load m 1 served=b      resized m b             other instances, or another choice of versions; all that were kept have those
 //! ok #1 2     fail #1 2                          a version of operation 1 was loaded, or not
 //! unload m    unload m dependents    stop        drained m:2#1
 //! index       index ready    ask m    ask m 2    ready    vanished
@@ -33,8 +34,12 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
         ["load", model, versions, rest @ ..] => {
             let step = lifecycle.load_requested(model, facts(versions, rest), !rest.contains(&"part"));
             match step {
-                Ok(LoadStep::Settled { retire }) => format!("settled{}", listed("; retire", &retire)),
-                Ok(LoadStep::Load(plan)) => format!("#{} loads {:?}", plan.operation.0, plan.versions),
+                Ok(LoadStep::Settled { retire, resize }) => {
+                    format!("settled{}{}", listed("; retire", &retire), listed("; resize", &resize))
+                }
+                Ok(LoadStep::Load(plan)) => {
+                    format!("#{} loads {:?}{}", plan.operation.0, plan.versions, listed("; resize", &plan.resize))
+                }
                 Err(status) => said(&status),
             }
         }
@@ -42,6 +47,10 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
         ["fail", operation, version] => {
             let broken = Err(Status::internal("broken"));
             ended(lifecycle.loaded(number(operation), parsed(version), broken))
+        }
+        ["resized", model, served] => {
+            lifecycle.resized(model, letter(served));
+            String::new()
         }
         ["unload", model, rest @ ..] => {
             listed("retire", &lifecycle.unload_requested(model, rest.contains(&"dependents")))
@@ -75,6 +84,7 @@ fn facts(versions: &str, rest: &[&str]) -> Facts {
     let value = |key: &str| rest.iter().find_map(|word| word.strip_prefix(key));
     let mut facts = Facts { overridden: rest.contains(&"override"), ..Facts::default() };
     facts.fingerprint.shared = letter(value("shared=").unwrap_or("a"));
+    facts.fingerprint.served = letter(value("served=").unwrap_or("a"));
     facts.needs = value("needs=").map_or_else(Vec::new, |needs| needs.split(',').map(str::to_owned).collect());
     for word in versions.split(',').filter(|word| *word != "-") {
         let digits = word.trim_end_matches(char::is_alphabetic);

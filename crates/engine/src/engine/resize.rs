@@ -1,0 +1,76 @@
+//! What of a model changes without a reload, and what if its files change during one?
+
+use std::sync::Arc;
+
+use nerite_repository::{Generation, ModelSource};
+use nerite_request::Status;
+use nerite_request::setting::LoadOptions;
+
+use super::Engine;
+use super::parts::Reason;
+use crate::catalog::Catalog;
+use crate::limits::CHANGED_LOADS_MAX;
+
+impl Engine {
+    /// Gives generations that stay the instances that their model's configuration asks for now. They serve meanwhile.
+    pub(super) fn resize(&self, source: &ModelSource, generations: &[Generation]) -> Result<(), Status> {
+        for generation in generations {
+            let Some(served) = self.generation(generation) else { continue };
+            let resized = self.loader.resize(&served, &source.config).inspect_err(|error| {
+                let model = &source.model;
+                log::error!("failed to change the instances of '{model}' version {}: {error}", generation.version);
+            })?;
+            let resized = Arc::new(resized);
+            // Held, so that nobody takes the generation away in between.
+            let _lifecycle = self.lifecycle();
+            let mut generations = self.generations();
+            let Some(known) = generations.get_mut(generation) else { continue };
+            *known = Arc::clone(&resized);
+            drop(generations);
+            self.catalog.rcu(|catalog| {
+                let mut next = Catalog::clone(catalog);
+                next.exchange(&served, &resized);
+                next
+            });
+        }
+        if !generations.is_empty() {
+            self.lifecycle().resized(&source.model, source.fingerprint.served);
+        }
+        Ok(())
+    }
+
+    /// Refuses a load whose files are not those any more that its source was read from: what was loaded may be of both.
+    pub(super) fn check_unchanged(&self, source: &ModelSource) -> Result<(), Status> {
+        if source.overridden || self.is_current(source) {
+            return Ok(());
+        }
+        Err(Status::unavailable(format!(
+            "the files of model '{}' changed while it was loaded; load it again once they are complete",
+            source.model
+        )))
+    }
+
+    fn is_current(&self, source: &ModelSource) -> bool {
+        let now = self.store().read(&source.model, &LoadOptions::default());
+        now.is_ok_and(|now| now.fingerprint == source.fingerprint)
+    }
+
+    /// Loads a model from its files; again, a few times, if they changed meanwhile.
+    pub(super) fn load_as_it_is(
+        self: &Arc<Self>,
+        model: &str,
+        options: &LoadOptions,
+        mut source: ModelSource,
+        reason: &Reason,
+    ) -> Result<(), Status> {
+        for _ in 1..CHANGED_LOADS_MAX {
+            let outcome = self.load_alone(model, &source, reason);
+            if outcome.is_ok() || source.overridden || self.is_current(&source) {
+                return outcome;
+            }
+            log::warn!("the files of model '{model}' changed while it was loaded; loading it again");
+            source = self.read(model, options)?;
+        }
+        self.load_alone(model, &source, reason)
+    }
+}

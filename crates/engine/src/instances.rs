@@ -1,0 +1,145 @@
+//! How are the instances of a model made, and changed while it serves?
+//!
+//! They are made side by side: the process of one starts while those of others do.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
+
+use nerite_backend::{DeviceAccess, Instance, InstanceSpec, Model, Staged};
+use nerite_memory::Staging;
+use nerite_request::Status;
+
+/// What makes instances of one model version.
+#[derive(Clone)]
+pub(crate) struct Maker {
+    pub model: Arc<dyn Model>,
+    /// Brings tensors of devices to models on the host.
+    pub staging: Option<Arc<dyn Staging>>,
+    /// Instances that may be made at the same time.
+    pub threads: usize,
+}
+
+type Outcome = Result<Box<dyn Instance>, Status>;
+
+/// The places whose numbers were handed out, and what came to each.
+struct Made {
+    next: AtomicUsize,
+    is_over: AtomicBool,
+    results: Vec<Mutex<Option<Outcome>>>,
+}
+
+impl Maker {
+    /// The instances of these specs, in their order. `tell` is told how many there are so far. The first error ends it.
+    pub fn make(
+        &self,
+        specs: &[InstanceSpec],
+        tell: &(dyn Fn(usize) + Sync),
+    ) -> Result<Vec<Box<dyn Instance>>, Status> {
+        let made = Made {
+            next: AtomicUsize::new(0),
+            is_over: AtomicBool::new(false),
+            results: specs.iter().map(|_| Mutex::new(None)).collect(),
+        };
+        let count = AtomicUsize::new(0);
+        let work = || self.work(specs, &made, &|| tell(count.fetch_add(1, Ordering::AcqRel) + 1));
+        std::thread::scope(|scope| {
+            for _ in 1..self.threads.min(specs.len()) {
+                // Where the system has no thread, the others make more.
+                if Builder::new().name("nerite-instance".to_owned()).spawn_scoped(scope, work).is_err() {
+                    break;
+                }
+            }
+            work();
+        });
+        let all = made.results.into_iter().map(|one| one.into_inner().unwrap_or_else(PoisonError::into_inner));
+        // What was not made because of an error comes after it, or is passed over for it.
+        let (made, missing): (Vec<_>, Vec<_>) = all.partition(Option::is_some);
+        let made = made.into_iter().flatten().collect::<Result<Vec<_>, Status>>()?;
+        if missing.is_empty() { Ok(made) } else { Err(Status::internal("an instance was not made")) }
+    }
+
+    fn work(&self, specs: &[InstanceSpec], made: &Made, tell: &dyn Fn()) {
+        while !made.is_over.load(Ordering::Acquire) {
+            let at = made.next.fetch_add(1, Ordering::AcqRel);
+            let (Some(spec), Some(place)) = (specs.get(at), made.results.get(at)) else { return };
+            let one = catch_unwind(AssertUnwindSafe(|| self.one(spec))).unwrap_or_else(|_| {
+                Err(Status::internal(format!("the runtime panicked over instance '{}'", spec.name)))
+            });
+            match &one {
+                Ok(_) => tell(),
+                Err(_) => made.is_over.store(true, Ordering::Release),
+            }
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(one);
+        }
+    }
+
+    fn one(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
+        let instance = self.model.instance(spec)?;
+        Ok(match (&self.staging, self.model.takes_device_memory(spec)) {
+            (None, _) | (_, DeviceAccess::Everywhere) => instance,
+            (Some(staging), reach) => Box::new(Staged::over(instance, Arc::clone(staging), reach)),
+        })
+    }
+}
+
+/// Which instances stay, come and go.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// Positions among the present ones that stay.
+    pub stay: Vec<usize>,
+    /// Positions among the present ones that go.
+    pub go: Vec<usize>,
+    /// Positions among the wanted ones that are made.
+    pub come: Vec<usize>,
+}
+
+/// What makes `wanted` of `present`. Instances of the same name on the same device are the same.
+pub(crate) fn change(present: &[InstanceSpec], wanted: &[InstanceSpec]) -> Change {
+    let mut left: BTreeMap<(&str, Option<u32>), Vec<usize>> = BTreeMap::new();
+    for (at, spec) in wanted.iter().enumerate().rev() {
+        left.entry((&spec.name, spec.device)).or_default().push(at);
+    }
+    let mut change = Change::default();
+    for (at, spec) in present.iter().enumerate() {
+        match left.get_mut(&(spec.name.as_str(), spec.device)).and_then(Vec::pop) {
+            Some(_) => change.stay.push(at),
+            None => change.go.push(at),
+        }
+    }
+    change.come = left.into_values().flatten().collect();
+    change.come.sort_unstable();
+    change
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn specs(names: &str) -> Vec<InstanceSpec> {
+        let spec = |(index, name): (usize, &str)| {
+            let (name, device) =
+                name.split_once('@').map_or((name, None), |(name, device)| (name, device.parse().ok()));
+            InstanceSpec { name: name.to_owned(), index, device }
+        };
+        names.split_whitespace().enumerate().map(spec).collect()
+    }
+
+    #[track_caller]
+    fn check(present: &str, wanted: &str, stay: &[usize], go: &[usize], come: &[usize]) {
+        let expect = Change { stay: stay.to_vec(), go: go.to_vec(), come: come.to_vec() };
+        assert_eq!(change(&specs(present), &specs(wanted)), expect, "{present} → {wanted}");
+    }
+
+    #[test]
+    fn instances_of_the_same_name_and_device_stay() {
+        check("m_0 m_1", "m_0 m_1", &[0, 1], &[], &[]);
+        check("m_0", "m_0 m_1 m_2", &[0], &[], &[1, 2]);
+        check("m_0 m_1 m_2", "m_0", &[0], &[1, 2], &[]);
+        check("a_0 b_0", "b_0 c_0", &[1], &[0], &[1]);
+        check("m_0@0 m_0@1", "m_0@1 m_0", &[1], &[0], &[1]);
+        check("m_0 m_0", "m_0", &[0], &[1], &[]);
+    }
+}

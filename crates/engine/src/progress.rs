@@ -1,0 +1,110 @@
+//! How far is a load that takes long?
+//!
+//! The log says it every ten seconds, and the index beside the state `LOADING`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use nerite_backend::now_ns;
+
+use crate::limits::PROGRESS_INTERVAL_US;
+use crate::timer::{Wake, now_us, timer};
+
+/// The loads that are under way.
+#[derive(Default)]
+pub(crate) struct Loads(Arc<Mutex<Table>>);
+
+type Table = HashMap<(String, i64), Arc<Step>>;
+
+/// One of them, until it is dropped.
+pub(crate) struct Progress {
+    step: Arc<Step>,
+    loads: Arc<Mutex<Table>>,
+}
+
+struct Step {
+    model: String,
+    version: i64,
+    began_ns: u64,
+    /// Instances that were made, and all; `None` while the model is read.
+    instances: Mutex<Option<(usize, usize)>>,
+}
+
+impl Loads {
+    /// A load begins.
+    pub fn begin(&self, model: &str, version: i64) -> Progress {
+        let step = Arc::new(Step { model: model.to_owned(), version, began_ns: now_ns(), instances: Mutex::new(None) });
+        step.wake_later();
+        lock(&self.0).insert((model.to_owned(), version), Arc::clone(&step));
+        Progress { step, loads: Arc::clone(&self.0) }
+    }
+
+    /// How far the load of a version is, in words, if it is under way.
+    pub fn of(&self, model: &str, version: i64) -> Option<String> {
+        lock(&self.0).get(&(model.to_owned(), version)).map(|step| step.words())
+    }
+}
+
+impl Progress {
+    /// So many of `all` instances were made.
+    pub fn instances(&self, made: usize, all: usize) {
+        let mut known = self.step.instances.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever counted first may tell last.
+        let before = known.map_or(0, |(before, _)| before);
+        *known = Some((made.max(before), all));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        lock(&self.loads).remove(&(self.step.model.clone(), self.step.version));
+    }
+}
+
+impl Step {
+    fn words(&self) -> String {
+        match *self.instances.lock().unwrap_or_else(PoisonError::into_inner) {
+            None => "the model is being read".to_owned(),
+            Some((made, all)) => format!("{made} of {all} instances"),
+        }
+    }
+
+    fn wake_later(self: &Arc<Self>) {
+        let weak = Arc::downgrade(self);
+        let whom: Weak<dyn Wake> = weak;
+        // Without a thread for the clock the log says less.
+        drop(timer().wake_at(now_us() + PROGRESS_INTERVAL_US, whom));
+    }
+}
+
+impl Wake for Step {
+    fn wake(self: Arc<Self>) {
+        let seconds = now_ns().saturating_sub(self.began_ns) / 1_000_000_000;
+        log::info!("loading: {}:{} for {seconds} s so far: {}", self.model, self.version, self.words());
+        self.wake_later();
+    }
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_is_known_while_it_lasts() {
+        let loads = Loads::default();
+        assert_eq!(loads.of("m", 1), None);
+        let progress = loads.begin("m", 1);
+        assert_eq!(loads.of("m", 1).as_deref(), Some("the model is being read"));
+        progress.instances(2, 8);
+        // Told by the thread that made the first.
+        progress.instances(1, 8);
+        assert_eq!(loads.of("m", 1).as_deref(), Some("2 of 8 instances"));
+        assert_eq!(loads.of("m", 2), None);
+        drop(progress);
+        assert_eq!(loads.of("m", 1), None);
+    }
+}

@@ -1,0 +1,228 @@
+"""What of a model changes without a reload, and what if it changes while it is loaded?"""
+
+import threading
+import time
+import uuid
+
+import pytest
+from clients import open_client, refuses, text
+from python_setup import PATIENT, said, this_python_first
+
+# Says who it is: an instance that was reloaded is somebody else.
+WHO = '''\
+import os
+import time
+import uuid
+
+import numpy
+import triton_python_backend_utils as pb_utils
+
+TIME_S = %s
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.who = uuid.uuid4().hex
+        time.sleep(TIME_S)
+
+    def execute(self, requests):
+        time.sleep(0.05)
+        said = numpy.array([self.who.encode()], dtype=numpy.object_)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("SAID", said)]) for _ in requests]
+'''
+CONFIG = '''\
+name: "%s"
+backend: "python"
+input [{ name: "ASKED" data_type: TYPE_STRING dims: [ 1 ] }]
+output [{ name: "SAID" data_type: TYPE_STRING dims: [ 1 ] }]
+'''
+
+
+class Models:
+    """Models that say who they are, in a repository of a server that loads what it is told."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def put(self, name: str, more: str = "", versions=(1,), time_s: float = 0) -> None:
+        for version in versions:
+            folder = self.server.repository / name / str(version)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "model.py").write_text(WHO % time_s)
+        self.configure(name, more)
+
+    def configure(self, name: str, more: str) -> None:
+        (self.server.repository / name / "config.pbtxt").write_text(CONFIG % name + more)
+
+    def who(self, client, name: str, version: str = "", asks: int = 12) -> set[str]:
+        """The instances that answer when so many ask at once."""
+        answers: list[str] = []
+
+        def ask() -> None:
+            with open_client("http", self.server) as one:
+                answers.append(said(one.infer(name, [text("ASKED", [b"who"])], version=version)))
+
+        threads = [threading.Thread(target=ask) for _ in range(asks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(answers) == asks
+        return set(answers)
+
+
+@pytest.fixture(scope="module")
+def models(launcher):
+    if any(launcher.urls):
+        pytest.skip("needs a server of its own")
+    repository = launcher.copy_of("updates", "identity_fp32")
+    with this_python_first(), launcher.running(
+        "updates", PATIENT, "--model-control-mode=explicit", "--load-model=identity_fp32", repository=repository
+    ) as server:
+        yield Models(server)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def client(request, models):
+    with open_client(request.param, models.server) as found:
+        yield found
+
+
+def groups(count: int) -> str:
+    return f"instance_group [{{ count: {count} kind: KIND_CPU }}]\n"
+
+
+def name() -> str:
+    return f"who_{uuid.uuid4().hex[:8]}"
+
+
+def test_instances_come_and_go_without_a_reload(models, client):
+    model = name()
+    models.put(model, groups(1))
+    client.load(model)
+    (first,) = models.who(client, model)
+    models.configure(model, groups(3))
+    client.load(model)
+    three = models.who(client, model)
+    assert first in three and len(three) == 3
+    assert client.config(model)["instance_group"][0]["count"] == 3
+    models.configure(model, groups(1))
+    client.load(model)
+    assert models.who(client, model) == {first}
+    client.unload(model)
+
+
+def test_requests_go_on_while_instances_change(models, client):
+    model = name()
+    models.put(model, groups(2))
+    client.load(model)
+    faults: list[Exception] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        with open_client("grpc", models.server) as one:
+            while not is_over.is_set():
+                try:
+                    one.infer(model, [text("ASKED", [b"who"])])
+                except Exception as fault:  # noqa: BLE001
+                    faults.append(fault)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for count in (3, 1, 4, 2):
+        models.configure(model, groups(count))
+        client.load(model)
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    assert len(models.who(client, model)) == 2
+    client.unload(model)
+
+
+def test_a_configuration_that_says_the_same_is_no_reload(models, client):
+    model = name()
+    models.put(model, groups(1))
+    client.load(model)
+    before = models.who(client, model)
+    models.configure(model, groups(1))
+    client.load(model)
+    assert models.who(client, model) == before
+    models.configure(model, groups(1) + 'parameters { key: "new" value { string_value: "1" } }\n')
+    client.load(model)
+    assert models.who(client, model).isdisjoint(before)
+    client.unload(model)
+
+
+def test_a_version_comes_and_goes_alone(models, client):
+    model = name()
+    models.put(model, groups(1), versions=(1, 2))
+    client.load(model)
+    second = models.who(client, model)
+    with refuses("NOT_FOUND", f"Request for unknown model: '{model}' version 1 is not found"):
+        client.infer(model, [text("ASKED", [b"who"])], version="1")
+    models.configure(model, groups(1) + "version_policy { all { } }\n")
+    client.load(model)
+    assert models.who(client, model, version="2") == second
+    assert models.who(client, model, version="1").isdisjoint(second)
+    models.configure(model, groups(1) + "version_policy { specific { versions: [ 2 ] } }\n")
+    client.load(model)
+    assert models.who(client, model) == second
+    client.unload(model)
+
+
+def test_a_failed_load_says_why_and_leaves_what_serves(models, client):
+    model = name()
+    models.put(model, groups(1))
+    client.load(model)
+    before = models.who(client, model)
+    (models.server.repository / model / "1" / "model.py").write_text("this is no Python\n")
+    with refuses("INVALID_ARG", f"load failed for model '{model}': version 1 is at UNAVAILABLE state"):
+        client.load(model)
+    assert models.who(client, model) == before
+    client.unload(model)
+
+
+def test_instances_start_side_by_side(models, client):
+    model = name()
+    models.put(model, groups(4), time_s=2)
+    begun = time.monotonic()
+    client.load(model)
+    took = time.monotonic() - begun
+    assert len(models.who(client, model, asks=24)) == 4
+    assert took < 7.5, "four that take two seconds each, one after the other, take eight"
+    client.unload(model)
+
+
+def test_a_long_load_shows_in_the_index(models, client):
+    model = name()
+    models.put(model, groups(1), time_s=3)
+    loading = threading.Thread(target=client.load, args=(model,))
+    loading.start()
+    seen = []
+    while loading.is_alive():
+        with open_client("http", models.server) as other:
+            seen += [(one["state"], one["reason"]) for one in other.index() if one["name"] == model and "state" in one]
+            assert other.model_ready("identity_fp32"), "others serve meanwhile"
+        time.sleep(0.05)
+    loading.join()
+    assert "LOADING" in {state for state, _ in seen}
+    if not models.server.oracle:
+        assert ("LOADING", "0 of 1 instances") in seen
+    client.unload(model)
+
+
+def test_files_that_change_during_a_load_are_noticed(models, client):
+    if models.server.oracle:
+        pytest.skip("2.51 does not look")
+    model = name()
+    models.put(model, groups(1), time_s=2)
+    loading = threading.Thread(target=client.load, args=(model,))
+    loading.start()
+    time.sleep(1)
+    (models.server.repository / model / "labels.txt").write_text("late\n")
+    loading.join()
+    assert client.model_ready(model)
+    assert f"the files of model '{model}' changed while it was loaded; loading it again" in models.server.log_text()
+    client.unload(model)
