@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nerite_engine::{Served, reshaped};
 use nerite_memory::Slot;
 use nerite_request::names::ByName;
-use nerite_request::{Deliver, InferRequest, InferResponse, PlaceQuery, Response, Status};
+use nerite_request::{Deliver, InferRequest, InferResponse, PlaceQuery, Response, ResponseWindow, Status};
 use nerite_tensor::Name;
 
 use crate::classify::classify;
@@ -18,14 +18,25 @@ use crate::under_way::UnderWay;
 pub(crate) struct Delivery<S> {
     shown: Option<Shown>,
     places: Option<Places>,
+    /// Of a model that may answer many times.
+    window: Option<Arc<ResponseWindow>>,
     sink: S,
     /// The inference is under way until its last response has gone.
     _under_way: UnderWay,
 }
 
 impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
-    pub(crate) fn new(shown: Option<Shown>, places: Option<Places>, under_way: UnderWay, sink: S) -> Delivery<S> {
-        Delivery { shown, places, sink, _under_way: under_way }
+    /// To a client of this model version.
+    pub(crate) fn new(
+        infer_request: &InferRequest,
+        served: &Arc<Served>,
+        places: Option<Places>,
+        under_way: UnderWay,
+        sink: S,
+    ) -> Delivery<S> {
+        let shown = Shown::of(infer_request, served);
+        let window = served.config().decoupled().then(ResponseWindow::new);
+        Delivery { shown, places, window, sink, _under_way: under_way }
     }
 
     fn steps(&self, mut tensors: InferResponse) -> Result<(InferResponse, Vec<OutputLease>), Status> {
@@ -41,10 +52,10 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
 
 impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
     fn deliver(&mut self, response: Response) {
-        let (response, leases) = match response {
+        let (mut response, leases) = match response {
             Response::Part(tensors) => match self.steps(tensors) {
                 Ok((tensors, leases)) => (Response::Part(tensors), leases),
-                Err(error) => (Response::Failed { error, more: true }, Vec::new()),
+                Err(error) => (Response::failed_part(error), Vec::new()),
             },
             Response::Final(tensors) => match self.steps(tensors) {
                 Ok((tensors, leases)) => (Response::Final(tensors), leases),
@@ -52,6 +63,9 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
             },
             bare @ (Response::End | Response::Failed { .. }) => (bare, Vec::new()),
         };
+        if let Some(window) = &self.window {
+            take_place(window, &mut response);
+        }
         (self.sink)(response, leases);
     }
 
@@ -59,9 +73,23 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
         self.places.is_some()
     }
 
+    fn window(&self) -> Option<Arc<ResponseWindow>> {
+        self.window.clone()
+    }
+
     fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         // Leases are the host's, whatever the runtime would like best.
         self.places.as_ref().map_or(Ok(None), |places| places.place(query.output, query.bytes))
+    }
+}
+
+/// The response waits for its client from now on.
+fn take_place(window: &Arc<ResponseWindow>, response: &mut Response) {
+    let bytes = response.inline_bytes();
+    match response {
+        Response::Part(tensors) | Response::Final(tensors) => tensors.permit = Some(window.permit(bytes)),
+        Response::Failed { permit, .. } => *permit = Some(window.permit(bytes)),
+        Response::End => {}
     }
 }
 

@@ -37,6 +37,16 @@ impl Job {
         (inputs, responder)
     }
 
+    /// The way back, to look at.
+    pub fn responder(&self) -> &Responder {
+        &self.responder
+    }
+
+    /// The way back, for code that answers jobs and divided requests alike.
+    pub fn responder_mut(&mut self) -> &mut Responder {
+        &mut self.responder
+    }
+
     /// Adds a tensor that the server makes, such as one that tells a model of its request's sequence.
     pub fn add_input(&mut self, tensor: Tensor) {
         self.inputs.push(tensor);

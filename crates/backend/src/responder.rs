@@ -1,8 +1,11 @@
 //! How is one request answered, from whichever thread and however often?
 
+use std::sync::Arc;
+
 use nerite_memory::{Access, Buffer, Filled, Place, Slot};
 use nerite_request::{
-    Cancel, Code, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, Response, Status, Wanted, WantedOutputs,
+    Cancel, Code, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, Response, ResponseWindow, Status, Wanted,
+    WantedOutputs,
 };
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
@@ -140,6 +143,11 @@ impl Responder {
     /// The client's own place for this output, if it named one: for a runtime whose model writes there from another process.
     pub fn output_slot(&self, name: &str) -> Option<&Slot> {
         self.wanted.iter().find(|wanted| wanted.name == name).and_then(|wanted| wanted.slot.as_ref())
+    }
+
+    /// The window of the request: a model that answers many times waits while it is full. `None` where responses are taken at once.
+    pub fn window(&self) -> Option<Arc<ResponseWindow>> {
+        self.reply.window()
     }
 
     /// Whether the place of outputs that the client named no memory for depends on their size: [`Responder::offered`] tells it.
@@ -289,7 +297,7 @@ impl Responder {
     /// Sends an error in the place of outputs; more responses follow.
     pub fn send_error(&mut self, error: Status) {
         self.made.clear();
-        self.reply.send(Response::Failed { error, more: true });
+        self.reply.send(Response::failed_part(error));
         self.restore_places();
     }
 

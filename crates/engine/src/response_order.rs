@@ -8,7 +8,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
 use nerite_memory::Slot;
-use nerite_request::{Deliver, PlaceQuery, Reply, Response, Status};
+use nerite_request::{Deliver, PlaceQuery, Reply, Response, ResponseWindow, Status};
 
 /// The order of the responses of one model version.
 #[derive(Clone, Default)]
@@ -78,6 +78,10 @@ impl Deliver for InTurn {
 
     fn offers_places(&self) -> bool {
         self.reply.as_ref().is_some_and(Reply::offers_places)
+    }
+
+    fn window(&self) -> Option<Arc<ResponseWindow>> {
+        self.reply.as_ref().and_then(Reply::window)
     }
 
     fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {

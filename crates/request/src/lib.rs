@@ -17,7 +17,7 @@
 //! let (to, answers) = channel();
 //! let reply = Reply::new(move |response| drop(to.send(response)));
 //! drop(reply); // a lost reply is an error and never a hang
-//! let Response::Failed { error, more } = answers.recv()? else { panic!("an error") };
+//! let Response::Failed { error, more, .. } = answers.recv()? else { panic!("an error") };
 //! assert_eq!((error.code, more), (Code::Internal, false));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -40,6 +40,7 @@ mod request;
 mod response;
 pub mod setting;
 mod status;
+mod window;
 
 pub use cancel::Cancel;
 pub use exactly_one::{ExactlyOne, NotOne};
@@ -53,3 +54,4 @@ pub use reply::{Deliver, PlaceQuery, Reply};
 pub use request::{AdmittedRequest, Request, Wanted, WantedOutputs};
 pub use response::{InferResponse, Output, Response};
 pub use status::{Code, Status};
+pub use window::{ResponsePermit, ResponseWindow};

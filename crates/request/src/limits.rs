@@ -17,6 +17,10 @@ pub const DIMS_MAX: usize = 4096;
 pub const NAME_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a list of names in an error; the names beyond are counted.
 pub const LISTED_BYTES_MAX: usize = 64 << 10;
+/// Responses to one request that may wait for its client before its model has to wait as well.
+pub const WINDOW_RESPONSES_MAX: usize = 64;
+/// Bytes of such responses. One response may be larger.
+pub const WINDOW_BYTES_MAX: usize = 1 << 20;
 /// Files of one load request.
 pub const LOAD_FILES_MAX: usize = 10_000;
 /// Bytes of a load request that may bring files; over HTTP they are in base64.

@@ -1,8 +1,10 @@
 //! How does an answer find its way back, exactly once?
 
+use std::sync::Arc;
+
 use nerite_memory::{Place, Slot};
 
-use crate::{Response, Status};
+use crate::{Response, ResponseWindow, Status};
 
 /// Where the responses of one request go. Called on the thread that made them, so nothing in it may block for long.
 pub trait Deliver: Send {
@@ -12,6 +14,11 @@ pub trait Deliver: Send {
     /// Whether [`Deliver::place`] may find a place.
     fn offers_places(&self) -> bool {
         false
+    }
+
+    /// The window of the request, whose model waits while it is full. `None` where responses are taken at once.
+    fn window(&self) -> Option<Arc<ResponseWindow>> {
+        None
     }
 
     /// A place for an output that the client named no memory for; `None` if it may lie anywhere.
@@ -54,6 +61,11 @@ impl Reply {
     /// Whether it may find a place for an output that the client named no memory for.
     pub fn offers_places(&self) -> bool {
         self.0.as_ref().is_some_and(|deliver| deliver.offers_places())
+    }
+
+    /// As [`Deliver::window`].
+    pub fn window(&self) -> Option<Arc<ResponseWindow>> {
+        self.0.as_ref()?.window()
     }
 
     /// A place for an output that the client named no memory for; `None` if it may lie anywhere.
@@ -144,7 +156,7 @@ mod tests {
         check(|mut reply| reply.send(Response::End), "end");
         check(|mut reply| reply.fail(Status::internal("no")), "failed");
         check(|mut reply| reply.send(part()), "part failed");
-        check(|mut reply| reply.send(Response::Failed { error: Status::internal("no"), more: true }), "error failed");
+        check(|mut reply| reply.send(Response::failed_part(Status::internal("no"))), "error failed");
         check(
             |mut reply| {
                 reply.send(part());

@@ -1,9 +1,11 @@
 //! What comes back from a model?
 
+use std::sync::Arc;
+
 use nerite_memory::Buffer;
 use nerite_tensor::{DataType, Name, Shape};
 
-use crate::{LeaseNotice, Parameters, Status};
+use crate::{LeaseNotice, Parameters, ResponsePermit, Status};
 
 /// One response to a request. Most models send one; decoupled models send as many as they like.
 #[derive(Clone, Debug)]
@@ -20,6 +22,8 @@ pub enum Response {
         error: Status,
         /// Whether more responses follow all the same.
         more: bool,
+        /// As in [`InferResponse`].
+        permit: Option<Arc<ResponsePermit>>,
     },
 }
 
@@ -38,6 +42,8 @@ pub struct InferResponse {
     pub outputs: Vec<Output>,
     /// Those outputs whose place the server chose, for the client to be told where they lie.
     pub lease_notices: Vec<LeaseNotice>,
+    /// Its place in the window of its request, while it waits for the client.
+    pub permit: Option<Arc<ResponsePermit>>,
 }
 
 /// One output tensor.
@@ -56,9 +62,14 @@ pub struct Output {
 }
 
 impl Response {
+    /// An error in the place of a response; more responses follow.
+    pub fn failed_part(error: Status) -> Response {
+        Response::Failed { error, more: true, permit: None }
+    }
+
     /// A last response that says why there is no result.
     pub fn failed(error: Status) -> Response {
-        Response::Failed { error, more: false }
+        Response::Failed { error, more: false, permit: None }
     }
 
     /// Whether no further response follows.
@@ -75,6 +86,15 @@ impl Response {
         match self {
             Response::Part(tensors) | Response::Final(tensors) => Some(Ok(tensors)),
             Response::Failed { error, .. } => Some(Err(error)),
+            Response::End => None,
+        }
+    }
+
+    /// Takes its permit, for one who keeps something else of it while it waits.
+    pub fn take_permit(&mut self) -> Option<Arc<ResponsePermit>> {
+        match self {
+            Response::Part(tensors) | Response::Final(tensors) => tensors.permit.take(),
+            Response::Failed { permit, .. } => permit.take(),
             Response::End => None,
         }
     }

@@ -32,7 +32,7 @@ impl From<Answer> for CallOutcome {
 pub(crate) fn error_packet(id: u64, code: u32, message: String) -> Packet {
     let answer = Some(Answer::Error(v1::Error { code, message }));
     let message = v1::ServerMessage { id, answer, ..v1::ServerMessage::default() };
-    Packet { bytes: encode_answer(&message), descriptors: Vec::new() }
+    Packet { bytes: encode_answer(&message), ..Packet::default() }
 }
 
 /// An answer as a packet.
@@ -44,7 +44,7 @@ pub(crate) fn packet(id: u64, outcome: Result<CallOutcome, Status>) -> Option<Pa
         }
         Err(status) => (failure(id, &status), Vec::new()),
     };
-    Some(Packet { bytes: encode_answer(&message), descriptors })
+    Some(Packet { bytes: encode_answer(&message), descriptors, ..Packet::default() })
 }
 
 /// A failure as a message.
@@ -55,7 +55,7 @@ pub(crate) fn failure(id: u64, status: &Status) -> v1::ServerMessage {
 
 /// A failure of no call, as a packet.
 pub(crate) fn failure_packet(status: &Status) -> Packet {
-    Packet { bytes: encode_answer(&failure(0, status)), descriptors: Vec::new() }
+    Packet { bytes: encode_answer(&failure(0, status)), ..Packet::default() }
 }
 
 /// What the client is told of a lease; `descriptor` as long as nobody has taken it out of the loan.

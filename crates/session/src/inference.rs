@@ -69,8 +69,8 @@ struct Answers {
 }
 
 impl Answers {
-    fn send(&self, response: Response, placed: Vec<OutputLease>) {
-        let last = response.is_last();
+    fn send(&self, mut response: Response, placed: Vec<OutputLease>) {
+        let (last, permit) = (response.is_last(), response.take_permit());
         if last {
             self.in_flight.release(self.id);
         }
@@ -79,7 +79,8 @@ impl Answers {
             Some(Ok(response)) => self.encode(!last, response, placed),
             Some(Err(status)) => Err(status),
         };
-        self.outbox.send(packet.unwrap_or_else(|status| self.refusal(!last, status)));
+        let packet = packet.unwrap_or_else(|status| self.refusal(!last, status));
+        self.outbox.send(Packet { _permit: permit, ..packet });
         if last {
             self.in_flight.end();
         }
@@ -96,18 +97,18 @@ impl Answers {
             }
         };
         let descriptors: Vec<OwnedFd> = placed.iter_mut().filter_map(|one| one.loan.descriptor.take()).collect();
-        Ok(Packet { bytes: encoded, descriptors })
+        Ok(Packet { bytes: encoded, descriptors, ..Packet::default() })
     }
 
     fn refusal(&self, more: bool, status: Status) -> Packet {
         let message = v1::ServerMessage { more, ..failure(self.id, &status) };
-        Packet { bytes: encode_answer(&message), descriptors: Vec::new() }
+        Packet { bytes: encode_answer(&message), ..Packet::default() }
     }
 
     fn nothing_follows(&self) -> Packet {
         let answer = v1::server_message::Answer::Inference(v1::Inference::default());
         let message = v1::ServerMessage { id: self.id, answer: Some(answer), ..v1::ServerMessage::default() };
-        Packet { bytes: encode_answer(&message), descriptors: Vec::new() }
+        Packet { bytes: encode_answer(&message), ..Packet::default() }
     }
 }
 

@@ -208,7 +208,7 @@ impl Session {
         let forgotten: Vec<String> = self.scope.take_forgotten().iter().map(ToString::to_string).collect();
         if !forgotten.is_empty() {
             let bytes = encode_answer(&v1::ServerMessage { forgotten, ..v1::ServerMessage::default() });
-            self.send(Some(Packet { bytes, descriptors: Vec::new() }));
+            self.send(Some(Packet { bytes, ..Packet::default() }));
         }
     }
 

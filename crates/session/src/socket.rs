@@ -3,9 +3,11 @@
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use nerite_budget::{Account, Charge};
+use nerite_request::ResponsePermit;
 use rustix::buffer::spare_capacity;
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, recv, sendmsg, shutdown, sockopt,
@@ -22,6 +24,8 @@ use crate::peer::Peer;
 pub(crate) struct Packet {
     pub(crate) bytes: Bytes,
     pub(crate) descriptors: Vec<OwnedFd>,
+    /// Of the response that it tells, until it has gone.
+    pub(crate) _permit: Option<Arc<ResponsePermit>>,
 }
 
 /// What came from the client.

@@ -11,7 +11,7 @@ use crate::Api;
 use crate::admission::Admission;
 use crate::admit::{Regions, admit};
 use crate::aside::aside;
-use crate::delivery::{Delivery, Shown};
+use crate::delivery::Delivery;
 use crate::places::{OutputLease, Places};
 
 impl Api {
@@ -107,9 +107,8 @@ impl Api {
     ) -> Result<(), Status> {
         let Admission { model, under_way } = admission;
         let CheckedTensors { inputs, wanted, rows } = admit(&mut infer_request, &model.contract(), regions)?;
-        let shown = Shown::of(&infer_request, model.served());
         let places = Places::of(&infer_request, own, &self.0.pools)?;
-        let reply = Reply::through(Delivery::new(shown, places, under_way, sink));
+        let reply = Reply::through(Delivery::new(&infer_request, model.served(), places, under_way, sink));
         let InferRequest { id, priority, timeout_us, sequence, parameters, .. } = infer_request;
         model.of_asker(self.peer()).submit(AdmittedRequest {
             id,

@@ -35,7 +35,7 @@ impl Deliver for Seen {
             Response::Part(tensors) => format!("part {}", numbers(tensors)),
             Response::Final(tensors) => format!("final {}", numbers(tensors)),
             Response::End => "end".to_owned(),
-            Response::Failed { error, more } => format!("{} {error}", if *more { "error" } else { "failed" }),
+            Response::Failed { error, more, .. } => format!("{} {error}", if *more { "error" } else { "failed" }),
         });
     }
 

@@ -1,0 +1,128 @@
+//! How many responses of one request may wait for its client?
+//!
+//! A model that answers many times may be faster than its client reads. Each of its responses holds a permit until the client's connection
+//! has taken it. When too many are held, the model is made to wait, and no other request is.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::limits::{WINDOW_BYTES_MAX, WINDOW_RESPONSES_MAX};
+
+/// The responses of one request that were made and are not taken yet.
+#[derive(Default)]
+pub struct ResponseWindow(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    responses: usize,
+    bytes: usize,
+    on_room: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// The place of one response in its window, until it is dropped.
+pub struct ResponsePermit {
+    window: Arc<ResponseWindow>,
+    bytes: usize,
+}
+
+impl ResponseWindow {
+    /// An empty window.
+    pub fn new() -> Arc<ResponseWindow> {
+        Arc::default()
+    }
+
+    /// A place for a response of so many bytes. It is given even if the window is full: who makes responses asks before.
+    pub fn permit(self: &Arc<Self>, bytes: usize) -> Arc<ResponsePermit> {
+        let mut state = self.lock();
+        state.responses += 1;
+        state.bytes += bytes;
+        Arc::new(ResponsePermit { window: Arc::clone(self), bytes })
+    }
+
+    /// Has `told` called when there is room for another response, on the thread that made the room; only the last one given is called.
+    /// False: there is room already, and nothing will be called.
+    pub fn on_room(&self, told: impl FnOnce() + Send + 'static) -> bool {
+        let mut state = self.lock();
+        if state.has_room() {
+            return false;
+        }
+        state.on_room = Some(Box::new(told));
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn has_room(&self) -> bool {
+        self.responses < WINDOW_RESPONSES_MAX && self.bytes < WINDOW_BYTES_MAX
+    }
+}
+
+impl Drop for ResponsePermit {
+    fn drop(&mut self) {
+        let told = {
+            let mut state = self.window.lock();
+            state.responses -= 1;
+            state.bytes -= self.bytes;
+            if state.has_room() { state.on_room.take() } else { None }
+        };
+        // Called without the lock, because it may look at the window.
+        if let Some(told) = told {
+            told();
+        }
+    }
+}
+
+impl fmt::Debug for ResponseWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        write!(f, "ResponseWindow({} responses, {} bytes)", state.responses, state.bytes)
+    }
+}
+
+impl fmt::Debug for ResponsePermit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ResponsePermit({} bytes)", self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Takes permits for responses of so many bytes, asks for room, and gives the permits back one by one; `waits` says after how many
+    /// of them the asker is told, `None` that there was room at once.
+    #[track_caller]
+    fn check(responses: &[usize], waits: Option<usize>) {
+        let window = ResponseWindow::new();
+        let mut permits: Vec<_> = responses.iter().map(|bytes| window.permit(*bytes)).collect();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&calls);
+        let is_full = window.on_room(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+        let mut dropped = 0;
+        while calls.load(Ordering::SeqCst) == 0 && permits.pop().is_some() {
+            dropped += 1;
+        }
+        assert_eq!(is_full.then_some(dropped), waits, "{responses:?}");
+        drop(permits);
+        assert_eq!(calls.load(Ordering::SeqCst), usize::from(is_full), "it is told once");
+    }
+
+    #[test]
+    fn who_waits_for_room_is_told_once_there_is_some() {
+        check(&[], None);
+        check(&[0; WINDOW_RESPONSES_MAX - 1], None);
+        check(&[0; WINDOW_RESPONSES_MAX], Some(1));
+        check(&[0; WINDOW_RESPONSES_MAX + 3], Some(4));
+        check(&[WINDOW_BYTES_MAX - 1], None);
+        check(&[WINDOW_BYTES_MAX], Some(1));
+        check(&[WINDOW_BYTES_MAX * 2, 1, 1], Some(3));
+    }
+}
