@@ -51,7 +51,7 @@ class Memory:
 
 
 class ModelServer:
-    """A child that runs the model in `source`, and the two channels to it."""
+    """A child that runs the model in `source`, and the three channels to it."""
 
     def __init__(self, folder, source, python=INTERPRETER, guard=None, file="model.py", name="m", environment=None):
         self.version_dir = folder / name / "1"
@@ -63,7 +63,8 @@ class ModelServer:
         }  # fmt: skip
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.side, side = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for one in (self.channel, self.side):
+        self.calls, calls = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for one in (self.channel, self.side, self.calls):
             one.settimeout(ANSWER_S)
         self.output = open(folder / "output.txt", "w+b", buffering=0)
         self.process = subprocess.Popen(
@@ -71,9 +72,10 @@ class ModelServer:
             stdin=theirs.fileno(), stdout=self.output, stderr=self.output, start_new_session=True, env=environment,
         )  # fmt: skip
         theirs.close()
-        beside = [side.fileno()] + ([guard] if guard is not None else [])
+        beside = [side.fileno(), calls.fileno()] + ([guard] if guard is not None else [])
         self.send({"modules": modules(), "main": f"{PACKAGE}.stub"}, beside)
         side.close()
+        calls.close()
         self.number = 0
         self.segments = {}
         self.pending = []
@@ -86,6 +88,7 @@ class ModelServer:
     def __exit__(self, *_):
         self.channel.close()
         self.side.close()
+        self.calls.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
         self.process.kill()

@@ -110,11 +110,6 @@ def test_a_file_of_another_name_can_be_the_model(start):  # noqa: F811
     assert server.initialize() == {"error": "Model name must end with '.py'. Model name is \"other.txt\"."}
 
 
-def test_a_decoupled_model_is_refused(start):  # noqa: F811
-    error = start(IDENTITY, ready=False).initialize(decoupled=True)["error"]
-    assert error == "Model 'm' uses the decoupled transaction policy, which this version of nerite does not have yet"
-
-
 COMPLETING = (
     EMPTY
     + """

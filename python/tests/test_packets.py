@@ -92,6 +92,20 @@ PACKETS = {
     "is_cancelled": {"cancelled": 41},
     "cancelled": {"cancelled": False},
     "let_go": {"let_go": [6, 7]},
+    "respond": {
+        "call": 3,
+        "respond": 41,
+        "final": False,
+        "response": {"outputs": [["OUT", "FP32", [2, 3], 5, 128, 24]], "parameters": {"key": "value"}},
+        "lost": [[5, 4096]],
+    },
+    "ended": {"respond": 41, "final": True},
+    "places": {"call": 3, "outputs": [["OUT", 5, 128, 24, True], ["NEW", None, 0, 0, False]], "map": [[9, 8192, 0, False]]},
+    "over": {"call": 3, "over": True},
+    "place": {"call": 4, "place": [41, "NEW", 5000]},
+    "place_found": {"call": 4, "at": [9, 0, 8192], "map": [[9, 8192, 0, False]]},
+    "no_place": {"call": 4, "error": "output 'OUT': no memory is left"},
+    "release": {"release": 41, "held": [6], "let_go": [7]},
 }
 
 

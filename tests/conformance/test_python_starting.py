@@ -93,16 +93,6 @@ def test_no_interpreter_at_all(run, tmp_path):
     assert "py_identity" in found and "python3" in found
 
 
-@differs("2.51 has them")
-def test_a_decoupled_model_is_refused_with_the_reason(launcher):
-    repository = launcher.copy_of("python_decoupled")
-    shutil.copytree(launcher.catalogue / "repeat_int32", repository / "repeat_int32")
-    with this_python_first(), launcher.running("python_decoupled", "--exit-on-error=false", repository=repository) as found:
-        index = http_call(found.http, "POST", "/v2/repository/index").ok().json
-        assert index[0]["state"] == "UNAVAILABLE"
-        assert "which this version of nerite does not have yet" in index[0]["reason"]
-
-
 @differs("2.51 wants an interpreter's library and a stub made for it", run=False)
 @pytest.mark.parametrize("way", ["whole", "in the model's directory"])
 def test_an_environment_of_the_models_own(launcher, tmp_path, way):

@@ -13,6 +13,7 @@ from catalogue import Model, Tensor
 SOURCES = pathlib.Path(__file__).resolve().parent / "python_models"
 RUNTIME = 'backend: "python"'
 DATATYPES = tuple(catalogue.DATATYPES)
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 
 
 def tensors(**named: str) -> tuple[Tensor, ...]:
@@ -64,6 +65,11 @@ def models() -> list[Model]:
         python("py_meeting", "meeting", tensors(WHERE="BYTES"), tensors(MET="BYTES"), extra=instances(2)),
         vector("py_renamed", "identity", extra='default_model_filename: "renamed.py"\n'),
         python("py_auto", "auto_complete", (), ()),
+        python(
+            "py_decoupled", "decoupled", (*tensors(CODE="BYTES"), Tensor("NUMBERS", "FP32", (-1,), optional=True)),
+            tensors(SAID="BYTES", MORE="FP32"), extra=DECOUPLED,
+        ),
+        python("py_decoupled_coroutine", "decoupled_coroutine", tensors(WAITS_MS="INT32"), tensors(WAITED_MS="INT32"), extra=DECOUPLED),
     ]
 
 

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use nerite_backend::Job;
+use nerite_backend::Responder;
 use nerite_memory::{Buffer, Extent, Reason, SharedWindow, count_copied};
 use nerite_request::Status;
-use nerite_tensor::{DataType, Shape, byte_size, element_count, strings};
+use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count, strings};
 
 use crate::blocks::Blocks;
 use crate::packets::{Need, NoRoom, OutputSpace, Response, SegmentOffset, TensorAt};
@@ -31,8 +31,13 @@ pub(crate) fn note_copied(copied: impl Iterator<Item = (Reason, u64)>) {
     }
 }
 
-/// Takes one response over into its job. `sizes` learns how large outputs are that the server finds room for.
-pub(crate) fn settle(planned: &mut Planned, response: Option<&Response>, sizes: &mut HashMap<String, usize>) -> Ended {
+/// Takes one response over. `sizes` learns how large outputs are that the server finds room for.
+pub(crate) fn settle(
+    responder: &mut Responder,
+    homes: &mut Vec<Home>,
+    response: Option<&Response>,
+    sizes: &mut HashMap<String, usize>,
+) -> Ended {
     let Some(response) = response else { return Ended::Failed(unreadable("there is none for this request")) };
     if let Some(error) = response.error() {
         return Ended::Said(error);
@@ -41,11 +46,11 @@ pub(crate) fn settle(planned: &mut Planned, response: Option<&Response>, sizes: 
         return Ended::Failed(failed);
     }
     if let Some(parameters) = response.parameters() {
-        planned.job.say(parameters);
+        responder.say(parameters);
     }
     for output in response.outputs() {
         let output = output.ok_or_else(|| unreadable("an output is told in words that make no sense"));
-        if let Err(status) = output.and_then(|output| take_over(planned, output, sizes)) {
+        if let Err(status) = output.and_then(|output| take_over(responder, homes, output, sizes)) {
             return Ended::Failed(status);
         }
     }
@@ -54,17 +59,22 @@ pub(crate) fn settle(planned: &mut Planned, response: Option<&Response>, sizes: 
 
 /// The process found no memory under some of what it touched: whoever holds it learns of it.
 pub(crate) fn note_lost(planned: &[Planned], lost: impl Iterator<Item = (u64, usize)>) {
-    for (segment, at) in lost {
+    for lost in lost {
         for Planned { job, homes, .. } in planned {
-            let inputs = job.inputs().iter().filter_map(|input| input.data.share());
-            let outputs = homes.iter().filter_map(|home| match &home.kind {
-                Kind::Offered(slot) => slot.share(),
-                _ => job.output_slot(&home.name)?.share(),
-            });
-            let is_it = |window: &SharedWindow<'_>| window.share.mark().number() == segment;
-            inputs.chain(outputs).filter(is_it).for_each(|window| window.share.lose(at));
+            note_lost_of(job.inputs(), homes, job.responder(), lost);
         }
     }
+}
+
+/// The same for one request: a segment, and where in it.
+pub(crate) fn note_lost_of(inputs: &[Tensor], homes: &[Home], responder: &Responder, (segment, at): (u64, usize)) {
+    let inputs = inputs.iter().filter_map(|input| input.data.share());
+    let outputs = homes.iter().filter_map(|home| match &home.kind {
+        Kind::Offered(slot) => slot.share(),
+        _ => responder.output_slot(&home.name)?.share(),
+    });
+    let is_it = |window: &SharedWindow<'_>| window.share.mark().number() == segment;
+    inputs.chain(outputs).filter(is_it).for_each(|window| window.share.lose(at));
 }
 
 /// Finds room for an output whose size the process has just learnt; gives the answer to it.
@@ -92,13 +102,25 @@ fn room(
     let need = need.ok_or_else(|| unreadable("it asks for room in words that make no sense"))?;
     let Need { index, name, bytes } = need;
     let Planned { job, homes, .. } = planned.get_mut(index).ok_or_else(|| unreadable("no request has that index"))?;
+    find_place(job.responder_mut(), homes, (name, bytes), shares, blocks, maps)
+}
+
+/// A place for an output of that name and so many bytes.
+pub(crate) fn find_place(
+    responder: &mut Responder,
+    homes: &mut [Home],
+    (name, bytes): (&str, usize),
+    shares: &Arc<Shares>,
+    blocks: &Blocks,
+    maps: &mut Maps,
+) -> Result<(SegmentOffset, usize), Status> {
     let home = homes.iter_mut().find(|home| home.name == name);
     let home = home.ok_or_else(|| unreadable("nobody wants that output"))?;
     if matches!(home.kind, Kind::Client) {
         return Err(unreadable("the client has its own place for that output"));
     }
-    if job.output_slot(name).is_none()
-        && let Some(slot) = job.offered(name, bytes)?
+    if responder.output_slot(name).is_none()
+        && let Some(slot) = responder.offered(name, bytes)?
     {
         let spot = shares.spot(slot.share(), maps).ok_or_else(|| unreachable_place(name))?;
         (home.spot, home.capacity, home.kind) = (Some(spot), slot.len(), Kind::Offered(slot));
@@ -110,8 +132,12 @@ fn room(
     Ok((spot, home.capacity))
 }
 
-fn take_over(planned: &mut Planned, made: TensorAt<'_>, sizes: &mut HashMap<String, usize>) -> Result<(), Status> {
-    let Planned { job, homes, .. } = planned;
+fn take_over(
+    responder: &mut Responder,
+    homes: &mut Vec<Home>,
+    made: TensorAt<'_>,
+    sizes: &mut HashMap<String, usize>,
+) -> Result<(), Status> {
     let TensorAt { name, datatype, shape, spot: said, bytes } = made;
     // What nobody asked for, or was told twice, is passed over.
     let Some(at) = homes.iter().position(|home| home.name == name) else { return Ok(()) };
@@ -119,38 +145,44 @@ fn take_over(planned: &mut Planned, made: TensorAt<'_>, sizes: &mut HashMap<Stri
     check_size(name, datatype, &shape, bytes)?;
     if matches!(kind, Kind::Client) && bytes > capacity {
         // Says what the client's place has and what the result needs.
-        return job.output_bytes(name, bytes).map(drop);
+        return responder.output_bytes(name, bytes).map(drop);
     }
     if bytes > 0 && (said != spot || bytes > capacity) {
         return Err(unreadable(&format!("output '{name}' lies where there was no room for it")));
     }
     match kind {
         Kind::Client => {
-            let slot = job.output_bytes(name, bytes)?;
-            job.put(name, datatype, shape, slot.filled());
+            let slot = responder.output_bytes(name, bytes)?;
+            responder.put(name, datatype, shape, slot.filled());
         }
         Kind::Offered(mut slot) => {
             slot.truncate(bytes);
-            job.put(name, datatype, shape, slot.filled());
+            responder.put(name, datatype, shape, slot.filled());
         }
         Kind::Block(block) => {
             let whole = block.buffer();
             let extent = Extent::new(0, bytes, whole.len()).map_err(|error| unreadable(&error.to_string()))?;
             sizes.insert(name.to_owned(), bytes);
-            deliver(job, name, datatype, shape, &whole.slice(extent))?;
+            deliver(responder, name, datatype, shape, &whole.slice(extent))?;
         }
-        Kind::Unknown => deliver(job, name, datatype, shape, &Buffer::empty())?,
+        Kind::Unknown => deliver(responder, name, datatype, shape, &Buffer::empty())?,
     }
     Ok(())
 }
 
 /// From memory of ours to where the client wants it: its own place that the process could not reach, or the response.
-fn deliver(job: &mut Job, name: &str, datatype: DataType, shape: Shape, data: &Buffer) -> Result<(), Status> {
-    if job.output_slot(name).is_some() {
-        let mut slot = job.output_bytes(name, data.len())?;
+fn deliver(
+    responder: &mut Responder,
+    name: &str,
+    datatype: DataType,
+    shape: Shape,
+    data: &Buffer,
+) -> Result<(), Status> {
+    if responder.output_slot(name).is_some() {
+        let mut slot = responder.output_bytes(name, data.len())?;
         let filled = slot.fill_from(0, data, Reason::OutputPlacement);
         filled.map_err(|error| Status::internal(format!("output '{name}': {error}")))?;
-        job.put(name, datatype, shape, slot.filled());
+        responder.put(name, datatype, shape, slot.filled());
         return Ok(());
     }
     // The model may still write where it wrote; what goes to a socket must stay as it is.
@@ -158,7 +190,7 @@ fn deliver(job: &mut Job, name: &str, datatype: DataType, shape: Shape, data: &B
         .try_private(Reason::InlineResponse)
         .map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused))?;
     check_strings(name, datatype, &shape, &own)?;
-    job.put_buffer(name, datatype, shape, own);
+    responder.put_buffer(name, datatype, shape, own);
     Ok(())
 }
 
@@ -221,7 +253,8 @@ mod tests {
         let segment = &told["outputs"][0][1];
         let response: Value =
             serde_json::from_str(&response.to_string().replace("\"S\"", &segment.to_string())).unwrap();
-        let ended = settle(&mut planned, Some(&Response::of(response)), &mut sizes);
+        let Planned { job, homes, .. } = &mut planned;
+        let ended = settle(job.responder_mut(), homes, Some(&Response::new(response)), &mut sizes);
         let result = if matches!(ended, Ended::Done) { Ok(()) } else { Err(Status::internal("see the other")) };
         planned.job.finish(result, Times::begin());
         let content = seen.lock().unwrap().take().unwrap();
@@ -280,7 +313,9 @@ mod tests {
         let (shares, blocks) = nobody();
         let (mut planned, _, _) =
             plan(job(Vec::new(), vec![wanted("x", None)], Reply::new(|_| ())), &shares, &blocks, &HashMap::new());
-        assert!(matches!(settle(&mut planned, None, &mut HashMap::new()), Ended::Failed(_)));
+        let Planned { job, homes, .. } = &mut planned;
+        let ended = settle(job.responder_mut(), homes, None, &mut HashMap::new());
+        assert!(matches!(ended, Ended::Failed(_)));
     }
 
     #[test]

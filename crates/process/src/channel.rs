@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, sendmsg, shutdown, socketpair,
 };
 
 use crate::limits::{DESCRIPTORS_MAX, LONG_BYTES_MAX, PACKET_BYTES_MAX};
@@ -48,7 +48,24 @@ impl Channel {
 
     /// Sends a packet if it can be sent at once.
     pub fn try_send(&self, text: &str) -> io::Result<()> {
-        self.send_with(text, &[], SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+        self.try_send_all(text, &[])
+    }
+
+    /// The same, with descriptors.
+    pub fn try_send_all(&self, text: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
+        self.send_with(text, descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    /// Whether the other side has closed it and nothing of it is left to receive.
+    pub fn has_ended(&self) -> bool {
+        let looked = recv(&self.0, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        looked.map_or_else(|error| error != Errno::AGAIN && error != Errno::INTR, |(bytes, _)| bytes == 0)
+    }
+
+    /// Closes it, whoever else holds it.
+    pub fn end(&self) {
+        // Fails if the other side was quicker.
+        let _ = shutdown(&self.0, Shutdown::Both);
     }
 
     fn send_with(&self, text: &str, descriptors: &[OwnedFd], flags: SendFlags) -> io::Result<()> {

@@ -15,7 +15,7 @@ use crate::supervisor::{Side, Supervisor};
 
 /// A running process. Dropped, it is asked to finalize its model, and killed if it does not.
 pub struct Child {
-    body: Arc<Body>,
+    pub(crate) body: Arc<Body>,
     pub(crate) channel: Arc<Channel>,
     pub(crate) side: Arc<Side>,
     packet: Packet,
@@ -91,7 +91,7 @@ impl Child {
     }
 
     /// Sends a packet.
-    pub(crate) fn tell(&mut self, packet: &str, descriptors: &[OwnedFd]) -> Result<(), Silence> {
+    pub(crate) fn tell(&self, packet: &str, descriptors: &[OwnedFd]) -> Result<(), Silence> {
         self.channel.send(packet, descriptors).map_err(|error| {
             if is_broken(&error) {
                 Silence::Unasked
@@ -149,11 +149,8 @@ impl Child {
         self.end()
     }
 
-    /// How the process ended. One that has closed its channel is about to be no more.
     fn end(&mut self) -> String {
-        let by_itself = self.body.ends_within(CLOSED_MAX);
-        let status = self.body.bury();
-        status.filter(|_| by_itself).map_or_else(|| Silence::Closed.to_string(), how)
+        how_it_ended(&self.body)
     }
 }
 
@@ -168,6 +165,13 @@ impl Drop for Child {
         self.body.bury();
         self.side.let_all_go();
     }
+}
+
+/// How the process ended. One that has closed its channel is about to be no more.
+pub(crate) fn how_it_ended(body: &Body) -> String {
+    let by_itself = body.ends_within(CLOSED_MAX);
+    let status = body.bury();
+    status.filter(|_| by_itself).map_or_else(|| Silence::Closed.to_string(), how)
 }
 
 /// Whether a packet could not be sent because there is nobody at the other end.

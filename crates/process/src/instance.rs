@@ -10,24 +10,31 @@ use nerite_request::{Code, Status};
 
 use crate::answer::{self, Ended};
 use crate::blocks::Blocks;
+use crate::calls::{Calls, Process, lock};
+use crate::channel::Channel;
 use crate::child::{Child, Silence};
 use crate::limits::RESTART_PAUSE;
 use crate::packets::{Execute, Response, Said};
-use crate::plan::{Planned, Planner};
+use crate::plan::{Planned, Planner, Sizes};
 use crate::shares::{Maps, Shares};
 use crate::spent;
-use crate::supervisor::Side;
+use crate::supervisor::{Side, Supervisor};
 
 /// Numbers of requests, over all processes: no process can ask about a request of another.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// From which the process of one instance grows, as often as it must.
-pub trait Seed: Send {
+pub trait Seed: Send + Sync {
     /// The instance's name.
     fn instance(&self) -> &str;
 
     /// Starts a process and initializes the model in it.
     fn grow(&self) -> Result<Live, Status>;
+
+    /// Whether its model answers a request any number of times, on the channel for calls.
+    fn is_decoupled(&self) -> bool {
+        false
+    }
 
     /// The process gives no answer, or there is none; `why` is a sentence about it.
     fn unhealthy(&self, why: &str) -> String;
@@ -38,13 +45,13 @@ pub trait Seed: Send {
 
 /// One instance: a process while it lives, and the next one after it died.
 pub struct ProcessInstance {
-    seed: Box<dyn Seed>,
-    blocks: Blocks,
+    seed: Arc<dyn Seed>,
+    blocks: Arc<Blocks>,
     live: Option<Live>,
     /// When the process could not be started anew, and why.
     failed: Option<(u64, Status)>,
     /// Bytes that each output had last time.
-    sizes: HashMap<String, usize>,
+    sizes: Sizes,
     begun: Begun,
 }
 
@@ -62,6 +69,8 @@ enum Begun {
 /// A batch that the process has.
 struct UnderWay {
     planned: Vec<Planned>,
+    /// Of a decoupled model: the numbers of the requests, which may go on after the batch.
+    open: Vec<u64>,
     /// Whether the process has asked for room in it, so must have read it.
     is_read: bool,
     rows: u64,
@@ -83,6 +92,9 @@ impl UnderWay {
 pub struct Live {
     child: Child,
     shares: Arc<Shares>,
+    /// For one that calls: the server's end of the channel, until its calls are heard.
+    called: Option<(Channel, Supervisor)>,
+    calls: Option<Arc<Calls>>,
 }
 
 impl Live {
@@ -90,7 +102,33 @@ impl Live {
     pub fn new(mut child: Child, guarded: bool) -> Live {
         child.has_model();
         let shares = Shares::new(Arc::clone(&child.channel), guarded);
-        Live { child, shares }
+        Live { child, shares, called: None, calls: None }
+    }
+
+    /// The same, of a process that calls on `channel`.
+    #[must_use]
+    pub fn calling(self, channel: Channel, supervisor: &Supervisor) -> Live {
+        Live { called: Some((channel, supervisor.clone())), ..self }
+    }
+
+    /// Has its calls heard.
+    fn hear_calls(&mut self, seed: &Arc<dyn Seed>, blocks: &Arc<Blocks>, sizes: &Sizes) -> Result<(), Status> {
+        let Some((channel, supervisor)) = self.called.take() else { return Ok(()) };
+        let process = Process {
+            unhealthy: {
+                let seed = Arc::clone(seed);
+                Box::new(move |why| seed.unhealthy(why))
+            },
+            shares: Arc::clone(&self.shares),
+            blocks: Arc::clone(blocks),
+            side: Arc::clone(&self.child.side),
+            body: Arc::clone(&self.child.body),
+        };
+        let heard = Calls::new(channel, process, Arc::clone(sizes)).and_then(|calls| {
+            self.calls = Some(Arc::clone(&calls));
+            supervisor.hear_calls(calls)
+        });
+        heard.map_err(|error| Status::unavailable(seed.unhealthy(&format!("its calls cannot be heard: {error}"))))
     }
 }
 
@@ -104,8 +142,16 @@ enum Answer {
 impl ProcessInstance {
     /// Starts the process and initializes the model in it.
     pub fn start(seed: Box<dyn Seed>, blocks: Blocks) -> Result<ProcessInstance, Status> {
-        let live = Some(seed.grow()?);
-        Ok(ProcessInstance { seed, blocks, live, failed: None, sizes: HashMap::new(), begun: Begun::Nothing })
+        let (seed, blocks, sizes) = (Arc::from(seed), Arc::new(blocks), Sizes::default());
+        let mut instance = ProcessInstance { seed, blocks, live: None, failed: None, sizes, begun: Begun::Nothing };
+        instance.live = Some(instance.grow()?);
+        Ok(instance)
+    }
+
+    fn grow(&self) -> Result<Live, Status> {
+        let mut live = self.seed.grow()?;
+        live.hear_calls(&self.seed, &self.blocks, &self.sizes)?;
+        Ok(live)
     }
 
     /// The process, started anew if it has died. At most one attempt in [`RESTART_PAUSE`]: a model that cannot start must not keep
@@ -119,7 +165,7 @@ impl ProcessInstance {
                 return Err(status.clone());
             }
             log::warn!("starting the process of model instance '{}' anew", self.seed.instance());
-            let live = self.seed.grow().map_err(|status| {
+            let live = self.grow().map_err(|status| {
                 let why = format!(
                     "its process ended and could not be started anew: {}; it is tried again with the next request after {} s",
                     status.message,
@@ -137,7 +183,7 @@ impl ProcessInstance {
     fn ask(&mut self, jobs: Vec<Job>, meter: Arc<dyn Meter>) -> Begun {
         let mut times = jobs.first().map_or_else(Times::begin, Job::begin);
         let Some(live) = &mut self.live else { return Begun::Unasked(jobs, meter) };
-        let (planned, requests, maps) = plan(live, &self.blocks, &self.sizes, jobs, times);
+        let (planned, requests, maps) = plan(live, &self.blocks, &lock(&self.sizes), jobs, times);
         if planned.is_empty() {
             // Nothing is sent, so what was to be introduced must be introduced another time.
             live.shares.disown(maps.segments.into_iter());
@@ -147,10 +193,23 @@ impl ProcessInstance {
         let packet = Execute { requests: &requests, map: &maps.text, forget: &forget }.to_string();
         times.input_ends();
         let rows = planned.iter().map(|planned| u64::from(planned.job.rows().max(1))).sum();
-        let under_way = UnderWay { planned, is_read: false, rows, times, meter };
-        match live.child.tell(&packet, &maps.descriptors) {
-            Ok(()) => Begun::Asked(under_way),
-            Err(silence) => Begun::Silent(under_way, silence),
+        let under_way = |planned, open: Vec<u64>| {
+            // It may be answered before it is known that it was read.
+            UnderWay { planned, is_read: !open.is_empty(), open, rows, times, meter }
+        };
+        let Live { child, calls, .. } = live;
+        let tell = || child.tell(&packet, &maps.descriptors);
+        if let Some(calls) = calls
+            && self.seed.is_decoupled()
+        {
+            return match calls.begin(planned, times, tell) {
+                Ok(open) => Begun::Asked(under_way(Vec::new(), open)),
+                Err((planned, silence)) => Begun::Silent(under_way(planned, Vec::new()), silence),
+            };
+        }
+        match tell() {
+            Ok(()) => Begun::Asked(under_way(planned, Vec::new())),
+            Err(silence) => Begun::Silent(under_way(planned, Vec::new()), silence),
         }
     }
 
@@ -166,8 +225,12 @@ impl ProcessInstance {
             Err(Silence::TimedOut) => return Begun::Asked(under_way),
             Err(silence) => return Begun::Silent(under_way, silence),
         };
-        live.child.side.unwatch();
-        let UnderWay { planned, rows, mut times, meter, .. } = under_way;
+        let UnderWay { planned, open, rows, mut times, meter, .. } = under_way;
+        if open.is_empty() {
+            live.child.side.unwatch_all();
+        } else if let (Answer::Failed(text), Some(calls)) = (&answer, &live.calls) {
+            calls.fail(&open, &Status::internal(self.seed.failed(text)));
+        }
         times.infer_ends();
         let spent = said.executions().map(|executions| spent::told(executions, &times));
         let done = self.settle(planned, answer);
@@ -189,7 +252,10 @@ impl ProcessInstance {
     /// is for the next process. May wait for the process's end, so not on a front end's thread.
     fn bury(&mut self, under_way: UnderWay, silence: Silence) -> Begun {
         let UnderWay { planned, times, meter, .. } = under_way;
-        let why = self.live.take().map(|live| live.child.bury());
+        let (calls, why) = match self.live.take() {
+            Some(Live { child, calls, .. }) => (calls, Some(child.bury())),
+            None => (None, None),
+        };
         if matches!(silence, Silence::Unasked) {
             return Begun::Unasked(planned.into_iter().map(|planned| planned.job).collect(), meter);
         }
@@ -201,6 +267,9 @@ impl ProcessInstance {
         log::error!("{status}");
         for one in planned {
             one.job.finish(Err(status.clone()), times);
+        }
+        if let Some(calls) = calls {
+            calls.fail_all(&status);
         }
         Begun::Nothing
     }
@@ -215,7 +284,9 @@ impl ProcessInstance {
             }
         };
         let each = |mut one: Planned| {
-            let ended = answer::settle(&mut one, responses.next().as_ref(), &mut self.sizes);
+            let response = responses.next();
+            let ended =
+                answer::settle(one.job.responder_mut(), &mut one.homes, response.as_ref(), &mut lock(&self.sizes));
             (one.job, ended)
         };
         planned.into_iter().map(each).collect()

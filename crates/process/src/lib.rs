@@ -27,6 +27,7 @@
 mod answer;
 mod blocks;
 mod body;
+mod calls;
 mod channel;
 mod child;
 mod host;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   server ── Execute, OutputSpace, Forget, Cancelled, LetGo ──► process        reads them as a Command
-//!   server ◄── Answer, Need, Log, questions ──────────── process         reads them as Said, SideSaid
+//!   server ◄── Answer, Need, Log, questions, calls ───── process         reads them as Said, SideSaid, CallSaid
 //! ```
 //!
 //! Whatever is sent implements [`std::fmt::Display`] and is written without lists in between. Whatever is received is JSON of which each part
@@ -10,11 +10,13 @@
 //! packets; `tests/packets` holds one of each, which the tests of this module and of `python/nerite/model/packets.py` read and write.
 
 mod answer;
+mod calls;
 mod command;
 mod side;
 mod tensors;
 
 pub use answer::{Answer, Execution, IsReady, Need, Outcome, Ready, Response, Said};
+pub use calls::{Call, CallSaid, NoPlace, Over, Place, Places, Release, Respond};
 pub use command::{
     Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoRoom, OutputSpace, Request, RequestRead,
 };

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use nerite_backend::Job;
+use nerite_backend::{Job, Responder};
 use nerite_memory::{Buffer, Slot};
 use nerite_request::Status;
 use nerite_tensor::Tensor;
@@ -13,8 +13,13 @@ use crate::blocks::{Block, Blocks};
 use crate::packets::{PlaceFor, Request, SegmentOffset, TensorAt};
 use crate::shares::{Maps, Shares};
 
+/// Bytes that each output had last time, by its name.
+pub(crate) type Sizes = Arc<Mutex<HashMap<String, usize>>>;
+
 /// One request that the process has, and where its tensors lie meanwhile.
 pub(crate) struct Planned {
+    /// Its number.
+    pub(crate) number: u64,
     pub(crate) job: Job,
     /// Inputs that were copied to where the process reaches them.
     pub(crate) inputs: Option<Block>,
@@ -42,7 +47,8 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    fn told(&self) -> PlaceFor<'_> {
+    /// As the process is told.
+    pub(crate) fn told(&self) -> PlaceFor<'_> {
         let Home { name, spot, capacity, kind } = self;
         PlaceFor { name, spot: *spot, capacity: *capacity, fixed: matches!(kind, Kind::Client) }
     }
@@ -80,12 +86,12 @@ impl Planner<'_> {
             Ok(placed) => placed,
             Err(status) => return Err((job, status)),
         };
-        let homes: Vec<Home> = job.wanted().map(|name| self.home(&job, name)).collect();
+        let homes: Vec<Home> = job.wanted().map(|name| self.home(job.responder(), name)).collect();
         if !self.text.is_empty() {
             self.text.push(',');
         }
         self.tell(number, &job, &inputs, &homes);
-        Ok(Planned { job, inputs: block, homes })
+        Ok(Planned { number, job, inputs: block, homes })
     }
 
     /// Where the process finds each input; what it cannot reach is gathered in a block.
@@ -120,15 +126,15 @@ impl Planner<'_> {
     }
 
     /// The client's own place, or the place that was large enough last time, or none.
-    fn home(&mut self, job: &Job, name: &str) -> Home {
+    pub(crate) fn home(&mut self, responder: &Responder, name: &str) -> Home {
         let named = |spot, capacity, kind| Home { name: name.to_owned(), spot, capacity, kind };
-        if let Some(slot) = job.output_slot(name)
+        if let Some(slot) = responder.output_slot(name)
             && let Some(spot) = self.shares.spot(slot.share(), &mut self.maps)
         {
             return named(Some(spot), slot.len(), Kind::Client);
         }
         // Where the client named memory that the process cannot reach, a block stands in.
-        if (job.output_slot(name).is_some() || !job.offers_places())
+        if (responder.output_slot(name).is_some() || !responder.offers_places())
             && let Some(size) = self.sizes.get(name)
             && let Ok(block) = self.blocks.take(*size)
             && let Ok(spot) = self.block_spot(&block)

@@ -33,10 +33,21 @@ enum Order {
     Hear(Kept),
 }
 
+/// The server's end of a channel for calls, until the first of them.
+pub(crate) trait Caller: Send + Sync {
+    /// Where they come.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// The process calls, or has ended. Said once.
+    fn wake(self: Arc<Self>);
+}
+
 /// What is kept of a process: its words, until it has none any more, and its end.
 struct Kept {
     side: Option<Arc<Side>>,
     body: Option<(Arc<Body>, OwnedFd)>,
+    /// Its calls, until the first of them, which starts a thread that hears them.
+    calls: Option<Arc<dyn Caller>>,
 }
 
 /// Where any thread of one process speaks to the server.
@@ -61,8 +72,13 @@ impl Side {
     }
 
     /// It has none of them any more.
-    pub(crate) fn unwatch(&self) {
+    pub(crate) fn unwatch_all(&self) {
         self.cancels().clear();
+    }
+
+    /// It has this one no more.
+    pub(crate) fn unwatch(&self, number: u64) {
+        self.cancels().remove(&number);
     }
 
     /// The model keeps arrays on this memory.
@@ -158,7 +174,12 @@ impl Supervisor {
     pub(crate) fn hear(&self, side: Arc<Side>, body: Option<Arc<Body>>) -> io::Result<()> {
         // Where the end cannot be watched, who uses the process next will find out.
         let body = body.and_then(|body| body.watch().ok().map(|end| (body, end)));
-        self.order(Order::Hear(Kept { side: Some(side), body }))
+        self.order(Order::Hear(Kept { side: Some(side), body, calls: None }))
+    }
+
+    /// Has a process's calls heard, from the first one on.
+    pub(crate) fn hear_calls(&self, calls: Arc<dyn Caller>) -> io::Result<()> {
+        self.order(Order::Hear(Kept { side: None, body: None, calls: Some(calls) }))
     }
 
     fn order(&self, order: Order) -> io::Result<()> {
@@ -194,7 +215,7 @@ fn keep(ordered: &Receiver<Order>, bell: &OwnedFd) {
         for (kept, ready) in all.iter_mut().zip(ready) {
             kept.attend(ready, &mut packet);
         }
-        all.retain(|kept| kept.side.is_some() || kept.body.is_some());
+        all.retain(|kept| kept.side.is_some() || kept.body.is_some() || kept.calls.is_some());
         if rings {
             let _ = rustix::io::read(bell, &mut [0u8; 8]);
             open = obey(ordered, &mut all);
@@ -202,9 +223,9 @@ fn keep(ordered: &Receiver<Order>, bell: &OwnedFd) {
     }
 }
 
-/// Who has something: whether the bell rings, and of each process whether it speaks and whether it has ended.
-fn wait(bell: &OwnedFd, all: &[Kept]) -> (bool, Vec<[bool; 2]>) {
-    let each: Vec<[Option<BorrowedFd<'_>>; 2]> = all.iter().map(Kept::descriptors).collect();
+/// Who has something: whether the bell rings, and of each process whether it speaks, has ended, or calls.
+fn wait(bell: &OwnedFd, all: &[Kept]) -> (bool, Vec<[bool; 3]>) {
+    let each: Vec<[Option<BorrowedFd<'_>>; 3]> = all.iter().map(Kept::descriptors).collect();
     let polled = std::iter::once(bell.as_fd()).chain(each.iter().flatten().flatten().copied());
     let mut polled: Vec<_> = polled.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
     // Interrupted: nobody has anything, and it is waited again.
@@ -212,17 +233,21 @@ fn wait(bell: &OwnedFd, all: &[Kept]) -> (bool, Vec<[bool; 2]>) {
     let mut ready = polled.iter().map(|one| !one.revents().is_empty());
     let rings = ready.next().unwrap_or(false);
     let mut of = |descriptor: &Option<BorrowedFd<'_>>| descriptor.is_some() && ready.next().unwrap_or(false);
-    (rings, each.iter().map(|[side, end]| [of(side), of(end)]).collect())
+    (rings, each.iter().map(|[side, end, calls]| [of(side), of(end), of(calls)]).collect())
 }
 
 impl Kept {
-    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
+    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 3] {
         let side = self.side.as_ref().map(|side| side.channel.as_fd());
-        [side, self.body.as_ref().map(|(_, end)| end.as_fd())]
+        let calls = self.calls.as_ref().map(|calls| calls.descriptor());
+        [side, self.body.as_ref().map(|(_, end)| end.as_fd()), calls]
     }
 
     /// Hears what it says. When it has ended, the last words come first.
-    fn attend(&mut self, [speaks, ended]: [bool; 2], packet: &mut Packet) {
+    fn attend(&mut self, [speaks, ended, calls]: [bool; 3], packet: &mut Packet) {
+        if let Some(calls) = self.calls.take_if(|_| calls) {
+            calls.wake();
+        }
         if speaks && self.side.as_ref().is_some_and(|side| side.hear(packet).is_err()) {
             self.side = None;
         }
@@ -275,7 +300,7 @@ mod tests {
             let text = theirs.receive(&mut got).unwrap().unwrap();
             assert_eq!(text, format!(r#"{{"cancelled":{expect}}}"#).as_bytes());
         }
-        side.unwatch();
+        side.unwatch(1);
         theirs.send(r#"{"cancelled":1}"#, &[]).unwrap();
         assert_eq!(theirs.receive(&mut got).unwrap(), Some(&br#"{"cancelled":false}"#[..]));
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nerite_process::{Child, Patience, Silence, Supervisor, memory_file};
+use nerite_process::{Channel, Child, Patience, Silence, Supervisor, memory_file};
 use nerite_request::Status;
 
 use crate::guard_library;
@@ -21,16 +21,17 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Starts the interpreter and hands it the stub.
-    pub(crate) fn start(&self, supervisor: &Supervisor) -> io::Result<Child> {
+    /// Starts the interpreter and hands it the stub. Gives the server's end of its channel for calls as well.
+    pub(crate) fn start(&self, supervisor: &Supervisor) -> io::Result<(Child, Channel)> {
         let mut command = self.interpreter.command();
         command.args(["-u", "-c", &self.interpreter.text(stub::LAUNCHER)]);
-        let mut guard = Vec::new();
+        let (calls, calls_theirs) = Channel::pair()?;
+        let mut others = vec![calls_theirs];
         if !guard_library::LIBRARY.is_empty() {
-            guard.push(memory_file(guard_library::LIBRARY)?);
+            others.push(memory_file(guard_library::LIBRARY)?);
         }
         let patience = Patience { first: self.start_max, last: self.start_max };
-        Child::start(supervisor, command, patience, stub::modules(), guard)
+        Ok((Child::start(supervisor, command, patience, stub::modules(), others)?, calls))
     }
 
     /// The reason in the interpreter, if there is one, that a process which began then has gone without an answer.

@@ -30,6 +30,7 @@ struct PythonSeed {
     instance: String,
     /// The command that initializes it.
     command: String,
+    is_decoupled: bool,
 }
 
 impl Model for PythonModel {
@@ -46,7 +47,8 @@ impl Model for PythonModel {
         let decoupled = context.config.decoupled();
         let command = Initialize { args: &args, model: &model, decoupled }.to_string();
         let (supervisor, launch) = (self.supervisor.clone(), self.launch.clone());
-        let seed = PythonSeed { supervisor, launch, instance: spec.name.clone(), command };
+        let instance = spec.name.clone();
+        let seed = PythonSeed { supervisor, launch, instance, command, is_decoupled: decoupled };
         Ok(Box::new(ProcessInstance::start(Box::new(seed), Blocks::new(&self.pools))?))
     }
 }
@@ -54,6 +56,10 @@ impl Model for PythonModel {
 impl Seed for PythonSeed {
     fn instance(&self) -> &str {
         &self.instance
+    }
+
+    fn is_decoupled(&self) -> bool {
+        self.is_decoupled
     }
 
     fn unhealthy(&self, why: &str) -> String {
@@ -66,7 +72,8 @@ impl Seed for PythonSeed {
 
     fn grow(&self) -> Result<Live, Status> {
         let began = Instant::now();
-        let mut child = self.launch.start(&self.supervisor).map_err(|error| self.launch.unstarted(error, began))?;
+        let started = self.launch.start(&self.supervisor);
+        let (mut child, calls) = started.map_err(|error| self.launch.unstarted(error, began))?;
         let answer = child.first(&self.command).map_err(|silence| self.silent(&silence, began))?;
         if let Some(Some(error)) = answer.error() {
             return Err(Status::internal(error));
@@ -75,7 +82,7 @@ impl Seed for PythonSeed {
         let (python, numpy) = (ready.python.unwrap_or("unknown"), ready.numpy.unwrap_or("unknown"));
         log::debug!("instance '{}': Python {python}, numpy {numpy}, guard: {}", self.instance, ready.guard);
         self.launch.interpreter.check_version(python)?;
-        Ok(Live::new(child, ready.guard))
+        Ok(Live::new(child, ready.guard).calling(calls, &self.supervisor))
     }
 }
 

@@ -62,7 +62,8 @@ impl Runtime for Python {
         }
         let launch = self.launch(context)?;
         let began = Instant::now();
-        let mut child = launch.start(&self.host.supervisor()?).map_err(|error| launch.unstarted(error, began))?;
+        let started = launch.start(&self.host.supervisor()?);
+        let (mut child, _) = started.map_err(|error| launch.unstarted(error, began))?;
         let (config, model) = (to_json(&context.config), told(context, &context.model));
         let command = Complete { config: &config, model: &model }.to_string();
         let answer = child.first(&command).map_err(|silence| {
@@ -91,12 +92,6 @@ impl Runtime for Python {
 
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
         read(&context.config, &context.version_dir.join(file_name(&context.config)))?;
-        if context.config.decoupled() {
-            return Err(Status::unsupported(format!(
-                "model '{}' is decoupled (model_transaction_policy), which this version of nerite does not have yet",
-                context.model
-            )));
-        }
         let launch = self.launch(context)?;
         let (supervisor, pools) = (self.host.supervisor()?, Arc::clone(self.host.pools()));
         Ok(Arc::new(PythonModel { supervisor, pools, launch, context: context.clone() }))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import threading
 import weakref
 from typing import Any, Optional, Sequence
 
 import numpy as np
 
+from .calls import Calls
 from .channel import Channel, Ended, Side
 from .errors import ERROR_CHARACTERS_MAX, TritonModelException, refused_call
 from .memory import Memory, Unmapped
@@ -30,9 +32,10 @@ class Refused(Exception):
 class Conversation:
     """The channel as the threads of a model use it while a batch is executed: one question at a time, none afterwards."""
 
-    def __init__(self, channel: Channel, side: Side) -> None:
+    def __init__(self, channel: Channel, side: Side, calls: Calls) -> None:
         self.channel = channel
         self.side = side
+        self.calls = calls
         self.memory = Memory()
         # Held for a question and its answer.
         self.asking = threading.Lock()
@@ -40,6 +43,10 @@ class Conversation:
         self.sending = threading.RLock()
         # Tells those who wait for a response that there may be one.
         self.news = threading.Condition(threading.Lock())
+        # Of a decoupled model: requests whose inputs the server keeps, and those of them that the model let go of and the server does
+        # not know yet: the number, the unanswered question about them, the inputs' segments.
+        self.open_requests = 0
+        self.released: collections.deque[tuple[int, int, list[Optional[int]]]] = collections.deque()
 
     def ask_place(self, index: int, name: str, byte_size: int) -> tuple[int, int, int]:
         """Asks for memory for an output of the batch's request ``index``: segment, offset, capacity."""
@@ -57,6 +64,16 @@ class Conversation:
                 if "at" in message:
                     segment, offset, capacity = message["at"]
                     return segment, offset, capacity
+
+
+def check_send(response: Any, flags: int) -> None:
+    """Holds what a sender is given to Triton's rules."""
+    if flags not in (0, FLAG_FINAL):
+        raise TritonModelException("Unable to send response. Unsupported flag provided.")
+    if response is None and flags == 0:
+        raise TritonModelException("Inference Response object must be provided when the response flags is set to zero.")
+    if response is not None and not isinstance(response, InferenceResponse):
+        raise refused_call("send", _SEND_SIGNATURE, (response,) if flags == 0 else (response, flags))
 
 
 class Answer:
@@ -96,12 +113,7 @@ class Answer:
 
     def send(self, response: Optional[InferenceResponse], flags: int) -> None:
         """What a sender does; the rules and their words are Triton's."""
-        if flags not in (0, FLAG_FINAL):
-            raise TritonModelException("Unable to send response. Unsupported flag provided.")
-        if response is None and flags == 0:
-            raise TritonModelException("Inference Response object must be provided when the response flags is set to zero.")
-        if response is not None and not isinstance(response, InferenceResponse):
-            raise refused_call("send", _SEND_SIGNATURE, (response,) if flags == 0 else (response, flags))
+        check_send(response, flags)
         with self._talk.sending:
             if response is None and self.response is None:
                 raise TritonModelException(
@@ -120,6 +132,10 @@ class Answer:
     def fail(self, code: str, text: str) -> None:
         """Answers with an error."""
         self.response = {"error": (code, text[:ERROR_CHARACTERS_MAX])}
+
+    def refuse(self, code: str, text: str) -> None:
+        """Answers with an error, before the model has seen the request."""
+        self.fail(code, text)
 
     def write(self, response: InferenceResponse) -> None:
         """Puts the outputs where they belong; those that nobody asked for are left out."""

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import weakref
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def execute(model: Any, names: packets.Model, talk: Conversation, command: packe
     spent_us = 0
     failure = None
     try:
-        requests = _requests(wires, answers, talk.memory)
+        requests = make_requests(wires, answers, talk.memory)
         if requests:
             started = time.perf_counter_ns()
             returned = _run(model, names, requests)
@@ -102,7 +102,7 @@ def _failure(text: str, answers: list[Answer], names: packets.Model) -> packets.
     return {"responses": _responses(answers), "infer_us": 0}
 
 
-def _requests(wires: list[packets.Request], answers: list[Answer], memory: Memory) -> list[InferenceRequest]:
+def make_requests(wires: list[packets.Request], answers: Sequence[Answer], memory: Memory) -> list[InferenceRequest]:
     """What the model will see; a request whose inputs are broken is answered at once and left out."""
     made = []
     for wire, answer in zip(wires, answers):
@@ -116,7 +116,7 @@ def _requests(wires: list[packets.Request], answers: list[Answer], memory: Memor
                 else:
                     inputs.append(Tensor._over(name, datatype, shape, held, offset))
         except BrokenInput as broken:
-            answer.fail("INVALID_ARG", str(broken))
+            answer.refuse("INVALID_ARG", str(broken))
             continue
         made.append(InferenceRequest._of(wire, inputs, answer))
     return made
@@ -124,12 +124,17 @@ def _requests(wires: list[packets.Request], answers: list[Answer], memory: Memor
 
 def _run(model: Any, names: packets.Model, requests: list[InferenceRequest]) -> Any:
     """Calls the model; waits if it answers with a coroutine."""
+    # The list is the model's; ours stays as it is.
+    return settled(call(method(model, names), requests[:]))
+
+
+def method(model: Any, names: packets.Model) -> Callable[..., Any]:
+    """The model's ``execute``."""
     run = getattr(model, "execute", None)
     if run is None:
         path = os.path.join(names["version_dir"], names["file"])
         raise ModelFailed(f"Python model {path} does not implement `execute` method.")
-    # The list is the model's; ours stays as it is.
-    return settled(call(run, requests[:]))
+    return run  # type: ignore[no-any-return]
 
 
 def settled(returned: Any) -> Any:

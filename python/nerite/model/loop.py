@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import threading
 from typing import Any, Awaitable
@@ -27,6 +28,11 @@ def _background() -> asyncio.AbstractEventLoop:
 def awaited(work: Awaitable[Any]) -> Any:
     """What the coroutine returns; what it raises is raised here."""
     return asyncio.run_coroutine_threadsafe(_outcome(work), _background()).result()
+
+
+def begun(work: Awaitable[Any]) -> "concurrent.futures.Future[Any]":
+    """Begins the coroutine; others may run beside it."""
+    return asyncio.run_coroutine_threadsafe(_outcome(work), _background())
 
 
 def is_busy() -> bool:

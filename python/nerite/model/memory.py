@@ -9,12 +9,17 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from typing import Any, Iterable, Optional
+import threading
+import time
+from typing import Any, Callable, Iterable, Optional
 
 import numpy as np
 
 from .packets import Segment
 
+# Seconds in which a packet is read that lies there already.
+_AWAITED_S = 5.0
+_LOOK_AGAIN_S = 0.001
 _PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
 
 
@@ -81,6 +86,10 @@ class Memory:
         self._bases: dict[int, np.ndarray] = {}
         self._idle: dict[int, int] = {}
         self._held: set[int] = set()
+        # Reads what may introduce more segments, on another channel.
+        self.read_more: Optional[Callable[[float], bool]] = None
+        # Held where the set above changes.
+        self._lock = threading.Lock()
         # Segments that could not be mapped, until the server is told.
         self.unmapped: list[int] = []
 
@@ -89,7 +98,17 @@ class Memory:
         try:
             return self._bytes[segment]
         except KeyError:
-            raise Unmapped(f"memory of segment {segment} is not mapped in the model's process") from None
+            return self._awaited(segment)
+
+    def _awaited(self, segment: int) -> np.ndarray:
+        """The same of a segment that another thread is about to map: it was introduced on another channel."""
+        deadline = time.monotonic() + _AWAITED_S
+        while segment not in self._bytes:
+            if time.monotonic() > deadline:
+                raise Unmapped(f"memory of segment {segment} is not mapped in the model's process")
+            if self.read_more is None or not self.read_more(_LOOK_AGAIN_S):
+                time.sleep(_LOOK_AGAIN_S)
+        return self._bytes[segment]
 
     def map(self, wanted: list[Segment], descriptors: list[int]) -> None:
         """Maps each, and closes the descriptors."""
@@ -137,12 +156,16 @@ class Memory:
         whether an array on a client's input is kept, which will change when the client writes there.
         """
         inputs = list(inputs)
+        with self._lock:
+            return self._kept(inputs, list(outputs))
+
+    def _kept(self, inputs: list[Any], outputs: list[Any]) -> tuple[list[int], list[int], bool]:
         in_use = {one for one in (*inputs, *outputs) if one in self._bases and one not in self._held and self._in_use(one)}
         fresh = [one for one in in_use if one not in self._regions]
         keeps_region = any(one in self._regions for one in in_use.intersection(inputs))
         self._held.update(fresh)
-        let_go = self.let_go()
-        self.given_back(let_go)
+        let_go = [segment for segment in self._held if not self._in_use(segment)]
+        self._held.difference_update(let_go)
         return fresh, let_go, keeps_region
 
     def keeps_any(self) -> bool:
@@ -151,11 +174,13 @@ class Memory:
 
     def let_go(self) -> list[int]:
         """The memory that the model kept and keeps no more."""
-        return [segment for segment in self._held if not self._in_use(segment)]
+        with self._lock:
+            return [segment for segment in self._held if not self._in_use(segment)]
 
     def given_back(self, segments: Iterable[int]) -> None:
         """The server knows of these that the model let go of them."""
-        self._held.difference_update(segments)
+        with self._lock:
+            self._held.difference_update(segments)
 
     def forget(self, segments: Iterable[int]) -> None:
         """Drops segments that are no more; mappings go with the last array that uses them."""

@@ -78,11 +78,12 @@ class Ready(TypedDict):
 
 
 class Response(TypedDict, total=False):
-    """The response of one request: outputs and parameters, or an error."""
+    """The response of one request: outputs and parameters, or an error of the model's own, or why the model failed."""
 
     outputs: List[TensorAt]
     parameters: Dict[str, Any]
     error: Failure
+    failed: Failure
 
 
 class Answer(TypedDict, total=False):

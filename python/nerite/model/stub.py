@@ -17,11 +17,12 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import batch, packets, utils, workers
+from . import batch, decoupled, packets, utils, workers
 from .answer import Conversation
 from .batch import call
+from .calls import Calls
 from .channel import Channel, Ended, Side
-from .errors import CALLERS, absent, told
+from .errors import CALLERS, told
 from .logger import Logger
 from .memory import Guard, Memory, Unmapped
 from .tensors import Tensor
@@ -43,11 +44,12 @@ class Failed(Exception):
 class Stub:
     """One instance of a model, and what it was told so far."""
 
-    def __init__(self, channel: Channel, side: Side, guard: Optional[int]) -> None:
+    def __init__(self, channel: Channel, side: Side, calls: Calls, guard: Optional[int]) -> None:
         self._channel = channel
         self._side = side
         self._guard_descriptor = guard
-        self._talk = Conversation(channel, side)
+        self._talk = Conversation(channel, side, calls)
+        self._is_decoupled = False
         self._class: Any = None
         self._model: Any = None
         self._names: packets.Model = {}  # type: ignore[typeddict-item]
@@ -83,7 +85,7 @@ class Stub:
                 raise
             except BaseException as error:  # noqa: BLE001 - a model may raise anything, SystemExit as well
                 answer = {"error": told(error)}
-            if name == "execute":
+            if name == "execute" and not self._is_decoupled:
                 self._tell_kept(message, answer)
             if self._talk.memory.unmapped:
                 answer["unmapped"], self._talk.memory.unmapped = self._talk.memory.unmapped, []
@@ -96,8 +98,9 @@ class Stub:
         """Waits for the next command while the model keeps arrays on memory of the server's, which gets back meanwhile what the
         model lets go of: there may never be a next one.
         """
-        memory = self._talk.memory
-        while memory.keeps_any() and not self._channel.wait(_LOOK_S):
+        memory, talk = self._talk.memory, self._talk
+        while (memory.keeps_any() or talk.open_requests) and not self._channel.wait(_LOOK_S):
+            decoupled.release(talk)
             let_go = memory.let_go()
             if let_go:
                 memory.given_back(self._side.let_go(let_go))
@@ -131,10 +134,10 @@ class Stub:
         return {"config": config.as_dict()}
 
     def _initialize(self, command: packets.Command) -> packets.Answer:
-        if command.get("decoupled"):
-            raise Failed(str(absent(f"Model '{command['model']['name']}' uses the decoupled transaction policy")))
+        self._is_decoupled = command.get("decoupled", False)
         guard = self._guard()
         self._talk.memory = Memory(guard)
+        self._talk.calls.share(self._talk.memory)
         Logger._write = staticmethod(self._side.log)
         Tensor.private_inputs = _private_inputs(command["args"]["model_config"])
         self._load(command["model"])
@@ -173,7 +176,13 @@ class Stub:
             self._side.log("WARNING", f"model '{self._names['name']}': {KEPT}")
 
     def _execute(self, command: packets.Command) -> packets.Answer:
-        return batch.execute(self._model, self._names, self._talk, command)
+        if not self._is_decoupled:
+            return batch.execute(self._model, self._names, self._talk, command)
+        with self._talk.news:
+            self._talk.open_requests += len(command["requests"])
+        answer = decoupled.execute(self._model, self._names, self._talk, command)
+        decoupled.release(self._talk)
+        return answer
 
     def _ready(self, command: packets.Command) -> packets.Answer:
         if not hasattr(self._model, "is_ready"):
@@ -227,8 +236,11 @@ def _end_with_the_server() -> None:
         pass
 
 
-def run(channel: socket.socket, side: socket.socket, guard: Optional[int] = None) -> None:
-    """What the launcher calls: ``channel`` and ``side`` are connected sockets, ``guard`` is the guard library's descriptor."""
+def run(channel: socket.socket, side: socket.socket, calls: int, guard: Optional[int] = None) -> None:
+    """What the launcher calls: ``channel`` and ``side`` are connected sockets, ``calls`` and ``guard`` the descriptors of another one, and
+    of the guard library.
+    """
+    calling = socket.socket(fileno=calls)
     # As in a process that embeds the interpreter.
     sys.argv[:] = [""]
     _end_with_the_server()
@@ -238,12 +250,13 @@ def run(channel: socket.socket, side: socket.socket, guard: Optional[int] = None
     # A process that the model forks must not keep the server from seeing that this one ended.
     os.register_at_fork(after_in_child=channel.close)
     os.register_at_fork(after_in_child=side.close)
+    os.register_at_fork(after_in_child=calling.close)
     threading.Thread(target=_leave_with, args=(side,), name=batch.LEAVER, daemon=True).start()
     workers.name_as_tritons()
     if sources := getattr(__spec__ and __spec__.loader, "sources", None):
         workers.put_on_path(sources)
     try:
-        Stub(Channel(channel), Side(side), guard).serve()
+        Stub(Channel(channel), Side(side), Calls(calling), guard).serve()
     except Ended:
         os._exit(0)
     try:

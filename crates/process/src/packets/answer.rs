@@ -169,8 +169,7 @@ impl Display for Need<'_> {
 pub struct Response(Value);
 
 impl Response {
-    #[cfg(test)]
-    pub(crate) fn of(told: Value) -> Response {
+    pub(crate) fn new(told: Value) -> Response {
         Response(told)
     }
 

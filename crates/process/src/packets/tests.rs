@@ -235,6 +235,41 @@ fn room_for_an_output() {
     assert!(command("forget").forget().eq([5]));
 }
 
+fn called(name: &str) -> CallSaid {
+    CallSaid::read(golden(name).as_bytes()).unwrap()
+}
+
+#[test]
+fn a_response_of_a_decoupled_model() {
+    let told = called("respond");
+    let Some(Call::Respond(Respond { number, response, is_last })) = told.call() else { panic!("a response") };
+    let response = response.unwrap();
+    assert_eq!((told.number(), number, is_last), (3, 41, false));
+    assert_eq!(response.parameters().unwrap().get("key"), Some(&Parameter::String("value".into())));
+    let output = tensor("OUT", DataType::Fp32, &[2, 3], at(5, 128), 24);
+    assert!(response.outputs().eq([Some(as_read(&output))]));
+    assert!(told.lost().eq([(5, 4096)]));
+    let told = called("ended");
+    let Some(Call::Respond(Respond { number, response, is_last })) = told.call() else { panic!("an end") };
+    assert_eq!((number, response.is_none(), is_last), (41, true, true));
+
+    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false }.to_string();
+    let outputs = [
+        PlaceFor { name: "OUT", spot: Some(at(5, 128)), capacity: 24, fixed: true },
+        PlaceFor { name: "NEW", spot: None, capacity: 0, fixed: false },
+    ];
+    check("places", Places { call: 3, outputs: outputs.into_iter(), map: &segment });
+    check("over", Over(3));
+    let told = called("place");
+    let Some(Call::Place { number, name, bytes }) = told.call() else { panic!("a question for a place") };
+    assert_eq!((told.number(), number, name, bytes), (4, 41, "NEW", 5000));
+    check("place_found", Place { call: 4, spot: at(9, 0), capacity: 8192, map: &segment });
+    check("no_place", NoPlace { call: 4, why: "output 'OUT': no memory is left" });
+    let told = called("release");
+    assert_eq!(told.release().map(|release| release.number), Some(41));
+    assert!(told.held().eq([6]) && told.let_go().eq([7]) && told.call().is_none());
+}
+
 #[test]
 fn the_side_channel() {
     let line = Log { level: "WARNING", text: "it is \"late\"", at: ("model.py", 12) };

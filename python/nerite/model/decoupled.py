@@ -1,0 +1,179 @@
+"""How is a request answered any number of times, from any thread?
+
+``execute`` returns None and may be called again while earlier requests are still answered. Each response is told to the server at once. The
+answer to it brings the places of the next response's outputs; it is waited for before the next response is written, so a model does not
+run ahead of a client that reads slowly.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+from typing import Any, Optional, Sequence
+
+import numpy as np
+
+from . import packets
+from .answer import Answer, Conversation, Refused, check_send
+from .batch import ModelFailed, call, make_requests, method
+from .channel import Ended
+from .errors import ERROR_CHARACTERS_MAX, TritonModelException, told
+from .memory import Unmapped
+from .requests import FLAG_FINAL, InferenceResponse
+
+CLOSED = "Unable to send response. Response sender has been closed."
+_PID = os.getpid()
+
+
+class Responses(Answer):
+    """The responses of one request. Whoever may still send has it, so the request is given up when it is collected."""
+
+    __slots__ = ("_sending", "_granted", "_inputs")
+
+    def __init__(self, talk: Conversation, index: int, wire: packets.Request) -> None:
+        super().__init__(talk, index, wire)
+        # Held while a response is written and told. The model's code may run meanwhile, and send again.
+        self._sending = threading.RLock()
+        # The number of the question whose answer brings the next places; 0 where they are known.
+        self._granted = 0
+        self._inputs = [tensor[packets.TENSOR_SEGMENT] for tensor in wire["inputs"]]
+
+    def __del__(self) -> None:
+        # Nothing that takes a lock: this may run within any other code.
+        self._talk.released.append((self._number, self._granted, self._inputs))
+
+    def send(self, response: Optional[InferenceResponse], flags: int) -> None:
+        """What a sender does; the rules and their words are Triton's."""
+        check_send(response, flags)
+        with self._sending:
+            if self._is_final:
+                raise TritonModelException(CLOSED)
+            self._is_final = flags == FLAG_FINAL
+            if response is not None and self._await_places():
+                self.write(response)
+            self._tell()
+        release(self._talk)
+
+    def refuse(self, code: str, text: str) -> None:
+        """Ends the request with an error, before the model has seen it."""
+        self._is_final = True
+        self.fail(code, text)
+        self._tell()
+
+    def give_up(self, text: str) -> None:
+        """Ends the request, if it has not ended, because the model failed. Told here, in order with its responses."""
+        with self._sending:
+            if not self._is_final:
+                self._is_final = True
+                self.response = {"failed": ("INTERNAL", text[:ERROR_CHARACTERS_MAX])}
+                self._tell()
+
+    def _tell(self) -> None:
+        message: Any = {"respond": self._number, "final": self._is_final}
+        if self.response is not None:
+            message["response"] = self.response
+        if self._talk.memory.has_regions():
+            outputs = (place[packets.PLACE_SEGMENT] for place in self._wanted.values())
+            message["lost"] = self._talk.memory.lost({*self._inputs, *outputs})
+        self.response = None
+        if self._is_final:
+            self._talk.calls.tell(message)
+        elif not self.is_closed:
+            self._granted = self._talk.calls.begin(message)
+
+    def _await_places(self) -> bool:
+        """Waits for the places of the outputs; False if nobody takes a response any more."""
+        number, self._granted = self._granted, 0
+        if number:
+            answer = self._talk.calls.wait(number)
+            self.is_closed = answer.get("over", False)
+            self._wanted = {output[0]: output for output in answer.get("outputs", ())} or self._wanted
+        return not self.is_closed
+
+    def _enlarge(self, place: packets.PlaceFor, byte_size: int) -> None:
+        answer = self._talk.calls.ask({"place": (self._number, place[0], byte_size)})
+        if "at" not in answer:
+            raise Refused(answer.get("error", "the request has ended"))
+        place[1:4] = answer["at"]
+
+    def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        """An array over the client's own place for an output; an ordinary one where there is none that fits, for what the server lends
+        is another client's after the response.
+        """
+        with self._sending:
+            self._await_places()
+            place = self._wanted.get(name)
+            if place is None or not place[4]:
+                return np.empty(shape, dtype)
+            return super().output_array(name, shape, dtype)
+
+
+def execute(model: Any, names: packets.Model, talk: Conversation, command: packets.Command) -> packets.Answer:
+    """Answers the command ``execute`` for a decoupled model: its responses come by themselves."""
+    answers = [Responses(talk, index, wire) for index, wire in enumerate(command["requests"])]
+    failure = None
+    try:
+        _run(model, names, talk, command["requests"], answers)
+    except Ended:
+        raise
+    except (ModelFailed, Unmapped) as failed:
+        failure = str(failed)
+    except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt, too, fail the batch alone
+        failure = told(error)
+    if os.getpid() != _PID:
+        # A child that the model forked and that came back here: the answer is its parent's to give.
+        os._exit(0)
+    if failure is not None:
+        for answer in answers:
+            answer.give_up(f"Failed to process the request(s) for model '{names['instance']}', message: {failure}")
+    return {"responses": []}
+
+
+def _run(model: Any, names: packets.Model, talk: Conversation, wires: "list[packets.Request]", answers: "list[Responses]") -> None:
+    requests = make_requests(wires, answers, talk.memory)
+    if not requests:
+        return
+    run = method(model, names)
+    returned = call(run, requests)
+    # From here on only the model keeps them.
+    requests = []
+    if hasattr(returned, "__await__"):
+        from . import loop
+
+        loop.begun(returned).add_done_callback(lambda done: _note(done, names, talk))
+    elif returned is not None:
+        raise ModelFailed(
+            f"Python model '{names['instance']}' is using the decoupled mode and the execute function must return None."
+        )
+
+
+def _note(done: "concurrent.futures.Future[Any]", names: packets.Model, talk: Conversation) -> None:
+    """A coroutine has ended. Its requests that it did not end are given up when they are collected."""
+    if done.cancelled():
+        return
+    error = done.exception()
+    if error is not None:
+        talk.side.log("ERROR", f"model '{names['name']}', execute: {told(error)}")
+
+
+def release(talk: Conversation) -> None:
+    """Tells the server which requests nobody can answer any more."""
+    while talk.released:
+        try:
+            number, granted, inputs = talk.released.popleft()
+        except IndexError:
+            return
+        if granted:
+            talk.calls.drop(granted)
+        held, let_go, _ = talk.memory.kept(inputs, ())
+        message: Any = {"release": number}
+        if held:
+            message["held"] = held
+        if let_go:
+            message["let_go"] = let_go
+        talk.calls.tell(message)
+        with talk.news:
+            talk.open_requests -= 1
+
+

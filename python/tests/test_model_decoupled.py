@@ -1,0 +1,137 @@
+"""Does a decoupled model's process tell each response at once, wait for the places of the next, and say what it lets go of?"""
+
+import numpy as np
+import pytest
+from model_server import given, serialised, start  # noqa: F401
+
+MODEL = """
+import threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+def text(value):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([value], dtype=object))])
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.kept = []
+
+    def execute(self, requests):
+        import json
+        known = {"pb_utils": pb_utils, "np": np, "text": text, "self": self, "threading": threading}
+        code = json.loads(requests[0].parameters())["code"]
+        known.update(request=requests[0], send=requests[0].get_response_sender().send)
+        requests = None
+        try:
+            exec(code, known)
+        finally:
+            known.clear()
+"""
+PLACE = 4096
+
+
+class Talk:
+    """The server's side of a decoupled model."""
+
+    def __init__(self, start):
+        self.server = start(MODEL, ready=False)
+        assert "ready" in self.server.initialize(decoupled=True)
+        self.out = self.server.memory(2 * PLACE)
+
+    def execute(self, code, inputs=()):
+        """Sends a request; its first response may be written to the first place."""
+        request = self.server.request(inputs, [["OUT", self.out.segment, 0, PLACE, False]], parameters={"code": code})
+        mapping, descriptors = self.server.mapping()
+        self.server.send({"do": "execute", "requests": [request], "map": mapping, "forget": []}, descriptors)
+        return request["number"]
+
+    def hear(self):
+        return self.server.receive(self.server.calls)
+
+    def grant(self, call, at=PLACE):
+        import json
+
+        self.server.calls.send(json.dumps({"call": call, "outputs": [["OUT", self.out.segment, at, PLACE, False]], "map": []}).encode())
+
+
+@pytest.fixture
+def talk(start):  # noqa: F811
+    return Talk(start)
+
+
+def output(at, words):
+    return [["OUT", "BYTES", [1], 1, at, len(words) + 4]]
+
+
+def test_each_response_is_told_at_once_and_the_next_waits_for_its_places(talk):
+    number = talk.execute("send(text('first')); send(text('second')); send(flags=1)")
+    first = talk.hear()
+    assert first == {"call": 1, "respond": number, "final": False, "response": {"outputs": output(0, "first"), "parameters": {}}}
+    assert talk.out.get(0, 9) == serialised(b"first")
+    with pytest.raises(TimeoutError):
+        talk.server.calls.settimeout(0.2)
+        talk.hear()
+    talk.server.calls.settimeout(60)
+    talk.grant(1)
+    second = talk.hear()
+    assert (second["call"], second["response"]["outputs"]) == (2, output(PLACE, "second"))
+    # The end says nothing of places, so it waits for none.
+    assert talk.hear() == {"respond": number, "final": True}
+    assert talk.server.receive() == {"responses": []}
+    assert talk.hear() == {"release": number}
+
+
+def test_a_last_response_is_not_answered(talk):
+    number = talk.execute("send(text('only'), 1)")
+    told = talk.hear()
+    assert told == {"respond": number, "final": True, "response": {"outputs": output(0, "only"), "parameters": {}}}
+
+
+def test_nobody_is_told_more_once_the_request_is_over(talk):
+    number = talk.execute("send(text('a')); send(text('b')); send(text('c')); send(flags=1)")
+    assert talk.hear()["call"] == 1
+    talk.server.calls.send(b'{"call":1,"over":true}')
+    assert talk.hear() == {"respond": number, "final": True}
+
+
+def test_what_the_model_keeps_of_its_inputs_is_held_until_it_lets_go(talk):
+    memory = talk.server.memory(4096)
+    request = given(memory, "IN", np.arange(4, dtype=np.float32))
+    number = talk.execute("self.kept.append(request.inputs()[0].as_numpy()); send(flags=1)", [request])
+    assert talk.hear() == {"respond": number, "final": True}
+    assert talk.server.receive() == {"responses": []}
+    assert talk.hear() == {"release": number, "held": [memory.segment]}
+    # An idle model looks once a second what it has let go of.
+    other = talk.execute("self.kept.clear(); send(flags=1)")
+    assert talk.hear() == {"respond": other, "final": True}
+    assert talk.server.receive() == {"responses": []}
+    assert talk.hear() == {"release": other, "let_go": [memory.segment]}
+
+
+def test_a_request_that_the_model_drops_is_released(talk):
+    number = talk.execute("pass")
+    assert talk.server.receive() == {"responses": []}
+    assert talk.hear() == {"release": number}
+
+
+def test_an_error_of_execute_ends_the_request(talk):
+    number = talk.execute("send(text('a')); raise ValueError('no')")
+    assert talk.hear()["call"] == 1
+    told = talk.hear()
+    assert (told["respond"], told["final"]) == (number, True)
+    code, failed = told["response"]["failed"]
+    assert code == "INTERNAL" and failed.startswith("Failed to process the request(s) for model 'm_0', message: ValueError: no\n\nAt:\n")
+    assert talk.server.receive() == {"responses": []}
+
+
+def test_a_place_that_is_too_small_is_exchanged(talk):
+    number = talk.execute("send(text('x' * 5000), 1)")
+    assert talk.hear() == {"call": 1, "place": [number, "OUT", 5004]}
+    larger = talk.server.memory(8192)
+    mapping, descriptors = talk.server.mapping()
+    answer = {"call": 1, "at": [larger.segment, 64, 8000], "map": mapping}
+    before, talk.server.channel = talk.server.channel, talk.server.calls
+    talk.server.send(answer, descriptors)
+    talk.server.channel = before
+    (made,) = talk.hear()["response"]["outputs"]
+    assert made == ["OUT", "BYTES", [1], larger.segment, 64, 5004]

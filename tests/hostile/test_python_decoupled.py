@@ -1,0 +1,163 @@
+"""Do decoupled models harm nobody but those who ask them, whatever they, their processes and their clients do?"""
+
+import contextlib
+import json
+import os
+import pathlib
+import queue
+import socket
+import threading
+import time
+
+import pytest
+from clients import TIMEOUT_S, GrpcClient, HttpClient, fp32, grpc_channel, service_stub, text
+from python_setup import serving, strings
+
+MODEL = "py_decoupled"
+FOREVER = "for n in range(1 << 40):\n    if sender.is_cancelled(): break\n    send(numbers(*[n] * 20000))\nsend(flags=FINAL)"
+IN_A_THREAD = "def later_work():\n" + "".join(f"    {line}\n" for line in FOREVER.split("\n")) + "threading.Thread(target=later_work).start()"
+
+
+@pytest.fixture(scope="module")
+def server(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 does not bound what waits for a client, and starts no process anew")
+    with serving(launcher, "decoupled_hostile", MODEL, "py_identity") as found:
+        yield found
+
+
+class Stream:
+    """One stream of responses."""
+
+    def __init__(self, server):
+        self.open = contextlib.ExitStack()
+        channel = self.open.enter_context(grpc_channel(server.grpc))
+        self.client, self.sent = GrpcClient(channel), queue.Queue()
+        self.call = service_stub(channel).ModelStreamInfer(iter(self.sent.get, None), timeout=TIMEOUT_S)
+
+    def ask(self, code: str, id: str = "") -> "Stream":
+        parameters = {"triton_enable_empty_final_response": True}
+        self.sent.put(self.client.request(MODEL, [text("CODE", [code.encode()])], id=id, parameters=parameters))
+        return self
+
+    def next(self):
+        return next(self.call)
+
+    def close(self):
+        self.sent.put(None)
+        self.call.cancel()
+        self.open.close()
+
+
+def resident(pid: int) -> int:
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) << 10
+
+
+def model_process(server) -> int:
+    stream = Stream(server).ask("send(text(os.getpid()), FINAL)")
+    try:
+        return int(strings(stream.next().infer_response.raw_output_contents[0])[0])
+    finally:
+        stream.close()
+
+
+def ask_generate(server, code: str) -> socket.socket:
+    """A generate_stream whose answer nobody reads."""
+    host, _, port = server.http.rpartition(":")
+    body = b'{"CODE": %s}' % json.dumps(code).encode()
+    made = socket.create_connection((host, int(port)))
+    head = f"POST /v2/models/{MODEL}/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    made.sendall(head.encode() + body)
+    return made
+
+
+@pytest.mark.parametrize("way", ["generate_stream", "grpc"])
+def test_a_model_that_is_faster_than_its_client_waits_for_it(server, way):
+    """80 KB each time, for ever, to a client that reads nothing."""
+    assert model_process(server)
+    before = resident(server.pid)
+    unread = ask_generate(server, IN_A_THREAD) if way == "generate_stream" else Stream(server).ask(IN_A_THREAD)
+    time.sleep(1.0)
+    early = resident(server.pid)
+    time.sleep(3.0)
+    # Sockets and windows are full by now; a model that did not wait would have made a gigabyte.
+    assert resident(server.pid) - early < 16 << 20, (before, early)
+    # The model answers others meanwhile.
+    began = time.monotonic()
+    assert model_process(server)
+    assert time.monotonic() - began < 2.0
+    unread.close()
+
+
+def test_a_process_that_is_killed_takes_its_open_requests_along_and_no_other(server):
+    streams = [Stream(server).ask("later(60, lambda: None)\nself.kept.append(sender)\nsend(text('begun'))", id=str(n)) for n in range(5)]
+    for one in streams:
+        assert strings(one.next().infer_response.raw_output_contents[0]) == ["begun"]
+    os.kill(model_process(server), 9)
+    for one in streams:
+        last = one.next()
+        assert "is not healthy" in last.error_message and "SIGKILL" in last.error_message, last
+        assert last.infer_response.parameters["triton_final_response"].bool_param
+        one.close()
+    # The next request starts another process.
+    assert model_process(server)
+
+
+def test_a_process_that_kills_itself_between_two_responses(server):
+    for _ in range(5):
+        stream = Stream(server).ask("send(text('a'))\nos.kill(os.getpid(), signal.SIGKILL)")
+        found = [stream.next(), stream.next()]
+        assert strings(found[0].infer_response.raw_output_contents[0]) == ["a"]
+        assert "is not healthy" in found[1].error_message, found
+        stream.close()
+    assert model_process(server)
+
+
+def test_clients_that_vanish_leave_nothing_behind(server):
+    process = model_process(server)
+
+    def vanish(n):
+        stream = Stream(server).ask(IN_A_THREAD)
+        stream.next()
+        stream.close()
+
+    threads = [threading.Thread(target=vanish, args=(n,)) for n in range(20)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    deadline = time.monotonic() + TIMEOUT_S
+    tasks = pathlib.Path(f"/proc/{process}/task")
+    # Threads of the model end, because they see that their clients went.
+    while len(list(tasks.iterdir())) > 6 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(list(tasks.iterdir())) <= 6
+    assert model_process(server) == process
+
+
+NONSENSE = """
+import socket
+for descriptor in os.listdir('/proc/self/fd'):
+    try:
+        one = socket.socket(fileno=os.dup(int(descriptor)))
+    except OSError:
+        continue
+    if one.type == socket.SOCK_SEQPACKET:
+        for packet in (b'{', b'[]', b'{"respond":1}', b'{"call":-1,"respond":99999999,"final":true}', b'\\xff' * 100,
+                       b'{"release":18446744073709551615}', b'{"call":7,"place":[1,2]}', b'{"call":7,"place":[99999,"SAID",5]}'):
+            try:
+                one.send(packet, socket.MSG_DONTWAIT)
+            except OSError:
+                pass
+send(text('alive'), FINAL)
+"""
+
+
+def test_a_model_that_writes_nonsense_to_its_channels_harms_only_itself(server):
+    stream = Stream(server).ask(NONSENSE)
+    assert stream.next() is not None
+    stream.close()
+    reply = HttpClient(server.http).infer("py_identity", [fp32("INPUT0", [1])])
+    assert reply.outputs["OUTPUT0"].raw == fp32("", [1]).raw
+    assert model_process(server)
