@@ -10,7 +10,20 @@ import numpy as np
 import onnx
 import pytest
 import servers
-from clients import Asked, Given, differs, fp32, http_call, open_client, refuses
+from clients import (
+    TIMEOUT_S,
+    Asked,
+    Given,
+    GrpcClient,
+    HttpClient,
+    differs,
+    fp32,
+    grpc_channel,
+    http_call,
+    open_client,
+    refuses,
+    service_stub,
+)
 from python_setup import this_python_first
 from regions import registered
 
@@ -34,6 +47,27 @@ PARTS = {
     "silent": MODEL.replace("BODY", "return [pb_utils.InferenceResponse([]) for _ in requests]"),
     "broken": MODEL.replace("    def execute", '    def initialize(self, args):\n        raise ValueError("no way")\n\n    def execute'),
 }
+
+
+REPEAT = """\
+import threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            values = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().tolist()
+            threading.Thread(target=self.answer, args=(request.get_response_sender(), values)).start()
+
+    def answer(self, sender, values):
+        for value in values:
+            error = pb_utils.TritonError("no luck") if value < 0 else None
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([value], np.float32))], error))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+DECOUPLED = "model_transaction_policy { decoupled: true }"
 
 
 def config(name: str, outputs: tuple[str, ...] = ("OUT",), *, datatype: str = "FP32", extra: str = "") -> str:
@@ -69,6 +103,10 @@ def repository(launcher) -> pathlib.Path:
     for name, source in PARTS.items():
         put_part(found, name, source)
     put_part(found, "whole", MODEL, datatype="INT32")
+    put_part(found, "repeat", REPEAT, extra=DECOUPLED)
+    put_ensemble(found, "many", "repeat IN=IN OUT=x", "plus IN=x OUT=OUT")
+    put_ensemble(found, "many_of_many", "repeat IN=IN OUT=x", "repeat IN=x OUT=y", "plus IN=y OUT=OUT")
+    put_ensemble(found, "many_inside", "many IN=IN OUT=x", "plus IN=x OUT=OUT")
     put_part(found, "batching", MODEL, extra="max_batch_size: 4")
     put_ensemble(found, "two", "plus IN=IN OUT=x", "plus IN=x OUT=OUT")
     put_ensemble(found, "long", *(f"plus IN={'IN' if n == 0 else f'x{n}'} OUT={'OUT' if n == 19 else f'x{n + 1}'}" for n in range(20)))
@@ -98,7 +136,7 @@ def repository(launcher) -> pathlib.Path:
 def ensembles(launcher, repository):
     works = [
         "two", "long", "side_by_side", "both", "nested", "batched", "slow_then_plus", "fails", "fails_inside", "says_nothing",
-        "lacks_input",
+        "lacks_input", "many", "many_of_many", "many_inside",
     ]  # fmt: skip
     flags = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in works)]
     with this_python_first(), launcher.running("ensembles", *flags, repository=repository) as found:
@@ -277,3 +315,66 @@ def test_all_models_of_a_repository_start_with_their_ensembles(launcher):
         with open_client("http", server) as client:
             assert numbers(client.infer("an_outer", [row(1)])) == [2]
             assert {one["name"]: one["state"] for one in client.index()} == dict.fromkeys(("part", "another", "an_outer"), "READY")
+
+
+# ------------------------------------------------------------------------------------------------- decoupled steps
+
+
+def stream_of(server, model: str, values) -> list:
+    """What an ensemble answers to one request: numbers, texts of errors, and `|` where nothing follows."""
+    with grpc_channel(server.grpc) as channel:
+        parameters = {"triton_enable_empty_final_response": True}
+        request = GrpcClient(channel).request(model, [row(*values)], id="r", parameters=parameters)
+        found = []
+        for answer in service_stub(channel).ModelStreamInfer(iter([request]), timeout=TIMEOUT_S):
+            response = answer.infer_response
+            found += [answer.error_message] if answer.error_message else []
+            found += np.frombuffer(b"".join(response.raw_output_contents), np.float32).tolist()
+            found += ["|"] * response.parameters["triton_final_response"].bool_param
+        return found
+
+
+DECOUPLED_ANSWERS = [
+    ("many", [1, 2, 3], [2.0, 3.0, 4.0, "|"]),
+    ("many", [], ["|"]),
+    ("many", [5], [6.0, "|"]),
+    ("many", range(500), [value + 1.0 for value in range(500)] + ["|"]),
+    ("many_of_many", [1, 2, 3], [2.0, 3.0, 4.0, "|"]),
+    ("many_inside", [1, 2, 3], [3.0, 4.0, 5.0, "|"]),
+]
+
+
+@pytest.mark.parametrize(("model", "values", "expected"), DECOUPLED_ANSWERS)
+def test_each_answer_of_a_decoupled_step_goes_through_the_others(ensembles, model, values, expected):
+    found = stream_of(ensembles, model, values)
+    # Answers of several branches come in any order.
+    assert (sorted(found[:-1]), found[-1]) == (sorted(expected[:-1]), expected[-1])
+
+
+def test_an_error_of_a_decoupled_step_ends_the_ensemble(ensembles):
+    found = stream_of(ensembles, "many", [1, -1, 2])
+    assert found[-2:] == ["in ensemble 'many', no luck", "|"], found
+
+
+def counts(server, *models: str) -> list[list[int]]:
+    client = HttpClient(server.http)
+    found = []
+    for model in models:
+        (one,) = client.statistics(model)
+        found.append([one["inference_count"], one["execution_count"], one["inference_stats"]["success"]["count"]])
+    return found
+
+
+def test_what_decoupled_steps_count(ensembles):
+    names = ("many", "repeat", "plus")
+    before = counts(ensembles, *names)
+    assert len(stream_of(ensembles, "many", [1, 2, 3])) == 4
+    expected = [[1, 1, 1], [1, 1, 1], [3, 3, 3]]
+    deadline = time.monotonic() + TIMEOUT_S
+
+    def grown():
+        return [[now - then for now, then in zip(*pair)] for pair in zip(counts(ensembles, *names), before)]
+
+    while (found := grown()) != expected and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert found == expected

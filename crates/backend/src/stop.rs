@@ -1,8 +1,9 @@
 //! How does a run end early that nobody waits for any more?
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
+use nerite_locks::Mutex;
 use nerite_request::Cancel;
 
 type Stop = Box<dyn FnOnce() + Send>;

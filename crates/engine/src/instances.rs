@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::Builder;
 
 use nerite_backend::{DeviceAccess, Instance, InstanceSpec, Model, Staged};
+use nerite_locks::Mutex;
 use nerite_memory::Staging;
 use nerite_request::Status;
 

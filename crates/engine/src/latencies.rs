@@ -3,8 +3,9 @@
 //! Times are counted by their length, up to one part in 32 of it, so that what is kept does not grow with the number of requests. Quantiles are those of
 //! the last minute, as Triton's are.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
+use nerite_locks::Mutex;
 use nerite_request::report::{BucketReport, Latency, LatencyReport, SummaryReport};
 
 /// What is kept of latencies, as `--metrics-config` says.

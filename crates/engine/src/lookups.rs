@@ -4,9 +4,10 @@
 //! they would for its instances, and those of other models do not.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 
 use nerite_backend::Job;
+use nerite_locks::Mutex;
 use nerite_schedule::Rejection;
 
 /// The model version that a request is for.

@@ -3,9 +3,10 @@
 //! The log says it every ten seconds, and the index beside the state `LOADING`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use nerite_backend::now_ns;
+use nerite_locks::Mutex;
 
 use crate::limits::PROGRESS_INTERVAL_US;
 use crate::timer::{Wake, now_us, timer};

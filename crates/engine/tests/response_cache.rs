@@ -87,6 +87,7 @@ fn server(name: &str) -> Server {
         cores: 1,
         auto_complete: false,
         queues: QueueLimits::default(),
+        threads: 2,
         services: Services { cache: Some(Arc::clone(&cache)), ..Services::default() },
     };
     let options = Options { control: ControlMode::None, load_models: Vec::new(), load_threads: 1, load_retries: 0 };

@@ -3,12 +3,12 @@
 //! The step that makes an output gets the place that the client named for it, or one that the reply offers, so it writes there itself. An
 //! output that lies elsewhere all the same is copied, and counted.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_backend::{Responder, Times};
 use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Reason, Slot};
-use nerite_request::{Parameters, Status};
+use nerite_request::{Parameters, ResponsePermit, ResponseWindow, Status};
 use nerite_tensor::{DataType, Shape};
 
 /// A tensor on its way between steps.
@@ -22,6 +22,8 @@ pub struct Value {
     pub data: Buffer,
     /// Whether they lie where the client of the ensemble looks for them.
     pub placed: bool,
+    /// Of an answer that others follow: its place in the window of the ensemble's client, until no step needs it any more.
+    pub _permit: Option<Arc<ResponsePermit>>,
 }
 
 /// The way back to the client of one request. Locked alone.
@@ -42,6 +44,11 @@ impl Outputs {
     pub fn take_place(&self, output: &str) -> Option<Slot> {
         // The responder keeps the place: what a step leaves elsewhere is copied there.
         self.lock().responder.as_ref()?.output_slot(output)?.again()
+    }
+
+    /// The window of the ensemble's client: a step that answers many times waits while it is full.
+    pub fn window(&self) -> Option<Arc<ResponseWindow>> {
+        self.lock().responder.as_ref()?.window()
     }
 
     /// Whether there may be a place for an output that the client named no memory for.
@@ -106,7 +113,7 @@ fn put<'n>(
     tensors: impl Iterator<Item = (&'n str, Value)>,
     parameters: Parameters,
 ) -> Result<(), Status> {
-    for (name, Value { datatype, shape, data, placed }) in tensors {
+    for (name, Value { datatype, shape, data, placed, .. }) in tensors {
         if placed {
             responder.put_placed(name, datatype, shape, data);
             continue;

@@ -10,8 +10,8 @@ use nerite_backend::{Job, Meter, Models, Times};
 use nerite_locks::Mutex;
 use nerite_memory::Slot;
 use nerite_request::{
-    Cancel, Code, Deliver, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, Request, Response, Sequence,
-    Status, Wanted,
+    Cancel, Code, Deliver, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, Request, Response,
+    ResponsePermit, ResponseWindow, Sequence, Status, Wanted,
 };
 use nerite_tensor::Tensor;
 
@@ -78,7 +78,7 @@ impl Run {
         let (inputs, responder) = job.divide();
         let brought = inputs.into_iter().filter_map(|tensor| {
             let Tensor { name, datatype, shape, data } = tensor;
-            Some((plan.tensor(&name)?, Value { datatype, shape, data, placed: false }))
+            Some((plan.tensor(&name)?, Value { datatype, shape, data, placed: false, _permit: None }))
         });
         let wanted = responder.wanted().filter_map(|name| plan.tensor(name)).collect();
         let flow = Flow::begin(Arc::clone(plan), brought.collect(), wanted);
@@ -177,7 +177,7 @@ impl Run {
                     state.running.remove(&(branch, step));
                 }
                 state.sequence.take_over(&answer.parameters);
-                let outputs = self.positioned(step, answer.outputs);
+                let outputs = self.positioned(step, answer.outputs, answer.permit.as_ref());
                 if let Some(flow) = &mut state.flow {
                     flow.answered(branch, step, outputs, is_last, is_only);
                 }
@@ -227,12 +227,17 @@ impl Run {
     }
 
     /// The outputs of a step's answer that the ensemble uses.
-    fn positioned(&self, step: usize, outputs: Vec<Output>) -> Vec<(usize, Value)> {
+    fn positioned(
+        &self,
+        step: usize,
+        outputs: Vec<Output>,
+        permit: Option<&Arc<ResponsePermit>>,
+    ) -> Vec<(usize, Value)> {
         let names = &self.plan.steps[step].outputs;
         let known = outputs.into_iter().filter_map(|output| {
             let Output { name, datatype, shape, data, placed } = output;
             let position = names.iter().position(|known| known.name == name)?;
-            Some((position, Value { datatype, shape, data, placed }))
+            Some((position, Value { datatype, shape, data, placed, _permit: permit.cloned() }))
         });
         known.collect()
     }
@@ -306,7 +311,10 @@ struct StepReply {
 }
 
 impl Deliver for StepReply {
-    fn deliver(&mut self, response: Response) {
+    fn deliver(&mut self, mut response: Response) {
+        if let (Response::Part(answer), Some(window)) = (&mut response, self.window()) {
+            answer.permit = Some(window.permit(answer.inline_bytes()));
+        }
         let (branch, step) = (self.branch, self.step);
         let is_only = !std::mem::replace(&mut self.has_answered, true);
         self.run.take(match response {
@@ -322,6 +330,10 @@ impl Deliver for StepReply {
 
     fn offers_places(&self) -> bool {
         self.run.outputs.offers_places()
+    }
+
+    fn window(&self) -> Option<Arc<ResponseWindow>> {
+        self.run.outputs.window()
     }
 
     fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {

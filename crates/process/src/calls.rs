@@ -10,8 +10,9 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
+use nerite_locks::Mutex;
 use nerite_request::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use nerite_backend::{Job, Responder};
+use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Slot};
 use nerite_request::Status;
 use nerite_tensor::Tensor;

@@ -4,7 +4,9 @@
 //! has taken it. When too many are held, the model is made to wait, and no other request is.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use nerite_locks::Mutex;
 
 use crate::limits::{WINDOW_BYTES_MAX, WINDOW_RESPONSES_MAX};
 
