@@ -141,7 +141,7 @@ def test_metrics_of_the_cache(cache_server, asking):
     names = [f"nv_cache_num_{what}_per_model{labels}" for what in ("hits", "misses")]
     names += [f"nv_cache_num_{what}" for what in ("hits", "misses", "lookups")]
     # 2.51 looks at its cache now and then.
-    time.sleep(0.3 if cache_server.oracle else 0)
+    time.sleep(2 if cache_server.oracle else 0)
     before = samples(cache_server)
     value = fresh()
     for _ in range(3):

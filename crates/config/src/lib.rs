@@ -64,9 +64,8 @@ pub use schema::FILE_DESCRIPTOR_SET;
 pub use suggest::nearest;
 pub use text::parse_text;
 pub use validate::{
-    ResourceLimits, WARMUP_FOLDER, check_directory_name, check_file_names, check_label_path, check_resources,
-    check_warmup_file, no_version_to_load, validate, validate_groups, validate_states, validate_tensors,
-    validate_warmup, warmup_byte_size, warmup_failed,
+    WARMUP_FOLDER, check_directory_name, check_file_names, check_label_path, check_warmup_file, no_version_to_load,
+    validate, validate_groups, validate_states, validate_tensors, validate_warmup, warmup_byte_size, warmup_failed,
 };
 pub use versions::VersionPolicy;
 pub use view::TensorSpec;

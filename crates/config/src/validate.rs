@@ -11,7 +11,6 @@ mod batching;
 mod ensemble;
 mod files;
 mod groups;
-mod resources;
 mod sequence;
 mod states;
 mod tensors;
@@ -19,7 +18,6 @@ mod warmup;
 
 pub use files::{check_file_names, check_label_path, no_version_to_load};
 pub use groups::validate_groups;
-pub use resources::{ResourceLimits, check_resources};
 pub use states::validate_states;
 pub use tensors::validate_tensors;
 pub use warmup::{WARMUP_FOLDER, check_warmup_file, validate_warmup, warmup_byte_size, warmup_failed};

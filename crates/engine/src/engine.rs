@@ -307,7 +307,7 @@ impl Engine {
         for warning in &source.warnings {
             log::warn!("{warning}");
         }
-        if let Some(warning) = unsupported::warning(&source.config, self.loader.services.cache.is_some()) {
+        if let Some(warning) = unsupported::warning(&source.config, &self.loader.services) {
             log::warn!("{warning}");
         }
         self.check_parts(source).inspect_err(|error| log::error!("{error}"))?;

@@ -13,6 +13,7 @@ use nerite_request::Status;
 use crate::instances::Maker;
 use crate::limits::ENSEMBLE_INSTANCES_MAX;
 use crate::progress::Progress;
+use crate::rates::Claims;
 use crate::runtimes::Runtimes;
 use crate::scheduling::QueueLimits;
 use crate::sequences::Sequences;
@@ -62,6 +63,10 @@ impl Loader {
         let specs = self.specs(&config);
         progress.instances(0, specs.len());
         let mut instances = maker.make(&specs, &|made| progress.instances(made, specs.len()))?;
+        let claims = match &self.services.rates {
+            Some(rates) => Claims::of(rates, &config)?,
+            None => None,
+        };
         let labels = Arc::new(source.labels(&config)?);
         let sequences = Sequences::load(&config, source.directory.path())?;
         warm_up(&config, source.directory.path(), sequences.as_ref(), &mut instances)?;
@@ -80,6 +85,7 @@ impl Loader {
             sequences,
             queues: self.queues,
             services: self.services.clone(),
+            claims,
         }))
     }
 

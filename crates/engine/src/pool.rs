@@ -10,6 +10,7 @@
 //! Whether a batch is quick is what [`Quickness`] knows from the model's own statement and from runs that were measured; nobody
 //! configures it.
 
+mod limited;
 mod resize;
 mod workers;
 
@@ -21,8 +22,10 @@ use nerite_backend::{CostBound, Instance, Job, Jobs, ModelVersion};
 use nerite_locks::Mutex;
 use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Ticket};
 
+use self::limited::Limited;
 use crate::arrival::Arrivals;
 use crate::quickness::{Quickness, Size};
+use crate::rates::{Granted, Turns};
 use crate::response_order::ResponseOrder;
 use crate::scheduling::Scheduling;
 use crate::sequences::Sequences;
@@ -59,6 +62,8 @@ struct State {
     arrived: u64,
     /// Of the responses, if they leave in the order of the requests.
     order: Option<ResponseOrder>,
+    /// There where instances share resources with others.
+    limited: Option<Limited>,
     /// `None` while an instance runs.
     instances: Vec<Option<Box<dyn Instance>>>,
     /// Decided, and waiting for a worker.
@@ -104,6 +109,8 @@ struct Work {
     rejected: Vec<(Queued, Rejection)>,
     /// Workers to be made.
     workers: usize,
+    /// Instances of any model whose turn to use resources has come.
+    turns: Option<Turns>,
 }
 
 impl Pool {
@@ -119,7 +126,7 @@ impl Pool {
         reject: Reject,
     ) -> Pool {
         let workers_max = instances.len();
-        let Scheduling { scheduler, arrivals, preserve_ordering, requests_max } = scheduling;
+        let Scheduling { scheduler, arrivals, preserve_ordering, requests_max, claims } = scheduling;
         let arrivals = Arc::new(arrivals);
         let asked = Arc::clone(&arrivals);
         let mut driver = Driver::new(scheduler).asking(move |batch: &[&Queued], next: &Queued| {
@@ -132,6 +139,7 @@ impl Pool {
             requests_max,
             arrived: 0,
             order: preserve_ordering.then(ResponseOrder::default),
+            limited: claims.map(Limited::new),
             instances: instances.into_iter().map(Some).collect(),
             ready: VecDeque::new(),
             timer_us: None,
@@ -143,7 +151,7 @@ impl Pool {
             empty: Vec::new(),
             gone: Vec::new(),
         };
-        Pool(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             name: name.to_owned(),
             watched: nerite_watchdog::Name::new(name),
             state: Mutex::new(state),
@@ -154,7 +162,12 @@ impl Pool {
             quickness: Quickness::new(bound),
             arrivals,
             threads: Mutex::default(),
-        }))
+        });
+        if let Some(limited) = &shared.lock().limited {
+            let whom: Weak<dyn Granted> = Arc::<Shared>::downgrade(&shared);
+            limited.claims().tell(&whom);
+        }
+        Pool(shared)
     }
 
     /// Runs the job now, here, if that is known to be quick; else sees to it that a worker does. It is answered in any case.
@@ -191,7 +204,8 @@ impl Pool {
 
     /// Jobs that wait for an instance.
     pub fn waiting(&self) -> usize {
-        self.0.lock().driver.waiting()
+        let state = self.0.lock();
+        state.driver.waiting() + state.limited.as_ref().map_or(0, Limited::waiting)
     }
 
     /// Takes no more jobs; those that wait are still run. Returns when the last request of the model version is not in flight any more, be
@@ -257,8 +271,23 @@ impl Wake for Shared {
 }
 
 impl State {
-    /// The jobs and the instance of what the scheduler decided to run next.
+    /// What is to run next, of what the scheduler decided and what has the resources that it needs.
     fn next_run(&mut self) -> Option<Run> {
+        loop {
+            let run = self.next_decided()?;
+            match &mut self.limited {
+                None => return Some(run),
+                Some(limited) => {
+                    if let Some(run) = limited.pass(run) {
+                        return Some(run);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The jobs and the instance of what the scheduler decided to run next.
+    fn next_decided(&mut self) -> Option<Run> {
         let nerite_schedule::Run { instance: at, slots } = self.driver.next_run()?;
         let (mut jobs, mut numbers, mut size) = (Jobs::with_capacity(slots.len()), Vec::new(), None);
         let mut empty = self.empty_positions(&slots);
@@ -317,7 +346,12 @@ impl State {
         if let Some(place) = self.instances.get_mut(at.0) {
             *place = Some(instance);
         }
-        self.driver.grant(at, now_us);
+        if let Some(limited) = &mut self.limited {
+            limited.release(at);
+        }
+        if self.limited.as_mut().is_none_or(|limited| limited.may_grant(at)) {
+            self.driver.grant(at, now_us);
+        }
     }
 }
 
@@ -349,9 +383,15 @@ impl Shared {
                 work.workers += self.wake_worker(state);
             }
         }
-        work.rejected.extend(std::iter::from_fn(|| state.driver.next_rejected()));
-        self.set_timer(state);
+        self.take_rest(state, &mut work);
         work
+    }
+
+    /// Takes what else is to be done without the lock.
+    fn take_rest(self: &Arc<Self>, state: &mut State, work: &mut Work) {
+        work.rejected.extend(std::iter::from_fn(|| state.driver.next_rejected()));
+        work.turns = state.limited.as_mut().map(Limited::take_turns);
+        self.set_timer(state);
     }
 
     /// Has the timer wake this pool when the scheduler wants it.
@@ -388,7 +428,7 @@ impl Shared {
 
     /// Makes workers and answers what was rejected. What is to be run by the caller.
     fn carry_out(self: &Arc<Self>, work: Work) -> Option<Run> {
-        let Work { here, rejected, workers } = work;
+        let Work { here, rejected, workers, turns } = work;
         for _ in 0..workers {
             let shared = Arc::clone(self);
             match std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.work()) {
@@ -403,6 +443,9 @@ impl Shared {
         }
         for (Queued { job, .. }, rejection) in rejected {
             (self.reject)(job, rejection);
+        }
+        if let Some(turns) = turns {
+            turns.tell();
         }
         here
     }

@@ -11,6 +11,7 @@ use nerite_schedule::{
 
 use crate::arrival::{Arrivals, is_compared};
 use crate::limits::QUEUE_REQUESTS_MAX;
+use crate::rates::Claims;
 
 /// What the operator says about all queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub(crate) struct Scheduling {
     pub preserve_ordering: bool,
     /// Requests that may wait.
     pub requests_max: usize,
+    /// What the instances share with those of other models.
+    pub claims: Option<Claims>,
 }
 
 impl Scheduling {
@@ -49,6 +52,7 @@ impl Scheduling {
                 arrivals: Arrivals::default(),
                 preserve_ordering: false,
                 requests_max: limits.requests_max,
+                claims: None,
             };
         };
         let policy = batch_policy(config, dynamic, limits);
@@ -60,6 +64,7 @@ impl Scheduling {
             // The responses of one request have no place among those of others.
             preserve_ordering: dynamic.preserve_ordering && !config.decoupled(),
             requests_max,
+            claims: None,
         }
     }
 }
@@ -113,6 +118,7 @@ impl Scheduling {
             scheduler,
             preserve_ordering: preserve_ordering && !config.decoupled(),
             requests_max: limits.requests_max,
+            claims: None,
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::instances::{Change, Maker, change};
 use crate::latencies::{FIRST_RESPONSE_MS, Latencies};
 use crate::lookups::RunJob;
 use crate::pool::Pool;
+use crate::rates::Claims;
 use crate::scheduling::{QueueLimits, Scheduling};
 use crate::sequences::Sequences;
 use crate::services::Services;
@@ -65,6 +66,7 @@ pub(crate) struct Parts {
     pub queues: QueueLimits,
     pub sequences: Option<Sequences>,
     pub services: Services,
+    pub claims: Option<Claims>,
 }
 
 impl Served {
@@ -83,13 +85,14 @@ impl Served {
             queues,
             sequences,
             services,
+            claims,
         } = parts;
         let sequences = sequences.map(Arc::new);
         let cache = services.cache.filter(|_| config.caches_responses());
         let latencies = Latencies::new(&services.latencies, config.caches_responses(), &first_response_ms(&config));
         let rows_max = usize::try_from(config.max_batch_size).unwrap_or(0);
         let stats = Arc::new(Stats::new(&name, version, load_ns, rows_max, latencies));
-        let scheduling = Scheduling::of(&config, instances.len(), queues);
+        let scheduling = Scheduling { claims, ..Scheduling::of(&config, instances.len(), queues) };
         let cached =
             cache.map(|cache| Arc::new(Cached::new(cache, &name, Arc::clone(&stats), scheduling.requests_max)));
         let pool_name = format!("{name}_{version}");

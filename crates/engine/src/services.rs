@@ -5,12 +5,15 @@ use std::sync::Arc;
 use nerite_cache::ResponseCache;
 
 use crate::latencies::LatencyMetrics;
+use crate::rates::RateLimits;
 
 /// What the operator sets up once for all models.
 #[derive(Clone, Default)]
 pub struct Services {
     /// Where responses are kept for requests that ask the same; `None` without `--cache-config`.
     pub cache: Option<Arc<ResponseCache>>,
+    /// What instances share; `None` without `--rate-limit=execution_count`.
+    pub rates: Option<Arc<RateLimits>>,
     /// What is kept of latencies.
     pub latencies: LatencyMetrics,
 }

@@ -4,12 +4,14 @@ use nerite_config::ModelConfig;
 use nerite_config::proto::model_optimization_policy::ModelPriority;
 use nerite_config::proto::{ModelInstanceGroup, ModelOptimizationPolicy};
 
+use crate::services::Services;
+
 /// Backends that give each request one response, whatever the configuration says of more.
 const ANSWER_ONCE: [&str; 2] = ["identity", "onnxruntime"];
 
 /// The one warning for a model whose author asks for what is accepted and not done; `None` if all is done.
-pub fn warning(config: &ModelConfig, has_cache: bool) -> Option<String> {
-    let unsupported = unsupported(config, has_cache);
+pub fn warning(config: &ModelConfig, services: &Services) -> Option<String> {
+    let unsupported = unsupported(config, services);
     if unsupported.is_empty() {
         return None;
     }
@@ -21,7 +23,7 @@ pub fn warning(config: &ModelConfig, has_cache: bool) -> Option<String> {
 }
 
 /// The settings, in the order of `config.pbtxt`'s description, each with what happens instead where that is not plain.
-fn unsupported(config: &ModelConfig, has_cache: bool) -> Vec<String> {
+fn unsupported(config: &ModelConfig, services: &Services) -> Vec<String> {
     let mut unsupported: Vec<&str> = Vec::new();
     let mut note = |is_set: bool, setting| {
         if is_set {
@@ -32,7 +34,10 @@ fn unsupported(config: &ModelConfig, has_cache: bool) -> Vec<String> {
         note_optimization(optimization, config.backend_name() == "onnxruntime", &mut note);
     }
     let group = |is_set: fn(&ModelInstanceGroup) -> bool| config.instance_group.iter().any(is_set);
-    note(group(|group| group.rate_limiter.is_some()), "instance_group.rate_limiter");
+    note(
+        group(|group| group.rate_limiter.is_some()) && services.rates.is_none(),
+        "instance_group.rate_limiter (start the server with --rate-limit=execution_count)",
+    );
     note(group(|group| !group.secondary_devices.is_empty()), "instance_group.secondary_devices");
     note(group(|group| !group.host_policy.is_empty()), "instance_group.host_policy");
     note(!config.cc_model_filenames.is_empty(), "cc_model_filenames");
@@ -42,7 +47,7 @@ fn unsupported(config: &ModelConfig, has_cache: bool) -> Vec<String> {
     );
     note(config.model_repository_agents.is_some(), "model_repository_agents");
     note(
-        config.caches_responses() && !has_cache,
+        config.caches_responses() && services.cache.is_none(),
         "response_cache (start the server with --cache-config=local,size=<bytes>; every request is computed)",
     );
     unsupported.into_iter().map(str::to_owned).collect()
@@ -64,6 +69,10 @@ fn note_optimization(optimization: &ModelOptimizationPolicy, onnx: bool, note: &
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::sync::Arc;
+
+    use nerite_cache::ResponseCache;
+
     use super::*;
 
     #[track_caller]
@@ -71,7 +80,7 @@ mod tests {
         let backend = if settings.contains("backend") { "" } else { "backend: 'identity'" };
         let text = format!("name: 'm' {backend} {settings}");
         let config = nerite_config::parse_text("config.pbtxt", text.as_bytes()).unwrap();
-        assert_eq!(unsupported(&nerite_config::normalise(config, "m"), false), expect, "{settings}");
+        assert_eq!(unsupported(&nerite_config::normalise(config, "m"), &Services::default()), expect, "{settings}");
     }
 
     #[test]
@@ -103,7 +112,10 @@ mod tests {
         );
         check("optimization { input_pinned_memory { enable: false } }", &["optimization.input_pinned_memory"]);
         check("optimization { output_pinned_memory { enable: false } }", &["optimization.output_pinned_memory"]);
-        check("instance_group { rate_limiter { priority: 2 } }", &["instance_group.rate_limiter"]);
+        check(
+            "instance_group { rate_limiter { priority: 2 } }",
+            &["instance_group.rate_limiter (start the server with --rate-limit=execution_count)"],
+        );
         check(
             "instance_group { host_policy: 'numa' secondary_devices { } }",
             &["instance_group.secondary_devices", "instance_group.host_policy"],
@@ -125,10 +137,13 @@ mod tests {
     fn all_of_it_is_one_line() {
         let text = b"name: 'm' backend: 'x' optimization { eager_batching: true } model_repository_agents { } response_cache { enable: true }";
         let config = nerite_config::parse_text("", text).unwrap();
+        let none = Services::default();
+        let cache = Some(Arc::new(ResponseCache::new(1)));
+        let all = Services { cache, rates: Some(Arc::default()), ..Services::default() };
         let told = "model 'm': this version of nerite accepts these settings but does nothing for them yet: \
                     optimization.eager_batching; model_repository_agents";
-        assert_eq!(warning(&config, true).unwrap(), told);
-        assert!(warning(&config, false).unwrap().contains("; response_cache (start the server with --cache-config"));
-        assert_eq!(warning(&ModelConfig::default(), false), None);
+        assert_eq!(warning(&config, &all).unwrap(), told);
+        assert!(warning(&config, &none).unwrap().contains("; response_cache (start the server with --cache-config"));
+        assert_eq!(warning(&ModelConfig::default(), &none), None);
     }
 }

@@ -31,6 +31,7 @@ mod batcher;
 mod driver;
 mod event;
 mod fifo;
+mod limiter;
 mod sequence;
 
 pub use action::{Action, Actions, Batch, Controls, Rejection, Slot};
@@ -40,6 +41,7 @@ pub use event::{
     Arrival, Deadline, Event, InstanceId, SequenceId, SequenceStep, Span, Spans, Ticket, TimeoutAction, Wants,
 };
 pub use fifo::Fifo;
+pub use limiter::{Claim, ClaimError, Claimant, Limiter, Resource, ResourceLimits};
 pub use sequence::{Direct, DirectPolicy, Oldest, OldestPolicy};
 
 /// What a scheduler is told with each event, and where its decisions go.

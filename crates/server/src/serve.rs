@@ -175,7 +175,13 @@ fn options(settings: &Settings) -> Vec<Vec<String>> {
     rows.push(vec!["model_control_mode".to_owned(), settings.models.control.name().to_owned()]);
     rows.push(vec!["strict_model_config".to_owned(), word(!settings.models.auto_complete)]);
     rows.push(vec!["model_config_name".to_owned(), settings.models.config_name.clone()]);
-    rows.push(vec!["rate_limit".to_owned(), "OFF".to_owned()]);
+    let limiter = if settings.rates.is_some() { "EXEC_COUNT" } else { "OFF" };
+    rows.push(vec!["rate_limit".to_owned(), limiter.to_owned()]);
+    for (at, (name, device, count)) in settings.rates.iter().flatten().enumerate() {
+        let device = device.map_or(-1, i64::from);
+        let told = format!("{{\"name\":\"{name}\", \"count\":{count} \"device\":{device}}}");
+        rows.push(vec![format!("rate_limit_resource[{at}]"), told]);
+    }
     rows.push(vec!["pinned_memory_pool_byte_size".to_owned(), settings.gpu.pinned_pool_bytes.to_string()]);
     rows.push(vec!["strict_readiness".to_owned(), word(settings.strict_readiness)]);
     rows.push(vec!["exit_timeout".to_owned(), settings.exit_timeout_secs.to_string()]);

@@ -7,6 +7,7 @@ mod connections;
 mod gpu;
 mod metrics;
 mod queues;
+mod rates;
 mod regions;
 mod sessions;
 mod sockets;
@@ -25,6 +26,7 @@ use crate::flags::{BadValue, Given, Honour, Values};
 
 pub use connections::Connections;
 pub use gpu::{CudaLibrary, GpuSettings};
+pub use rates::RateResource;
 pub use sessions::{SessionSocket, Sessions};
 
 /// Everything `nerite serve` was told, checked.
@@ -62,6 +64,8 @@ pub struct Settings {
     pub budgets: Limits,
     /// The session socket and what it lends.
     pub sessions: Sessions,
+    /// Resources that instances share; `None` without a rate limiter.
+    pub rates: Option<Vec<RateResource>>,
     /// Bytes of the response cache, if there is one.
     pub response_cache: Option<u64>,
     /// GPUs and the memory that is locked for them.
@@ -221,6 +225,7 @@ impl Settings {
             regions: regions::rules(&values)?,
             budgets: budgets::budgets(&values, nerite_memory::allocatable_bytes())?,
             sessions: sessions::sessions(&values)?,
+            rates: rates::rates(&values)?,
             response_cache: cache::response_cache(&values)?,
             gpu: gpu::gpu(&values)?,
             exit_on_error: values.bool("exit-on-error", true)?,

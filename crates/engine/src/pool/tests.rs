@@ -13,6 +13,7 @@ use nerite_tensor::{DataType, Shape, Tensor};
 use super::*;
 
 mod answers;
+mod limited;
 
 struct Act(fn(&Job) -> Result<(), Status>);
 
@@ -32,8 +33,13 @@ fn pool_of(instances: Vec<Box<dyn Instance>>, bound: CostBound, scheduler: Box<d
         let code = if rejection == Rejection::Cancelled { Code::Cancelled } else { Code::Unavailable };
         job.refuse(Status::new(code, rejection.sentence()));
     };
-    let scheduling =
-        Scheduling { scheduler, arrivals: Arrivals::default(), preserve_ordering: false, requests_max: usize::MAX };
+    let scheduling = Scheduling {
+        scheduler,
+        arrivals: Arrivals::default(),
+        preserve_ordering: false,
+        requests_max: usize::MAX,
+        claims: None,
+    };
     Pool::new("test", instances, bound, scheduling, None, ModelVersion::unmetered("m"), Box::new(reject))
 }
 

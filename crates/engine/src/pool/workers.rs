@@ -38,6 +38,10 @@ impl Shared {
                 job.refuse(Status::unavailable(text));
             }
         }
+        let mut work = Work::default();
+        self.take_rest(&mut state, &mut work);
+        drop(state);
+        self.carry_out(work);
     }
 
     /// A worker's life.
@@ -72,8 +76,7 @@ impl Shared {
                 work.workers += self.wake_worker(&mut state);
             }
         }
-        work.rejected.extend(std::iter::from_fn(|| state.driver.next_rejected()));
-        self.set_timer(&mut state);
+        self.take_rest(&mut state, &mut work);
         if state.closed && state.driver.is_drained() {
             self.wake.notify_all();
         }

@@ -49,9 +49,10 @@ impl Fingerprint {
     pub(super) fn with_config(self, config: &ModelConfig) -> Fingerprint {
         let mut rest = config.clone();
         let policy = rest.version_policy.take();
-        // The slots of sequences follow from the instances.
-        let groups =
-            if config.sequence_batching().is_some() { Vec::new() } else { mem::take(&mut rest.instance_group) };
+        // The slots of sequences and the shares of resources follow from the instances.
+        let is_shared = config.instance_group.iter().any(|group| group.rate_limiter.is_some());
+        let stays = config.sequence_batching().is_some() || is_shared;
+        let groups = if stays { Vec::new() } else { mem::take(&mut rest.instance_group) };
         let mut config = DefaultHasher::new();
         to_json(&rest).hash(&mut config);
         // A model is loaded for the devices that its instances are on.

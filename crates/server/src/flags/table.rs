@@ -180,8 +180,8 @@ flags! {
         "cache-config" Takes::Value("<string>,<string>=<string>"), Yes, "The response cache: local,size=<bytes>. Models whose configuration has response_cache { enable: true } use it. Default is none.";
         "response-cache-byte-size" INT, Yes, "DEPRECATED: use --cache-config=local,size=<bytes>.";
         "cache-directory" TEXT, Accepted, "Directory of Triton's cache libraries.";
-        "rate-limit" TEXT, NotYet, "'off' or 'execution_count'.";
-        "rate-limit-resource" TEXT, NotYet, "A resource for the rate limiter.";
+        "rate-limit" TEXT, Yes, "'off' or 'execution_count': whether instances wait for the resources that their groups name in rate_limiter. Default is 'off'.";
+        "rate-limit-resource" Takes::Value("<string>:<integer>:<integer>"), Yes, "How much there is of a resource: <name>:<count>, or <name>:<count>:<device>. Without any, as much as the neediest instance needs.";
         "host-policy" TEXT, NotYet, "Cores or NUMA node for instances.";
         "enable-peer-access" BOOL, Accepted, "Direct access between GPUs.";
         "cuda-memory-pool-byte-size" TEXT, Accepted, "Bytes of device memory per GPU in Triton; nerite allocates none.";

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nerite_backend::identity::Identity;
 use nerite_cache::ResponseCache;
-use nerite_engine::{Engine, Loader, Runtimes, Services};
+use nerite_engine::{Engine, Loader, RateLimits, Runtimes, Services};
 use nerite_ensemble::Ensemble;
 use nerite_python::Python;
 use nerite_repository::{ControlMode, Store, StoreOptions};
@@ -73,7 +73,8 @@ fn services(settings: &Settings) -> Services {
         );
     }
     let latencies = settings.metrics.as_ref().map(|metrics| metrics.latencies.clone()).unwrap_or_default();
-    Services { cache, latencies }
+    let rates = settings.rates.clone().map(|resources| Arc::new(RateLimits::new(resources)));
+    Services { cache, rates, latencies }
 }
 
 fn creating(status: &Status) -> StartError {

@@ -4,8 +4,8 @@ use super::parsed;
 use crate::proto::ModelInstanceGroup;
 use crate::proto::model_warmup::Input;
 use crate::{
-    ConfigError, Gpu, HostFacts, ResourceLimits, check_label_path, check_resources, check_warmup_file,
-    no_version_to_load, validate_groups, validate_states, validate_warmup, warmup_byte_size, warmup_failed,
+    ConfigError, Gpu, HostFacts, check_label_path, check_warmup_file, no_version_to_load, validate_groups,
+    validate_states, validate_warmup, warmup_byte_size, warmup_failed,
 };
 
 #[track_caller]
@@ -174,32 +174,6 @@ fn a_warmup_file_must_be_long_enough() {
     assert_eq!(warmup_byte_size("x", &strings).unwrap(), 12);
     check_warmup_file(&strings, 12, "f", 1).unwrap();
     assert_eq!(warmup_failed("sample", "boom").to_string(), "failed to run warmup sample 'sample': boom; ");
-}
-
-#[test]
-fn resources_must_be_of_one_kind_and_within_their_limits() {
-    let groups = |resources: &str| -> Vec<ModelInstanceGroup> {
-        parsed(&format!("instance_group {{ rate_limiter {{ {resources} }} }}")).instance_group
-    };
-    let check = |groups: &[ModelInstanceGroup], limit: u32, expect: Result<(), &str>| {
-        let limits = ResourceLimits::from([("r".to_owned(), limit)]);
-        let found = check_resources(groups.iter(), &limits).map_err(|refused| refused.to_string());
-        assert_eq!(found.as_ref().map_err(String::as_str).copied(), expect);
-    };
-    let needy = groups("resources { name: 'r' count: 4 } resources { name: 's' count: 9 }");
-    check(&needy, 4, Ok(()));
-    check(
-        &needy,
-        3,
-        Err("Resource count for \"r\" is limited to 3 which will prevent scheduling of one or more \
-             model instances, the minimum required count is 4"),
-    );
-    check(
-        &groups("resources { name: 'r' count: 1 } resources { name: 'r' global: true }"),
-        4,
-        Err("Resource \"r\" is present as both global and device-specific resource in the model \
-             configuration."),
-    );
 }
 
 #[test]

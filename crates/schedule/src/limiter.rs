@@ -1,0 +1,233 @@
+//! Which instances of all models may run together, where they share resources?
+//!
+//! An instance claims what it needs before each execution and gives it back afterwards. Of those that wait, the one comes first whose
+//! executions so far, times its priority, are fewest: so an instance of priority 2 runs half as often as one of priority 1, as in Triton. One
+//! that cannot have all it needs keeps those behind it from taking any of that, so it is not starved; others pass.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// An instance of some model, by a number that no other ever has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Claimant(pub u64);
+
+/// A resource: that of one device, or of all together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Resource {
+    /// Its name.
+    pub name: String,
+    /// The device; `None` for a resource that instances on all devices share.
+    pub device: Option<u32>,
+}
+
+/// What an instance needs for each execution, and how often it is to run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// How many of each resource.
+    pub needs: Vec<(Resource, u32)>,
+    /// 1 is served most; 0 means 1.
+    pub priority: u32,
+}
+
+/// The operator's limits, each for one device or, without one, for all. Without any limit there is as much of a resource as the neediest
+/// instance needs; with some, there is none of what is not named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResourceLimits(pub BTreeMap<(String, Option<u32>), u32>);
+
+/// Why an instance could never run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimError {
+    /// There is less of a resource than it needs.
+    Limited {
+        /// The resource.
+        name: String,
+        /// How much there is.
+        limit: u32,
+        /// How much it needs.
+        needed: u32,
+    },
+    /// A resource of one device has the name of one that all share.
+    TwoKinds {
+        /// The resource.
+        name: String,
+    },
+}
+
+impl std::fmt::Display for ClaimError {
+    /// Triton's sentences.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ClaimError::Limited { name, limit, needed } => write!(
+                f,
+                "Resource count for \"{name}\" is limited to {limit} which will prevent scheduling of one or more model instances, \
+                 the minimum required count is {needed}"
+            ),
+            ClaimError::TwoKinds { name } => write!(
+                f,
+                "Resource \"{name}\" is present as both global and device-specific resource in the model configuration."
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ClaimError {}
+
+/// The resources of all instances.
+#[derive(Debug, Default)]
+pub struct Limiter {
+    limits: ResourceLimits,
+    last: u64,
+    claimants: HashMap<Claimant, Entry>,
+    /// Who waits, in the order in which they are served.
+    waiting: BTreeSet<(u64, u64, Claimant)>,
+    /// How many began to wait.
+    arrived: u64,
+    used: HashMap<Resource, u64>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    claim: Claim,
+    executions: u64,
+    state: EntryState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EntryState {
+    Idle,
+    /// With its place among those that wait.
+    Waits(u64, u64),
+    Runs,
+}
+
+impl Limiter {
+    /// A limiter with nobody in it.
+    pub fn new(limits: ResourceLimits) -> Limiter {
+        Limiter { limits, ..Limiter::default() }
+    }
+
+    /// Adds an instance. Err: it could never run.
+    pub fn add(&mut self, claim: Claim) -> Result<Claimant, ClaimError> {
+        for (resource, count) in &claim.needs {
+            let all = self.claimants.values().flat_map(|entry| &entry.claim.needs).chain(&claim.needs);
+            if all
+                .clone()
+                .any(|(other, _)| other.name == resource.name && other.device.is_some() != resource.device.is_some())
+            {
+                return Err(ClaimError::TwoKinds { name: resource.name.clone() });
+            }
+            if let Some(limit) = self.limits.of(resource).filter(|limit| limit < count) {
+                return Err(ClaimError::Limited { name: resource.name.clone(), limit, needed: *count });
+            }
+        }
+        self.last += 1;
+        let claimant = Claimant(self.last);
+        self.claimants.insert(claimant, Entry { claim, executions: 0, state: EntryState::Idle });
+        Ok(claimant)
+    }
+
+    /// Removes an instance. Those that may run now.
+    pub fn remove(&mut self, claimant: Claimant) -> Vec<Claimant> {
+        let granted = self.release(claimant);
+        self.claimants.remove(&claimant);
+        granted
+    }
+
+    /// An instance is to run. Those that may run now; if it is none of them, it waits.
+    pub fn request(&mut self, claimant: Claimant) -> Vec<Claimant> {
+        let Some(entry) = self.claimants.get_mut(&claimant).filter(|entry| entry.state == EntryState::Idle) else {
+            return Vec::new();
+        };
+        self.arrived += 1;
+        let turn = entry.executions.saturating_mul(u64::from(entry.claim.priority.max(1)));
+        entry.state = EntryState::Waits(turn, self.arrived);
+        self.waiting.insert((turn, self.arrived, claimant));
+        self.grant()
+    }
+
+    /// An instance has run, or is not to run after all. Those that may run now.
+    pub fn release(&mut self, claimant: Claimant) -> Vec<Claimant> {
+        let Some(entry) = self.claimants.get_mut(&claimant) else { return Vec::new() };
+        match std::mem::replace(&mut entry.state, EntryState::Idle) {
+            EntryState::Idle => return Vec::new(),
+            EntryState::Waits(turn, arrived) => {
+                self.waiting.remove(&(turn, arrived, claimant));
+            }
+            EntryState::Runs => {
+                for (resource, count) in &entry.claim.needs {
+                    if let Some(used) = self.used.get_mut(resource) {
+                        *used -= u64::from(*count);
+                    }
+                }
+            }
+        }
+        self.grant()
+    }
+
+    /// Instances that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Has those run that may, in their order.
+    fn grant(&mut self) -> Vec<Claimant> {
+        let mut granted = Vec::new();
+        // What those need who were passed.
+        let mut kept: BTreeSet<&Resource> = BTreeSet::new();
+        let totals = self.totals();
+        for (turn, arrived, claimant) in &self.waiting {
+            let Some(entry) = self.claimants.get(claimant) else { continue };
+            let used = &mut self.used;
+            let is_free = |(resource, count): &(Resource, u32)| {
+                let in_use = used.get(resource).copied().unwrap_or(0);
+                !kept.contains(resource) && in_use + u64::from(*count) <= totals.get(resource).copied().unwrap_or(0)
+            };
+            if entry.claim.needs.iter().all(is_free) {
+                for (resource, count) in &entry.claim.needs {
+                    *used.entry(resource.clone()).or_default() += u64::from(*count);
+                }
+                granted.push((*turn, *arrived, *claimant));
+            } else {
+                kept.extend(entry.claim.needs.iter().map(|(resource, _)| resource));
+            }
+        }
+        for one in &granted {
+            self.waiting.remove(one);
+            if let Some(entry) = self.claimants.get_mut(&one.2) {
+                entry.state = EntryState::Runs;
+                entry.executions += 1;
+            }
+        }
+        granted.into_iter().map(|(_, _, claimant)| claimant).collect()
+    }
+
+    /// How much there is of each resource that somebody needs.
+    fn totals(&self) -> HashMap<Resource, u64> {
+        let mut totals: HashMap<Resource, u64> = HashMap::new();
+        for (resource, count) in self.claimants.values().flat_map(|entry| &entry.claim.needs) {
+            let total = totals.entry(resource.clone()).or_default();
+            let count = self.limits.of(resource).unwrap_or(*count);
+            *total = u64::from(count).max(*total);
+        }
+        totals
+    }
+}
+
+impl ResourceLimits {
+    /// The limit of a resource; `None` if instances decide.
+    fn of(&self, resource: &Resource) -> Option<u32> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let exact = |device| self.0.get(&(resource.name.clone(), device)).copied();
+        let any = || self.0.iter().find(|((name, _), _)| *name == resource.name).map(|(_, limit)| *limit);
+        let found = match resource.device {
+            Some(device) => exact(Some(device)).or_else(|| exact(None)),
+            // As in Triton, a limit of some device bounds what all share as well.
+            None => exact(None).or_else(any),
+        };
+        Some(found.unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests;
