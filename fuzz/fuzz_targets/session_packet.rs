@@ -4,15 +4,25 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use nerite_wire::proto::session::{encode_answer, read_answer, read_call, v1};
-use nerite_wire::proto::{Chain, InferMessage};
+use nerite_wire::proto::{Chain, ExpectedResponse, InferMessage};
 
 fuzz_target!(|packet: &[u8]| {
     let packet = Bytes::copy_from_slice(packet);
     if let Ok(answer) = read_answer(packet.clone()) {
-        assert_eq!(read_answer(encode_answer(&answer)), Ok(answer));
+        assert_eq!(read_answer(encode_answer(&answer)), Ok(answer.clone()));
+        if let Some(v1::server_message::Answer::Answers(answers)) = answer.answer {
+            answers.messages.into_iter().for_each(|message| drop(read_answer(message)));
+        }
     }
     let Ok(call) = read_call(packet) else { return };
-    let Some(v1::client_message::Call::Infer(infer)) = call.call else { return };
+    let infer = match call.call {
+        Some(v1::client_message::Call::Infer(infer)) => infer,
+        Some(v1::client_message::Call::Prepare(prepare)) => {
+            let _ = ExpectedResponse::read(prepare.expected);
+            prepare.infer.unwrap_or_default()
+        }
+        _ => return,
+    };
     if let Ok(message) = InferMessage::read(&Chain::from(infer.request)) {
         let _ = message.into_infer_request(|_| Ok(()));
     }

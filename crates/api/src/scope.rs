@@ -23,6 +23,7 @@ use crate::admit::Regions;
 use crate::calls::check_name;
 use crate::errors::{of_lease, of_shm};
 use crate::places::OutputLease;
+use crate::prepared::{CallError, PreparedRequest};
 use crate::{Api, access};
 
 /// Regions one session may have registered.
@@ -164,6 +165,23 @@ impl Scope {
         let _until_it_is_counted = self.api.take_on()?;
         let admission = self.api.admit(&infer_request.model, &infer_request.version)?;
         self.api.submit(admission, infer_request, self, Some((&self.account, leased)), cancel, sink)
+    }
+
+    /// Checks a request of the session once, to be asked for by [`Scope::call`]. `leased` is that of [`Scope::infer`].
+    pub fn prepare(&self, infer_request: InferRequest, leased: Vec<String>) -> Result<PreparedRequest, Status> {
+        let admission = self.api.admit(&infer_request.model, &infer_request.version)?;
+        PreparedRequest::of(infer_request, leased, &admission, self)
+    }
+
+    /// One request that was prepared in this session. Otherwise as [`Scope::infer`].
+    pub fn call(
+        &self,
+        prepared: &PreparedRequest,
+        cancel: Cancel,
+        sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
+    ) -> Result<(), CallError> {
+        let _until_it_is_counted = self.api.take_on()?;
+        prepared.submit(&self.api, self, &self.account, cancel, sink)
     }
 
     pub(crate) fn account(&self) -> &Account {

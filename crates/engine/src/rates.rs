@@ -5,10 +5,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
-use nerite_locks::Mutex;
 use nerite_config::ModelConfig;
 use nerite_config::proto::ModelInstanceGroup;
 use nerite_config::proto::model_instance_group::Kind;
+use nerite_locks::Mutex;
 use nerite_request::Status;
 use nerite_schedule::{Claim, Claimant, InstanceId, Limiter, Resource, ResourceLimits};
 

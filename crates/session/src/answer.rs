@@ -9,6 +9,8 @@ use v1::server_message::Answer;
 
 use crate::socket::Packet;
 
+/// gRPC's number for a state that does not allow the call: the prepared inference is stale or unknown, and nothing was run.
+pub(crate) const FAILED_PRECONDITION: u32 = 9;
 /// gRPC's number for a caller who may not.
 pub(crate) const PERMISSION_DENIED: u32 = 7;
 /// gRPC's number for too many of something.

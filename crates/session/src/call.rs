@@ -2,7 +2,9 @@
 
 use nerite_api::{Category, Scope};
 use nerite_request::Status;
-use nerite_wire::proto::session::{VERSION, v1};
+use nerite_wire::proto::messages::ModelMetadataResponse;
+use nerite_wire::proto::session::{ANSWERS_HEAD_BYTES, VERSION, v1};
+use prost::Message as _;
 use v1::client_message::Call;
 use v1::server_message::Answer;
 
@@ -10,6 +12,9 @@ use crate::answer::{CallOutcome, lease_message};
 use crate::limits::{DESCRIPTORS_MAX, INFERENCES_MAX, PACKET_BYTES_MAX};
 use crate::operator::{is_operators, only_operators_calls};
 use crate::session::Session;
+
+/// The id of an answer takes no more bytes in it, and neither does the head of a field.
+const ID_BYTES_MAX: usize = 16;
 
 impl Session {
     /// Carries out one call of a client that has said Hello.
@@ -30,6 +35,16 @@ impl Session {
                 Box::pin(crate::inference::infer(id, infer, scope, &self.in_flight, &self.outbox)).await?;
                 CallOutcome::UnderWay
             }
+            Call::Prepare(prepare) => Box::pin(self.prepare(prepare)).await?,
+            Call::CallPrepared(calls) => {
+                self.call_prepared(id, calls).await?;
+                CallOutcome::UnderWay
+            }
+            Call::Release(release) => {
+                self.prepared.release(&release.handles)?;
+                CallOutcome::from(Answer::Done(v1::Done {}))
+            }
+            Call::DescribeModel(model) => CallOutcome::from(Answer::Described(self.describe(&model)?)),
             Call::Cancel(cancel) => {
                 self.in_flight.cancel(cancel.id);
                 CallOutcome::from(Answer::Done(v1::Done {}))
@@ -62,6 +77,18 @@ impl Session {
             }
             _ => return Err(Status::unsupported("the server does not know this call")),
         })
+    }
+
+    fn describe(&self, model: &v1::DescribeModel) -> Result<v1::Described, Status> {
+        let report = self.api.model_report(&model.name, &model.version)?;
+        let metadata = ModelMetadataResponse::from(report).encode_to_vec();
+        let (bytes, most) = (metadata.len(), PACKET_BYTES_MAX - ANSWERS_HEAD_BYTES - ID_BYTES_MAX);
+        if bytes > most {
+            let text =
+                format!("the metadata of model '{}' has {bytes} bytes, at most {most} fit in an answer", model.name);
+            return Err(Status::unavailable(text));
+        }
+        Ok(v1::Described { metadata: metadata.into() })
     }
 
     /// The answer to Hello, if there is a version that both speak.
@@ -123,13 +150,18 @@ fn categories(call: &Call) -> &'static [Category] {
     match call {
         // A lease of the server's choice is memory lent like any other: it must not be a way past the rule for those.
         Call::Infer(infer) if !infer.leased_outputs.is_empty() => &[Category::Inference, Category::SharedMemory],
-        Call::Infer(_) => &[Category::Inference],
+        Call::Prepare(prepare) if prepare.infer.as_ref().is_some_and(|infer| !infer.leased_outputs.is_empty()) => {
+            &[Category::Inference, Category::SharedMemory]
+        }
+        // What a prepared inference may do was asked when it was prepared: a session's headers stay what they are.
+        Call::Infer(_) | Call::Prepare(_) | Call::CallPrepared(_) => &[Category::Inference],
+        Call::DescribeModel(_) => &[Category::Metadata],
         Call::Borrow(_)
         | Call::Fetch(_)
         | Call::RegisterSystem(_)
         | Call::UnregisterSystem(_)
         | Call::SystemStatus(_) => &[Category::SharedMemory],
-        Call::Hello(_) | Call::Cancel(_) | Call::Abandon(_) | Call::SessionStatus(_) => &[],
+        Call::Hello(_) | Call::Cancel(_) | Call::Abandon(_) | Call::SessionStatus(_) | Call::Release(_) => &[],
         // The operator's calls have a rule of their own, which comes first.
         Call::InspectRegions(_)
         | Call::InspectPools(_)

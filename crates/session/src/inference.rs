@@ -6,9 +6,10 @@ use std::sync::Arc;
 use nerite_api::{OutputLease, Scope, aside};
 use nerite_request::{InferRequest, InferResponse, Response, Status};
 use nerite_wire::proto::session::{encode_answer, encode_inference, v1};
-use nerite_wire::proto::{Chain, InferMessage, Malformed};
+use nerite_wire::proto::{Chain, ExpectedResponse, InferMessage, Malformed};
 
 use crate::answer::{failure, lease_message};
+use crate::gathered::Gathered;
 use crate::in_flight::InFlight;
 use crate::limits::{COPIED_BYTES_MAX, DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 use crate::outbox::Outbox;
@@ -36,7 +37,8 @@ pub(crate) async fn infer(
     let packet_bytes = if request.len() > COPIED_BYTES_MAX { PACKET_BYTES_MAX } else { request.len() };
     let infer_request = read(request, scope)?;
     let cancel = in_flight.begin(id, packet_bytes)?;
-    let answers = Answers { id, in_flight: Arc::clone(in_flight), outbox: Arc::clone(outbox) };
+    let way = Way::Alone(Arc::clone(outbox));
+    let answers = Answers { id, in_flight: Arc::clone(in_flight), way, expected: None };
     let sink = move |response, placed| answers.send(response, placed);
     let told = if infer_request.is_light() {
         scope.infer(infer_request, leased_outputs, cancel, sink)
@@ -52,7 +54,8 @@ pub(crate) async fn infer(
     })
 }
 
-fn read(request: bytes::Bytes, scope: &Scope) -> Result<InferRequest, Status> {
+/// The request inside a packet.
+pub(crate) fn read(request: bytes::Bytes, scope: &Scope) -> Result<InferRequest, Status> {
     let message = InferMessage::read_for(&Chain::from(request), |model, version| scope.tensors_max(model, version))
         .map_err(|error| match error {
             Malformed::TooMany(refused) => refused.into(),
@@ -62,25 +65,45 @@ fn read(request: bytes::Bytes, scope: &Scope) -> Result<InferRequest, Status> {
 }
 
 /// The way back of one inference.
-struct Answers {
-    id: u64,
-    in_flight: Arc<InFlight>,
-    outbox: Arc<Outbox>,
+pub(crate) struct Answers {
+    pub(crate) id: u64,
+    pub(crate) in_flight: Arc<InFlight>,
+    pub(crate) way: Way,
+    /// The response that the client knows already.
+    pub(crate) expected: Option<Arc<ExpectedResponse>>,
+}
+
+/// How the answers of an inference go out.
+pub(crate) enum Way {
+    /// Each by itself.
+    Alone(Arc<Outbox>),
+    /// The last one with those of other calls of its packet.
+    Gathered(Arc<Gathered>),
+}
+
+impl Way {
+    pub(crate) fn send(&self, packet: Packet, last: bool) {
+        match self {
+            Way::Alone(outbox) => outbox.send(packet),
+            Way::Gathered(gathered) => gathered.send(packet, last),
+        }
+    }
 }
 
 impl Answers {
-    fn send(&self, mut response: Response, placed: Vec<OutputLease>) {
+    pub(crate) fn send(&self, mut response: Response, placed: Vec<OutputLease>) {
         let (last, permit) = (response.is_last(), response.take_permit());
         if last {
             self.in_flight.release(self.id);
         }
         let packet = match response.into_content() {
             None => Ok(self.nothing_follows()),
+            Some(Ok(response)) if last && placed.is_empty() && self.expects(&response) => Ok(self.called()),
             Some(Ok(response)) => self.encode(!last, response, placed),
             Some(Err(status)) => Err(status),
         };
         let packet = packet.unwrap_or_else(|status| self.refusal(!last, status));
-        self.outbox.send(Packet { _permit: permit, ..packet });
+        self.way.send(Packet { _permit: permit, ..packet }, last);
         if last {
             self.in_flight.end();
         }
@@ -102,6 +125,16 @@ impl Answers {
 
     fn refusal(&self, more: bool, status: Status) -> Packet {
         let message = v1::ServerMessage { more, ..failure(self.id, &status) };
+        Packet { bytes: encode_answer(&message), ..Packet::default() }
+    }
+
+    fn expects(&self, response: &InferResponse) -> bool {
+        self.expected.as_ref().is_some_and(|expected| expected.is(response))
+    }
+
+    fn called(&self) -> Packet {
+        let answer = Some(v1::server_message::Answer::Called(v1::Called {}));
+        let message = v1::ServerMessage { id: self.id, answer, ..v1::ServerMessage::default() };
         Packet { bytes: encode_answer(&message), ..Packet::default() }
     }
 

@@ -25,6 +25,7 @@
 mod answer;
 mod call;
 mod door;
+mod gathered;
 mod in_flight;
 mod inference;
 pub mod limits;
@@ -32,6 +33,8 @@ mod listen;
 mod operator;
 mod outbox;
 mod peer;
+mod prepared;
+mod prepared_table;
 mod serve;
 mod session;
 mod session_table;

@@ -22,6 +22,18 @@ pub const QUEUED_BYTES_MAX: usize = 16 << 20;
 /// What an inference in flight is charged beside its packet: its request, its place in the model's queue and its answer's parameters.
 pub const INFERENCE_BYTES: usize = 8 << 10;
 
+/// Inferences that one session may have prepared.
+pub const PREPARED_MAX: usize = 256;
+
+/// Prepared inferences that one packet may ask for.
+pub const PREPARED_CALLS_MAX: usize = 32;
+
+/// What a prepared inference is charged beside its packet.
+pub const PREPARED_BYTES: usize = 8 << 10;
+
+/// After so much time the calls of one packet let others have their turn.
+pub(crate) const CALLS_TURN: Duration = Duration::from_millis(1);
+
 /// What an answer that waits is charged beside its bytes.
 pub const QUEUED_PACKET_BYTES: usize = 256;
 
@@ -74,6 +86,7 @@ pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 const _: () = assert!(DESCRIPTORS_MAX <= QUEUED_DESCRIPTORS_MAX, "one answer must be able to wait");
 const _: () = assert!(PACKET_BYTES_MAX < QUEUED_BYTES_MAX);
+const _: () = assert!(PREPARED_CALLS_MAX <= INFERENCES_MAX && PREPARED_CALLS_MAX <= DESCRIPTORS_MAX);
 const _: () =
     assert!(SESSIONS_PER_USER_MAX * 2 <= SESSIONS_MAX && RESERVE_HELLO_WITHIN.as_millis() <= HELLO_WITHIN.as_millis());
 const _: () = assert!(LEASES_PER_SESSION_MAX * 64 < PACKET_BYTES_MAX, "the leases of a session fit in one answer");

@@ -23,6 +23,7 @@ use crate::limits::{
     STOPPING_READ_WITHIN,
 };
 use crate::outbox::{Closed, Outbox};
+use crate::prepared_table::PreparedTable;
 use crate::session_table::{Full, Parts, SessionEntry};
 use crate::socket::{Packet, Received, Receiver, Socket};
 use crate::stopped::Stopped;
@@ -40,6 +41,7 @@ pub(crate) struct Session {
     /// Lower-case names, as brought by Hello.
     headers: HashMap<String, String>,
     headers_charge: Charge,
+    pub(crate) prepared: PreparedTable,
 }
 
 /// Why a session ended.
@@ -79,6 +81,7 @@ impl Session {
             server,
             headers: HashMap::new(),
             headers_charge: Charge::default(),
+            prepared: PreparedTable::default(),
         }
     }
 

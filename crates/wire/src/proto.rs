@@ -15,6 +15,7 @@ mod change;
 mod choice;
 mod contents;
 mod encode;
+mod expected;
 mod gather;
 mod infer;
 mod infer_request;
@@ -43,6 +44,7 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 pub use chain::{Chain, ChainReader};
 pub use change::{check_load_parameters, check_repository, load_options, log_change, trace_change, unload_dependents};
 pub use encode::{Chunks, PREFIX_BYTES, StreamNews, encode_stream, encode_unary};
+pub use expected::ExpectedResponse;
 pub use gather::Gather;
 pub use infer::InferMessage;
 pub use infer_request::wrong_datatype;

@@ -105,8 +105,22 @@ impl Api {
         cancel: Cancel,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
+        let tensors = admit(&mut infer_request, &admission.model.contract(), regions)?;
+        self.submit_checked(admission, infer_request, tensors, own, cancel, sink)
+    }
+
+    /// As [`Api::submit`], once the request's tensors were checked and taken out of it.
+    pub(crate) fn submit_checked(
+        &self,
+        admission: Admission,
+        infer_request: InferRequest,
+        tensors: CheckedTensors,
+        own: Option<(&Arc<Account>, Vec<String>)>,
+        cancel: Cancel,
+        sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
+    ) -> Result<(), Status> {
         let Admission { model, under_way } = admission;
-        let CheckedTensors { inputs, wanted, rows } = admit(&mut infer_request, &model.contract(), regions)?;
+        let CheckedTensors { inputs, wanted, rows } = tensors;
         let places = Places::of(&infer_request, own, &self.0.pools)?;
         let reply = Reply::through(Delivery::new(&infer_request, model.served(), places, under_way, sink));
         let InferRequest { id, priority, timeout_us, sequence, parameters, .. } = infer_request;

@@ -34,6 +34,10 @@ const MORE: u32 = 3;
 const INFERENCE: u32 = 9;
 const RESPONSE: u32 = 1;
 const PLACED: u32 = 2;
+const ANSWERS_MESSAGES: u32 = 1;
+
+/// What [`encode_answers`] adds to its messages at most: the head of the field, with a length of up to [`PACKET_BYTES_MAX`].
+pub const ANSWERS_HEAD_BYTES: usize = 8;
 
 /// A packet from a client. Tensors in it stay where they are.
 pub fn read_call(packet: Bytes) -> Result<v1::ClientMessage, Status> {
@@ -48,6 +52,17 @@ pub fn read_answer(packet: Bytes) -> Result<v1::ServerMessage, Status> {
 /// A message that is no inference, as a packet.
 pub fn encode_answer(message: &v1::ServerMessage) -> Bytes {
     message.encode_to_vec().into()
+}
+
+/// Answers to calls of one packet, each an encoded message.
+pub fn encode_answers(messages: Vec<Bytes>) -> Bytes {
+    let answer = Some(v1::server_message::Answer::Answers(v1::Answers { messages }));
+    encode_answer(&v1::ServerMessage { answer, ..v1::ServerMessage::default() })
+}
+
+/// Bytes that one of the messages of [`encode_answers`] takes in its packet.
+pub fn nested_bytes(message: &Bytes) -> usize {
+    field_len(ANSWERS_MESSAGES, message.len())
 }
 
 /// A response to an inference as a packet; Err if it is too long for one. `more` responses may follow it.
@@ -176,6 +191,28 @@ mod tests {
         };
         assert!(packet.as_ptr_range().contains(&infer.request.as_ptr()));
         assert_eq!(InferMessage::read(&Chain::from(infer.request)).unwrap().model, "m");
+    }
+
+    #[test]
+    fn answers_that_go_together_are_as_long_as_was_reckoned() {
+        let messages: Vec<_> =
+            [0, 100, 60_000].map(|bytes| encode_inference(7, false, response(bytes), &[]).unwrap()).into();
+        let reckoned = messages.iter().map(nested_bytes).sum::<usize>() + ANSWERS_HEAD_BYTES;
+        let packet = encode_answers(messages.clone());
+        assert!((reckoned - ANSWERS_HEAD_BYTES..=reckoned).contains(&packet.len()), "{reckoned}, {}", packet.len());
+        let Some(v1::server_message::Answer::Answers(read)) = read_answer(packet).unwrap().answer else { panic!() };
+        assert_eq!(read.messages, messages);
+    }
+
+    #[test]
+    fn a_prepared_call_and_its_answer_have_a_few_bytes() {
+        let call = v1::CallPrepared { handle: 3, further: vec![] };
+        let call = v1::client_message::Call::CallPrepared(call);
+        let call = v1::ClientMessage { id: 9, returned: vec![], call: Some(call) }.encode_to_vec();
+        assert_eq!(call, [0x08, 0x09, 0x72, 0x02, 0x08, 0x03]);
+        let answer = Some(v1::server_message::Answer::Called(v1::Called {}));
+        let answer = encode_answer(&v1::ServerMessage { id: 9, answer, ..v1::ServerMessage::default() });
+        assert_eq!(&answer[..], [0x08, 0x09, 0x6a, 0x00]);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Is refused what the host, or the model's directory, cannot give?
 
 use super::parsed;
-use crate::proto::ModelInstanceGroup;
 use crate::proto::model_warmup::Input;
 use crate::{
     ConfigError, Gpu, HostFacts, check_label_path, check_warmup_file, no_version_to_load, validate_groups,

@@ -1,0 +1,137 @@
+//! How is a request checked once and asked for many times?
+//!
+//! What the checks looked at cannot change unseen: the model version is compared at each call, and the windows of shared memory are
+//! found again by name, so that a region which is gone, or a lease which was returned, is missed. The contents of BYTES inputs can
+//! change, and are checked at each call.
+//!
+//! A prepared request keeps neither its model loaded nor its windows mapped: clients may keep it for as long as they like.
+
+use std::sync::{Arc, Weak};
+
+use nerite_engine::{CheckedTensors, Served};
+use nerite_request::{Cancel, InferRequest, Response, Source, Status, Wanted};
+use nerite_shm::Account;
+use nerite_tensor::{DataType, Shape, Tensor};
+
+use crate::Api;
+use crate::admission::Admission;
+use crate::admit::{Regions, admit};
+use crate::places::OutputLease;
+
+/// A request that was checked against its model.
+#[derive(Debug)]
+pub struct PreparedRequest {
+    /// It names the same version as long as this lives: its address is not used again.
+    served: Weak<Served>,
+    request: InferRequest,
+    leased: Vec<String>,
+    /// What the checks found; `None` if they are to be made at each call.
+    checked: Option<Checked>,
+}
+
+/// What is left to know of tensors that were checked.
+#[derive(Debug)]
+struct Checked {
+    /// Of each input, in the shape that the model sees.
+    shapes: Vec<Shape>,
+    wanted: Vec<String>,
+    rows: u32,
+}
+
+/// Why a prepared request was not run.
+#[derive(Debug)]
+pub enum CallError {
+    /// It no longer means what was checked. The text says why.
+    Stale(String),
+    /// The request itself is refused.
+    Refused(Status),
+}
+
+impl From<Status> for CallError {
+    fn from(status: Status) -> CallError {
+        CallError::Refused(status)
+    }
+}
+
+impl PreparedRequest {
+    pub(crate) fn of(
+        request: InferRequest,
+        leased: Vec<String>,
+        admission: &Admission,
+        regions: &dyn Regions,
+    ) -> Result<PreparedRequest, Status> {
+        let contract = admission.model.contract();
+        let CheckedTensors { inputs, wanted, rows } = admit(&mut request.clone(), &contract, regions)?;
+        let changes = inputs.iter().any(|input| input.datatype == DataType::Bytes);
+        let checked = (!changes).then(|| Checked {
+            shapes: inputs.into_iter().map(|input| input.shape).collect(),
+            wanted: wanted.iter().map(|one| one.name.as_str().to_owned()).collect(),
+            rows,
+        });
+        Ok(PreparedRequest { served: Arc::downgrade(admission.model.served()), request, leased, checked })
+    }
+
+    /// As [`InferRequest::is_light`], for each call.
+    pub fn is_light(&self) -> bool {
+        self.request.is_light()
+    }
+
+    pub(crate) fn submit(
+        &self,
+        api: &Api,
+        regions: &dyn Regions,
+        account: &Arc<Account>,
+        cancel: Cancel,
+        sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
+    ) -> Result<(), CallError> {
+        let (model, version) = (&self.request.model, &self.request.version);
+        let admission = api.admit(model, version).map_err(|status| CallError::Stale(status.message))?;
+        if !std::ptr::eq(Arc::as_ptr(admission.model.served()), self.served.as_ptr()) {
+            return Err(CallError::Stale(format!("model '{model}' was loaded anew")));
+        }
+        let own = Some((account, self.leased.clone()));
+        let Some(checked) = &self.checked else {
+            return Ok(api.submit(admission, self.request.clone(), regions, own, cancel, sink)?);
+        };
+        let tensors = self.tensors(checked, regions).map_err(|status| CallError::Stale(status.message))?;
+        Ok(api.submit_checked(admission, self.without_inputs(), tensors, own, cancel, sink)?)
+    }
+
+    /// The tensors where they lie now. Windows have the sizes that were checked, or are not found.
+    fn tensors(&self, checked: &Checked, regions: &dyn Regions) -> Result<CheckedTensors, Status> {
+        let inputs = self.request.inputs.iter().zip(&checked.shapes).map(|(input, shape)| {
+            let data = match &input.source {
+                Source::Inline(data) => data.clone(),
+                Source::Region(region) => regions.buffer(region)?,
+            };
+            Ok(Tensor { name: input.name.clone(), datatype: input.datatype, shape: shape.clone(), data })
+        });
+        let inputs = inputs.collect::<Result<_, Status>>()?;
+        // Named in the client's order, or none and all meant.
+        let wanted = checked.wanted.iter().enumerate().map(|(at, name)| {
+            let region = self.request.outputs.get(at).and_then(|output| output.region.as_ref());
+            let slot = region.map(|region| regions.slot(region)).transpose()?;
+            Ok(Wanted { name: name.as_str().into(), slot })
+        });
+        let wanted = wanted.collect::<Result<_, Status>>()?;
+        Ok(CheckedTensors { inputs, wanted, rows: checked.rows })
+    }
+
+    fn without_inputs(&self) -> InferRequest {
+        let InferRequest { model, version, id, priority, timeout_us, sequence, parameters, outputs, .. } =
+            &self.request;
+        InferRequest {
+            model: model.clone(),
+            version: version.clone(),
+            id: id.clone(),
+            priority: *priority,
+            timeout_us: *timeout_us,
+            sequence: sequence.clone(),
+            parameters: parameters.clone(),
+            outputs: outputs.clone(),
+            inputs: Vec::new(),
+            raw_input: None,
+            empty_final: self.request.empty_final,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! How are inferences prepared, and asked for many times?
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nerite_api::{CallError, aside};
+use nerite_request::Status;
+use nerite_wire::proto::ExpectedResponse;
+use nerite_wire::proto::session::v1;
+use v1::server_message::Answer;
+
+use crate::answer::{CallOutcome, FAILED_PRECONDITION, error_packet, failure};
+use crate::gathered::Gathered;
+use crate::inference::{Answers, Way, read};
+use crate::limits::{CALLS_TURN, DESCRIPTORS_MAX, PREPARED_BYTES, PREPARED_CALLS_MAX};
+use crate::session::Session;
+use crate::socket::Packet;
+
+/// Why a call of a packet was not begun.
+enum NotBegun {
+    Stale(String),
+    Refused(Status),
+}
+
+impl Session {
+    /// Reads and checks an inference for later calls.
+    pub(crate) async fn prepare(&mut self, prepare: v1::Prepare) -> Result<CallOutcome, Status> {
+        self.prepared.check_room()?;
+        let v1::Prepare { infer, expected } = prepare;
+        let v1::Infer { request, leased_outputs } =
+            infer.ok_or_else(|| Status::invalid("Prepare says no inference"))?;
+        if leased_outputs.len() > DESCRIPTORS_MAX {
+            return Err(Status::invalid(format!(
+                "{} outputs are to be placed in leases, at most {DESCRIPTORS_MAX} descriptors fit in an answer",
+                leased_outputs.len()
+            )));
+        }
+        // The names of a request take more memory than their bytes in the packet.
+        let bytes = PREPARED_BYTES + 4 * (request.len() + expected.len());
+        let expected = if expected.is_empty() { None } else { Some(Arc::new(ExpectedResponse::read(expected)?)) };
+        let request = read(request, &self.scope)?;
+        let charge = self.api.account().charge(bytes);
+        let request = if request.is_light() {
+            self.scope.prepare(request, leased_outputs)?
+        } else {
+            let scope = Arc::clone(&self.scope);
+            aside(move || scope.prepare(request, leased_outputs)).await??
+        };
+        let handle = self.prepared.add(request, expected, charge);
+        Ok(CallOutcome::from(Answer::Prepared(v1::Prepared { handle })))
+    }
+
+    /// Asks for prepared inferences. Each is answered under its own id, whatever becomes of the others.
+    pub(crate) async fn call_prepared(&mut self, id: u64, calls: v1::CallPrepared) -> Result<(), Status> {
+        let v1::CallPrepared { handle, further } = calls;
+        let count = 1 + further.len();
+        if count > PREPARED_CALLS_MAX {
+            return Err(Status::invalid(format!(
+                "a packet asks for {count} prepared inferences, at most {PREPARED_CALLS_MAX} are allowed"
+            )));
+        }
+        if id == 0 || id.checked_add(count as u64).is_none() {
+            return Err(Status::invalid("an inference needs an id other than 0: its answer repeats it"));
+        }
+        if further.is_empty() {
+            self.begin(id, handle, Way::Alone(Arc::clone(&self.outbox))).await;
+            return Ok(());
+        }
+        let gathered = Arc::new(Gathered::new(count, &self.outbox, self.api.account()));
+        let mut turn = Instant::now();
+        for (id, handle) in (id..).zip(std::iter::once(handle).chain(further)) {
+            self.begin(id, handle, Way::Gathered(Arc::clone(&gathered))).await;
+            if turn.elapsed() > CALLS_TURN {
+                tokio::task::yield_now().await;
+                turn = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    async fn begin(&mut self, id: u64, handle: u64, way: Way) {
+        let refused = match &way {
+            Way::Alone(outbox) => Way::Alone(Arc::clone(outbox)),
+            Way::Gathered(gathered) => Way::Gathered(Arc::clone(gathered)),
+        };
+        let packet = match self.try_begin(id, handle, way).await {
+            Ok(()) => return,
+            Err(NotBegun::Refused(status)) => {
+                Packet { bytes: nerite_wire::proto::session::encode_answer(&failure(id, &status)), ..Packet::default() }
+            }
+            Err(NotBegun::Stale(why)) => {
+                self.prepared.forget(handle);
+                let text = format!("prepared inference {handle} is stale: {why}; nothing was run, prepare it again");
+                error_packet(id, FAILED_PRECONDITION, text)
+            }
+        };
+        refused.send(packet, true);
+    }
+
+    async fn try_begin(&mut self, id: u64, handle: u64, way: Way) -> Result<(), NotBegun> {
+        let unknown = || NotBegun::Stale("this session has none of that handle".to_owned());
+        let prepared = self.prepared.find(handle).ok_or_else(unknown)?;
+        let cancel = self.in_flight.begin(id, 0).map_err(NotBegun::Refused)?;
+        let (in_flight, expected) = (Arc::clone(&self.in_flight), prepared.expected.clone());
+        let answers = Answers { id, in_flight, way, expected };
+        let sink = move |response, placed| answers.send(response, placed);
+        let begun = if prepared.request.is_light() {
+            self.scope.call(&prepared.request, cancel, sink)
+        } else {
+            let scope = Arc::clone(&self.scope);
+            let checked = aside(move || scope.call(&prepared.request, cancel, sink)).await;
+            checked.map_err(CallError::from).flatten()
+        };
+        // At a refusal the sink was never called.
+        begun.map_err(|error| {
+            self.in_flight.release(id);
+            self.in_flight.end();
+            match error {
+                CallError::Stale(why) => NotBegun::Stale(why),
+                CallError::Refused(status) => NotBegun::Refused(status),
+            }
+        })
+    }
+}
