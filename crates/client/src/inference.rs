@@ -13,7 +13,7 @@ use crate::{Error, Request, Response, Session, message};
 
 /// A request made ready to be sent again and again.
 #[derive(Clone, Debug)]
-pub struct PreparedRequest(v1::Infer);
+pub struct PreparedRequest(pub(crate) v1::Infer);
 
 impl Session {
     /// One inference over the session.
@@ -80,7 +80,7 @@ impl SessionStream {
     }
 }
 
-fn read_response(bytes: Bytes, placed: Vec<OutputLease>) -> Result<Response, Error> {
+pub(crate) fn read_response(bytes: Bytes, placed: Vec<OutputLease>) -> Result<Response, Error> {
     let decoded = ModelInferResponse::decode(bytes).map_err(|error| Error::Answer(error.to_string()))?;
     let mut response = message::response(decoded)?;
     for OutputLease { output, lease, offset, byte_size } in placed {

@@ -193,8 +193,22 @@ impl Session {
 
     pub(crate) async fn send(&self, call: Call) -> Result<Waiter, Error> {
         let mut waiting = waiter::begin(&self.0);
+        self.transmit(std::slice::from_mut(&mut waiting), call).await?;
+        Ok(waiting)
+    }
+
+    /// Sends a packet with so many calls, each of which is answered by itself.
+    pub(crate) async fn send_many(&self, call: Call, count: usize) -> Result<Vec<Waiter>, Error> {
+        let mut waiting = waiter::begin_many(&self.0, count);
+        self.transmit(&mut waiting, call).await?;
+        Ok(waiting)
+    }
+
+    /// Sends the packet of calls that are waited for; its id is that of the first.
+    async fn transmit(&self, waiting: &mut [Waiter], call: Call) -> Result<(), Error> {
+        let id = waiting.first().map_or(0, Waiter::id);
         let returned = self.0.returns.take();
-        let mut message = v1::ClientMessage { id: waiting.id(), returned, call: Some(call) };
+        let mut message = v1::ClientMessage { id, returned, call: Some(call) };
         let bytes = message.encode_to_vec();
         let max = self.0.terms.packet_bytes_max;
         if bytes.len() as u64 > max {
@@ -205,7 +219,7 @@ impl Session {
             )));
         }
         // A call that is dropped while it is sent is cancelled as well: the packet may be out.
-        waiting.expects_answers();
+        waiting.iter_mut().for_each(Waiter::expects_answers);
         let sent = match self.0.send_now(&message, &bytes) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 // What is returned goes with another packet: those that wait for room pass each other.
@@ -219,7 +233,14 @@ impl Session {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             sent => sent.map_err(|error| self.0.broken(&error.to_string()))?,
         }
-        Ok(waiting)
+        Ok(())
+    }
+
+    /// Sends a call that nobody waits for, if there is room.
+    pub(crate) fn tell(&self, call: Call) {
+        let message = v1::ClientMessage { id: 0, returned: Vec::new(), call: Some(call) };
+        // Best effort: what is not told is told by the session's end.
+        let _ = self.0.socket.send_now(&message.encode_to_vec());
     }
 }
 

@@ -106,12 +106,17 @@ fn a_request_through_shared_memory_costs_few_allocations_and_locks() {
         let _region = OwnedRegion::create(&key, 4096).unwrap();
         http.register_system_region(REGION, &key, 0, 4096).await.unwrap();
         session.register_system_region(REGION, &key, 0, 4096).await.unwrap();
-        let most = [(IDENTITY, [13.0, 21.0, 12.5], [6.0, 16.0, 12.0]), (ONNX, [33.0, 42.5, 32.0], [8.0, 19.0, 15.0])];
+        let most = [
+            (IDENTITY, [13.0, 21.0, 12.5, 8.0], [6.0, 16.0, 12.0, 12.0]),
+            (ONNX, [33.0, 42.5, 32.0, 28.0], [8.0, 19.0, 15.0, 15.0]),
+        ];
         for (asked, allocations, locks) in most {
             let request = request(asked);
             check("http", asked, count(|| http.infer(&request)).await, allocations[0], locks[0]);
             check("grpc", asked, count(|| grpc.infer(&request)).await, allocations[1], locks[1]);
             check("session", asked, count(|| session.infer(&request)).await, allocations[2], locks[2]);
+            let prepared = session.prepare(&request).await.unwrap();
+            check("prepared", asked, count(|| prepared.call()).await, allocations[3], locks[3]);
         }
     });
 }

@@ -35,24 +35,36 @@ pub(super) struct Shared {
 impl Shared {
     /// Gives what came in to those who wait for it.
     pub(super) fn dispatch(self: &Arc<Shared>, bytes: Bytes, descriptors: Vec<OwnedFd>) {
+        self.dispatch_one(bytes, &mut descriptors.into_iter(), true);
+    }
+
+    /// One message: a packet, or one of the `Answers` in it.
+    fn dispatch_one(
+        self: &Arc<Shared>,
+        bytes: Bytes,
+        descriptors: &mut impl Iterator<Item = OwnedFd>,
+        is_packet: bool,
+    ) {
         let v1::ServerMessage { id, forgotten, more, answer } = match read_answer(bytes) {
             Ok(message) => message,
             Err(status) => return self.calls.fail(&status.message),
         };
         self.mapped.forget(&forgotten);
-        let mut descriptors = descriptors.into_iter();
         let answer = match answer {
             None => return,
+            Some(Told::Answers(answers)) if is_packet => {
+                return answers.messages.into_iter().for_each(|one| self.dispatch_one(one, descriptors, false));
+            }
             // Of no call: why the session ends.
             Some(Told::Error(error)) if id == 0 => return self.calls.fail(&error.message),
             Some(Told::Leases(leases)) => {
-                self.map_all(&leases, &mut descriptors).map(|()| Answer::Told(Told::Leases(leases)))
+                self.map_all(&leases, descriptors).map(|()| Answer::Told(Told::Leases(leases)))
             }
-            Some(Told::Lease(lease)) => self.adopt(lease, &mut descriptors).map(Answer::Lease),
+            Some(Told::Lease(lease)) => self.adopt(lease, descriptors).map(Answer::Lease),
             Some(Told::Inference(inference)) => {
                 let place = |placed: v1::OutputLease| {
                     let v1::OutputLease { output, lease, offset, byte_size } = placed;
-                    let lease = self.adopt(lease.unwrap_or_default(), &mut descriptors)?;
+                    let lease = self.adopt(lease.unwrap_or_default(), descriptors)?;
                     Ok(OutputLease { output, lease, offset: offset as usize, byte_size: byte_size as usize })
                 };
                 let placed: Result<Vec<_>, String> = inference.placed.into_iter().map(place).collect();

@@ -11,7 +11,7 @@ use nerite_wire::proto::session::v1;
 use prost::Message as _;
 use v1::client_message::Call;
 
-use super::calls::{Answer, Receiver, Waiting};
+use super::calls::{Answer, Receiver, State, Waiting};
 use super::link::Shared;
 use super::socket::Packet;
 use crate::Error;
@@ -26,10 +26,19 @@ pub(crate) struct Waiter {
 
 pub(super) fn begin(shared: &Arc<Shared>) -> Waiter {
     let mut state = shared.calls.lock();
+    begin_in(shared, &mut state)
+}
+
+/// So many calls of one packet, with one id after the other.
+pub(super) fn begin_many(shared: &Arc<Shared>, count: usize) -> Vec<Waiter> {
+    let mut state = shared.calls.lock();
+    (0..count).map(|_| begin_in(shared, &mut state)).collect()
+}
+
+fn begin_in(shared: &Arc<Shared>, state: &mut State) -> Waiter {
     state.last += 1;
     let id = state.last;
     state.waiting.insert(id, Waiting::default());
-    drop(state);
     Waiter { shared: Arc::clone(shared), id, open: false }
 }
 
@@ -49,7 +58,7 @@ impl Waiter {
     }
 
     /// The one answer of a call that has one. A model that gives several cannot be asked this way.
-    pub(super) async fn answer(mut self) -> Result<Answer, Error> {
+    pub(crate) async fn answer(mut self) -> Result<Answer, Error> {
         let (answer, more) = self.next().await?;
         self.open = more;
         if more {

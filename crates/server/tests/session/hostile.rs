@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use nerite_client::{Request, Session, Tensor};
+use nerite_session::limits::PREPARED_MAX;
 use nerite_shm::LeaseCounts;
+use nerite_wire::proto::messages as proto;
 use nerite_wire::proto::session::{PACKET_BYTES_MAX, read_answer, v1};
 use prost::Message as _;
 use rustix::net::{
@@ -217,6 +219,15 @@ fn messages() -> Vec<Vec<u8>> {
         Call::SessionStatus(v1::SessionStatus {}),
         Call::Fetch(v1::Fetch { names: vec!["lease-00000000000000000000000000000000".to_owned()] }),
         Call::Abandon(v1::Abandon { tag: 1, kept: vec!["lease-00000000000000000000000000000000".to_owned()] }),
+        Call::Prepare(v1::Prepare {
+            infer: Some(v1::Infer { request: echo.encode_to_vec().into(), leased_outputs: vec!["OUT".to_owned()] }),
+            expected: proto::ModelInferResponse { model_name: "echo".into(), ..Default::default() }
+                .encode_to_vec()
+                .into(),
+        }),
+        Call::CallPrepared(v1::CallPrepared { handle: 1, further: vec![1, 2] }),
+        Call::Release(v1::Release { handles: vec![1, 2] }),
+        Call::DescribeModel(v1::DescribeModel { name: "echo".into(), version: String::new() }),
         Call::InspectRegions(v1::InspectRegions {
             after: Some(v1::RegionCursor { session: 1, name: "r".into() }),
             name: Some("r".into()),
@@ -311,4 +322,199 @@ async fn floods_of_requests_and_names_are_refused_one_by_one() {
         server.held.answer();
     }
     unhurt(&neighbour).await;
+}
+
+/// An inference of one number, in a lease.
+fn infer(model: &str, lease: &str) -> v1::Infer {
+    let (input, output) = (
+        proto::model_infer_request::InferInputTensor {
+            name: "IN".into(),
+            datatype: "INT32".into(),
+            shape: vec![1],
+            parameters: window(lease, 0),
+            contents: None,
+        },
+        proto::model_infer_request::InferRequestedOutputTensor { name: "OUT".into(), parameters: window(lease, 4) },
+    );
+    let (inputs, outputs) = (vec![input], vec![output]);
+    let request = proto::ModelInferRequest { model_name: model.into(), inputs, outputs, ..Default::default() };
+    v1::Infer { request: request.encode_to_vec().into(), leased_outputs: Vec::new() }
+}
+
+fn window(lease: &str, offset: i64) -> std::collections::BTreeMap<String, proto::InferParameter> {
+    use proto::infer_parameter::ParameterChoice::{Int64Param, StringParam};
+    let choices = [
+        ("shared_memory_region", StringParam(lease.into())),
+        ("shared_memory_offset", Int64Param(offset)),
+        ("shared_memory_byte_size", Int64Param(4)),
+    ];
+    let parameter = |choice| proto::InferParameter { parameter_choice: Some(choice) };
+    choices.into_iter().map(|(key, choice)| (key.to_owned(), parameter(choice))).collect()
+}
+
+impl Raw {
+    fn lease(&self) -> String {
+        self.call(2, Call::Borrow(v1::Borrow { byte_size: 64 }));
+        match self.answer().and_then(|message| message.answer) {
+            Some(Answer::Lease(lease)) => lease.name,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn prepare(&self, infer: v1::Infer, expected: &[u8]) -> Result<u64, v1::Error> {
+        let expected = expected.to_vec().into();
+        self.call(3, Call::Prepare(v1::Prepare { infer: Some(infer), expected }));
+        match self.answer().and_then(|message| message.answer) {
+            Some(Answer::Prepared(prepared)) => Ok(prepared.handle),
+            Some(Answer::Error(error)) => Err(error),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn call_prepared(&self, id: u64, handle: u64, further: &[u64]) {
+        self.call(id, Call::CallPrepared(v1::CallPrepared { handle, further: further.to_vec() }));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prepared_inferences_have_a_number_and_are_charged() {
+    let server = TestServer::new();
+    let neighbour = neighbour(&server).await;
+    let raw = Raw::welcomed(&server.socket);
+    let lease = raw.lease();
+    let handles: Vec<u64> = (0..PREPARED_MAX).map(|_| raw.prepare(infer("echo", &lease), b"").unwrap()).collect();
+    let refused = raw.prepare(infer("echo", &lease), b"").unwrap_err();
+    assert_eq!(refused.message, "256 inferences of this session are prepared, which is all it may have; release some");
+    assert_eq!(refused.code, 14);
+    raw.call(4, Call::Release(v1::Release { handles: handles[..1].to_vec() }));
+    assert!(matches!(raw.answer().unwrap().answer, Some(Answer::Done(_))));
+    let fresh = raw.prepare(infer("echo", &lease), b"").unwrap();
+    assert!(!handles.contains(&fresh), "a handle is not used again");
+    raw.call(5, Call::Release(v1::Release { handles: vec![handles[0], fresh, u64::MAX] }));
+    assert_eq!(raw.refusal(), "2 of 3 handles are no prepared inferences of this session");
+    drop(raw);
+    TestServer::until("the session's end", || server.pools.counts().sessions == 1);
+    unhurt(&neighbour).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_mean_nothing_are_errors_and_the_session_goes_on() {
+    let server = TestServer::new();
+    let raw = Raw::welcomed(&server.socket);
+    let lease = raw.lease();
+    let stale =
+        |error: v1::Error| assert_eq!((error.code, error.message.contains("is stale: ")), (9, true), "{error:?}");
+    let error = |raw: &Raw| match raw.answer().unwrap() {
+        v1::ServerMessage { id, answer: Some(Answer::Error(error)), .. } => (id, error),
+        other => panic!("{other:?}"),
+    };
+    raw.call(3, Call::Prepare(v1::Prepare::default()));
+    assert_eq!(raw.refusal(), "Prepare says no inference");
+    let refused = raw.prepare(infer("echo", &lease), b"\xff\xff\xff").unwrap_err();
+    assert!(refused.message.starts_with("the expected response is not understood"), "{refused:?}");
+    raw.call_prepared(10, 77, &[]);
+    let (id, unknown) = error(&raw);
+    assert_eq!(id, 10);
+    stale(unknown);
+    let handle = raw.prepare(infer("echo", &lease), b"").unwrap();
+    raw.call_prepared(11, handle, &[handle; 32]);
+    assert_eq!(raw.refusal(), "a packet asks for 33 prepared inferences, at most 32 are allowed");
+    raw.call_prepared(u64::MAX, handle, &[handle]);
+    assert!(raw.refusal().contains("an inference needs an id other than 0"));
+    // A lease that was returned is missed; nothing is run, and the handle is gone.
+    raw.send(&v1::ClientMessage { id: 12, returned: vec![lease.clone()], call: None }.encode_to_vec());
+    assert!(matches!(raw.answer().unwrap().answer, Some(Answer::Done(_))));
+    raw.call_prepared(13, handle, &[]);
+    stale(error(&raw).1);
+    raw.call_prepared(14, handle, &[]);
+    let (_, again) = error(&raw);
+    assert!(again.message.contains("has none of that handle"), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_call_of_a_packet_is_answered_whatever_becomes_of_the_others() {
+    let server = TestServer::new();
+    let raw = Raw::welcomed(&server.socket);
+    let lease = raw.lease();
+    let (good, held) =
+        (raw.prepare(infer("echo", &lease), b"").unwrap(), raw.prepare(infer("held", &lease), b"").unwrap());
+    raw.call_prepared(20, good, &[99, held, good]);
+    // The model `held` keeps the packet waiting; ids are taken meanwhile, also those of the packet's other calls.
+    TestServer::until("the call", || server.held.count() == 1);
+    raw.call_prepared(22, good, &[]);
+    assert_eq!(raw.refusal(), "an inference of id 22 is in flight; ids must differ");
+    server.held.answer();
+    let Some(Answer::Answers(answers)) = raw.answer().unwrap().answer else { panic!("not together") };
+    let mut seen: Vec<(u64, bool)> = answers
+        .messages
+        .iter()
+        .map(|message| read_answer(message.clone()).unwrap())
+        .map(|message| (message.id, matches!(message.answer, Some(Answer::Inference(_)))))
+        .collect();
+    seen.sort_unstable();
+    assert_eq!(seen, [(20, true), (21, false), (22, true), (23, true)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_beyond_what_may_be_in_flight_are_refused_one_by_one() {
+    let server = TestServer::new();
+    let neighbour = neighbour(&server).await;
+    let raw = Raw::welcomed(&server.socket);
+    let lease = raw.lease();
+    let held = raw.prepare(infer("held", &lease), b"").unwrap();
+    for packet in 0..9 {
+        raw.call_prepared(100 + 32 * packet, held, &[held; 31]);
+    }
+    // The ninth packet finds no place: all of its calls are refused, together.
+    let Some(Answer::Answers(answers)) = raw.answer().unwrap().answer else { panic!("not together") };
+    assert_eq!(answers.messages.len(), 32);
+    unhurt(&neighbour).await;
+    // Who goes in the midst leaves nothing.
+    drop(raw);
+    tokio::task::block_in_place(|| {
+        TestServer::until("the cancellations", || server.held.cancelled() == server.held.count())
+    });
+    server.held.answer();
+    unhurt(&neighbour).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_answers_of_one_packet_take_several() {
+    let server = TestServer::new();
+    let raw = Raw::welcomed(&server.socket);
+    let input = proto::model_infer_request::InferInputTensor {
+        name: "IN".into(),
+        datatype: "INT32".into(),
+        shape: vec![12_000],
+        ..Default::default()
+    };
+    let (inputs, raw_input_contents) = (vec![input], vec![vec![1u8; 48_000].into()]);
+    let request =
+        proto::ModelInferRequest { model_name: "echo".into(), inputs, raw_input_contents, ..Default::default() };
+    let long = v1::Infer { request: request.encode_to_vec().into(), leased_outputs: Vec::new() };
+    let handle = raw.prepare(long, b"").unwrap();
+    raw.call_prepared(50, handle, &[handle; 7]);
+    let (mut found, mut packets) = (0, 0);
+    while found < 8 {
+        packets += 1;
+        found += match raw.answer().unwrap().answer {
+            Some(Answer::Answers(answers)) => answers.messages.len(),
+            Some(Answer::Inference(_)) => 1,
+            other => panic!("{other:?}"),
+        };
+    }
+    assert_eq!((found, packets), (8, 4), "two of 48,000 bytes fit a packet");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_described_to_a_session() {
+    let server = TestServer::new();
+    let raw = Raw::welcomed(&server.socket);
+    raw.call(5, Call::DescribeModel(v1::DescribeModel { name: "simple".into(), version: String::new() }));
+    let Some(Answer::Described(described)) = raw.answer().unwrap().answer else { panic!("not described") };
+    let metadata = proto::ModelMetadataResponse::decode(described.metadata).unwrap();
+    let inputs: Vec<_> = metadata.inputs.iter().map(|one| (one.name.as_str(), &one.shape[..])).collect();
+    assert_eq!(inputs, [("INPUT0", &[-1, 16][..]), ("INPUT1", &[-1, 16])]);
+    raw.call(6, Call::DescribeModel(v1::DescribeModel { name: "simple".into(), version: "9".into() }));
+    assert!(raw.refusal().contains("'simple'"));
 }

@@ -6,5 +6,6 @@ mod hostile;
 mod inference;
 mod names;
 mod placed;
+mod prepared;
 mod socket;
 mod test_server;

@@ -64,6 +64,16 @@ impl TestServer {
     }
 
     pub fn with(limits: LeaseLimits, options: nerite_api::Options) -> TestServer {
+        TestServer::started(limits, options, ControlMode::None)
+    }
+
+    /// As [`TestServer::new`], with models that can be loaded and unloaded.
+    pub fn explicit() -> TestServer {
+        let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
+        TestServer::started(limits, nerite_api::Options::default(), ControlMode::Explicit)
+    }
+
+    fn started(limits: LeaseLimits, options: nerite_api::Options, control: ControlMode) -> TestServer {
         let models = tempfile::tempdir().unwrap();
         let vector = |backend: &str| format!("backend: \"{backend}\" {VECTOR}");
         let configs = [
@@ -92,7 +102,7 @@ impl TestServer {
         let pools = Pools::new(limits);
         let regions = Registries::new(true, None);
         let options = nerite_api::Options { id: "server".into(), http_input_bytes_max: 1 << 20, ..options };
-        let api = Api::with_pools(engine(&models, runtimes), regions, Arc::clone(&pools), log(), options);
+        let api = Api::with_pools(engine(&models, runtimes, control), regions, Arc::clone(&pools), log(), options);
         let socket = models.path().join("session.sock");
         let listener = Listener::bind(&socket, false).unwrap();
         let handle = serve(api.clone(), Options::default(), listener);
@@ -123,7 +133,7 @@ impl TestServer {
     }
 }
 
-fn engine(models: &TempDir, runtimes: Runtimes) -> Arc<Engine> {
+fn engine(models: &TempDir, runtimes: Runtimes, control: ControlMode) -> Arc<Engine> {
     let repositories = vec![models.path().to_owned()];
     let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
     let loader = Loader {
@@ -135,8 +145,8 @@ fn engine(models: &TempDir, runtimes: Runtimes) -> Arc<Engine> {
         services: nerite_engine::Services::default(),
         threads: 2,
     };
-    let control = ControlMode::None;
-    let options = nerite_engine::Options { control, load_models: Vec::new(), load_threads: 1, load_retries: 0 };
+    let load_models = if control == ControlMode::Explicit { vec!["echo".to_owned()] } else { Vec::new() };
+    let options = nerite_engine::Options { control, load_models, load_threads: 1, load_retries: 0 };
     let engine = Engine::new(store, loader, options);
     assert_eq!(engine.start().unwrap(), Vec::<String>::new());
     engine

@@ -1,0 +1,188 @@
+//! How is the same inference asked for many times, at the cost of a small packet?
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use nerite_wire::proto::session::v1;
+use v1::client_message::Call;
+use v1::server_message::Answer as Told;
+
+use crate::inference::read_response;
+use crate::session::{Answer, Waiter, refusal};
+use crate::{Error, PreparedRequest, Request, Response, Session};
+
+/// The server's number for a prepared inference that is no more: nothing was run.
+const STALE: u32 = 9;
+/// Calls in one packet; further ones go in another.
+const CALLS_MAX: usize = 32;
+
+/// An inference that the server has read and checked. Inputs and outputs lie where the request said; what is written there before a call
+/// is what the model reads. Cheap to clone; the server forgets it with the last clone.
+///
+/// After a reload of the model, or a change of a region, the inference is prepared again by itself.
+///
+/// ```no_run
+/// use nerite_client::{DataType, Request, Session};
+///
+/// # async fn call(session: Session) -> Result<(), nerite_client::Error> {
+/// let lease = session.borrow(128).await?;
+/// let request = Request::new("identity_int32")
+///     .input_in_window("INPUT0", DataType::Int32, &[16], lease.window(0, 64))
+///     .output_in_window("OUTPUT0", lease.window(64, 64));
+/// let prepared = session.prepare(&request).await?;
+/// for number in 0..1000 {
+///     lease.write(0, &[number; 16])?;
+///     prepared.call().await?;
+///     assert_eq!(lease.view::<i32>(64, 16)?.to_vec(), [number; 16]);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Prepared(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    session: Session,
+    infer: v1::Infer,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// `None` if it has to be prepared again.
+    handle: Option<Handle>,
+    /// A response that is to be expected: with it the inference is prepared anew.
+    seen: Option<Arc<Expected>>,
+}
+
+/// What the server knows of the inference.
+#[derive(Clone, Debug)]
+struct Handle {
+    number: u64,
+    expected: Option<Arc<Expected>>,
+}
+
+/// A response that is not told again.
+#[derive(Debug)]
+struct Expected {
+    bytes: Bytes,
+    response: Response,
+}
+
+impl Session {
+    /// Has the server read and check a request, for as many calls as are wanted. A refusal comes now.
+    pub async fn prepare(&self, request: &Request) -> Result<Prepared, Error> {
+        let infer = PreparedRequest::new(request, &[]).0;
+        let prepared = Prepared(Arc::new(Shared { session: self.clone(), infer, state: Mutex::default() }));
+        prepared.handle().await?;
+        Ok(prepared)
+    }
+
+    /// Asks for many prepared inferences of this session, 32 in each packet. One outcome for each, in their order.
+    pub async fn call_many(&self, calls: &[&Prepared]) -> Result<Vec<Result<Response, Error>>, Error> {
+        if calls.iter().any(|one| !one.0.session.is(self)) {
+            return Err(Error::Session("a prepared inference of another session".to_owned()));
+        }
+        let mut outcomes = Vec::with_capacity(calls.len());
+        for calls in calls.chunks(CALLS_MAX) {
+            let mut handles = Vec::with_capacity(calls.len());
+            for call in calls {
+                handles.push(call.handle().await?);
+            }
+            let further = handles.iter().skip(1).map(|one| one.number).collect();
+            let packet = v1::CallPrepared { handle: handles.first().map_or(0, |one| one.number), further };
+            let waiting = self.send_many(Call::CallPrepared(packet), calls.len()).await?;
+            for ((call, handle), waiter) in calls.iter().zip(&handles).zip(waiting) {
+                outcomes.push(match call.outcome(handle, waiter).await {
+                    Ok(Some(response)) => Ok(response),
+                    Ok(None) => call.call().await,
+                    Err(error) => Err(error),
+                });
+            }
+        }
+        Ok(outcomes)
+    }
+}
+
+impl Prepared {
+    /// One inference. It may be asked for again before it is answered; its outputs are then written by both.
+    pub async fn call(&self) -> Result<Response, Error> {
+        // A second time only where the server said that nothing was run.
+        for _ in 0..2 {
+            let handle = self.handle().await?;
+            let call = Call::CallPrepared(v1::CallPrepared { handle: handle.number, further: Vec::new() });
+            let waiter = self.0.session.send(call).await?;
+            if let Some(response) = self.outcome(&handle, waiter).await? {
+                return Ok(response);
+            }
+        }
+        Err(Error::Session("the inference became stale twice in a row; its model or memory keeps changing".to_owned()))
+    }
+
+    /// The response; `None` if the handle was stale.
+    async fn outcome(&self, handle: &Handle, waiter: Waiter) -> Result<Option<Response>, Error> {
+        match waiter.answer().await? {
+            Answer::Told(Told::Called(_)) => {
+                let expected = handle.expected.as_ref().map(|expected| expected.response.clone());
+                expected.map(Some).ok_or_else(|| Error::Answer("the server spoke of an unknown response".to_owned()))
+            }
+            Answer::Told(Told::Error(error)) if error.code == STALE => {
+                let mut state = self.lock();
+                if state.handle.as_ref().is_some_and(|now| now.number == handle.number) {
+                    state.handle = None;
+                }
+                Ok(None)
+            }
+            Answer::Told(Told::Error(error)) => Err(refusal(error)),
+            Answer::Inference { response, placed } => {
+                let bytes = response.clone();
+                let is_here = !placed.is_empty();
+                let response = read_response(response, placed)?;
+                // Where responses change from one to the next, nothing is to be gained.
+                if handle.expected.is_none() && !is_here && response.outputs.iter().all(crate::Output::is_placed) {
+                    self.lock().seen = Some(Arc::new(Expected { bytes, response: response.clone() }));
+                }
+                Ok(Some(response))
+            }
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// The server's handle, which is asked for if there is none, or if there is more to tell.
+    async fn handle(&self) -> Result<Handle, Error> {
+        let (expected, old) = {
+            let state = self.lock();
+            match (state.handle.clone(), state.seen.clone()) {
+                (Some(handle), None) => return Ok(handle),
+                (Some(handle), Some(_)) if handle.expected.is_some() => return Ok(handle),
+                (old, seen) => (seen, old.map(|old| old.number)),
+            }
+        };
+        let bytes = expected.as_ref().map(|expected| expected.bytes.clone()).unwrap_or_default();
+        let prepare = v1::Prepare { infer: Some(self.0.infer.clone()), expected: bytes };
+        let Answer::Told(Told::Prepared(prepared)) = self.0.session.ask(Call::Prepare(prepare)).await? else {
+            return Err(Error::Answer("no handle in the answer".to_owned()));
+        };
+        let handle = Handle { number: prepared.handle, expected };
+        // Another caller may have been as quick; one handle is enough, and who still uses the other hears that it is stale.
+        let replaced = self.lock().handle.replace(handle.clone()).map(|replaced| replaced.number);
+        let handles: Vec<u64> = replaced.or(old).into_iter().collect();
+        if !handles.is_empty() {
+            self.0.session.tell(Call::Release(v1::Release { handles }));
+        }
+        Ok(handle)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = &state.handle {
+            self.session.tell(Call::Release(v1::Release { handles: vec![handle.number] }));
+        }
+    }
+}
