@@ -68,6 +68,26 @@ class TritonPythonModel:
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 DECOUPLED = "model_transaction_policy { decoupled: true }"
+# Answers how many of its instances run now.
+COUNT = """
+import os, pathlib, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+RUNNING = pathlib.Path("FOLDER")
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([self.count()], np.float32))]) for _ in requests]
+
+    def count(self):
+        mine = RUNNING / str(os.getpid())
+        mine.touch()
+        time.sleep(0.03)
+        seen = len(list(RUNNING.iterdir()))
+        mine.unlink()
+        return seen
+"""
 
 
 def config(name: str, outputs: tuple[str, ...] = ("OUT",), *, datatype: str = "FP32", extra: str = "") -> str:
@@ -82,7 +102,7 @@ def put_part(repository: pathlib.Path, name: str, source: str, **more) -> None:
     (repository / name / "config.pbtxt").write_text('backend: "python"\n' + config(name, **more))
 
 
-def put_ensemble(repository: pathlib.Path, name: str, *steps: str, outputs=("OUT",), extra="") -> None:
+def put_ensemble(repository: pathlib.Path, name: str, *steps: str, outputs=("OUT",), extra="", scheduling="") -> None:
     """Steps are written `model IN=a OUT=b`, with `model:2` for a version."""
     text = ""
     for step in steps:
@@ -94,7 +114,7 @@ def put_ensemble(repository: pathlib.Path, name: str, *steps: str, outputs=("OUT
         text += "}\n"
     (repository / name / "1").mkdir(parents=True)
     head = 'platform: "ensemble"\n' + config(name, outputs, extra=extra)
-    (repository / name / "config.pbtxt").write_text(head + f"ensemble_scheduling {{\n{text}}}\n")
+    (repository / name / "config.pbtxt").write_text(head + f"ensemble_scheduling {{\n{text}{scheduling}}}\n")
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +127,12 @@ def repository(launcher) -> pathlib.Path:
     put_ensemble(found, "many", "repeat IN=IN OUT=x", "plus IN=x OUT=OUT")
     put_ensemble(found, "many_of_many", "repeat IN=IN OUT=x", "repeat IN=x OUT=y", "plus IN=y OUT=OUT")
     put_ensemble(found, "many_inside", "many IN=IN OUT=x", "plus IN=x OUT=OUT")
+    (launcher.scratch / "running").mkdir()
+    put_part(found, "count", COUNT.replace("FOLDER", str(launcher.scratch / "running")), extra="instance_group { count: 4 kind: KIND_CPU }")
+    put_ensemble(found, "many_counted", "repeat IN=IN OUT=x", "count IN=x OUT=OUT")
+    # 2.51 does not know this setting.
+    limit = "" if launcher.oracle else "max_inflight_requests: 2\n"
+    put_ensemble(found, "two_in_flight", "repeat IN=IN OUT=x", "count IN=x OUT=OUT", scheduling=limit)
     put_part(found, "batching", MODEL, extra="max_batch_size: 4")
     put_ensemble(found, "two", "plus IN=IN OUT=x", "plus IN=x OUT=OUT")
     put_ensemble(found, "long", *(f"plus IN={'IN' if n == 0 else f'x{n}'} OUT={'OUT' if n == 19 else f'x{n + 1}'}" for n in range(20)))
@@ -136,7 +162,7 @@ def repository(launcher) -> pathlib.Path:
 def ensembles(launcher, repository):
     works = [
         "two", "long", "side_by_side", "both", "nested", "batched", "slow_then_plus", "fails", "fails_inside", "says_nothing",
-        "lacks_input", "many", "many_of_many", "many_inside",
+        "lacks_input", "many", "many_of_many", "many_inside", "many_counted", "two_in_flight",
     ]  # fmt: skip
     flags = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in works)]
     with this_python_first(), launcher.running("ensembles", *flags, repository=repository) as found:
@@ -349,6 +375,15 @@ def test_each_answer_of_a_decoupled_step_goes_through_the_others(ensembles, mode
     found = stream_of(ensembles, model, values)
     # Answers of several branches come in any order.
     assert (sorted(found[:-1]), found[-1]) == (sorted(expected[:-1]), expected[-1])
+
+
+def test_a_step_is_in_flight_as_often_as_the_ensemble_says(ensembles):
+    if ensembles.oracle:
+        pytest.skip("2.51 does not know max_inflight_requests")
+    without = stream_of(ensembles, "many_counted", range(16))
+    assert without[-1] == "|" and max(without[:-1]) > 2, without
+    found = stream_of(ensembles, "two_in_flight", range(16))
+    assert (len(found), found[-1]) == (17, "|") and max(found[:-1]) <= 2, found
 
 
 def test_an_error_of_a_decoupled_step_ends_the_ensemble(ensembles):

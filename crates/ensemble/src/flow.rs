@@ -26,8 +26,12 @@ pub struct Flow<T> {
     wanted: Vec<TensorIndex>,
     branches: BTreeMap<Branch, State<T>>,
     last_branch: Branch,
-    /// Steps that were started and have not ended.
+    /// Steps whose inputs came and that have not ended: those in flight, and those that wait for one of these to end.
     running: usize,
+    /// What is in flight of each step.
+    in_flight: Vec<u32>,
+    /// Starts of each step that [`Plan::in_flight_max`] holds back.
+    held_back: Vec<VecDeque<Action<T>>>,
     sent: usize,
     actions: VecDeque<Action<T>>,
     /// How often each tensor is still taken by a step. Where no step answers several times, a tensor goes with its last reader.
@@ -84,6 +88,7 @@ impl<T: Clone> Flow<T> {
         let unread =
             plan.readers.iter().map(|readers| readers.iter().filter(|step| is_needed[**step]).count()).collect();
         let steps = 0..plan.steps.len();
+        let (in_flight, held_back) = (vec![0; steps.len()], steps.clone().map(|_| VecDeque::new()).collect());
         let mut flow = Flow {
             plan,
             is_needed,
@@ -91,6 +96,8 @@ impl<T: Clone> Flow<T> {
             branches: BTreeMap::from([(0, root)]),
             last_branch: 0,
             running: 0,
+            in_flight,
+            held_back,
             sent: 0,
             actions: VecDeque::new(),
             unread,
@@ -108,7 +115,7 @@ impl<T: Clone> Flow<T> {
     /// whether no answer follows, `is_only` whether none came before either.
     pub fn answered(&mut self, branch: Branch, step: usize, outputs: Vec<(usize, T)>, is_last: bool, is_only: bool) {
         if is_last {
-            self.running -= 1;
+            self.step_ended(step);
         }
         let Some(state) = self.branches.get(&branch) else { return };
         let into = if is_only {
@@ -137,9 +144,28 @@ impl<T: Clone> Flow<T> {
     }
 
     /// A step ended without another answer.
-    pub fn ended(&mut self, branch: Branch) {
-        self.running -= 1;
+    pub fn ended(&mut self, branch: Branch, step: usize) {
+        self.step_ended(step);
         self.forget(branch);
+    }
+
+    /// A step has no more answers: another start of it may go on.
+    fn step_ended(&mut self, step: usize) {
+        self.running -= 1;
+        self.in_flight[step] -= 1;
+        if let Some(start) = self.held_back[step].pop_front() {
+            self.start(step, start);
+        }
+    }
+
+    /// Starts a step, or holds it back while as many of it are in flight as there may be.
+    fn start(&mut self, step: usize, start: Action<T>) {
+        let max = self.plan.in_flight_max;
+        if max > 0 && self.in_flight[step] >= max {
+            return self.held_back[step].push_back(start);
+        }
+        self.in_flight[step] += 1;
+        self.actions.push_back(start);
     }
 
     /// Whether nothing runs and nothing is to be done.
@@ -187,9 +213,13 @@ impl<T: Clone> Flow<T> {
             if let Some(inputs) = state.inputs_of(step) {
                 state.is_started[number] = true;
                 self.running += 1;
-                begun.push(number);
-                self.actions.push_back(Action::Start { branch, step: number, inputs });
+                begun.push((number, Action::Start { branch, step: number, inputs }));
             }
+        }
+        let (begun, starts): (Vec<usize>, Vec<_>) =
+            begun.into_iter().map(|(step, start)| (step, (step, start))).unzip();
+        for (step, start) in starts {
+            self.start(step, start);
         }
         self.send_what_is_there(branch);
         self.release(&begun);

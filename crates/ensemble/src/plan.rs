@@ -21,6 +21,8 @@ pub struct Plan {
     pub outputs: Vec<TensorIndex>,
     /// Whether any step answers several times.
     pub is_decoupled: bool,
+    /// How often a step may be in flight for one request; 0 for any number.
+    pub in_flight_max: u32,
     /// The steps that take each tensor.
     pub readers: Vec<Vec<usize>>,
     /// The step that gives each tensor; none for those that a request brings.
@@ -64,7 +66,9 @@ impl Plan {
         let mut names = Names::default();
         let inputs = config.input.iter().map(|input| names.intern(&input.name)).collect();
         let outputs = config.output.iter().map(|output| names.intern(&output.name)).collect();
-        let steps = config.ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step);
+        let ensemble = config.ensemble_scheduling();
+        let in_flight_max = ensemble.map_or(0, |ensemble| ensemble.max_inflight_requests);
+        let steps = ensemble.map_or(&[][..], |ensemble| &ensemble.step);
         let steps = steps.iter().map(|step| Step {
             model: step.model_name.clone(),
             version: step_version(step),
@@ -77,7 +81,7 @@ impl Plan {
         });
         let steps = steps.collect();
         let is_decoupled = members.iter().any(|member| member.as_ref().decoupled());
-        Plan { tensors: names.list, steps, inputs, outputs, is_decoupled, ..Plan::default() }.linked()
+        Plan { tensors: names.list, steps, inputs, outputs, is_decoupled, in_flight_max, ..Plan::default() }.linked()
     }
 
     /// The same plan, with what connects its steps.

@@ -186,7 +186,7 @@ impl Run {
             Event::Ended { branch, step } => {
                 state.running.remove(&(branch, step));
                 if let Some(flow) = &mut state.flow {
-                    flow.ended(branch);
+                    flow.ended(branch, step);
                 }
                 None
             }

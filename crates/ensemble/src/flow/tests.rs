@@ -125,11 +125,33 @@ fn each_answer_of_a_decoupled_step_runs_what_depends_on_it() {
     assert_eq!(play.answer(0, 0, "1", false, false), "1@1(1b)");
     assert_eq!(play.answer(0, 0, "2", false, false), "1@2(2b)");
     assert_eq!(play.answer(2, 1, "2", true, true), "=(2c)");
-    play.flow.ended(0);
+    play.flow.ended(0, 0);
     assert!(!play.flow.is_done());
     assert_eq!(play.answer(1, 1, "1", true, true), "=(1c)");
     assert!(play.flow.is_done());
     assert_eq!((play.flow.sent(), play.flow.branches.len()), (2, 1));
+}
+
+#[test]
+fn a_step_is_in_flight_as_often_as_it_may_be() {
+    let plan = Plan { in_flight_max: 2, ..(*decoupled("a", &["a > b", "b > c"], "c")).clone() };
+    let mut play = Play::of(&Arc::new(plan), "a", "c");
+    assert_eq!(play.shown(), "0@0(a)");
+    for answer in ["b1", "b2", "b3", "b4"] {
+        play.flow.answered(0, 0, vec![(0, answer.to_owned())], false, false);
+    }
+    play.flow.ended(0, 0);
+    assert_eq!(play.shown(), "1@1(b1) 1@2(b2)");
+    assert!(!play.flow.is_done());
+    // Each that ends makes room for the one that waits the longest.
+    play.flow.answered(2, 1, vec![(0, "c2".to_owned())], true, true);
+    assert_eq!(play.shown(), "1@3(b3) =(c2)");
+    play.flow.ended(1, 1);
+    assert_eq!(play.shown(), "1@4(b4)");
+    play.flow.answered(3, 1, vec![(0, "c3".to_owned())], true, true);
+    play.flow.answered(4, 1, vec![(0, "c4".to_owned())], true, true);
+    assert_eq!(play.shown(), "=(c3) =(c4)");
+    assert!(play.flow.is_done());
 }
 
 #[test]
