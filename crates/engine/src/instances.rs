@@ -13,6 +13,8 @@ use nerite_locks::Mutex;
 use nerite_memory::Staging;
 use nerite_request::Status;
 
+use crate::policies::InstanceCores;
+
 /// What makes instances of one model version.
 #[derive(Clone)]
 pub(crate) struct Maker {
@@ -21,6 +23,8 @@ pub(crate) struct Maker {
     pub staging: Option<Arc<dyn Staging>>,
     /// Instances that may be made at the same time.
     pub threads: usize,
+    /// Where they are made and run; `None` for anywhere.
+    pub cores: Option<Arc<InstanceCores>>,
 }
 
 type Outcome = Result<Box<dyn Instance>, Status>;
@@ -78,7 +82,10 @@ impl Maker {
     }
 
     fn one(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
-        let instance = self.model.instance(spec)?;
+        let instance = match &self.cores {
+            Some(cores) => cores.within(spec.index, || self.model.instance(spec))?,
+            None => self.model.instance(spec)?,
+        };
         Ok(match (&self.staging, self.model.takes_device_memory(spec)) {
             (None, _) | (_, DeviceAccess::Everywhere) => instance,
             (Some(staging), reach) => Box::new(Staged::over(instance, Arc::clone(staging), reach)),

@@ -30,6 +30,11 @@ const _: () =
 /// requests that follow from each other do not need an ever deeper stack.
 pub const NESTED_RUNS_MAX: usize = 4;
 
+/// Responses of a model that keeps their order which may wait for one before them. With more, nothing is started.
+pub const ORDERED_RESPONSES_MAX: usize = 1024;
+/// Bytes of these responses.
+pub const ORDERED_BYTES_MAX: usize = 256 << 20;
+
 /// Sizes of batches whose statistics take no lock.
 pub const BATCH_SIZES_MAX: usize = 4096;
 /// Threads on which an ensemble starts steps, at most.

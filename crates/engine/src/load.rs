@@ -57,9 +57,15 @@ impl Loader {
         let runtime = self.runtime(&source.config)?;
         let mut context = self.context(source, version, models);
         let config = self.settle(&*runtime, &mut context)?;
-        let model = runtime.load(&context)?;
+        let cores = self.services.policies.cores(&config)?.map(Arc::new);
+        // Threads that all instances share run where all of them do.
+        let model = match cores.as_ref().filter(|cores| cores.is_one()) {
+            Some(cores) => cores.within(0, || runtime.load(&context))?,
+            None => runtime.load(&context)?,
+        };
         let bound = model.cost_bound();
-        let maker = Maker { model, staging: self.runtimes.staging().cloned(), threads: self.threads };
+        let (staging, threads) = (self.runtimes.staging().cloned(), self.threads);
+        let maker = Maker { model, staging, threads, cores: cores.clone() };
         let specs = self.specs(&config);
         progress.instances(0, specs.len());
         let mut instances = maker.make(&specs, &|made| progress.instances(made, specs.len()))?;
@@ -86,6 +92,7 @@ impl Loader {
             queues: self.queues,
             services: self.services.clone(),
             claims,
+            cores,
         }))
     }
 
@@ -105,7 +112,8 @@ impl Loader {
         validate_groups(&config, &self.host).map_err(invalid)?;
         check_gpus(&*self.runtime(&config)?, &config)?;
         let specs = self.specs(&config);
-        served.resized(Arc::new(config), specs)
+        let cores = self.services.policies.cores(&config)?.map(Arc::new);
+        served.resized(Arc::new(config), specs, cores)
     }
 
     /// The instances of a model. Those of an ensemble only start steps, side by side on as many threads as there are cores.

@@ -24,12 +24,18 @@ use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Ticket};
 
 use self::limited::Limited;
 use crate::arrival::Arrivals;
+use crate::limits::{ORDERED_BYTES_MAX, ORDERED_RESPONSES_MAX};
+use crate::policies::InstanceCores;
 use crate::quickness::{Quickness, Size};
 use crate::rates::{Granted, Turns};
-use crate::response_order::ResponseOrder;
+use crate::response_order::{Bounds, ResponseOrder};
 use crate::scheduling::Scheduling;
 use crate::sequences::Sequences;
 use crate::timer::{Wake, now_us, timer};
+use crate::verbose::Id;
+
+/// How much of responses that keep their order is held.
+const ORDERED: Bounds = Bounds { responses: ORDERED_RESPONSES_MAX, bytes: ORDERED_BYTES_MAX };
 
 /// The instances of one model version and the jobs that wait for them.
 pub struct Pool(Arc<Shared>);
@@ -50,6 +56,8 @@ struct Shared {
     quickness: Quickness,
     arrivals: Arc<Arrivals>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Where the instances run; `None` for anywhere, threads of front ends included.
+    cores: Option<Arc<InstanceCores>>,
 }
 
 struct State {
@@ -126,7 +134,7 @@ impl Pool {
         reject: Reject,
     ) -> Pool {
         let workers_max = instances.len();
-        let Scheduling { scheduler, arrivals, preserve_ordering, requests_max, claims } = scheduling;
+        let Scheduling { scheduler, arrivals, preserve_ordering, requests_max, claims, cores } = scheduling;
         let arrivals = Arc::new(arrivals);
         let asked = Arc::clone(&arrivals);
         let mut driver = Driver::new(scheduler).asking(move |batch: &[&Queued], next: &Queued| {
@@ -138,7 +146,7 @@ impl Pool {
             sequences,
             requests_max,
             arrived: 0,
-            order: preserve_ordering.then(ResponseOrder::default),
+            order: preserve_ordering.then(|| ResponseOrder::new(ORDERED)),
             limited: claims.map(Limited::new),
             instances: instances.into_iter().map(Some).collect(),
             ready: VecDeque::new(),
@@ -162,7 +170,9 @@ impl Pool {
             quickness: Quickness::new(bound),
             arrivals,
             threads: Mutex::default(),
+            cores,
         });
+        shared.watch_order();
         if let Some(limited) = &shared.lock().limited {
             let whom: Weak<dyn Granted> = Arc::<Shared>::downgrade(&shared);
             limited.claims().tell(&whom);
@@ -173,6 +183,7 @@ impl Pool {
     /// Runs the job now, here, if that is known to be quick; else sees to it that a worker does. It is answered in any case.
     pub fn submit(&self, job: Job) {
         let shared = &self.0;
+        log::debug!("[request id: {}] model '{}': comes to the queue with {} rows", Id(&job), shared.name, job.rows());
         let (size, arrival) = (shared.quickness.size(&job), shared.arrivals.describe(&job, job.arrived() / 1000));
         let mut state = shared.lock();
         if state.is_full_for(&arrival) {
@@ -190,7 +201,7 @@ impl Pool {
                 state.driver.cancel(ticket, now_us);
             }
         }
-        let work = shared.settle(&mut state, workers::may_run_here());
+        let work = shared.settle(&mut state, shared.cores.is_none() && workers::may_run_here());
         drop(state);
         if let Some(run) = shared.carry_out(work) {
             shared.run_in_a_row(run);
@@ -274,6 +285,9 @@ impl State {
     /// What is to run next, of what the scheduler decided and what has the resources that it needs.
     fn next_run(&mut self) -> Option<Run> {
         loop {
+            if self.order.as_ref().is_some_and(ResponseOrder::is_full) {
+                return None;
+            }
             let run = self.next_decided()?;
             match &mut self.limited {
                 None => return Some(run),
@@ -369,6 +383,21 @@ fn keep_order(order: &ResponseOrder, numbers: &[u64], jobs: &mut [Job]) {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on when there is room for responses that keep their order.
+    fn watch_order(self: &Arc<Self>) {
+        let whom = Arc::downgrade(self);
+        if let Some(order) = &self.lock().order {
+            order.on_room(move || {
+                if let Some(shared) = whom.upgrade() {
+                    let mut state = shared.lock();
+                    let work = shared.settle(&mut state, false);
+                    drop(state);
+                    shared.carry_out(work);
+                }
+            });
+        }
     }
 
     /// Takes what was decided. The first batch stays here if it is quick and that `may_be_here`; workers get the others.

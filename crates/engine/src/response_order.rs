@@ -2,17 +2,34 @@
 //!
 //! A scheduler starts requests in their order. Several instances end them in any order, so what ends early is held until all that
 //! started before has been answered. Requests that are never started (timed out, turned away) are answered at once.
+//!
+//! What is held is bounded: with so many responses, or bytes of them, nothing more is to be started. The one that the others wait for runs
+//! already, so they leave in the end.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 use nerite_locks::Mutex;
 use nerite_memory::Slot;
 use nerite_request::{Deliver, PlaceQuery, Reply, Response, ResponseWindow, Status};
 
 /// The order of the responses of one model version.
-#[derive(Clone, Default)]
-pub(crate) struct ResponseOrder(Arc<Mutex<State>>);
+#[derive(Clone)]
+pub(crate) struct ResponseOrder(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    bounds: Bounds,
+    /// Called when there is room for responses again, without a lock.
+    on_room: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+/// How much may be held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub responses: usize,
+    pub bytes: usize,
+}
 
 #[derive(Default)]
 struct State {
@@ -21,11 +38,30 @@ struct State {
     /// Whose response leaves next.
     turn: u64,
     held: BTreeMap<u64, (Reply, Response)>,
+    held_bytes: usize,
+    /// Whether there was no room since it was last told that there is.
+    was_full: bool,
     /// Whether a thread hands responses on now; it takes along what others bring.
     delivering: bool,
 }
 
 impl ResponseOrder {
+    /// An order that holds so much.
+    pub fn new(bounds: Bounds) -> ResponseOrder {
+        ResponseOrder(Arc::new(Shared { state: Mutex::default(), bounds, on_room: OnceLock::new() }))
+    }
+
+    /// Has `told` called each time there is room again.
+    pub fn on_room(&self, told: impl Fn() + Send + Sync + 'static) {
+        // It is set once, when the pool is made.
+        drop(self.0.on_room.set(Box::new(told)));
+    }
+
+    /// Whether so much is held that nothing more is to be started.
+    pub fn is_full(&self) -> bool {
+        self.lock().is_full(self.0.bounds)
+    }
+
     /// The reply of the request that is started next. It takes one response.
     pub fn in_turn(&self, reply: Reply) -> Reply {
         let mut state = self.lock();
@@ -38,7 +74,10 @@ impl ResponseOrder {
     /// Hands on all responses whose turn it is. No lock is held meanwhile: an answer may bring the next request.
     fn ended(&self, number: u64, reply: Reply, response: Response) {
         let mut state = self.lock();
+        state.was_full |= state.is_full(self.0.bounds);
+        state.held_bytes = state.held_bytes.saturating_add(response.inline_bytes());
         state.held.insert(number, (reply, response));
+        state.was_full |= state.is_full(self.0.bounds);
         if state.delivering {
             return;
         }
@@ -46,6 +85,7 @@ impl ResponseOrder {
         loop {
             let turn = state.turn;
             let Some((mut reply, response)) = state.held.remove(&turn) else { break };
+            state.held_bytes = state.held_bytes.saturating_sub(response.inline_bytes());
             state.turn += 1;
             drop(state);
             reply.send(response);
@@ -53,10 +93,24 @@ impl ResponseOrder {
             state = self.lock();
         }
         state.delivering = false;
+        let has_room = state.was_full && !state.is_full(self.0.bounds);
+        state.was_full &= !has_room;
+        drop(state);
+        if let Some(told) = self.0.on_room.get().filter(|_| has_room) {
+            told();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Responses whose turn has come do not count: they are on their way.
+    fn is_full(&self, bounds: Bounds) -> bool {
+        let waits = !self.held.contains_key(&self.turn);
+        waits && (self.held.len() >= bounds.responses || self.held_bytes >= bounds.bytes)
     }
 }
 
@@ -93,7 +147,13 @@ impl Deliver for InTurn {
 mod tests {
     use std::sync::mpsc;
 
+    use nerite_memory::Buffer;
+    use nerite_request::{InferResponse, Output};
+    use nerite_tensor::DataType;
+
     use super::*;
+
+    const BOUNDS: Bounds = Bounds { responses: 3, bytes: 100 };
 
     fn reply(order: &ResponseOrder, number: usize, to: &mpsc::Sender<(usize, bool)>) -> Reply {
         let to = to.clone();
@@ -107,7 +167,7 @@ mod tests {
     #[track_caller]
     fn check(ends: &[usize], expect: &[&str]) {
         let (to, answers) = mpsc::channel();
-        let order = ResponseOrder::default();
+        let order = ResponseOrder::new(BOUNDS);
         let mut replies: Vec<_> = (0..ends.len()).map(|number| Some(reply(&order, number, &to))).collect();
         for (end, expect) in ends.iter().zip(expect) {
             let mut reply = replies[*end].take().expect("it ends once");
@@ -124,10 +184,43 @@ mod tests {
         check(&[1, 0, 3, 2], &["", "0 1", "", "2 3"]);
     }
 
+    fn response(bytes: usize) -> Response {
+        let data = Buffer::from(vec![0; bytes]);
+        let shape = [bytes as i64].into_iter().collect();
+        let output = Output { name: "Y".into(), datatype: DataType::Uint8, shape, data, placed: false };
+        Response::Final(InferResponse { outputs: vec![output], ..InferResponse::default() })
+    }
+
+    /// The second request and those behind it end with so many bytes. Whether it is full then, and how often there was room again.
+    #[track_caller]
+    fn check_full(bytes: &[usize], expect: bool) {
+        let (to, answers) = mpsc::channel();
+        let order = ResponseOrder::new(BOUNDS);
+        let (told, room) = mpsc::channel();
+        order.on_room(move || told.send(()).expect("it is heard"));
+        let mut first = reply(&order, 0, &to);
+        for (at, bytes) in bytes.iter().enumerate() {
+            reply(&order, at + 1, &to).send(response(*bytes));
+        }
+        assert_eq!(order.is_full(), expect, "{bytes:?}");
+        first.send(response(1000));
+        assert!(!order.is_full());
+        assert_eq!((answers.try_iter().count(), room.try_iter().count()), (bytes.len() + 1, usize::from(expect)));
+    }
+
+    #[test]
+    fn what_is_held_is_bounded_and_room_is_told() {
+        check_full(&[], false);
+        check_full(&[10, 10], false);
+        check_full(&[10, 10, 10], true);
+        check_full(&[99], false);
+        check_full(&[100], true);
+    }
+
     #[test]
     fn a_reply_that_is_dropped_holds_nobody_up() {
         let (to, answers) = mpsc::channel();
-        let order = ResponseOrder::default();
+        let order = ResponseOrder::new(BOUNDS);
         let (first, mut second) = (reply(&order, 1, &to), reply(&order, 2, &to));
         second.fail(Status::internal("the end"));
         assert!(answers.try_iter().next().is_none());

@@ -1,16 +1,19 @@
 //! Which scheduler does a configuration ask for?
 
+use std::sync::Arc;
+
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_queue_policy::TimeoutAction as ConfiguredAction;
 use nerite_config::proto::model_sequence_batching::{StrategyChoice, StrategyDirect};
 use nerite_config::proto::{ModelDynamicBatching, ModelQueuePolicy, ModelSequenceBatching};
 use nerite_schedule::{
-    BatchPolicy, Batcher, Direct, DirectPolicy, Fifo, Oldest, OldestPolicy, PriorityLevels, QueuePolicy, Scheduler,
-    TimeoutAction,
+    BatchPolicy, Batcher, Direct, DirectPolicy, Fifo, HoldBack, Oldest, OldestPolicy, PriorityLevels, QueuePolicy,
+    Scheduler, TimeoutAction,
 };
 
 use crate::arrival::{Arrivals, is_compared};
 use crate::limits::QUEUE_REQUESTS_MAX;
+use crate::policies::InstanceCores;
 use crate::rates::Claims;
 
 /// What the operator says about all queues.
@@ -20,11 +23,13 @@ pub struct QueueLimits {
     pub requests_max: usize,
     /// Triton's `TRITONSERVER_DELAY_SCHEDULER`: a dynamic batcher starts nothing before so many requests wait for the first time.
     pub hold_back: usize,
+    /// Triton's `TRITONSERVER_BACKLOG_DELAY_SCHEDULER`: so do schedulers of sequences before so many requests wait whose sequence has no slot.
+    pub hold_back_backlog: usize,
 }
 
 impl Default for QueueLimits {
     fn default() -> QueueLimits {
-        QueueLimits { requests_max: QUEUE_REQUESTS_MAX, hold_back: 0 }
+        QueueLimits { requests_max: QUEUE_REQUESTS_MAX, hold_back: 0, hold_back_backlog: 0 }
     }
 }
 
@@ -38,6 +43,8 @@ pub(crate) struct Scheduling {
     pub requests_max: usize,
     /// What the instances share with those of other models.
     pub claims: Option<Claims>,
+    /// Where the instances run; `None` for anywhere.
+    pub cores: Option<Arc<InstanceCores>>,
 }
 
 impl Scheduling {
@@ -53,6 +60,7 @@ impl Scheduling {
                 preserve_ordering: false,
                 requests_max: limits.requests_max,
                 claims: None,
+                cores: None,
             };
         };
         let policy = batch_policy(config, dynamic, limits);
@@ -65,6 +73,7 @@ impl Scheduling {
             preserve_ordering: dynamic.preserve_ordering && !config.decoupled(),
             requests_max,
             claims: None,
+            cores: None,
         }
     }
 }
@@ -87,7 +96,7 @@ impl Scheduling {
                     rows_max,
                     preferred: sizes(&oldest.preferred_batch_size),
                     delay_us: oldest.max_queue_delay_microseconds,
-                    hold_back: 0,
+                    hold_back: limits.hold_back,
                     requests_max: None,
                     levels: PriorityLevels::default(),
                     by_shapes,
@@ -109,6 +118,7 @@ impl Scheduling {
                     delay_us: direct.max_queue_delay_microseconds,
                     utilization_min: direct.minimum_slot_utilization,
                     by_shapes,
+                    hold_back: HoldBack { placed: limits.hold_back, backlog: limits.hold_back_backlog },
                 };
                 (Box::new(Direct::new(policy)), false)
             }
@@ -119,6 +129,7 @@ impl Scheduling {
             preserve_ordering: preserve_ordering && !config.decoupled(),
             requests_max: limits.requests_max,
             claims: None,
+            cores: None,
         }
     }
 }
@@ -169,7 +180,8 @@ mod tests {
     fn policy(settings: &str) -> BatchPolicy {
         let config = nerite_config::parse_text("", format!("name: 'm' {settings}").as_bytes()).unwrap();
         let config = nerite_config::normalise(config, "m");
-        batch_policy(&config, config.dynamic_batching().unwrap(), QueueLimits { requests_max: 100, hold_back: 3 })
+        let limits = QueueLimits { requests_max: 100, hold_back: 3, ..QueueLimits::default() };
+        batch_policy(&config, config.dynamic_batching().unwrap(), limits)
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::cached::Cached;
 use crate::instances::{Change, Maker, change};
 use crate::latencies::{FIRST_RESPONSE_MS, Latencies};
 use crate::lookups::RunJob;
+use crate::policies::InstanceCores;
 use crate::pool::Pool;
 use crate::rates::Claims;
 use crate::scheduling::{QueueLimits, Scheduling};
@@ -67,6 +68,7 @@ pub(crate) struct Parts {
     pub sequences: Option<Sequences>,
     pub services: Services,
     pub claims: Option<Claims>,
+    pub cores: Option<Arc<InstanceCores>>,
 }
 
 impl Served {
@@ -86,13 +88,14 @@ impl Served {
             sequences,
             services,
             claims,
+            cores,
         } = parts;
         let sequences = sequences.map(Arc::new);
         let cache = services.cache.filter(|_| config.caches_responses());
         let latencies = Latencies::new(&services.latencies, config.caches_responses(), &first_response_ms(&config));
         let rows_max = usize::try_from(config.max_batch_size).unwrap_or(0);
         let stats = Arc::new(Stats::new(&name, version, load_ns, rows_max, latencies));
-        let scheduling = Scheduling { claims, ..Scheduling::of(&config, instances.len(), queues) };
+        let scheduling = Scheduling { claims, cores, ..Scheduling::of(&config, instances.len(), queues) };
         let cached =
             cache.map(|cache| Arc::new(Cached::new(cache, &name, Arc::clone(&stats), scheduling.requests_max)));
         let pool_name = format!("{name}_{version}");
@@ -122,11 +125,17 @@ impl Served {
 
     /// The same version, of this configuration and with these instances. Those that both have stay; the others come, and go once they run
     /// nothing. On an error nothing has changed.
-    pub(crate) fn resized(&self, config: Arc<ModelConfig>, specs: Vec<InstanceSpec>) -> Result<Served, Status> {
+    pub(crate) fn resized(
+        &self,
+        config: Arc<ModelConfig>,
+        specs: Vec<InstanceSpec>,
+        cores: Option<Arc<InstanceCores>>,
+    ) -> Result<Served, Status> {
         let present: Vec<InstanceSpec> = self.instances.iter().map(|(spec, _)| spec.clone()).collect();
         let Change { stay, go, come } = change(&present, &specs);
         let come: Vec<InstanceSpec> = come.iter().filter_map(|at| specs.get(*at).cloned()).collect();
-        let mut made = self.maker.make(&come, &|_| ())?;
+        let maker = Maker { cores: cores.clone(), ..self.maker.clone() };
+        let mut made = maker.make(&come, &|_| ())?;
         warm_up(&config, self.directory.path(), self.sequences.as_deref(), &mut made)?;
         log::info!(
             "model '{}' version {}: {} instances stay, {} come, {} go",
@@ -136,7 +145,8 @@ impl Served {
             come.len(),
             go.len()
         );
-        let numbers = self.pool.add(made);
+        let cores = come.iter().map(|spec| cores.as_ref().and_then(|cores| cores.of(spec.index)));
+        let numbers = self.pool.add(made, cores.collect());
         let of = |places: &[usize]| -> Vec<(InstanceSpec, usize)> {
             places.iter().filter_map(|at| self.instances.get(*at).cloned()).collect()
         };
@@ -157,7 +167,7 @@ impl Served {
             cached: self.cached.clone(),
             pool: Arc::clone(&self.pool),
             instances,
-            maker: self.maker.clone(),
+            maker,
             is_retired: Arc::clone(&self.is_retired),
             directory: self.directory.clone(),
         })

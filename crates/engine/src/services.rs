@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nerite_cache::ResponseCache;
 
 use crate::latencies::LatencyMetrics;
+use crate::policies::HostPolicies;
 use crate::rates::RateLimits;
 
 /// What the operator sets up once for all models.
@@ -14,6 +15,8 @@ pub struct Services {
     pub cache: Option<Arc<ResponseCache>>,
     /// What instances share; `None` without `--rate-limit=execution_count`.
     pub rates: Option<Arc<RateLimits>>,
+    /// The cores of instances, by the name of their host policy.
+    pub policies: HostPolicies,
     /// What is kept of latencies.
     pub latencies: LatencyMetrics,
 }

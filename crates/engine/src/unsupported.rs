@@ -39,7 +39,13 @@ fn unsupported(config: &ModelConfig, services: &Services) -> Vec<String> {
         "instance_group.rate_limiter (start the server with --rate-limit=execution_count)",
     );
     note(group(|group| !group.secondary_devices.is_empty()), "instance_group.secondary_devices");
-    note(group(|group| !group.host_policy.is_empty()), "instance_group.host_policy");
+    let is_unknown = |group: &ModelInstanceGroup| {
+        !group.host_policy.is_empty() && !services.policies.0.contains_key(&group.host_policy)
+    };
+    note(
+        config.instance_group.iter().any(is_unknown),
+        "instance_group.host_policy (start the server with --host-policy=<policy>,<setting>=<value>)",
+    );
     note(!config.cc_model_filenames.is_empty(), "cc_model_filenames");
     note(
         config.decoupled() && ANSWER_ONCE.contains(&config.backend_name()),
@@ -118,7 +124,10 @@ mod tests {
         );
         check(
             "instance_group { host_policy: 'numa' secondary_devices { } }",
-            &["instance_group.secondary_devices", "instance_group.host_policy"],
+            &[
+                "instance_group.secondary_devices",
+                "instance_group.host_policy (start the server with --host-policy=<policy>,<setting>=<value>)",
+            ],
         );
         check("cc_model_filenames { key: '8.0' value: 'x' }", &["cc_model_filenames"]);
         check("model_warmup { name: 'w' }", &[]);

@@ -14,6 +14,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use nerite_locks::Mutex;
 use nerite_request::Cancel;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::blocks::Block;
 use crate::body::Body;
@@ -29,7 +30,7 @@ pub struct Supervisor {
 }
 
 enum Order {
-    Start { command: Box<Command>, started: SyncSender<io::Result<Process>> },
+    Start { command: Box<Command>, cores: Option<CpuSet>, started: SyncSender<io::Result<Process>> },
     Hear(Kept),
 }
 
@@ -163,10 +164,10 @@ impl Supervisor {
         Ok(Supervisor { orders, bell })
     }
 
-    /// Starts a process, which lives no longer than the server.
+    /// Starts a process, which lives no longer than the server. It runs on the cores of the thread that asks for it.
     pub(crate) fn spawn(&self, command: Command) -> io::Result<Process> {
         let (started, process) = sync_channel(1);
-        self.order(Order::Start { command: Box::new(command), started })?;
+        self.order(Order::Start { command: Box::new(command), cores: sched_getaffinity(None).ok(), started })?;
         process.recv().map_err(|_| gone())?
     }
 
@@ -265,12 +266,27 @@ fn obey(ordered: &Receiver<Order>, all: &mut Vec<Kept>) -> bool {
     use std::sync::mpsc::TryRecvError;
     loop {
         match ordered.try_recv() {
-            Ok(Order::Start { mut command, started }) => drop(started.send(spawn(&mut command))),
+            Ok(Order::Start { mut command, cores, started }) => {
+                drop(started.send(on_cores(cores.as_ref(), || spawn(&mut command))));
+            }
             Ok(Order::Hear(kept)) => all.push(kept),
             Err(TryRecvError::Empty) => return true,
             Err(TryRecvError::Disconnected) => return false,
         }
     }
+}
+
+/// Does `work` on these cores: what it starts begins there.
+fn on_cores<T>(cores: Option<&CpuSet>, work: impl FnOnce() -> T) -> T {
+    let own = sched_getaffinity(None).ok();
+    let moved = own.as_ref().zip(cores).filter(|(own, cores)| own != cores);
+    // Where this fails the process runs where the server does.
+    let moved = moved.filter(|(_, cores)| sched_setaffinity(None, cores).is_ok());
+    let done = work();
+    if let Some((own, _)) = moved {
+        let _ = sched_setaffinity(None, own);
+    }
+    done
 }
 
 #[cfg(test)]

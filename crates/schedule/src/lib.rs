@@ -42,7 +42,7 @@ pub use event::{
 };
 pub use fifo::Fifo;
 pub use limiter::{Claim, ClaimError, Claimant, Limiter, Resource, ResourceLimits};
-pub use sequence::{Direct, DirectPolicy, Oldest, OldestPolicy};
+pub use sequence::{Direct, DirectPolicy, HoldBack, Oldest, OldestPolicy};
 
 /// What a scheduler is told with each event, and where its decisions go.
 pub struct Context<'a> {

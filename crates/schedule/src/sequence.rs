@@ -7,5 +7,5 @@ mod direct;
 mod oldest;
 mod table;
 
-pub use direct::{Direct, DirectPolicy};
+pub use direct::{Direct, DirectPolicy, HoldBack};
 pub use oldest::{Oldest, OldestPolicy};

@@ -6,6 +6,7 @@ mod cache;
 mod connections;
 mod gpu;
 mod metrics;
+mod policies;
 mod queues;
 mod rates;
 mod regions;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use nerite_api::{RegionRules, Restriction};
 use nerite_budget::Limits;
-use nerite_engine::{LatencyMetrics, QueueLimits};
+use nerite_engine::{HostPolicies, LatencyMetrics, QueueLimits};
 use nerite_repository::ControlMode;
 use nerite_request::setting::LogSettings;
 use regex::{Regex, RegexBuilder};
@@ -66,6 +67,8 @@ pub struct Settings {
     pub sessions: Sessions,
     /// Resources that instances share; `None` without a rate limiter.
     pub rates: Option<Vec<RateResource>>,
+    /// Cores of instances, by host policy.
+    pub policies: HostPolicies,
     /// Bytes of the response cache, if there is one.
     pub response_cache: Option<u64>,
     /// GPUs and the memory that is locked for them.
@@ -226,6 +229,7 @@ impl Settings {
             budgets: budgets::budgets(&values, nerite_memory::allocatable_bytes())?,
             sessions: sessions::sessions(&values)?,
             rates: rates::rates(&values)?,
+            policies: policies::policies(&values)?,
             response_cache: cache::response_cache(&values)?,
             gpu: gpu::gpu(&values)?,
             exit_on_error: values.bool("exit-on-error", true)?,
@@ -347,8 +351,14 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
             values.int("model-load-thread-count", 4usize)?.max(1)
         },
         load_retries: values.int("model-load-retry-count", 0usize)?,
-        queues: queues::queues(values, std::env::var(queues::DELAY_SCHEDULER).ok().as_deref())?,
+        queues: queues_of_environment(values)?,
     })
+}
+
+fn queues_of_environment(values: &Values<'_>) -> Result<QueueLimits, BadValue> {
+    let [queued, backlog] =
+        [queues::DELAY_SCHEDULER, queues::BACKLOG_DELAY_SCHEDULER].map(|name| std::env::var(name).ok());
+    queues::queues(values, queues::Delays { queued: queued.as_deref(), backlog: backlog.as_deref() })
 }
 
 fn grpc_tuning(values: &Values<'_>) -> Result<GrpcTuning, SettingsError> {

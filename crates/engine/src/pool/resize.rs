@@ -1,18 +1,22 @@
 //! How do instances come and go while requests run?
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use nerite_backend::Instance;
 use nerite_schedule::InstanceId;
 
 use super::{Pool, Shared, State};
+use crate::policies::Cores;
 use crate::timer::now_us;
 
 impl Pool {
-    /// Adds instances, which may run at once. Gives their numbers.
-    pub fn add(&self, instances: Vec<Box<dyn Instance>>) -> Vec<usize> {
+    /// Adds instances, which may run at once, each on its cores. Gives their numbers.
+    pub fn add(&self, instances: Vec<Box<dyn Instance>>, cores: Vec<Option<Arc<Cores>>>) -> Vec<usize> {
         let mut state = self.0.lock();
         let numbers: Vec<usize> = instances.into_iter().map(|instance| state.seat(instance)).collect();
+        if let Some(known) = &self.0.cores {
+            numbers.iter().zip(cores).for_each(|(number, cores)| known.put(*number, cores));
+        }
         for number in &numbers {
             state.driver.grant(InstanceId(*number), now_us());
         }

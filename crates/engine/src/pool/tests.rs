@@ -39,6 +39,7 @@ fn pool_of(instances: Vec<Box<dyn Instance>>, bound: CostBound, scheduler: Box<d
         preserve_ordering: false,
         requests_max: usize::MAX,
         claims: None,
+        cores: None,
     };
     Pool::new("test", instances, bound, scheduling, None, ModelVersion::unmetered("m"), Box::new(reject))
 }

@@ -6,10 +6,12 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_backend::{Batch, Job, Jobs, Outbox, now_ns};
 use nerite_request::{Code, Status};
+use nerite_schedule::InstanceId;
 
 use super::{Run, Shared, State, Work};
 use crate::limits::{NESTED_RUNS_MAX, QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW};
 use crate::quickness::Size;
+use crate::verbose::Requests;
 
 thread_local! {
     /// How many runs' answers this thread is giving, each within the one before.
@@ -26,21 +28,24 @@ impl Shared {
     pub(super) fn without_worker(self: &Arc<Self>, error: &std::io::Error) {
         let mut state = self.lock();
         state.workers -= 1;
+        let mut refused = Vec::new();
         while state.workers == 0 {
             let Some(Run { at, instance, jobs, .. }) = state.ready.pop_front() else { break };
             state.give_back(at, instance);
+            refused.extend(jobs);
             self.tell_left(&state);
             while let Some(next) = state.next_run() {
                 state.ready.push_back(next);
-            }
-            for job in jobs {
-                let text = format!("no thread to run model '{}': {error}; raise the limit on threads", self.name);
-                job.refuse(Status::unavailable(text));
             }
         }
         let mut work = Work::default();
         self.take_rest(&mut state, &mut work);
         drop(state);
+        // Without the lock: an answer may bring the next request.
+        for job in refused {
+            let text = format!("no thread to run model '{}': {error}; raise the limit on threads", self.name);
+            job.refuse(Status::unavailable(text));
+        }
         self.carry_out(work);
     }
 
@@ -118,10 +123,14 @@ impl Shared {
         let Run { at, mut instance, jobs, size, begun } = run;
         let start = begun.unwrap_or_else(now_ns);
         let (has_run, outbox) = Outbox::around(|| {
-            let batch = self.batch(jobs);
+            let batch = self.batch(at, jobs);
             let has_run = begun.is_some() || !batch.jobs.is_empty();
             if has_run {
-                self.catching(|| if begun.is_some() { instance.finish() } else { instance.run(batch) });
+                let work = || self.catching(|| if begun.is_some() { instance.finish() } else { instance.run(batch) });
+                match &self.cores {
+                    Some(cores) => cores.within(at.0, work),
+                    None => work(),
+                };
             }
             has_run
         });
@@ -134,7 +143,7 @@ impl Shared {
         let Run { at, mut instance, jobs, size, .. } = run;
         let start = now_ns();
         let (done, outbox) = Outbox::around(|| {
-            let batch = self.batch(jobs);
+            let batch = self.batch(at, jobs);
             if batch.jobs.is_empty() {
                 return None;
             }
@@ -163,6 +172,7 @@ impl Shared {
     }
 
     fn note(&self, size: Option<Size>, ns: u64) {
+        log::debug!("model '{}': ran and answered in {} µs", self.name, ns / 1000);
         if let Some(slow) = self.quickness.note(size, ns) {
             log::info!(
                 "model '{}': a run took {} ms; requests with {} input bytes or more run on workers from now on",
@@ -173,8 +183,9 @@ impl Shared {
         }
     }
 
-    fn batch(&self, jobs: Jobs) -> Batch {
+    fn batch(&self, at: InstanceId, jobs: Jobs) -> Batch {
         let jobs = if jobs.iter().any(Job::is_cancelled) { without_cancelled(jobs) } else { jobs };
+        log::debug!("model '{}': instance {} runs {}", self.name, at.0, Requests(&jobs));
         Batch { jobs, meter: Arc::clone(self.requests.meter()) }
     }
 

@@ -55,8 +55,9 @@ impl Fingerprint {
         let groups = if stays { Vec::new() } else { mem::take(&mut rest.instance_group) };
         let mut config = DefaultHasher::new();
         to_json(&rest).hash(&mut config);
-        // A model is loaded for the devices that its instances are on.
-        let mut devices: Vec<_> = groups.iter().map(|group| (group.kind, &group.gpus, group.passive)).collect();
+        // A model is loaded for the devices that its instances are on, and for their cores.
+        let mut devices: Vec<_> =
+            groups.iter().map(|group| (group.kind, &group.gpus, group.passive, &group.host_policy)).collect();
         devices.sort_unstable();
         devices.dedup();
         devices.hash(&mut config);

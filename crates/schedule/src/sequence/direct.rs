@@ -25,6 +25,17 @@ pub struct DirectPolicy {
     pub utilization_min: f32,
     /// Whether requests are told apart by [`Arrival::shapes`](crate::Arrival::shapes).
     pub by_shapes: bool,
+    /// What waits before anything starts for the first time.
+    pub hold_back: HoldBack,
+}
+
+/// Requests that wait before a scheduler of sequences starts anything: for tests that want them all there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldBack {
+    /// Of sequences that have a position.
+    pub placed: usize,
+    /// Of sequences that have none.
+    pub backlog: usize,
 }
 
 /// A scheduler of sequences that keep their position.
@@ -81,7 +92,24 @@ impl Direct {
         Some(if waits { oldest_us.saturating_add(delay_us) } else { 0 })
     }
 
+    /// Whether too little waits for the first time.
+    fn is_held_back(&mut self) -> bool {
+        let HoldBack { placed, backlog } = self.policy.hold_back;
+        if placed == 0 && backlog == 0 {
+            return false;
+        }
+        let in_backlog = self.table.backlog_len();
+        let is_held = !self.stopped && (self.table.len() - in_backlog < placed || in_backlog < backlog);
+        if !is_held {
+            self.policy.hold_back = HoldBack::default();
+        }
+        is_held
+    }
+
     fn start(&mut self, context: &mut Context<'_>) {
+        if self.is_held_back() {
+            return;
+        }
         for at in 0..self.instances.len() {
             let instance = &self.instances[at];
             let Some(due_us) = self.due_us(instance).filter(|_| instance.granted) else { continue };
@@ -170,5 +198,71 @@ impl Scheduler for Direct {
 
     fn waiting(&self) -> usize {
         self.table.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Arrival, Driver, SequenceId, SequenceStep};
+
+    /// Each letter is a request of the sequence of that name, of which two have a position. How many have started after each.
+    #[track_caller]
+    fn check(placed: usize, backlog: usize, arrivals: &str, expect: &[usize]) {
+        let hold_back = HoldBack { placed, backlog };
+        let policy = DirectPolicy {
+            instances: 1,
+            rows_max: 2,
+            idle_us: 1_000_000,
+            delay_us: 0,
+            utilization_min: 0.0,
+            by_shapes: false,
+            hold_back,
+        };
+        let mut driver = Driver::new(Box::new(Direct::new(policy)));
+        driver.grant(InstanceId(0), 0);
+        let mut started = 0;
+        let mut known = String::new();
+        let mut found = Vec::new();
+        for letter in arrivals.chars() {
+            let start = !known.contains(letter);
+            known.push(letter);
+            let step = SequenceStep { id: SequenceId::Number(letter as u64), start, end: false };
+            driver.arrive(letter, |ticket| Arrival { sequence: Some(step), ..Arrival::new(ticket, 1) }, 0);
+            started += std::iter::from_fn(|| driver.next_run()).map(|run| run.jobs().count()).sum::<usize>();
+            found.push(started);
+        }
+        assert_eq!(found, expect, "{hold_back:?} {arrivals}");
+    }
+
+    #[test]
+    fn nothing_starts_before_enough_waits_with_and_without_a_position() {
+        check(0, 0, "abc", &[1, 1, 1]);
+        check(2, 0, "ab", &[0, 2]);
+        check(3, 0, "aba", &[0, 0, 2]);
+        check(1, 2, "abccc", &[0, 0, 0, 2, 2]);
+        check(2, 1, "accb", &[0, 0, 0, 2]);
+        check(0, 1, "abc", &[0, 0, 2]);
+    }
+
+    #[test]
+    fn a_scheduler_that_stops_holds_nothing_back() {
+        let hold_back = HoldBack { placed: 9, backlog: 9 };
+        let policy = DirectPolicy {
+            instances: 1,
+            rows_max: 2,
+            idle_us: 1,
+            delay_us: 0,
+            utilization_min: 0.0,
+            by_shapes: false,
+            hold_back,
+        };
+        let mut driver = Driver::new(Box::new(Direct::new(policy)));
+        driver.grant(InstanceId(0), 0);
+        let step = SequenceStep { id: SequenceId::Number(1), start: true, end: true };
+        driver.arrive('a', |ticket| Arrival { sequence: Some(step), ..Arrival::new(ticket, 1) }, 0);
+        assert!(driver.next_run().is_none());
+        driver.stop(0);
+        assert!(driver.next_run().is_some());
     }
 }

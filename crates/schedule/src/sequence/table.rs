@@ -80,6 +80,12 @@ impl SequenceTable {
         self.tickets.len()
     }
 
+    /// Of these, requests of sequences without a slot. Costs as many steps as there are such sequences.
+    pub fn backlog_len(&self) -> usize {
+        let waiting = self.backlog.iter().filter_map(|number| self.sequences.get(number));
+        waiting.map(|sequence| sequence.waiting.len()).sum()
+    }
+
     /// A request came. Its sequence's slot, if it has one.
     pub fn push(&mut self, arrival: Arrival, now_us: u64) -> Result<Option<SequenceSlot>, Rejection> {
         let step = arrival.sequence.clone().ok_or(Rejection::MissingStart)?;

@@ -131,7 +131,16 @@ fn deeds() -> impl Strategy<Value = Vec<(u64, Deed)>> {
 }
 
 fn direct(instances: usize, rows_max: usize, delay_us: u64, utilization_min: f32) -> Direct {
-    Direct::new(DirectPolicy { instances, rows_max, idle_us: IDLE_US, delay_us, utilization_min, by_shapes: false })
+    let hold_back = nerite_schedule::HoldBack::default();
+    Direct::new(DirectPolicy {
+        instances,
+        rows_max,
+        idle_us: IDLE_US,
+        delay_us,
+        utilization_min,
+        by_shapes: false,
+        hold_back,
+    })
 }
 
 fn oldest(instances: usize, candidates_max: usize, rows_max: u32, delay_us: u64) -> Oldest {

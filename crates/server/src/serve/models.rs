@@ -74,7 +74,7 @@ fn services(settings: &Settings) -> Services {
     }
     let latencies = settings.metrics.as_ref().map(|metrics| metrics.latencies.clone()).unwrap_or_default();
     let rates = settings.rates.clone().map(|resources| Arc::new(RateLimits::new(resources)));
-    Services { cache, rates, latencies }
+    Services { cache, rates, policies: settings.policies.clone(), latencies }
 }
 
 fn creating(status: &Status) -> StartError {

@@ -6,9 +6,18 @@ use crate::flags::{BadValue, Values, bad};
 
 /// Tests written for Triton set it, to have requests wait until they are as many.
 pub const DELAY_SCHEDULER: &str = "TRITONSERVER_DELAY_SCHEDULER";
+/// The same for requests of sequences that have no slot.
+pub const BACKLOG_DELAY_SCHEDULER: &str = "TRITONSERVER_BACKLOG_DELAY_SCHEDULER";
 
-/// `delay_scheduler` is the value of the variable [`DELAY_SCHEDULER`]. What is no number counts as 0, as in Triton.
-pub(super) fn queues(values: &Values<'_>, delay_scheduler: Option<&str>) -> Result<QueueLimits, BadValue> {
+/// The values of the variables [`DELAY_SCHEDULER`] and [`BACKLOG_DELAY_SCHEDULER`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Delays<'d> {
+    pub queued: Option<&'d str>,
+    pub backlog: Option<&'d str>,
+}
+
+/// What in `delays` is no number counts as 0, as in Triton.
+pub(super) fn queues(values: &Values<'_>, delays: Delays<'_>) -> Result<QueueLimits, BadValue> {
     let requests_max = values.int("queue-requests-max", QueueLimits::default().requests_max)?;
     if requests_max == 0 {
         return Err(bad(
@@ -16,8 +25,8 @@ pub(super) fn queues(values: &Values<'_>, delay_scheduler: Option<&str>) -> Resu
             "is 0: a request that finds no instance free could not wait; give at least 1",
         ));
     }
-    let hold_back = delay_scheduler.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-    Ok(QueueLimits { requests_max, hold_back })
+    let number = |text: Option<&str>| text.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    Ok(QueueLimits { requests_max, hold_back: number(delays.queued), hold_back_backlog: number(delays.backlog) })
 }
 
 #[cfg(test)]
@@ -26,14 +35,18 @@ mod tests {
     use super::*;
     use crate::flags::parse;
 
-    fn read(line: &str, variable: Option<&str>) -> Result<QueueLimits, BadValue> {
+    fn read(line: &str, queued: Option<&str>) -> Result<QueueLimits, BadValue> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        queues(&Values(&parse(&words).unwrap()), variable)
+        queues(&Values(&parse(&words).unwrap()), Delays { queued, backlog: queued })
     }
 
     #[track_caller]
     fn check(line: &str, variable: Option<&str>, requests_max: usize, hold_back: usize) {
-        assert_eq!(read(line, variable).unwrap(), QueueLimits { requests_max, hold_back }, "{line} {variable:?}");
+        assert_eq!(
+            read(line, variable).unwrap(),
+            QueueLimits { requests_max, hold_back, hold_back_backlog: hold_back },
+            "{line} {variable:?}"
+        );
     }
 
     #[test]

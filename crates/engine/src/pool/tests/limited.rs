@@ -30,6 +30,7 @@ fn sharing(limits: &Arc<RateLimits>, count: u32) -> Pool {
         preserve_ordering: false,
         requests_max: usize::MAX,
         claims,
+        cores: None,
     };
     let reject = |job: Job, _: Rejection| job.refuse(Status::unavailable(""));
     let version = ModelVersion::unmetered("m");
