@@ -59,8 +59,6 @@ def cores(client, model: str) -> list[int]:
     ],
 )
 def test_a_python_model_runs_on_the_cores_of_its_policy(launcher, policy, flag, expected):
-    if launcher.oracle and expected != OWN:
-        pytest.skip("2.51 starts the processes of Python models from another thread, on all cores")
     repository = launcher.copy_of(f"policy_{policy or 'cpu'}")
     put(launcher, repository, asking_cores("cores", policy))
     with launcher.running("policies", f"--host-policy={flag}", repository=repository) as server:
