@@ -49,6 +49,8 @@ QUICK = (
 # Those that take long, fill the memory or the processors, or kill processes by the hundred.
 LONG = (
     "conformance/test_large_tensors.py",
+    "conformance/test_reloads.py::test_a_thousand_loads_and_unloads_leave_nothing_behind",
+    "conformance/test_reloads.py::test_no_request_fails_while_a_model_is_reloaded_for_long",
     "hostile/test_attacks.py",
     "hostile/test_budgets.py",
     "hostile/test_kills.py",

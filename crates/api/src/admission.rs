@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use nerite_engine::Served;
+use nerite_engine::{ADMISSIONS_MAX, Served};
 use nerite_request::Status;
 use nerite_request::limits::TensorsMax;
 
@@ -41,26 +41,35 @@ impl Api {
 
     /// Admits a request whose model was found before. If that was unloaded or replaced meanwhile, the one that is there now is meant.
     pub fn admit_found(&self, found: Found, model: &str, version: &str) -> Result<Admission, Status> {
-        let Found { protocol, mut served } = found;
-        if served.is_retired() {
-            served = self.find_single(protocol, model, version)?.served;
-        }
-        Ok(self.admit_to(served))
+        let Found { protocol, served } = found;
+        self.admit_to(served, || self.find_single(protocol, model, version).map(|found| found.served))
     }
 
     /// Admits a request to the version of the model that it names.
     pub fn admit(&self, model: &str, version: &str) -> Result<Admission, Status> {
-        self.served(model, version).map(|served| self.admit_to(served))
+        self.admit_to(self.served(model, version)?, || self.served(model, version))
     }
 
     /// As [`Api::admit`], for a call with one response.
     pub fn admit_single(&self, protocol: Protocol, model: &str, version: &str) -> Result<Admission, Status> {
-        self.find_single(protocol, model, version).map(|found| self.admit_to(found.served))
+        let found = self.find_single(protocol, model, version)?;
+        self.admit_found(found, model, version)
     }
 
-    fn admit_to(&self, served: Arc<Served>) -> Admission {
-        let under_way = UnderWay::count(&self.0.under_way);
-        Admission { model: nerite_engine::Admission::to(served), under_way }
+    /// Admits a request to this version; if that has ended, to one that is found now.
+    fn admit_to(
+        &self,
+        mut served: Arc<Served>,
+        find: impl Fn() -> Result<Arc<Served>, Status>,
+    ) -> Result<Admission, Status> {
+        for _ in 0..ADMISSIONS_MAX {
+            if let Some(model) = nerite_engine::Admission::to(&served) {
+                self.0.engine.note_use(served.name(), self.peer());
+                return Ok(Admission { model, under_way: UnderWay::count(&self.0.under_way) });
+            }
+            served = find()?;
+        }
+        Err(Status::unavailable(format!("model '{}' is replaced again and again; ask once more", served.name())))
     }
 
     /// How many inputs and outputs a request for this model may name; those of any model if there is no such one.

@@ -26,6 +26,7 @@ mod calls;
 mod classify;
 pub mod codes;
 mod delivery;
+mod demand;
 mod errors;
 mod logging;
 mod operator;

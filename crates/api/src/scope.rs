@@ -153,6 +153,11 @@ impl Scope {
         self.api.tensors_max(model, version)
     }
 
+    /// As [`Api::want_model`].
+    pub async fn want_model(&self, model: &str) -> Result<(), Status> {
+        self.api.want_model(model).await
+    }
+
     /// One request of the session. `leased` names outputs that are to be written to leases of our choice; each response
     /// comes with those that were. Otherwise as [`Api::infer_stream`].
     pub fn infer(

@@ -13,13 +13,20 @@ pub struct Admission {
     // In this order: whoever unloads the version waits for the count, and is then its last holder.
     served: Arc<Served>,
     in_flight: InFlight,
+    /// Until it is submitted: a version takes what it admitted, and ends afterwards.
+    entering: InFlight,
     asker: Option<Peer>,
 }
 
 impl Admission {
-    /// To a version that was found before.
-    pub fn to(served: Arc<Served>) -> Admission {
-        Admission { in_flight: served.begin(), served, asker: None }
+    /// To a version that was found before. `None`: it has ended meanwhile, and there may be another in its place.
+    pub fn to(served: &Arc<Served>) -> Option<Admission> {
+        let entering = served.enter();
+        // Whoever ends the version says so first, and waits for those that enter then.
+        if served.is_retired() {
+            return None;
+        }
+        Some(Admission { in_flight: served.begin(), served: Arc::clone(served), entering, asker: None })
     }
 
     /// The same for a request of that client. What comes of memory that a client shares is kept for its own requests only.
@@ -45,8 +52,9 @@ impl Admission {
 
     /// Runs a request that fits the contract, now or as soon as an instance is free. The answer comes through the request's own reply.
     pub fn submit(self, request: AdmittedRequest) {
-        let Admission { in_flight, served, asker } = self;
+        let Admission { in_flight, served, entering, asker } = self;
         served.submit(Job::new(request, in_flight, now_ns()), asker.as_ref());
+        drop(entering);
     }
 
     /// Checks the request against the contract and submits it. A refusal comes through the request's reply as well.

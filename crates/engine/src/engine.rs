@@ -1,5 +1,6 @@
 //! Who loads and retires models while requests go on?
 
+mod demand;
 mod parts;
 mod poll;
 mod resize;
@@ -21,11 +22,14 @@ use nerite_request::report::IndexEntry;
 use nerite_request::setting::LoadOptions;
 use nerite_request::{Request, Status};
 
+use self::demand::Demand;
+pub use self::demand::{DemandCounts, Waiting};
 use self::parts::Reason;
 use self::poll::PollStop;
 use self::retire::Retiring;
 use crate::admission::Admission;
 use crate::catalog::Catalog;
+use crate::limits::ADMISSIONS_MAX;
 use crate::load::Loader;
 use crate::progress::Loads;
 use crate::semaphore::{OnePerModel, Semaphore};
@@ -46,7 +50,11 @@ pub struct Engine {
     one_per_model: OnePerModel,
     retiring: Retiring,
     loads: Loads,
+    /// There in control mode `demand`.
+    demand: Option<Arc<Demand>>,
     poll_stop: Arc<PollStop>,
+    /// Whether what was to be up at the start was loaded. In control mode `demand` all that is loaded before stays.
+    has_started: AtomicBool,
     /// Whether its start failed: then it serves nothing.
     has_failed: AtomicBool,
 }
@@ -62,12 +70,16 @@ pub struct Options {
     pub load_threads: usize,
     /// How often a load that failed is tried again.
     pub load_retries: usize,
+    /// The most bytes that the files of loaded models may have, in control mode `demand`; `None` for no limit.
+    pub models_bytes_max: Option<u64>,
 }
 
 impl Engine {
     /// An engine over these repositories, with nothing loaded.
     pub fn new(store: Store, loader: Loader, options: Options) -> Arc<Engine> {
         let semaphore = Semaphore::new(options.load_threads);
+        let is_on_demand = options.control == ControlMode::Demand;
+        let demand = is_on_demand.then(|| Demand::new(options.models_bytes_max));
         Arc::new_cyclic(|engine: &Weak<Engine>| Engine {
             models: Models::of(Weak::<Engine>::clone(engine)),
             store,
@@ -80,6 +92,8 @@ impl Engine {
             one_per_model: OnePerModel::default(),
             retiring: Retiring::default(),
             loads: Loads::default(),
+            demand,
+            has_started: AtomicBool::new(false),
             poll_stop: Arc::default(),
             has_failed: AtomicBool::new(false),
         })
@@ -101,7 +115,7 @@ impl Engine {
 
     /// Admits a request to that version of the model; without a number to the highest.
     pub fn admit(&self, model: &str, version: Option<i64>) -> Result<Admission, Status> {
-        self.find(model, version).map(Admission::to)
+        admit(|| self.find(model, version))
     }
 
     /// All versions of a model that take requests, ascending.
@@ -146,7 +160,8 @@ impl Engine {
 
     /// Whether every known model has a version and every known version is ready or was unloaded.
     pub fn is_ready(&self) -> bool {
-        self.lifecycle().strictly_ready()
+        // A request may ask for any model of the repositories. One that cannot be loaded is that request's fault.
+        self.is_on_demand() || self.lifecycle().strictly_ready()
     }
 
     /// What the repositories hold and in which state it is.
@@ -183,6 +198,7 @@ impl Engine {
         for wave in self.waves(&plan.models) {
             failed.extend(self.load_wave(&wave, &Reason::asked_for(Arc::clone(&tried))));
         }
+        self.has_started.store(true, Ordering::Release);
         Ok(failed)
     }
 
@@ -334,6 +350,9 @@ impl Engine {
                     || Err(Status::internal(format!("the load of '{model}' ended without an outcome"))),
                     |outcome| outcome.answer,
                 );
+                if let (Ok(()), Some(demand)) = (&answer, &self.demand) {
+                    demand.came(model, source.bytes(), !self.has_started.load(Ordering::Acquire));
+                }
                 answer.and_then(|()| self.resize(source, &plan.resize))
             }
         }
@@ -414,8 +433,8 @@ impl Engine {
 impl Infer for Engine {
     fn infer(&self, model: &str, version: Option<i64>, mut request: Request) {
         // A model that is being unloaded still serves the ensembles that are unloaded with it.
-        let found = self.find(model, version).or_else(|refused| self.leaving(model, version).ok_or(refused));
-        match found.map(Admission::to) {
+        let find = || self.find(model, version).or_else(|refused| self.leaving(model, version).ok_or(refused));
+        match admit(find) {
             Ok(admission) => admission.ask(request),
             Err(status) => request.reply.fail(status),
         }
@@ -424,6 +443,16 @@ impl Infer for Engine {
     fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
         self.find(model, version).map(|served| Arc::clone(served.config()))
     }
+}
+
+/// Admits a request to the version that is found; to the next one if that ends at this moment.
+fn admit(find: impl Fn() -> Result<Arc<Served>, Status>) -> Result<Admission, Status> {
+    for _ in 0..ADMISSIONS_MAX {
+        if let Some(admission) = Admission::to(&find()?) {
+            return Ok(admission);
+        }
+    }
+    Err(Status::unavailable("the model is replaced again and again; ask once more"))
 }
 
 /// Does `work` on a thread of its own and tells `done` what came of it, or that there is no thread.

@@ -54,8 +54,9 @@ mod warmup;
 
 pub use admission::Admission;
 pub use contract::{CheckedTensors, Contract, Prefix, Tensors, reshaped};
-pub use engine::{Engine, Options};
+pub use engine::{DemandCounts, Engine, Options, Waiting};
 pub use latencies::LatencyMetrics;
+pub use limits::ADMISSIONS_MAX;
 pub use load::Loader;
 pub use nerite_repository::Labels;
 pub use policies::{HOST_POLICY_SETTINGS, HostPolicies};

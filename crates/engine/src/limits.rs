@@ -45,3 +45,12 @@ pub const PROGRESS_INTERVAL_US: u64 = 10_000_000;
 
 /// Times that a load begins again because the model's files changed while they were read.
 pub const CHANGED_LOADS_MAX: usize = 3;
+
+/// Requests of one client that may wait for models that are not loaded.
+pub const DEMANDS_PER_PEER_MAX: usize = 64;
+
+/// How long a load waits before it looks again whether a model has left.
+pub const LEAVE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Versions that a request is admitted to, each of which ended before it could enter.
+pub const ADMISSIONS_MAX: usize = 16;

@@ -34,6 +34,8 @@ pub struct Served {
     version: i64,
     /// What its requests have in common. It is loaded as long as one of them is in flight.
     requests: Arc<ModelVersion>,
+    /// Counts those that were admitted and are not submitted yet.
+    entering: Arc<ModelVersion>,
     config: Arc<ModelConfig>,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
@@ -108,6 +110,7 @@ impl Served {
             name: name.into(),
             version,
             requests,
+            entering: ModelVersion::unmetered(""),
             config,
             inputs,
             outputs,
@@ -158,6 +161,7 @@ impl Served {
             name: Arc::clone(&self.name),
             version: self.version,
             requests: Arc::clone(&self.requests),
+            entering: Arc::clone(&self.entering),
             config,
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
@@ -216,7 +220,17 @@ impl Served {
 
     /// Whether it takes no more requests.
     pub fn is_retired(&self) -> bool {
-        self.is_retired.load(Ordering::Acquire)
+        self.is_retired.load(Ordering::SeqCst)
+    }
+
+    /// One more request is admitted and not submitted yet.
+    pub(crate) fn enter(&self) -> InFlight {
+        self.entering.begin()
+    }
+
+    /// Requests in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.requests.in_flight()
     }
 
     /// One more request is in flight.
@@ -242,7 +256,9 @@ impl Served {
 
     /// Takes no more requests and returns when the last one has been answered.
     pub(crate) fn retire(&self) {
-        self.is_retired.store(true, Ordering::Release);
+        self.is_retired.store(true, Ordering::SeqCst);
+        // They were promised this version: a scheduler that has stopped would turn them away.
+        self.entering.wait();
         // They were admitted before, and may still have to run.
         if let Some(cached) = &self.cached {
             cached.wait();

@@ -88,8 +88,11 @@ fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
         threads: 2,
     };
     let control = ControlMode::None;
-    let engine =
-        Engine::new(store, loader, Options { control, load_models: Vec::new(), load_threads: 1, load_retries: 0 });
+    let engine = Engine::new(
+        store,
+        loader,
+        Options { control, load_models: Vec::new(), load_threads: 1, load_retries: 0, models_bytes_max: None },
+    );
     assert_eq!(engine.start().unwrap(), Vec::<String>::new());
 
     let memory = DeviceMemory::allocate(&driver.device(1).unwrap(), 8).unwrap();

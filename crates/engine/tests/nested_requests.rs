@@ -91,7 +91,13 @@ fn engine(models: &[(&str, &str)]) -> (Arc<Engine>, TempDir) {
         services: nerite_engine::Services::default(),
         threads: 2,
     };
-    let options = Options { control: ControlMode::None, load_models: Vec::new(), load_threads: 1, load_retries: 0 };
+    let options = Options {
+        control: ControlMode::None,
+        load_models: Vec::new(),
+        load_threads: 1,
+        load_retries: 0,
+        models_bytes_max: None,
+    };
     let engine = Engine::new(store, loader, options);
     assert_eq!(engine.start().unwrap(), Vec::<String>::new());
     (engine, folder)

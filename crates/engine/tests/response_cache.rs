@@ -90,7 +90,13 @@ fn server(name: &str) -> Server {
         threads: 2,
         services: Services { cache: Some(Arc::clone(&cache)), ..Services::default() },
     };
-    let options = Options { control: ControlMode::None, load_models: Vec::new(), load_threads: 1, load_retries: 0 };
+    let options = Options {
+        control: ControlMode::None,
+        load_models: Vec::new(),
+        load_threads: 1,
+        load_retries: 0,
+        models_bytes_max: None,
+    };
     let engine = Engine::new(store, loader, options);
     assert_eq!(engine.start().unwrap(), Vec::<String>::new());
     let key = format!("/nerite-test-cache-{name}-{}", std::process::id());

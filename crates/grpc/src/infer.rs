@@ -21,11 +21,15 @@ pub(crate) async fn model_infer(
     compression: Option<Compression>,
 ) -> Result<Chunks, Failure> {
     let Message { chain, charge } = message;
-    let (admission, infer_request) = if chain.is_light() {
-        read(server, &forwarded, chain)?
+    let read = if chain.is_light() {
+        read(server, forwarded, chain)?
     } else {
         let server = Arc::clone(server);
-        aside(move || read(&server, &forwarded, chain)).await??
+        aside(move || read(&server, forwarded, chain)).await??
+    };
+    let (admission, infer_request) = match read {
+        Read::Done(admission, infer_request) => (admission, infer_request),
+        Read::Waits(waits) => Box::pin(waits.up(server)).await?,
     };
     let response = server.api.infer_holding(admission, infer_request, charge).await?;
     let chunks = if copies_little(&response) {
@@ -40,14 +44,41 @@ pub(crate) async fn model_infer(
     })
 }
 
-fn read(server: &ServerState, forwarded: &Forwarded, message: Chain) -> Result<(Admission, InferRequest), Failure> {
+/// A request that was read.
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for every request")]
+enum Read {
+    Done(Admission, InferRequest),
+    /// Its model is not up.
+    Waits(Box<Waits>),
+}
+
+/// A request whose model is loaded on demand.
+struct Waits {
+    message: InferMessage,
+    forwarded: Forwarded,
+}
+
+impl Waits {
+    /// The request once its model is up.
+    async fn up(self: Box<Self>, server: &ServerState) -> Result<(Admission, InferRequest), Failure> {
+        let Waits { message, forwarded } = *self;
+        server.api.wait_for_model(&message.model).await?;
+        let admission = server.api.admit_single(Protocol::Grpc, &message.model, &message.version)?;
+        Ok((admission, to_infer_request(&server.api, &forwarded, message)?))
+    }
+}
+
+fn read(server: &ServerState, forwarded: Forwarded, message: Chain) -> Result<Read, Failure> {
     let message = {
         // The message's own references to its pieces replace the chain's.
         let chain = message;
         InferMessage::read_for(&chain, |model, version| server.api.tensors_max(model, version))?
     };
+    if server.api.must_wait_for(&message.model) {
+        return Ok(Read::Waits(Box::new(Waits { message, forwarded })));
+    }
     let admission = server.api.admit_single(Protocol::Grpc, &message.model, &message.version)?;
-    Ok((admission, to_infer_request(&server.api, forwarded, message)?))
+    Ok(Read::Done(admission, to_infer_request(&server.api, &forwarded, message)?))
 }
 
 /// Whether the thread that serves the connection may write this response: few bytes are copied because others may still write them.

@@ -20,7 +20,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
-use nerite_api::{Admission, Category, aside};
+use nerite_api::{Admission, Api, Category, aside};
 use nerite_budget::Charge;
 use nerite_listen::Awaited;
 use nerite_request::{Cancel, InferRequest, InferResponse, Status};
@@ -83,9 +83,25 @@ struct Incoming {
     infer_request: Result<InferRequest, Status>,
     /// What the client is charged for it.
     charge: Charge,
+    /// Whether it waited for its model.
+    has_waited: bool,
 }
 
 impl Incoming {
+    /// The same once the load of its model has ended so.
+    fn admitted_again(self, api: &Api, loaded: Result<(), Status>) -> Incoming {
+        let Item { id, model, version, cancel, .. } = &*self.item;
+        let admission = loaded.and_then(|()| api.admit(model, version));
+        let item = Arc::new(Item {
+            id: id.clone(),
+            model: model.clone(),
+            version: version.clone(),
+            decoupled: admission.as_ref().is_ok_and(Admission::is_decoupled),
+            cancel: cancel.clone(),
+        });
+        Incoming { item, admission, has_waited: true, ..self }
+    }
+
     fn read(server: &ServerState, forwarded: &Forwarded, message: Message) -> Result<Incoming, Failure> {
         let Message { chain, charge } = message;
         let api = &server.api;
@@ -99,7 +115,8 @@ impl Incoming {
             decoupled: admission.as_ref().is_ok_and(Admission::is_decoupled),
             cancel: Cancel::new(),
         });
-        Ok(Incoming { item, admission, infer_request: to_infer_request(api, forwarded, message), charge })
+        let infer_request = to_infer_request(api, forwarded, message);
+        Ok(Incoming { item, admission, infer_request, charge, has_waited: false })
     }
 }
 
@@ -243,8 +260,19 @@ impl StreamBody {
         Ok(())
     }
 
-    /// Gives a request its turn and begins it.
-    fn admit(&mut self, Incoming { item, admission, infer_request, charge }: Incoming) {
+    /// Gives a request its turn and begins it, once its model is up.
+    fn admit(&mut self, incoming: Incoming) {
+        if incoming.admission.is_ok() || incoming.has_waited || !self.server.api.must_wait_for(&incoming.item.model) {
+            return self.admit_now(incoming);
+        }
+        let api = self.server.api.clone();
+        self.beginning = Some(Box::pin(async move {
+            let loaded = api.wait_for_model(&incoming.item.model).await;
+            WorkDone::Read(Ok(Box::new(incoming.admitted_again(&api, loaded))))
+        }));
+    }
+
+    fn admit_now(&mut self, Incoming { item, admission, infer_request, charge, .. }: Incoming) {
         let number = self.order.admit(Arc::clone(&item));
         let taken = infer_request.and_then(|infer_request| {
             let until_it_is_counted = self.server.api.take_on()?;

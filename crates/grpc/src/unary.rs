@@ -109,10 +109,12 @@ async fn describe(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failu
         }
         Call::ModelMetadata => {
             let request: ModelMetadataRequest = read(message)?;
+            api.want_model(&request.name).await?;
             framed(&ModelMetadataResponse::from(api.model_report(&request.name, &request.version)?))
         }
         Call::ModelConfig => {
             let request: ModelConfigRequest = read(message)?;
+            api.want_model(&request.name).await?;
             let config = api.model_config(&request.name, &request.version)?;
             let is_short = config.encoded_len() <= INLINE_WORK_BYTES_MAX;
             let write = move || framed(&ModelConfigResponse { config: Some(config.as_ref().clone()) });

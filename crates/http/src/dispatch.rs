@@ -34,7 +34,7 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
             ModelCall::Ready => health::model_ready(api, name, version),
             ModelCall::Config => Box::pin(metadata::config(api, name, version)).await,
             ModelCall::Statistics => metadata::statistics(api, name, version),
-            _ => metadata::model(api, name, version),
+            _ => Box::pin(metadata::model(api, name, version)).await,
         },
         Route::AllStatistics => metadata::statistics(api, "", ""),
         Route::Index => Box::pin(control::index(api, body)).await,

@@ -15,6 +15,9 @@ pub enum ControlMode {
     Poll,
     /// The models of `--load-model` are loaded at start. Clients load and unload models afterwards.
     Explicit,
+    /// The models of `--load-model` are loaded at start and stay. Any other is loaded by its first request, and leaves when others need its room.
+    /// Not one of Triton's.
+    Demand,
 }
 
 impl ControlMode {
@@ -24,6 +27,7 @@ impl ControlMode {
             "none" => Some(ControlMode::None),
             "poll" => Some(ControlMode::Poll),
             "explicit" => Some(ControlMode::Explicit),
+            "demand" => Some(ControlMode::Demand),
             _ => None,
         }
     }
@@ -34,13 +38,14 @@ impl ControlMode {
             ControlMode::None => "MODE_NONE",
             ControlMode::Poll => "MODE_POLL",
             ControlMode::Explicit => "MODE_EXPLICIT",
+            ControlMode::Demand => "MODE_DEMAND",
         }
     }
 
     /// Whether clients may load and unload.
     pub fn check_client_control(self) -> Result<(), Status> {
         let word = match self {
-            ControlMode::Explicit => return Ok(()),
+            ControlMode::Explicit | ControlMode::Demand => return Ok(()),
             ControlMode::None => "none",
             ControlMode::Poll => "poll",
         };
@@ -60,10 +65,11 @@ pub struct Startup {
 /// The models to load at start: all in `listing`, or in explicit mode those in `asked`.
 pub fn startup(mode: ControlMode, asked: &[String], listing: &Listing) -> Result<Startup, Status> {
     let wildcard = asked.iter().any(|name| name == "*");
-    if mode == ControlMode::Explicit && wildcard && asked.iter().any(|name| name != "*") {
+    let names_models = matches!(mode, ControlMode::Explicit | ControlMode::Demand);
+    if names_models && wildcard && asked.iter().any(|name| name != "*") {
         return Err(phrase::wildcard_not_alone());
     }
-    if mode == ControlMode::Explicit && !wildcard {
+    if names_models && !wildcard {
         let mut startup = Startup::default();
         for name in asked {
             if !startup.models.contains(name) {
@@ -106,6 +112,8 @@ mod tests {
         check(ControlMode::Explicit, &["b", "nobody", "b"], &["b", "nobody"]);
         check(ControlMode::Explicit, &["*"], &["a", "b"]);
         check(ControlMode::Explicit, &["*", "*"], &["a", "b"]);
+        check(ControlMode::Demand, &[], &[]);
+        check(ControlMode::Demand, &["b"], &["b"]);
     }
 
     #[test]
@@ -125,6 +133,7 @@ mod tests {
     #[test]
     fn only_explicit_mode_lets_clients_load() {
         assert!(ControlMode::Explicit.check_client_control().is_ok());
+        assert!(ControlMode::Demand.check_client_control().is_ok());
         for (mode, word) in [(ControlMode::None, "none"), (ControlMode::Poll, "poll")] {
             let refused = mode.check_client_control().expect_err("not explicit").message;
             assert!(
@@ -139,6 +148,7 @@ mod tests {
     fn modes_are_read_in_any_case() {
         assert_eq!(ControlMode::parse("EXPLICIT"), Some(ControlMode::Explicit));
         assert_eq!(ControlMode::parse("Poll"), Some(ControlMode::Poll));
+        assert_eq!(ControlMode::parse("demand"), Some(ControlMode::Demand));
         assert_eq!(ControlMode::parse("none"), Some(ControlMode::None));
         assert_eq!(ControlMode::parse("all"), None);
     }

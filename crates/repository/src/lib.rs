@@ -34,11 +34,13 @@ mod lifecycle;
 pub mod limits;
 mod order;
 pub mod phrase;
+mod residence;
 mod store;
 
 pub use control::{ControlMode, Startup, startup};
 pub use lifecycle::{Generation, Lifecycle, LoadOutcome, LoadPlan, LoadStep, Operation, State};
 pub use order::{Order, load_order};
+pub use residence::{Residence, Vacancy};
 pub use store::{
     Facts, Fingerprint, Labels, Listing, ModelDir, ModelSource, PollError, Store, StoreError, StoreOptions, Warning,
     check_name,

@@ -99,6 +99,8 @@ pub struct Models {
     pub poll: Duration,
     /// Models to load at start.
     pub load: Vec<String>,
+    /// The most bytes that loaded models may have in control mode `demand`.
+    pub bytes_max: Option<u64>,
     /// Whether a load request may bring files.
     pub allow_upload: bool,
     /// `configs/<name>.pbtxt`.
@@ -323,13 +325,18 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
     let Some(control) = ControlMode::parse(word) else {
         return contradiction("invalid argument for --model-control-mode");
     };
-    if control != ControlMode::Explicit && values.has("load-model") {
+    if !matches!(control, ControlMode::Explicit | ControlMode::Demand) && values.has("load-model") {
         return contradiction("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.");
     }
     let allow_upload = values.bool("allow-model-upload", control == ControlMode::Explicit)?;
     if allow_upload && control != ControlMode::Explicit {
         return contradiction(
             "Error: Use of '--allow-model-upload=true' requires setting '--model-control-mode=explicit' as well.",
+        );
+    }
+    if control != ControlMode::Demand && values.has("models-max-bytes") {
+        return contradiction(
+            "Error: Use of '--models-max-bytes' requires setting '--model-control-mode=demand' as well.",
         );
     }
     if values.text("model-config-name") == Some("") {
@@ -340,6 +347,7 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
         repositories: stores.map(PathBuf::from).collect(),
         control,
         load: values.all("load-model").map(str::to_owned).collect(),
+        bytes_max: values.int_if_given("models-max-bytes")?,
         allow_upload,
         config_name: values.text("model-config-name").unwrap_or("").to_owned(),
         auto_complete: !values.has("disable-auto-complete-config"),

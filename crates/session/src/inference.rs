@@ -36,6 +36,7 @@ pub(crate) async fn infer(
     // A packet that is not small keeps the whole buffer that it came in.
     let packet_bytes = if request.len() > COPIED_BYTES_MAX { PACKET_BYTES_MAX } else { request.len() };
     let infer_request = read(request, scope)?;
+    scope.want_model(&infer_request.model).await?;
     let cancel = in_flight.begin(id, packet_bytes)?;
     let way = Way::Alone(Arc::clone(outbox));
     let answers = Answers { id, in_flight: Arc::clone(in_flight), way, expected: None };

@@ -4,6 +4,7 @@
 //! A family without a sample is left out.
 
 mod cache;
+mod demand;
 mod latencies;
 mod page;
 
@@ -14,6 +15,8 @@ use nerite_request::report::{LatencyReport, StatisticsReport};
 use self::page::{Page, Value, escaped};
 
 pub use self::cache::CacheMetrics;
+
+pub use demand::DemandMetrics;
 
 /// Everything that `/metrics` shows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,6 +37,8 @@ pub struct MetricsReport {
     pub copied_bytes: Vec<(&'static str, u64)>,
     /// Registered regions, by kind.
     pub shm_regions: Vec<(&'static str, u64)>,
+    /// Models that requests load; `None` in other control modes.
+    pub demand: Option<DemandMetrics>,
     /// Bytes of other processes' memory that are mapped.
     pub shm_mapped_bytes: u64,
     /// Sessions that are open.
@@ -254,6 +259,9 @@ fn write_own(page: &mut Page, report: &MetricsReport) {
         "Bytes of other processes' memory that are mapped",
         [(String::new(), Value::Whole(report.shm_mapped_bytes))],
     );
+    if let Some(demand) = &report.demand {
+        demand::write(page, demand);
+    }
     page.family("nerite_sessions", "gauge", "Open sessions", [(String::new(), Value::Whole(report.sessions))]);
     let socket = report.session_socket;
     page.family(
@@ -400,6 +408,11 @@ mod tests {
         check(&report(), "nerite_shm_regions{kind=\"system\"} 2", true);
         check(&report(), "nerite_shm_mapped_bytes 0", true);
         check(&report(), "nerite_sessions 3", true);
+        check(&report(), "nerite_demand_models", false);
+        let demand = Some(DemandMetrics { models: 2, bytes: 64, loads: 3, evictions: 1, waiting: 5 });
+        let on_demand = MetricsReport { demand, ..report() };
+        check(&on_demand, "nerite_demand_models_bytes 64", true);
+        check(&on_demand, "nerite_demand_evictions_total 1", true);
         check(&report(), "nerite_session_socket_up 1", true);
         check(&report(), "nerite_session_socket_reopened_total 2", true);
         check(&report(), "nerite_lease_bytes{state=\"lent\"} 4096", true);

@@ -3,10 +3,11 @@
 use std::sync::PoisonError;
 
 use nerite_cache::CacheCounts;
+use nerite_engine::DemandCounts;
 use nerite_memory::{Reason, copied_bytes};
 use nerite_watchdog::{Busy, Counts, busy};
 use nerite_wire::prometheus::{
-    BusyMetrics, CacheMetrics, Histogram, HostMetrics, MetricsReport, ModelMetrics, SessionSocketMetrics,
+    BusyMetrics, CacheMetrics, DemandMetrics, Histogram, HostMetrics, MetricsReport, ModelMetrics, SessionSocketMetrics,
 };
 
 use crate::Api;
@@ -34,6 +35,7 @@ impl Api {
             copied_bytes: Reason::ALL.iter().map(|&reason| (reason.name(), copied_bytes(reason))).collect(),
             shm_regions: vec![("system", regions.mapped), ("cuda", regions.cuda_mapped)],
             shm_mapped_bytes: regions.mapped_bytes + regions.cuda_mapped_bytes,
+            demand: self.0.engine.demand_counts().map(demand),
             sessions: leases.sessions,
             session_socket: *self.0.session_socket.lock().unwrap_or_else(PoisonError::into_inner),
             budget: self.0.budgets.counts(),
@@ -58,6 +60,16 @@ impl Api {
 fn of_cache(counts: &CacheCounts) -> CacheMetrics {
     let CacheCounts { bytes, bytes_max, entries, hits, misses, evictions, lookup_ns, insertion_ns } = *counts;
     CacheMetrics { bytes, bytes_max, entries, hits, misses, evictions, lookup_ns, insertion_ns }
+}
+
+fn demand(counts: DemandCounts) -> DemandMetrics {
+    DemandMetrics {
+        models: counts.models as u64,
+        bytes: counts.bytes,
+        loads: counts.loads,
+        evictions: counts.evictions,
+        waiting: counts.waiting as u64,
+    }
 }
 
 fn front_busy() -> BusyMetrics {

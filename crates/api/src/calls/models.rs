@@ -53,7 +53,8 @@ impl Api {
     /// number.
     pub fn model_ready(&self, model: &str, version: &str) -> Result<bool, Status> {
         self.check_started()?;
-        Ok(self.find(model, version, Code::InvalidArg)?.is_some())
+        // Whoever waits for readiness before the first request would wait for ever.
+        Ok(self.find(model, version, Code::InvalidArg)?.is_some() || self.must_wait_for(model))
     }
 
     /// The server's metadata.
@@ -122,7 +123,7 @@ impl Api {
     /// What can be said of a load before its body is read: how many bytes it may have. Err: clients load nothing here.
     pub fn load_bytes_max(&self) -> Result<u64, Status> {
         self.check_running()?;
-        self.0.engine.check_client_control()?;
+        self.check_control()?;
         Ok(if self.0.options.allow_model_upload { LOAD_BYTES_MAX } else { LOAD_CONFIG_BYTES_MAX })
     }
 
@@ -162,6 +163,7 @@ impl Api {
     /// Takes a model away from new requests; with `dependents` also what only it needed.
     pub async fn unload(&self, model: &str, dependents: bool) -> Result<(), Status> {
         self.check_running()?;
+        self.check_control()?;
         let (done, outcome) = oneshot::channel();
         self.0.engine.unload(model, dependents, move |result| drop(done.send(result)));
         outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the unload of '{model}' was abandoned"))))

@@ -94,7 +94,13 @@ fn engine(models: &TempDir, runtimes: Runtimes) -> Arc<Engine> {
         threads: 2,
     };
     let control = ControlMode::None;
-    let options = nerite_engine::Options { control, load_models: Vec::new(), load_threads: 1, load_retries: 0 };
+    let options = nerite_engine::Options {
+        control,
+        load_models: Vec::new(),
+        load_threads: 1,
+        load_retries: 0,
+        models_bytes_max: None,
+    };
     let engine = Engine::new(store, loader, options);
     assert_eq!(engine.start().unwrap(), Vec::<String>::new());
     engine

@@ -37,6 +37,7 @@ pub async fn generate(
     stream: bool,
 ) -> CallResult {
     api.check_taking_on()?;
+    api.want_model(model).await?;
     let inputs = api.model_report(model, version)?.inputs;
     let encoding = parts.headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes);
     if !matches!(request_encoding(encoding), Ok(None)) {

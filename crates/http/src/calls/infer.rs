@@ -50,6 +50,8 @@ struct Read {
 }
 
 async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, version: &str) -> Result<Read, Failure> {
+    // Before the body comes, so that a request that waits holds nothing.
+    api.want_model(model).await.map_err(Failure::plain)?;
     let found = api.find_single(Protocol::Http, model, version);
     let early = found.and_then(|found| api.check_taking_on().map(|()| found)).map_err(Failure::plain);
     let early = early

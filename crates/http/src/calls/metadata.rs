@@ -14,12 +14,14 @@ pub fn server(api: &Api) -> CallResult {
 }
 
 /// A model's metadata.
-pub fn model(api: &Api, name: &str, version: &str) -> CallResult {
+pub async fn model(api: &Api, name: &str, version: &str) -> CallResult {
+    api.want_model(name).await?;
     Ok(json(write_model(&api.model_report(name, version)?)))
 }
 
 /// A model's configuration.
 pub async fn config(api: &Api, name: &str, version: &str) -> CallResult {
+    api.want_model(name).await?;
     let config = api.model_config(name, version)?;
     let text = if encoded_bytes(&config) <= INLINE_CONFIG_BYTES_MAX {
         to_json(&config)

@@ -30,6 +30,8 @@ pub struct Fingerprint {
     pub served: u64,
     /// Each version's own files.
     pub versions: BTreeMap<i64, u64>,
+    /// Their bytes.
+    pub bytes: BTreeMap<i64, u64>,
 }
 
 impl Fingerprint {
@@ -69,7 +71,7 @@ impl Fingerprint {
 
     /// The fingerprint of the current files, without their configuration. Links are followed, because their targets are part of the model.
     pub(super) fn of(directory: &Path) -> io::Result<Fingerprint> {
-        let mut walk = Walk { entries_left: MODEL_ENTRIES_MAX };
+        let mut walk = Walk { entries_left: MODEL_ENTRIES_MAX, bytes: 0 };
         let mut shared = DefaultHasher::new();
         let mut fingerprint = Fingerprint::default();
         for name in names(directory)? {
@@ -77,7 +79,9 @@ impl Fingerprint {
             match versions::version(&name) {
                 Ok(version) if super::is_there(&path) => {
                     let mut own = DefaultHasher::new();
+                    let before = walk.bytes;
                     walk.fold(&path, 1, &mut own)?;
+                    fingerprint.bytes.insert(version, walk.bytes - before);
                     fingerprint.versions.insert(version, own.finish());
                 }
                 _ if name == CONFIG_FILE || name == CONFIG_FOLDER => {}
@@ -95,6 +99,8 @@ impl Fingerprint {
 /// A walk over files with a limit, so that it ends even if links form a cycle.
 struct Walk {
     entries_left: usize,
+    /// Bytes of the files so far.
+    bytes: u64,
 }
 
 impl Walk {
@@ -109,6 +115,7 @@ impl Walk {
             Err(cause) => return Err(cause),
         };
         if !found.is_dir() {
+            self.bytes = self.bytes.saturating_add(found.len());
             (found.len(), found.mtime(), found.mtime_nsec()).hash(hash);
             return Ok(());
         }

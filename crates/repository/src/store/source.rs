@@ -53,6 +53,12 @@ impl ModelSource {
         }
     }
 
+    /// The bytes of the files of the versions to serve.
+    pub fn bytes(&self) -> u64 {
+        let of = |version| self.fingerprint.bytes.get(version).copied().unwrap_or_default();
+        self.versions.iter().map(of).fold(0, u64::saturating_add)
+    }
+
     /// The models that must be loaded before this one: those that an ensemble is made of.
     pub fn needs(&self) -> Vec<String> {
         let mut needs: Vec<String> = Vec::new();

@@ -75,12 +75,13 @@ flags! {
         "disable-auto-complete-config" ALONE, Yes, "Serve models exactly as their configuration says, complete nothing.";
         "strict-model-config" BOOL, Accepted, "DEPRECATED: use --disable-auto-complete-config.";
         "strict-readiness" BOOL, Yes, "Ready only when every known model is ready. Default is true.";
-        "model-control-mode" TEXT, Yes, "'none', 'poll' or 'explicit': who decides which models are up. With 'poll' the repositories are looked at again and again, and what came, changed or went is loaded or unloaded. Default is 'none'.";
+        "model-control-mode" TEXT, Yes, "'none', 'poll', 'explicit' or 'demand': who decides which models are up. With 'poll' the repositories are looked at again and again, and what came, changed or went is loaded or unloaded. With 'demand' a model is loaded by its first request. Default is 'none'.";
         "repository-poll-secs" INT, Yes, "Seconds between two looks at the repositories in control mode 'poll'. 0: they are not looked at again. Default is 15.";
-        "load-model" TEXT, Yes, "Model to load at start in control mode 'explicit'; '*' for all. May be given several times.";
+        "load-model" TEXT, Yes, "Model to load at start in control mode 'explicit' or 'demand'; '*' for all. In mode 'demand' it stays. May be given several times.";
+        "models-max-bytes" INT, Yes, "Control mode 'demand': the most bytes that the files of the loaded models may have. The least recently used leaves when another needs its room. Default is no limit.";
         "allow-model-upload" BOOL, Yes, "Whether a load request may bring a model's files; a Python model that is sent runs as code. Default is true in control mode 'explicit', else false.";
         "model-config-name" TEXT, Yes, "Read configs/<name>.pbtxt in place of config.pbtxt where there is one.";
-        "model-load-thread-count" INT, Yes, "Models loading at the same time. Default is 4.";
+        "model-load-thread-count" INT, Yes, "Models loading at the same time, and instances of one model. Default is 4.";
         "model-load-retry-count" INT, Yes, "How often a load that failed is tried again. Default is 0.";
         "queue-requests-max" INT, Yes, "Requests that may wait for the instances of one model version; more are refused with 503 or UNAVAILABLE. A model whose max_queue_size is larger has that. Default is 16384.";
         "model-namespacing" BOOL, NotYet, "Let models of different repositories have the same name. Default is false.";

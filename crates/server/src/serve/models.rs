@@ -44,6 +44,7 @@ pub fn start(
         load_models: models.load.clone(),
         load_threads: models.load_threads,
         load_retries: models.load_retries,
+        models_bytes_max: models.bytes_max,
     };
     let engine = Engine::new(store, loader, options);
     match engine.start() {

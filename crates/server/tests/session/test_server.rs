@@ -146,7 +146,8 @@ fn engine(models: &TempDir, runtimes: Runtimes, control: ControlMode) -> Arc<Eng
         threads: 2,
     };
     let load_models = if control == ControlMode::Explicit { vec!["echo".to_owned()] } else { Vec::new() };
-    let options = nerite_engine::Options { control, load_models, load_threads: 1, load_retries: 0 };
+    let options =
+        nerite_engine::Options { control, load_models, load_threads: 1, load_retries: 0, models_bytes_max: None };
     let engine = Engine::new(store, loader, options);
     assert_eq!(engine.start().unwrap(), Vec::<String>::new());
     engine

@@ -1,0 +1,359 @@
+//! How does a request's model come up, in control mode `demand`?
+//!
+//! ```text
+//!  request ──► is it up? ── yes ──► it goes on
+//!                 │ no
+//!                 ▼
+//!           line of its client ──► one load at a time ──► room? ──► load ──► all that wait for it go on
+//!                                                           └─ no: the least recently used that may go leaves
+//! ```
+//! Each client has a line of its own, and one model of it loads at a time, so a client that asks for many models waits for itself. Which model may
+//! leave for whom is [`nerite_repository::Residence`]'s decision.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+
+use nerite_locks::Mutex;
+use nerite_repository::{Residence, Vacancy};
+use nerite_request::setting::LoadOptions;
+use nerite_request::{Peer, Status};
+
+use super::parts::Reason;
+use super::{Engine, spawn};
+use crate::limits::{DEMANDS_PER_PEER_MAX, LEAVE_PATIENCE};
+use crate::timer::now_us;
+
+type Done = Box<dyn FnOnce(Result<(), Status>) + Send>;
+
+/// Which models are up at whose demand, and who waits for one.
+pub(crate) struct Demand {
+    residence: Mutex<Residence<Peer>>,
+    /// Told when a model has left, or nobody waits for one any more.
+    changed: Condvar,
+    queue: Mutex<Queue>,
+    loads: AtomicU64,
+    evictions: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    last: u64,
+    waiters: HashMap<String, Vec<Waiter>>,
+    per_peer: HashMap<Peer, usize>,
+    lines: HashMap<Peer, VecDeque<String>>,
+    /// Clients whose line is being worked on.
+    served: HashSet<Peer>,
+    loading: HashSet<String>,
+}
+
+struct Waiter {
+    number: u64,
+    peer: Peer,
+    done: Done,
+}
+
+/// A request that waits for its model. Dropped, it waits no more.
+pub struct Waiting {
+    demand: Arc<Demand>,
+    model: String,
+    number: u64,
+}
+
+/// What the metrics show of control mode `demand`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DemandCounts {
+    /// Models that are up.
+    pub models: usize,
+    /// The bytes of their files.
+    pub bytes: u64,
+    /// Models that requests have loaded.
+    pub loads: u64,
+    /// Models that have left to make room.
+    pub evictions: u64,
+    /// Requests that wait for a model.
+    pub waiting: usize,
+}
+
+impl Demand {
+    pub(crate) fn new(bytes_max: Option<u64>) -> Arc<Demand> {
+        Arc::new(Demand {
+            residence: Mutex::new(Residence::new(bytes_max)),
+            changed: Condvar::new(),
+            queue: Mutex::default(),
+            loads: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn counts(&self) -> DemandCounts {
+        let waiting = self.queue().per_peer.values().sum();
+        let residence = self.residence();
+        DemandCounts {
+            models: residence.count(),
+            bytes: residence.bytes(),
+            loads: self.loads.load(Ordering::Relaxed),
+            evictions: self.evictions.load(Ordering::Relaxed),
+            waiting,
+        }
+    }
+
+    /// A model came up, whoever asked for it.
+    pub(crate) fn came(&self, model: &str, bytes: u64, is_pinned: bool) {
+        self.residence().came(model, bytes, is_pinned, now_us());
+    }
+
+    /// Nothing of a model is left, unless it is being loaded again.
+    pub(crate) fn went(&self, model: &str) {
+        if !self.is_loading(model) {
+            self.residence().went(model);
+        }
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn used(&self, model: &str, peer: &Peer) {
+        self.residence().used(model, peer, now_us());
+    }
+
+    fn is_loading(&self, model: &str) -> bool {
+        self.queue().loading.contains(model)
+    }
+
+    /// Lines a request up. Whether somebody must begin to work on the line.
+    fn line_up(&self, model: &str, peer: &Peer, done: Done) -> Result<(u64, bool), Status> {
+        let mut queue = self.queue();
+        let waiting = queue.per_peer.entry(peer.clone()).or_default();
+        if *waiting >= DEMANDS_PER_PEER_MAX {
+            return Err(Status::unavailable(format!(
+                "model '{model}' is not loaded, and {waiting} requests of this client wait for models already; at most \
+                 {DEMANDS_PER_PEER_MAX} may"
+            )));
+        }
+        *waiting += 1;
+        queue.last += 1;
+        let number = queue.last;
+        let waiter = Waiter { number, peer: peer.clone(), done };
+        queue.waiters.entry(model.to_owned()).or_default().push(waiter);
+        let line = queue.lines.entry(peer.clone()).or_default();
+        if !line.iter().any(|other| other == model) {
+            line.push_back(model.to_owned());
+        }
+        Ok((number, queue.served.insert(peer.clone())))
+    }
+
+    /// The next model of a client's line that somebody waits for.
+    fn next_in_line(&self, peer: &Peer) -> Option<String> {
+        let mut queue = self.queue();
+        while let Some(model) = queue.lines.get_mut(peer).and_then(VecDeque::pop_front) {
+            if queue.waiters.contains_key(&model) {
+                queue.loading.insert(model.clone());
+                return Some(model);
+            }
+        }
+        queue.lines.remove(peer);
+        queue.served.remove(peer);
+        None
+    }
+
+    /// Lets all go on who wait for a model.
+    fn finish(&self, model: &str, outcome: &Result<(), Status>) {
+        let mut queue = self.queue();
+        queue.loading.remove(model);
+        let waiters = queue.waiters.remove(model).unwrap_or_default();
+        for waiter in &waiters {
+            queue.leave(&waiter.peer);
+        }
+        drop(queue);
+        for waiter in waiters {
+            (waiter.done)(outcome.clone());
+        }
+    }
+
+    /// There is no thread to work on a client's line.
+    fn give_up(&self, peer: &Peer, error: &std::io::Error) {
+        let text = format!("no thread to load models: {error}; raise the limit on threads");
+        log::error!("{text}");
+        while let Some(model) = self.next_in_line(peer) {
+            self.finish(&model, &Err(Status::unavailable(text.clone())));
+        }
+    }
+
+    fn is_awaited(&self, model: &str) -> bool {
+        self.queue().waiters.contains_key(model)
+    }
+
+    fn residence(&self) -> MutexGuard<'_, Residence<Peer>> {
+        self.residence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn leave(&mut self, peer: &Peer) {
+        if let Some(waiting) = self.per_peer.get_mut(peer) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.per_peer.remove(peer);
+            }
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut queue = self.demand.queue();
+        let Some(waiters) = queue.waiters.get_mut(&self.model) else { return };
+        let Some(at) = waiters.iter().position(|waiter| waiter.number == self.number) else { return };
+        let waiter = waiters.remove(at);
+        if waiters.is_empty() {
+            queue.waiters.remove(&self.model);
+        }
+        queue.leave(&waiter.peer);
+        drop(queue);
+        self.demand.changed.notify_all();
+    }
+}
+
+impl Engine {
+    /// Whether requests load their models.
+    pub fn is_on_demand(&self) -> bool {
+        self.demand.is_some()
+    }
+
+    /// Whether a request would load this model: it is in a repository, and not up.
+    pub fn is_loadable(&self, model: &str) -> bool {
+        self.is_on_demand() && self.served(model).is_empty() && self.store().has(model)
+    }
+
+    /// A client uses a model.
+    pub fn note_use(&self, model: &str, peer: &Peer) {
+        if let Some(demand) = &self.demand {
+            demand.used(model, peer);
+        }
+    }
+
+    /// What the metrics show of it; `None` in other control modes.
+    pub fn demand_counts(&self) -> Option<DemandCounts> {
+        self.demand.as_ref().map(|demand| demand.counts())
+    }
+
+    /// Loads a model for a client's request and calls `done` then. Err: it may not wait. The request waits as long as it keeps what this gives.
+    pub fn demand(
+        self: &Arc<Self>,
+        model: &str,
+        peer: &Peer,
+        done: impl FnOnce(Result<(), Status>) + Send + 'static,
+    ) -> Result<Waiting, Status> {
+        let demand = self.demand.as_ref().ok_or_else(|| Status::internal("no model is loaded by its requests"))?;
+        let (number, begins) = demand.line_up(model, peer, Box::new(done))?;
+        let waiting = Waiting { demand: Arc::clone(demand), model: model.to_owned(), number };
+        if begins {
+            let peer_of_line = peer;
+            let (engine, demand, peer) = (Arc::clone(self), Arc::clone(demand), peer.clone());
+            let started = spawn("nerite-demand", move || {
+                while let Some(model) = demand.next_in_line(&peer) {
+                    let outcome = engine.load_on_demand(&demand, &model, &peer);
+                    demand.finish(&model, &outcome);
+                }
+            });
+            if let Err(error) = started {
+                waiting.demand.give_up(peer_of_line, &error);
+            }
+        }
+        Ok(waiting)
+    }
+
+    fn load_on_demand(self: &Arc<Self>, demand: &Demand, model: &str, peer: &Peer) -> Result<(), Status> {
+        if !self.served(model).is_empty() {
+            return Ok(());
+        }
+        let bytes = self.bytes_missing(model)?;
+        self.make_room(demand, model, bytes, peer)?;
+        let outcome = self.load_for(model, &LoadOptions::default(), &Reason::default());
+        match &outcome {
+            Ok(()) => {
+                demand.loads.fetch_add(1, Ordering::Relaxed);
+                demand.used(model, peer);
+            }
+            Err(_) if self.served(model).is_empty() => demand.residence().went(model),
+            Err(_) => {}
+        }
+        outcome
+    }
+
+    /// The bytes of a model's files, and of those that it is made of and that are not up.
+    fn bytes_missing(&self, model: &str) -> Result<u64, Status> {
+        let source = self.read(model, &LoadOptions::default())?;
+        let parts = source.needs().into_iter().filter(|part| self.served(part).is_empty());
+        let of = |part: String| self.store().read(&part, &LoadOptions::default()).map_or(0, |source| source.bytes());
+        Ok(parts.map(of).fold(source.bytes(), u64::saturating_add))
+    }
+
+    /// Waits until there is room, and takes it. Whoever waits for the model decides how long.
+    fn make_room(self: &Arc<Self>, demand: &Demand, model: &str, bytes: u64, peer: &Peer) -> Result<(), Status> {
+        loop {
+            let is_busy = |other: &str| demand.is_loading(other) || self.is_in_use(other);
+            let mut residence = demand.residence();
+            let room = residence.vacancy(bytes, peer, now_us(), is_busy);
+            match room {
+                Vacancy::Fits => {
+                    residence.came(model, bytes, false, now_us());
+                    return Ok(());
+                }
+                Vacancy::Evict(other) => {
+                    drop(residence);
+                    log::info!("model '{other}' leaves to make room for '{model}', which has {bytes} bytes");
+                    demand.evictions.fetch_add(1, Ordering::Relaxed);
+                    self.unload_now(&other, false)?;
+                    self.wait_for_leave(demand, &other);
+                }
+                Vacancy::Busy if demand.is_awaited(model) => {
+                    drop(demand.changed.wait_timeout(residence, LEAVE_PATIENCE));
+                }
+                Vacancy::Busy => return Err(Status::unavailable(format!("nobody waits for model '{model}' any more"))),
+                Vacancy::Held { share } => {
+                    return Err(Status::unavailable(format!(
+                        "there is no room for model '{model}', which has {bytes} bytes: others hold the models that are loaded, and \
+                         keep within {share} bytes each; raise --models-max-bytes, or ask again later"
+                    )));
+                }
+                Vacancy::TooLarge { bytes_max } => {
+                    return Err(Status::unavailable(format!(
+                        "model '{model}' has {bytes} bytes, and beside the models that stay there is room for {bytes_max}; raise \
+                         --models-max-bytes"
+                    )));
+                }
+            }
+        }
+    }
+
+    /// Waits until a model that was told to leave has left, as long as that takes little.
+    fn wait_for_leave(&self, demand: &Demand, model: &str) {
+        for _ in 0..LEAVE_ROUNDS {
+            let residence = demand.residence();
+            if !self.has_generation(model) {
+                return;
+            }
+            drop(demand.changed.wait_timeout(residence, LEAVE_PATIENCE));
+        }
+        // Its memory comes back later than the room that it gave.
+        log::warn!("model '{model}' has been leaving for long; its room is given away");
+        demand.residence().went(model);
+    }
+
+    fn is_in_use(&self, model: &str) -> bool {
+        self.served(model).iter().any(|served| served.in_flight() > 0)
+    }
+
+    fn has_generation(&self, model: &str) -> bool {
+        self.generations().keys().any(|generation| *generation.model == *model)
+    }
+}
+
+/// Times that a load waits [`LEAVE_PATIENCE`] for a model to leave.
+const LEAVE_ROUNDS: u32 = 600;
+
+const _: () = assert!(LEAVE_PATIENCE.as_millis() as u32 * LEAVE_ROUNDS <= 60_000, "a minute");

@@ -1,0 +1,243 @@
+//! Which model leaves when another needs its room, in control mode `demand`?
+//!
+//! Models take the room of their files. Who used a model lately *holds* it. Each holder has a share of the room: the room divided by the
+//! number of holders. A model may leave for the sake of a client only if each of its other holders has more than its share. So a client
+//! that asks for many models in turn replaces its own, and never those of a client that keeps within its share. Among the models that may
+//! leave, the one that was used least recently goes first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A model is held for so long after its last use by a client.
+pub const HOLD_US: u64 = 10 * 60 * 1_000_000;
+
+/// The models that are up, and who uses them. `P` is what tells clients apart.
+#[derive(Clone, Debug)]
+pub struct Residence<P> {
+    /// `None` where there is no limit.
+    bytes_max: Option<u64>,
+    models: BTreeMap<String, Resident<P>>,
+}
+
+#[derive(Clone, Debug)]
+struct Resident<P> {
+    bytes: u64,
+    is_pinned: bool,
+    used_us: u64,
+    /// Who used it, and when last.
+    users: BTreeMap<P, u64>,
+}
+
+/// Whether there is room for a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Vacancy {
+    /// There is.
+    Fits,
+    /// There is once this model has left; ask again then.
+    Evict(String),
+    /// The models that may leave have requests in flight.
+    Busy,
+    /// The others are pinned, or held by clients that keep within their shares, of so many bytes each.
+    Held {
+        /// The share of each client.
+        share: u64,
+    },
+    /// There is not even if all others that are not pinned leave.
+    TooLarge {
+        /// The room beside the pinned models.
+        bytes_max: u64,
+    },
+}
+
+impl<P: Ord + Clone> Residence<P> {
+    /// Nothing is up.
+    pub fn new(bytes_max: Option<u64>) -> Residence<P> {
+        Residence { bytes_max, models: BTreeMap::new() }
+    }
+
+    /// A model is up. One that is pinned stays.
+    pub fn came(&mut self, model: &str, bytes: u64, is_pinned: bool, now_us: u64) {
+        let new = Resident { bytes, is_pinned, used_us: now_us, users: BTreeMap::new() };
+        let known = self.models.entry(model.to_owned()).or_insert(new);
+        known.bytes = bytes;
+        known.is_pinned |= is_pinned;
+    }
+
+    /// A model is not up any more.
+    pub fn went(&mut self, model: &str) {
+        self.models.remove(model);
+    }
+
+    /// A client uses a model. False: it is not known to be up.
+    pub fn used(&mut self, model: &str, by: &P, now_us: u64) -> bool {
+        let Some(known) = self.models.get_mut(model) else { return false };
+        known.used_us = now_us;
+        if let Some(last) = known.users.get_mut(by) {
+            *last = now_us;
+        } else {
+            known.users.retain(|_, last| is_held(*last, now_us));
+            known.users.insert(by.clone(), now_us);
+        }
+        true
+    }
+
+    /// Whether there is room for another model, of so many bytes, that this client asks for.
+    pub fn vacancy(&self, bytes: u64, client: &P, now_us: u64, is_busy: impl Fn(&str) -> bool) -> Vacancy {
+        let Some(bytes_max) = self.bytes_max else { return Vacancy::Fits };
+        let pinned: u64 = self.models.values().filter(|model| model.is_pinned).map(|model| model.bytes).sum();
+        let bytes_max = bytes_max.saturating_sub(pinned);
+        if bytes > bytes_max {
+            return Vacancy::TooLarge { bytes_max };
+        }
+        if self.bytes() - pinned + bytes <= bytes_max {
+            return Vacancy::Fits;
+        }
+        let held = self.held(now_us);
+        let holders: BTreeSet<&P> = held.keys().copied().chain([client]).collect();
+        let share = bytes_max / holders.len() as u64;
+        let may_leave = |model: &Resident<P>| {
+            let mut others = model.users.iter().filter(|(user, last)| *user != client && is_held(**last, now_us));
+            !model.is_pinned && others.all(|(user, _)| held.get(user).is_some_and(|bytes| *bytes > share))
+        };
+        let mut leaving: Vec<(&String, &Resident<P>)> =
+            self.models.iter().filter(|(_, model)| may_leave(model)).collect();
+        leaving.sort_by_key(|(name, model)| (model.used_us, *name));
+        match leaving.iter().find(|(name, _)| !is_busy(name)) {
+            Some((name, _)) => Vacancy::Evict((*name).clone()),
+            None if leaving.is_empty() => Vacancy::Held { share },
+            None => Vacancy::Busy,
+        }
+    }
+
+    /// The bytes of all models that are up.
+    pub fn bytes(&self) -> u64 {
+        self.models.values().map(|model| model.bytes).sum()
+    }
+
+    /// How many models are up.
+    pub fn count(&self) -> usize {
+        self.models.len()
+    }
+
+    /// The bytes that each client holds.
+    fn held(&self, now_us: u64) -> BTreeMap<&P, u64> {
+        let mut held: BTreeMap<&P, u64> = BTreeMap::new();
+        for model in self.models.values().filter(|model| !model.is_pinned) {
+            for (user, _) in model.users.iter().filter(|(_, last)| is_held(**last, now_us)) {
+                *held.entry(user).or_default() += model.bytes;
+            }
+        }
+        held
+    }
+}
+
+fn is_held(last_us: u64, now_us: u64) -> bool {
+    now_us.saturating_sub(last_us) < HOLD_US
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A residence of 10 bytes after these events: `model=bytes` came, `model!bytes` came to stay, `client:model` used it; one µs apart.
+    fn after(events: &str) -> (Residence<char>, u64) {
+        let mut residence = Residence::new(Some(10));
+        let mut now_us = 0;
+        for event in events.split_whitespace() {
+            now_us += 1;
+            if let Some((model, bytes)) = event.split_once(['=', '!']) {
+                residence.came(model, bytes.parse().expect("the play writes numbers"), event.contains('!'), now_us);
+            } else if let Some((client, model)) = event.split_once(':') {
+                assert!(residence.used(model, &first(client), now_us), "{event}");
+            } else {
+                residence.went(event);
+            }
+        }
+        (residence, now_us + 1)
+    }
+
+    fn first(word: &str) -> char {
+        word.chars().next().expect("the play names clients")
+    }
+
+    #[track_caller]
+    fn check(events: &str, client: char, bytes: u64, expect: &Vacancy) {
+        let (residence, now_us) = after(events);
+        assert_eq!(&residence.vacancy(bytes, &client, now_us, |model| model.starts_with("busy")), expect, "{events}");
+    }
+
+    fn evict(model: &str) -> Vacancy {
+        Vacancy::Evict(model.to_owned())
+    }
+
+    #[test]
+    fn the_one_that_was_used_least_recently_leaves() {
+        check("", 'a', 10, &Vacancy::Fits);
+        check("x=4 y=4", 'a', 2, &Vacancy::Fits);
+        check("x=4 y=4 a:x a:y", 'a', 4, &evict("x"));
+        check("x=4 y=4 a:x a:y a:x", 'a', 4, &evict("y"));
+        check("x=4 y=4 x", 'a', 4, &Vacancy::Fits);
+    }
+
+    #[test]
+    fn pinned_models_stay_and_take_room() {
+        check("p!6 x=4 a:x", 'a', 4, &evict("x"));
+        check("p!6 x=4 a:x", 'a', 5, &Vacancy::TooLarge { bytes_max: 4 });
+        check("p!6", 'a', 11, &Vacancy::TooLarge { bytes_max: 4 });
+    }
+
+    #[test]
+    fn a_model_with_requests_in_flight_does_not_leave() {
+        check("busy=4 y=4 a:busy a:y", 'a', 4, &evict("y"));
+        check("busy1=4 busy2=4 a:busy1 a:busy2", 'a', 4, &Vacancy::Busy);
+    }
+
+    #[test]
+    fn a_client_within_its_share_keeps_its_models() {
+        // b has 5 of 10 for two clients; a asks for more and more.
+        check("v=5 b:v x=3 a:x", 'a', 3, &evict("x"));
+        // Also if a uses what b holds.
+        check("v=5 b:v a:v x=3 a:x", 'a', 3, &evict("x"));
+        check("v=5 b:v a:v", 'a', 6, &Vacancy::Held { share: 5 });
+        // Who has more than its share gives way.
+        check("v=3 w=3 u=3 b:v b:w b:u", 'a', 3, &evict("v"));
+        check("v=3 w=3 u=3 b:v b:w b:u v x=3 a:x", 'a', 3, &evict("w"));
+        check("w=3 u=2 b:w b:u x=3 a:x", 'a', 3, &evict("x"));
+    }
+
+    #[test]
+    fn who_asks_for_models_in_turn_never_takes_those_of_another() {
+        let mut residence = Residence::new(Some(10));
+        residence.came("theirs", 5, false, 0);
+        residence.used("theirs", &'b', 0);
+        for (now_us, turn) in (1..).zip(0..1000) {
+            let asked = format!("mine{}", turn % 7);
+            loop {
+                match residence.vacancy(2, &'a', now_us, |_| false) {
+                    Vacancy::Fits => break,
+                    Vacancy::Evict(model) => {
+                        assert_ne!(model, "theirs");
+                        residence.went(&model);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            residence.came(&asked, 2, false, now_us);
+            residence.used(&asked, &'a', now_us);
+        }
+    }
+
+    #[test]
+    fn what_was_not_used_for_long_is_nobodys() {
+        let (mut residence, now_us) = after("v=5 w=5 b:v b:w");
+        residence.used("w", &'b', now_us + HOLD_US);
+        assert_eq!(residence.vacancy(5, &'a', now_us + HOLD_US, |_| false), evict("v"));
+    }
+
+    #[test]
+    fn without_a_limit_everything_fits() {
+        let mut residence: Residence<char> = Residence::new(None);
+        residence.came("x", u64::MAX / 2, false, 0);
+        assert_eq!(residence.vacancy(u64::MAX / 2, &'a', 0, |_| false), Vacancy::Fits);
+        assert_eq!((residence.bytes(), residence.count()), (u64::MAX / 2, 1));
+    }
+}

@@ -1,0 +1,27 @@
+//! How are models shown that requests load?
+
+use super::{Page, Value};
+
+/// Models that requests load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DemandMetrics {
+    /// Models that are loaded.
+    pub models: u64,
+    /// The bytes of their files.
+    pub bytes: u64,
+    /// Models that requests have loaded.
+    pub loads: u64,
+    /// Models that have left to make room.
+    pub evictions: u64,
+    /// Requests that wait for a model.
+    pub waiting: u64,
+}
+
+pub(super) fn write(page: &mut Page, demand: &DemandMetrics) {
+    let mut one = |name, kind, help, number| page.family(name, kind, help, [(String::new(), Value::Whole(number))]);
+    one("nerite_demand_models", "gauge", "Models that are loaded, in control mode 'demand'", demand.models);
+    one("nerite_demand_models_bytes", "gauge", "Bytes of the files of these models", demand.bytes);
+    one("nerite_demand_loads_total", "counter", "Models that requests have loaded", demand.loads);
+    one("nerite_demand_evictions_total", "counter", "Models that have left to make room", demand.evictions);
+    one("nerite_demand_waiting_requests", "gauge", "Requests that wait for a model", demand.waiting);
+}

@@ -1,0 +1,208 @@
+"""Are models loaded by their first request, and do they leave as the rules say (control mode `demand`)?"""
+
+import threading
+import time
+import urllib.request
+
+import grpc
+import pytest
+from clients import fp32, grpc_channel, open_client, pb, refuses, service_stub, text
+from python_setup import PATIENT, said, this_python_first
+from test_updates import CONFIG, WHO, groups
+
+# The bytes that count for each model, and how many of them there is room for.
+MODEL_BYTES = 1 << 20
+ROOM = 3
+MODELS = [f"on_demand_{at}" for at in range(6)]
+IDENTITY = '''\
+name: "%s"
+backend: "identity"
+input [{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }]
+output [{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }]
+parameters { key: "execute_delay_ms" value { string_value: "%d" } }
+'''
+
+
+def put(repository, model: str, size: int = MODEL_BYTES, delay_ms: int = 0) -> None:
+    version = repository / model / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    (version / "weights").write_bytes(bytes(size))
+    (repository / model / "config.pbtxt").write_text(IDENTITY % (model, delay_ms))
+
+
+def put_slow(repository, model: str, seconds: float) -> None:
+    """A Python model that takes so long to load."""
+    version = repository / model / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    (version / "model.py").write_text(WHO % seconds)
+    (repository / model / "config.pbtxt").write_text(CONFIG % model + groups(1))
+
+
+@pytest.fixture
+def server(launcher, tmp_path):
+    if launcher.oracle or any(launcher.urls):
+        pytest.skip("2.51 has no such mode")
+    for model in MODELS:
+        put(tmp_path, model)
+    put(tmp_path, "pinned", size=16)
+    put(tmp_path, "huge", size=(ROOM + 1) * MODEL_BYTES)
+    put(tmp_path, "busy", delay_ms=3000)
+    put_slow(tmp_path, "slow", 3)
+    room = ROOM * MODEL_BYTES + MODEL_BYTES // 2
+    with this_python_first(), launcher.running(
+        "demand", PATIENT, "--model-control-mode=demand", "--load-model=pinned", f"--models-max-bytes={room}", repository=tmp_path
+    ) as found:
+        yield found
+
+
+@pytest.fixture(params=["http", "grpc"])
+def client(request, server):
+    with open_client(request.param, server) as found:
+        yield found
+
+
+def ask(client, model: str) -> None:
+    assert client.infer(model, [fp32("INPUT0", [1, 2])]).outputs["OUTPUT0"].raw == fp32("", [1, 2]).raw
+
+
+def up(client) -> set[str]:
+    return {one["name"] for one in client.index(ready=True)}
+
+
+def metric(server, name: str) -> int:
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    (value,) = [line.split()[1] for line in lines if line.startswith(f"{name} ")]
+    return int(value)
+
+
+def test_a_model_is_loaded_by_its_first_request_and_the_oldest_leaves(server, client):
+    assert up(client) == {"pinned"}
+    assert client.model_ready(MODELS[0]), "who waits for that before the first request waits for ever"
+    assert not client.model_ready("nobody")
+    for model in MODELS[:ROOM]:
+        ask(client, model)
+    assert up(client) == {"pinned", *MODELS[:ROOM]}
+    # The first is used again, so the second is the oldest.
+    ask(client, MODELS[0])
+    ask(client, MODELS[3])
+    assert up(client) == {"pinned", MODELS[0], MODELS[2], MODELS[3]}
+    assert metric(server, "nerite_demand_models") == ROOM + 1
+    assert metric(server, "nerite_demand_models_bytes") == ROOM * MODEL_BYTES + 16
+    assert metric(server, "nerite_demand_loads_total") == ROOM + 1
+    assert metric(server, "nerite_demand_evictions_total") == 1
+    ask(client, MODELS[1])
+    ask(client, "pinned")
+
+
+def test_metadata_and_configuration_load_a_model_too(server, client):
+    assert client.metadata(MODELS[4])["name"] == MODELS[4]
+    assert client.config(MODELS[5])["name"] == MODELS[5]
+    assert {MODELS[4], MODELS[5]} <= up(client)
+
+
+def test_pinned_models_stay_and_what_never_fits_is_refused(server, client):
+    for model in MODELS:
+        ask(client, model)
+    assert "pinned" in up(client)
+    with refuses("UNAVAILABLE", f"model 'huge' has {(ROOM + 1) * MODEL_BYTES} bytes, and beside the models that stay there is room for"):
+        client.infer("huge", [fp32("INPUT0", [1])])
+    with refuses("NOT_FOUND", "Request for unknown model: 'nobody' is not found"):
+        client.infer("nobody", [fp32("INPUT0", [1])])
+
+
+def test_a_model_with_a_request_in_flight_does_not_leave(server, client):
+    ask(client, MODELS[0])
+    running = threading.Thread(target=ask, args=(client, "busy"))
+    running.start()
+    while "busy" not in up(client):
+        time.sleep(0.01)
+    for model in MODELS[:ROOM]:
+        ask(client, model)
+        if running.is_alive():
+            assert "busy" in up(client)
+    running.join()
+
+
+def test_many_that_ask_at_once_load_a_model_once(server):
+    answers = []
+
+    def one(protocol: str) -> None:
+        with open_client(protocol, server) as client:
+            answers.append(said(client.infer("slow", [text("ASKED", [b"who"])])))
+
+    threads = [threading.Thread(target=one, args=(protocol,)) for protocol in ("http", "grpc") * 4]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: metric(server, "nerite_demand_waiting_requests") == len(threads))
+    with open_client("http", server) as client:
+        assert ("slow", "LOADING") in {(entry["name"], entry.get("state")) for entry in client.index()}
+        ask(client, "pinned")
+    for thread in threads:
+        thread.join()
+    assert len(answers) == len(threads) and len(set(answers)) == 1
+    assert metric(server, "nerite_demand_loads_total") == 1
+    assert metric(server, "nerite_demand_waiting_requests") == 0
+
+
+def wait_until(condition, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "never came true"
+        time.sleep(0.02)
+
+
+def test_a_request_waits_for_its_model_until_its_deadline(server):
+    with grpc_channel(server.grpc) as channel:
+        given = pb.ModelInferRequest.InferInputTensor(name="ASKED", datatype="BYTES", shape=[1])
+        request = pb.ModelInferRequest(model_name="slow", inputs=[given], raw_input_contents=[b"\x03\0\0\0who"])
+        with pytest.raises(grpc.RpcError) as caught:
+            service_stub(channel).ModelInfer(request, timeout=0.5)
+        assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    wait_until(lambda: metric(server, "nerite_demand_waiting_requests") == 0)
+    # The load goes on, and serves whoever comes next.
+    wait_until(lambda: metric(server, "nerite_demand_loads_total") == 1)
+    with open_client("grpc", server) as client:
+        said(client.infer("slow", [text("ASKED", [b"who"])]))
+
+
+def test_a_stream_waits_for_its_model(server):
+    with grpc_channel(server.grpc) as channel:
+        def requests():
+            for model in (MODELS[0], "nobody", MODELS[1], MODELS[0]):
+                given = pb.ModelInferRequest.InferInputTensor(name="INPUT0", datatype="FP32", shape=[1])
+                yield pb.ModelInferRequest(model_name=model, inputs=[given], raw_input_contents=[bytes(4)])
+
+        answers = list(service_stub(channel).ModelStreamInfer(requests()))
+    errors = [answer.error_message for answer in answers]
+    assert [bool(error) for error in errors] == [False, True, False, False], errors
+
+
+def test_a_client_may_wait_for_so_many_models_only(server, launcher):
+    refused, others = [], []
+
+    def one() -> None:
+        try:
+            with open_client("http", server) as client:
+                others.append(client.infer("slow", [text("ASKED", [b"who"])]))
+        except Exception as fault:  # noqa: BLE001
+            refused.append(str(fault))
+
+    threads = [threading.Thread(target=one) for _ in range(80)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert others and refused, (len(others), len(refused))
+    assert all("requests of this client wait for models already; at most 64 may" in fault for fault in refused), refused[:2]
+    assert metric(server, "nerite_demand_waiting_requests") == 0
+
+
+def test_a_broken_model_fails_its_request_alone(server, client):
+    (server.repository / "broken" / "1").mkdir(parents=True, exist_ok=True)
+    (server.repository / "broken" / "config.pbtxt").write_text(CONFIG % "broken")
+    with refuses("INVALID_ARG", "load failed for model 'broken': version 1 is at UNAVAILABLE state"):
+        client.infer("broken", [text("ASKED", [b"who"])])
+    ask(client, MODELS[0])
+    with open_client("http", server) as other:
+        assert other.call("GET", "/v2/health/ready").status == 200

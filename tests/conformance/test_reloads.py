@@ -1,0 +1,173 @@
+"""Does a model change under traffic without a failed request, and do a thousand loads leave nothing behind?"""
+
+import os
+import pathlib
+import shutil
+import threading
+import time
+
+import pytest
+import servers
+from clients import fp32, open_client
+from footprint import descriptors, resident_mib
+
+SECONDS = {"full": 4, "long": 60}
+LOADS = {"full": 100, "long": 1000}
+# The first loads take what a process keeps: threads' stacks, pools, tables.
+WARM_LOADS = 30
+SLACK_MIB = 8
+CONFIG = '''\
+name: "%s"
+backend: "identity"
+max_batch_size: 8
+input [{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }]
+output [{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }]
+parameters { key: "turn" value { string_value: "%d" } }
+'''
+
+
+def put_identity(repository: pathlib.Path, name: str, turn: int) -> None:
+    (repository / name / "1").mkdir(parents=True, exist_ok=True)
+    # Whole or not at all: the server may look at any moment.
+    half = repository / name / "half"
+    half.write_text(CONFIG % (name, turn))
+    half.rename(repository / name / "config.pbtxt")
+
+
+def put_onnx(repository: pathlib.Path, name: str, turn: int) -> None:
+    version = repository / name / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    half = repository / name / "half"
+    shutil.copy(servers.ROOT / "crates" / "onnx" / "tests" / "models" / "echo_fp32.onnx", half)
+    # Newer than the last, whatever the clock's steps are.
+    os.utime(half, ns=(turn * 1_000_000_000, turn * 1_000_000_000))
+    half.rename(version / "model.onnx")
+
+
+KINDS = {"identity": (put_identity, "INPUT0", "OUTPUT0"), "onnx": (put_onnx, "x", "y")}
+
+
+@pytest.fixture(params=list(KINDS))
+def kind(request, launcher):
+    if request.param == "onnx" and launcher.oracle:
+        pytest.skip("2.51 here has no ONNX backend")
+    return request.param
+
+
+@pytest.fixture
+def server(launcher, tmp_path, kind):
+    if any(launcher.urls):
+        pytest.skip("needs a server of its own")
+    put, _, _ = KINDS[kind]
+    put(tmp_path, "steady", 1)
+    library = [] if launcher.oracle else [servers.onnxruntime_flag()]
+    with launcher.running(
+        f"reloads_{kind}", *library, "--model-control-mode=explicit", "--load-model=steady", repository=tmp_path
+    ) as found:
+        yield found
+
+
+def ask(client, kind: str, shape: list[int]) -> None:
+    _, given, wanted = KINDS[kind]
+    reply = client.infer("steady", [fp32(given, [1, 2, 3], shape)])
+    assert reply.outputs[wanted].raw == fp32("", [1, 2, 3]).raw
+
+
+def under_traffic(server, kind: str, seconds: float) -> tuple[int, int, list[str]]:
+    """Requests and reloads that were made side by side for so long, and what failed."""
+    put, _, _ = KINDS[kind]
+    is_over, faults, asked = threading.Event(), [], []
+    shape = [1, 3] if kind == "identity" else [3, 1]
+
+    def traffic(protocol: str) -> None:
+        count = 0
+        with open_client(protocol, server) as client:
+            while not is_over.is_set():
+                try:
+                    ask(client, kind, shape)
+                except Exception as fault:  # noqa: BLE001
+                    faults.append(str(fault))
+                count += 1
+        asked.append(count)
+
+    threads = [threading.Thread(target=traffic, args=(protocol,)) for protocol in ("http", "grpc") * 2]
+    for thread in threads:
+        thread.start()
+    reloads, until = 0, time.monotonic() + seconds
+    with open_client("http", server) as client:
+        while time.monotonic() < until:
+            put(server.repository, "steady", reloads + 2)
+            client.load("steady")
+            reloads += 1
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    return sum(asked), reloads, faults
+
+
+def check_traffic(server, kind: str, suite: str) -> None:
+    asked, reloads, faults = under_traffic(server, kind, SECONDS[suite])
+    print(f"{kind}: {asked} requests beside {reloads} reloads")
+    assert asked > 0 and reloads > 2
+    assert not faults, (len(faults), faults[:3])
+    if not server.oracle:
+        assert server.log_text().count("loading: steady:1") == reloads + 1, "each of them was a reload"
+
+
+def mappings(pid: int) -> int:
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
+        return sum(1 for _ in maps)
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def settled(pid: int) -> tuple[float, int, int, int]:
+    """What the process holds once what a load left is given back: the least of a few seconds."""
+    found = []
+    for _ in range(24):
+        time.sleep(0.25)
+        found.append((resident_mib(pid), mappings(pid), len(descriptors(pid)), threads(pid)))
+    return tuple(min(values) for values in zip(*found))
+
+
+def check_loads(server, kind: str, suite: str) -> None:
+    put, _, _ = KINDS[kind]
+    put(server.repository, "comes_and_goes", 1)
+
+    def loads(count: int) -> None:
+        with open_client("http", server) as client:
+            for _ in range(count):
+                client.load("comes_and_goes")
+                client.unload("comes_and_goes")
+
+    loads(WARM_LOADS)
+    before = settled(server.pid)
+    loads(LOADS[suite])
+    after = settled(server.pid)
+    print(f"{kind}: {LOADS[suite]} loads; MiB, mappings, descriptors, threads: {before} -> {after}")
+    assert after[0] <= before[0] + SLACK_MIB, (before, after)
+    assert after[1] <= before[1] + 16, (before, after)
+    assert after[2] == before[2], (before, after)
+    assert after[3] <= before[3] + 2, (before, after)
+
+
+def test_no_request_fails_while_a_model_is_reloaded(server, kind):
+    check_traffic(server, kind, "full")
+
+
+def test_no_request_fails_while_a_model_is_reloaded_for_long(server, kind):
+    check_traffic(server, kind, "long")
+
+
+def test_loads_and_unloads_leave_nothing_behind(server, kind):
+    if server.oracle:
+        pytest.skip("what it keeps is its own")
+    check_loads(server, kind, "full")
+
+
+def test_a_thousand_loads_and_unloads_leave_nothing_behind(server, kind):
+    if server.oracle:
+        pytest.skip("what it keeps is its own")
+    check_loads(server, kind, "long")

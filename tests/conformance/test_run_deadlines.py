@@ -1,0 +1,126 @@
+"""Does a run end when nobody waits for it any more, and is what it held free then?"""
+
+import http.client
+import json
+import shutil
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+import servers
+from clients import fp32, grpc_channel, open_client, pb, service_stub
+
+# Rounds that take hours.
+ENDLESS = 1 << 40
+MODELS = servers.ROOT / "crates" / "onnx" / "tests" / "models"
+ENSEMBLE = '''\
+name: "around"
+platform: "ensemble"
+input [{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "rounds" data_type: TYPE_INT64 dims: [ 1 ] }]
+output [{ name: "y" data_type: TYPE_FP32 dims: [ -1 ] }]
+ensemble_scheduling { step [{
+  model_name: "rounds" model_version: -1
+  input_map { key: "x" value: "x" } input_map { key: "rounds" value: "rounds" } output_map { key: "y" value: "y" }
+}] }
+'''
+CONFIG = '''\
+backend: "onnxruntime"
+instance_group [{ kind: KIND_CPU count: 1 }]
+input [{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "rounds" data_type: TYPE_INT64 dims: [ 1 ] }]
+output [{ name: "y" data_type: TYPE_FP32 dims: [ -1 ] }]
+'''
+
+
+@pytest.fixture(scope="module")
+def server(launcher, tmp_path_factory):
+    if launcher.oracle or any(launcher.urls):
+        pytest.skip("2.51 here has no ONNX backend")
+    repository = tmp_path_factory.mktemp("rounds")
+    (repository / "rounds" / "1").mkdir(parents=True)
+    shutil.copy(MODELS / "rounds.onnx", repository / "rounds" / "1" / "model.onnx")
+    (repository / "rounds" / "config.pbtxt").write_text(CONFIG)
+    (repository / "around" / "1").mkdir(parents=True)
+    (repository / "around" / "config.pbtxt").write_text(ENSEMBLE)
+    with launcher.running("rounds", servers.onnxruntime_flag(), repository=repository) as found:
+        yield found
+
+
+def request(model: str, rounds: int) -> pb.ModelInferRequest:
+    tensor = pb.ModelInferRequest.InferInputTensor
+    return pb.ModelInferRequest(
+        model_name=model,
+        inputs=[tensor(name="x", datatype="FP32", shape=[2]), tensor(name="rounds", datatype="INT64", shape=[1])],
+        raw_input_contents=[np.array([1, 2], np.float32).tobytes(), np.array([rounds], np.int64).tobytes()],
+    )
+
+
+def check_free(server, model: str) -> None:
+    """The only instance answers the next one: it does not run for hours."""
+    with grpc_channel(server.grpc) as channel:
+        answer = service_stub(channel).ModelInfer(request(model, 3), timeout=60)
+    assert answer.raw_output_contents[0] == np.array([4, 8], np.float32).tobytes()
+
+
+
+@pytest.mark.parametrize("model", ["rounds", "around"])
+def test_a_deadline_ends_a_run(server, model):
+    with grpc_channel(server.grpc) as channel, pytest.raises(grpc.RpcError) as caught:
+        service_stub(channel).ModelInfer(request(model, ENDLESS), timeout=1)
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    check_free(server, model)
+
+
+@pytest.mark.parametrize("model", ["rounds", "around"])
+def test_a_cancelled_call_ends_a_run(server, model):
+    with grpc_channel(server.grpc) as channel:
+        call = service_stub(channel).ModelInfer.future(request(model, ENDLESS))
+        time.sleep(0.5)
+        assert not call.done()
+        call.cancel()
+        check_free(server, model)
+
+
+@pytest.mark.parametrize("model", ["rounds", "around"])
+def test_a_cancelled_stream_ends_its_runs(server, model):
+    with grpc_channel(server.grpc) as channel:
+        is_over = threading.Event()
+
+        def requests():
+            yield request(model, ENDLESS)
+            is_over.wait(60)
+
+        stream = service_stub(channel).ModelStreamInfer(requests())
+        time.sleep(0.5)
+        stream.cancel()
+        is_over.set()
+        check_free(server, model)
+
+
+@pytest.mark.parametrize("model", ["rounds", "around"])
+def test_a_client_that_goes_ends_a_run(server, model):
+    document = {
+        "inputs": [
+            {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]},
+            {"name": "rounds", "datatype": "INT64", "shape": [1], "data": [ENDLESS]},
+        ]
+    }
+    connection = http.client.HTTPConnection(server.http)
+    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(document))
+    time.sleep(0.5)
+    connection.close()
+    check_free(server, model)
+
+
+def test_a_run_that_is_waited_for_goes_on(server):
+    with open_client("http", server) as client:
+        rounds = 200_000
+        reply = client.infer("rounds", [fp32("x", [1]), *int64("rounds", rounds)])
+        assert np.frombuffer(reply.outputs["y"].raw, np.float32)[0] == rounds + 1
+
+
+def int64(name: str, value: int):
+    from clients import Given
+
+    return [Given(name, "INT64", [1], np.array([value], np.int64).tobytes())]
