@@ -68,8 +68,13 @@ impl Options {
         Options { intra_threads: (self.intra_threads - 1) * instances.max(1) + 1, ..self }
     }
 
-    /// Whether several instances may run one session: operators that others wrote may not bear that.
-    pub fn may_share(&self) -> bool {
+    /// Whether a session computes on the thread that calls it alone.
+    pub fn is_without_pool(&self) -> bool {
+        self.intra_threads == 1 && !self.parallel
+    }
+
+    /// Whether all operators are the library's own: those that others wrote may not bear to run several times in one session.
+    pub fn has_own_operators_only(&self) -> bool {
         self.operator_libraries.is_empty()
     }
 

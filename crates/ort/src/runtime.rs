@@ -16,7 +16,7 @@ use crate::cuda::{self, Failure};
 use crate::fragile::{Fragile, Sizes};
 use crate::options::Options;
 use crate::provider::has_cuda;
-use crate::seat::{Seat, SharedSession};
+use crate::seat::{Seat, SharedSession, may_share};
 use crate::session::{OrtInstance, Target, Traits};
 use crate::signature::ports;
 use crate::status::library_status;
@@ -135,13 +135,17 @@ impl Runtime for OnnxRuntime {
         let specs = InstanceSpec::all(&context.config);
         let on_host = specs.iter().filter(|spec| spec.device.is_none()).count();
         let options = Options::of(context, on_host < specs.len())?;
-        let options = if options.may_share() { options.shared_by(on_host) } else { options };
+        let nodes = read_nodes(&path, context);
+        let has_pool = shared(context)?.has_pool;
+        let is_shared = nodes.as_ref().is_ok_and(|nodes| may_share(&options, nodes, has_pool));
+        let options = if is_shared { options.shared_by(on_host) } else { options };
         let device = specs.first().and_then(|spec| spec.device);
         let opened = Arc::new(open_session(&path, context, &options, device)?);
         let mut ports = ports(opened.session());
         // Whatever looks at values below takes the inputs of `ports`, those among them, for open.
         onnx::check(context, &mut ports)?;
-        let nodes = read_nodes(&path, context)?;
+        // What the library says of a file that is no graph comes first.
+        let nodes = nodes?;
         let traits = Traits::new(&ports, &nodes, fragile(context, &nodes))?;
         // A run on a device waits for whatever else that device has to do.
         Ok(Arc::new(OrtModel {
@@ -152,6 +156,7 @@ impl Runtime for OnnxRuntime {
             options,
             context: context.clone(),
             fenced: self.fenced,
+            is_shared,
             opened: Mutex::new(Some((device, opened))),
         }))
     }
@@ -175,7 +180,9 @@ struct OrtModel {
     traits: Arc<Traits>,
     cost_bound: CostBound,
     fenced: bool,
-    /// The session that the load made to look at the graph, and its device. All instances on the host share it; one on a device takes it.
+    /// Whether all instances on the host run one session.
+    is_shared: bool,
+    /// The session that the load made to look at the graph, and its device. An instance that shares none takes it.
     opened: Mutex<Option<(Option<u32>, Arc<SharedSession>)>>,
 }
 
@@ -183,7 +190,7 @@ impl OrtModel {
     /// A session for one more instance on that device.
     fn session(&self, device: Option<u32>) -> Result<Arc<SharedSession>, Status> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_shared = device.is_none() && self.options.may_share();
+        let is_shared = device.is_none() && self.is_shared;
         match opened.as_ref().filter(|(of, _)| *of == device) {
             Some((_, session)) if is_shared => return Ok(Arc::clone(session)),
             _ => {}

@@ -9,24 +9,46 @@
 //!  instance 2 ── Run ──┘
 //! ```
 //!
-//! Which run a thread of the pool worked for is not known. If one divided an integer by zero while several ran, each of these runs is run again
-//! alone: then it is known whose it was, and the others have their results.
+//! Which run a thread of the pool worked for is not known. So instances share a session only if it has no pool, or if no operator of the graph
+//! divides integers: a request must not fail for what another one divided. The list names operators that do not divide, so that one that nobody
+//! thought of costs memory and no request.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
+use nerite_backend::onnx::{Node, Nodes};
 use ort::session::Session;
 use ort::{AsPointer, sys};
 
+use crate::options::Options;
 use crate::traps::SessionTraps;
+
+/// Operators that divide no integers, neither values nor sizes.
+#[rustfmt::skip]
+const DIVIDES_NO_INTEGERS: &[&str] = &[
+    "Abs", "Add", "And", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Celu", "Clip", "Concat", "Constant", "Conv", "Cos",
+    "DequantizeLinear", "Dropout", "Elu", "Equal", "Erf", "Exp", "Flatten", "Floor", "Gather", "Gelu", "Gemm", "GlobalAveragePool",
+    "GlobalMaxPool", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization",
+    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "MaxPool", "Min", "Mish", "Mul",
+    "Neg", "Not", "Or", "PRelu", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid",
+    "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze", "Where",
+];
+
+/// Whether several instances may run one session with these options.
+pub fn may_share(options: &Options, nodes: &Nodes, shares_pool: bool) -> bool {
+    let is_told_apart = options.is_without_pool() && !shares_pool;
+    options.has_own_operators_only() && (is_told_apart || divides_no_integers(nodes))
+}
+
+fn divides_no_integers(nodes: &Nodes) -> bool {
+    let is_known =
+        |node: &Node| node.is_standard() && node.inner.is_empty() && DIVIDES_NO_INTEGERS.contains(&node.op.as_str());
+    nodes.is_complete && nodes.graph.iter().all(is_known)
+}
 
 /// A session that several instances may run at a time.
 pub struct SharedSession {
     session: Session,
     traps: SessionTraps,
-    instances: AtomicUsize,
-    /// Runs hold it to read; a run that must be alone, to write.
-    turns: RwLock<()>,
 }
 
 /// One instance's part in a session.
@@ -38,34 +60,18 @@ pub struct Seat {
 impl SharedSession {
     /// A session that was opened, and what it counts.
     pub fn new(session: Session, traps: SessionTraps) -> SharedSession {
-        SharedSession { session, traps, instances: AtomicUsize::new(0), turns: RwLock::new(()) }
+        SharedSession { session, traps }
     }
 
     /// The session, to look at.
     pub fn session(&self) -> &Session {
         &self.session
     }
-
-    /// Lets a run begin beside those of other instances.
-    pub fn beside(&self) -> RwLockReadGuard<'_, ()> {
-        self.turns.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until no other instance runs, and lets none begin.
-    pub fn alone(&self) -> RwLockWriteGuard<'_, ()> {
-        self.turns.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether several instances have this session.
-    pub fn has_several(&self) -> bool {
-        self.instances.load(Ordering::Acquire) > 1
-    }
 }
 
 impl Seat {
     /// One more instance of this session.
     pub fn of(session: &Arc<SharedSession>) -> Seat {
-        session.instances.fetch_add(1, Ordering::AcqRel);
         Seat { session: Arc::clone(session), traps: session.traps.of_another_thread() }
     }
 
@@ -74,19 +80,36 @@ impl Seat {
         self.session.session.ptr().cast_mut()
     }
 
-    /// The session.
-    pub fn shared(&self) -> &Arc<SharedSession> {
-        &self.session
+    /// The session, to look at.
+    pub fn session(&self) -> &Session {
+        &self.session.session
     }
 
-    /// What this instance counts.
+    /// What this instance counts: divisions on its own calls, and on the pool.
     pub fn traps(&self) -> &SessionTraps {
         &self.traps
     }
 }
 
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.session.instances.fetch_sub(1, Ordering::AcqRel);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(ops: &[&str], expect: bool) {
+        let node = |op: &&str| Node { op: (*op).to_owned(), ..Node::default() };
+        let nodes = Nodes { graph: ops.iter().map(node).collect(), is_complete: true, ..Nodes::default() };
+        assert_eq!(divides_no_integers(&nodes), expect, "{ops:?}");
+        assert!(!divides_no_integers(&Nodes { is_complete: false, ..nodes }), "what was not read may divide");
+    }
+
+    #[test]
+    fn a_graph_that_may_divide_integers_is_known() {
+        check(&["Conv", "Relu", "Add", "GlobalAveragePool", "Flatten", "MatMul"], true);
+        check(&["Conv", "Div"], false);
+        check(&["Mod"], false);
+        check(&["OfSomebodyElse"], false);
+        let inside = Node { op: "Identity".to_owned(), inner: vec![Node::default()], ..Node::default() };
+        assert!(!divides_no_integers(&Nodes { graph: vec![inside], is_complete: true, ..Nodes::default() }));
     }
 }

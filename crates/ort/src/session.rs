@@ -78,8 +78,6 @@ enum RunFault {
     Library(ort::Error),
     /// Known without it: another way to run would not help.
     Request(Status),
-    /// A thread of the pool divided without a result, perhaps for the run of another instance.
-    Ambiguous,
 }
 
 impl RunFault {
@@ -87,7 +85,6 @@ impl RunFault {
         match self {
             RunFault::Library(error) => library_status(&error),
             RunFault::Request(status) => status,
-            RunFault::Ambiguous => no_such_number(),
         }
     }
 }
@@ -118,7 +115,7 @@ impl OrtInstance {
         target: Target,
     ) -> Result<OrtInstance, Status> {
         let failed = |e: ort::Error| library_status(&e);
-        let fence = (target.fenced || target.device.is_some()).then(|| Fence::new(seat.shared().session()));
+        let fence = (target.fenced || target.device.is_some()).then(|| Fence::new(seat.session()));
         let mut run_options = RunOptions::new().map_err(failed)?;
         if let Some(devices) = &options.arena_shrinkage {
             run_options.set("memory.enable_memory_arena_shrinkage", devices).map_err(failed)?;
@@ -201,26 +198,6 @@ impl OrtInstance {
         wanted: &[usize],
         bound: &mut [Option<Bound>],
     ) -> Result<Vec<Option<Value<'static>>>, RunFault> {
-        let session = Arc::clone(self.seat.shared());
-        let turn = session.beside();
-        let had_several = session.has_several();
-        let made = self.run_once(feeds, indices, wanted, bound);
-        drop(turn);
-        if !matches!(made, Err(RunFault::Ambiguous)) || !(had_several || session.has_several()) {
-            return made;
-        }
-        let _alone = session.alone();
-        self.run_once(feeds, indices, wanted, bound)
-    }
-
-    /// As [`OrtInstance::run`], once.
-    fn run_once(
-        &mut self,
-        feeds: &[Value<'_>],
-        indices: &[usize],
-        wanted: &[usize],
-        bound: &mut [Option<Bound>],
-    ) -> Result<Vec<Option<Value<'static>>>, RunFault> {
         let memory = &self.memory;
         let places = bound.iter_mut().map(|bound| bound.as_mut().map(|bound| bound.value(memory)).transpose());
         let places: Vec<Option<Value<'_>>> = places.collect::<Result<_, ort::Error>>()?;
@@ -233,7 +210,7 @@ impl OrtInstance {
         let run = ort::api().Run;
         let session = self.seat.session_ptr();
         let traps = self.seat.traps();
-        let (own, all) = (traps.own_count(), traps.count());
+        let before = traps.count();
         // SAFETY: the session and the options are alive. The library documents that several threads may run a session at a time; `&mut self` makes
         // this the only run with these options. Names and values are arrays of the lengths given, alive until the end of this function; a null
         // output is the library's to make, any other is a tensor over memory that `places` borrows.
@@ -265,11 +242,8 @@ impl OrtInstance {
             let waited = fence.wait(placed);
             made = made.and_then(|made| waited.map(|()| made));
         }
-        if traps.own_count() != own {
+        if traps.count() != before {
             return Err(RunFault::Request(no_such_number()));
-        }
-        if traps.count() != all {
-            return Err(RunFault::Ambiguous);
         }
         made.map_err(RunFault::Library)
     }
@@ -309,7 +283,7 @@ impl OrtInstance {
         let of_shape = |e: nerite_tensor::ShapeError| Status::internal(format!("output '{}': {e}", port.name));
         let client = port.client_shape(&shape);
         if let Some(size) = byte_size(datatype, &shape).map_err(of_shape)? {
-            let data = made.into_buffer(size, self.seat.shared().session().inner()).map_err(failed)?;
+            let data = made.into_buffer(size, self.seat.session().inner()).map_err(failed)?;
             // An input that the graph passes through is still the request's memory, which `data` does not keep alive.
             let borrowed = feeds.iter().any(|feed| overlap(&data, &feed.tensor.data));
             let data = if borrowed { data.try_private(Reason::OutputPlacement).map_err(no_memory)? } else { data };

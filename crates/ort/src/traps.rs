@@ -8,7 +8,7 @@
 //!
 //! A session computes on the thread that calls it and on those of its pool. We start the pool's threads, so each of them counts
 //! for its session ([`nerite_guard::count_traps`]). What the calling thread counts is its own run's. What a pool's thread counts is
-//! the run's that is alone in the session; [`crate::seat`] says what happens if several run. Where all sessions share one pool
+//! the run's that is alone in the session; several run in one only where none divides ([`crate::seat`]). Where all sessions share one pool
 //! (`enable-global-threadpool`) it is not known for whom its threads divided; there all runs fail that are under way at that moment.
 
 use std::sync::mpsc::channel;
@@ -42,11 +42,6 @@ impl SessionTraps {
     /// The same for another instance, whose calls come on other threads.
     pub fn of_another_thread(&self) -> SessionTraps {
         SessionTraps { own: Arc::default(), pool: Arc::clone(&self.pool) }
-    }
-
-    /// How many there were on the threads that called.
-    pub fn own_count(&self) -> usize {
-        self.own.count()
     }
 
     /// How the session starts the threads of a pool of its own.
