@@ -10,6 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A model is held for so long after its last use by a client.
 pub const HOLD_US: u64 = 10 * 60 * 1_000_000;
 
+/// Clients that can hold one model. More use it without holding it.
+pub const HOLDERS_MAX: usize = 1024;
+
 /// The models that are up, and who uses them. `P` is what tells clients apart.
 #[derive(Clone, Debug)]
 pub struct Residence<P> {
@@ -75,7 +78,9 @@ impl<P: Ord + Clone> Residence<P> {
             *last = now_us;
         } else {
             known.users.retain(|_, last| is_held(*last, now_us));
-            known.users.insert(by.clone(), now_us);
+            if known.users.len() < HOLDERS_MAX {
+                known.users.insert(by.clone(), now_us);
+            }
         }
         true
     }
@@ -231,6 +236,19 @@ mod tests {
         let (mut residence, now_us) = after("v=5 w=5 b:v b:w");
         residence.used("w", &'b', now_us + HOLD_US);
         assert_eq!(residence.vacancy(5, &'a', now_us + HOLD_US, |_| false), evict("v"));
+    }
+
+    #[test]
+    fn the_holders_of_a_model_are_bounded() {
+        let mut residence = Residence::new(Some(10));
+        residence.came("x", 1, false, 0);
+        for client in 0..2 * HOLDERS_MAX {
+            assert!(residence.used("x", &client, 1));
+        }
+        assert_eq!(residence.models.get("x").map(|model| model.users.len()), Some(HOLDERS_MAX));
+        // Those of long ago make way.
+        assert!(residence.used("x", &usize::MAX, 1 + HOLD_US));
+        assert_eq!(residence.models.get("x").map(|model| model.users.len()), Some(1));
     }
 
     #[test]
