@@ -461,13 +461,8 @@ ABSENT = ", which this version of nerite does not have yet\n\nAt:\n"
 @pytest.mark.parametrize(
     "code",
     [
-        "request.exec()",
-        "request.async_exec()",
         "request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)",
         "pb_utils.MetricFamily(name='a', description='b', kind=pb_utils.MetricFamily.COUNTER)",
-        "pb_utils.load_model('m')",
-        "pb_utils.unload_model('m')",
-        "pb_utils.is_model_ready('m')",
     ],
 )
 def test_what_is_not_there_yet_says_so(start, code):  # noqa: F811

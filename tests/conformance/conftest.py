@@ -15,7 +15,7 @@ def python_server(launcher):
     if any(launcher.urls):
         pytest.skip("needs a server of its own")
     names = [one.name for one in models() if one.name not in APART]
-    with serving(launcher, "python", *names, flags=["--log-verbose=1"]) as found:
+    with serving(launcher, "python", *names, flags=["--log-verbose=1"], with_too=("simple", "chain", "identity_fp32")) as found:
         yield found
 
 

@@ -69,6 +69,11 @@ def models() -> list[Model]:
             "py_decoupled", "decoupled", (*tensors(CODE="BYTES"), Tensor("NUMBERS", "FP32", (-1,), optional=True)),
             tensors(SAID="BYTES", MORE="FP32"), extra=DECOUPLED,
         ),
+        python(
+            "py_asking", "asking", (*tensors(CODE="BYTES"), Tensor("NUMBERS", "FP32", (-1,), optional=True)), tensors(SAID="BYTES"),
+            extra=instances(2),
+        ),
+        vector("py_asking_coroutine", "asking_coroutine"),
         python("py_decoupled_coroutine", "decoupled_coroutine", tensors(WAITS_MS="INT32"), tensors(WAITED_MS="INT32"), extra=DECOUPLED),
     ]
 

@@ -83,7 +83,7 @@ pub use device_access::DeviceAccess;
 pub use job::Job;
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
 pub use model_version::{InFlight, ModelVersion};
-pub use models::{Infer, Models};
+pub use models::{Infer, Models, ModelsDone};
 pub use outbox::{LastResponse, Outbox};
 pub use output_place::OutputPlace;
 pub use responder::Responder;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nerite_config::ModelConfig;
+use nerite_request::setting::LoadOptions;
 use nerite_request::{Cancel, ExactlyOne, InferResponse, Reply, Request, Response, Status};
 
 /// Infers on the models of this server.
@@ -16,7 +17,20 @@ pub trait Infer: Send + Sync {
 
     /// The configuration in force of that version; without a number of the highest.
     fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status>;
+
+    /// Loads or reloads a model, then calls `done`.
+    fn load(&self, _model: &str, _options: LoadOptions, done: ModelsDone) {
+        done(Err(Status::unsupported("models cannot be loaded from here")));
+    }
+
+    /// Unloads a model, then calls `done`.
+    fn unload(&self, _model: &str, _dependents: bool, done: ModelsDone) {
+        done(Err(Status::unsupported("models cannot be unloaded from here")));
+    }
 }
+
+/// Called once a model was loaded or unloaded, or with the reason why not.
+pub type ModelsDone = Box<dyn FnOnce(Result<(), Status>) + Send>;
 
 /// The models of this server, for a model that asks others. A runtime gets them when it loads a model, and may keep and clone them.
 ///
@@ -51,7 +65,23 @@ impl Models {
             Some(None) => Status::unavailable(format!("model '{model}' cannot be asked: the server stops")),
             None => Status::unsupported(format!("model '{model}' cannot be asked from this process")),
         };
-        request.reply.fail(refusal);
+        request.reply.refuse(refusal);
+    }
+
+    /// As [`Infer::load`].
+    pub fn load(&self, model: &str, options: LoadOptions, done: ModelsDone) {
+        match self.0.as_ref().and_then(Weak::upgrade) {
+            Some(infer) => infer.load(model, options, done),
+            None => done(Err(Status::unavailable(format!("model '{model}' cannot be loaded from here")))),
+        }
+    }
+
+    /// As [`Infer::unload`].
+    pub fn unload(&self, model: &str, dependents: bool, done: ModelsDone) {
+        match self.0.as_ref().and_then(Weak::upgrade) {
+            Some(infer) => infer.unload(model, dependents, done),
+            None => done(Err(Status::unavailable(format!("model '{model}' cannot be unloaded from here")))),
+        }
     }
 
     /// Asks, and waits for the one response, at most for `patience`: after that the request is cancelled, whether it waits for an instance

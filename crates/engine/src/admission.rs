@@ -76,7 +76,7 @@ impl Admission {
                     reply,
                 });
             }
-            Err(status) => reply.fail(status),
+            Err(status) => reply.refuse(status),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use nerite_backend::{Infer, Models};
+use nerite_backend::{Infer, Models, ModelsDone};
 use nerite_config::ModelConfig;
 use nerite_locks::Mutex;
 use nerite_repository::{
@@ -40,6 +40,8 @@ use crate::unsupported;
 pub struct Engine {
     store: Store,
     pub(crate) loader: Loader,
+    /// For what outlives a call.
+    this: Weak<Engine>,
     /// For models that ask others.
     models: Models,
     options: Options,
@@ -81,6 +83,7 @@ impl Engine {
         let is_on_demand = options.control == ControlMode::Demand;
         let demand = is_on_demand.then(|| Demand::new(options.models_bytes_max));
         Arc::new_cyclic(|engine: &Weak<Engine>| Engine {
+            this: Weak::clone(engine),
             models: Models::of(Weak::<Engine>::clone(engine)),
             store,
             loader,
@@ -436,12 +439,26 @@ impl Infer for Engine {
         let find = || self.find(model, version).or_else(|refused| self.leaving(model, version).ok_or(refused));
         match admit(find) {
             Ok(admission) => admission.ask(request),
-            Err(status) => request.reply.fail(status),
+            Err(status) => request.reply.refuse(status),
         }
     }
 
     fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
         self.find(model, version).map(|served| Arc::clone(served.config()))
+    }
+
+    fn load(&self, model: &str, options: LoadOptions, done: ModelsDone) {
+        match self.this.upgrade() {
+            Some(engine) => Engine::load(&engine, model, options, done),
+            None => done(Err(Status::unavailable("the server stops"))),
+        }
+    }
+
+    fn unload(&self, model: &str, dependents: bool, done: ModelsDone) {
+        match self.this.upgrade() {
+            Some(engine) => Engine::unload(&engine, model, dependents, done),
+            None => done(Err(Status::unavailable("the server stops"))),
+        }
     }
 }
 

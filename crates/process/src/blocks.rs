@@ -87,6 +87,11 @@ impl Block {
         self.0.buffer(Extent::whole(self.0.byte_size()))
     }
 
+    /// Its first bytes, to be written.
+    pub(crate) fn slot_of(&self, bytes: usize) -> Option<Slot> {
+        Some(self.0.slot(Extent::new(0, bytes, self.0.byte_size()).ok()?))
+    }
+
     fn slot(&self) -> Slot {
         self.0.slot(Extent::whole(self.0.byte_size()))
     }

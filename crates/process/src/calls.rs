@@ -4,6 +4,9 @@
 //! which a thread of its own serves from the first packet on. So a process that never calls costs no thread, and a process that waits
 //! for a slow client holds nobody up but itself.
 
+mod control;
+mod inputs;
+mod nested;
 mod open;
 
 use std::collections::{HashMap, VecDeque};
@@ -24,6 +27,9 @@ use crate::packets::{Call, CallSaid};
 use crate::plan::{Planned, Sizes};
 use crate::shares::{Maps, Shares};
 use crate::supervisor::{Caller, Side};
+use inputs::BatchInputs;
+pub use nested::Callees;
+use nested::NestedRequests;
 use open::Open;
 
 /// The server's end of the channel for calls, and the requests that are open in the process.
@@ -36,6 +42,10 @@ pub(crate) struct Calls {
     open: Mutex<HashMap<u64, OpenRequest>>,
     /// Inputs of requests that have ended, until the model lets go of them.
     inputs: Mutex<HashMap<u64, Block>>,
+    /// Requests that the process made of other models, and memory that it has for the inputs of more.
+    nested: NestedRequests,
+    space: Mutex<HashMap<u64, Block>>,
+    pub(crate) batch_inputs: BatchInputs,
     news: Mutex<Vec<News>>,
     /// What the process did not take at once, in order.
     unsent: Mutex<VecDeque<(String, Vec<OwnedFd>)>>,
@@ -49,6 +59,7 @@ pub(crate) struct Process {
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) side: Arc<Side>,
     pub(crate) body: Arc<Body>,
+    pub(crate) callees: Callees,
 }
 
 /// Locked while a response of it is passed on, so that its responses keep their order. `None` once it has ended.
@@ -64,7 +75,8 @@ impl Calls {
     pub(crate) fn new(channel: Channel, process: Process, sizes: Sizes) -> io::Result<Arc<Calls>> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (open, inputs, news, unsent) = (Mutex::default(), Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(Arc::new(Calls { channel, bell, process, sizes, open, inputs, news, unsent }))
+        let (nested, space, batch_inputs) = (Mutex::default(), Mutex::default(), BatchInputs::default());
+        Ok(Arc::new(Calls { channel, bell, process, sizes, open, inputs, nested, space, batch_inputs, news, unsent }))
     }
 
     /// Gives a batch to the process: by `tell`, after which its responses may come. What it does not take comes back.
@@ -74,6 +86,7 @@ impl Calls {
         times: nerite_backend::Times,
         tell: impl FnOnce() -> Result<(), Silence>,
     ) -> Result<Vec<u64>, (Vec<Planned>, Silence)> {
+        self.batch_inputs.add(&planned);
         let mut open = lock(&self.open);
         if let Err(silence) = tell() {
             return Err((planned, silence));
@@ -98,12 +111,15 @@ impl Calls {
         let numbers: Vec<u64> = lock(&self.open).keys().copied().collect();
         self.fail(&numbers, status);
         lock(&self.inputs).clear();
+        self.batch_inputs.clear();
+        self.cancel_all();
     }
 
     /// The thread's life: until the process closes the channel.
     fn serve(self: &Arc<Calls>) {
         let mut packet = Packet::default();
         while self.turn(&mut packet).is_ok() {}
+        self.cancel_all();
         if lock(&self.open).is_empty() {
             return;
         }
@@ -155,7 +171,18 @@ impl Calls {
         match said.call() {
             Some(Call::Respond(respond)) => self.respond(said, respond),
             Some(Call::Place { number, name, bytes }) => self.place(said.number(), number, name, bytes),
+            Some(Call::Space(bytes)) => self.space(said.number(), bytes),
+            Some(Call::Infer(asked)) => self.infer(said.number(), asked),
+            Some(Call::Load { model, config, files }) => self.load(said.number(), model, config, files),
+            Some(Call::Unload(model, dependents)) => self.unload(said.number(), model, dependents),
+            Some(Call::IsReady(model, version)) => self.tell_ready(said.number(), model, version),
             None => {}
+        }
+        if let Some(call) = said.taken() {
+            self.taken(call);
+        }
+        if let Some(call) = said.cancelled() {
+            self.cancel(call);
         }
         if let Some(release) = said.release() {
             self.release(release.number, said);
@@ -165,11 +192,12 @@ impl Calls {
     /// The model has let go of a request. One that it did not end gets no end any more.
     fn release(&self, number: u64, said: &CallSaid) {
         self.end(number, Open::abandon);
+        self.batch_inputs.remove(&[number]);
         let block = lock(&self.inputs).remove(&number);
         if let Some(block) = block
             && said.held().any(|segment| segment == block.segment())
         {
-            self.process.side.keep(block);
+            self.process.side.keep(&block);
         }
         self.process.side.let_go(said.let_go());
     }
@@ -177,6 +205,10 @@ impl Calls {
     /// Tells the thread of something.
     pub(crate) fn tell(&self, news: News) {
         lock(&self.news).push(news);
+        self.ring();
+    }
+
+    fn ring(&self) {
         // Full means that it rings already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
@@ -188,6 +220,10 @@ impl Calls {
         drop(unsent);
         // An error is met again by the thread, which then ends.
         let _ = self.send_unsent();
+        if !lock(&self.unsent).is_empty() {
+            // It waits until the process takes it.
+            self.ring();
+        }
     }
 
     /// Sends what waits, as far as the process takes it.

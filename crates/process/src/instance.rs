@@ -10,7 +10,7 @@ use nerite_request::{Code, Status};
 
 use crate::answer::{self, Ended};
 use crate::blocks::Blocks;
-use crate::calls::{Calls, Process, lock};
+use crate::calls::{Callees, Calls, Process, lock};
 use crate::channel::Channel;
 use crate::child::{Child, Silence};
 use crate::limits::RESTART_PAUSE;
@@ -93,7 +93,7 @@ pub struct Live {
     child: Child,
     shares: Arc<Shares>,
     /// For one that calls: the server's end of the channel, until its calls are heard.
-    called: Option<(Channel, Supervisor)>,
+    called: Option<(Channel, Supervisor, Callees)>,
     calls: Option<Arc<Calls>>,
 }
 
@@ -107,13 +107,13 @@ impl Live {
 
     /// The same, of a process that calls on `channel`.
     #[must_use]
-    pub fn calling(self, channel: Channel, supervisor: &Supervisor) -> Live {
-        Live { called: Some((channel, supervisor.clone())), ..self }
+    pub fn calling(self, channel: Channel, supervisor: &Supervisor, callees: Callees) -> Live {
+        Live { called: Some((channel, supervisor.clone(), callees)), ..self }
     }
 
     /// Has its calls heard.
     fn hear_calls(&mut self, seed: &Arc<dyn Seed>, blocks: &Arc<Blocks>, sizes: &Sizes) -> Result<(), Status> {
-        let Some((channel, supervisor)) = self.called.take() else { return Ok(()) };
+        let Some((channel, supervisor, callees)) = self.called.take() else { return Ok(()) };
         let process = Process {
             unhealthy: {
                 let seed = Arc::clone(seed);
@@ -123,6 +123,7 @@ impl Live {
             blocks: Arc::clone(blocks),
             side: Arc::clone(&self.child.side),
             body: Arc::clone(&self.child.body),
+            callees,
         };
         let heard = Calls::new(channel, process, Arc::clone(sizes)).and_then(|calls| {
             self.calls = Some(Arc::clone(&calls));
@@ -207,6 +208,9 @@ impl ProcessInstance {
                 Err((planned, silence)) => Begun::Silent(under_way(planned, Vec::new()), silence),
             };
         }
+        if let Some(calls) = calls {
+            calls.batch_inputs.add(&planned);
+        }
         match tell() {
             Ok(()) => Begun::Asked(under_way(planned, Vec::new())),
             Err(silence) => Begun::Silent(under_way(planned, Vec::new()), silence),
@@ -228,6 +232,9 @@ impl ProcessInstance {
         let UnderWay { planned, open, rows, mut times, meter, .. } = under_way;
         if open.is_empty() {
             live.child.side.unwatch_all();
+            if let Some(calls) = &live.calls {
+                calls.batch_inputs.clear();
+            }
         } else if let (Answer::Failed(text), Some(calls)) = (&answer, &live.calls) {
             calls.fail(&open, &Status::internal(self.seed.failed(text)));
         }
@@ -414,7 +421,7 @@ fn keep(side: &Side, planned: &[Planned], said: &Said) {
     side.let_go(said.let_go());
     for segment in said.held() {
         if let Some(block) = planned.iter().flat_map(Planned::blocks).find(|block| block.segment() == segment) {
-            side.keep(block.clone());
+            side.keep(block);
         }
     }
 }

@@ -39,12 +39,15 @@ mod shares;
 mod spawn;
 mod spent;
 mod supervisor;
+mod waits;
 mod words;
 
 pub use blocks::Blocks;
+pub use calls::Callees;
 pub use channel::{Channel, Packet, memory_file};
 pub use child::{Child, Patience, Silence};
 pub use host::ProcessHost;
 pub use instance::{Live, ProcessInstance, Seed};
 pub use spawn::spawn;
 pub use supervisor::Supervisor;
+pub use waits::{Waiter, Waits};

@@ -16,7 +16,7 @@ mod side;
 mod tensors;
 
 pub use answer::{Answer, Execution, IsReady, Need, Outcome, Ready, Response, Said};
-pub use calls::{Call, CallSaid, NoPlace, Over, Place, Places, Release, Respond};
+pub use calls::{Answered, Asked, Call, CallSaid, Done, NoPlace, Over, Place, Places, Release, Respond, Unknown};
 pub use command::{
     Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoRoom, OutputSpace, Request, RequestRead,
 };

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
+use nerite_memory::Buffer;
 use nerite_request::Cancel;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -57,7 +58,7 @@ pub(crate) struct Side {
     /// Flags of the requests that the process has, by their numbers.
     cancels: Mutex<HashMap<u64, Cancel>>,
     /// Memory that the model keeps arrays on, by its number: nobody else's until it has let go.
-    kept: Mutex<HashMap<u64, Block>>,
+    kept: Mutex<HashMap<u64, Buffer>>,
 }
 
 impl Side {
@@ -83,8 +84,18 @@ impl Side {
     }
 
     /// The model keeps arrays on this memory.
-    pub(crate) fn keep(&self, block: Block) {
-        self.kept().insert(block.segment(), block);
+    pub(crate) fn keep(&self, block: &Block) {
+        self.keep_buffer(block.segment(), block.buffer());
+    }
+
+    /// The same of memory by its number.
+    pub(crate) fn keep_buffer(&self, segment: u64, buffer: Buffer) {
+        self.kept().insert(segment, buffer);
+    }
+
+    /// What is kept of that memory.
+    pub(crate) fn kept_buffer(&self, segment: u64) -> Option<Buffer> {
+        self.kept().get(&segment).cloned()
     }
 
     /// It keeps none on these any more. Returns those that were kept.
@@ -98,7 +109,7 @@ impl Side {
         self.kept().clear();
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<u64, Block>> {
+    fn kept(&self) -> MutexGuard<'_, HashMap<u64, Buffer>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -330,7 +341,8 @@ mod tests {
         supervisor.hear(Arc::clone(&side), None).unwrap();
         let block = blocks.take(100).unwrap();
         let number = block.segment();
-        side.keep(block);
+        side.keep(&block);
+        drop(block);
         assert_ne!(blocks.take(100).unwrap().segment(), number);
         for expect in [format!("[{number}]"), "[]".to_owned()] {
             theirs.send(&format!(r#"{{"let_go":[{},{number}]}}"#, number + 1000), &[]).unwrap();

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nerite_backend::{CostBound, Instance, InstanceSpec, LoadContext, Model};
+use nerite_backend::{CostBound, Instance, InstanceSpec, LoadContext, Model, Models};
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{ModelConfig, to_json};
 use nerite_process::packets::{Initialize, Model as ModelTold};
-use nerite_process::{Blocks, Live, ProcessInstance, Seed, Silence, Supervisor};
+use nerite_process::{Blocks, Callees, Live, ProcessInstance, Seed, Silence, Supervisor, Waiter, Waits};
 use nerite_request::Status;
 use nerite_shm::Pools;
 
@@ -20,6 +20,7 @@ pub(crate) struct PythonModel {
     pub(crate) pools: Arc<Pools>,
     pub(crate) launch: Launch,
     pub(crate) context: LoadContext,
+    pub(crate) waits: Arc<Waits>,
 }
 
 /// From which the process of one instance grows, as often as it must.
@@ -31,6 +32,8 @@ struct PythonSeed {
     /// The command that initializes it.
     command: String,
     is_decoupled: bool,
+    models: Models,
+    waiter: Arc<Waiter>,
 }
 
 impl Model for PythonModel {
@@ -48,7 +51,8 @@ impl Model for PythonModel {
         let command = Initialize { args: &args, model: &model, decoupled }.to_string();
         let (supervisor, launch) = (self.supervisor.clone(), self.launch.clone());
         let instance = spec.name.clone();
-        let seed = PythonSeed { supervisor, launch, instance, command, is_decoupled: decoupled };
+        let (models, waiter) = (context.models.clone(), Arc::new(self.waits.instance(&context.model)));
+        let seed = PythonSeed { supervisor, launch, instance, command, is_decoupled: decoupled, models, waiter };
         Ok(Box::new(ProcessInstance::start(Box::new(seed), Blocks::new(&self.pools))?))
     }
 }
@@ -82,7 +86,8 @@ impl Seed for PythonSeed {
         let (python, numpy) = (ready.python.unwrap_or("unknown"), ready.numpy.unwrap_or("unknown"));
         log::debug!("instance '{}': Python {python}, numpy {numpy}, guard: {}", self.instance, ready.guard);
         self.launch.interpreter.check_version(python)?;
-        Ok(Live::new(child, ready.guard).calling(calls, &self.supervisor))
+        let callees = Callees { models: self.models.clone(), waiter: Arc::clone(&self.waiter) };
+        Ok(Live::new(child, ready.guard).calling(calls, &self.supervisor, callees))
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use nerite_backend::{LoadContext, Model, Runtime};
 use nerite_config::{ModelConfig, from_json, to_json};
-use nerite_process::ProcessHost;
 use nerite_process::packets::Complete;
+use nerite_process::{ProcessHost, Waits};
 use nerite_request::Status;
 
 use crate::interpreter::{Environments, Interpreter, NoPython};
@@ -18,13 +18,15 @@ use crate::settings::Settings;
 /// The runtime called `python`.
 pub struct Python {
     host: ProcessHost,
+    /// Which models wait for each other.
+    waits: Arc<Waits>,
     /// What models bring along.
     environments: Environments,
 }
 
 impl Default for Python {
     fn default() -> Python {
-        Python { host: ProcessHost::new("nerite-python"), environments: Environments::default() }
+        Python { host: ProcessHost::new("nerite-python"), waits: Arc::default(), environments: Environments::default() }
     }
 }
 
@@ -94,7 +96,13 @@ impl Runtime for Python {
         read(&context.config, &context.version_dir.join(file_name(&context.config)))?;
         let launch = self.launch(context)?;
         let (supervisor, pools) = (self.host.supervisor()?, Arc::clone(self.host.pools()));
-        Ok(Arc::new(PythonModel { supervisor, pools, launch, context: context.clone() }))
+        Ok(Arc::new(PythonModel {
+            supervisor,
+            pools,
+            launch,
+            context: context.clone(),
+            waits: Arc::clone(&self.waits),
+        }))
     }
 }
 

@@ -32,6 +32,7 @@ const MODULES: &[(&str, &str)] = &[
     part!("loop"),
     part!("memory"),
     part!("native"),
+    part!("nested"),
     part!("packets"),
     part!("requests"),
     part!("stub"),

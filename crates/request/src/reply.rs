@@ -11,6 +11,11 @@ pub trait Deliver: Send {
     /// Takes one response. None comes after the last.
     fn deliver(&mut self, response: Response);
 
+    /// Takes the reason why the request was not accepted. Nothing else comes.
+    fn refuse(&mut self, why: Status) {
+        self.deliver(Response::failed(why));
+    }
+
     /// Whether [`Deliver::place`] may find a place.
     fn offers_places(&self) -> bool {
         false
@@ -81,6 +86,13 @@ impl Reply {
             }
         } else if let Some(deliver) = &mut self.0 {
             deliver.deliver(response);
+        }
+    }
+
+    /// Ends a request that its model was not given.
+    pub fn refuse(&mut self, why: Status) {
+        if let Some(mut deliver) = self.0.take() {
+            deliver.refuse(why);
         }
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from .errors import Named, absent
 
@@ -35,27 +35,3 @@ class MetricFamily:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise absent("A model asked for metrics of its own (MetricFamily)")
-
-
-class ResponseIterator:
-    """The responses of a request that a model sent to a decoupled model."""
-
-    __module__ = "c_python_backend_utils"
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        raise absent("A model asked for the responses of another one")
-
-
-def load_model(model_name: str, config: str = "", files: Optional[dict[str, bytes]] = None) -> None:
-    """Not here yet."""
-    raise absent(f"A model asked to load model '{model_name}'")
-
-
-def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Not here yet."""
-    raise absent(f"A model asked to unload model '{model_name}'")
-
-
-def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Not here yet."""
-    raise absent(f"A model asked whether model '{model_name}' is ready")

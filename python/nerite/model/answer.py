@@ -47,6 +47,9 @@ class Conversation:
         # not know yet: the number, the unanswered question about them, the inputs' segments.
         self.open_requests = 0
         self.released: collections.deque[tuple[int, int, list[Optional[int]]]] = collections.deque()
+        # Whether execute runs on the main thread, and requests to other models whose responses nobody takes any more.
+        self.is_executing = False
+        self.unwanted: collections.deque[int] = collections.deque()
 
     def ask_place(self, index: int, name: str, byte_size: int) -> tuple[int, int, int]:
         """Asks for memory for an output of the batch's request ``index``: segment, offset, capacity."""

@@ -6,6 +6,7 @@ there is no thread that reads.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
 import socket
@@ -28,8 +29,8 @@ class Calls:
         self._pid = os.getpid()
         self._news = threading.Condition(threading.Lock())
         self._is_read = False
-        # What was asked and not yet fetched: the number, and the answer once it has come.
-        self._asked: dict[int, Any] = {}
+        # What was asked and is still wanted: the number, and the answers that have come and were not fetched.
+        self._asked: dict[int, collections.deque[Any]] = {}
 
     def share(self, memory: Memory) -> None:
         """What answers introduce belongs to this memory, which may name it before anybody has read the answer."""
@@ -42,7 +43,7 @@ class Calls:
             raise TritonModelException("A process that the model forked cannot speak to the server.")
         number = next(self._numbers)
         with self._news:
-            self._asked[number] = None
+            self._asked[number] = collections.deque()
         self._channel.send({"call": number, **question})
         return number
 
@@ -57,13 +58,21 @@ class Calls:
 
     def wait(self, number: int) -> Any:
         """The answer to the question of that number."""
+        answer = self.next(number)
         with self._news:
-            while self._asked[number] is None:
+            self._asked.pop(number, None)
+        return answer
+
+    def next(self, number: int) -> Any:
+        """The next answer to a question that has several."""
+        with self._news:
+            answers = self._asked[number]
+            while not answers:
                 if self._is_read:
                     self._news.wait()
                 else:
                     self._read()
-            return self._asked.pop(number)
+            return answers.popleft()
 
     def drop(self, number: int) -> None:
         """Nobody waits for that answer any more."""
@@ -95,8 +104,9 @@ class Calls:
             self._is_read = False
             self._news.notify_all()
         # Who asked may not want to know any more.
-        if answer["call"] in self._asked:
-            self._asked[answer["call"]] = answer
+        answers = self._asked.get(answer["call"])
+        if answers is not None:
+            answers.append(answer)
 
     def _receive(self) -> Any:
         answer, descriptors = self._channel.receive()

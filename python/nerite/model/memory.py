@@ -80,6 +80,8 @@ class Memory:
     def __init__(self, guard: Optional[Guard] = None) -> None:
         self._guard = guard
         self._bytes: dict[int, np.ndarray] = {}
+        # First bytes and lengths.
+        self._addresses: dict[int, tuple[int, int]] = {}
         # Of regions: the segment's address, and how many bytes of the mapping lie before it.
         self._regions: dict[int, tuple[int, int]] = {}
         # What every array over the segment has as its base, and how many references are counted when nobody uses it.
@@ -137,6 +139,7 @@ class Memory:
             self._regions[segment] = (owner.start, skip)
             whole = np.asarray(owner)
         self._bytes[segment] = whole[skip : skip + length]
+        self._addresses[segment] = (whole.__array_interface__["data"][0] + skip, length)
         self._bases[segment] = whole
         # The name in this function would be one reference more.
         del whole
@@ -147,7 +150,7 @@ class Memory:
         return sys.getrefcount(self._bases[segment]) + sys.getrefcount(self._bytes[segment])
 
     def _in_use(self, segment: int) -> bool:
-        return self._references(segment) > self._idle[segment]
+        return segment in self._bases and self._references(segment) > self._idle[segment]
 
     def kept(self, inputs: Iterable[Any], outputs: Iterable[Any]) -> tuple[list[int], list[int], bool]:
         """What the model keeps of the segments in which inputs and outputs lay, now that its batch has been answered.
@@ -180,12 +183,29 @@ class Memory:
     def given_back(self, segments: Iterable[int]) -> None:
         """The server knows of these that the model let go of them."""
         with self._lock:
-            self._held.difference_update(segments)
+            # Another thread may have got it anew.
+            self._held.difference_update([one for one in segments if not self._in_use(one)])
+
+    def hold(self, segment: int) -> None:
+        """The server keeps the segment for the model until it is told that no array uses it any more."""
+        with self._lock:
+            self._held.add(segment)
+
+    def find(self, array: np.ndarray) -> Optional[tuple[int, int]]:
+        """The segment and the offset at which an array's elements lie one after the other; None if they do not, or elsewhere."""
+        if not array.flags.c_contiguous or not array.nbytes:
+            return None
+        address = array.__array_interface__["data"][0]
+        for segment, (start, length) in list(self._addresses.items()):
+            if start <= address and address + array.nbytes <= start + length:
+                return segment, address - start
+        return None
 
     def forget(self, segments: Iterable[int]) -> None:
         """Drops segments that are no more; mappings go with the last array that uses them."""
         for segment in segments:
             self._bytes.pop(segment, None)
+            self._addresses.pop(segment, None)
             self._regions.pop(segment, None)
             self._bases.pop(segment, None)
             self._idle.pop(segment, None)

@@ -9,13 +9,10 @@ from .absent import (
     Metric,
     MetricFamily,
     MetricKind,
-    ResponseIterator,
-    is_model_ready,
-    load_model,
-    unload_model,
 )
 from .errors import TritonError, TritonModelException
 from .logger import Logger
+from .nested import ResponseIterator, is_model_ready, load_model, unload_model
 from .requests import (
     InferenceRequest,
     InferenceResponse,

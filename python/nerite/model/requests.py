@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Union
 
 import numpy as np
 
@@ -57,6 +57,8 @@ class InferenceRequest:
 
     __module__ = "c_python_backend_utils"
     __slots__ = ("_wire", "_inputs", "_answer", "_flags", "_trace", "__weakref__")
+    # How a request is sent to another model; None where there is no server.
+    _exec: Optional[Callable[[InferenceRequest, bool], Any]] = None
 
     def __init__(
         self,
@@ -83,6 +85,8 @@ class InferenceRequest:
                 f"Requested output name for request with id '{request_id}' and model name '{model_name}' should not be empty."
             )
         self._wire: dict[str, Any] = {
+            "model": model_name,
+            "version": model_version,
             "id": request_id,
             "correlation": correlation_id,
             "timeout": timeout,
@@ -165,13 +169,17 @@ class InferenceRequest:
             raise TritonModelException("The request was made by the model and has no outputs here.")
         return self._answer.output_array(name, shape, dtype)
 
-    def exec(self, decoupled: bool = False) -> InferenceResponse:
-        """Not here yet."""
-        raise absent("Inference requests from within a model (exec)")
+    def exec(self, decoupled: bool = False) -> Any:
+        """Asks the model that the request names, and waits for its response; decoupled, gives an iterator over any number of them."""
+        if InferenceRequest._exec is None:
+            raise TritonModelException("BLS is only supported during the 'execute' function.")
+        return InferenceRequest._exec(self, decoupled)
 
     def async_exec(self, decoupled: bool = False) -> Any:
-        """Not here yet."""
-        raise absent("Inference requests from within a model (async_exec)")
+        """The same, to be awaited."""
+        import asyncio
+
+        return asyncio.get_running_loop().run_in_executor(None, self.exec, decoupled)
 
 
 class InferenceResponse:

@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import batch, decoupled, packets, utils, workers
+from . import batch, decoupled, nested, packets, utils, workers
 from .answer import Conversation
 from .batch import call
 from .calls import Calls
@@ -100,7 +100,7 @@ class Stub:
         """
         memory, talk = self._talk.memory, self._talk
         while (memory.keeps_any() or talk.open_requests) and not self._channel.wait(_LOOK_S):
-            decoupled.release(talk)
+            self._clean_up()
             let_go = memory.let_go()
             if let_go:
                 memory.given_back(self._side.let_go(let_go))
@@ -140,11 +140,13 @@ class Stub:
         self._talk.calls.share(self._talk.memory)
         Logger._write = staticmethod(self._side.log)
         Tensor.private_inputs = _private_inputs(command["args"]["model_config"])
+        nested.connect(self._talk)
         self._load(command["model"])
         model = call(self._class)
         if hasattr(model, "initialize"):
             call(model.initialize, command["args"])
         self._model = model
+        nested.begin()
         python = "{}.{}.{}".format(*sys.version_info[:3])
         return {"ready": {"python": python, "numpy": np.__version__, "guard": guard is not None}}
 
@@ -176,13 +178,22 @@ class Stub:
             self._side.log("WARNING", f"model '{self._names['name']}': {KEPT}")
 
     def _execute(self, command: packets.Command) -> packets.Answer:
-        if not self._is_decoupled:
-            return batch.execute(self._model, self._names, self._talk, command)
-        with self._talk.news:
-            self._talk.open_requests += len(command["requests"])
-        answer = decoupled.execute(self._model, self._names, self._talk, command)
-        decoupled.release(self._talk)
+        talk = self._talk
+        run = batch.execute
+        if self._is_decoupled:
+            run = decoupled.execute
+            with talk.news:
+                talk.open_requests += len(command["requests"])
+        talk.is_executing = True
+        answer = run(self._model, self._names, talk, command)
+        talk.is_executing = False
+        self._clean_up()
         return answer
+
+    def _clean_up(self) -> None:
+        """Tells the server what the model let go of."""
+        decoupled.release(self._talk)
+        nested.forget_unwanted(self._talk)
 
     def _ready(self, command: packets.Command) -> packets.Answer:
         if not hasattr(self._model, "is_ready"):
@@ -194,6 +205,7 @@ class Stub:
 
     def _finalize(self, command: packets.Command) -> packets.Answer:
         model, self._model = self._model, None
+        nested.end()
         if hasattr(model, "finalize"):
             try:
                 call(model.finalize)

@@ -1,12 +1,15 @@
 //! What is said on the channel for calls, where any thread of a model's process asks?
 
-use std::fmt::{Display, Formatter, Result};
+use std::fmt::{Display, Formatter};
 
+use nerite_request::{Parameters, Status};
 use serde_json::Value;
 
-use super::answer::Response;
+use super::answer::{Failure, Response};
+use super::command::RequestRead;
 use super::numbers;
-use super::tensors::{At, List, PlaceFor, SegmentOffset, Text};
+use super::tensors::{At, List, PlaceFor, SegmentOffset, TensorAt, Text};
+use crate::words::parameters_text;
 
 /// A packet of the process's as the server reads it.
 #[derive(Clone, Debug)]
@@ -26,6 +29,63 @@ pub enum Call<'a> {
         /// The bytes that it takes.
         bytes: usize,
     },
+    /// Memory for the inputs of a request to another model; answered with [`Place`] or [`NoPlace`].
+    Space(usize),
+    /// A request to another model; answered with [`Answered`], or [`Unknown`] if an input lies where the server does not find it.
+    Infer(Asked<'a>),
+    /// To load a model: its name, a configuration if one is given, and files that lie as inputs do. Answered with [`Done`] or [`NoPlace`].
+    Load {
+        /// Its name.
+        model: &'a str,
+        /// Its configuration in JSON, or nothing.
+        config: &'a str,
+        /// Paths, and where the files lie.
+        files: Vec<(&'a str, SegmentOffset, usize)>,
+    },
+    /// To unload a model, and those that it is made of if that is wanted. Answered with [`Done`] or [`NoPlace`].
+    Unload(&'a str, bool),
+    /// Whether a version of a model is ready; answered with [`Done`].
+    IsReady(&'a str, Option<i64>),
+}
+
+/// A request to another model as the server reads it. What is not there is nothing, or 0.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a>(&'a Value);
+
+impl<'a> Asked<'a> {
+    /// The model's name.
+    pub fn model(self) -> &'a str {
+        self.0.get("model").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The version asked; `None` for the highest.
+    pub fn version(self) -> Option<i64> {
+        self.0.get("version").and_then(Value::as_i64).filter(|version| *version > 0)
+    }
+
+    /// Names of the outputs that are wanted; none for all.
+    pub fn wanted(self) -> impl Iterator<Item = &'a str> {
+        self.0.get("wanted").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+    }
+
+    /// Whether any number of responses is taken.
+    pub fn is_decoupled(self) -> bool {
+        self.flag("decoupled")
+    }
+
+    /// Whether the instance waits for the answer before it takes another batch.
+    pub fn is_waited_for(self) -> bool {
+        self.flag("waits")
+    }
+
+    /// The rest of it.
+    pub fn request(self) -> RequestRead<'a> {
+        RequestRead::new(self.0)
+    }
+
+    fn flag(self, key: &str) -> bool {
+        self.0.get(key).and_then(Value::as_bool).unwrap_or(false)
+    }
 }
 
 /// A response to an open request.
@@ -64,8 +124,44 @@ impl CallSaid {
             let is_last = self.0.get("final").and_then(Value::as_bool).unwrap_or(false);
             return Some(Call::Respond(Respond { number: number.as_u64()?, response, is_last }));
         }
+        if let Some(asked) = self.0.get("infer") {
+            return Some(Call::Infer(Asked(asked)));
+        }
+        if let Some(bytes) = self.0.get("space") {
+            return Some(Call::Space(bytes.as_u64()? as usize));
+        }
+        self.place().or_else(|| self.control())
+    }
+
+    fn place(&self) -> Option<Call<'_>> {
         let [number, name, bytes] = self.0.get("place")?.as_array()?.as_slice() else { return None };
         Some(Call::Place { number: number.as_u64()?, name: name.as_str()?, bytes: bytes.as_u64()? as usize })
+    }
+
+    fn control(&self) -> Option<Call<'_>> {
+        let pair = |key: &str| match self.0.get(key)?.as_array()?.as_slice() {
+            [model, more] => Some((model.as_str()?, more)),
+            _ => None,
+        };
+        if let Some((model, version)) = pair("is_ready") {
+            return Some(Call::IsReady(model, version.as_i64()));
+        }
+        if let Some((model, dependents)) = pair("unload") {
+            return Some(Call::Unload(model, dependents.as_bool()?));
+        }
+        let [model, config, files] = self.0.get("load")?.as_array()?.as_slice() else { return None };
+        let files: Option<Vec<_>> = files.as_array()?.iter().map(read_file).collect();
+        Some(Call::Load { model: model.as_str()?, config: config.as_str()?, files: files? })
+    }
+
+    /// The request to another model of which a response was taken.
+    pub fn taken(&self) -> Option<u64> {
+        self.0.get("taken")?.as_u64()
+    }
+
+    /// The request to another model of which nothing is wanted any more.
+    pub fn cancelled(&self) -> Option<u64> {
+        self.0.get("cancel")?.as_u64()
     }
 
     /// The request that the model has let go of.
@@ -98,6 +194,12 @@ impl CallSaid {
     }
 }
 
+fn read_file(told: &Value) -> Option<(&str, SegmentOffset, usize)> {
+    let [path, segment, offset, bytes] = told.as_array()?.as_slice() else { return None };
+    let spot = SegmentOffset { segment: segment.as_u64()?, offset: offset.as_u64()? as usize };
+    Some((path.as_str()?, spot, bytes.as_u64()? as usize))
+}
+
 /// The places of the next response's outputs. `O` gives them.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a, O> {
@@ -110,7 +212,7 @@ pub struct Places<'a, O> {
 }
 
 impl<'p, O: Iterator<Item = PlaceFor<'p>> + Clone> Display for Places<'_, O> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let Places { call, outputs, map } = self;
         write!(f, r#"{{"call":{call},"outputs":{},"map":[{map}]}}"#, List(outputs.clone()))
     }
@@ -121,7 +223,7 @@ impl<'p, O: Iterator<Item = PlaceFor<'p>> + Clone> Display for Places<'_, O> {
 pub struct Over(pub u64);
 
 impl Display for Over {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         write!(f, r#"{{"call":{},"over":true}}"#, self.0)
     }
 }
@@ -140,7 +242,7 @@ pub struct Place<'a> {
 }
 
 impl Display for Place<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let Place { call, spot, capacity, map } = self;
         write!(f, r#"{{"call":{call},"at":[{},{capacity}],"map":[{map}]}}"#, At(Some(*spot)))
     }
@@ -156,7 +258,63 @@ pub struct NoPlace<'a> {
 }
 
 impl Display for NoPlace<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         write!(f, r#"{{"call":{},"error":{}}}"#, self.call, Text(self.why))
+    }
+}
+
+/// A response to a request to another model, or its end.
+#[derive(Clone, Debug)]
+pub struct Answered<'a> {
+    /// Which call is answered.
+    pub call: u64,
+    /// The response, if there is one.
+    pub response: Option<Result<(&'a [TensorAt<'a>], &'a Parameters), &'a Status>>,
+    /// Whether no other follows.
+    pub is_last: bool,
+    /// Memory that nobody else has: what lies there may be written to.
+    pub own: &'a [u64],
+    /// As in [`super::Execute`].
+    pub map: &'a str,
+}
+
+impl Display for Answered<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let Answered { call, response, is_last, own, map } = self;
+        write!(f, r#"{{"call":{call},"final":{is_last}"#)?;
+        match response {
+            None => {}
+            Some(Ok((outputs, parameters))) => {
+                let parameters = parameters_text(parameters);
+                write!(f, r#","response":{{"outputs":{},"parameters":{parameters}}}"#, List(outputs.iter()))?;
+            }
+            Some(Err(status)) => write!(f, r#","response":{{"error":{}}}"#, Failure(status))?,
+        }
+        write!(f, r#","own":{},"map":[{map}]}}"#, List(own.iter()))
+    }
+}
+
+/// An input lies where the server does not find it: it is to be copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Unknown(pub u64);
+
+impl Display for Unknown {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, r#"{{"call":{},"unknown":true}}"#, self.0)
+    }
+}
+
+/// Something was done, or holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// Which call is answered.
+    pub call: u64,
+    /// Whether it holds.
+    pub is: bool,
+}
+
+impl Display for Done {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, r#"{{"call":{},"done":{}}}"#, self.call, self.is)
     }
 }

@@ -251,6 +251,10 @@ impl Command {
 pub struct RequestRead<'a>(&'a Value);
 
 impl<'a> RequestRead<'a> {
+    pub(super) fn new(told: &'a Value) -> RequestRead<'a> {
+        RequestRead(told)
+    }
+
     /// Its number.
     pub fn number(self) -> u64 {
         self.count("number")

@@ -271,6 +271,43 @@ fn a_response_of_a_decoupled_model() {
 }
 
 #[test]
+fn a_request_to_another_model() {
+    let Some(Call::Space(4096)) = called("space").call() else { panic!("a question for memory") };
+    let told = called("infer");
+    let Some(Call::Infer(asked)) = told.call() else { panic!("a request") };
+    let read = asked.request();
+    assert_eq!((told.number(), asked.model(), asked.version(), read.id()), (6, "other", None, "mine"));
+    assert_eq!((asked.is_decoupled(), asked.is_waited_for(), read.timeout_us()), (true, true, 500));
+    assert_eq!(read.sequence(), Sequence { id: SequenceId::Number(7), start: true, end: false });
+    assert_eq!(read.parameters().get("key"), Some(&Parameter::String("value".into())));
+    assert!(asked.wanted().eq(["OUT"]));
+    let inputs = [tensor("IN", DataType::Fp32, &[2, 3], at(5, 64), 24), tensor("NONE", DataType::Uint8, &[0], None, 0)];
+    assert!(read.inputs().eq(inputs.iter().map(as_read).map(Some)));
+
+    check("unknown", Unknown(6));
+    let outputs = [as_read(&tensor("OUT", DataType::Fp32, &[2, 3], at(9, 0), 24))];
+    let mut parameters = Parameters::new();
+    parameters.insert("key", Parameter::String("value".into()));
+    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false }.to_string();
+    let response = Some(Ok((&outputs[..], &parameters)));
+    check("answered", Answered { call: 6, response, is_last: false, own: &[9], map: &segment });
+    let error = Status::internal("no way");
+    check("answered_error", Answered { call: 6, response: Some(Err(&error)), is_last: true, own: &[], map: "" });
+    check("answered_end", Answered { call: 6, response: None, is_last: true, own: &[], map: "" });
+    assert_eq!((called("taken").taken(), called("cancel").cancelled()), (Some(6), Some(6)));
+}
+
+#[test]
+fn models_that_are_loaded_by_a_model() {
+    let told = called("load");
+    let Some(Call::Load { model, config, files }) = told.call() else { panic!("a load") };
+    assert_eq!((told.number(), model, config, files), (7, "other", "{}", vec![("1/model.py", at(9, 0), 24)]));
+    assert!(matches!(called("unload").call(), Some(Call::Unload("other", true))));
+    assert!(matches!(called("is_model_ready").call(), Some(Call::IsReady("other", Some(2)))));
+    check("did", Done { call: 7, is: true });
+}
+
+#[test]
 fn the_side_channel() {
     let line = Log { level: "WARNING", text: "it is \"late\"", at: ("model.py", 12) };
     check("log", line);

@@ -1,0 +1,72 @@
+//! How does a model have others loaded and unloaded?
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use nerite_memory::{Buffer, Reason};
+use nerite_request::Status;
+use nerite_request::setting::{FileContent, LoadOptions};
+
+use super::Calls;
+use crate::packets::{Done, NoPlace, SegmentOffset};
+use crate::shares::Maps;
+
+/// A file that lies in memory which the process shares.
+struct SharedFile(Buffer);
+
+impl std::fmt::Debug for SharedFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedFile({} bytes)", self.0.len())
+    }
+}
+
+impl FileContent for SharedFile {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        let own = self.0.try_private(Reason::Model).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        out.write_all(own.private_bytes().unwrap_or_default())
+    }
+}
+
+impl Calls {
+    /// Loads a model.
+    pub(crate) fn load(
+        self: &Arc<Calls>,
+        call: u64,
+        model: &str,
+        config: &str,
+        files: Vec<(&str, SegmentOffset, usize)>,
+    ) {
+        let found = files.into_iter().map(|(path, spot, bytes)| {
+            let content = if bytes == 0 { Buffer::empty() } else { self.bytes_at(spot, bytes)? };
+            let content: Arc<dyn FileContent> = Arc::new(SharedFile(content));
+            Some((path.to_owned(), content))
+        });
+        let Some(files) = found.collect() else {
+            return self.answer(NoPlace { call, why: "a file lies nowhere" }, Maps::default());
+        };
+        let config = (!config.is_empty()).then(|| config.to_owned());
+        let calls = Arc::clone(self);
+        let done = move |outcome| calls.done(call, outcome);
+        self.process.callees.models.load(model, LoadOptions { config, files }, Box::new(done));
+    }
+
+    /// Unloads a model.
+    pub(crate) fn unload(self: &Arc<Calls>, call: u64, model: &str, dependents: bool) {
+        let calls = Arc::clone(self);
+        let done = move |outcome| calls.done(call, outcome);
+        self.process.callees.models.unload(model, dependents, Box::new(done));
+    }
+
+    /// Says whether a version of a model is ready.
+    pub(crate) fn tell_ready(&self, call: u64, model: &str, version: Option<i64>) {
+        let is = self.process.callees.models.config(model, version).is_ok();
+        self.answer(Done { call, is }, Maps::default());
+    }
+
+    fn done(&self, call: u64, outcome: Result<(), Status>) {
+        match outcome {
+            Ok(()) => self.answer(Done { call, is: true }, Maps::default()),
+            Err(status) => self.answer(NoPlace { call, why: &status.message }, Maps::default()),
+        }
+    }
+}

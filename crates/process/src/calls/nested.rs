@@ -1,0 +1,299 @@
+//! How does a model in a process of its own ask another model?
+//!
+//! Inputs are named where they lie in memory that the process shares with the server, so tensors of the model's own request go on without a
+//! copy; the process copies others into memory that it asks for. Outputs are placed in memory of the process, so a model that writes where it
+//! is told to leaves them where they are read.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use nerite_backend::Models;
+use nerite_locks::Mutex;
+use nerite_memory::{Buffer, Reason, Slot};
+use nerite_request::{
+    Cancel, Deliver, ExactlyOne, InferResponse, Output, PlaceQuery, Reply, Request, Response, ResponsePermit,
+    ResponseWindow, Status, Wanted,
+};
+use nerite_tensor::Tensor;
+
+use super::inputs::part;
+use super::{Calls, lock};
+use crate::blocks::Block;
+use crate::packets::{Answered, Asked, NoPlace, Place, SegmentOffset, TensorAt, Unknown};
+use crate::shares::Maps;
+use crate::waits::Waiter;
+
+/// Whom the model may ask.
+pub struct Callees {
+    /// The models of this server.
+    pub models: Models,
+    /// Who waits for whom.
+    pub waiter: Arc<Waiter>,
+}
+
+/// A request that the process made.
+#[derive(Default)]
+pub(crate) struct Nested {
+    cancel: Cancel,
+    /// Of responses that the model has not taken.
+    permits: VecDeque<Arc<ResponsePermit>>,
+}
+
+impl Calls {
+    /// Memory for the inputs of a request that will follow.
+    pub(crate) fn space(&self, call: u64, bytes: usize) {
+        let mut maps = Maps::default();
+        let found = self.process.blocks.take(bytes).and_then(|block| {
+            let spot = self.process.shares.spot(block.buffer().share(), &mut maps);
+            spot.map(|spot| (spot, block)).ok_or_else(|| Status::unavailable("the server has no descriptor left"))
+        });
+        match found {
+            Ok((spot, block)) => {
+                let place = Place { call, spot, capacity: block.byte_size(), map: &maps.text }.to_string();
+                lock(&self.space).insert(block.segment(), block);
+                self.answer(place, maps);
+            }
+            Err(status) => self.answer(NoPlace { call, why: &status.message }, maps),
+        }
+    }
+
+    /// Passes a request on to the model that it is for.
+    pub(crate) fn infer(self: &Arc<Calls>, call: u64, asked: Asked<'_>) {
+        self.batch_inputs.want();
+        let mut used = Vec::new();
+        let Some(inputs) = self.tensors(asked, &mut used) else {
+            return self.answer(Unknown(call), Maps::default());
+        };
+        // From here on the request keeps it.
+        lock(&self.space).retain(|segment, _| !used.contains(segment));
+        let Callees { models, waiter } = &self.process.callees;
+        let (model, version) = (asked.model(), asked.version());
+        let refuse = |text: String| {
+            let status = Status::internal(wrapped(model, &text));
+            let answer = Answered { call, response: Some(Err(&status)), is_last: true, own: &[], map: "" };
+            self.answer(answer, Maps::default());
+        };
+        let Ok(config) = models.config(model, version) else {
+            return refuse(format!("Failed for execute the inference request. Model '{model}' is not ready."));
+        };
+        if config.decoupled() && !asked.is_decoupled() {
+            return refuse(format!(
+                "Model {model} is using the decoupled. The current BLS request call doesn't support models using the decoupled \
+                 transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models.'"
+            ));
+        }
+        if asked.is_waited_for() && !waiter.begin(call, self.targets(model)) {
+            return refuse(format!(
+                "model '{model}' waits for itself: every instance that could answer waits for an answer; give the models that ask \
+                 each other more instances (instance_group)"
+            ));
+        }
+        let nested = Nested::default();
+        let cancel = nested.cancel.clone();
+        lock(&self.nested).insert(call, nested);
+        let one = (!asked.is_decoupled()).then(ExactlyOne::default);
+        let window = asked.is_decoupled().then(ResponseWindow::new);
+        let calls = Arc::clone(self);
+        let reply = Reply::through(NestedReply { calls, call, model: model.to_owned(), one, window, own: Vec::new() });
+        let read = asked.request();
+        let wanted = asked.wanted().map(|name| Wanted { name: name.into(), slot: None }).collect();
+        let request = Request {
+            id: read.id().into(),
+            timeout_us: read.timeout_us(),
+            sequence: read.sequence(),
+            parameters: read.parameters(),
+            cancel,
+            ..Request::new(inputs, wanted, reply)
+        };
+        models.infer(model, version, request);
+    }
+
+    /// The model took a response of a request that has several.
+    pub(crate) fn taken(&self, call: u64) {
+        let permit = lock(&self.nested).get_mut(&call).and_then(|nested| nested.permits.pop_front());
+        drop(permit);
+    }
+
+    /// The model wants nothing more of a request.
+    pub(crate) fn cancel(&self, call: u64) {
+        let cancel = lock(&self.nested).get(&call).map(|nested| nested.cancel.clone());
+        if let Some(cancel) = cancel {
+            cancel.cancel();
+        }
+        let permits = lock(&self.nested).get_mut(&call).map(|nested| std::mem::take(&mut nested.permits));
+        drop(permits);
+    }
+
+    /// The process is no more, and wants nothing.
+    pub(crate) fn cancel_all(&self) {
+        let calls: Vec<u64> = lock(&self.nested).keys().copied().collect();
+        for call in calls {
+            self.cancel(call);
+        }
+        self.process.callees.waiter.end_all();
+        lock(&self.space).clear();
+    }
+
+    /// The models that must answer before this one does: itself, or the steps of an ensemble.
+    fn targets(&self, model: &str) -> Vec<String> {
+        let (mut found, mut next) = (vec![model.to_owned()], 0);
+        while let Some(model) = found.get(next) {
+            next += 1;
+            let Ok(config) = self.process.callees.models.config(model, None) else { continue };
+            for step in config.ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step) {
+                if !found.contains(&step.model_name) {
+                    found.push(step.model_name.clone());
+                }
+            }
+        }
+        found
+    }
+
+    fn tensors(&self, asked: Asked<'_>, used: &mut Vec<u64>) -> Option<Vec<Tensor>> {
+        let tensor = |told: Option<TensorAt<'_>>| {
+            let TensorAt { name, datatype, shape, spot, bytes } = told?;
+            let data = match spot {
+                Some(spot) => {
+                    used.push(spot.segment);
+                    self.bytes_at(spot, bytes)?
+                }
+                None => Buffer::empty(),
+            };
+            Some(Tensor { name: name.into(), datatype, shape, data })
+        };
+        asked.request().inputs().map(tensor).collect()
+    }
+
+    /// Bytes that the process named: in memory that it asked for, or that it has as an input or an output.
+    pub(crate) fn bytes_at(&self, spot: SegmentOffset, bytes: usize) -> Option<Buffer> {
+        let of_space = lock(&self.space).get(&spot.segment).map(Block::buffer);
+        let of_kept = || self.process.side.kept_buffer(spot.segment);
+        let own = of_space.or_else(of_kept).and_then(|whole| part(&whole, spot, bytes));
+        own.or_else(|| self.batch_inputs.find(spot, bytes))
+    }
+
+    /// Tells the model of a response, or of the end.
+    fn answered(&self, call: u64, response: Option<Result<InferResponse, Status>>, is_last: bool, mut own: Vec<u64>) {
+        if is_last {
+            lock(&self.nested).remove(&call);
+            self.process.callees.waiter.end(call);
+        }
+        let mut maps = Maps::default();
+        let mut spots = Vec::new();
+        let response = response.map(|response| {
+            let response = response?;
+            for output in &response.outputs {
+                spots.push(self.shared(output, &mut maps, &mut own)?);
+            }
+            Ok(response)
+        });
+        let tensors: Vec<_> = match &response {
+            Some(Ok(response)) => response.outputs.iter().zip(spots).map(told).collect(),
+            _ => Vec::new(),
+        };
+        let response = response.as_ref().map(|response| match response {
+            Ok(response) => Ok((&tensors[..], &response.parameters)),
+            Err(status) => Err(status),
+        });
+        let text = Answered { call, response, is_last, own: &own, map: &maps.text }.to_string();
+        self.answer(text, maps);
+    }
+
+    /// Where the process finds an output, which is kept for it.
+    fn shared(&self, output: &Output, maps: &mut Maps, own: &mut Vec<u64>) -> Result<Option<SegmentOffset>, Status> {
+        if output.data.is_empty() {
+            return Ok(None);
+        }
+        let process = &self.process;
+        if let Some(spot) = process.shares.spot(output.data.share(), maps) {
+            process.side.keep_buffer(spot.segment, output.data.clone());
+            return Ok(Some(spot));
+        }
+        let block = process.blocks.take(output.data.len())?;
+        let spot = process.shares.spot(block.buffer().share(), maps);
+        let slot = block.slot_of(output.data.len());
+        let (Some(spot), Some(mut slot)) = (spot, slot) else {
+            return Err(Status::unavailable("the server has no descriptor left; raise its limit on open files"));
+        };
+        let copied = slot.fill_from(0, &output.data, Reason::ModelProcess);
+        copied.map_err(|error| Status::internal(format!("output '{}': {error}", output.name)))?;
+        own.push(spot.segment);
+        process.side.keep(&block);
+        Ok(Some(spot))
+    }
+}
+
+fn told((output, spot): (&Output, Option<SegmentOffset>)) -> TensorAt<'_> {
+    let Output { name, datatype, shape, data, .. } = output;
+    TensorAt { name, datatype: *datatype, shape: shape.clone(), spot, bytes: data.len() }
+}
+
+fn wrapped(model: &str, text: &str) -> String {
+    format!("Model {model} - Error when running inference: {text}")
+}
+
+/// The way back of a request that a process made.
+struct NestedReply {
+    calls: Arc<Calls>,
+    call: u64,
+    model: String,
+    /// Where one response is wanted.
+    one: Option<ExactlyOne>,
+    /// Where any number is.
+    window: Option<Arc<ResponseWindow>>,
+    /// Memory that was offered for the next response, and is nobody else's.
+    own: Vec<u64>,
+}
+
+impl Deliver for NestedReply {
+    fn deliver(&mut self, response: Response) {
+        let is_last = response.is_last();
+        if let Some(one) = &mut self.one {
+            if let Some(outcome) = one.take(response) {
+                let only = outcome.unwrap_or_else(|not_one| Err(not_one.into()));
+                let own = std::mem::take(&mut self.own);
+                self.calls.answered(self.call, Some(only.map_err(internal)), true, own);
+            }
+            return;
+        }
+        if let (Some(window), false) = (&self.window, is_last) {
+            let permit = window.permit(response.inline_bytes());
+            if let Some(nested) = lock(&self.calls.nested).get_mut(&self.call) {
+                nested.permits.push_back(permit);
+            }
+        }
+        let content = response.into_content().map(|content| content.map_err(internal));
+        let own = std::mem::take(&mut self.own);
+        self.calls.answered(self.call, content, is_last, own);
+    }
+
+    fn refuse(&mut self, why: Status) {
+        let status = Status::internal(wrapped(&self.model, &why.message));
+        self.calls.answered(self.call, Some(Err(status)), true, Vec::new());
+    }
+
+    fn offers_places(&self) -> bool {
+        true
+    }
+
+    fn window(&self) -> Option<Arc<ResponseWindow>> {
+        self.window.clone()
+    }
+
+    fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
+        if query.bytes == 0 {
+            return Ok(None);
+        }
+        let block = self.calls.process.blocks.take(query.bytes)?;
+        self.own.push(block.segment());
+        Ok(block.slot_of(query.bytes))
+    }
+}
+
+/// As in Triton, a model hears the text of another's error, and no code.
+fn internal(error: Status) -> Status {
+    Status::internal(error.message)
+}
+
+/// Nested requests by the numbers of their calls.
+pub(crate) type NestedRequests = Mutex<std::collections::HashMap<u64, Nested>>;

@@ -1,0 +1,228 @@
+"""How does a model ask other models of the server?
+
+Inputs that lie in memory which the server shares with this process are named where they lie; others are copied once into memory that the
+server gives. Outputs are read where the other model, or the server, left them.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+import numpy as np
+
+from .errors import TritonError, TritonModelException
+from .requests import InferenceRequest, InferenceResponse
+from .tensors import NUMPY_DTYPES, Tensor, decoded, encoded, encoded_bytes, write_elements
+
+if TYPE_CHECKING:
+    from .answer import Conversation
+
+_ALIGN = 64
+ONLY_IN_EXECUTE = "BLS is only supported during the 'execute' function."
+# Set while there is a model that may ask.
+_talk: "Optional[Conversation]" = None
+
+
+def connect(talk: "Conversation") -> None:
+    """From now on the model may have others loaded."""
+    global _talk
+    _talk = talk
+
+
+def begin() -> None:
+    """From now on it may ask them, too."""
+    InferenceRequest._exec = staticmethod(execute)
+
+
+def end() -> None:
+    """It may not any more."""
+    InferenceRequest._exec = None
+
+
+def speaking() -> "Conversation":
+    """The way to the server."""
+    if _talk is None:
+        raise TritonModelException(ONLY_IN_EXECUTE)
+    return _talk
+
+
+def execute(request: InferenceRequest, decoupled: bool) -> "Union[InferenceResponse, ResponseIterator]":
+    """Asks, and waits for the one response; decoupled, gives all of them as they come."""
+    talk = speaking()
+    number = _ask(talk, request, decoupled, is_copied=False)
+    if decoupled:
+        return ResponseIterator._of(talk, request, number)
+    answer = talk.calls.wait(number)
+    if answer.get("unknown"):
+        answer = talk.calls.wait(_ask(talk, request, decoupled, is_copied=True))
+    return _response(talk, answer)
+
+
+def _ask(talk: "Conversation", request: InferenceRequest, decoupled: bool, is_copied: bool) -> int:
+    wire = request._wire
+    question = {
+        "model": wire["model"],
+        "version": wire["version"],
+        "id": wire["id"],
+        "correlation": wire["correlation"],
+        "flags": request._flags,
+        "timeout": wire["timeout"],
+        "parameters": wire["parameters"],
+        "inputs": _inputs(talk, request._inputs, is_copied),
+        "wanted": [output[0] for output in wire["outputs"]],
+        "decoupled": decoupled,
+        "waits": talk.is_executing,
+    }
+    return talk.calls.begin({"infer": question})
+
+
+def _inputs(talk: "Conversation", inputs: "list[Tensor]", is_copied: bool) -> list[Any]:
+    """Where each input lies; those that the server cannot reach are copied."""
+    told, copies, total = [], [], 0
+    for tensor in inputs:
+        array = tensor.array()
+        spot = None if is_copied or tensor.datatype == "BYTES" else talk.memory.find(array)
+        elements = encoded(array) if tensor.datatype == "BYTES" else None
+        byte_size = array.nbytes if elements is None else encoded_bytes(elements)
+        one = [tensor._name, tensor.datatype, array.shape, *(spot or (None, 0)), byte_size]
+        told.append(one)
+        if spot is None and byte_size:
+            copies.append((one, array, elements, total))
+            total += -(-byte_size // _ALIGN) * _ALIGN
+    if copies:
+        segment, base = space(talk, total)
+        memory = talk.memory[segment]
+        for one, array, elements, at in copies:
+            one[3:5] = segment, base + at
+            if elements is None:
+                np.ndarray(array.shape, array.dtype, memory, base + at)[...] = array
+            else:
+                write_elements(elements, memory, base + at)
+    return told
+
+
+def space(talk: "Conversation", byte_size: int) -> tuple[int, int]:
+    """Memory of the server's for so many bytes: segment and offset."""
+    answer = talk.calls.ask({"space": byte_size})
+    if "at" not in answer:
+        raise TritonModelException(answer.get("error", "the server has no memory"))
+    segment, offset, _ = answer["at"]
+    return segment, offset
+
+
+def _response(talk: "Conversation", answer: Any) -> InferenceResponse:
+    """What the server answered, as a model sees it."""
+    told = answer.get("response")
+    if told is None:
+        return InferenceResponse([], None if "error" not in answer else TritonError(answer["error"]))
+    if "error" in told:
+        return InferenceResponse([], TritonError(told["error"][1]))
+    own = answer.get("own", ())
+    outputs = []
+    for name, datatype, shape, segment, offset, byte_size in told["outputs"]:
+        memory = talk.memory[segment] if segment is not None else _NOTHING
+        if datatype == "BYTES":
+            tensor = Tensor._of(name, datatype, decoded(memory, offset, byte_size, shape, name))
+        else:
+            tensor = Tensor._over(name, datatype, shape, memory, offset)
+            if segment in own or segment is None:
+                tensor._array = np.ndarray(shape, NUMPY_DTYPES[datatype], memory, offset)
+        outputs.append(tensor)
+        if segment is not None:
+            talk.memory.hold(segment)
+    return InferenceResponse(outputs, None, told.get("parameters") or None)
+
+
+_NOTHING = np.empty(0, np.uint8)
+
+
+class ResponseIterator:
+    """The responses to a request, as they come."""
+
+    __module__ = "c_python_backend_utils"
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise TypeError("c_python_backend_utils.ResponseIterator: No constructor defined!")
+
+    @staticmethod
+    def _of(talk: "Conversation", request: InferenceRequest, number: int) -> "ResponseIterator":
+        made = ResponseIterator.__new__(ResponseIterator)
+        made._talk, made._request, made._number = talk, request, number
+        made._is_done = made._is_cancelled = False
+        made._first = collections.deque()
+        # An input may have to be sent again, which is known with the first answer.
+        answer = talk.calls.next(number)
+        if answer.get("unknown"):
+            talk.calls.drop(number)
+            made._number = _ask(talk, request, True, is_copied=True)
+        else:
+            made._first.append(answer)
+        return made
+
+    def __iter__(self) -> "ResponseIterator":
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        if self._is_done:
+            raise StopIteration
+        calls = self._talk.calls
+        answer = self._first.popleft() if self._first else calls.next(self._number)
+        self._is_done = answer.get("final", True)
+        response = _response(self._talk, answer)
+        if self._is_done:
+            calls.drop(self._number)
+        else:
+            calls.tell({"taken": self._number})
+        return response
+
+    def cancel(self) -> None:
+        """Says that nothing more is wanted. What was on its way still comes."""
+        if not self._is_done and not self._is_cancelled:
+            self._is_cancelled = True
+            self._talk.calls.tell({"cancel": self._number})
+
+    def __del__(self) -> None:
+        # Nothing that takes a lock: this may run within any other code.
+        if not self.__dict__.get("_is_done", True):
+            self._talk.unwanted.append(self._number)
+
+
+def forget_unwanted(talk: "Conversation") -> None:
+    """Cancels what iterators wanted that are gone."""
+    while talk.unwanted:
+        number = talk.unwanted.popleft()
+        talk.calls.tell({"cancel": number})
+        talk.calls.drop(number)
+
+
+def load_model(model_name: str, config: str = "", files: "Optional[dict[str, bytes]]" = None) -> None:
+    """Loads or reloads a model of the server; with files, from them and not from its repository."""
+    talk = speaking()
+    files = files or {}
+    total = sum(-(-len(content) // _ALIGN) * _ALIGN for content in files.values())
+    told: list[Any] = []
+    if total:
+        segment, at = space(talk, total)
+        for path, content in files.items():
+            np.frombuffer(talk.memory[segment], np.uint8)[at : at + len(content)] = np.frombuffer(content, np.uint8)
+            told.append([path.removeprefix("file:"), segment, at, len(content)])
+            at += -(-len(content) // _ALIGN) * _ALIGN
+    _done(talk.calls.ask({"load": [model_name, config, told]}))
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Unloads a model of the server."""
+    _done(speaking().calls.ask({"unload": [model_name, bool(unload_dependents)]}))
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Whether a version of a model is ready; without a number the highest."""
+    version = int(model_version) if model_version else None
+    return bool(_done(speaking().calls.ask({"is_ready": [model_name, version]})))
+
+
+def _done(answer: Any) -> Any:
+    if "error" in answer:
+        raise TritonModelException(answer["error"])
+    return answer.get("done", False)
