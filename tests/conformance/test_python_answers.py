@@ -174,7 +174,7 @@ def test_what_the_module_refuses_in_newer_versions(python_client, what, text):
     assert found[: len(text)] == text, found
 
 
-LATER = ["exec", "async_exec", "load_model", "unload_model", "is_model_ready", "metrics", "reschedule"]
+LATER = ["metrics", "reschedule"]
 
 
 @differs("2.51 has it", run=False)

@@ -89,6 +89,8 @@ def test_many_requests_leave_nothing_behind(server, client):
     before = mappings()
     for _ in range(5):
         assert ask(client, code) == "done"
+    # Within one execute as well: what the model drops is used again.
+    assert ask(client, code.replace("500", "3000")) == "done"
     assert mappings() - before < 20
 
 

@@ -168,6 +168,7 @@ impl Calls {
 
     fn hear(self: &Arc<Calls>, said: &CallSaid) {
         self.process.shares.disown(said.unmapped());
+        self.process.side.let_go(said.let_go());
         match said.call() {
             Some(Call::Respond(respond)) => self.respond(said, respond),
             Some(Call::Place { number, name, bytes }) => self.place(said.number(), number, name, bytes),
@@ -199,7 +200,6 @@ impl Calls {
         {
             self.process.side.keep(&block);
         }
-        self.process.side.let_go(said.let_go());
     }
 
     /// Tells the thread of something.

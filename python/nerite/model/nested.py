@@ -74,7 +74,14 @@ def _ask(talk: "Conversation", request: InferenceRequest, decoupled: bool, is_co
         "decoupled": decoupled,
         "waits": talk.is_executing,
     }
-    return talk.calls.begin({"infer": question})
+    return talk.calls.begin({"infer": question, **_let_go(talk)})
+
+
+def _let_go(talk: "Conversation") -> dict[str, Any]:
+    """What the model keeps no more of earlier answers: a loop of requests must not hold the memory of all of them."""
+    let_go = talk.memory.let_go()
+    talk.memory.given_back(let_go)
+    return {"let_go": let_go} if let_go else {}
 
 
 def _inputs(talk: "Conversation", inputs: "list[Tensor]", is_copied: bool) -> list[Any]:
@@ -173,7 +180,7 @@ class ResponseIterator:
         if self._is_done:
             calls.drop(self._number)
         else:
-            calls.tell({"taken": self._number})
+            calls.tell({"taken": self._number, **_let_go(self._talk)})
         return response
 
     def cancel(self) -> None:

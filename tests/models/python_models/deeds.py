@@ -151,22 +151,11 @@ class TritonPythonModel:
             "parameter key": lambda: pb_utils.InferenceResponse([], parameters={1: "one"}),
             "parameter value": lambda: pb_utils.InferenceResponse([], parameters={"one": 1.5}),
             "not an input": lambda: pb_utils.get_input_tensor_by_name(requests[0], "NOT_THERE").name(),
-            "exec": lambda: self.nested().exec(),
-            "async_exec": lambda: self.nested().async_exec(),
-            "load_model": lambda: pb_utils.load_model("identity_fp32"),
-            "unload_model": lambda: pb_utils.unload_model("identity_fp32"),
-            "is_model_ready": lambda: pb_utils.is_model_ready("identity_fp32"),
             "metrics": lambda: pb_utils.MetricFamily("name", "a metric", pb_utils.MetricFamily.COUNTER),
             "reschedule": lambda: requests[0].set_release_flags(2),
             "write to an input": lambda: self.scribble(requests[0]),
         }
         return [response(raised(values[argument]))]
-
-    def nested(self):
-        given = pb_utils.Tensor("INPUT0", np.zeros(4, np.float32))
-        return pb_utils.InferenceRequest(
-            model_name="py_identity", requested_output_names=["OUTPUT0"], inputs=[given]
-        )
 
     def scribble(self, request):
         pb_utils.get_input_tensor_by_name(request, "NUMBERS").as_numpy()[0] = 7

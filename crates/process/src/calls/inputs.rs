@@ -48,7 +48,9 @@ impl BatchInputs {
 
     /// The process is no more.
     pub(crate) fn clear(&self) {
-        lock(&self.tensors).clear();
+        if self.is_wanted.load(Ordering::Relaxed) {
+            lock(&self.tensors).clear();
+        }
     }
 
     /// Bytes within one of them.
