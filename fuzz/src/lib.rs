@@ -44,12 +44,14 @@ static SERVER: LazyLock<(Api, TempDir)> = LazyLock::new(|| {
     let mut runtimes = Runtimes::default();
     runtimes.add(Arc::new(Identity));
     let queues = QueueLimits::default();
-    let loader = Loader { runtimes, host: HostFacts::cpu_only(), cores: 2, auto_complete: false, queues, services: nerite_engine::Services::default() };
+    let services = nerite_engine::Services::default();
+    let loader = Loader { runtimes, host: HostFacts::cpu_only(), cores: 2, auto_complete: false, queues, services, threads: 1 };
     let options = nerite_engine::Options {
         control: ControlMode::None,
         load_models: Vec::new(),
         load_threads: 1,
         load_retries: 0,
+        models_bytes_max: None,
     };
     let engine = Engine::new(store, loader, options);
     assert_eq!(engine.start().expect("the model loads"), Vec::<String>::new());
