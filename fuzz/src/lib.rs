@@ -44,8 +44,15 @@ static SERVER: LazyLock<(Api, TempDir)> = LazyLock::new(|| {
     let mut runtimes = Runtimes::default();
     runtimes.add(Arc::new(Identity));
     let queues = QueueLimits::default();
-    let services = nerite_engine::Services::default();
-    let loader = Loader { runtimes, host: HostFacts::cpu_only(), cores: 2, auto_complete: false, queues, services, threads: 1 };
+    let loader = Loader {
+        runtimes,
+        host: HostFacts::cpu_only(),
+        cores: 2,
+        auto_complete: false,
+        queues,
+        services: nerite_engine::Services::default(),
+        threads: 1,
+    };
     let options = nerite_engine::Options {
         control: ControlMode::None,
         load_models: Vec::new(),
