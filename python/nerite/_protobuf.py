@@ -6,6 +6,7 @@ skipped, as a reader must with fields it does not know.
 
 from __future__ import annotations
 
+import struct
 from typing import Iterable, Iterator, Union
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -40,6 +41,11 @@ def encode(fields: Iterable[tuple[int, Value]]) -> bytes:
             content = value.encode("utf-8") if isinstance(value, str) else value
             out += varint(number << 3 | BYTES) + varint(len(content)) + content
     return bytes(out)
+
+
+def double(number: int, value: float) -> bytes:
+    """A field of wire type 1: 64 bits of a floating-point number."""
+    return varint(number << 3 | FIXED64) + struct.pack("<d", value)
 
 
 def read_varint(message: bytes, at: int) -> tuple[int, int]:

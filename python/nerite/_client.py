@@ -1,0 +1,271 @@
+"""How does a program reach a server, and who of its threads uses which connection?"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import os
+import threading
+import warnings
+import weakref
+from typing import Any, Callable, Iterator, Mapping, Optional, TypeVar
+
+from tritonclient.utils import InferenceServerException
+
+from nerite import _trust
+from nerite._lane import Lane, Lost
+from nerite._messages import Spec
+from nerite._model import Model
+from nerite._plain_lane import PlainLane
+from nerite._pool import Block
+from nerite._session import Untrusted, is_server_of, server_id_among
+from nerite._transports import Refused
+
+T = TypeVar("T")
+# Connections of one client; further threads wait for one.
+LANES_MAX = 16
+THREADS_MAX = 16
+HTTP_DEFAULT = "http://localhost:8000"
+
+
+class Client:
+    """A connection to a server, made by :func:`connect`. May be used by any number of threads, and after ``fork``."""
+
+    def __init__(self, url: Optional[str], session_socket: Optional[str], server_uid: Optional[int], repeat_lost: bool, options: Any):
+        scheme, _, rest = (url or "").partition("://")
+        if url is not None and url.startswith("unix:"):
+            scheme, rest = "unix", url[len("unix:") :].removeprefix("//") if hasattr(str, "removeprefix") else url[5:]
+        elif url is not None and scheme not in ("http", "grpc"):
+            raise ValueError(f"'{url}' is no address; give http://host:port, grpc://host:port or unix:/path of a session socket")
+        self._scheme, self._address = (scheme, rest) if url is not None else ("", "")
+        self._socket_path = rest if scheme == "unix" else session_socket
+        self._server_uid = server_uid
+        self._repeat_lost = repeat_lost
+        self._options = dict(options)
+        self._session_path: Optional[str] = None
+        self._start_afresh()
+        _clients.add(self)
+        self._choose()
+
+    @property
+    def transport(self) -> str:
+        """How tensors reach the server: ``session``, or over HTTP or gRPC ``lease``, ``region`` or ``inline``."""
+        return "session" if self._session_path is not None else self.run(lambda lane: lane.transport)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of inputs that this client has copied so far. None of an input that was written to a lent buffer."""
+        return sum(lane.copied_bytes for lane in list(self._all))
+
+    def model(self, name: str, version: Any = "", batch: bool = True) -> Model:
+        """A model, to be called as a function. ``batch=False``: it is given single rows, without the batch dimension."""
+        return Model(self, name, str(version), batch)
+
+    def close(self) -> None:
+        """Ends the connections. Arrays stay valid."""
+        self._closed = True
+        if self._executor is not None:
+            self._executor.shutdown(wait=True)
+        for lane in list(self._all):
+            lane.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = self._session_path or f"{self._scheme}://{self._address}"
+        return f"<nerite client of {where}>"
+
+    # For models.
+
+    def run(self, ask: Callable[[Any], T]) -> T:
+        """Asks on a connection that nobody else uses meanwhile. If the server was started anew, connects once more."""
+        for is_last in (False, True):
+            lane = self._take()
+            try:
+                return ask(lane)
+            except Lost as lost:
+                # What was sent may have been run: it is not sent again unless the program said so.
+                if is_last or (lost.sent and not self._repeat_lost):
+                    raise
+                self._drop(lane)
+            finally:
+                self._put(lane)
+        raise AssertionError("the second try returned or raised")
+
+    def stream(self, ask: Callable[[Any], Iterator[T]]) -> Iterator[T]:
+        """As :meth:`run`, for any number of answers."""
+        lane = self._take()
+        try:
+            yield from ask(lane)
+        finally:
+            self._put(lane)
+
+    def lend(self, spec: Spec) -> Optional[Block]:
+        """Memory for an input that the server knows by name; None where there is no session."""
+        if self._session_path is None:
+            return None
+        from nerite._datatypes import fixed_byte_size
+
+        return self.run(lambda lane: lane.pool.acquire(max(fixed_byte_size(spec.shape, spec.datatype) or 0, 1)))
+
+    def executor(self) -> concurrent.futures.ThreadPoolExecutor:
+        """Threads for calls that nobody waits for at once."""
+        with self._lock:
+            if self._executor is None:
+                self._executor = concurrent.futures.ThreadPoolExecutor(THREADS_MAX, "nerite")
+            return self._executor
+
+    def _start_afresh(self) -> None:
+        """The state of a client without connections; also that of a child process, whose parent has all there were."""
+        self._lock = threading.Lock()
+        self._free: collections.deque[Any] = collections.deque()
+        self._all: set[Any] = set()
+        self._places = threading.Semaphore(LANES_MAX)
+        self._executor: Optional[concurrent.futures.ThreadPoolExecutor] = None
+        self._thread = threading.local()
+        self._closed = False
+
+    def _choose(self) -> None:
+        """Finds out whether there is a session to be had, and keeps the connection."""
+        path = self._socket_path or _trust.default_path()
+        try:
+            lane = Lane(path, self._server_uid)
+        except Refused as refusal:
+            if self._scheme == "unix":
+                raise ConnectionError(str(refusal)) from None
+            if isinstance(refusal, Untrusted):
+                warnings.warn(str(refusal), RuntimeWarning, stacklevel=3)
+            if not self._scheme:
+                self._scheme, self._address = HTTP_DEFAULT.split("://")
+                if not _is_live(self._plain()):
+                    raise ConnectionError(
+                        f"no server was found: {refusal}, and nobody answers at {HTTP_DEFAULT}; start one with `nerite serve`, or "
+                        f"name its address"
+                    ) from None
+            return
+        if self._scheme in ("http", "grpc") and self._socket_path is None and not self._is_same(lane):
+            lane.close()
+            return
+        self._session_path = path
+        self._all.add(lane)
+        self._free.append(lane)
+
+    def _is_same(self, lane: Lane) -> bool:
+        """Whether the session's server is the one that the program named."""
+        try:
+            plain = self._plain()
+            server_id = server_id_among(plain.client._extensions())
+        except Exception:  # noqa: BLE001 - restricted, or nobody there: other signs decide
+            server_id = None
+        return is_server_of(lane, self._address, server_id)
+
+    def _plain(self) -> PlainLane:
+        """This thread's client of the other protocols: those of HTTP belong to the thread that made them."""
+        lane = getattr(self._thread, "plain", None)
+        if lane is None:
+            options = dict(self._options)
+            if self._socket_path is not None:
+                options["session_socket"] = self._socket_path
+            if self._server_uid is not None:
+                options["server_uid"] = self._server_uid
+            lane = self._thread.plain = PlainLane(self._scheme, self._address, options)
+            self._all.add(lane)
+        return lane
+
+    def _take(self) -> Any:
+        if self._closed:
+            raise InferenceServerException("the client is closed")
+        if self._session_path is None:
+            return self._plain()
+        self._places.acquire()
+        try:
+            while True:
+                try:
+                    lane = self._free.pop()
+                except IndexError:
+                    break
+                if lane.is_idle():
+                    return lane
+                self._all.discard(lane)
+            try:
+                lane = Lane(self._session_path, self._server_uid)
+            except Refused as refusal:
+                raise ConnectionError(str(refusal)) from None
+        except BaseException:
+            self._places.release()
+            raise
+        self._all.add(lane)
+        return lane
+
+    def _put(self, lane: Any) -> None:
+        if self._session_path is None:
+            return
+        if lane.is_idle() and not self._closed:
+            self._free.append(lane)
+        else:
+            self._drop(lane)
+        self._places.release()
+
+    def _drop(self, lane: Any) -> None:
+        """It is of no use any more, nor are others that were opened to the same server."""
+        self._all.discard(lane)
+        lane.close()
+
+
+def connect(
+    url: Optional[str] = None,
+    *,
+    session_socket: Optional[str] = None,
+    server_uid: Optional[int] = None,
+    repeat_lost: bool = False,
+    **options: Any,
+) -> Client:
+    """Connects to a server.
+
+    >>> import nerite
+    >>> client = nerite.connect()               # a server of this user, on this host
+    >>> digits = client.model("digits")
+    >>> out = digits(image=array)               # by name, or in the model's order: digits(array)
+    >>> out["probabilities"]                    # or out.probabilities, or: label, probabilities = out
+
+    Parameters
+    ----------
+    url : str
+        ``http://host:port`` or ``grpc://host:port`` of any server of Triton's protocols, or ``unix:/path`` of a session socket. Without
+        it, the session socket of this user's server, and if there is none, ``http://localhost:8000``.
+    session_socket : str
+        The path of the server's session socket, where it is not the default one.
+    server_uid : int
+        A user whose server may be talked to over its session socket, besides this program's own user and root.
+    repeat_lost : bool
+        Whether a request that was sent to a server which then went away is sent again to the next one; it may be run twice then.
+        Without it such a request raises ConnectionError, and the next one connects anew.
+    options
+        For the clients ``nerite.http.InferenceServerClient`` or ``nerite.grpc.InferenceServerClient``.
+
+    Tensors go through shared memory where they can: over a session (``client.transport`` is ``"session"``), or in leases or regions over
+    HTTP and gRPC (``"lease"``, ``"region"``). Elsewhere they travel in the messages (``"inline"``).
+    """
+    return Client(url, session_socket, server_uid, repeat_lost, options)
+
+
+def _is_live(lane: PlainLane) -> bool:
+    try:
+        return bool(lane.client.is_server_live())
+    except Exception:  # noqa: BLE001 - whatever the client's library throws when nobody answers
+        return False
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for client in list(_clients):
+        client._start_afresh()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

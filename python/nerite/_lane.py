@@ -1,0 +1,614 @@
+"""How does one caller at a time infer over a session?
+
+A *plan* is a request whose shapes are known: a model, its inputs and the outputs that are wanted. Each of its *slots* has a place for the
+inputs, one for the outputs, and a handle of the server's (``Prepare`` in docs/session.md). A call takes a free slot, writes the inputs,
+sends six bytes and receives four. A slot is free again when nobody refers to its outputs any more.
+
+The first call of a plan asks plainly (``Infer``), for its answer tells how large the outputs are. So do all calls whose outputs have
+no size that can be known beforehand (BYTES, or shapes that depend on values), and those that say more than their tensors.
+"""
+
+from __future__ import annotations
+
+import collections
+import socket
+import struct
+from typing import Any, Iterator, NamedTuple, Optional, Sequence
+
+import numpy as np
+from tritonclient.utils import InferenceServerException
+
+from nerite import _datatypes, _messages, _protobuf
+from nerite._messages import Answer, Metadata, Spec, Window
+from nerite._pool import Block, Pool, Slab
+from nerite._response import Response
+from nerite._session import PACKET_BYTES_MAX, Holding, Session, SessionLost, _close_all
+from nerite._transports import Refused
+
+# Fields of session.proto that are used here.
+CLIENT_ID, CLIENT_INFER, CLIENT_PREPARE, CLIENT_CALL, CLIENT_RELEASE, CLIENT_DESCRIBE = 1, 8, 13, 14, 15, 16
+SERVER_ID, SERVER_MORE, SERVER_ERROR, SERVER_INFERENCE, SERVER_PREPARED, SERVER_CALLED = 1, 3, 4, 9, 12, 13
+SERVER_ANSWERS, SERVER_DESCRIBED = 14, 15
+INFERENCE_RESPONSE, INFERENCE_PLACED = 1, 2
+PLACED_OUTPUT, PLACED_LEASE, PLACED_OFFSET, PLACED_BYTE_SIZE = 1, 2, 3, 4
+# The code of a handle that is no more: nothing was run.
+STALE = 9
+# Calls of one packet, and handles of one session less some for what is being exchanged.
+CALLS_MAX, SLOTS_MAX, PLANS_MAX = 32, 240, 64
+ALIGNMENT_BYTES = 64
+# How the server says that an output did not fit its place.
+TOO_SMALL = "to hold the results"
+# Calls that are alone on their session have this id.
+CALL_ID = 1
+CALLED = _protobuf.encode([(SERVER_ID, CALL_ID), (SERVER_CALLED, b"")])
+
+
+class Stale(Exception):
+    """What was known of the model holds no longer. Nothing was run."""
+
+
+class Lost(ConnectionError):
+    """The server has gone. ``sent`` says whether the request may have reached it."""
+
+    def __init__(self, why: str, sent: bool):
+        super().__init__(why)
+        self.sent = sent
+
+
+class Input(NamedTuple):
+    """One input of a call: its shape, and elements that can be assigned, or (BYTES) the encoded ones. An input whose block is known
+    lies there already."""
+
+    spec: Spec
+    array: Any
+    block: Optional[Block]
+
+
+class Call(NamedTuple):
+    """What is asked. ``is_plain``: nothing is said but tensors, so that the call can be prepared."""
+
+    model: str
+    version: str
+    metadata: Metadata
+    inputs: Sequence[Input]
+    outputs: tuple[str, ...]
+    id: str = ""
+    parameters: Any = None
+
+    def is_plain(self) -> bool:
+        return not (self.id or self.parameters)
+
+
+class Plan:
+    """Calls of the same shapes. ``answer`` is what the server gave to the first; None where outputs have no known size."""
+
+    def __init__(self, answer: Optional[Answer]):
+        self.answer = answer
+        self.free: collections.deque[Slot] = collections.deque()
+        self.slots: list[Slot] = []
+        self.retired = False
+
+
+class Slot:
+    """A place for the inputs and outputs of one call, and the server's handle for it."""
+
+    __slots__ = ("plan", "handle", "packet", "views", "blocks", "outputs", "names", "faces", "model", "version")
+
+    def give_back(self) -> None:
+        """Its outputs are no longer referred to. May come from any thread."""
+        if not self.plan.retired:
+            self.plan.free.append(self)
+
+
+class _Turn:
+    """One use of a slot's outputs, which ends with the last reference."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, slot: Slot):
+        self.slot = slot
+
+    def __del__(self) -> None:
+        self.slot.give_back()
+
+
+class _Face:
+    """One output of a turn, as numpy sees it. The array made of it keeps it, and it keeps the turn."""
+
+    __slots__ = ("turn", "__array_interface__")
+
+    def __init__(self, turn: _Turn, interface: dict[str, Any]):
+        self.turn = turn
+        self.__array_interface__ = interface
+
+
+class Lane(Session):
+    """A session that one caller at a time uses."""
+
+    def __init__(self, path: str, server_uid: Optional[int] = None):
+        super().__init__(path, server_uid=server_uid)
+        # A socket with a timeout of Python's is asked before each receive whether there is something.
+        self._socket.setblocking(True)
+        self._timeout: Optional[float] = None
+        self._buffer = memoryview(bytearray(PACKET_BYTES_MAX))
+        self._called = memoryview(bytearray(CALLED))
+        self._head = self._buffer[: len(CALLED)]
+        self.send_packet = self._socket.send
+        self.receive_packet = self._socket.recv_into
+        self.pool = Pool(self._make_slab, self._drop_slab)
+        self.plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
+        self.held: set[Holding] = set()
+        self.slots = 0
+        self.copied_bytes = 0
+
+    def describe(self, model: str, version: str) -> Metadata:
+        """The model's tensors."""
+        content = _protobuf.encode([(1, model), (2, version)])
+        described, _ = self._asked(CLIENT_DESCRIBE, content, SERVER_DESCRIBED)
+        return _messages.read_metadata(_field(described, 1))
+
+    def set_timeout(self, seconds: Optional[float]) -> None:
+        """How long an answer may take."""
+        if seconds != self._timeout:
+            whole = 0 if seconds is None else max(int(seconds * 1e6), 1)
+            packed = struct.pack("ll", whole // 1_000_000, whole % 1_000_000)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
+            self._timeout = seconds
+
+    def call(self, call: Call, key: Any) -> Response:
+        """One inference. ``key`` tells its plan from others: model, outputs, shapes, and the blocks of lent inputs."""
+        plan = self.plans.get(key) if key is not None else None
+        slot = None if plan is None else self._slot(plan, call)
+        if slot is None:
+            return self._learn(call, key)
+        try:
+            self._write(slot, call)
+            self._transmit(slot.packet)
+            size = self._receive_into()
+        except BaseException:
+            self._break()
+            raise
+        if size == len(CALLED) and self._head == self._called:
+            return _response_of(slot)
+        return self._settle(slot, call, key, self._await(size, CALL_ID))
+
+    def call_many(self, calls: Sequence[Call], key_of: Any) -> list[Any]:
+        """Up to 32 inferences in one packet. Gives a response or an exception for each."""
+        slots = []
+        for call in calls:
+            key = key_of(call)
+            plan = self.plans.get(key)
+            slot = None if plan is None else self._slot(plan, call)
+            if slot is None:
+                for taken in slots:
+                    taken.give_back()
+                return [self._one(call, key_of(call)) for call in calls]
+            slots.append(slot)
+        try:
+            for slot, call in zip(slots, calls):
+                self._write(slot, call)
+            further = b"".join(_protobuf.varint(slot.handle) for slot in slots[1:])
+            packet = _protobuf.encode([(1, slots[0].handle), *([(2, further)] if further else [])])
+            self._transmit(_protobuf.encode([(CLIENT_ID, CALL_ID), (CLIENT_CALL, packet)]))
+            answers = self._await_many(len(slots))
+        except BaseException:
+            self._break()
+            raise
+        outcomes = []
+        for index, (slot, call) in enumerate(zip(slots, calls)):
+            answer = answers[index]
+            if answer is None:
+                outcomes.append(_response_of(slot))
+            else:
+                outcomes.append(self._caught(self._settle, slot, call, key_of(call), answer))
+        return outcomes
+
+    def stream(self, call: Call) -> Iterator[Response]:
+        """The responses of a model that gives any number."""
+        blocks = self._place(call)
+        message = self._message(call, blocks)
+        self._last_id += 1
+        asked = self._last_id
+        try:
+            self._transmit(_protobuf.encode([(CLIENT_ID, asked), (CLIENT_INFER, message)]))
+            more = True
+            while more:
+                fields, descriptors = self._next(asked)
+                try:
+                    more = bool(fields.get(SERVER_MORE, 0))
+                    if SERVER_ERROR in fields:
+                        raise _failure(fields[SERVER_ERROR])
+                    response = self._read_inference(fields[SERVER_INFERENCE], descriptors)
+                finally:
+                    _close_all(descriptors)
+                if response is not None:
+                    yield response
+        except InferenceServerException:
+            if more:
+                self._break()
+            raise
+        except BaseException:
+            # What still comes belongs to nobody.
+            self._break()
+            raise
+
+    def is_idle(self) -> bool:
+        """Whether it can be used: neither broken nor left by the server."""
+        return self._socket.fileno() >= 0
+
+    # What follows is done under way.
+
+    def _one(self, call: Call, key: Any) -> Any:
+        return self._caught(self.call, call, key)
+
+    def _caught(self, ask: Any, *given: Any) -> Any:
+        try:
+            return ask(*given)
+        except (InferenceServerException, Stale) as error:
+            return error
+
+    def _slot(self, plan: Plan, call: Call) -> Optional[Slot]:
+        """A slot that is free; None where the call is to be asked plainly."""
+        if plan.answer is None:
+            return None
+        try:
+            return plan.free.pop()
+        except IndexError:
+            pass
+        if self.slots >= SLOTS_MAX:
+            self._retire_some(plan)
+        return None if self.slots >= SLOTS_MAX else self._prepare(plan, call)
+
+    def _prepare(self, plan: Plan, call: Call) -> Slot:
+        """A new slot, which the server knows."""
+        assert plan.answer is not None
+        slot = Slot()
+        slot.plan = plan
+        sizes = [_byte_size(one.spec) for one in call.inputs]
+        slot.blocks = [one.block or self.pool.acquire(max(size, 1)) for one, size in zip(call.inputs, sizes)]
+        slot.views = [
+            None if one.block is not None else _array(block, one.spec.shape, one.spec.datatype)
+            for one, block in zip(call.inputs, slot.blocks)
+        ]
+        specs = plan.answer.outputs
+        slot.outputs = [self.pool.acquire(max(_byte_size(spec), 1)) for spec in specs]
+        slot.names = [spec.name for spec in specs]
+        slot.faces = [_interface(block, spec) for block, spec in zip(slot.outputs, specs)]
+        slot.model, slot.version = plan.answer.model, plan.answer.version
+        request = _messages.request(
+            call.model,
+            call.version,
+            [(one.spec, _window(block, size)) for one, block, size in zip(call.inputs, slot.blocks, sizes)],
+            [(spec.name, _window(block, _byte_size(spec))) for block, spec in zip(slot.outputs, specs)],
+        )
+        infer = _protobuf.encode([(1, request)])
+        content = _protobuf.encode([(1, infer), (2, _messages.expected(plan.answer))])
+        prepared, _ = self._asked(CLIENT_PREPARE, content, SERVER_PREPARED)
+        slot.handle = int(dict(_protobuf.decode(prepared)).get(1, 0))
+        slot.packet = _protobuf.encode([(CLIENT_ID, CALL_ID), (CLIENT_CALL, _protobuf.encode([(1, slot.handle)]))])
+        plan.slots.append(slot)
+        self.slots += 1
+        return slot
+
+    def _write(self, slot: Slot, call: Call) -> None:
+        for view, one in zip(slot.views, call.inputs):
+            if view is not None:
+                view[...] = one.array
+                self.copied_bytes += view.nbytes
+
+    def _settle(self, slot: Slot, call: Call, key: Any, answer: Any) -> Response:
+        """What to make of an answer that is not the expected one."""
+        fields, descriptors = answer
+        _close_all(descriptors)
+        if SERVER_CALLED in fields:
+            return _response_of(slot)
+        if SERVER_ERROR in fields:
+            code = dict(_protobuf.decode(fields[SERVER_ERROR])).get(1, 0)
+            if code == STALE:
+                self.forget(call.model)
+                raise Stale(str(_failure(fields[SERVER_ERROR])))
+            slot.give_back()
+            failure = _failure(fields[SERVER_ERROR])
+            if TOO_SMALL in str(failure):
+                # The shapes depend on more than those of the inputs. From now on the server chooses the places.
+                self._retire(self.plans[key])
+                self.plans[key] = Plan(None)
+                return self._learn(call, key)
+            raise failure
+        read = _messages.read_response(_field(fields[SERVER_INFERENCE], INFERENCE_RESPONSE))
+        turn, arrays = _Turn(slot), {}
+        places = dict(zip(slot.names, slot.outputs))
+        for index, spec in enumerate(read.outputs):
+            raw = read.raw[index] if index < len(read.raw) else b""
+            block = places.get(spec.name)
+            if raw or block is None or not _byte_size(spec):
+                arrays[spec.name] = _inline(raw, spec)
+            else:
+                arrays[spec.name] = np.asarray(_Face(turn, _interface(block, spec)))
+        return Response(arrays, read.model, read.version, read.id, read.parameters)
+
+    def _learn(self, call: Call, key: Any) -> Response:
+        """Asks plainly, and keeps what the answer says for the next call of the kind."""
+        blocks = self._place(call)
+        answer, descriptors = self._asked_more(CLIENT_INFER, self._message(call, blocks), SERVER_INFERENCE)
+        try:
+            response = self._read_inference(answer, descriptors)
+        finally:
+            _close_all(descriptors)
+        if response is None:
+            raise InferenceServerException("the model gave no response; ask it by .stream()")
+        if key is not None and call.is_plain() and key not in self.plans:
+            self.plans[key] = Plan(_known(call, response.answer))
+            while len(self.plans) > PLANS_MAX:
+                _, oldest = self.plans.popitem(last=False)
+                self._retire(oldest)
+        return response
+
+    def _place(self, call: Call) -> list[tuple[Block, int]]:
+        """Where the inputs of a plain request lie."""
+        placed = []
+        for one in call.inputs:
+            if one.block is not None:
+                placed.append((one.block, _byte_size(one.spec)))
+            elif one.spec.datatype == "BYTES":
+                size = _datatypes.encoded_byte_size(one.array)
+                block = self.pool.acquire(max(size, 1))
+                _datatypes.write_elements(one.array, block.array().data)
+                placed.append((block, size))
+                self.copied_bytes += size
+            else:
+                size = _byte_size(one.spec)
+                block = self.pool.acquire(max(size, 1))
+                _array(block, one.spec.shape, one.spec.datatype)[...] = one.array
+                placed.append((block, size))
+                self.copied_bytes += size
+        return placed
+
+    def _message(self, call: Call, blocks: Sequence[tuple[Block, int]]) -> bytes:
+        request = _messages.request(
+            call.model,
+            call.version,
+            [(one.spec, _window(block, size)) for one, (block, size) in zip(call.inputs, blocks)],
+            [(name, None) for name in call.outputs],
+            call.id,
+            call.parameters,
+        )
+        leased = call.outputs or [spec.name for spec in call.metadata.outputs]
+        return _protobuf.encode([(1, request), *((2, name) for name in leased)])
+
+    def _read_inference(self, inference: bytes, descriptors: list[int]) -> Optional[Response]:
+        """A response and the leases that its outputs lie in; None for the news that nothing follows."""
+        message, placed = b"", {}
+        for number, value in _protobuf.decode(inference):
+            if number == INFERENCE_RESPONSE and isinstance(value, bytes):
+                message = value
+            elif number == INFERENCE_PLACED and isinstance(value, bytes):
+                fields = dict(_protobuf.decode(value))
+                lease, size = fields.get(PLACED_LEASE, b""), int(fields.get(PLACED_BYTE_SIZE, 0))
+                name, _ = self._map(lease, descriptors, 0)
+                placed[fields.get(PLACED_OUTPUT, b"").decode()] = name, int(fields.get(PLACED_OFFSET, 0)), size
+        if not message and not placed:
+            return None
+        read = _messages.read_response(message)
+        arrays: dict[str, np.ndarray] = {}
+        for index, spec in enumerate(read.outputs):
+            if spec.name in placed:
+                block = self.placed(*placed[spec.name], self.held)
+                is_text = spec.datatype == "BYTES"
+                arrays[spec.name] = (
+                    _datatypes.decode_elements(block.array().data, spec.shape)
+                    if is_text
+                    else _array(block, spec.shape, spec.datatype)
+                )
+            else:
+                arrays[spec.name] = _inline(read.raw[index] if index < len(read.raw) else b"", spec)
+        response = Response(arrays, read.model, read.version, read.id, read.parameters)
+        response.answer = read
+        return response
+
+    def forget(self, model: str) -> None:
+        """Nothing is known of the model any more."""
+        for key in [key for key in self.plans if key[0] == model]:
+            self._retire(self.plans.pop(key))
+
+    def _retire(self, plan: Plan) -> None:
+        """Gives the plan's handles up. Outputs that are referred to stay."""
+        plan.retired = True
+        handles = b"".join(_protobuf.varint(slot.handle) for slot in plan.slots)
+        self.slots -= len(plan.slots)
+        plan.slots, plan.answer = [], None
+        plan.free.clear()
+        if handles:
+            self._transmit(_protobuf.encode([(CLIENT_RELEASE, _protobuf.encode([(1, handles)]))]))
+
+    def _retire_some(self, but: Plan) -> None:
+        for key in list(self.plans):
+            if self.slots < SLOTS_MAX:
+                return
+            if self.plans[key] is not but:
+                self._retire(self.plans.pop(key))
+
+    def _asked(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
+        """One question and its answer."""
+        answer, descriptors = self._asked_more(call, content, expected)
+        _close_all(descriptors)
+        return answer, []
+
+    def _asked_more(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
+        self._last_id += 1
+        asked = self._last_id
+        packet = _protobuf.encode([(CLIENT_ID, asked), (call, content)])
+        if len(packet) > PACKET_BYTES_MAX:
+            raise InferenceServerException(f"a request of {len(packet)} bytes beside its tensors, {PACKET_BYTES_MAX} fit")
+        try:
+            self._transmit(packet)
+            fields, descriptors = self._next(asked)
+        except BaseException:
+            self._break()
+            raise
+        if SERVER_ERROR in fields:
+            _close_all(descriptors)
+            raise _failure(fields[SERVER_ERROR])
+        if fields.get(SERVER_MORE) or expected not in fields:
+            _close_all(descriptors)
+            self._break()
+            raise InferenceServerException("the model gives several responses; ask it by .stream()")
+        return fields[expected], descriptors
+
+    def _transmit(self, packet: bytes) -> None:
+        try:
+            self.send_packet(packet)
+        except OSError as error:
+            raise Lost(f"the server has gone: {error.strerror or error}", sent=False) from error
+
+    def _receive_into(self) -> int:
+        try:
+            size = self.receive_packet(self._buffer)
+        except BlockingIOError:
+            raise TimeoutError(f"no answer within {self._timeout} s; the request was given up") from None
+        except OSError as error:
+            raise Lost(f"the server has gone before it answered: {error.strerror or error}", sent=True) from error
+        if not size:
+            raise Lost("the server has gone before it answered", sent=True)
+        return size
+
+    def _await(self, size: int, asked: int) -> tuple[dict[int, Any], list[int]]:
+        """The answer, of which a packet has come that may be about something else. It brings no descriptors."""
+        while True:
+            fields = self._fields(bytes(self._buffer[:size]))
+            if fields.get(SERVER_ID, 0) == asked:
+                return fields, []
+            size = self._receive_into()
+
+    def _await_many(self, count: int) -> list[Any]:
+        """The answers to a packet of calls, in their order; None for those that are as expected."""
+        answers: dict[int, Any] = {}
+        while len(answers) < count:
+            size = self._receive_into()
+            packet = bytes(self._buffer[:size])
+            fields = self._fields(packet)
+            if fields.get(SERVER_ID, 0):
+                answers[fields[SERVER_ID] - CALL_ID] = None if SERVER_CALLED in fields else (fields, [])
+            elif SERVER_ANSWERS in fields:
+                for number, message in _protobuf.decode(fields[SERVER_ANSWERS]):
+                    if number == 1 and isinstance(message, bytes):
+                        one = dict(_protobuf.decode(message))
+                        answers[one.get(SERVER_ID, 0) - CALL_ID] = None if SERVER_CALLED in one else (one, [])
+        return [answers.get(index) for index in range(count)]
+
+    def _next(self, asked: int) -> tuple[dict[int, Any], list[int]]:
+        """The next message of this id, with its descriptors."""
+        while True:
+            try:
+                packet, descriptors, flags, _ = self._receive_now()
+            except BlockingIOError:
+                raise TimeoutError(f"no answer within {self._timeout} s; the request was given up") from None
+            except OSError as error:
+                raise Lost(f"the server has gone before it answered: {error.strerror or error}", sent=True) from error
+            if not packet or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                _close_all(list(descriptors))
+                raise Lost("the server has gone before it answered", sent=True)
+            fields = self._fields(packet)
+            if fields.get(SERVER_ID, 0) == asked:
+                return fields, list(descriptors)
+            _close_all(list(descriptors))
+
+    def _fields(self, packet: bytes) -> dict[int, Any]:
+        """The fields of a message; takes note of leases that are no more."""
+        try:
+            self._read(packet, -1, -1)
+            return dict(_protobuf.decode(packet))
+        except (Refused, _protobuf.DecodeError) as error:
+            raise Lost(f"the session has ended: {error}", sent=True) from error
+
+    def _break(self) -> None:
+        """Whatever still comes would be taken for the next answer. The server cancels what is in flight."""
+        for plan in self.plans.values():
+            plan.retired = True
+        self._socket.close()
+
+    def _make_slab(self, byte_size: int) -> Slab:
+        try:
+            name, memory = self.borrow(byte_size)
+        except SessionLost as error:
+            raise Lost(str(error), sent=False) from error
+        except Refused as error:
+            raise InferenceServerException(f"the server lends no memory: {error}") from error
+        return Slab(name, memory, keeper=self)
+
+    def _drop_slab(self, slab: Slab) -> None:
+        try:
+            self.give_back(slab.name)
+        except Refused:
+            pass
+
+    def _send_now(self, packet: bytes) -> None:
+        self._socket.send(packet, socket.MSG_DONTWAIT)
+
+
+def _response_of(slot: Slot) -> Response:
+    """The response that was expected, over the slot's outputs."""
+    turn = _Turn(slot)
+    arrays = {name: np.asarray(_Face(turn, face)) for name, face in zip(slot.names, slot.faces)}
+    return Response(arrays, slot.model, slot.version)
+
+
+def _known(call: Call, answer: Answer) -> Optional[Answer]:
+    """The answer as one to expect from now on; None where its outputs may have other sizes next time."""
+    if answer.parameters or any(one.spec.datatype == "BYTES" for one in call.inputs):
+        return None
+    shapes = {one.spec.shape for one in call.inputs}
+    rows = {shape[0] for shape in shapes if shape}
+    dims = {spec.name: spec.shape for spec in call.metadata.outputs}
+    for spec in answer.outputs:
+        wanted = dims.get(spec.name, ())
+        follows = spec.shape in shapes or (bool(spec.shape) and spec.shape[0] in rows and -1 not in wanted[1:])
+        if spec.datatype == "BYTES" or (-1 in wanted and not follows) or not _byte_size(spec):
+            return None
+    return answer
+
+
+def _byte_size(spec: Spec) -> int:
+    return _datatypes.fixed_byte_size(spec.shape, spec.datatype) or 0
+
+
+def _window(block: Block, byte_size: int) -> Window:
+    return Window(block.slab.name, block.offset, byte_size)
+
+
+def _array(block: Block, shape: Sequence[int], datatype: str) -> np.ndarray:
+    return block.array()[: _byte_size(Spec("", datatype, tuple(shape)))].view(element_dtype(datatype)).reshape(tuple(shape))
+
+
+def _interface(block: Block, spec: Spec) -> dict[str, Any]:
+    address = block.__array_interface__["data"][0]
+    dtype = element_dtype(spec.datatype)
+    return {"version": 3, "shape": spec.shape, "typestr": dtype.str, "data": (address, False)}
+
+
+def element_dtype(datatype: str) -> np.dtype[Any]:
+    """What numpy calls the datatype; BF16 without ml_dtypes is the two bytes of each."""
+    try:
+        return _datatypes.numpy_dtype(datatype)
+    except InferenceServerException:
+        if datatype == "BF16":
+            return np.dtype(np.uint16)
+        raise
+
+
+def _inline(raw: bytes, spec: Spec) -> np.ndarray:
+    if spec.datatype == "BYTES":
+        return _datatypes.decode_elements(raw, spec.shape)
+    return np.frombuffer(raw, element_dtype(spec.datatype)).reshape(spec.shape)
+
+
+def _failure(error: bytes) -> InferenceServerException:
+    fields = dict(_protobuf.decode(error))
+    message = fields.get(2, b"")
+    return InferenceServerException(message.decode("utf-8", "replace") if isinstance(message, bytes) else "", str(fields.get(1, 0)))
+
+
+def _field(message: bytes, number: int) -> bytes:
+    value = dict(_protobuf.decode(message)).get(number, b"")
+    return value if isinstance(value, bytes) else b""
+

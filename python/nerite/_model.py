@@ -1,0 +1,297 @@
+"""How is a model called?"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from typing import Any, AsyncIterator, Iterable, Iterator, Mapping, Optional, Sequence
+
+import numpy as np
+from tritonclient.utils import InferenceServerException
+
+from nerite import _convert, _datatypes
+from nerite._buffers import heap_block
+from nerite._lane import CALLS_MAX, Call, Input, Stale, element_dtype
+from nerite._messages import Metadata, Spec
+from nerite._pool import Block
+from nerite._response import Response
+
+# An inference of a model that changes all the time is not tried for ever.
+TRIES_MAX = 3
+
+
+class Model:
+    """A model of the server, to be called as a function. See :func:`nerite.connect`.
+
+    ``model(array)`` and ``model(name=array)`` give a :class:`Response`. Arrays are numpy's, or whatever speaks DLPack (on the host),
+    ``__array__`` or the buffer protocol (PyTorch, JAX, pandas, pyarrow, memoryview), or (nested) lists and Python's numbers; they are
+    converted to the model's datatype where no value can be lost. Texts (``str`` and ``bytes``) are for BYTES.
+
+    With ``batch=False`` the model is given single rows: inputs with one dimension less than the model's get a first one of 1, and outputs
+    lose theirs.
+    """
+
+    def __init__(self, client: Any, name: str, version: str = "", batch: bool = True):
+        self._client = client
+        self.name = name
+        self.version = version
+        self._batch = batch
+        self._metadata: Optional[Metadata] = None
+        self._dtypes: dict[str, Any] = {}
+        self._local = threading.local()
+
+    def __call__(
+        self,
+        *arrays: Any,
+        outputs: Optional[Sequence[str]] = None,
+        timeout: Optional[float] = None,
+        parameters: Optional[Mapping[str, Any]] = None,
+        id: str = "",
+        sequence: Any = None,
+        **named: Any,
+    ) -> Response:
+        """One inference.
+
+        ``arrays`` are the inputs in the model's order, ``named`` those by name; a dict as the only argument is for names that Python
+        would not take. Inputs that are missing are read from the buffers that :meth:`input` lent.
+
+        ``outputs`` are the names of those wanted; all without it. After ``timeout`` seconds the request is given up, with a
+        TimeoutError. ``parameters`` are for the model, ``id`` names the request. ``sequence`` is the number or name of a
+        sequence, or ``(it, "start")``, ``(it, "end")``, ``(it, "start", "end")``.
+        """
+        if len(arrays) == 1 and type(arrays[0]) is dict:
+            named, arrays = {**arrays[0], **named}, ()
+        given = (arrays, named, outputs, parameters, id, sequence)
+        return self._finish(self._client.run(lambda lane: self._ask(lane, given, timeout)))
+
+    def submit(self, *arrays: Any, **named: Any) -> concurrent.futures.Future[Response]:
+        """As a call, but at once: the future has the response. What is given may not be changed before that; buffers of
+        :meth:`input` cannot be written to until then."""
+        lent = [lender for lender in self._lent().values()]
+        for one in lent:
+            one.freeze()
+        future = self._client.executor().submit(self._with(self._lent()), *arrays, **named)
+        future.add_done_callback(lambda _: [one.thaw() for one in lent])
+        return future
+
+    def batch(
+        self,
+        requests: Iterable[Any],
+        outputs: Optional[Sequence[str]] = None,
+        timeout: Optional[float] = None,
+        return_errors: bool = False,
+    ) -> list[Any]:
+        """Many inferences, 32 of them in one packet: each is a dict of inputs, a tuple of them in order, or the only one.
+
+        One response for each, in order. The first error is raised once all are done; with ``return_errors`` it stands in its place.
+        """
+        todo = [one if isinstance(one, (dict, tuple)) else (one,) for one in requests]
+        outcomes: list[Any] = []
+        for first in range(0, len(todo), CALLS_MAX):
+            part = todo[first : first + CALLS_MAX]
+            outcomes += self._client.run(lambda lane, part=part: self._ask_many(lane, part, outputs, timeout))
+        for one in outcomes:
+            if isinstance(one, Exception) and not return_errors:
+                raise one
+        return [one if isinstance(one, Exception) else self._finish(one) for one in outcomes]
+
+    async def aio(self, *arrays: Any, **named: Any) -> Response:
+        """As a call, for asyncio: it waits in a thread."""
+        return await asyncio.wrap_future(self.submit(*arrays, **named))
+
+    def stream(self, *arrays: Any, outputs: Optional[Sequence[str]] = None, **named: Any) -> Iterator[Response]:
+        """The responses of a model that may give any number of them (a decoupled one)."""
+        given = (arrays, named, outputs, None, "", None)
+        yield from (self._finish(one) for one in self._client.stream(lambda lane: lane.stream(self._call(lane, given))))
+
+    async def aio_stream(self, *arrays: Any, **named: Any) -> AsyncIterator[Response]:
+        """As :meth:`stream`, for ``async for``."""
+        responses, done = self.stream(*arrays, **named), object()
+        loop, executor = asyncio.get_running_loop(), self._client.executor()
+        while (one := await loop.run_in_executor(executor, next, responses, done)) is not done:
+            yield one  # type: ignore[misc]
+
+    def input(self, name: str, shape: Optional[Sequence[int]] = None) -> np.ndarray:
+        """The buffer that this thread's next calls read as the input ``name``: what is written there is copied no more.
+
+        Dimensions that the model leaves open are 1 without ``shape``. It is read by each call that gives no such input, until
+        another one is lent. Not for BYTES. Views that were made of it can still be written to while a request is in flight
+        (:meth:`submit`), the array itself cannot.
+        """
+        spec = next((one for one in self.inputs if one.name == name), None)
+        if spec is None or spec.datatype == "BYTES":
+            raise InferenceServerException(f"model '{self.name}' has no input '{name}' of a fixed element size")
+        dims = tuple(abs(dim) for dim in spec.shape) if shape is None else _datatypes.check_shape(shape)
+        lent = _Lent(self._client.lend(Spec(name, spec.datatype, dims)), Spec(name, spec.datatype, dims))
+        self._lent()[name] = lent
+        return lent.array
+
+    @property
+    def inputs(self) -> tuple[Spec, ...]:
+        """Name, datatype and shape of each input; -1 is any dimension."""
+        return self._described().inputs
+
+    @property
+    def outputs(self) -> tuple[Spec, ...]:
+        """Name, datatype and shape of each output."""
+        return self._described().outputs
+
+    def help(self) -> str:
+        """What the model takes and gives, in words."""
+        given = ", ".join(f"{spec.name}=…" for spec in self.inputs)
+        lines = [f"model '{self.name}': {self.name}({given})"]
+        for title, specs in (("takes", self.inputs), ("gives", self.outputs)):
+            lines += [f"  {title} {spec.name}: {spec.datatype} {list(spec.shape)}" for spec in specs]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        def shown(specs: Sequence[Spec]) -> str:
+            return ", ".join(f"{one.name}: {one.datatype}{list(one.shape)}" for one in specs)
+
+        try:
+            return f"<Model '{self.name}' ({shown(self.inputs)}) -> ({shown(self.outputs)})>"
+        except Exception as error:  # noqa: BLE001 - a repr says what it can
+            return f"<Model '{self.name}', not described: {error}>"
+
+    # What follows is done under way.
+
+    def _described(self, lane: Any = None) -> Metadata:
+        if self._metadata is None:
+            ask = self._client.run if lane is None else lambda question: question(lane)
+            found = ask(lambda one: one.describe(self.name, self.version))
+            self._dtypes = {spec.name: None if spec.datatype == "BYTES" else element_dtype(spec.datatype) for spec in found.inputs}
+            self._metadata = found
+        return self._metadata
+
+    def _ask(self, lane: Any, given: Any, timeout: Optional[float]) -> Response:
+        lane.set_timeout(timeout)
+        for left in reversed(range(TRIES_MAX)):
+            call = self._call(lane, given)
+            try:
+                return lane.call(call, self._key(call))
+            except Stale:
+                # Nothing was run. The model may have been loaded anew, with other tensors.
+                self._metadata = None
+                if not left:
+                    raise InferenceServerException(f"model '{self.name}' changes all the time") from None
+        raise AssertionError("the last try raised")
+
+    def _ask_many(self, lane: Any, requests: Sequence[Any], outputs: Any, timeout: Optional[float]) -> list[Any]:
+        lane.set_timeout(timeout)
+        split = [((), one) if isinstance(one, dict) else (one, {}) for one in requests]
+        calls = [self._call(lane, (arrays, named, outputs, None, "", None)) for arrays, named in split]
+        outcomes = lane.call_many(calls, self._key)
+        for index, one in enumerate(outcomes):
+            if isinstance(one, Stale):
+                self._metadata = None
+                arrays, named = split[index]
+                outcomes[index] = self._ask(lane, (arrays, named, outputs, None, "", None), timeout)
+        return outcomes
+
+    def _call(self, lane: Any, given: Any) -> Call:
+        arrays, named, outputs, parameters, id, sequence = given
+        metadata = self._described(lane)
+        specs = metadata.inputs
+        if len(arrays) > len(specs):
+            raise TypeError(f"model '{self.name}' takes {len(specs)} inputs, {len(arrays)} were given")
+        values = {spec.name: array for spec, array in zip(specs, arrays)} if arrays else named
+        if arrays and named:
+            if twice := values.keys() & named.keys():
+                raise TypeError(f"input '{min(twice)}' of model '{self.name}' was given twice")
+            values.update(named)
+        inputs = []
+        for spec in specs:
+            if spec.name in values:
+                inputs.append(self._input(spec, values[spec.name]))
+            elif (lent := self._lent().get(spec.name)) is not None:
+                inputs.append(Input(lent.spec, lent.array, lent.block))
+        if len(inputs) < len(values):
+            unknown = sorted(set(values) - {spec.name for spec in specs})
+            if unknown:
+                raise TypeError(
+                    f"model '{self.name}' has no input '{unknown[0]}', it takes {', '.join(spec.name for spec in specs)}"
+                )
+        wanted = () if outputs is None else tuple(outputs)
+        if sequence is not None:
+            parameters = {**(parameters or {}), **_sequence(sequence)}
+        return Call(self.name, self.version, metadata, inputs, wanted, id, parameters)
+
+    def _input(self, spec: Spec, value: Any) -> Input:
+        if type(value) is np.ndarray and value.dtype == self._dtypes[spec.name]:
+            array = value
+        else:
+            array, dtype = _convert.elements(value, spec.datatype)
+            if self._dtypes[spec.name] is not None:
+                array = np.asarray(array).astype(dtype, copy=False)
+        if not self._batch and spec.shape[:1] == (-1,) and array.ndim == len(spec.shape) - 1:
+            array = array[None]
+        at = Spec(spec.name, spec.datatype, array.shape)
+        return Input(at, _datatypes.encoded_elements(array) if spec.datatype == "BYTES" else array, None)
+
+    def _key(self, call: Call) -> Any:
+        if not call.is_plain():
+            return None
+        return call.model, call.version, call.outputs, tuple((one.spec.name, one.spec.shape, id(one.block)) for one in call.inputs)
+
+    def _finish(self, response: Response) -> Response:
+        if not self._batch:
+            arrays = response._arrays
+            for name, array in arrays.items():
+                if array.shape[:1] == (1,):
+                    arrays[name] = array[0] if array.ndim > 1 or array.dtype != np.object_ else array
+        return response
+
+    def _lent(self) -> dict[str, _Lent]:
+        try:
+            return self._local.lent
+        except AttributeError:
+            self._local.lent = {}
+            return self._local.lent
+
+    def _with(self, lent: dict[str, _Lent]) -> Any:
+        """The call, in another thread that reads the buffers of this one."""
+        given = dict(lent)
+
+        def call(*arrays: Any, **named: Any) -> Response:
+            self._local.lent = given
+            try:
+                return self(*arrays, **named)
+            finally:
+                self._local.lent = {}
+
+        return call
+
+
+class _Lent:
+    """A buffer that a thread has for an input."""
+
+    def __init__(self, block: Optional[Block], spec: Spec):
+        size = _datatypes.fixed_byte_size(spec.shape, spec.datatype) or 0
+        #: None where the bytes are to be copied once more, because no memory can be shared by name.
+        self.block = block
+        self.spec = spec
+        memory = (block or heap_block(size)).array()
+        self.array = memory[:size].view(element_dtype(spec.datatype)).reshape(spec.shape)
+        self._in_flight = 0
+        self._lock = threading.Lock()
+
+    def freeze(self) -> None:
+        """A request is in flight that reads it."""
+        with self._lock:
+            self._in_flight += 1
+            self.array.flags.writeable = False
+
+    def thaw(self) -> None:
+        """It was answered."""
+        with self._lock:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self.array.flags.writeable = True
+
+
+def _sequence(sequence: Any) -> dict[str, Any]:
+    number, *marks = sequence if isinstance(sequence, tuple) else (sequence,)
+    if unknown := set(marks) - {"start", "end"}:
+        raise ValueError(f"a sequence is marked 'start' or 'end', not {unknown.pop()!r}")
+    return {"sequence_id": number, "sequence_start": "start" in marks, "sequence_end": "end" in marks}

@@ -1,0 +1,129 @@
+"""How does one caller at a time infer over HTTP or gRPC?
+
+With the clients :mod:`nerite.http` and :mod:`nerite.grpc`: tensors lie in leases or regions where those can be had, and travel in the
+messages otherwise. It works with any server of Triton's protocols.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Iterator, Optional, Sequence
+
+import numpy as np
+from tritonclient.utils import InferenceServerException
+
+from nerite import _datatypes
+from nerite._lane import Call
+from nerite._messages import Metadata, Spec
+from nerite._response import Response
+
+
+class PlainLane:
+    """One client of either protocol, ``"http"`` or ``"grpc"``."""
+
+    def __init__(self, protocol: str, address: str, options: dict[str, Any]):
+        self._protocol = protocol
+        self._origin = importlib.import_module(f"nerite.{protocol}")
+        self.client = self._origin.InferenceServerClient(address, **options)
+        self._timeout: Optional[float] = None
+        self._handles: dict[Any, Any] = {}
+        self.copied_bytes = 0
+
+    @property
+    def transport(self) -> str:
+        """``lease``, ``region`` or ``inline``."""
+        return self.client.buffer_transport
+
+    def describe(self, model: str, version: str) -> Metadata:
+        """The model's tensors."""
+        if self._protocol == "http":
+            found = self.client.get_model_metadata(model, version)
+            return Metadata(*(tuple(_spec(**one) for one in found.get(key, ())) for key in ("inputs", "outputs")))
+        found = self.client.get_model_metadata(model, version)
+        return Metadata(
+            *(tuple(Spec(one.name, one.datatype, tuple(one.shape)) for one in part) for part in (found.inputs, found.outputs))
+        )
+
+    def set_timeout(self, seconds: Optional[float]) -> None:
+        """How long an answer may take."""
+        self._timeout = seconds
+
+    def call(self, call: Call, key: Any) -> Response:
+        """One inference."""
+        inputs = [self._input(one) for one in call.inputs]
+        names = call.outputs or [spec.name for spec in call.metadata.outputs]
+        outputs = [self._origin.InferOutput(name) for name in names]
+        given = dict(call.parameters or {})
+        options: dict[str, Any] = {"request_id": call.id} if call.id else {}
+        for name in ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"):
+            if name in given:
+                options[name] = given.pop(name)
+        if given:
+            options["parameters"] = given
+        result = self._infer(call, inputs, outputs, options)
+        arrays = {name: array for name in names if (array := result.as_numpy(name)) is not None}
+        head = result.get_response()
+        if isinstance(head, dict):
+            return Response(arrays, head.get("model_name", ""), head.get("model_version", ""), head.get("id", ""))
+        return Response(arrays, head.model_name, head.model_version, head.id)
+
+    def call_many(self, calls: Sequence[Call], key_of: Any) -> list[Any]:
+        """One after the other."""
+        outcomes: list[Any] = []
+        for call in calls:
+            try:
+                outcomes.append(self.call(call, None))
+            except InferenceServerException as error:
+                outcomes.append(error)
+        return outcomes
+
+    def stream(self, call: Call) -> Iterator[Response]:
+        """The responses of a model that gives any number are had over a session only."""
+        raise InferenceServerException("several responses to a request need a session, or nerite.grpc's start_stream")
+
+    def forget(self, model: str) -> None:
+        """Nothing is known of models here."""
+
+    def is_idle(self) -> bool:
+        """Whether it can be used."""
+        return True
+
+    def close(self) -> None:
+        """Closes the client."""
+        self.client.close()
+
+    def _input(self, one: Any) -> Any:
+        spec = one.spec
+        made = self._origin.InferInput(spec.name, list(spec.shape), spec.datatype)
+        key = (spec.name, spec.shape, spec.datatype)
+        if key not in self._handles:
+            self._handles[key] = self.client.register_input_tensor_with_shared_memory(spec.shape, spec.datatype)
+        handle = self._handles[key]
+        if spec.datatype == "BYTES":
+            array = np.empty(len(one.array), dtype=np.object_)
+            array[:] = one.array
+            handle.copy_from(array.reshape(spec.shape))
+        else:
+            handle.copy_from(np.ascontiguousarray(one.array))
+        self.copied_bytes += handle.byte_size
+        return made.set_shared_memory_request(handle)
+
+    def _infer(self, call: Call, inputs: Any, outputs: Any, options: dict[str, Any]) -> Any:
+        if self._protocol == "grpc":
+            try:
+                return self.client.infer(
+                    call.model, inputs, call.version, outputs, client_timeout=self._timeout, **options
+                )
+            except InferenceServerException as error:
+                if "Deadline Exceeded" in str(error):
+                    raise TimeoutError(f"no answer within {self._timeout} s; the request was given up") from error
+                raise
+        import gevent
+
+        late = TimeoutError(f"no answer within {self._timeout} s; the request was given up")
+        with gevent.Timeout(self._timeout, late):
+            return self.client.infer(call.model, inputs, call.version, outputs, **options)
+
+
+def _spec(name: str, datatype: str, shape: Sequence[Any], **_: Any) -> Spec:
+    return Spec(name, _datatypes.check_datatype(datatype), tuple(int(dim) for dim in shape))

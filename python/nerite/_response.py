@@ -1,0 +1,80 @@
+"""What does a program get from a model?"""
+
+from __future__ import annotations
+
+from typing import Any, ItemsView, Iterator, KeysView, Optional, ValuesView
+
+import numpy as np
+
+
+class Response:
+    """The outputs of one inference, by name.
+
+    ``response["y"]`` and ``response.y`` are the output ``y``; ``response.items()`` has all; ``y, z = response`` unpacks them in the
+    model's order, and ``y, = response`` the only one. Arrays lie in shared memory where there is a session: they are valid for as long
+    as they are referred to, may be written to, and speak DLPack.
+    """
+
+    __slots__ = ("_arrays", "model", "version", "id", "parameters", "answer")
+
+    def __init__(
+        self, arrays: dict[str, np.ndarray], model: str = "", version: str = "", id: str = "", parameters: Optional[dict] = None
+    ):
+        self._arrays = arrays
+        #: The model that answered, and its version.
+        self.model, self.version = model, version
+        #: The request's own id.
+        self.id = id
+        #: Parameters that the model added.
+        self.parameters = parameters or {}
+        self.answer: Any = None
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        try:
+            return self._arrays[name]
+        except KeyError:
+            raise KeyError(f"no output '{name}', the response has {', '.join(self._arrays)}") from None
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self._arrays[name]
+        except KeyError:
+            raise AttributeError(f"no output '{name}', the response has {', '.join(self._arrays)}") from None
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter(self._arrays.values())
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> np.ndarray:
+        """The only output, for numpy."""
+        if len(self._arrays) != 1:
+            raise ValueError(f"the response has {len(self._arrays)} outputs, {', '.join(self._arrays)}; name one")
+        (array,) = self._arrays.values()
+        return np.array(array, dtype=dtype) if copy or (dtype is not None and dtype != array.dtype) else array
+
+    def keys(self) -> KeysView[str]:
+        """The names of the outputs."""
+        return self._arrays.keys()
+
+    def values(self) -> ValuesView[np.ndarray]:
+        """The outputs, in the model's order."""
+        return self._arrays.values()
+
+    def items(self) -> ItemsView[str, np.ndarray]:
+        """Names and outputs."""
+        return self._arrays.items()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The output of that name, or ``default``."""
+        return self._arrays.get(name, default)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in self._arrays.items())
+        return f"<Response of '{self.model}' version {self.version}: {shown}>"

@@ -1,0 +1,421 @@
+"""Is a model called as a function, by every way, and does it give what it should?"""
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from peers import Found
+from session_server import SessionServer
+from tritonclient.utils import InferenceServerException
+
+import nerite
+from nerite import _lane, _messages, _protobuf
+
+WAYS = ["session", "lease", "region", "inline"]
+NUMBERS = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64"]
+
+
+def connected(server: Found, way: str, protocol: str = "http", **options):
+    if way == "session":
+        if server.session_socket is None:
+            pytest.skip("this server has no sessions")
+        return nerite.connect(f"unix:{server.session_socket}", **options)
+    if way == "lease" and server.session_socket is None:
+        pytest.skip("this server lends no memory")
+    # A socket that is not there: the session is not found, but buffers may be leases.
+    made = nerite.connect(f"{protocol}://{server.url(protocol)}", buffers="inline" if way == "inline" else way, **options)
+    return made
+
+
+@pytest.fixture
+def nerite_server(launcher) -> Found:
+    return launcher.get("nerite")
+
+
+@pytest.fixture
+def client(nerite_server):
+    with connected(nerite_server, "session") as made:
+        yield made
+
+
+@pytest.fixture(params=["session", "http-region", "http-inline", "grpc-region", "grpc-inline"])
+def any_client(request, server):
+    protocol, _, way = request.param.rpartition("-")
+    with connected(server, way or "session", protocol or "http") as made:
+        assert made.transport == (way or "session")
+        yield made
+
+
+def test_a_model_is_called_with_arrays_by_name_and_in_order(any_client):
+    simple = any_client.model("simple")
+    left, right = np.arange(16, dtype=np.int32).reshape(1, 16), np.ones((1, 16), np.int32)
+    for _ in range(3):
+        for response in (simple(INPUT0=left, INPUT1=right), simple(left, right), simple({"INPUT0": left, "INPUT1": right})):
+            assert response["OUTPUT0"].tolist() == (left + right).tolist()
+            assert response.OUTPUT1.tolist() == (left - right).tolist()
+            total, difference = response
+            assert total is response["OUTPUT0"] and difference is response["OUTPUT1"]
+            assert (response.model, response.version, list(response.keys())) == ("simple", "1", ["OUTPUT0", "OUTPUT1"])
+    only = simple(left, right, outputs=["OUTPUT1"])
+    assert list(only.keys()) == ["OUTPUT1"]
+    assert np.asarray(only).tolist() == (left - right).tolist()
+
+
+@pytest.mark.parametrize("datatype", NUMBERS)
+def test_numbers_of_each_datatype_come_back_as_they_were(any_client, datatype):
+    identity = any_client.model(f"identity_{datatype.lower()}")
+    dtype = _lane.element_dtype(datatype)
+    raw = np.random.default_rng(3).integers(0, 256, 40 * dtype.itemsize, dtype=np.uint8)
+    array = (raw % 2).astype(bool) if datatype == "BOOL" else raw.view(dtype)
+    for size in (40, 40, 40, 7, 40, 1):
+        (found,) = identity(array[:size])
+        assert found.dtype == dtype and found.tobytes() == array[:size].tobytes()
+
+
+def test_texts_come_back_as_they_were(any_client):
+    identity = any_client.model("identity_bytes")
+    for texts in (["a", b"\0\xff", ""], ["größer"], [b"x" * 9000, b"y"]):
+        (found,) = identity(texts)
+        assert found.tolist() == [one if isinstance(one, bytes) else one.encode() for one in texts]
+
+
+def test_lists_and_numbers_are_converted_where_nothing_is_lost(any_client):
+    identity = any_client.model("identity_fp32")
+    assert identity([1, 2.5])["OUTPUT0"].tolist() == [1, 2.5]
+    assert identity(np.arange(3, dtype=np.int8))["OUTPUT0"].tolist() == [0, 1, 2]
+    assert identity(memoryview(np.ones(2, np.float32)))["OUTPUT0"].tolist() == [1, 1]
+    assert identity(np.arange(6, dtype=np.float32)[::2])["OUTPUT0"].tolist() == [0, 2, 4]
+    for lost in (np.ones(2, np.float64), ["text"], np.ones(2, np.int64)):
+        with pytest.raises(InferenceServerException):
+            identity(lost)
+    with pytest.raises(InferenceServerException, match="INT32"):
+        any_client.model("identity_int32")([1.5])
+
+
+def test_what_is_wrong_is_said_and_the_client_goes_on(any_client):
+    simple = any_client.model("simple")
+    ones = np.ones((1, 16), np.int32)
+    with pytest.raises(TypeError, match="no input 'INPUT9', it takes INPUT0, INPUT1"):
+        simple(INPUT0=ones, INPUT9=ones)
+    with pytest.raises(TypeError, match="takes 2 inputs, 3 were given"):
+        simple(ones, ones, ones)
+    with pytest.raises(InferenceServerException, match="expected 2 inputs but got 1"):
+        simple(ones)
+    with pytest.raises(InferenceServerException, match="unexpected shape"):
+        simple(ones[:, :3], ones[:, :3])
+    with pytest.raises(InferenceServerException, match="unexpected inference output"):
+        simple(ones, ones, outputs=["NOTHING"])
+    with pytest.raises(InferenceServerException, match="nothing_there"):
+        any_client.model("nothing_there")(ones)
+    with pytest.raises(AttributeError, match="the response has OUTPUT0, OUTPUT1"):
+        simple(ones, ones).OUTPUT7
+    assert simple(ones, ones).OUTPUT0[0, 0] == 2
+
+
+def test_a_model_says_what_it_takes(any_client):
+    simple = any_client.model("simple")
+    assert [(one.name, one.datatype, one.shape) for one in simple.inputs] == [
+        ("INPUT0", "INT32", (-1, 16)),
+        ("INPUT1", "INT32", (-1, 16)),
+    ]
+    assert repr(simple) == (
+        "<Model 'simple' (INPUT0: INT32[-1, 16], INPUT1: INT32[-1, 16]) -> (OUTPUT0: INT32[-1, 16], OUTPUT1: INT32[-1, 16])>"
+    )
+    assert "simple(INPUT0=…, INPUT1=…)" in simple.help() and "gives OUTPUT1: INT32 [-1, 16]" in simple.help()
+    assert "nothing" in repr(any_client.model("nothing"))
+
+
+def test_single_rows_lose_nothing_but_the_batch_dimension(any_client):
+    simple = any_client.model("simple", batch=False)
+    for _ in range(2):
+        response = simple(np.arange(16, dtype=np.int32), list(range(16)))
+        assert response.OUTPUT0.tolist() == list(range(0, 32, 2))
+
+
+def test_an_id_and_parameters_go_with_a_request(any_client):
+    simple = any_client.model("simple")
+    ones = np.ones((1, 16), np.int32)
+    response = simple(ones, ones, id="mine", parameters={"priority": 0})
+    assert (response.id, response.OUTPUT0[0, 0]) == ("mine", 2)
+
+
+def test_many_at_once_are_answered_in_order(any_client):
+    identity = any_client.model("identity_int32")
+    for _ in range(3):
+        found = identity.batch([np.full(5, number, np.int32) for number in range(70)])
+        assert [one.OUTPUT0.tolist() for one in found] == [[number] * 5 for number in range(70)]
+        del found
+    mixed = identity.batch([np.ones(2, np.int32), {"INPUT0": [7]}, ([8, 9],)])
+    assert [one.OUTPUT0.tolist() for one in mixed] == [[1, 1], [7], [8, 9]]
+
+
+def test_one_of_many_fails_alone(client):
+    simple = client.model("simple")
+    good, bad = np.ones((1, 16), np.int32), np.ones((1, 3), np.int32)
+    outcomes = simple.batch([(good, good), (bad, bad), (good, good)], return_errors=True)
+    assert [isinstance(one, Exception) for one in outcomes] == [False, True, False]
+    with pytest.raises(InferenceServerException, match="unexpected shape"):
+        simple.batch([(good, good), (bad, bad)])
+
+
+def test_futures_and_asyncio(any_client):
+    identity = any_client.model("identity_int32")
+    futures = [identity.submit(np.full(3, number, np.int32)) for number in range(20)]
+    assert [one.result().OUTPUT0[0] for one in futures] == list(range(20))
+
+    async def all_of_them():
+        return await asyncio.gather(*(identity.aio([number]) for number in range(20)))
+
+    assert [one.OUTPUT0[0] for one in asyncio.run(all_of_them())] == list(range(20))
+
+
+def test_threads_share_a_client(any_client):
+    identity = any_client.model("identity_int32")
+    wrong = []
+
+    def ask(number):
+        for round in range(30):
+            value = number * 1000 + round
+            if identity(np.full(9, value, np.int32)).OUTPUT0.tolist() != [value] * 9:
+                wrong.append(value)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not wrong
+
+
+def test_a_child_process_connects_anew_and_leaves_its_parent_alone(client):
+    identity = client.model("identity_int32")
+    mine = identity([1, 2, 3]).OUTPUT0
+    child = os.fork()
+    if child == 0:
+        try:
+            ok = all(identity([number]).OUTPUT0[0] == number for number in range(50))
+            os._exit(0 if ok and mine.tolist() == [1, 2, 3] else 1)
+        except BaseException:
+            os._exit(2)
+    for number in range(50):
+        assert identity([number]).OUTPUT0[0] == number
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert identity([9]).OUTPUT0[0] == 9
+
+
+def test_outputs_live_for_as_long_as_they_are_referred_to(client):
+    identity = client.model("identity_int32")
+    kept = []
+    for number in range(300):
+        view = identity(np.full(16, number, np.int32)).OUTPUT0[3:5]
+        if number % 10 == 0:
+            kept.append((number, view, np.from_dlpack(view)))
+    gc.collect()
+    assert all(view.tolist() == [number] * 2 == seen.tolist() for number, view, seen in kept)
+    last = kept[-1][1]
+    client.close()
+    assert last.tolist() == [290, 290]
+
+
+def test_memory_is_used_again_when_nobody_refers_to_it(client):
+    identity = client.model("identity_int32")
+    array = np.ones(1 << 18, np.int32)
+    for _ in range(200):
+        identity(array)
+    (lane,) = client._all
+    assert lane.pool.census()["bytes"] <= 12 << 20
+    assert lane.slots <= 3
+
+
+def test_a_call_is_one_packet_of_six_bytes_and_one_of_four(client):
+    identity = client.model("identity_fp32")
+    array = np.ones(16, np.float32)
+    for _ in range(3):
+        identity(array)
+    (lane,) = client._all
+    sent, received = [], []
+    send, receive = lane.send_packet, lane.receive_packet
+    lane.send_packet = lambda packet: (sent.append(len(packet)), send(packet))[1]
+
+    def counted(buffer):
+        received.append(receive(buffer))
+        return received[-1]
+
+    lane.receive_packet = counted
+    before = client.copied_bytes
+    for _ in range(50):
+        identity(array)
+    assert (sent, received) == ([6] * 50, [4] * 50)
+    assert client.copied_bytes - before == 50 * 64
+    identity.batch([array] * 32)
+    sent.clear()
+    received.clear()
+    identity.batch([array] * 32)
+    assert (len(sent), len(received)) == (1, 1), "one packet each way for 32 calls"
+
+
+def test_a_lent_buffer_is_read_where_it_lies(any_client):
+    identity = any_client.model("identity_fp32")
+    buffer = identity.input("INPUT0", [16])
+    before = any_client.copied_bytes
+    for number in range(10):
+        buffer[:] = number
+        assert identity().OUTPUT0.tolist() == [number] * 16
+    if any_client.transport == "session":
+        assert any_client.copied_bytes == before
+    assert identity(np.full(3, 7, np.float32)).OUTPUT0.tolist() == [7] * 3
+    assert identity().OUTPUT0.tolist() == [9] * 16
+
+
+def test_a_lent_buffer_cannot_be_written_to_while_a_request_is_in_flight(client):
+    slow = client.model("slow_fp32")
+    name, shape = slow.inputs[0].name, [abs(dim) for dim in slow.inputs[0].shape]
+    buffer = slow.input(name, shape)
+    buffer[...] = 0.3
+    future = slow.submit()
+    with pytest.raises(ValueError, match="read-only"):
+        buffer[...] = 1
+    future.result()
+    deadline = time.monotonic() + 10
+    while not buffer.flags.writeable and time.monotonic() < deadline:
+        time.sleep(0.001)
+    buffer[...] = 0
+
+
+def test_a_request_that_takes_too_long_is_given_up(any_client):
+    slow = any_client.model("slow_fp32")
+    shape = [abs(dim) for dim in slow.inputs[0].shape]
+    slow(np.zeros(shape, np.float32))
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match="given up"):
+        slow(np.full(shape, 3, np.float32), timeout=0.1)
+    assert time.monotonic() - started < 2.5
+    assert slow(np.zeros(shape, np.float32), timeout=30)
+
+
+class Repeats(SessionServer):
+    """A server whose one model answers with each number of its input."""
+
+    def _take(self, connection, packet):
+        fields = dict(_protobuf.decode(packet))
+        number = fields.get(1, 0)
+        if 16 in fields:
+            tensor = [(2, "INT32"), (3, _messages.packed([-1]))]
+            metadata = [(kind, _protobuf.encode([(1, name), *tensor])) for kind, name in ((4, "IN"), (5, "OUT"))]
+            self._say(connection, number, [(15, _protobuf.encode([(1, _protobuf.encode(metadata))]))])
+        elif 8 in fields:
+            for value in (3, 1, 2):
+                output = _protobuf.encode([(1, "OUT"), (2, "INT32"), (3, _messages.packed([1]))])
+                response = _protobuf.encode([(1, "repeat"), (5, output), (6, np.int32(value).tobytes())])
+                self._say(connection, number, [(3, 1), (9, _protobuf.encode([(1, response)]))])
+            self._say(connection, number, [(9, b"")])
+        elif 9 not in fields:
+            super()._take(connection, packet)
+
+    @staticmethod
+    def _say(connection, number, fields):
+        connection.send(_protobuf.encode([(1, number), *fields]))
+
+
+def test_a_decoupled_model_gives_its_responses_one_by_one(tmp_path):
+    server = Repeats(tmp_path / "s")
+    with nerite.connect(f"unix:{server.path}") as made:
+        repeat = made.model("repeat")
+        for _ in range(2):
+            assert [int(one.OUT[0]) for one in repeat.stream([3, 1, 2])] == [3, 1, 2]
+
+        async def gathered():
+            return [int(one.OUT[0]) async for one in repeat.aio_stream(IN=[3, 1, 2])]
+
+        assert asyncio.run(gathered()) == [3, 1, 2]
+        assert [int(one.OUT[0]) for one, _ in zip(repeat.stream([3, 1, 2]), range(1))] == [3]
+        with pytest.raises(InferenceServerException, match="several responses; ask it by .stream"):
+            repeat([1])
+        assert [int(one.OUT[0]) for one in repeat.stream([3, 1, 2])] == [3, 1, 2]
+    server.close()
+
+
+def test_a_model_that_is_loaded_anew_is_asked_all_the_same(launcher):
+    server = launcher.fresh("nerite", "--model-control-mode=explicit", "--load-model=identity_fp32")
+    import nerite.http
+
+    with connected(server, "session") as made, nerite.http.InferenceServerClient(server.http) as control:
+        identity = made.model("identity_fp32")
+        for _ in range(3):
+            assert identity([1.0]).OUTPUT0.tolist() == [1]
+        control.unload_model("identity_fp32")
+        with pytest.raises(InferenceServerException):
+            identity([1.0])
+        control.load_model("identity_fp32")
+        assert identity([2.0]).OUTPUT0.tolist() == [2]
+
+
+def test_a_server_that_was_started_anew_is_found(launcher):
+    import servers
+
+    first = launcher.fresh("nerite")
+    with connected(first, "session") as made:
+        identity = made.model("identity_fp32")
+        kept = identity([1.0, 2.0]).OUTPUT0
+        identity([1.0, 2.0])
+        servers.stop(first.process)
+        with pytest.raises(ConnectionError):
+            identity([3.0])
+        second = launcher.fresh("nerite", f"--session-socket={first.session_socket}")
+        assert second.session_socket
+        assert identity([4.0, 5.0]).OUTPUT0.tolist() == [4, 5]
+        assert identity([6.0, 7.0]).OUTPUT0.tolist() == [6, 7]
+        assert kept.tolist() == [1, 2]
+
+
+def test_a_request_that_was_sent_to_a_server_that_died_is_not_sent_again(launcher):
+    server = launcher.fresh("nerite")
+    with connected(server, "session") as made:
+        slow = made.model("slow_fp32")
+        shape = [abs(dim) for dim in slow.inputs[0].shape]
+        slow(np.zeros(shape, np.float32))
+        future = slow.submit(np.full(shape, 5, np.float32))
+        time.sleep(0.5)
+        server.process.process.kill() if hasattr(server.process, "process") else server.process.kill()
+        with pytest.raises(ConnectionError, match="before it answered"):
+            future.result(timeout=30)
+
+
+def test_without_an_address_the_session_of_this_user_is_used(nerite_server, monkeypatch):
+    monkeypatch.setenv("NERITE_SESSION_SOCKET", nerite_server.session_socket)
+    with nerite.connect() as made:
+        assert made.transport == "session"
+        assert made.model("identity_fp32")([1.0]).OUTPUT0.tolist() == [1]
+    for protocol in ("http", "grpc"):
+        with nerite.connect(f"{protocol}://{nerite_server.url(protocol)}") as made:
+            assert made.transport == "session", "the server behind the address is that of the socket"
+
+
+def test_a_wrong_address_is_an_error_that_says_so(tmp_path):
+    with pytest.raises(ConnectionError, match="no session at"):
+        nerite.connect(f"unix:{tmp_path}/nothing")
+    with pytest.raises(ValueError, match="give http://host:port"):
+        nerite.connect("localhost:8000")
+
+
+def test_a_program_that_only_uses_a_session_needs_neither_gevent_nor_grpc(nerite_server):
+    code = (
+        "import sys, nerite\n"
+        f"client = nerite.connect('unix:{nerite_server.session_socket}')\n"
+        "print(client.model('identity_fp32')([1.0, 2.0]).OUTPUT0)\n"
+        "assert not {'gevent', 'grpc', 'geventhttpclient'} & set(sys.modules), 'too much was imported'\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_help_is_enough_to_begin():
+    shown = subprocess.run([sys.executable, "-c", "import nerite; help(nerite)"], stdout=subprocess.PIPE, text=True).stdout
+    for part in ("nerite.connect()", "client.model(", "digits(image=array)", "model.submit", "model.batch"):
+        assert part in shown
