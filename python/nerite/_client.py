@@ -8,8 +8,9 @@ import os
 import threading
 import warnings
 import weakref
-from typing import Any, Callable, Iterator, Mapping, Optional, TypeVar
+from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar
 
+import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from nerite import _trust
@@ -18,6 +19,7 @@ from nerite._messages import Spec
 from nerite._model import Model
 from nerite._plain_lane import PlainLane
 from nerite._pool import Block
+from nerite._response import Response
 from nerite._session import Untrusted, is_server_of, server_id_among
 from nerite._transports import Refused
 
@@ -81,6 +83,19 @@ class Client:
 
     # For models.
 
+    def quick(self, key: Any, arrays: Sequence[np.ndarray], whole: Callable[[Any], Any]) -> Optional[Response]:
+        """One inference over a session, if all is ready for it. What it raises has broken nothing but its connection."""
+        try:
+            lane = self._free.pop()
+        except IndexError:
+            return None
+        try:
+            if lane._timeout is not None:
+                lane.set_timeout(None)
+            return lane.quick(key, arrays, lambda: whole(lane))
+        finally:
+            self._put(lane)
+
     def run(self, ask: Callable[[Any], T]) -> T:
         """Asks on a connection that nobody else uses meanwhile. If the server was started anew, connects once more."""
         for is_last in (False, True):
@@ -91,10 +106,16 @@ class Client:
                 # What was sent may have been run: it is not sent again unless the program said so.
                 if is_last or (lost.sent and not self._repeat_lost):
                     raise
-                self._drop(lane)
+                # Nor are those that were opened to the same server.
+                while self._free:
+                    self._drop(self._free.pop())
             finally:
                 self._put(lane)
         raise AssertionError("the second try returned or raised")
+
+    def repeats_lost(self) -> bool:
+        """Whether what a lost server may have run is sent to the next."""
+        return self._repeat_lost
 
     def stream(self, ask: Callable[[Any], Iterator[T]]) -> Iterator[T]:
         """As :meth:`run`, for any number of answers."""
@@ -124,7 +145,10 @@ class Client:
         self._lock = threading.Lock()
         self._free: collections.deque[Any] = collections.deque()
         self._all: set[Any] = set()
-        self._places = threading.Semaphore(LANES_MAX)
+        # Threads that wait for a connection, of which there are as many as there may be.
+        self._waiting = 0
+        self._came_back = threading.Condition(self._lock)
+        self._open = 0
         self._executor: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._thread = threading.local()
         self._closed = False
@@ -151,6 +175,7 @@ class Client:
             lane.close()
             return
         self._session_path = path
+        self._open += 1
         self._all.add(lane)
         self._free.append(lane)
 
@@ -181,22 +206,31 @@ class Client:
             raise InferenceServerException("the client is closed")
         if self._session_path is None:
             return self._plain()
-        self._places.acquire()
         try:
-            while True:
+            # One that nobody uses, without a lock.
+            return self._free.pop()
+        except IndexError:
+            return self._open_another()
+
+    def _open_another(self) -> Any:
+        """A new connection; one that comes back, if there are as many as there may be."""
+        with self._lock:
+            while self._open >= LANES_MAX:
+                self._waiting += 1
                 try:
-                    lane = self._free.pop()
+                    if self._free or self._came_back.wait():
+                        return self._free.pop()
                 except IndexError:
-                    break
-                if lane.is_idle():
-                    return lane
-                self._all.discard(lane)
-            try:
-                lane = Lane(self._session_path, self._server_uid)
-            except Refused as refusal:
-                raise ConnectionError(str(refusal)) from None
-        except BaseException:
-            self._places.release()
+                    continue
+                finally:
+                    self._waiting -= 1
+            self._open += 1
+        try:
+            lane = Lane(self._session_path or "", self._server_uid)
+        except BaseException as error:
+            self._closed_one()
+            if isinstance(error, Refused):
+                raise ConnectionError(str(error)) from None
             raise
         self._all.add(lane)
         return lane
@@ -204,16 +238,26 @@ class Client:
     def _put(self, lane: Any) -> None:
         if self._session_path is None:
             return
-        if lane.is_idle() and not self._closed:
-            self._free.append(lane)
-        else:
+        if lane.broken or self._closed:
             self._drop(lane)
-        self._places.release()
+            return
+        self._free.append(lane)
+        # Who began to wait after it was looked for finds it, for this comes after it was put there.
+        if self._waiting:
+            with self._lock:
+                self._came_back.notify()
+
+    def _closed_one(self) -> None:
+        with self._lock:
+            self._open -= 1
+            self._came_back.notify()
 
     def _drop(self, lane: Any) -> None:
-        """It is of no use any more, nor are others that were opened to the same server."""
-        self._all.discard(lane)
-        lane.close()
+        """It is of no use any more."""
+        if lane in self._all:
+            self._all.discard(lane)
+            lane.close()
+            self._closed_one()
 
 
 def connect(

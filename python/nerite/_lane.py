@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 import socket
 import struct
-from typing import Any, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 from tritonclient.utils import InferenceServerException
@@ -41,6 +41,7 @@ TOO_SMALL = "to hold the results"
 # Calls that are alone on their session have this id.
 CALL_ID = 1
 CALLED = _protobuf.encode([(SERVER_ID, CALL_ID), (SERVER_CALLED, b"")])
+CALLED_BYTES = len(CALLED)
 
 
 class Stale(Exception):
@@ -92,7 +93,18 @@ class Plan:
 class Slot:
     """A place for the inputs and outputs of one call, and the server's handle for it."""
 
-    __slots__ = ("plan", "handle", "packet", "views", "blocks", "outputs", "names", "faces", "model", "version")
+    __slots__ = ("plan", "handle", "packet", "views", "blocks", "memory", "places", "model", "version")
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The outputs, until nobody refers to them."""
+        turn = self.turn()
+        return {name: np.ndarray(shape, dtype, turn, offset) for name, offset, shape, dtype, _ in self.places}
+
+    def turn(self) -> _Turn:
+        """Another use of the outputs."""
+        turn = self.memory.view(_Turn)
+        turn.slot = self
+        return turn
 
     def give_back(self) -> None:
         """Its outputs are no longer referred to. May come from any thread."""
@@ -100,26 +112,22 @@ class Slot:
             self.plan.free.append(self)
 
 
-class _Turn:
-    """One use of a slot's outputs, which ends with the last reference."""
+class _Area(np.ndarray):
+    """The memory of a slot's outputs.
 
-    __slots__ = ("slot",)
+    An array keeps the array that it is a view on. numpy passes over bases whose own base has the type of the new array, so an output
+    (an ndarray) that is a view on a turn keeps the turn as long as the turn's base is no plain ndarray.
+    """
 
-    def __init__(self, slot: Slot):
-        self.slot = slot
+
+class _Turn(np.ndarray):
+    """One use of a slot's outputs: a view on their memory, which ends with the last array that was made of it."""
+
+    slot: Optional[Slot] = None
 
     def __del__(self) -> None:
-        self.slot.give_back()
-
-
-class _Face:
-    """One output of a turn, as numpy sees it. The array made of it keeps it, and it keeps the turn."""
-
-    __slots__ = ("turn", "__array_interface__")
-
-    def __init__(self, turn: _Turn, interface: dict[str, Any]):
-        self.turn = turn
-        self.__array_interface__ = interface
+        if self.slot is not None:
+            self.slot.give_back()
 
 
 class Lane(Session):
@@ -130,9 +138,10 @@ class Lane(Session):
         # A socket with a timeout of Python's is asked before each receive whether there is something.
         self._socket.setblocking(True)
         self._timeout: Optional[float] = None
-        self._buffer = memoryview(bytearray(PACKET_BYTES_MAX))
-        self._called = memoryview(bytearray(CALLED))
-        self._head = self._buffer[: len(CALLED)]
+        self._buffer = bytearray(PACKET_BYTES_MAX)
+        # Set once answers would come out of step, or none can come.
+        self.broken = False
+        # The sends and receives of each call, which tests count.
         self.send_packet = self._socket.send
         self.receive_packet = self._socket.recv_into
         self.pool = Pool(self._make_slab, self._drop_slab)
@@ -168,9 +177,32 @@ class Lane(Session):
         except BaseException:
             self._break()
             raise
-        if size == len(CALLED) and self._head == self._called:
+        if size == CALLED_BYTES and self._buffer.startswith(CALLED):
             return _response_of(slot)
         return self._settle(slot, call, key, self._await(size, CALL_ID))
+
+    def quick(self, key: Any, arrays: Sequence[np.ndarray], whole: Callable[[], Call]) -> Optional[Response]:
+        """As :meth:`call`, for a plan that has a free slot and arrays of its very shapes and datatypes; None where there is none.
+        ``whole`` gives the call itself, which is of use only when something is amiss."""
+        plan = self.plans.get(key)
+        if plan is None or not plan.free:
+            return None
+        slot = plan.free.pop()
+        for view, array in zip(slot.views, arrays):
+            view[...] = array
+            self.copied_bytes += view.nbytes
+        try:
+            self.send_packet(slot.packet)
+            size = self.receive_packet(self._buffer)
+        except BaseException as error:
+            self._break()
+            if isinstance(error, OSError):
+                # A packet that cannot be sent fails with EPIPE; reading fails in other ways.
+                raise Lost(f"the server has gone: {error.strerror or error}", sent=not isinstance(error, BrokenPipeError)) from error
+            raise
+        if size == CALLED_BYTES and self._buffer.startswith(CALLED):
+            return _response_of(slot)
+        return self._settle(slot, whole(), key, self._await(size, CALL_ID))
 
     def call_many(self, calls: Sequence[Call], key_of: Any) -> list[Any]:
         """Up to 32 inferences in one packet. Gives a response or an exception for each."""
@@ -232,10 +264,6 @@ class Lane(Session):
             self._break()
             raise
 
-    def is_idle(self) -> bool:
-        """Whether it can be used: neither broken nor left by the server."""
-        return self._socket.fileno() >= 0
-
     # What follows is done under way.
 
     def _one(self, call: Call, key: Any) -> Any:
@@ -271,15 +299,19 @@ class Lane(Session):
             for one, block in zip(call.inputs, slot.blocks)
         ]
         specs = plan.answer.outputs
-        slot.outputs = [self.pool.acquire(max(_byte_size(spec), 1)) for spec in specs]
-        slot.names = [spec.name for spec in specs]
-        slot.faces = [_interface(block, spec) for block, spec in zip(slot.outputs, specs)]
+        slot.places, end = [], 0
+        for spec in specs:
+            size = _byte_size(spec)
+            slot.places.append((spec.name, end, spec.shape, element_dtype(spec.datatype), size))
+            end += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        outputs = self.pool.acquire(max(end, 1))
+        slot.memory = outputs.array().view(_Area)
         slot.model, slot.version = plan.answer.model, plan.answer.version
         request = _messages.request(
             call.model,
             call.version,
             [(one.spec, _window(block, size)) for one, block, size in zip(call.inputs, slot.blocks, sizes)],
-            [(spec.name, _window(block, _byte_size(spec))) for block, spec in zip(slot.outputs, specs)],
+            [(name, Window(outputs.slab.name, outputs.offset + at, size)) for name, at, _, _, size in slot.places],
         )
         infer = _protobuf.encode([(1, request)])
         content = _protobuf.encode([(1, infer), (2, _messages.expected(plan.answer))])
@@ -316,15 +348,15 @@ class Lane(Session):
                 return self._learn(call, key)
             raise failure
         read = _messages.read_response(_field(fields[SERVER_INFERENCE], INFERENCE_RESPONSE))
-        turn, arrays = _Turn(slot), {}
-        places = dict(zip(slot.names, slot.outputs))
+        turn, arrays = slot.turn(), {}
+        places = {name: (at, size) for name, at, _, _, size in slot.places}
         for index, spec in enumerate(read.outputs):
             raw = read.raw[index] if index < len(read.raw) else b""
-            block = places.get(spec.name)
-            if raw or block is None or not _byte_size(spec):
+            at, size = places.get(spec.name, (0, 0))
+            if raw or not 0 < _byte_size(spec) <= size:
                 arrays[spec.name] = _inline(raw, spec)
             else:
-                arrays[spec.name] = np.asarray(_Face(turn, _interface(block, spec)))
+                arrays[spec.name] = np.ndarray(spec.shape, element_dtype(spec.datatype), turn, at)
         return Response(arrays, read.model, read.version, read.id, read.parameters)
 
     def _learn(self, call: Call, key: Any) -> Response:
@@ -523,9 +555,14 @@ class Lane(Session):
 
     def _break(self) -> None:
         """Whatever still comes would be taken for the next answer. The server cancels what is in flight."""
+        self.broken = True
         for plan in self.plans.values():
             plan.retired = True
         self._socket.close()
+
+    def close(self) -> None:
+        """Ends the session. Arrays over its memory stay valid."""
+        self._break()
 
     def _make_slab(self, byte_size: int) -> Slab:
         try:
@@ -548,9 +585,7 @@ class Lane(Session):
 
 def _response_of(slot: Slot) -> Response:
     """The response that was expected, over the slot's outputs."""
-    turn = _Turn(slot)
-    arrays = {name: np.asarray(_Face(turn, face)) for name, face in zip(slot.names, slot.faces)}
-    return Response(arrays, slot.model, slot.version)
+    return Response(slot.arrays(), slot.model, slot.version)
 
 
 def _known(call: Call, answer: Answer) -> Optional[Answer]:
@@ -578,12 +613,6 @@ def _window(block: Block, byte_size: int) -> Window:
 
 def _array(block: Block, shape: Sequence[int], datatype: str) -> np.ndarray:
     return block.array()[: _byte_size(Spec("", datatype, tuple(shape)))].view(element_dtype(datatype)).reshape(tuple(shape))
-
-
-def _interface(block: Block, spec: Spec) -> dict[str, Any]:
-    address = block.__array_interface__["data"][0]
-    dtype = element_dtype(spec.datatype)
-    return {"version": 3, "shape": spec.shape, "typestr": dtype.str, "data": (address, False)}
 
 
 def element_dtype(datatype: str) -> np.dtype[Any]:

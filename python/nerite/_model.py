@@ -12,13 +12,15 @@ from tritonclient.utils import InferenceServerException
 
 from nerite import _convert, _datatypes
 from nerite._buffers import heap_block
-from nerite._lane import CALLS_MAX, Call, Input, Stale, element_dtype
+from nerite._lane import CALLS_MAX, Call, Input, Lost, Stale, element_dtype
 from nerite._messages import Metadata, Spec
 from nerite._pool import Block
 from nerite._response import Response
 
 # An inference of a model that changes all the time is not tried for ever.
 TRIES_MAX = 3
+# In the key of a plan: an input that is copied to a place of the plan's.
+_NO_BLOCK = 0
 
 
 class Model:
@@ -39,6 +41,8 @@ class Model:
         self._batch = batch
         self._metadata: Optional[Metadata] = None
         self._dtypes: dict[str, Any] = {}
+        # Names and dtypes of the inputs, for calls that need no conversion.
+        self._wanted: tuple[tuple[str, Any], ...] = ()
         self._local = threading.local()
 
     def __call__(
@@ -60,6 +64,10 @@ class Model:
         TimeoutError. ``parameters`` are for the model, ``id`` names the request. ``sequence`` is the number or name of a
         sequence, or ``(it, "start")``, ``(it, "end")``, ``(it, "start", "end")``.
         """
+        if outputs is None and timeout is None and not parameters and not id and sequence is None:
+            response = self._quick(arrays, named)
+            if response is not None:
+                return response
         if len(arrays) == 1 and type(arrays[0]) is dict:
             named, arrays = {**arrays[0], **named}, ()
         given = (arrays, named, outputs, parameters, id, sequence)
@@ -161,8 +169,38 @@ class Model:
             ask = self._client.run if lane is None else lambda question: question(lane)
             found = ask(lambda one: one.describe(self.name, self.version))
             self._dtypes = {spec.name: None if spec.datatype == "BYTES" else element_dtype(spec.datatype) for spec in found.inputs}
+            # Only where arrays are given as they are.
+            quick = self._batch and all(dtype is not None for dtype in self._dtypes.values())
+            self._wanted = tuple(self._dtypes.items()) if quick else ()
             self._metadata = found
         return self._metadata
+
+    def _quick(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Optional[Response]:
+        """The call, if it is of the kind most are: every input is an array of numpy, of the model's datatype and a shape that was
+        given before. None if it is not."""
+        wanted = self._wanted
+        if len(arrays) + len(named) != len(wanted) or not wanted or (arrays and named):
+            return None
+        if named:
+            try:
+                arrays = [named[name] for name in self._dtypes]
+            except KeyError:
+                return None
+        places = []
+        for array, (name, dtype) in zip(arrays, wanted):
+            if type(array) is not np.ndarray or array.dtype != dtype:
+                return None
+            places.append((name, array.shape, _NO_BLOCK))
+        key = (self.name, self.version, (), tuple(places))
+        try:
+            return self._client.quick(key, arrays, lambda lane: self._call(lane, (arrays, {}, None, None, "", None)))
+        except Stale:
+            self._metadata, self._wanted = None, ()
+        except Lost as lost:
+            if lost.sent and not self._client.repeats_lost():
+                raise
+        # Nothing was run.
+        return None
 
     def _ask(self, lane: Any, given: Any, timeout: Optional[float]) -> Response:
         lane.set_timeout(timeout)
@@ -172,7 +210,7 @@ class Model:
                 return lane.call(call, self._key(call))
             except Stale:
                 # Nothing was run. The model may have been loaded anew, with other tensors.
-                self._metadata = None
+                self._metadata, self._wanted = None, ()
                 if not left:
                     raise InferenceServerException(f"model '{self.name}' changes all the time") from None
         raise AssertionError("the last try raised")
@@ -184,7 +222,7 @@ class Model:
         outcomes = lane.call_many(calls, self._key)
         for index, one in enumerate(outcomes):
             if isinstance(one, Stale):
-                self._metadata = None
+                self._metadata, self._wanted = None, ()
                 arrays, named = split[index]
                 outcomes[index] = self._ask(lane, (arrays, named, outputs, None, "", None), timeout)
         return outcomes
@@ -232,7 +270,7 @@ class Model:
     def _key(self, call: Call) -> Any:
         if not call.is_plain():
             return None
-        return call.model, call.version, call.outputs, tuple((one.spec.name, one.spec.shape, id(one.block)) for one in call.inputs)
+        return call.model, call.version, call.outputs, tuple((one.spec.name, one.spec.shape, _NO_BLOCK if one.block is None else id(one.block)) for one in call.inputs)
 
     def _finish(self, response: Response) -> Response:
         if not self._batch:

@@ -27,6 +27,7 @@ class PlainLane:
         self.client = self._origin.InferenceServerClient(address, **options)
         self._timeout: Optional[float] = None
         self._handles: dict[Any, Any] = {}
+        self.broken = False
         self.copied_bytes = 0
 
     @property
@@ -83,10 +84,6 @@ class PlainLane:
 
     def forget(self, model: str) -> None:
         """Nothing is known of models here."""
-
-    def is_idle(self) -> bool:
-        """Whether it can be used."""
-        return True
 
     def close(self) -> None:
         """Closes the client."""
