@@ -178,6 +178,22 @@ class Model:
     def _quick(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Optional[Response]:
         """The call, if it is of the kind most are: every input is an array of numpy, of the model's datatype and a shape that was
         given before. None if it is not."""
+        found = self._as_they_are(arrays, named)
+        if found is None:
+            return None
+        key, arrays = found
+        try:
+            return self._client.quick(key, arrays, lambda lane: self._call(lane, (arrays, {}, None, None, "", None)))
+        except Stale:
+            self._metadata, self._wanted = None, ()
+        except Lost as lost:
+            if lost.sent and not self._client.repeats_lost():
+                raise
+        # Nothing was run.
+        return None
+
+    def _as_they_are(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Optional[tuple[Any, Sequence[np.ndarray]]]:
+        """The key of the plan, and the arrays in the model's order, where nothing has to be converted."""
         wanted = self._wanted
         if len(arrays) + len(named) != len(wanted) or not wanted or (arrays and named):
             return None
@@ -191,16 +207,7 @@ class Model:
             if type(array) is not np.ndarray or array.dtype != dtype:
                 return None
             places.append((name, array.shape, _NO_BLOCK))
-        key = (self.name, self.version, (), tuple(places))
-        try:
-            return self._client.quick(key, arrays, lambda lane: self._call(lane, (arrays, {}, None, None, "", None)))
-        except Stale:
-            self._metadata, self._wanted = None, ()
-        except Lost as lost:
-            if lost.sent and not self._client.repeats_lost():
-                raise
-        # Nothing was run.
-        return None
+        return (self.name, self.version, (), tuple(places)), arrays
 
     def _ask(self, lane: Any, given: Any, timeout: Optional[float]) -> Response:
         lane.set_timeout(timeout)
@@ -218,14 +225,29 @@ class Model:
     def _ask_many(self, lane: Any, requests: Sequence[Any], outputs: Any, timeout: Optional[float]) -> list[Any]:
         lane.set_timeout(timeout)
         split = [((), one) if isinstance(one, dict) else (one, {}) for one in requests]
+        if outputs is None:
+            quick = [self._as_they_are(arrays, named) for arrays, named in split]
+            if None not in quick and (found := lane.quick_many(*zip(*quick))) is not None:
+                return [self._looked_at(lane, one, split[index], timeout) for index, one in enumerate(found)]
         calls = [self._call(lane, (arrays, named, outputs, None, "", None)) for arrays, named in split]
         outcomes = lane.call_many(calls, self._key)
-        for index, one in enumerate(outcomes):
-            if isinstance(one, Stale):
-                self._metadata, self._wanted = None, ()
-                arrays, named = split[index]
-                outcomes[index] = self._ask(lane, (arrays, named, outputs, None, "", None), timeout)
-        return outcomes
+        return [self._unless_stale(lane, one, split[index], outputs, timeout) for index, one in enumerate(outcomes)]
+
+    def _looked_at(self, lane: Any, found: Any, request: Any, timeout: Optional[float]) -> Any:
+        """What became of one of many calls."""
+        if type(found) is not tuple:
+            return found
+        slot, answer = found
+        call = self._call(lane, (*request, None, None, "", None))
+        outcome = lane._caught(lane._settle, slot, call, self._key(call), answer)
+        return self._unless_stale(lane, outcome, request, None, timeout)
+
+    def _unless_stale(self, lane: Any, outcome: Any, request: Any, outputs: Any, timeout: Optional[float]) -> Any:
+        """The outcome, or that of another try if nothing was run."""
+        if not isinstance(outcome, Stale):
+            return outcome
+        self._metadata, self._wanted = None, ()
+        return lane._caught(self._ask, lane, (*request, outputs, None, "", None), timeout)
 
     def _call(self, lane: Any, given: Any) -> Call:
         arrays, named, outputs, parameters, id, sequence = given
