@@ -308,7 +308,13 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    for client in list(_clients):
+    clients = list(_clients)
+    if any(client._session_path is None and client._scheme == "http" for client in clients):
+        import gevent
+
+        # Its loop, of which the child has the parent's.
+        gevent.reinit()
+    for client in clients:
         client._start_afresh()
 
 

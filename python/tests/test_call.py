@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -207,6 +208,21 @@ def test_a_child_process_connects_anew_and_leaves_its_parent_alone(client):
         assert identity([number]).OUTPUT0[0] == number
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert identity([9]).OUTPUT0[0] == 9
+
+
+def test_a_child_process_over_http_connects_anew(server):
+    with connected(server, "region") as made:
+        identity = made.model("identity_int32")
+        assert identity([1]).OUTPUT0[0] == 1
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            try:
+                os._exit(0 if all(identity([number]).OUTPUT0[0] == number for number in range(20)) else 1)
+            except BaseException:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert identity([9]).OUTPUT0[0] == 9
 
 
 def test_outputs_live_for_as_long_as_they_are_referred_to(client):

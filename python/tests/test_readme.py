@@ -1,5 +1,6 @@
 """Do the examples of the README run?"""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -22,5 +23,20 @@ def test_an_example_runs(launcher, tmp_path: pathlib.Path, index: int):
     assert "Error" not in ended.stdout
 
 
-def test_there_are_five():
-    assert len(EXAMPLES) == 5
+def test_the_first_example_of_the_project_runs(launcher):
+    server = launcher.get("nerite")
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S).group(1)
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "NERITE_SESSION_SOCKET": server.session_socket, "PYTHONPATH": str(ROOT / "python")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert "takes image: FP32 [-1, 64]" in ended.stdout and ended.stdout.strip()[-1].isdigit()
+
+
+def test_there_are_six():
+    assert len(EXAMPLES) == 6
