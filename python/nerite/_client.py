@@ -92,9 +92,14 @@ class Client:
         try:
             if lane._timeout is not None:
                 lane.set_timeout(None)
-            return lane.quick(key, arrays, lambda: whole(lane))
-        finally:
+            response = lane.quick(key, arrays, whole)
+        except BaseException:
             self._put(lane)
+            raise
+        self._free.append(lane)
+        if self._waiting or self._closed:
+            self._put(self._free.pop())
+        return response
 
     def run(self, ask: Callable[[Any], T]) -> T:
         """Asks on a connection that nobody else uses meanwhile. If the server was started anew, connects once more."""

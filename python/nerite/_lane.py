@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 from nerite import _datatypes, _messages, _protobuf
 from nerite._messages import Answer, Metadata, Spec, Window
 from nerite._pool import Block, Pool, Slab
-from nerite._response import Response
+from nerite._response import Head, Response
 from nerite._session import PACKET_BYTES_MAX, Holding, Session, SessionLost, _close_all
 from nerite._transports import Refused
 
@@ -80,6 +80,9 @@ class Call(NamedTuple):
         return not (self.id or self.parameters)
 
 
+_ndarray = np.ndarray
+
+
 class Plan:
     """Calls of the same shapes. ``answer`` is what the server gave to the first; None where outputs have no known size."""
 
@@ -93,12 +96,16 @@ class Plan:
 class Slot:
     """A place for the inputs and outputs of one call, and the server's handle for it."""
 
-    __slots__ = ("plan", "handle", "varint", "packet", "views", "blocks", "memory", "places", "model", "version")
+    __slots__ = ("plan", "handle", "varint", "packet", "views", "blocks", "memory", "places", "head")
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The outputs, until nobody refers to them."""
-        turn = self.turn()
-        return {name: np.ndarray(shape, dtype, turn, offset) for name, offset, shape, dtype, _ in self.places}
+        turn = self.memory.view(_Turn)
+        turn.slot = self
+        arrays = {}
+        for name, offset, shape, dtype, _ in self.places:
+            arrays[name] = _ndarray(shape, dtype, turn, offset)
+        return arrays
 
     def turn(self) -> _Turn:
         """Another use of the outputs."""
@@ -181,13 +188,13 @@ class Lane(Session):
             return _response_of(slot)
         return self._settle(slot, call, key, self._await(size, CALL_ID))
 
-    def quick(self, key: Any, arrays: Sequence[np.ndarray], whole: Callable[[], Call]) -> Optional[Response]:
+    def quick(self, key: Any, arrays: Sequence[np.ndarray], whole: Callable[[Any], Call]) -> Optional[Response]:
         """As :meth:`call`, for a plan that has a free slot and arrays of its very shapes and datatypes; None where there is none.
         ``whole`` gives the call itself, which is of use only when something is amiss."""
-        plan = self.plans.get(key)
-        if plan is None or not plan.free:
+        try:
+            slot = self.plans[key].free.pop()
+        except (KeyError, IndexError):
             return None
-        slot = plan.free.pop()
         for view, array in zip(slot.views, arrays):
             view[...] = array
             self.copied_bytes += view.nbytes
@@ -201,8 +208,8 @@ class Lane(Session):
                 raise Lost(f"the server has gone: {error.strerror or error}", sent=not isinstance(error, BrokenPipeError)) from error
             raise
         if size == CALLED_BYTES and self._buffer.startswith(CALLED):
-            return _response_of(slot)
-        return self._settle(slot, whole(), key, self._await(size, CALL_ID))
+            return Response(slot.arrays(), slot.head)
+        return self._settle(slot, whole(self), key, self._await(size, CALL_ID))
 
     def quick_many(self, keys: Sequence[Any], all_arrays: Sequence[Sequence[np.ndarray]]) -> Optional[list[Any]]:
         """As :meth:`quick`, for up to 32 calls in one packet. None where one of them has no slot, or is answered otherwise than expected
@@ -226,7 +233,7 @@ class Lane(Session):
             self._transmit(_together(slots))
             size = self._receive_into()
             if size == len(_CALLED_TOGETHER[len(slots)]) and self._buffer.startswith(_CALLED_TOGETHER[len(slots)]):
-                return [Response(slot.arrays(), slot.model, slot.version) for slot in slots]
+                return [_response_of(slot) for slot in slots]
             answers = self._await_many(len(slots), size)
         except BaseException:
             self._break()
@@ -333,7 +340,7 @@ class Lane(Session):
             end += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         outputs = self.pool.acquire(max(end, 1))
         slot.memory = outputs.array().view(_Area)
-        slot.model, slot.version = plan.answer.model, plan.answer.version
+        slot.head = Head(plan.answer.model, plan.answer.version, plan.answer.id)
         request = _messages.request(
             call.model,
             call.version,
@@ -385,7 +392,7 @@ class Lane(Session):
                 arrays[spec.name] = _inline(raw, spec)
             else:
                 arrays[spec.name] = np.ndarray(spec.shape, element_dtype(spec.datatype), turn, at)
-        return Response(arrays, read.model, read.version, read.id, read.parameters)
+        return Response(arrays, Head(read.model, read.version, read.id, read.parameters))
 
     def _learn(self, call: Call, key: Any) -> Response:
         """Asks plainly, and keeps what the answer says for the next call of the kind."""
@@ -462,7 +469,7 @@ class Lane(Session):
                 )
             else:
                 arrays[spec.name] = _inline(read.raw[index] if index < len(read.raw) else b"", spec)
-        response = Response(arrays, read.model, read.version, read.id, read.parameters)
+        response = Response(arrays, Head(read.model, read.version, read.id, read.parameters))
         response.answer = read
         return response
 
@@ -632,7 +639,7 @@ _CALLED_TOGETHER = [_called_together(count) for count in range(CALLS_MAX + 1)]
 
 def _response_of(slot: Slot) -> Response:
     """The response that was expected, over the slot's outputs."""
-    return Response(slot.arrays(), slot.model, slot.version)
+    return Response(slot.arrays(), slot.head)
 
 
 def _known(call: Call, answer: Answer) -> Optional[Answer]:

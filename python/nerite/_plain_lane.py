@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 from nerite import _datatypes
 from nerite._lane import Call
 from nerite._messages import Metadata, Spec
-from nerite._response import Response
+from nerite._response import Head, Response
 
 
 class PlainLane:
@@ -65,8 +65,8 @@ class PlainLane:
         arrays = {name: array for name in names if (array := result.as_numpy(name)) is not None}
         head = result.get_response()
         if isinstance(head, dict):
-            return Response(arrays, head.get("model_name", ""), head.get("model_version", ""), head.get("id", ""))
-        return Response(arrays, head.model_name, head.model_version, head.id)
+            return Response(arrays, Head(head.get("model_name", ""), head.get("model_version", ""), head.get("id", "")))
+        return Response(arrays, Head(head.model_name, head.model_version, head.id))
 
     def quick_many(self, keys: Sequence[Any], all_arrays: Sequence[Any]) -> None:
         """There is no short way."""

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ItemsView, Iterator, KeysView, Optional, ValuesView
+from typing import Any, ItemsView, Iterator, KeysView, Mapping, NamedTuple, Optional, ValuesView
 
 import numpy as np
+
+
+class Head(NamedTuple):
+    """What a response says beside its tensors."""
+
+    model: str = ""
+    version: str = ""
+    id: str = ""
+    parameters: Mapping[str, Any] = {}
 
 
 class Response:
@@ -15,19 +24,31 @@ class Response:
     as they are referred to, may be written to, and speak DLPack.
     """
 
-    __slots__ = ("_arrays", "model", "version", "id", "parameters", "answer")
+    __slots__ = ("_arrays", "_head", "answer")
 
-    def __init__(
-        self, arrays: dict[str, np.ndarray], model: str = "", version: str = "", id: str = "", parameters: Optional[dict] = None
-    ):
+    def __init__(self, arrays: dict[str, np.ndarray], head: Head = Head()):
         self._arrays = arrays
-        #: The model that answered, and its version.
-        self.model, self.version = model, version
-        #: The request's own id.
-        self.id = id
-        #: Parameters that the model added.
-        self.parameters = parameters or {}
-        self.answer: Any = None
+        self._head = head
+
+    @property
+    def model(self) -> str:
+        """The model that answered."""
+        return self._head.model
+
+    @property
+    def version(self) -> str:
+        """Its version."""
+        return self._head.version
+
+    @property
+    def id(self) -> str:
+        """The request's own id."""
+        return self._head.id
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters that the model added."""
+        return dict(self._head.parameters)
 
     def __getitem__(self, name: str) -> np.ndarray:
         try:

@@ -1,7 +1,8 @@
 //! How long does an inference through a lease take, beside a bare ping-pong over the same kind of socket?
 //!
 //! `cargo run --release --example session_latency -- <session socket> [requests] [model]`, against a server with the model
-//! `simple`, or `identity_fp32`, which shows what the server takes without an engine. Both are taken in turns of 200, so that what disturbs one disturbs the other.
+//! `simple`, or `identity_fp32`, which shows what the server takes without an engine. All are taken in turns of 200, so that what disturbs one disturbs the others. The inference is asked for as a request, as one that the
+//! server has prepared, and as 32 of those in one packet (the time of each).
 #![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use std::io;
@@ -14,6 +15,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 /// Bytes of one request of this example: the ping-pong carries as many.
 const PACKET_BYTES: usize = 320;
 const TURN: usize = 200;
+const TOGETHER: usize = 32;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut words = std::env::args().skip(1);
@@ -22,13 +24,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = words.next().unwrap_or_else(|| "simple".to_owned());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let bare = echo()?;
-    let (mut pings, mut infers) = (Vec::new(), Vec::new());
+    let (mut pings, mut infers, mut calls, mut many) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     runtime.block_on(async {
         let session = Session::connect(&socket).await?;
         let lease = session.borrow(256).await?;
         lease.write(0, &[5i32; 16])?;
         lease.write(64, &[2i32; 16])?;
-        let request = PreparedRequest::new(&request(&model, &lease), &[]);
+        let asked = request(&model, &lease);
+        let (request, prepared) = (PreparedRequest::new(&asked, &[]), session.prepare(&asked).await?);
+        let together = [&prepared; TOGETHER];
         for turn in 0..=requests / TURN {
             for _ in 0..TURN {
                 let start = Instant::now();
@@ -40,10 +44,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 session.infer_prepared(&request).await?;
                 infers.push(start.elapsed());
             }
+            for _ in 0..TURN {
+                let start = Instant::now();
+                prepared.call().await?;
+                calls.push(start.elapsed());
+            }
+            for _ in 0..TURN / TOGETHER {
+                let start = Instant::now();
+                session.call_many(&together).await?.into_iter().collect::<Result<Vec<_>, _>>()?;
+                many.push(start.elapsed() / TOGETHER as u32);
+            }
             if turn == 0 {
                 // The server learns in the first turn that the model is quick.
                 pings.clear();
                 infers.clear();
+                calls.clear();
+                many.clear();
             }
         }
         assert_eq!(lease.view::<i32>(128, 16)?.to_vec(), [if model == "simple" { 7 } else { 5 }; 16]);
@@ -51,6 +67,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })?;
     println!("bare ping-pong {:>9.1?} p50 {:>9.1?} p99", at(&mut pings, 50), at(&mut pings, 99));
     println!("inference      {:>9.1?} p50 {:>9.1?} p99", at(&mut infers, 50), at(&mut infers, 99));
+    println!("prepared       {:>9.1?} p50 {:>9.1?} p99", at(&mut calls, 50), at(&mut calls, 99));
+    println!("32 in a packet {:>9.1?} p50 {:>9.1?} p99", at(&mut many, 50), at(&mut many, 99));
     Ok(())
 }
 
