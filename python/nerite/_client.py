@@ -36,7 +36,7 @@ class Client:
     def __init__(self, url: Optional[str], session_socket: Optional[str], server_uid: Optional[int], repeat_lost: bool, options: Any):
         scheme, _, rest = (url or "").partition("://")
         if url is not None and url.startswith("unix:"):
-            scheme, rest = "unix", url[len("unix:") :].removeprefix("//") if hasattr(str, "removeprefix") else url[5:]
+            scheme, rest = "unix", url[len("unix:") :].removeprefix("//")
         elif url is not None and scheme not in ("http", "grpc"):
             raise ValueError(f"'{url}' is no address; give http://host:port, grpc://host:port or unix:/path of a session socket")
         self._scheme, self._address = (scheme, rest) if url is not None else ("", "")

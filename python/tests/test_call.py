@@ -1,8 +1,10 @@
 """Is a model called as a function, by every way, and does it give what it should?"""
 
 import asyncio
+import collections
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import nerite
 from nerite import _lane, _messages, _protobuf
 
 WAYS = ["session", "lease", "region", "inline"]
-NUMBERS = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64"]
+NUMBERS = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", "FP32", "FP64"]
 
 
 def connected(server: Found, way: str, protocol: str = "http", **options):
@@ -239,6 +241,20 @@ def test_outputs_live_for_as_long_as_they_are_referred_to(client):
     assert last.tolist() == [290, 290]
 
 
+def test_more_outputs_are_kept_than_the_server_prepares(client):
+    identity = client.model("identity_int32")
+    kept = [identity(np.full(16, number, np.int32)).OUTPUT0 for number in range(600)]
+    assert [int(one[0]) for one in kept] == list(range(600))
+    (lane,) = client._all
+    assert lane.slots <= _lane.SLOTS_MAX
+    for shape in range(1, 150):
+        identity(np.ones(shape, np.int32))
+        identity(np.ones(shape, np.int32))
+    assert lane.slots <= _lane.SLOTS_MAX and len(lane.plans) <= _lane.PLANS_MAX
+    assert [int(one[-1]) for one in kept] == list(range(600))
+    assert identity([5]).OUTPUT0[0] == 5
+
+
 def test_memory_is_used_again_when_nobody_refers_to_it(client):
     identity = client.model("identity_int32")
     array = np.ones(1 << 18, np.int32)
@@ -274,6 +290,29 @@ def test_a_call_is_one_packet_of_six_bytes_and_one_of_four(client):
     received.clear()
     identity.batch([array] * 32)
     assert (len(sent), len(received)) == (1, 1), "one packet each way for 32 calls"
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_a_call_costs_two_system_calls(nerite_server, tmp_path):
+    code = (
+        "import os, sys, numpy as np, nerite\n"
+        f"model = nerite.connect('unix:{nerite_server.session_socket}').model('identity_fp32')\n"
+        "array = np.ones(16, np.float32)\n"
+        "for _ in range(10): model(array)\n"
+        "os.write(1, b'BEGIN')\n"
+        "for _ in range(500): model(array)\n"
+        "os.write(1, b'END')\n"
+    )
+    # By the thread that calls alone: libraries have others.
+    command = ["strace", "-o", str(tmp_path / "calls"), sys.executable, "-c", code]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    if "Operation not permitted" in ended.stdout:
+        pytest.skip("this system lets nobody trace")
+    assert ended.returncode == 0, ended.stdout
+    lines = (tmp_path / "calls").read_text().splitlines()
+    first, last = (next(at for at, line in enumerate(lines) if word in line) for word in ("BEGIN", '"END'))
+    named = [line.split("(", 1)[0] for line in lines[first + 1 : last]]
+    assert (named.count("sendto"), named.count("recvfrom"), len(named)) == (500, 500, 1000), collections.Counter(named)
 
 
 def test_a_lent_buffer_is_read_where_it_lies(any_client):
