@@ -31,6 +31,8 @@ def run(launcher):
             command, found = triton.command(repository, launcher.scratch)
         else:
             command, found = servers.nerite_command(repository)
+        # An environment that the caller's shell has activated would be taken before the path.
+        found = {key: value for key, value in found.items() if key != "VIRTUAL_ENV"}
         http, grpc, metrics = servers.free_ports(3)
         ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
         done = subprocess.run(
