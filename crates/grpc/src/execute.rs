@@ -149,7 +149,8 @@ mod tests {
             (0..3).for_each(|_| executor.execute(call()));
             done.load(Ordering::Relaxed)
         });
-        assert_eq!(connection.await, 1);
+        // None, where the system took the thread away before the first call.
+        assert!(connection.await <= 1);
         while done.load(Ordering::Relaxed) < 3 {
             tokio::task::yield_now().await;
         }
