@@ -57,14 +57,12 @@ impl State {
     }
 
     fn unseat(&mut self, number: usize) {
-        let was_idle = self.driver.withdraw(InstanceId(number), now_us());
-        match self.instances.get_mut(number).and_then(Option::take).filter(|_| was_idle) {
-            Some(instance) => {
-                self.gone.push(instance);
-                self.empty.push(number);
-            }
-            // It runs, or is about to.
-            None => drop(self.leaving.insert(number)),
+        if !self.driver.withdraw(InstanceId(number), now_us()) {
+            // It runs, or is about to: what is decided finds it in its place.
+            self.leaving.insert(number);
+        } else if let Some(instance) = self.instances.get_mut(number).and_then(Option::take) {
+            self.gone.push(instance);
+            self.empty.push(number);
         }
     }
 

@@ -14,6 +14,7 @@ use super::*;
 
 mod answers;
 mod limited;
+mod resize;
 
 struct Act(fn(&Job) -> Result<(), Status>);
 
