@@ -4,6 +4,7 @@
 //! they would for its instances, and those of other models do not.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 
 use nerite_backend::Job;
@@ -79,8 +80,7 @@ impl Lookups {
             return Ok(());
         }
         let lookups = Arc::clone(self);
-        // Made on the thread itself: a thread that the system refuses has no end.
-        let work = move || Busy(lookups).0.work();
+        let work = move || lookups.work();
         state.is_busy = std::thread::Builder::new().name("nerite-lookup".to_owned()).spawn(work).is_ok();
         if state.is_busy {
             return Ok(());
@@ -97,18 +97,19 @@ impl Lookups {
     }
 
     fn work(&self) {
-        loop {
-            let next = {
-                let mut state = self.lock();
-                let next = state.waiting.pop_front();
-                state.is_busy = next.is_some();
-                next
-            };
-            match next {
-                Some(lookup) => lookup.carry_out(),
-                None => return,
+        let next = || {
+            let mut state = self.lock();
+            let next = state.waiting.pop_front();
+            state.is_busy = next.is_some();
+            next
+        };
+        while let Some(lookup) = next() {
+            // Its request answers itself. Those behind it must not wait for ever.
+            if catch_unwind(AssertUnwindSafe(|| lookup.carry_out())).is_err() {
+                log::error!("a look-up in the response cache panicked; its request was answered with an error");
             }
         }
+        self.idle.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -116,16 +117,66 @@ impl Lookups {
     }
 }
 
-/// The thread's end, be it that a look-up panicked: then the next request makes another thread.
-struct Busy(Arc<Lookups>);
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
 
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let mut state = self.0.lock();
-        if std::thread::panicking() {
-            state.is_busy = false;
+    use nerite_backend::{ModelVersion, now_ns};
+    use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence};
+
+    use super::*;
+
+    struct Unasked;
+
+    impl RunJob for Unasked {
+        fn run(&self, _: Job) {
+            panic!("the work of the test does not run jobs");
         }
-        drop(state);
-        self.0.idle.notify_all();
+
+        fn reject(&self, _: Job, _: Rejection) {
+            panic!("there is room for all");
+        }
+    }
+
+    /// A look-up whose request says its number when it is answered.
+    fn lookup(number: usize, answers: &mpsc::Sender<usize>, work: impl FnOnce() + Send + 'static) -> Lookup {
+        let answers = answers.clone();
+        let request = AdmittedRequest {
+            id: "".into(),
+            rows: 1,
+            inputs: Vec::new(),
+            wanted: Vec::new().into(),
+            priority: 0,
+            timeout_us: 0,
+            sequence: Sequence::default(),
+            parameters: Parameters::new(),
+            cancel: Cancel::new(),
+            reply: Reply::new(move |_| answers.send(number).unwrap()),
+        };
+        let job = Job::new(request, ModelVersion::unmetered("m").begin(), now_ns());
+        Lookup { model: Arc::new(Unasked), job, work: Box::new(move |_, _| work()) }
+    }
+
+    #[test]
+    fn those_behind_a_panic_are_looked_up() {
+        let lookups = Lookups::at_most(10);
+        let (to, answers) = mpsc::channel();
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        let panics = lookup(0, &to, move || {
+            goes_on.recv().unwrap();
+            panic!("thrown on purpose");
+        });
+        assert!(lookups.push(panics).is_ok());
+        for number in 1..4 {
+            assert!(lookups.push(lookup(number, &to, || ())).is_ok());
+        }
+        go_on.send(()).unwrap();
+        for number in 0..4 {
+            assert_eq!(answers.recv_timeout(Duration::from_secs(20)), Ok(number));
+        }
+        lookups.wait();
+        assert_eq!(lookups.waiting(), 0);
     }
 }
