@@ -107,6 +107,7 @@ impl Cached {
                     model: Arc::clone(&self.model),
                     keys,
                     lookup_ns,
+                    is_kept: false,
                     reply: Reply::closed(),
                 };
                 job.answer_by(|reply| Reply::through(Insertion { reply, ..insertion }));
@@ -184,6 +185,8 @@ struct Insertion {
     model: Arc<str>,
     keys: Keys,
     lookup_ns: u64,
+    /// Whether the response was kept, if it may be.
+    is_kept: bool,
     reply: Reply,
 }
 
@@ -207,10 +210,16 @@ impl Insertion {
 }
 
 impl Deliver for Insertion {
-    fn deliver(&mut self, response: Response) {
-        if let Response::Final(tensors) = &response {
+    fn made(&mut self, response: &Response) {
+        if let Response::Final(tensors) = response
+            && !std::mem::replace(&mut self.is_kept, true)
+        {
             self.keep(tensors);
         }
+    }
+
+    fn deliver(&mut self, response: Response) {
+        self.made(&response);
         self.reply.send(response);
     }
 

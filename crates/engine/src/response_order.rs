@@ -123,7 +123,9 @@ struct InTurn {
 
 impl Deliver for InTurn {
     fn deliver(&mut self, response: Response) {
-        if let Some(reply) = self.reply.take_if(|_| response.is_last()) {
+        if let Some(mut reply) = self.reply.take_if(|_| response.is_last()) {
+            // Whoever hands it on may be a front end's thread, which must not do for it what takes long.
+            reply.made(&response);
             self.order.ended(self.number, reply, response);
         } else if let Some(reply) = &mut self.reply {
             reply.send(response);

@@ -1,7 +1,7 @@
 //! Can a client have others answered from the response cache otherwise than the model would?
 #![allow(clippy::unwrap_used)]
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -22,11 +22,16 @@ use tempfile::TempDir;
 const LARGE: usize = 1 << 20;
 
 /// Answers each request with how many it had before, whatever the request says: so an answer that was kept is known by its number.
-struct Counting;
+/// The request called "waits" ends when it is told to.
+#[derive(Clone, Default)]
+struct Counting {
+    goes_on: Arc<AtomicBool>,
+}
 
-struct CountingModel;
-
-struct CountingInstance(AtomicU8);
+struct CountingInstance {
+    asked: AtomicU8,
+    goes_on: Arc<AtomicBool>,
+}
 
 impl Runtime for Counting {
     fn name(&self) -> &'static str {
@@ -38,21 +43,25 @@ impl Runtime for Counting {
     }
 
     fn load(&self, _: &LoadContext) -> Result<Arc<dyn Model>, Status> {
-        Ok(Arc::new(CountingModel))
+        Ok(Arc::new(self.clone()))
     }
 }
 
-impl Model for CountingModel {
+impl Model for Counting {
     fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
-        Ok(Box::new(InOrder(CountingInstance(AtomicU8::new(0)))))
+        let goes_on = Arc::clone(&self.goes_on);
+        Ok(Box::new(InOrder(CountingInstance { asked: AtomicU8::new(0), goes_on })))
     }
 }
 
 impl Compute for CountingInstance {
     fn compute(&mut self, job: &mut Job, _: &mut Times) -> Result<(), Status> {
-        let number = self.0.fetch_add(1, Ordering::Relaxed);
+        let number = self.asked.fetch_add(1, Ordering::Relaxed);
         if job.id() == "fails" {
             return Err(Status::internal("as asked"));
+        }
+        while job.id() == "waits" && !self.goes_on.load(Ordering::Acquire) {
+            std::thread::yield_now();
         }
         let mut slot = job.output("OUT", DataType::Uint8, &[1])?;
         slot.write(0, &[number], Reason::Model).unwrap();
@@ -66,18 +75,26 @@ struct Server {
     cache: Arc<ResponseCache>,
     registry: Registry,
     region: OwnedRegion,
+    goes_on: Arc<AtomicBool>,
     _folder: TempDir,
 }
 
 /// A server with that model; `name` keeps its region apart from those of other tests.
 fn server(name: &str) -> Server {
+    server_of(name, "")
+}
+
+/// The same; `more` is said of the model as well.
+fn server_of(name: &str, more: &str) -> Server {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(folder.path().join("m/1")).unwrap();
     let config = "backend: 'counting' input [{ name: 'IN' data_type: TYPE_UINT8 dims: [-1] }]
                   output [{ name: 'OUT' data_type: TYPE_UINT8 dims: [-1] }] response_cache { enable: true }";
-    std::fs::write(folder.path().join("m/config.pbtxt"), config).unwrap();
+    std::fs::write(folder.path().join("m/config.pbtxt"), format!("{config} {more}")).unwrap();
+    let counting = Counting::default();
+    let goes_on = Arc::clone(&counting.goes_on);
     let mut runtimes = Runtimes::default();
-    runtimes.add(Arc::new(Counting));
+    runtimes.add(Arc::new(counting));
     let store =
         Store::open(StoreOptions { repositories: vec![folder.path().to_owned()], ..StoreOptions::default() }).unwrap();
     let cache = Arc::new(ResponseCache::new(1 << 20));
@@ -103,17 +120,28 @@ fn server(name: &str) -> Server {
     let region = OwnedRegion::create(&key, LARGE + 64).unwrap();
     let registry = Registry::new(nerite_shm::Options::default());
     registry.register_system("r", &key, 0, LARGE as u64 + 64).unwrap();
-    Server { engine, cache, registry, region, _folder: folder }
+    Server { engine, cache, registry, region, goes_on, _folder: folder }
 }
 
 impl Server {
     /// The number that the model answers, to a request of that user, or of nobody known.
     fn ask(&self, user: Option<u32>, data: Buffer, place: Option<Slot>, id: &str) -> Result<InferResponse, Status> {
+        self.begin(user, data, place, id).recv().unwrap()
+    }
+
+    /// The same; the answer comes later.
+    fn begin(
+        &self,
+        user: Option<u32>,
+        data: Buffer,
+        place: Option<Slot>,
+        id: &str,
+    ) -> mpsc::Receiver<Result<InferResponse, Status>> {
         let (to, from) = mpsc::channel();
         let mut one = ExactlyOne::default();
         let reply = Reply::new(move |response| {
             if let Some(outcome) = one.take(response) {
-                to.send(outcome).unwrap();
+                to.send(outcome.unwrap()).unwrap();
             }
         });
         let shape = Shape::from_slice(&[data.len() as i64]);
@@ -138,7 +166,7 @@ impl Server {
             cancel: Cancel::new(),
             reply,
         });
-        from.recv().unwrap().unwrap()
+        from
     }
 
     #[track_caller]
@@ -225,4 +253,22 @@ fn an_unload_waits_for_requests_that_are_looked_up() {
     });
     assert!(answers.iter().all(|answered| *answered));
     assert!(server.engine.stop(Instant::now() + Duration::from_mins(1)));
+}
+
+/// A copy that waited for the turn would be made by the thread that ends the first request, which may be a front end's.
+#[test]
+fn a_response_is_kept_when_it_is_made_and_not_when_its_turn_comes() {
+    let more = "dynamic_batching { preserve_ordering: true } instance_group { count: 2 kind: KIND_CPU }";
+    let server = server_of("turns", more);
+    let first = server.begin(Some(1), inline(1), None, "waits");
+    let second = server.begin(Some(1), inline(2), None, "");
+    let begun = Instant::now();
+    while server.cache.counts().entries == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the second response is not kept before its turn");
+        std::thread::yield_now();
+    }
+    assert!(second.try_recv().is_err(), "it is not its turn");
+    server.goes_on.store(true, Ordering::Release);
+    assert!(first.recv().unwrap().is_ok() && second.recv().unwrap().is_ok());
+    assert_eq!(server.cache.counts().entries, 2);
 }

@@ -11,6 +11,9 @@ pub trait Deliver: Send {
     /// Takes one response. None comes after the last.
     fn deliver(&mut self, response: Response);
 
+    /// Sees a response as soon as it is made, on the thread that made it. It is delivered later, perhaps on another.
+    fn made(&mut self, _: &Response) {}
+
     /// Takes the reason why the request was not accepted. Nothing else comes.
     fn refuse(&mut self, why: Status) {
         self.deliver(Response::failed(why));
@@ -76,6 +79,13 @@ impl Reply {
     /// A place for an output that the client named no memory for; `None` if it may lie anywhere.
     pub fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         self.0.as_mut().map_or(Ok(None), |deliver| deliver.place(query))
+    }
+
+    /// As [`Deliver::made`], for a response that is sent later.
+    pub fn made(&mut self, response: &Response) {
+        if let Some(deliver) = &mut self.0 {
+            deliver.made(response);
+        }
     }
 
     /// Sends one response. Nothing is sent after the last.
