@@ -6,9 +6,9 @@
 //!
 //! A prepared request keeps neither its model loaded nor its windows mapped: clients may keep it for as long as they like.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use nerite_engine::{CheckedTensors, Served};
+use nerite_engine::{CheckedTensors, VersionKey};
 use nerite_request::{Cancel, InferRequest, Response, Source, Status, Wanted};
 use nerite_shm::Account;
 use nerite_tensor::{DataType, Shape, Tensor};
@@ -21,8 +21,7 @@ use crate::places::OutputLease;
 /// A request that was checked against its model.
 #[derive(Debug)]
 pub struct PreparedRequest {
-    /// It names the same version as long as this lives: its address is not used again.
-    served: Weak<Served>,
+    version: VersionKey,
     request: InferRequest,
     leased: Vec<String>,
     /// What the checks found; `None` if they are to be made at each call.
@@ -68,7 +67,8 @@ impl PreparedRequest {
             wanted: wanted.iter().map(|one| one.name.as_str().to_owned()).collect(),
             rows,
         });
-        Ok(PreparedRequest { served: Arc::downgrade(admission.model.served()), request, leased, checked })
+        let version = admission.model.served().key();
+        Ok(PreparedRequest { version, request, leased, checked })
     }
 
     /// As [`InferRequest::is_light`], for each call.
@@ -86,7 +86,7 @@ impl PreparedRequest {
     ) -> Result<(), CallError> {
         let (model, version) = (&self.request.model, &self.request.version);
         let admission = api.admit(model, version).map_err(|status| CallError::Stale(status.message))?;
-        if !std::ptr::eq(Arc::as_ptr(admission.model.served()), self.served.as_ptr()) {
+        if !self.version.is_of(admission.model.served()) {
             return Err(CallError::Stale(format!("model '{model}' was loaded anew")));
         }
         let own = Some((account, self.leased.clone()));

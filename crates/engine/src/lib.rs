@@ -63,5 +63,5 @@ pub use policies::{HOST_POLICY_SETTINGS, HostPolicies};
 pub use rates::RateLimits;
 pub use runtimes::Runtimes;
 pub use scheduling::QueueLimits;
-pub use served::Served;
+pub use served::{Served, VersionKey};
 pub use services::Services;

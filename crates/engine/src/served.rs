@@ -1,7 +1,7 @@
 //! What is a model version that takes requests?
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use nerite_backend::{CostBound, InFlight, InstanceSpec, Job, ModelVersion};
 use nerite_config::proto::model_metrics::MetricControl;
@@ -52,6 +52,18 @@ pub struct Served {
     is_retired: Arc<AtomicBool>,
     /// Files that a load request brought are removed when the last request of the version has gone.
     directory: ModelDir,
+}
+
+/// A model version, known again while its instances come and go. No other one has the same key as long as this lives, and it keeps
+/// nothing loaded.
+#[derive(Clone, Debug)]
+pub struct VersionKey(Weak<ModelVersion>);
+
+impl VersionKey {
+    /// Whether it is the key of that version.
+    pub fn is_of(&self, served: &Served) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&served.requests))
+    }
 }
 
 /// What a [`Served`] is made of.
@@ -185,6 +197,11 @@ impl Served {
     /// The version's number.
     pub fn version(&self) -> i64 {
         self.version
+    }
+
+    /// By what it is known again.
+    pub fn key(&self) -> VersionKey {
+        VersionKey(Arc::downgrade(&self.requests))
     }
 
     /// The configuration in force: the author's, completed and normalised.

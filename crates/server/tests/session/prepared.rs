@@ -1,6 +1,8 @@
 //! Is a prepared inference what an inference is, for less?
 
 use nerite_client::{DataType, Error, Lease, Prepared, Request, Session, Tensor};
+use nerite_request::setting::LoadOptions;
+use nerite_request::{Cancel, InferInput, InferRequest, Response, Source};
 
 use crate::test_server::TestServer;
 
@@ -137,7 +139,7 @@ async fn a_model_that_was_loaded_anew_is_asked_all_the_same() {
     check(&lease, &prepared, 2).await;
     let before = prepared.call().await.unwrap();
     server.api.unload("echo", false).await.unwrap();
-    server.api.load("echo", nerite_request::setting::LoadOptions::default()).await.unwrap();
+    server.api.load("echo", LoadOptions::default()).await.unwrap();
     check(&lease, &prepared, 3).await;
     assert_eq!(prepared.call().await.unwrap().outputs.len(), before.outputs.len());
     server.api.unload("echo", false).await.unwrap();
@@ -163,4 +165,32 @@ async fn a_region_that_was_unregistered_is_missed_and_found_again() {
     assert!(error.contains("Unable to find shared memory region: 'r'"), "{error}");
     session.register_system_region("r", &key, 0, 4096).await.unwrap();
     prepared.call().await.unwrap();
+}
+
+/// The client prepares again by itself, so this asks as the session does.
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_that_come_and_go_make_no_inference_stale() {
+    let server = TestServer::explicit();
+    let scope = server.api.open_scope();
+    let input = InferInput {
+        name: "IN".into(),
+        datatype: nerite_tensor::DataType::Int32,
+        shape: [1].into_iter().collect(),
+        source: Source::Inline(nerite_memory::Buffer::from(vec![7, 0, 0, 0])),
+    };
+    let request = InferRequest { model: "echo".into(), inputs: vec![input], ..InferRequest::default() };
+    let prepared = scope.prepare(request, Vec::new()).unwrap();
+    for (before, after) in [("count: 4", "count: 6"), ("count: 6", "count: 1")] {
+        server.configure("echo", before, after);
+        server.api.load("echo", LoadOptions::default()).await.unwrap();
+        let (to, answers) = std::sync::mpsc::channel();
+        let sink = move |response: Response, _| to.send(response.into_content()).unwrap();
+        scope.call(&prepared, Cancel::new(), sink).unwrap();
+        let answer = answers.recv().unwrap().unwrap().unwrap();
+        assert_eq!(answer.outputs[0].data.private_bytes(), Some(&[7, 0, 0, 0][..]), "{after}");
+    }
+    server.api.unload("echo", false).await.unwrap();
+    server.api.load("echo", LoadOptions::default()).await.unwrap();
+    let called = scope.call(&prepared, Cancel::new(), |_, _| ());
+    assert!(matches!(called, Err(nerite_api::CallError::Stale(_))), "{called:?}");
 }

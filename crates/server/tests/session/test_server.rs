@@ -31,7 +31,7 @@ pub struct TestServer {
     pub pools: Arc<Pools>,
     pub held: Held,
     pub socket: PathBuf,
-    _models: TempDir,
+    models: TempDir,
 }
 
 const SIMPLE: &str = r#"
@@ -106,7 +106,15 @@ impl TestServer {
         let socket = models.path().join("session.sock");
         let listener = Listener::bind(&socket, false).unwrap();
         let handle = serve(api.clone(), Options::default(), listener);
-        TestServer { api, handle, pools, held, socket, _models: models }
+        TestServer { api, handle, pools, held, socket, models }
+    }
+
+    /// Changes the configuration of a model, which is to be loaded then.
+    pub fn configure(&self, model: &str, before: &str, after: &str) {
+        let path = self.models.path().join(model).join("config.pbtxt");
+        let config = fs::read_to_string(&path).unwrap();
+        assert!(config.contains(before), "{config}");
+        fs::write(&path, config.replace(before, after)).unwrap();
     }
 
     /// Clients of the ordinary protocols, whose front ends it opens.
