@@ -30,6 +30,9 @@ const _: () =
 /// requests that follow from each other do not need an ever deeper stack.
 pub const NESTED_RUNS_MAX: usize = 4;
 
+/// Instances that were taken away and still run, while others may come. Loads do not wait for them, and each has its memory.
+pub const LEAVING_INSTANCES_MAX: usize = 16;
+
 /// Responses of a model that keeps their order which may wait for one before them. With more, nothing is started.
 pub const ORDERED_RESPONSES_MAX: usize = 1024;
 /// Bytes of these responses.

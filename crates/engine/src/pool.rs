@@ -79,15 +79,17 @@ struct State {
     /// The earliest time at which the timer wakes this pool.
     timer_us: Option<u64>,
     workers: usize,
-    /// As many as there are instances.
+    /// As many as there are instances, with those that are to leave and still run.
     workers_max: usize,
     sleeping: usize,
     closed: bool,
     /// Numbers of instances that run and are to leave, and of places that were left.
     leaving: HashSet<usize>,
     empty: Vec<usize>,
-    /// Instances that left, for whoever ends them.
+    /// Instances that left, to be ended.
     gone: Vec<Box<dyn Instance>>,
+    /// Whether a thread ends them.
+    is_ending: bool,
 }
 
 /// A job that waits.
@@ -158,6 +160,7 @@ impl Pool {
             leaving: HashSet::new(),
             empty: Vec::new(),
             gone: Vec::new(),
+            is_ending: false,
         };
         let shared = Arc::new(Shared {
             name: name.to_owned(),
@@ -461,12 +464,7 @@ impl Shared {
         for _ in 0..workers {
             let shared = Arc::clone(self);
             match std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.work()) {
-                Ok(thread) => {
-                    let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-                    // Those that ended because instances left.
-                    threads.retain(|thread| !thread.is_finished());
-                    threads.push(thread);
-                }
+                Ok(thread) => self.keep_thread(thread),
                 Err(error) => self.without_worker(&error),
             }
         }
@@ -477,6 +475,14 @@ impl Shared {
             turns.tell();
         }
         here
+    }
+
+    /// Has the closer wait for a thread.
+    fn keep_thread(&self, thread: JoinHandle<()>) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that ended because instances left.
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
     }
 
     /// The client of a job that waits has gone.

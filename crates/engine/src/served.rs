@@ -15,6 +15,7 @@ use nerite_schedule::Rejection;
 use crate::cached::Cached;
 use crate::instances::{Change, Maker, change};
 use crate::latencies::{FIRST_RESPONSE_MS, Latencies};
+use crate::limits::LEAVING_INSTANCES_MAX;
 use crate::lookups::RunJob;
 use crate::policies::InstanceCores;
 use crate::pool::Pool;
@@ -139,7 +140,7 @@ impl Served {
     }
 
     /// The same version, of this configuration and with these instances. Those that both have stay; the others come, and go once they run
-    /// nothing. On an error nothing has changed.
+    /// nothing, which this does not wait for. On an error nothing has changed.
     pub(crate) fn resized(
         &self,
         config: Arc<ModelConfig>,
@@ -149,6 +150,14 @@ impl Served {
         let present: Vec<InstanceSpec> = self.instances.iter().map(|(spec, _)| spec.clone()).collect();
         let Change { stay, go, come } = change(&present, &specs);
         let come: Vec<InstanceSpec> = come.iter().filter_map(|at| specs.get(*at).cloned()).collect();
+        let leaving = self.pool.leaving();
+        if !come.is_empty() && leaving > LEAVING_INSTANCES_MAX {
+            return Err(Status::unavailable(format!(
+                "{leaving} instances of model '{}' that were taken away still run, at most {LEAVING_INSTANCES_MAX} may while others come; \
+                 load it again when they have ended",
+                self.name
+            )));
+        }
         let maker = Maker { cores: cores.clone(), ..self.maker.clone() };
         let mut made = maker.make(&come, &|_| ())?;
         warm_up(&config, self.directory.path(), self.sequences.as_deref(), &mut made)?;

@@ -1,5 +1,6 @@
 //! How do instances come and go while requests run?
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
 use nerite_backend::Instance;
@@ -26,21 +27,33 @@ impl Pool {
         numbers
     }
 
-    /// Takes instances away, each once it runs nothing, and ends them. Not on a front end's thread. Those that stay go on.
+    /// Takes instances away: none of them begins anything new, and each is ended once it runs nothing, on a thread of its own. Nobody
+    /// waits for that but [`Pool::close`]: what an instance runs may need the model whose load took it away.
     pub fn remove(&self, numbers: &[usize]) {
         let mut state = self.0.lock();
         for number in numbers {
-            state.workers_max = state.workers_max.saturating_sub(1);
             state.unseat(*number);
         }
-        while numbers.iter().any(|number| state.leaving.contains(number)) {
-            state = self.0.left.wait(state).unwrap_or_else(PoisonError::into_inner);
+        let is_left = state.gone.is_empty() && state.leaving.is_empty();
+        if is_left || std::mem::replace(&mut state.is_ending, true) {
+            self.0.tell_left(&state);
+            return;
         }
-        let gone = std::mem::take(&mut state.gone);
         drop(state);
-        // Workers that are too many end.
-        self.0.wake.notify_all();
-        drop(gone);
+        let shared = Arc::clone(&self.0);
+        match std::thread::Builder::new().name("nerite-resize".to_owned()).spawn(move || shared.end_those_that_leave())
+        {
+            Ok(thread) => self.0.keep_thread(thread),
+            Err(error) => {
+                self.0.lock().is_ending = false;
+                log::error!("no thread to end instances of '{}': {error}; they end at its next load", self.0.name);
+            }
+        }
+    }
+
+    /// Instances that were taken away and still run.
+    pub fn leaving(&self) -> usize {
+        self.0.lock().leaving.len()
     }
 }
 
@@ -61,21 +74,48 @@ impl State {
             // It runs, or is about to: what is decided finds it in its place.
             self.leaving.insert(number);
         } else if let Some(instance) = self.instances.get_mut(number).and_then(Option::take) {
-            self.gone.push(instance);
-            self.empty.push(number);
+            self.lose(number, instance);
         }
     }
 
-    /// An instance came back that was to leave: whoever waits for that ends it.
+    /// An instance came back that was to leave.
     pub(super) fn let_go(&mut self, number: usize, instance: Box<dyn Instance>) {
         self.leaving.remove(&number);
+        self.lose(number, instance);
+    }
+
+    fn lose(&mut self, number: usize, instance: Box<dyn Instance>) {
         self.gone.push(instance);
         self.empty.push(number);
+        // Until now a worker was needed for it.
+        self.workers_max = self.workers_max.saturating_sub(1);
     }
 }
 
 impl Shared {
-    /// Tells whoever waits for instances that are to leave.
+    /// Ends instances that left, until none is to leave any more.
+    fn end_those_that_leave(&self) {
+        let mut state = self.lock();
+        loop {
+            let gone = std::mem::take(&mut state.gone);
+            if !gone.is_empty() {
+                drop(state);
+                // Workers that are too many end.
+                self.wake.notify_all();
+                if catch_unwind(AssertUnwindSafe(|| drop(gone))).is_err() {
+                    log::error!("an instance of model '{}' panicked when it ended", self.name);
+                }
+                state = self.lock();
+            } else if state.leaving.is_empty() {
+                state.is_ending = false;
+                return;
+            } else {
+                state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// Tells the thread that ends instances.
     pub(super) fn tell_left(&self, state: &State) {
         if !state.gone.is_empty() {
             self.left.notify_all();
