@@ -2,7 +2,8 @@
 //!
 //! An instance claims what it needs before each execution and gives it back afterwards. Of those that wait, the one comes first whose
 //! executions so far, times its priority, are fewest: so an instance of priority 2 runs half as often as one of priority 1, as in Triton. One
-//! that cannot have all it needs keeps those behind it from taking any of that, so it is not starved; others pass.
+//! that cannot have all it needs keeps those behind it from taking any of that, so it is not starved; others pass. One that comes later
+//! counts as if it had run as often as those that it competes with.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -87,8 +88,15 @@ pub struct Limiter {
 #[derive(Debug)]
 struct Entry {
     claim: Claim,
+    /// How often it ran, and how often those it competes with had run when it came.
     executions: u64,
     state: EntryState,
+}
+
+impl Entry {
+    fn turn(&self) -> u64 {
+        self.executions.saturating_mul(u64::from(self.claim.priority.max(1)))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,8 +129,20 @@ impl Limiter {
         }
         self.last += 1;
         let claimant = Claimant(self.last);
-        self.claimants.insert(claimant, Entry { claim, executions: 0, state: EntryState::Idle });
+        let executions = self.turn_of_rivals(&claim) / u64::from(claim.priority.max(1));
+        self.claimants.insert(claimant, Entry { claim, executions, state: EntryState::Idle });
         Ok(claimant)
+    }
+
+    /// The turn at which an instance begins that comes now: from 0 it would win every turn until it has run as often as the others have
+    /// since the server's start. Idle instances may be far behind those that compete, so they count only if nobody competes.
+    fn turn_of_rivals(&self, claim: &Claim) -> u64 {
+        let shares = |entry: &&Entry| {
+            entry.claim.needs.iter().any(|(resource, _)| claim.needs.iter().any(|(needed, _)| needed == resource))
+        };
+        let rivals = || self.claimants.values().filter(shares);
+        let competing = rivals().filter(|entry| entry.state != EntryState::Idle).map(Entry::turn).min();
+        competing.or_else(|| rivals().map(Entry::turn).min()).unwrap_or(0)
     }
 
     /// Removes an instance. Those that may run now.
@@ -138,7 +158,7 @@ impl Limiter {
             return Vec::new();
         };
         self.arrived += 1;
-        let turn = entry.executions.saturating_mul(u64::from(entry.claim.priority.max(1)));
+        let turn = entry.turn();
         entry.state = EntryState::Waits(turn, self.arrived);
         self.waiting.insert((turn, self.arrived, claimant));
         self.grant()

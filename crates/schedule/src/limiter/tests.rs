@@ -98,6 +98,40 @@ fn a_priority_of_two_runs_half_as_often() {
     assert!((95..=150).contains(&runs[1]) && runs[0] + runs[1] == 300, "{runs:?}");
 }
 
+/// Two instances have run so often when two others come, with that priority; then all ask again and again. How many of 100 turns the
+/// newcomers have.
+#[track_caller]
+fn check_newcomers(before: usize, priority: u32, expect: std::ops::RangeInclusive<usize>) {
+    // One never runs, and one that needs something else is far ahead.
+    let (mut limiter, all) = limiter("R1 S1", &["R1", "R1", "R1", "S1"]);
+    let runs = [(0, before), (1, before), (3, 10_000)];
+    for (at, runs) in runs {
+        for _ in 0..runs {
+            assert!(asks_alone(&mut limiter, all[at]));
+            limiter.release(all[at]);
+        }
+    }
+    assert!(asks_alone(&mut limiter, all[0]) && !asks_alone(&mut limiter, all[1]));
+    let newcomers = [0, 1].map(|_| limiter.add(Claim { needs: needs("R1"), priority }).expect("it may run"));
+    assert!(newcomers.iter().all(|newcomer| !asks_alone(&mut limiter, *newcomer)));
+    let (mut running, mut turns) = (all[0], 0);
+    for _ in 0..100 {
+        let next = limiter.release(running);
+        assert!(next.len() == 1 && limiter.request(running).is_empty());
+        running = next[0];
+        turns += usize::from(newcomers.contains(&running));
+    }
+    assert!(expect.contains(&turns), "{turns} of 100, which should be {expect:?}");
+}
+
+#[test]
+fn who_comes_later_does_not_win_every_turn() {
+    check_newcomers(0, 1, 48..=52);
+    check_newcomers(1000, 1, 48..=52);
+    check_newcomers(1000, 2, 31..=37);
+    check_newcomers(1000, 4, 18..=24);
+}
+
 #[test]
 fn who_leaves_gives_back_what_it_had() {
     let (mut limiter, all) = limiter("", &["R4", "R4", "R2"]);
