@@ -116,7 +116,7 @@ struct Run {
 struct Work {
     /// A run for this thread.
     here: Option<Run>,
-    rejected: Vec<(Queued, Rejection)>,
+    rejected: Vec<(Job, Rejection)>,
     /// Workers to be made.
     workers: usize,
     /// Instances of any model whose turn to use resources has come.
@@ -195,11 +195,14 @@ impl Pool {
         }
         let (number, now_us) = (state.arrived, now_us());
         state.arrived += 1;
+        // A run that is decided at once may still wait for resources.
+        let may_wait = state.limited.is_some().then(|| job.cancel().clone());
         let ticket = state.driver.arrive(Queued { job, number, size }, |ticket| Arrival { ticket, ..arrival }, now_us);
-        if let Some(queued) = state.driver.job(ticket) {
+        let mut is_wanted = true;
+        if let Some(cancel) = state.driver.job(ticket).map(|queued| queued.job.cancel()).or(may_wait.as_ref()) {
             // Nobody asks a job that waits whether its client is still there; so it tells.
             let whom = Arc::downgrade(shared);
-            let is_wanted = queued.job.cancel().on_cancelled(move || Shared::cancel(&whom, ticket));
+            is_wanted = cancel.on_cancelled(move || Shared::cancel(&whom, ticket));
             if !is_wanted {
                 state.driver.cancel(ticket, now_us);
             }
@@ -208,6 +211,9 @@ impl Pool {
         drop(state);
         if let Some(run) = shared.carry_out(work) {
             shared.run_in_a_row(run);
+        }
+        if !is_wanted && may_wait.is_some() {
+            Shared::cancel(&Arc::downgrade(shared), ticket);
         }
     }
 
@@ -421,7 +427,8 @@ impl Shared {
 
     /// Takes what else is to be done without the lock.
     fn take_rest(self: &Arc<Self>, state: &mut State, work: &mut Work) {
-        work.rejected.extend(std::iter::from_fn(|| state.driver.next_rejected()));
+        let rejected = std::iter::from_fn(|| state.driver.next_rejected());
+        work.rejected.extend(rejected.map(|(queued, rejection)| (queued.job, rejection)));
         work.turns = state.limited.as_mut().map(Limited::take_turns);
         self.set_timer(state);
     }
@@ -468,7 +475,7 @@ impl Shared {
                 Err(error) => self.without_worker(&error),
             }
         }
-        for (Queued { job, .. }, rejection) in rejected {
+        for (job, rejection) in rejected {
             (self.reject)(job, rejection);
         }
         if let Some(turns) = turns {
@@ -485,12 +492,14 @@ impl Shared {
         threads.push(thread);
     }
 
-    /// The client of a job that waits has gone.
+    /// The client of a job that waits has gone, be it for an instance or for what its instance needs.
     fn cancel(whom: &Weak<Shared>, ticket: Ticket) {
         let Some(shared) = whom.upgrade() else { return };
         let mut state = shared.lock();
         state.driver.cancel(ticket, now_us());
-        let work = shared.settle(&mut state, false);
+        let gone = state.take_cancelled();
+        let mut work = shared.settle(&mut state, false);
+        work.rejected.extend(gone.into_iter().map(|job| (job, Rejection::Cancelled)));
         drop(state);
         shared.carry_out(work);
     }

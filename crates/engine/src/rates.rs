@@ -84,6 +84,15 @@ impl Claims {
         (has_own, state.turns(&granted))
     }
 
+    /// The instance is not to run after all. Others may have their turn by that. `None`, and nothing changes, if it does not wait: it has
+    /// what it needs, and is told.
+    pub fn give_up(&self, at: InstanceId) -> Option<Turns> {
+        let claimant = self.claimants.get(at.0)?;
+        let mut state = self.limits.lock();
+        let granted = state.limiter.give_up(*claimant)?;
+        Some(state.turns(&granted))
+    }
+
     /// The instance has run.
     pub fn release(&self, at: InstanceId) -> Turns {
         let Some(claimant) = self.claimants.get(at.0) else { return Turns(Vec::new()) };

@@ -183,6 +183,13 @@ impl Limiter {
         self.grant()
     }
 
+    /// An instance that waits is not to run after all. Those that may run now; `None`, and nothing changes, if it does not wait: it has
+    /// what it needs, and whoever asked for it was told or is about to be.
+    pub fn give_up(&mut self, claimant: Claimant) -> Option<Vec<Claimant>> {
+        let waits = self.claimants.get(&claimant).is_some_and(|entry| matches!(entry.state, EntryState::Waits(..)));
+        waits.then(|| self.release(claimant))
+    }
+
     /// Instances that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.len()

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use nerite_backend::{Job, Jobs};
 use nerite_schedule::InstanceId;
 
 use super::{Run, Shared, State};
@@ -58,6 +59,29 @@ impl Limited {
         false
     }
 
+    /// Takes the jobs whose clients have gone out of the runs that wait, and the runs that have none left.
+    fn take_cancelled(&mut self) -> (Vec<Job>, Vec<Run>) {
+        let mut gone = Vec::new();
+        for run in self.staged.iter_mut().filter(|run| run.jobs.iter().any(Job::is_cancelled)) {
+            let (cancelled, wanted): (Jobs, Jobs) =
+                std::mem::take(&mut run.jobs).into_iter().partition(Job::is_cancelled);
+            gone.extend(cancelled);
+            run.jobs = wanted;
+        }
+        let claims = &self.claims;
+        let turns = &mut self.turns;
+        // One that was granted meanwhile goes on when it is told, with nothing to run.
+        let is_over =
+            |run: &mut Run| run.jobs.is_empty() && claims.give_up(run.at).map(|more| turns.and(more)).is_some();
+        let over = self.staged.extract_if(.., is_over).collect();
+        (gone, over)
+    }
+
+    /// Instances that were withheld, if nothing waits any more.
+    fn take_free(&mut self) -> Vec<InstanceId> {
+        if self.staged.is_empty() { std::mem::take(&mut self.withheld) } else { Vec::new() }
+    }
+
     /// Requests that wait for resources.
     pub fn waiting(&self) -> usize {
         self.staged.iter().map(|run| run.jobs.len()).sum()
@@ -70,6 +94,20 @@ impl Limited {
 }
 
 impl State {
+    /// The jobs whose clients have gone, of runs that wait for resources. An instance that is left with none is idle again.
+    pub(super) fn take_cancelled(&mut self) -> Vec<Job> {
+        let Some(limited) = &mut self.limited else { return Vec::new() };
+        let (gone, runs) = limited.take_cancelled();
+        let free = limited.take_free();
+        for at in free {
+            self.driver.grant(at, now_us());
+        }
+        for run in runs {
+            self.give_back(run.at, run.instance);
+        }
+        gone
+    }
+
     /// The instance has what it needs: its run is ready. What was withheld may start.
     fn unstage(&mut self, at: InstanceId) -> bool {
         let Some(limited) = &mut self.limited else { return false };
@@ -78,7 +116,7 @@ impl State {
             return false;
         };
         let run = limited.staged.swap_remove(place);
-        let free = if limited.staged.is_empty() { std::mem::take(&mut limited.withheld) } else { Vec::new() };
+        let free = limited.take_free();
         self.ready.push_back(run);
         for at in free {
             self.driver.grant(at, now_us());

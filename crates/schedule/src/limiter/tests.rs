@@ -133,6 +133,20 @@ fn who_comes_later_does_not_win_every_turn() {
 }
 
 #[test]
+fn who_waits_may_give_up_and_who_may_run_does_not() {
+    let (mut limiter, all) = limiter("", &["R4", "R4", "R2", "R2"]);
+    assert!([true, false, false, false] == [0, 1, 2, 3].map(|at| asks_alone(&mut limiter, all[at])));
+    assert_eq!(limiter.give_up(all[0]), None, "it runs");
+    assert_eq!(limiter.give_up(all[2]), Some(Vec::new()));
+    assert_eq!((limiter.give_up(all[2]), limiter.waiting()), (None, 2));
+    assert_eq!(limiter.release(all[0]), [all[1]]);
+    assert_eq!((limiter.give_up(all[1]), limiter.give_up(all[3])), (None, Some(Vec::new())));
+    let (mut limiter, all) = self::limiter("", &["R4", "R4", "R2", "R2"]);
+    assert!([3, 0, 2].map(|at| asks_alone(&mut limiter, all[at])) == [true, false, false]);
+    assert_eq!(limiter.give_up(all[0]), Some(vec![all[2]]), "it kept the one behind it from what is there");
+}
+
+#[test]
 fn who_leaves_gives_back_what_it_had() {
     let (mut limiter, all) = limiter("", &["R4", "R4", "R2"]);
     assert!([true, false, false] == [0, 1, 2].map(|at| asks_alone(&mut limiter, all[at])));

@@ -21,9 +21,12 @@ fn sharing(limits: &Arc<RateLimits>, count: u32) -> Pool {
     let text = format!(
         "instance_group {{ count: 3 kind: KIND_CPU rate_limiter {{ resources {{ name: 'R' count: {count} global: true }} }} }}"
     );
+    limited(limits, &text, (0..3).map(|_| Box::new(InOrder(Act(alone))) as Box<dyn Instance>).collect())
+}
+
+fn limited(limits: &Arc<RateLimits>, text: &str, instances: Vec<Box<dyn Instance>>) -> Pool {
     let config = nerite_config::parse_text("", text.as_bytes()).unwrap();
     let claims = Claims::of(limits, &config).unwrap();
-    let instances = (0..3).map(|_| Box::new(InOrder(Act(alone))) as Box<dyn Instance>).collect();
     let scheduling = Scheduling {
         scheduler: Box::new(Fifo::new()),
         arrivals: Arrivals::default(),
@@ -32,7 +35,7 @@ fn sharing(limits: &Arc<RateLimits>, count: u32) -> Pool {
         claims,
         cores: None,
     };
-    let reject = |job: Job, _: Rejection| job.refuse(Status::unavailable(""));
+    let reject = |job: Job, rejection: Rejection| job.refuse(Status::unavailable(rejection.sentence()));
     let version = ModelVersion::unmetered("m");
     Pool::new("test", instances, CostBound::InputSizes, scheduling, None, version, Box::new(reject))
 }
@@ -58,4 +61,44 @@ fn pools_take_turns_and_end_whoever_is_closed_first() {
     let ends: Vec<_> = answers.iter().collect();
     assert_eq!((ends.len(), ends.iter().filter(|end| end.error.is_some()).count()), (1200, 0));
     assert!(MOST.load(Ordering::SeqCst) <= 2, "{} ran together", MOST.load(Ordering::SeqCst));
+}
+
+/// A model that holds a resource may wait for another that needs it. Whoever asked both can then end it.
+#[test]
+fn who_goes_while_it_waits_for_resources_is_answered_at_once() {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let limits = Arc::new(RateLimits::new([("R".to_owned(), None, 1)]));
+    let text =
+        "instance_group { count: 2 kind: KIND_CPU rate_limiter { resources { name: 'R' count: 1 global: true } } }";
+    let ((begun, runs), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel::<()>());
+    let idle = Box::new(InOrder(Act(|_| panic!("the first is granted first")))) as Box<dyn Instance>;
+    let holds = limited(&limits, text, vec![Box::new(InOrder(Waits(begun, goes_on))), idle]);
+    let act = || Box::new(InOrder(Act(|_| Ok(())))) as Box<dyn Instance>;
+    let waits = limited(&limits, text, vec![act(), act()]);
+    let (to, answers) = mpsc::channel();
+    holds.submit(job(0, &to).0);
+    runs.recv_timeout(PATIENCE).unwrap();
+    for round in 0..3 {
+        let ((first, cancel), (second, kept)) = (job(1, &to), job(2, &to));
+        waits.submit(first);
+        waits.submit(second);
+        assert_eq!(waits.waiting(), 2);
+        cancel.cancel();
+        let answer = answers.try_recv().unwrap();
+        assert_eq!(
+            (answer.id.as_str(), answer.error.unwrap().message.as_str()),
+            ("1", Rejection::Cancelled.sentence())
+        );
+        assert_eq!(waits.waiting(), 1, "the other one waits on, round {round}");
+        kept.cancel();
+        assert_eq!((answers.try_recv().unwrap().id.as_str(), waits.waiting()), ("2", 0));
+    }
+    let (last, _wanted) = job(3, &to);
+    waits.submit(last);
+    go_on.send(()).unwrap();
+    let mut ends: Vec<_> = (0..2).map(|_| answers.recv_timeout(PATIENCE).unwrap()).collect();
+    ends.sort_by(|one, next| one.id.cmp(&next.id));
+    assert!(ends.iter().map(|end| end.id.as_str()).eq(["0", "3"]) && ends.iter().all(|end| end.error.is_none()));
+    waits.close();
+    holds.close();
 }
