@@ -18,8 +18,11 @@ pub struct ResponseWindow(Mutex<State>);
 struct State {
     responses: usize,
     bytes: usize,
-    on_room: Option<Box<dyn FnOnce() + Send>>,
+    waiting: Vec<Told>,
 }
+
+/// Who waits for room, to be called once.
+type Told = Box<dyn FnOnce() + Send>;
 
 /// The place of one response in its window, until it is dropped.
 pub struct ResponsePermit {
@@ -41,14 +44,14 @@ impl ResponseWindow {
         Arc::new(ResponsePermit { window: Arc::clone(self), bytes })
     }
 
-    /// Has `told` called when there is room for another response, on the thread that made the room; only the last one given is called.
-    /// False: there is room already, and nothing will be called.
+    /// Has `told` called when there is room for another response, on the thread that made the room. All who wait are called, and each asks
+    /// again, because another may have filled the window first. False: there is room already, and nothing will be called.
     pub fn on_room(&self, told: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.lock();
         if state.has_room() {
             return false;
         }
-        state.on_room = Some(Box::new(told));
+        state.waiting.push(Box::new(told));
         true
     }
 
@@ -69,10 +72,10 @@ impl Drop for ResponsePermit {
             let mut state = self.window.lock();
             state.responses -= 1;
             state.bytes -= self.bytes;
-            if state.has_room() { state.on_room.take() } else { None }
+            if state.has_room() { std::mem::take(&mut state.waiting) } else { Vec::new() }
         };
-        // Called without the lock, because it may look at the window.
-        if let Some(told) = told {
+        // Called without the lock, because they may look at the window.
+        for told in told {
             told();
         }
     }
@@ -126,5 +129,20 @@ mod tests {
         check(&[WINDOW_BYTES_MAX - 1], None);
         check(&[WINDOW_BYTES_MAX], Some(1));
         check(&[WINDOW_BYTES_MAX * 2, 1, 1], Some(3));
+    }
+
+    #[test]
+    fn all_who_wait_are_told() {
+        let window = ResponseWindow::new();
+        let permit = window.permit(WINDOW_BYTES_MAX);
+        let told = Arc::new(AtomicUsize::new(0));
+        for who in [1, 10, 100] {
+            let told = Arc::clone(&told);
+            assert!(window.on_room(move || {
+                told.fetch_add(who, Ordering::SeqCst);
+            }));
+        }
+        drop(permit);
+        assert_eq!(told.load(Ordering::SeqCst), 111);
     }
 }
