@@ -41,10 +41,25 @@ pub struct Flow<T> {
 #[derive(Debug)]
 struct State<T> {
     parent: Option<Branch>,
+    /// Branches that came from it and are not forgotten.
+    children: usize,
     tensors: Vec<Value<T>>,
-    /// Steps that were started, here or where the branch came from.
-    is_started: Vec<bool>,
+    /// How far each step is, as this branch sees it.
+    progress: Vec<Progress>,
+    /// Steps that were started in this very branch and have not ended.
+    running: usize,
     is_sent: bool,
+}
+
+/// How far a step is, as one branch sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// It has not been started.
+    Waits,
+    /// It was started, here or where the branch came from, and has not answered. An answer that is its only one reaches the branch.
+    Runs,
+    /// What it gives to the branch is there. Later answers start other branches.
+    Over,
 }
 
 #[derive(Clone, Debug)]
@@ -84,7 +99,8 @@ impl<T: Clone> Flow<T> {
         for (tensor, value) in brought {
             tensors[tensor] = Value::Known(value);
         }
-        let root = State { parent: None, tensors, is_started: vec![false; plan.steps.len()], is_sent: false };
+        let progress = vec![Progress::Waits; plan.steps.len()];
+        let root = State { parent: None, children: 0, tensors, progress, running: 0, is_sent: false };
         let unread =
             plan.readers.iter().map(|readers| readers.iter().filter(|step| is_needed[**step]).count()).collect();
         let steps = 0..plan.steps.len();
@@ -115,18 +131,12 @@ impl<T: Clone> Flow<T> {
     /// whether no answer follows, `is_only` whether none came before either.
     pub fn answered(&mut self, branch: Branch, step: usize, outputs: Vec<(usize, T)>, is_last: bool, is_only: bool) {
         if is_last {
-            self.step_ended(step);
+            self.step_ended(branch, step);
         }
-        let Some(state) = self.branches.get(&branch) else { return };
-        let into = if is_only {
-            branch
-        } else {
-            let (tensors, is_started) = (state.tensors.clone(), state.is_started.clone());
-            self.last_branch += 1;
-            let made = State { parent: Some(branch), tensors, is_started, is_sent: false };
-            self.branches.insert(self.last_branch, made);
-            self.last_branch
-        };
+        // Only its first answer changes what it may still give to the branch.
+        let is_first = self.settle(branch, step);
+        let into = if is_only { Some(branch) } else { self.branch_off(branch) };
+        let Some(into) = into.filter(|into| self.branches.contains_key(into)) else { return };
         let plan = Arc::clone(&self.plan);
         let mut values: Vec<Option<T>> = vec![None; plan.steps[step].outputs.len()];
         for (position, value) in outputs {
@@ -139,18 +149,46 @@ impl<T: Clone> Flow<T> {
         for reached in self.descendants(into) {
             self.advance(reached, given.iter().flat_map(|output| plan.readers[output.tensor].iter().copied()));
         }
-        self.forget(branch);
         self.forget(into);
+        self.forget_within(branch, is_first);
     }
 
     /// A step ended without another answer.
     pub fn ended(&mut self, branch: Branch, step: usize) {
-        self.step_ended(step);
-        self.forget(branch);
+        self.step_ended(branch, step);
+        let is_first = self.settle(branch, step);
+        self.forget_within(branch, is_first);
+    }
+
+    /// A branch that knows what `parent` knows.
+    fn branch_off(&mut self, parent: Branch) -> Option<Branch> {
+        let state = self.branches.get_mut(&parent)?;
+        state.children += 1;
+        let (tensors, progress) = (state.tensors.clone(), state.progress.clone());
+        self.last_branch += 1;
+        let made = State { parent: Some(parent), children: 0, tensors, progress, running: 0, is_sent: false };
+        self.branches.insert(self.last_branch, made);
+        Some(self.last_branch)
+    }
+
+    /// A step answered or ended: the branch and those that came from it wait for it no more. Says whether they did.
+    fn settle(&mut self, branch: Branch, step: usize) -> bool {
+        if self.branches.get(&branch).is_none_or(|state| state.progress[step] == Progress::Over) {
+            return false;
+        }
+        for reached in self.descendants(branch) {
+            if let Some(state) = self.branches.get_mut(&reached) {
+                state.progress[step] = Progress::Over;
+            }
+        }
+        true
     }
 
     /// A step has no more answers: another start of it may go on.
-    fn step_ended(&mut self, step: usize) {
+    fn step_ended(&mut self, branch: Branch, step: usize) {
+        if let Some(state) = self.branches.get_mut(&branch) {
+            state.running -= 1;
+        }
         self.running -= 1;
         self.in_flight[step] -= 1;
         if let Some(start) = self.held_back[step].pop_front() {
@@ -193,7 +231,7 @@ impl<T: Clone> Flow<T> {
     fn descendants(&self, branch: Branch) -> Vec<Branch> {
         let mut found = vec![branch];
         for (number, state) in self.branches.range(branch + 1..) {
-            if state.parent.is_some_and(|parent| found.contains(&parent)) {
+            if state.parent.is_some_and(|parent| found.binary_search(&parent).is_ok()) {
                 found.push(*number);
             }
         }
@@ -207,11 +245,12 @@ impl<T: Clone> Flow<T> {
         let mut begun = Vec::new();
         for number in steps {
             let step = &plan.steps[number];
-            if !self.is_needed[number] || state.is_started[number] {
+            if !self.is_needed[number] || state.progress[number] != Progress::Waits {
                 continue;
             }
             if let Some(inputs) = state.inputs_of(step) {
-                state.is_started[number] = true;
+                state.progress[number] = Progress::Runs;
+                state.running += 1;
                 self.running += 1;
                 begun.push((number, Action::Start { branch, step: number, inputs }));
             }
@@ -227,7 +266,9 @@ impl<T: Clone> Flow<T> {
         for reached in self.descendants(branch).into_iter().skip(1) {
             if let Some(state) = self.branches.get_mut(&reached) {
                 for step in &begun {
-                    state.is_started[*step] = true;
+                    if state.progress[*step] == Progress::Waits {
+                        state.progress[*step] = Progress::Runs;
+                    }
                 }
             }
         }
@@ -263,15 +304,48 @@ impl<T: Clone> Flow<T> {
         self.actions.push_back(Action::Send(known));
     }
 
-    /// Drops a branch whose tensors nobody can need any more.
-    fn forget(&mut self, branch: Branch) {
-        let is_done = self.branches.get(&branch).is_some_and(|state| {
-            state.is_sent && self.is_needed.iter().zip(&state.is_started).all(|(needed, started)| !needed || *started)
-        });
-        // The root's own tensors are where later answers of its steps begin.
-        if is_done && branch != 0 && self.descendants(branch).len() == 1 {
-            self.branches.remove(&branch);
+    /// Drops the branch if nobody can need its tensors any more; `is_all` says that those which came from it are to be looked at as well.
+    fn forget_within(&mut self, branch: Branch, is_all: bool) {
+        if is_all {
+            self.descendants(branch).into_iter().skip(1).rev().for_each(|reached| self.forget(reached));
         }
+        self.forget(branch);
+    }
+
+    /// Drops a branch whose tensors nobody can need any more, and then those that it came from.
+    fn forget(&mut self, mut branch: Branch) {
+        // The root's own tensors are where later answers of its steps begin.
+        while branch != 0
+            && let Some(state) = self.branches.get(&branch)
+            && !self.is_in_use(state)
+        {
+            let Some(parent) = state.parent else { return };
+            self.branches.remove(&branch);
+            if let Some(state) = self.branches.get_mut(&parent) {
+                state.children -= 1;
+            }
+            branch = parent;
+        }
+    }
+
+    /// Whether anything can still come of a branch: an answer, a start, or a response.
+    fn is_in_use(&self, state: &State<T>) -> bool {
+        if state.children > 0 || state.running > 0 {
+            return true;
+        }
+        // A tensor that comes to the branch later is that of a step which runs where the branch came from, or follows from such a one.
+        let comes = |tensor: TensorIndex| {
+            let writer = self.plan.writers[tensor];
+            !matches!(state.tensors[tensor], Value::Pending)
+                || writer.is_some_and(|step| state.progress[step] == Progress::Runs)
+        };
+        let can_start = |number: usize| {
+            let inputs = &self.plan.steps[number].inputs;
+            self.is_needed[number]
+                && state.progress[number] == Progress::Waits
+                && inputs.iter().all(|input| comes(input.tensor))
+        };
+        (0..self.plan.steps.len()).any(can_start) || (!state.is_sent && self.wanted.iter().all(|tensor| comes(*tensor)))
     }
 }
 

@@ -169,6 +169,88 @@ fn what_comes_late_reaches_the_branches_and_runs_once() {
     assert!(play.flow.is_done());
 }
 
+/// A request of a decoupled step 0, of which one answer came. `goes_on` says what comes then; the branch of the answer, its tensor and all
+/// that came from it are to be forgotten, while step 0 still runs.
+#[track_caller]
+fn check_forgotten(steps: &[&str], outputs: &str, goes_on: impl FnOnce(&mut Flow<Arc<str>>, &Arc<str>)) {
+    let plan = decoupled("a", steps, outputs);
+    let tensor: Arc<str> = Arc::from("b");
+    let mut flow = Flow::begin(Arc::clone(&plan), vec![(0, Arc::from("a"))], plan.outputs.clone());
+    flow.answered(0, 0, vec![(0, Arc::clone(&tensor))], false, false);
+    assert_eq!(flow.branches.len(), 2, "the answer is needed");
+    goes_on(&mut flow, &tensor);
+    while flow.next_action().is_some() {}
+    assert_eq!((flow.branches.len(), Arc::strong_count(&tensor)), (1, 1), "{steps:?}");
+    assert!(!flow.is_done());
+}
+
+/// An answer of a step: one of its outputs.
+fn one(flow: &mut Flow<Arc<str>>, branch: Branch, step: usize, is_last: bool, is_only: bool) {
+    flow.answered(branch, step, vec![(0, Arc::from("answer"))], is_last, is_only);
+}
+
+#[test]
+fn a_branch_is_forgotten_once_nothing_can_come_of_it() {
+    let two = ["a > b", "b > c"];
+    // One answer, one and an end, a last one after another, and none at all.
+    check_forgotten(&two, "c", |flow, _| one(flow, 1, 1, true, true));
+    check_forgotten(&two, "c", |flow, tensor| {
+        one(flow, 1, 1, false, false);
+        while flow.next_action().is_some() {}
+        assert_eq!((flow.branches.len(), Arc::strong_count(tensor)), (2, 2), "step 1 may go on");
+        flow.ended(1, 1);
+    });
+    check_forgotten(&two, "c", |flow, _| {
+        one(flow, 1, 1, false, false);
+        one(flow, 1, 1, true, false);
+    });
+    check_forgotten(&two, "c", |flow, _| flow.ended(1, 1));
+    // What came of it is forgotten later than its own steps end.
+    check_forgotten(&["a > b", "b > c", "c > d"], "d", |flow, _| {
+        one(flow, 1, 1, false, false);
+        flow.ended(1, 1);
+        assert_eq!(flow.branches.len(), 3, "step 2 runs");
+        one(flow, 2, 2, true, true);
+    });
+    // Two steps whose answers never come together.
+    check_forgotten(&["a > b", "b > c", "b > d"], "c d", |flow, _| {
+        one(flow, 1, 1, false, false);
+        flow.ended(1, 1);
+        one(flow, 1, 2, false, false);
+        flow.ended(1, 2);
+    });
+}
+
+#[test]
+fn a_branch_that_waits_for_a_step_goes_with_it() {
+    // Step 1 does not depend on the decoupled step 0, and is needed with each of its answers.
+    let steps = ["a > b", "a > c", "b c > d"];
+    check_forgotten(&steps, "d", |flow, _| flow.ended(0, 1));
+    check_forgotten(&steps, "d", |flow, _| {
+        one(flow, 0, 1, false, false);
+        flow.ended(0, 1);
+    });
+    check_forgotten(&steps, "d", |flow, _| {
+        one(flow, 0, 1, true, true);
+        assert_eq!(flow.branches.len(), 2, "step 2 runs");
+        one(flow, 1, 2, true, true);
+    });
+    // Only the response waits.
+    check_forgotten(&["a > b", "a > c"], "b c", |flow, _| flow.ended(0, 1));
+    check_forgotten(&["a > b", "a > c"], "b c", |flow, _| one(flow, 0, 1, true, true));
+    // It comes by a second step.
+    check_forgotten(&["a > b", "a > c", "c > e", "b e > d"], "d", |flow, _| {
+        one(flow, 0, 1, true, true);
+        assert_eq!(flow.branches.len(), 2, "step 2 runs");
+        one(flow, 0, 2, true, true);
+        one(flow, 1, 3, true, true);
+    });
+    check_forgotten(&["a > b", "a > c", "c > e", "b e > d"], "d", |flow, _| {
+        one(flow, 0, 1, true, true);
+        flow.ended(0, 2);
+    });
+}
+
 #[test]
 fn a_tensor_goes_with_its_last_reader() {
     let plan = plan("a", &["a > b", "b > c", "b c > d"], "c d");
