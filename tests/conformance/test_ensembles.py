@@ -68,6 +68,19 @@ class TritonPythonModel:
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 DECOUPLED = "model_transaction_policy { decoupled: true }"
+# Answers three times while it runs, so it waits as long as it may not answer, and its instance with it.
+THRICE = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            for _ in range(3):
+                request.get_response_sender().send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)]))
+            request.get_response_sender().send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
 # Answers how many of its instances run now.
 COUNT = """
 import os, pathlib, time
@@ -133,6 +146,15 @@ def repository(launcher) -> pathlib.Path:
     # 2.51 does not know this setting.
     limit = "" if launcher.oracle else "max_inflight_requests: 2\n"
     put_ensemble(found, "two_in_flight", "repeat IN=IN OUT=x", "count IN=x OUT=OUT", scheduling=limit)
+    one = "" if launcher.oracle else "max_inflight_requests: 1\n"
+    put_part(found, "thrice", THRICE, extra=DECOUPLED)
+    put_part(found, "thrice_too", THRICE, extra=DECOUPLED)
+    put_ensemble(found, "many_thrice", "repeat IN=IN OUT=x", "thrice IN=x OUT=OUT")
+    put_ensemble(found, "many_thrice_one", "repeat IN=IN OUT=x", "thrice IN=x OUT=OUT", scheduling=one)
+    # What the second step answers is waited for by the third, and by the client.
+    steps = ("repeat IN=IN OUT=x", "thrice IN=x OUT=OUT2", "thrice_too IN=OUT2 OUT=OUT")
+    put_ensemble(found, "many_nine", *steps, outputs=("OUT", "OUT2"), scheduling=one)
+    put_ensemble(found, "many_thrice_inside", "many_thrice_one IN=IN OUT=x", "thrice_too IN=x OUT=OUT", scheduling=one)
     put_part(found, "batching", MODEL, extra="max_batch_size: 4")
     put_ensemble(found, "two", "plus IN=IN OUT=x", "plus IN=x OUT=OUT")
     put_ensemble(found, "long", *(f"plus IN={'IN' if n == 0 else f'x{n}'} OUT={'OUT' if n == 19 else f'x{n + 1}'}" for n in range(20)))
@@ -163,6 +185,7 @@ def ensembles(launcher, repository):
     works = [
         "two", "long", "side_by_side", "both", "nested", "batched", "slow_then_plus", "fails", "fails_inside", "says_nothing",
         "lacks_input", "many", "many_of_many", "many_inside", "many_counted", "two_in_flight",
+        "many_thrice", "many_thrice_one", "many_nine", "many_thrice_inside",
     ]  # fmt: skip
     flags = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in works)]
     with this_python_first(), launcher.running("ensembles", *flags, repository=repository) as found:
@@ -375,6 +398,16 @@ def test_each_answer_of_a_decoupled_step_goes_through_the_others(ensembles, mode
     found = stream_of(ensembles, model, values)
     # Answers of several branches come in any order.
     assert (sorted(found[:-1]), found[-1]) == (sorted(expected[:-1]), expected[-1])
+
+
+@pytest.mark.parametrize(
+    ("model", "times"), [("many_thrice", 3), ("many_thrice_one", 3), ("many_nine", 2 * 9), ("many_thrice_inside", 9)]
+)
+def test_a_decoupled_step_does_not_wait_for_the_one_before_it(ensembles, model, times):
+    # More answers of the first step than may wait.
+    values = range(500 if times == 3 else 200)
+    found = stream_of(ensembles, model, values)
+    assert found[-1] == "|" and sorted(found[:-1]) == sorted(list(map(float, values)) * times)
 
 
 def test_a_step_is_in_flight_as_often_as_the_ensemble_says(ensembles):

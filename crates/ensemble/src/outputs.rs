@@ -8,7 +8,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use nerite_backend::{Responder, Times};
 use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Reason, Slot};
-use nerite_request::{Parameters, ResponsePermit, ResponseWindow, Status};
+use nerite_request::{Parameters, ResponsePermit, Status};
 use nerite_tensor::{DataType, Shape};
 
 /// A tensor on its way between steps.
@@ -22,7 +22,7 @@ pub struct Value {
     pub data: Buffer,
     /// Whether they lie where the client of the ensemble looks for them.
     pub placed: bool,
-    /// Of an answer that others follow: its place in the window of the ensemble's client, until no step needs it any more.
+    /// Of an answer that others follow: its place in the window of its step, until no step needs it any more.
     pub _permit: Option<Arc<ResponsePermit>>,
 }
 
@@ -46,9 +46,9 @@ impl Outputs {
         self.lock().responder.as_ref()?.output_slot(output)?.again()
     }
 
-    /// The window of the ensemble's client: a step that answers many times waits while it is full.
-    pub fn window(&self) -> Option<Arc<ResponseWindow>> {
-        self.lock().responder.as_ref()?.window()
+    /// Whether anything can still be sent.
+    pub fn is_open(&self) -> bool {
+        self.lock().responder.is_some()
     }
 
     /// Whether there may be a place for an output that the client named no memory for.

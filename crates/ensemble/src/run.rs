@@ -30,6 +30,9 @@ pub struct Run {
     /// What every step gets.
     shared: Shared,
     outputs: Outputs,
+    /// The window of each step: a step that answers many times waits while its answers wait for the steps after it, or the client has not
+    /// taken the responses. Empty where no step answers several times.
+    windows: Vec<Arc<ResponseWindow>>,
     state: Mutex<State>,
 }
 
@@ -83,6 +86,8 @@ impl Run {
         let wanted = responder.wanted().filter_map(|name| plan.tensor(name)).collect();
         let flow = Flow::begin(Arc::clone(plan), brought.collect(), wanted);
         let cancel = responder.cancel().clone();
+        let decoupled_steps = if plan.is_decoupled { plan.steps.as_slice() } else { &[] };
+        let windows = decoupled_steps.iter().map(|_| ResponseWindow::within(responder.window())).collect();
         let run = Arc::new(Run {
             plan: Arc::clone(plan),
             ensemble: Arc::clone(ensemble),
@@ -99,6 +104,7 @@ impl Run {
                 times,
             }),
             outputs: Outputs::through(responder),
+            windows,
         });
         let whom = Arc::downgrade(&run);
         let gone = || Event::Failed(Status::new(Code::Cancelled, ""));
@@ -333,7 +339,8 @@ impl Deliver for StepReply {
     }
 
     fn window(&self) -> Option<Arc<ResponseWindow>> {
-        self.run.outputs.window()
+        // Nobody waits for a request that has ended.
+        self.run.windows.get(self.step).filter(|_| self.run.outputs.is_open()).cloned()
     }
 
     fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {

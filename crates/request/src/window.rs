@@ -2,6 +2,9 @@
 //!
 //! A model that answers many times may be faster than its client reads. Each of its responses holds a permit until the client's connection
 //! has taken it. When too many are held, the model is made to wait, and no other request is.
+//!
+//! Each step of an ensemble has a window of its own within that of the ensemble's client. A response to a step holds a place in the step's
+//! window only, so a step waits for those that follow it and for the client, and never for one before it.
 
 use std::fmt;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -12,7 +15,11 @@ use crate::limits::{WINDOW_BYTES_MAX, WINDOW_RESPONSES_MAX};
 
 /// The responses of one request that were made and are not taken yet.
 #[derive(Default)]
-pub struct ResponseWindow(Mutex<State>);
+pub struct ResponseWindow {
+    state: Mutex<State>,
+    /// The window that has to have room as well.
+    outer: Option<Arc<ResponseWindow>>,
+}
 
 #[derive(Default)]
 struct State {
@@ -36,6 +43,11 @@ impl ResponseWindow {
         Arc::default()
     }
 
+    /// An empty window for a step of the request whose window is `outer`. Its responses hold no place there.
+    pub fn within(outer: Option<Arc<ResponseWindow>>) -> Arc<ResponseWindow> {
+        Arc::new(ResponseWindow { outer, ..ResponseWindow::default() })
+    }
+
     /// A place for a response of so many bytes. It is given even if the window is full: who makes responses asks before.
     pub fn permit(self: &Arc<Self>, bytes: usize) -> Arc<ResponsePermit> {
         let mut state = self.lock();
@@ -45,18 +57,24 @@ impl ResponseWindow {
     }
 
     /// Has `told` called when there is room for another response, on the thread that made the room. All who wait are called, and each asks
-    /// again, because another may have filled the window first. False: there is room already, and nothing will be called.
+    /// again, because another may have filled the window first, or the outer one is full. False: there is room already, and nothing will
+    /// be called.
     pub fn on_room(&self, told: impl FnOnce() + Send + 'static) -> bool {
+        self.wait(Box::new(told))
+    }
+
+    fn wait(&self, told: Told) -> bool {
         let mut state = self.lock();
-        if state.has_room() {
-            return false;
+        if !state.has_room() {
+            state.waiting.push(told);
+            return true;
         }
-        state.waiting.push(Box::new(told));
-        true
+        drop(state);
+        self.outer.as_ref().is_some_and(|outer| outer.wait(told))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -144,5 +162,32 @@ mod tests {
         }
         drop(permit);
         assert_eq!(told.load(Ordering::SeqCst), 111);
+    }
+
+    /// Whether one who asks for room waits, and whether it has been told at the end.
+    #[track_caller]
+    fn check_within(own: usize, outer: usize, waits: bool) {
+        let client = ResponseWindow::new();
+        let step = ResponseWindow::within(Some(Arc::clone(&client)));
+        let permits: Vec<_> = (0..own).map(|_| step.permit(0)).collect();
+        let told = Arc::new(AtomicUsize::new(0));
+        assert!(!client.on_room(|| ()), "a step's responses fill the step's window only");
+        let clients: Vec<_> = (0..outer).map(|_| client.permit(0)).collect();
+        let counted = Arc::clone(&told);
+        let is_full = step.on_room(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+        assert_eq!(is_full, waits, "{own} {outer}");
+        drop((permits, clients));
+        assert_eq!(told.load(Ordering::SeqCst), usize::from(waits), "it is told once");
+    }
+
+    #[test]
+    fn a_step_waits_for_its_own_window_and_for_the_clients() {
+        check_within(0, 0, false);
+        check_within(WINDOW_RESPONSES_MAX - 1, WINDOW_RESPONSES_MAX - 1, false);
+        check_within(WINDOW_RESPONSES_MAX, 0, true);
+        check_within(0, WINDOW_RESPONSES_MAX, true);
+        check_within(WINDOW_RESPONSES_MAX, WINDOW_RESPONSES_MAX, true);
     }
 }
