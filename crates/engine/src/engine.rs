@@ -1,6 +1,7 @@
 //! Who loads and retires models while requests go on?
 
 mod demand;
+mod eviction;
 mod parts;
 mod poll;
 mod resize;

@@ -85,30 +85,41 @@ impl<P: Ord + Clone> Residence<P> {
         true
     }
 
-    /// Whether there is room for another model, of so many bytes, that this client asks for.
-    pub fn vacancy(&self, bytes: u64, client: &P, now_us: u64, is_busy: impl Fn(&str) -> bool) -> Vacancy {
+    /// A model is used, for whom is not known.
+    pub fn touched(&mut self, model: &str, now_us: u64) {
+        if let Some(known) = self.models.get_mut(model) {
+            known.used_us = now_us;
+        }
+    }
+
+    /// Whether there is room for this model, of so many bytes, that these clients ask for: what may leave for one of them may leave. What is known of the
+    /// model itself, which may be leaving still, does not count.
+    pub fn vacancy(
+        &self,
+        model: &str,
+        bytes: u64,
+        clients: &BTreeSet<P>,
+        now_us: u64,
+        is_busy: impl Fn(&str) -> bool,
+    ) -> Vacancy {
         let Some(bytes_max) = self.bytes_max else { return Vacancy::Fits };
-        let pinned: u64 = self.models.values().filter(|model| model.is_pinned).map(|model| model.bytes).sum();
-        let bytes_max = bytes_max.saturating_sub(pinned);
+        let others: Vec<(&String, &Resident<P>)> = self.models.iter().filter(|(name, _)| *name != model).collect();
+        let sum = |is_pinned: bool| -> u64 {
+            others.iter().filter(|(_, other)| other.is_pinned == is_pinned).map(|(_, other)| other.bytes).sum()
+        };
+        let bytes_max = bytes_max.saturating_sub(sum(true));
         if bytes > bytes_max {
             return Vacancy::TooLarge { bytes_max };
         }
-        if self.bytes() - pinned + bytes <= bytes_max {
+        if sum(false) + bytes <= bytes_max {
             return Vacancy::Fits;
         }
-        let held = self.held(now_us);
-        let holders: BTreeSet<&P> = held.keys().copied().chain([client]).collect();
-        let share = bytes_max / holders.len() as u64;
-        let may_leave = |model: &Resident<P>| {
-            let mut others = model.users.iter().filter(|(user, last)| *user != client && is_held(**last, now_us));
-            !model.is_pinned && others.all(|(user, _)| held.get(user).is_some_and(|bytes| *bytes > share))
-        };
-        let mut leaving: Vec<(&String, &Resident<P>)> =
-            self.models.iter().filter(|(_, model)| may_leave(model)).collect();
-        leaving.sort_by_key(|(name, model)| (model.used_us, *name));
+        let rule = Rule::new(held(&others, now_us), clients, bytes_max);
+        let mut leaving: Vec<_> = others.into_iter().filter(|(_, other)| rule.may_leave(other, now_us)).collect();
+        leaving.sort_by_key(|(name, other)| (other.used_us, *name));
         match leaving.iter().find(|(name, _)| !is_busy(name)) {
             Some((name, _)) => Vacancy::Evict((*name).clone()),
-            None if leaving.is_empty() => Vacancy::Held { share },
+            None if leaving.is_empty() => Vacancy::Held { share: rule.share() },
             None => Vacancy::Busy,
         }
     }
@@ -122,17 +133,55 @@ impl<P: Ord + Clone> Residence<P> {
     pub fn count(&self) -> usize {
         self.models.len()
     }
+}
 
-    /// The bytes that each client holds.
-    fn held(&self, now_us: u64) -> BTreeMap<&P, u64> {
-        let mut held: BTreeMap<&P, u64> = BTreeMap::new();
-        for model in self.models.values().filter(|model| !model.is_pinned) {
-            for (user, _) in model.users.iter().filter(|(_, last)| is_held(**last, now_us)) {
-                *held.entry(user).or_default() += model.bytes;
-            }
-        }
-        held
+/// Which models may leave for some clients.
+struct Rule<'a, P> {
+    held: BTreeMap<&'a P, u64>,
+    clients: &'a BTreeSet<P>,
+    /// The share of each client if one asks that holds something, and if one asks that does not. `None`: no such client asks.
+    share_of_holder: Option<u64>,
+    share_of_newcomer: Option<u64>,
+}
+
+impl<'a, P: Ord> Rule<'a, P> {
+    fn new(held: BTreeMap<&'a P, u64>, clients: &'a BTreeSet<P>, bytes_max: u64) -> Rule<'a, P> {
+        let holders = held.len() as u64;
+        let is_holder = |client: &P| held.contains_key(client);
+        let share_of_holder = clients.iter().any(is_holder).then(|| bytes_max / holders.max(1));
+        let share_of_newcomer = clients.iter().any(|client| !is_holder(client)).then(|| bytes_max / (holders + 1));
+        Rule { held, clients, share_of_holder, share_of_newcomer }
     }
+
+    fn may_leave(&self, model: &Resident<P>, now_us: u64) -> bool {
+        // Those who keep it: each keeps within that share. One client may take what it alone keeps.
+        let kept = |share: u64| {
+            let users = model.users.iter().filter(|(_, last)| is_held(**last, now_us)).map(|(user, _)| user);
+            users.filter(move |user| self.held.get(user).is_none_or(|bytes| *bytes <= share))
+        };
+        let for_newcomer = self.share_of_newcomer.is_some_and(|share| kept(share).next().is_none());
+        let for_holder = self.share_of_holder.is_some_and(|share| {
+            let mut kept = kept(share);
+            kept.next().is_none_or(|first| self.clients.contains(first) && kept.next().is_none())
+        });
+        !model.is_pinned && (for_newcomer || for_holder)
+    }
+
+    /// The larger of the two.
+    fn share(&self) -> u64 {
+        self.share_of_holder.max(self.share_of_newcomer).unwrap_or_default()
+    }
+}
+
+/// The bytes that each client holds.
+fn held<'a, P: Ord>(models: &[(&String, &'a Resident<P>)], now_us: u64) -> BTreeMap<&'a P, u64> {
+    let mut held: BTreeMap<&P, u64> = BTreeMap::new();
+    for (_, model) in models.iter().filter(|(_, model)| !model.is_pinned) {
+        for (user, _) in model.users.iter().filter(|(_, last)| is_held(**last, now_us)) {
+            *held.entry(user).or_default() += model.bytes;
+        }
+    }
+    held
 }
 
 fn is_held(last_us: u64, now_us: u64) -> bool {
@@ -166,8 +215,15 @@ mod tests {
 
     #[track_caller]
     fn check(events: &str, client: char, bytes: u64, expect: &Vacancy) {
+        check_for("new", events, &[client], bytes, expect);
+    }
+
+    #[track_caller]
+    fn check_for(model: &str, events: &str, clients: &[char], bytes: u64, expect: &Vacancy) {
         let (residence, now_us) = after(events);
-        assert_eq!(&residence.vacancy(bytes, &client, now_us, |model| model.starts_with("busy")), expect, "{events}");
+        let clients = clients.iter().copied().collect();
+        let found = residence.vacancy(model, bytes, &clients, now_us, |model| model.starts_with("busy"));
+        assert_eq!(&found, expect, "{events}");
     }
 
     fn evict(model: &str) -> Vacancy {
@@ -197,6 +253,41 @@ mod tests {
     }
 
     #[test]
+    fn what_is_known_of_a_model_itself_takes_no_room_from_it() {
+        // It is wanted again while it leaves: it needs its room once.
+        check_for("busy", "busy=6", &['a'], 6, &Vacancy::Fits);
+        check_for("busy", "busy=6 y=4 a:busy a:y", &['a'], 6, &Vacancy::Fits);
+        check_for("busy", "busy=6 y=4 a:busy a:y", &['a'], 8, &evict("y"));
+        check_for("new", "busy=6 y=4 a:busy a:y", &['a'], 8, &evict("y"));
+        check_for("p", "p!6 x=4 a:x", &['a'], 8, &evict("x"));
+        // Nor does it count as held.
+        check_for("x", "x=6 b:x y=4 b:y", &['a'], 8, &Vacancy::Held { share: 5 });
+    }
+
+    #[test]
+    fn a_model_that_several_ask_for_has_the_rights_of_each() {
+        // For b what b holds may leave, for a it may not.
+        check_for("new", "v=5 b:v", &['a'], 6, &Vacancy::Held { share: 5 });
+        check_for("new", "v=5 b:v", &['a', 'b'], 6, &evict("v"));
+        check_for("new", "v=4 w=4 b:v a:w", &['a', 'b'], 6, &evict("v"));
+        // What two hold who keep within their shares, neither may take from the other.
+        check_for("new", "v=5 a:v b:v", &['a', 'b'], 6, &Vacancy::Held { share: 5 });
+        check_for("new", "v=5 b:v", &['a', 'c'], 6, &Vacancy::Held { share: 5 });
+        // a alone has to wait for what a holds.
+        check_for("new", "busy=5 w=5 a:busy b:w", &['a'], 5, &Vacancy::Busy);
+        check_for("new", "busy=5 w=5 a:busy b:w", &['a', 'b'], 5, &evict("w"));
+        check_for("new", "v=4 w=6 b:v b:w", &[], 6, &Vacancy::Held { share: 0 });
+    }
+
+    #[test]
+    fn a_model_that_is_touched_is_nobodys_but_not_the_oldest() {
+        let (mut residence, now_us) = after("x=4 y=4");
+        residence.touched("x", now_us);
+        residence.touched("unknown", now_us);
+        assert_eq!(residence.vacancy("new", 4, &BTreeSet::from(['a']), now_us + 1, |_| false), evict("y"));
+    }
+
+    #[test]
     fn a_client_within_its_share_keeps_its_models() {
         // b has 5 of 10 for two clients; a asks for more and more.
         check("v=5 b:v x=3 a:x", 'a', 3, &evict("x"));
@@ -217,7 +308,7 @@ mod tests {
         for (now_us, turn) in (1..).zip(0..1000) {
             let asked = format!("mine{}", turn % 7);
             loop {
-                match residence.vacancy(2, &'a', now_us, |_| false) {
+                match residence.vacancy(&asked, 2, &BTreeSet::from(['a']), now_us, |_| false) {
                     Vacancy::Fits => break,
                     Vacancy::Evict(model) => {
                         assert_ne!(model, "theirs");
@@ -235,7 +326,7 @@ mod tests {
     fn what_was_not_used_for_long_is_nobodys() {
         let (mut residence, now_us) = after("v=5 w=5 b:v b:w");
         residence.used("w", &'b', now_us + HOLD_US);
-        assert_eq!(residence.vacancy(5, &'a', now_us + HOLD_US, |_| false), evict("v"));
+        assert_eq!(residence.vacancy("new", 5, &BTreeSet::from(['a']), now_us + HOLD_US, |_| false), evict("v"));
     }
 
     #[test]
@@ -255,7 +346,7 @@ mod tests {
     fn without_a_limit_everything_fits() {
         let mut residence: Residence<char> = Residence::new(None);
         residence.came("x", u64::MAX / 2, false, 0);
-        assert_eq!(residence.vacancy(u64::MAX / 2, &'a', 0, |_| false), Vacancy::Fits);
+        assert_eq!(residence.vacancy("new", u64::MAX / 2, &BTreeSet::from(['a']), 0, |_| false), Vacancy::Fits);
         assert_eq!((residence.bytes(), residence.count()), (u64::MAX / 2, 1));
     }
 }

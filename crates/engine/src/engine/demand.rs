@@ -8,20 +8,20 @@
 //!                                                           └─ no: the least recently used that may go leaves
 //! ```
 //! Each client has a line of its own, and one model of it loads at a time, so a client that asks for many models waits for itself. Which model may
-//! leave for whom is [`nerite_repository::Residence`]'s decision.
+//! leave for whom is [`nerite_repository::Residence`]'s decision, which `eviction` carries out.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
-use nerite_repository::{Residence, Vacancy};
+use nerite_repository::Residence;
 use nerite_request::setting::LoadOptions;
 use nerite_request::{Peer, Status};
 
 use super::parts::Reason;
 use super::{Engine, spawn};
-use crate::limits::{DEMANDS_PER_PEER_MAX, LEAVE_PATIENCE};
+use crate::limits::DEMANDS_PER_PEER_MAX;
 use crate::timer::now_us;
 
 type Done = Box<dyn FnOnce(Result<(), Status>) + Send>;
@@ -30,7 +30,7 @@ type Done = Box<dyn FnOnce(Result<(), Status>) + Send>;
 pub(crate) struct Demand {
     residence: Mutex<Residence<Peer>>,
     /// Told when a model has left, or nobody waits for one any more.
-    changed: Condvar,
+    pub(crate) changed: Condvar,
     queue: Mutex<Queue>,
     loads: AtomicU64,
     evictions: AtomicU64,
@@ -103,19 +103,7 @@ impl Demand {
         self.residence().came(model, bytes, is_pinned, now_us());
     }
 
-    /// Nothing of a model is left, unless it is being loaded again.
-    pub(crate) fn went(&self, model: &str) {
-        if !self.is_loading(model) {
-            self.residence().went(model);
-        }
-        self.changed.notify_all();
-    }
-
-    pub(crate) fn used(&self, model: &str, peer: &Peer) {
-        self.residence().used(model, peer, now_us());
-    }
-
-    fn is_loading(&self, model: &str) -> bool {
+    pub(crate) fn is_loading(&self, model: &str) -> bool {
         self.queue().loading.contains(model)
     }
 
@@ -141,12 +129,11 @@ impl Demand {
         Ok((number, queue.served.insert(peer.clone())))
     }
 
-    /// The next model of a client's line that somebody waits for.
+    /// The next model of a client's line that somebody waits for, and that is not being loaded for another client: that load answers all.
     fn next_in_line(&self, peer: &Peer) -> Option<String> {
         let mut queue = self.queue();
         while let Some(model) = queue.lines.get_mut(peer).and_then(VecDeque::pop_front) {
-            if queue.waiters.contains_key(&model) {
-                queue.loading.insert(model.clone());
+            if queue.waiters.contains_key(&model) && queue.loading.insert(model.clone()) {
                 return Some(model);
             }
         }
@@ -178,11 +165,17 @@ impl Demand {
         }
     }
 
-    fn is_awaited(&self, model: &str) -> bool {
-        self.queue().waiters.contains_key(model)
+    /// The clients that wait for a model.
+    pub(crate) fn askers(&self, model: &str) -> BTreeSet<Peer> {
+        let queue = self.queue();
+        queue.waiters.get(model).into_iter().flatten().map(|waiter| waiter.peer.clone()).collect()
     }
 
-    fn residence(&self) -> MutexGuard<'_, Residence<Peer>> {
+    pub(crate) fn count_eviction(&self) {
+        self.evictions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn residence(&self) -> MutexGuard<'_, Residence<Peer>> {
         self.residence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -231,7 +224,7 @@ impl Engine {
     /// A client uses a model.
     pub fn note_use(&self, model: &str, peer: &Peer) {
         if let Some(demand) = &self.demand {
-            demand.used(model, peer);
+            demand.residence().used(model, peer, now_us());
         }
     }
 
@@ -257,6 +250,8 @@ impl Engine {
                 while let Some(model) = demand.next_in_line(&peer) {
                     let outcome = engine.load_on_demand(&demand, &model, &peer);
                     demand.finish(&model, &outcome);
+                    // It may have taken its room in vain, or have left while it was being loaded.
+                    engine.forget_if_gone(&demand, &model);
                 }
             });
             if let Err(error) = started {
@@ -272,16 +267,10 @@ impl Engine {
         }
         let bytes = self.bytes_missing(model)?;
         self.make_room(demand, model, bytes, peer)?;
-        let outcome = self.load_for(model, &LoadOptions::default(), &Reason::default());
-        match &outcome {
-            Ok(()) => {
-                demand.loads.fetch_add(1, Ordering::Relaxed);
-                demand.used(model, peer);
-            }
-            Err(_) if self.served(model).is_empty() => demand.residence().went(model),
-            Err(_) => {}
-        }
-        outcome
+        self.load_for(model, &LoadOptions::default(), &Reason::default())?;
+        demand.loads.fetch_add(1, Ordering::Relaxed);
+        self.note_use(model, peer);
+        Ok(())
     }
 
     /// The bytes of a model's files, and of those that it is made of and that are not up.
@@ -291,69 +280,7 @@ impl Engine {
         let of = |part: String| self.store().read(&part, &LoadOptions::default()).map_or(0, |source| source.bytes());
         Ok(parts.map(of).fold(source.bytes(), u64::saturating_add))
     }
-
-    /// Waits until there is room, and takes it. Whoever waits for the model decides how long.
-    fn make_room(self: &Arc<Self>, demand: &Demand, model: &str, bytes: u64, peer: &Peer) -> Result<(), Status> {
-        loop {
-            let is_busy = |other: &str| demand.is_loading(other) || self.is_in_use(other);
-            let mut residence = demand.residence();
-            let room = residence.vacancy(bytes, peer, now_us(), is_busy);
-            match room {
-                Vacancy::Fits => {
-                    residence.came(model, bytes, false, now_us());
-                    return Ok(());
-                }
-                Vacancy::Evict(other) => {
-                    drop(residence);
-                    log::info!("model '{other}' leaves to make room for '{model}', which has {bytes} bytes");
-                    demand.evictions.fetch_add(1, Ordering::Relaxed);
-                    self.unload_now(&other, false)?;
-                    self.wait_for_leave(demand, &other);
-                }
-                Vacancy::Busy if demand.is_awaited(model) => {
-                    drop(demand.changed.wait_timeout(residence, LEAVE_PATIENCE));
-                }
-                Vacancy::Busy => return Err(Status::unavailable(format!("nobody waits for model '{model}' any more"))),
-                Vacancy::Held { share } => {
-                    return Err(Status::unavailable(format!(
-                        "there is no room for model '{model}', which has {bytes} bytes: others hold the models that are loaded, and \
-                         keep within {share} bytes each; raise --models-max-bytes, or ask again later"
-                    )));
-                }
-                Vacancy::TooLarge { bytes_max } => {
-                    return Err(Status::unavailable(format!(
-                        "model '{model}' has {bytes} bytes, and beside the models that stay there is room for {bytes_max}; raise \
-                         --models-max-bytes"
-                    )));
-                }
-            }
-        }
-    }
-
-    /// Waits until a model that was told to leave has left, as long as that takes little.
-    fn wait_for_leave(&self, demand: &Demand, model: &str) {
-        for _ in 0..LEAVE_ROUNDS {
-            let residence = demand.residence();
-            if !self.has_generation(model) {
-                return;
-            }
-            drop(demand.changed.wait_timeout(residence, LEAVE_PATIENCE));
-        }
-        // Its memory comes back later than the room that it gave.
-        log::warn!("model '{model}' has been leaving for long; its room is given away");
-        demand.residence().went(model);
-    }
-
-    fn is_in_use(&self, model: &str) -> bool {
-        self.served(model).iter().any(|served| served.in_flight() > 0)
-    }
-
-    fn has_generation(&self, model: &str) -> bool {
-        self.generations().keys().any(|generation| *generation.model == *model)
-    }
 }
 
-/// Times that a load waits [`LEAVE_PATIENCE`] for a model to leave.
-const LEAVE_ROUNDS: u32 = 600;
-
-const _: () = assert!(LEAVE_PATIENCE.as_millis() as u32 * LEAVE_ROUNDS <= 60_000, "a minute");
+#[cfg(test)]
+mod tests;

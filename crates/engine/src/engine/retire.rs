@@ -87,16 +87,10 @@ impl Engine {
         let gone = self.generations().remove(generation);
         drop(gone);
         self.lifecycle().drained(generation);
-        self.left(generation);
-        self.retiring.end(generation);
-    }
-
-    /// Gives the room of a model back of which nothing is left.
-    fn left(&self, generation: &Generation) {
-        let is_last = !self.generations().keys().any(|other| other.model == generation.model);
-        if let Some(demand) = self.demand.as_ref().filter(|_| is_last) {
-            demand.went(&generation.model);
+        if let Some(demand) = &self.demand {
+            self.forget_if_gone(demand, &generation.model);
         }
+        self.retiring.end(generation);
     }
 
     /// A version of a model that takes no more requests of clients but has not ended; without a number the highest.

@@ -1,0 +1,108 @@
+//! How does a model that is loaded on demand get its room?
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use nerite_repository::{Generation, Vacancy};
+use nerite_request::{Peer, Status};
+
+use super::Engine;
+use super::demand::Demand;
+use crate::limits::LEAVE_PATIENCE;
+use crate::timer::now_us;
+
+impl Engine {
+    /// Waits until there is room, and takes it. Whoever waits for the model decides how long, and what may leave for it; `peer` does if nobody
+    /// waits any more.
+    pub(crate) fn make_room(
+        self: &Arc<Self>,
+        demand: &Demand,
+        model: &str,
+        bytes: u64,
+        peer: &Peer,
+    ) -> Result<(), Status> {
+        loop {
+            let askers = demand.askers(model);
+            let is_awaited = !askers.is_empty();
+            let clients = if is_awaited { askers } else { BTreeSet::from([peer.clone()]) };
+            let in_use = self.in_use();
+            let is_busy = |other: &str| demand.is_loading(other) || in_use.contains(other);
+            let mut residence = demand.residence();
+            let room = residence.vacancy(model, bytes, &clients, now_us(), is_busy);
+            match room {
+                Vacancy::Fits => {
+                    residence.came(model, bytes, false, now_us());
+                    return Ok(());
+                }
+                Vacancy::Evict(other) => {
+                    drop(residence);
+                    log::info!("model '{other}' leaves to make room for '{model}', which has {bytes} bytes");
+                    demand.count_eviction();
+                    self.evict(demand, &other)?;
+                }
+                Vacancy::Busy if is_awaited => drop(demand.changed.wait_timeout(residence, LEAVE_PATIENCE)),
+                Vacancy::Busy => return Err(Status::unavailable(format!("nobody waits for model '{model}' any more"))),
+                Vacancy::Held { share } => {
+                    return Err(Status::unavailable(format!(
+                        "there is no room for model '{model}', which has {bytes} bytes: others hold the models that are loaded, and \
+                         keep within {share} bytes each; raise --models-max-bytes, or ask again later"
+                    )));
+                }
+                Vacancy::TooLarge { bytes_max } => {
+                    return Err(Status::unavailable(format!(
+                        "model '{model}' has {bytes} bytes, and beside the models that stay there is room for {bytes_max}; raise \
+                         --models-max-bytes"
+                    )));
+                }
+            }
+        }
+    }
+
+    /// Forgets a model of which nothing is left, unless it is being loaded. To be called whenever either may have become true.
+    pub(crate) fn forget_if_gone(&self, demand: &Demand, model: &str) {
+        let mut residence = demand.residence();
+        // A load takes its room, and so this lock, after it is known as one.
+        if !demand.is_loading(model) && self.generations_of(model).is_empty() {
+            residence.went(model);
+        }
+        drop(residence);
+        demand.changed.notify_all();
+    }
+
+    /// Has a model leave, and waits for that as long as it takes little.
+    fn evict(self: &Arc<Self>, demand: &Demand, model: &str) -> Result<(), Status> {
+        // Those alone: the model may be wanted, and loaded, again before they have ended.
+        let leaving = self.generations_of(model);
+        self.unload_now(model, false)?;
+        for _ in 0..LEAVE_ROUNDS {
+            let residence = demand.residence();
+            if !self.generations_of(model).iter().any(|generation| leaving.contains(generation)) {
+                drop(residence);
+                self.forget_if_gone(demand, model);
+                return Ok(());
+            }
+            drop(demand.changed.wait_timeout(residence, LEAVE_PATIENCE));
+        }
+        // Its memory comes back later than the room that it gave.
+        log::warn!("model '{model}' has been leaving for long; its room is given away");
+        let mut residence = demand.residence();
+        if !demand.is_loading(model) && self.served(model).is_empty() {
+            residence.went(model);
+        }
+        Ok(())
+    }
+
+    /// The models that have requests in flight.
+    fn in_use(&self) -> HashSet<String> {
+        self.all().iter().filter(|served| served.in_flight() > 0).map(|served| served.name().to_owned()).collect()
+    }
+
+    fn generations_of(&self, model: &str) -> Vec<Generation> {
+        self.generations().keys().filter(|generation| *generation.model == *model).cloned().collect()
+    }
+}
+
+/// Times that a load waits [`LEAVE_PATIENCE`] for a model to leave.
+const LEAVE_ROUNDS: u32 = 600;
+
+const _: () = assert!(LEAVE_PATIENCE.as_millis() as u32 * LEAVE_ROUNDS <= 60_000, "a minute");

@@ -1,0 +1,157 @@
+//! Do models that requests load come and go as the rules say, whatever else happens to them?
+#![allow(clippy::unwrap_used)]
+#![expect(clippy::disallowed_methods, reason = "the tests look again and again, and are no front end")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use nerite_backend::Infer;
+use nerite_backend::identity::Identity;
+use nerite_config::HostFacts;
+use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes, Services, Waiting};
+use nerite_memory::Buffer;
+use nerite_repository::{ControlMode, Store, StoreOptions};
+use nerite_request::{Peer, Reply, Request, Response, Status};
+use nerite_tensor::{DataType, Shape, Tensor};
+use tempfile::TempDir;
+
+/// Bytes of all models that may be up.
+const ROOM: u64 = 10;
+const X: Peer = Peer::User { uid: 1 };
+const Y: Peer = Peer::User { uid: 2 };
+/// More than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a request for the model `slow` runs.
+const SLOW: Duration = Duration::from_millis(500);
+
+fn put(repository: &Path, model: &str, bytes: usize, backend: &str) {
+    let version = repository.join(model).join("1");
+    std::fs::create_dir_all(&version).unwrap();
+    std::fs::write(version.join("weights"), vec![0; bytes]).unwrap();
+    let delay = if model == "slow" { SLOW } else { Duration::ZERO };
+    let config = format!(
+        "backend: '{backend}' input [{{ name: 'IN' data_type: TYPE_UINT8 dims: [-1] }}]
+         output [{{ name: 'OUT' data_type: TYPE_UINT8 dims: [-1] }}]
+         parameters {{ key: 'execute_delay_ms' value {{ string_value: '{}' }} }}",
+        delay.as_millis()
+    );
+    std::fs::write(repository.join(model).join("config.pbtxt"), config).unwrap();
+}
+
+/// An engine with these models of so many bytes, and one that no runtime can load.
+fn engine(models: &[(&str, usize)]) -> (Arc<Engine>, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    for (model, bytes) in models {
+        put(folder.path(), model, *bytes, "identity");
+    }
+    put(folder.path(), "broken", 6, "nobodys");
+    let mut runtimes = Runtimes::default();
+    runtimes.add(Arc::new(Identity));
+    let store =
+        Store::open(StoreOptions { repositories: vec![folder.path().to_owned()], ..StoreOptions::default() }).unwrap();
+    let loader = Loader {
+        runtimes,
+        host: HostFacts::cpu_only(),
+        cores: 1,
+        auto_complete: false,
+        queues: QueueLimits::default(),
+        services: Services::default(),
+        threads: 2,
+    };
+    let options = Options {
+        control: ControlMode::Demand,
+        load_models: Vec::new(),
+        load_threads: 2,
+        load_retries: 0,
+        models_bytes_max: Some(ROOM),
+    };
+    let engine = Engine::new(store, loader, options);
+    assert_eq!(engine.start().unwrap(), Vec::<String>::new());
+    (engine, folder)
+}
+
+fn demand(engine: &Arc<Engine>, model: &str, peer: &Peer) -> (Waiting, Receiver<Result<(), Status>>) {
+    let (tell, told) = channel();
+    let waiting = engine.demand(model, peer, move |outcome| drop(tell.send(outcome))).unwrap();
+    (waiting, told)
+}
+
+#[track_caller]
+fn load(engine: &Arc<Engine>, model: &str, peer: &Peer) -> Result<(), Status> {
+    let (_waiting, told) = demand(engine, model, peer);
+    told.recv_timeout(PATIENCE).expect("it waits for ever")
+}
+
+/// Has a model do something. Gives what hears of its end.
+fn infer(engine: &Engine, model: &str) -> Receiver<Response> {
+    let (to, from) = channel();
+    let data = Buffer::from(b"here".to_vec());
+    let input = Tensor { name: "IN".into(), datatype: DataType::Uint8, shape: Shape::from_slice(&[4]), data };
+    let reply = Reply::new(move |response| drop(to.send(response)));
+    engine.infer(model, None, Request::new(vec![input], Vec::new(), reply));
+    from
+}
+
+fn up(engine: &Engine) -> Vec<String> {
+    engine.all().iter().map(|served| served.name().to_owned()).collect()
+}
+
+fn wait_until(what: &str, is_true: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_true() {
+        assert!(begun.elapsed() < PATIENCE, "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_model_is_wanted_again_while_it_leaves() {
+    let (engine, _folder) = engine(&[("slow", 6), ("other", 6)]);
+    load(&engine, "slow", &X).unwrap();
+    let answer = infer(&engine, "slow");
+    let (unloaded, told) = channel();
+    engine.unload("slow", false, move |outcome| unloaded.send(outcome).unwrap());
+    told.recv_timeout(PATIENCE).unwrap().unwrap();
+    assert!(up(&engine).is_empty() && answer.try_recv().is_err(), "it has left before it was wanted again");
+    load(&engine, "slow", &Y).unwrap();
+    answer.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(up(&engine), ["slow"]);
+    // It takes its room once, and gives it back.
+    assert_eq!(engine.demand_counts().unwrap().bytes, 6);
+    load(&engine, "other", &Y).unwrap();
+    wait_until("the old one is forgotten", || engine.demand_counts().unwrap().bytes == 6);
+    assert_eq!(up(&engine), ["other"]);
+}
+
+#[test]
+fn what_could_not_be_loaded_takes_no_room() {
+    let (engine, _folder) = engine(&[("some", 6), ("huge", 11)]);
+    for model in ["broken", "huge", "broken"] {
+        assert!(load(&engine, model, &X).is_err());
+        wait_until("it is forgotten", || engine.demand_counts().unwrap().models == 0);
+    }
+    load(&engine, "some", &Y).unwrap();
+    let counts = engine.demand_counts().unwrap();
+    assert_eq!((counts.models, counts.bytes, counts.loads, counts.evictions), (1, 6, 1, 0));
+}
+
+#[test]
+fn a_client_that_waits_for_room_holds_up_nobody_who_wants_the_same() {
+    let (engine, _folder) = engine(&[("slow", 5), ("theirs", 5), ("new", 5)]);
+    load(&engine, "slow", &X).unwrap();
+    load(&engine, "theirs", &Y).unwrap();
+    // For X only what X holds may leave, and that is busy all the time.
+    let answers: Vec<_> = (0..4).map(|_| infer(&engine, "slow")).collect();
+    let (_waiting, of_x) = demand(&engine, "new", &X);
+    wait_until("X has begun to wait", || engine.demand_counts().unwrap().waiting == 1);
+    std::thread::sleep(SLOW / 5);
+    assert!(of_x.try_recv().is_err());
+    // Y may have its own leave.
+    load(&engine, "new", &Y).unwrap();
+    of_x.recv_timeout(PATIENCE).unwrap().unwrap();
+    assert!(answers[3].try_recv().is_err(), "it waited until X's model was idle");
+    assert_eq!(up(&engine), ["new", "slow"]);
+    assert_eq!(engine.demand_counts().unwrap().loads, 3);
+}
