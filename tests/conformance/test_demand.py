@@ -30,6 +30,20 @@ def put(repository, model: str, size: int = MODEL_BYTES, delay_ms: int = 0) -> N
     (repository / model / "config.pbtxt").write_text(IDENTITY % (model, delay_ms))
 
 
+def put_chain(repository, model: str, *parts: str) -> None:
+    """An ensemble of identities, one after the other."""
+    (repository / model / "1").mkdir(parents=True, exist_ok=True)
+    names = ["INPUT0", *(f"between_{at}" for at in range(1, len(parts))), "OUTPUT0"]
+    steps = [
+        f'{{ model_name: "{part}" model_version: -1 input_map {{ key: "INPUT0" value: "{given}" }}'
+        f' output_map {{ key: "OUTPUT0" value: "{made}" }} }}'
+        for part, given, made in zip(parts, names[:-1], names[1:], strict=True)
+    ]
+    tensors = "".join(line for line in (IDENTITY % (model, 0)).splitlines(True) if line.startswith(("name", "input", "output")))
+    scheduling = f"ensemble_scheduling {{ step [ {', '.join(steps)} ] }}"
+    (repository / model / "config.pbtxt").write_text(f'{tensors}platform: "ensemble"\n{scheduling}\n')
+
+
 def put_slow(repository, model: str, seconds: float) -> None:
     """A Python model that takes so long to load."""
     version = repository / model / "1"
@@ -47,6 +61,9 @@ def server(launcher, tmp_path):
     put(tmp_path, "pinned", size=16)
     put(tmp_path, "huge", size=(ROOM + 1) * MODEL_BYTES)
     put(tmp_path, "busy", delay_ms=3000)
+    put(tmp_path, "part")
+    put_chain(tmp_path, "chain", "part", "busy")
+    put_chain(tmp_path, "outer", "chain")
     put_slow(tmp_path, "slow", 3)
     room = ROOM * MODEL_BYTES + MODEL_BYTES // 2
     with this_python_first(), launcher.running(
@@ -121,6 +138,21 @@ def test_a_model_with_a_request_in_flight_does_not_leave(server, client):
         ask(client, model)
         if running.is_alive():
             assert "busy" in up(client)
+    running.join()
+
+
+@pytest.mark.parametrize("ensemble", ["chain", "outer"])
+def test_what_a_request_in_flight_is_made_of_does_not_leave(server, client, ensemble):
+    expected = {"part", "busy", "chain", ensemble}
+    running = threading.Thread(target=ask, args=(client, ensemble))
+    running.start()
+    while ensemble not in up(client):
+        time.sleep(0.01)
+    for model in MODELS[:ROOM]:
+        ask(client, model)
+        if running.is_alive():
+            assert expected <= up(client)
+    assert running.is_alive(), "it was over too soon to tell"
     running.join()
 
 

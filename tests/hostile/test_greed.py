@@ -20,6 +20,17 @@ backend: "identity"
 input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
 """
+# A model that is made of another.
+ENSEMBLE = """\
+name: "%s"
+platform: "ensemble"
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
+ensemble_scheduling { step {
+    model_name: "%s" model_version: -1
+    input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" }
+} }
+"""
 # Asks for one model after the other, from eight threads, until it is killed.
 GREEDY = """\
 import itertools, sys, threading, urllib.request
@@ -50,6 +61,8 @@ def server(launcher, tmp_path):
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         pytest.skip("no other user to be had: not root")
     put(tmp_path, "theirs")
+    (tmp_path / "made_of_theirs" / "1").mkdir(parents=True)
+    (tmp_path / "made_of_theirs" / "config.pbtxt").write_text(ENSEMBLE % ("made_of_theirs", "theirs"))
     for at in range(GREED):
         put(tmp_path, f"greed{at}")
     flags = ("--model-control-mode=demand", f"--models-max-bytes={ROOM * MODEL_BYTES}")
@@ -61,16 +74,17 @@ def as_nobody(*command: str) -> list[str]:
     return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command]
 
 
-def test_a_client_that_asks_for_many_models_replaces_its_own(server):
+@pytest.mark.parametrize("asked_for", ["theirs", "made_of_theirs"])
+def test_a_client_that_asks_for_many_models_replaces_its_own(server, asked_for):
     python = os.path.realpath(sys.executable)
     with open_client("http", server) as client:
-        client.infer("theirs", [fp32("INPUT0", [1])])
+        client.infer(asked_for, [fp32("INPUT0", [1])])
         greedy = subprocess.Popen(as_nobody(python, "-c", GREEDY, server.http, str(GREED)))
         try:
             asked, until = 0, time.monotonic() + SECONDS
             while time.monotonic() < until or server.log_text().count("leaves to make room") < 2 * GREED:
                 assert time.monotonic() < until + 60, "it never asked for so many"
-                client.infer("theirs", [fp32("INPUT0", [1])])
+                client.infer(asked_for, [fp32("INPUT0", [1])])
                 asked += 1
                 time.sleep(0.02)
         finally:

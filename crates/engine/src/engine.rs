@@ -439,7 +439,10 @@ impl Infer for Engine {
         // A model that is being unloaded still serves the ensembles that are unloaded with it.
         let find = || self.find(model, version).or_else(|refused| self.leaving(model, version).ok_or(refused));
         match admit(find) {
-            Ok(admission) => admission.ask(request),
+            Ok(admission) => {
+                self.note_nested_use(model);
+                admission.ask(request);
+            }
             Err(status) => request.reply.refuse(status),
         }
     }

@@ -155,3 +155,14 @@ fn a_client_that_waits_for_room_holds_up_nobody_who_wants_the_same() {
     assert_eq!(up(&engine), ["new", "slow"]);
     assert_eq!(engine.demand_counts().unwrap().loads, 3);
 }
+
+#[test]
+fn a_model_that_others_ask_is_not_the_oldest() {
+    let (engine, _folder) = engine(&[("first", 4), ("second", 4), ("third", 4)]);
+    load(&engine, "first", &X).unwrap();
+    load(&engine, "second", &X).unwrap();
+    // By this way models ask each other.
+    infer(&engine, "first").recv_timeout(PATIENCE).unwrap();
+    load(&engine, "third", &X).unwrap();
+    assert_eq!(up(&engine), ["first", "third"]);
+}

@@ -221,10 +221,20 @@ impl Engine {
         self.is_on_demand() && self.served(model).is_empty() && self.store().has(model)
     }
 
-    /// A client uses a model.
+    /// A client uses a model, and with it those that it is made of.
     pub fn note_use(&self, model: &str, peer: &Peer) {
+        let Some(demand) = &self.demand else { return };
+        let parts = self.parts_of(model);
+        let (mut residence, now_us) = (demand.residence(), now_us());
+        for used in std::iter::once(model).chain(parts.iter().map(String::as_str)) {
+            residence.used(used, peer, now_us);
+        }
+    }
+
+    /// A model uses another.
+    pub(crate) fn note_nested_use(&self, model: &str) {
         if let Some(demand) = &self.demand {
-            demand.residence().used(model, peer, now_us());
+            demand.residence().touched(model, now_us());
         }
     }
 

@@ -92,9 +92,14 @@ impl Engine {
         Ok(())
     }
 
-    /// The models that have requests in flight.
+    /// The models that have requests in flight, and those that they are made of: an ensemble goes with each of its parts.
     fn in_use(&self) -> HashSet<String> {
-        self.all().iter().filter(|served| served.in_flight() > 0).map(|served| served.name().to_owned()).collect()
+        let mut in_use = HashSet::new();
+        for served in self.all().iter().filter(|served| served.in_flight() > 0) {
+            in_use.extend(self.parts_of(served.name()));
+            in_use.insert(served.name().to_owned());
+        }
+        in_use
     }
 
     fn generations_of(&self, model: &str) -> Vec<Generation> {

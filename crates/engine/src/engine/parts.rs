@@ -7,6 +7,7 @@ use nerite_repository::{ModelSource, load_order, phrase};
 use nerite_request::Status;
 use nerite_request::setting::LoadOptions;
 
+use crate::catalog::Catalog;
 use crate::engine::Engine;
 
 /// What led to a load.
@@ -36,6 +37,13 @@ impl Reason {
 }
 
 impl Engine {
+    /// The models that a model which is up is made of, and those that they are made of.
+    pub(crate) fn parts_of(&self, model: &str) -> BTreeSet<String> {
+        let mut parts = BTreeSet::new();
+        collect_parts(&self.catalog.load(), model, &mut parts);
+        parts
+    }
+
     /// The models that an ensemble is made of, are not up, and were not tried.
     pub(crate) fn missing_parts(&self, source: &ModelSource, reason: &Reason) -> Vec<String> {
         let is_missing = |part: &String| self.served(part).is_empty() && !reason.tried.contains(part);
@@ -104,5 +112,15 @@ impl Engine {
         // Each of them says what is wrong when its turn comes.
         waves.push(order.circular.into_iter().map(|(model, _)| model).collect());
         waves
+    }
+}
+
+fn collect_parts(catalog: &Catalog, model: &str, parts: &mut BTreeSet<String>) {
+    let ensembles = catalog.versions(model).iter().filter_map(|served| served.config().ensemble_scheduling());
+    for step in ensembles.flat_map(|ensemble| &ensemble.step) {
+        if !parts.contains(&step.model_name) {
+            parts.insert(step.model_name.clone());
+            collect_parts(catalog, &step.model_name, parts);
+        }
     }
 }
