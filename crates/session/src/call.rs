@@ -44,7 +44,10 @@ impl Session {
                 self.prepared.release(&release.handles)?;
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
-            Call::DescribeModel(model) => CallOutcome::from(Answer::Described(self.describe(&model)?)),
+            Call::DescribeModel(model) => {
+                scope.want_model(&model.name).await?;
+                CallOutcome::from(Answer::Described(self.describe(&model)?))
+            }
             Call::Cancel(cancel) => {
                 self.in_flight.cancel(cancel.id);
                 CallOutcome::from(Answer::Done(v1::Done {}))

@@ -21,41 +21,41 @@ use v1::server_message::Answer;
 use crate::test_server::TestServer;
 
 /// A client that writes what it likes. All calls block.
-struct Raw(OwnedFd);
+pub struct Raw(OwnedFd);
 
 impl Raw {
-    fn connect(path: &Path) -> Raw {
+    pub fn connect(path: &Path) -> Raw {
         let raw = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         sockopt::set_socket_timeout(&raw, sockopt::Timeout::Recv, Some(std::time::Duration::from_mins(1))).unwrap();
         connect(&raw, &SocketAddrUnix::new(path).unwrap()).unwrap();
         Raw(raw)
     }
 
-    fn welcomed(path: &Path) -> Raw {
+    pub fn welcomed(path: &Path) -> Raw {
         let raw = Raw::connect(path);
         raw.call(1, Call::Hello(v1::Hello { version_min: 1, version_max: 7, ..v1::Hello::default() }));
         assert!(matches!(raw.answer().unwrap().answer, Some(Answer::Welcome(_))));
         raw
     }
 
-    fn send(&self, bytes: &[u8]) {
+    pub fn send(&self, bytes: &[u8]) {
         // The server may have closed; what it said is read by `answer`.
         let _ = send(&self.0, bytes, SendFlags::NOSIGNAL);
     }
 
-    fn call(&self, id: u64, call: Call) {
+    pub fn call(&self, id: u64, call: Call) {
         self.send(&v1::ClientMessage { id, returned: Vec::new(), call: Some(call) }.encode_to_vec());
     }
 
     /// The next message; `None` when the server has closed.
-    fn answer(&self) -> Option<v1::ServerMessage> {
+    pub fn answer(&self) -> Option<v1::ServerMessage> {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         let (_, len) = recv(&self.0, &mut buffer[..], RecvFlags::empty()).ok()?;
         (len > 0).then(|| read_answer(buffer[..len].to_vec().into()).unwrap())
     }
 
     /// The text of the error that comes next.
-    fn refusal(&self) -> String {
+    pub fn refusal(&self) -> String {
         match self.answer().and_then(|message| message.answer) {
             Some(Answer::Error(error)) => error.message,
             other => panic!("{other:?}"),

@@ -5,6 +5,7 @@
 mod hostile;
 mod inference;
 mod names;
+mod on_demand;
 mod placed;
 mod prepared;
 mod socket;

@@ -73,6 +73,12 @@ impl TestServer {
         TestServer::started(limits, nerite_api::Options::default(), ControlMode::Explicit)
     }
 
+    /// As [`TestServer::new`], with models that requests load.
+    pub fn on_demand() -> TestServer {
+        let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
+        TestServer::started(limits, nerite_api::Options::default(), ControlMode::Demand)
+    }
+
     fn started(limits: LeaseLimits, options: nerite_api::Options, control: ControlMode) -> TestServer {
         let models = tempfile::tempdir().unwrap();
         let vector = |backend: &str| format!("backend: \"{backend}\" {VECTOR}");
