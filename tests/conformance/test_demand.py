@@ -1,5 +1,6 @@
 """Are models loaded by their first request, and do they leave as the rules say (control mode `demand`)?"""
 
+import socket
 import threading
 import time
 import urllib.request
@@ -228,6 +229,24 @@ def test_a_client_may_wait_for_so_many_models_only(server, launcher):
     assert others and refused, (len(others), len(refused))
     assert all("requests of this client wait for models already; at most 64 may" in fault for fault in refused), refused[:2]
     assert metric(server, "nerite_demand_waiting_requests") == 0
+
+
+@pytest.mark.parametrize("call", ["infer", "generate"])
+def test_a_model_that_leaves_while_a_body_comes_is_loaded_again(server, call):
+    tensor = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1],"data":[1]}]}'
+    body = tensor if call == "infer" else b'{"INPUT0":1}'
+    head = f"POST /v2/models/{MODELS[0]}/{call} HTTP/1.1\r\nHost: nerite\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    host, port = server.http.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=60) as slow, open_client("grpc", server) as other:
+        slow.sendall(head.encode() + body[:5])
+        wait_until(lambda: MODELS[0] in up(other))
+        for model in MODELS[1 : ROOM + 1]:
+            ask(other, model)
+        assert MODELS[0] not in up(other)
+        slow.sendall(body[5:])
+        with slow.makefile("rb") as answer:
+            status = answer.readline()
+            assert b" 200 " in status, status + answer.read()
 
 
 def test_a_broken_model_fails_its_request_alone(server, client):

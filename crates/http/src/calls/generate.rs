@@ -46,7 +46,10 @@ pub async fn generate(
     let bytes_max = api.http_input_bytes_max();
     let mut body = read_body(api, body, bytes_max).await?;
     let mut charge = body.take_charge();
+    // The model may have left while the body came: nothing kept it.
+    api.want_model(model).await?;
     let _under_way = api.take_on()?;
+    let admission = api.admit(model, version)?;
     let read = move |body: Received, model: &str, version: &str| {
         read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })
     };
@@ -71,7 +74,6 @@ pub async fn generate(
         // The reader is gone only if the client disconnected, which has cancelled the request.
         let _ = to.send((response, charge));
     };
-    let admission = api.admit(model, version)?;
     api.begin(admission, infer_request, cancel.clone(), sink).await?;
     let mut events = Events::new(from, cancel);
     if stream { Ok(many(events).await) } else { Ok(one(&mut events).await) }

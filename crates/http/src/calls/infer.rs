@@ -67,6 +67,8 @@ async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, versi
         }
     };
     let received = receive(body, framing.expected(), api.account()).await?;
+    // The model may have left while the body came: nothing kept it.
+    api.want_model(model).await.map_err(Failure::plain)?;
     // From here on the server waits for nothing from the client.
     let under_way = api.take_on().map_err(Failure::plain)?;
     let admission = api.admit_found(found, model, version).map_err(Failure::plain)?;
