@@ -252,3 +252,90 @@ def test_files_that_change_during_a_load_are_noticed(models, client):
     assert client.model_ready(model)
     assert f"the files of model '{model}' changed while it was loaded; loading it again" in models.server.log_text()
     client.unload(model)
+
+
+# Does as it is told by the input: it waits, has its model loaded with one instance, or asks its own model.
+ACTS = '''\
+import pathlib
+import time
+
+import numpy
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.name = args["model_name"]
+        self.folder = pathlib.Path(args["model_repository"])
+
+    def act(self, asked):
+        if asked == "load":
+            time.sleep(0.5)
+            pb_utils.load_model(self.name)
+        elif asked.startswith("wait"):
+            time.sleep(float(asked.split()[1]))
+        elif asked == "itself":
+            time.sleep(0.3)
+            given = pb_utils.Tensor("ASKED", numpy.array([b"wait 0"], dtype=numpy.object_))
+            answer = pb_utils.InferenceRequest(model_name=self.name, requested_output_names=["SAID"], inputs=[given]).exec()
+            return answer.error().message() if answer.has_error() else "answered"
+        return "done"
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            asked = pb_utils.get_input_tensor_by_name(request, "ASKED").as_numpy()[0].decode()
+            said = numpy.array([self.act(asked).encode()], dtype=numpy.object_)
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("SAID", said)]))
+        return answers
+'''
+
+
+def acting(models, client) -> str:
+    """A model with two instances that acts as it is told."""
+    model = name()
+    models.put(model, groups(2))
+    (models.server.repository / model / "1" / "model.py").write_text(ACTS)
+    client.load(model)
+    return model
+
+
+def begun(models, model: str, asked: str, answers: list) -> threading.Thread:
+    def ask() -> None:
+        with open_client("http", models.server) as one:
+            answers.append(said(one.infer(model, [text("ASKED", [asked.encode()])])))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    return thread
+
+
+def ended(threads: list) -> bool:
+    for thread in threads:
+        thread.join(30)
+    return not any(thread.is_alive() for thread in threads)
+
+
+@differs("2.51 waits for ever: a model cannot load itself while it runs", run=False)
+def test_an_instance_that_leaves_may_load_its_own_model(models, client):
+    model, answers = acting(models, client), []
+    models.configure(model, groups(1))
+    # One of them runs in the instance that leaves.
+    assert ended([begun(models, model, "load", answers) for _ in range(2)])
+    assert answers == ["done", "done"]
+    assert ended([begun(models, model, "wait 0", answers)])
+    client.unload(model)
+
+
+@differs("2.51 waits for ever: a model cannot ask itself while no instance is free", run=False)
+def test_a_model_does_not_wait_for_an_instance_that_left(models, client):
+    model, answers = acting(models, client), []
+    models.configure(model, groups(1))
+    # One of them asks its own model, which the other one keeps busy until it leaves. Which of the two leaves is open.
+    threads = [begun(models, model, "itself", answers), begun(models, model, "wait 3", answers)]
+    time.sleep(1)
+    client.load(model)
+    assert ended(threads)
+    assert len(answers) == 2 and "done" in answers
+    assert ended([begun(models, model, "wait 0", answers)])
+    client.unload(model)

@@ -1,12 +1,14 @@
 //! Does a model wait for itself?
 //!
 //! A model that asks another waits in its instance. If all instances of a model wait, and each for a model of which the same holds, no
-//! answer can come: the request that would close the circle is refused. Pure but for the lock.
+//! answer can come: the request that would close the circle is refused. If the circle closes because an instance leaves, requests are
+//! cancelled until it is open. Pure but for the lock.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
+use nerite_request::Cancel;
 
 /// The instances of models in processes, and what they wait for.
 #[derive(Debug, Default)]
@@ -21,8 +23,15 @@ struct State {
 #[derive(Debug)]
 struct Instance {
     model: String,
-    /// The models that it waits for, by its own number of the request.
-    calls: HashMap<u64, Vec<String>>,
+    /// What it waits for, by its own number of the request.
+    calls: HashMap<u64, Call>,
+}
+
+#[derive(Debug)]
+struct Call {
+    /// The models that must answer.
+    targets: Vec<String>,
+    cancel: Cancel,
 }
 
 /// One instance, as long as it is there.
@@ -48,12 +57,13 @@ impl Waits {
 }
 
 impl Waiter {
-    /// The instance waits for the answer of these models to its request `call`. `false`, and it does not, if that could never come.
-    pub fn begin(&self, call: u64, targets: Vec<String>) -> bool {
+    /// The instance waits for the answer of these models to its request `call`. `false`, and it does not, if that could never come. `cancel`
+    /// is called if it cannot come any more, because an instance left.
+    pub fn begin(&self, call: u64, targets: Vec<String>, cancel: Cancel) -> bool {
         let mut state = self.waits.lock();
         let Some(instance) = state.instances.get_mut(&self.number) else { return true };
         let model = instance.model.clone();
-        instance.calls.insert(call, targets);
+        instance.calls.insert(call, Call { targets, cancel });
         if !state.stuck().contains(model.as_str()) {
             return true;
         }
@@ -80,17 +90,44 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.waits.lock().instances.remove(&self.number);
+        let mut state = self.waits.lock();
+        state.instances.remove(&self.number);
+        let hopeless: Vec<Call> = std::iter::from_fn(|| state.take_hopeless()).collect();
+        drop(state);
+        // Without the lock: what is cancelled ends here.
+        for Call { targets, cancel } in hopeless {
+            log::warn!(
+                "a request for model '{}' was cancelled: no instance is left that could answer it; give it more instances (instance_group)",
+                targets.first().map_or("", String::as_str)
+            );
+            cancel.cancel();
+        }
+    }
+}
+
+impl Call {
+    fn waits_for(&self, models: &HashSet<&str>) -> bool {
+        self.targets.iter().any(|target| models.contains(target.as_str()))
     }
 }
 
 impl State {
+    /// One call that cannot be answered, if there is any.
+    fn take_hopeless(&mut self) -> Option<Call> {
+        let stuck = self.stuck();
+        let found = self.instances.iter().find_map(|(number, instance)| {
+            let mut calls = instance.calls.iter().filter(|_| stuck.contains(instance.model.as_str()));
+            calls.find(|(_, call)| call.waits_for(&stuck)).map(|(call, _)| (*number, *call))
+        });
+        let (number, call) = found?;
+        self.instances.get_mut(&number)?.calls.remove(&call)
+    }
+
     /// The models of which every instance waits for one of these models.
     fn stuck(&self) -> HashSet<&str> {
         let mut stuck: HashSet<&str> = self.instances.values().map(|instance| instance.model.as_str()).collect();
         loop {
-            let is_free =
-                |instance: &&Instance| !instance.calls.values().flatten().any(|target| stuck.contains(target.as_str()));
+            let is_free = |instance: &&Instance| !instance.calls.values().any(|call| call.waits_for(&stuck));
             let free: HashSet<&str> = self.instances.values().filter(is_free).map(|one| one.model.as_str()).collect();
             let before = stuck.len();
             stuck.retain(|model| !free.contains(model));
@@ -115,7 +152,11 @@ mod tests {
             let (from, targets) = call.split_once('>').expect("an arrow");
             let from: usize = from.parse().expect("a number");
             let targets = targets.split('+').map(str::to_owned).collect();
-            assert_eq!(waiters[from].begin(number as u64, targets), !is_refused, "{instances}: {calls}, {call}");
+            assert_eq!(
+                waiters[from].begin(number as u64, targets, Cancel::new()),
+                !is_refused,
+                "{instances}: {calls}, {call}"
+            );
         }
     }
 
@@ -142,16 +183,56 @@ mod tests {
     fn what_has_ended_is_waited_for_no_more() {
         let waits = Arc::new(Waits::default());
         let (one, two) = (waits.instance("a"), waits.instance("b"));
-        assert!(one.begin(1, vec!["b".to_owned()]));
-        assert!(!two.begin(1, vec!["a".to_owned()]));
+        assert!(one.begin(1, vec!["b".to_owned()], Cancel::new()));
+        assert!(!two.begin(1, vec!["a".to_owned()], Cancel::new()));
         one.end(1);
-        assert!(two.begin(2, vec!["a".to_owned()]));
+        assert!(two.begin(2, vec!["a".to_owned()], Cancel::new()));
         two.end_all();
-        assert!(one.begin(2, vec!["b".to_owned()]));
+        assert!(one.begin(2, vec!["b".to_owned()], Cancel::new()));
         drop(two);
         let three = waits.instance("b");
-        assert!(!three.begin(1, vec!["a".to_owned()]));
+        assert!(!three.begin(1, vec!["a".to_owned()], Cancel::new()));
         drop(one);
-        assert!(three.begin(1, vec!["a".to_owned()]));
+        assert!(three.begin(1, vec!["a".to_owned()], Cancel::new()));
+    }
+
+    /// Instances as `model`, and calls as `instance>model` in their order, none of which is refused. Which calls are cancelled when that
+    /// instance leaves.
+    #[track_caller]
+    fn check_leaving(instances: &str, calls: &str, leaves: usize, expect: &[usize]) {
+        let waits = Arc::new(Waits::default());
+        let mut waiters: Vec<Waiter> = instances.split_whitespace().map(|model| waits.instance(model)).collect();
+        let begin = |call: &str| {
+            let (from, target) = call.split_once('>').expect("an arrow");
+            let cancel = Cancel::new();
+            let waiter = &waiters[from.parse::<usize>().expect("a number")];
+            assert!(waiter.begin(1, vec![target.to_owned()], cancel.clone()), "{instances}: {calls}");
+            cancel
+        };
+        let cancels: Vec<Cancel> = calls.split_whitespace().map(begin).collect();
+        drop(waiters.remove(leaves));
+        let cancelled =
+            cancels.iter().enumerate().filter(|(_, cancel)| cancel.is_cancelled()).map(|(number, _)| number);
+        assert_eq!(cancelled.collect::<Vec<_>>(), expect, "{instances}: {calls}, {leaves} leaves");
+    }
+
+    #[test]
+    fn a_circle_that_closes_because_an_instance_leaves_is_opened() {
+        check_leaving("a a", "0>a", 1, &[0]);
+        check_leaving("a a a", "0>a", 1, &[]);
+        check_leaving("a b c", "0>b", 2, &[]);
+        check_leaving("a a b b", "0>b 2>a 3>c", 1, &[]);
+        check_leaving("a a b", "0>c 2>a", 1, &[]);
+    }
+
+    #[test]
+    fn one_call_of_a_circle_is_cancelled_and_the_others_go_on() {
+        let waits = Arc::new(Waits::default());
+        let (one, two, third) = (waits.instance("a"), waits.instance("b"), waits.instance("b"));
+        let (first, second) = (Cancel::new(), Cancel::new());
+        assert!(one.begin(1, vec!["b".to_owned()], first.clone()));
+        assert!(two.begin(1, vec!["a".to_owned()], second.clone()));
+        drop(third);
+        assert!(first.is_cancelled() != second.is_cancelled());
     }
 }

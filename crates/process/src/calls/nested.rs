@@ -82,14 +82,14 @@ impl Calls {
                  transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models.'"
             ));
         }
-        if asked.is_waited_for() && !waiter.begin(call, self.targets(model)) {
+        let nested = Nested::default();
+        let cancel = nested.cancel.clone();
+        if asked.is_waited_for() && !waiter.begin(call, self.targets(model), cancel.clone()) {
             return refuse(format!(
                 "model '{model}' waits for itself: every instance that could answer waits for an answer; give the models that ask \
                  each other more instances (instance_group)"
             ));
         }
-        let nested = Nested::default();
-        let cancel = nested.cancel.clone();
         lock(&self.nested).insert(call, nested);
         let one = (!asked.is_decoupled()).then(ExactlyOne::default);
         let window = asked.is_decoupled().then(ResponseWindow::new);
