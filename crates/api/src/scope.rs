@@ -153,6 +153,11 @@ impl Scope {
         self.api.tensors_max(model, version)
     }
 
+    /// As [`Api::must_wait_for`].
+    pub fn must_wait_for(&self, model: &str) -> bool {
+        self.api.must_wait_for(model)
+    }
+
     /// As [`Api::want_model`].
     pub async fn want_model(&self, model: &str) -> Result<(), Status> {
         self.api.want_model(model).await

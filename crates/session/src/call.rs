@@ -32,7 +32,7 @@ impl Session {
         Ok(match call {
             Call::Hello(_) => return Err(Status::invalid("Hello was said before")),
             Call::Infer(infer) => {
-                Box::pin(crate::inference::infer(id, infer, scope, &self.in_flight, &self.outbox)).await?;
+                Box::pin(crate::inference::infer(id, infer, self)).await?;
                 CallOutcome::UnderWay
             }
             Call::Prepare(prepare) => Box::pin(self.prepare(prepare)).await?,
@@ -45,7 +45,7 @@ impl Session {
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
             Call::DescribeModel(model) => {
-                scope.want_model(&model.name).await?;
+                self.want_model(&model.name).await?;
                 CallOutcome::from(Answer::Described(self.describe(&model)?))
             }
             Call::Cancel(cancel) => {

@@ -13,16 +13,12 @@ use crate::gathered::Gathered;
 use crate::in_flight::InFlight;
 use crate::limits::{COPIED_BYTES_MAX, DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 use crate::outbox::Outbox;
+use crate::session::Session;
 use crate::socket::Packet;
 
 /// Asks. Responses go to the outbox from the thread that made them; the Err is told by the caller.
-pub(crate) async fn infer(
-    id: u64,
-    call: v1::Infer,
-    scope: &Arc<Scope>,
-    in_flight: &Arc<InFlight>,
-    outbox: &Arc<Outbox>,
-) -> Result<(), Status> {
+pub(crate) async fn infer(id: u64, call: v1::Infer, session: &Session) -> Result<(), Status> {
+    let Session { scope, in_flight, outbox, .. } = session;
     if id == 0 {
         return Err(Status::invalid("an inference needs an id other than 0: its answer repeats it"));
     }
@@ -36,7 +32,7 @@ pub(crate) async fn infer(
     // A packet that is not small keeps the whole buffer that it came in.
     let packet_bytes = if request.len() > COPIED_BYTES_MAX { PACKET_BYTES_MAX } else { request.len() };
     let infer_request = read(request, scope)?;
-    scope.want_model(&infer_request.model).await?;
+    session.want_model(&infer_request.model).await?;
     let cancel = in_flight.begin(id, packet_bytes)?;
     let way = Way::Alone(Arc::clone(outbox));
     let answers = Answers { id, in_flight: Arc::clone(in_flight), way, expected: None };

@@ -30,6 +30,7 @@ mod in_flight;
 mod inference;
 pub mod limits;
 mod listen;
+mod model_wait;
 mod operator;
 mod outbox;
 mod peer;

@@ -39,7 +39,7 @@ impl Session {
         let bytes = PREPARED_BYTES + 4 * (request.len() + expected.len());
         let expected = if expected.is_empty() { None } else { Some(Arc::new(ExpectedResponse::read(expected)?)) };
         let request = read(request, &self.scope)?;
-        self.scope.want_model(&request.model).await?;
+        self.want_model(&request.model).await?;
         let charge = self.api.account().charge(bytes);
         let request = if request.is_light() {
             self.scope.prepare(request, leased_outputs)?

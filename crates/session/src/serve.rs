@@ -116,10 +116,10 @@ async fn accept(api: Api, options: Options, mut door: Door, mut stopped: Stopped
         };
         let api = api.for_peer(nerite_request::Peer::User { uid: place.uid() });
         let flow = api.flow().clone();
-        let session = Session::new(api, server.clone(), socket, place);
-        let (stopped, open, hello_within) = (stopped.clone(), open.clone(), options.hello_within);
+        let session = Session::new(api, server.clone(), socket, place, stopped.clone());
+        let (open, hello_within) = (open.clone(), options.hello_within);
         let serving = async move {
-            let end = session.run(stopped, hello_within).await;
+            let end = session.run(hello_within).await;
             log::debug!("session ended: {end}");
             drop(open);
         };

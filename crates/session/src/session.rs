@@ -36,7 +36,8 @@ pub(crate) struct Session {
     pub(crate) scope: Arc<Scope>,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) outbox: Arc<Outbox>,
-    socket: Arc<Socket>,
+    pub(crate) socket: Arc<Socket>,
+    pub(crate) stopped: Stopped,
     pub(crate) server: ServerReport,
     /// Lower-case names, as brought by Hello.
     headers: HashMap<String, String>,
@@ -66,7 +67,13 @@ pub(crate) enum End {
 }
 
 impl Session {
-    pub(crate) fn new(api: Api, server: ServerReport, socket: Socket, place: SessionEntry) -> Session {
+    pub(crate) fn new(
+        api: Api,
+        server: ServerReport,
+        socket: Socket,
+        place: SessionEntry,
+        stopped: Stopped,
+    ) -> Session {
         let socket = Arc::new(socket);
         let (scope, in_flight) = (Arc::new(api.open_scope()), Arc::new(InFlight::new(api.account())));
         let outbox = Arc::new(Outbox::new(Arc::clone(&socket), api.account()));
@@ -78,6 +85,7 @@ impl Session {
             in_flight,
             outbox,
             socket,
+            stopped,
             server,
             headers: HashMap::new(),
             headers_charge: Charge::default(),
@@ -86,8 +94,8 @@ impl Session {
     }
 
     /// From the first packet, which must come within that time if there is a limit, to the last.
-    pub(crate) async fn run(mut self, mut stopped: Stopped, hello_within: Option<Duration>) -> End {
-        let account = self.api.account().clone();
+    pub(crate) async fn run(mut self, hello_within: Option<Duration>) -> End {
+        let (account, mut stopped) = (self.api.account().clone(), self.stopped.clone());
         let (mut receiver, mut gate) = (Receiver::new(&account), Gate::new(&account));
         let mut shed = pin!(shed(&account));
         let (outbox, socket) = (Arc::clone(&self.outbox), Arc::clone(&self.socket));
@@ -110,7 +118,14 @@ impl Session {
                     () = stopped.wait() => break Ok(()),
                     received = receive(&socket, &mut receiver, &mut gate) => received,
                 };
-                if let Err(end) = self.take(received).await {
+                // A call may wait for its model. The answers of those before it go out meanwhile, and what ends the session ends it.
+                let taken = tokio::select! {
+                    biased;
+                    taken = self.take(received) => taken,
+                    closed = outbox.flush() => Err(End::from(closed)),
+                    shed = &mut shed => Err(End::Shed(shed)),
+                };
+                if let Err(end) = taken {
                     break Err(end);
                 }
             },

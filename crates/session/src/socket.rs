@@ -88,6 +88,17 @@ impl Socket {
         }
     }
 
+    /// Waits until the client has closed, whatever it sent before that was not read yet.
+    pub(crate) async fn hung_up(&self) {
+        // The kernel tells of an end whatever is asked for, and there is no urgent data here: nothing else wakes this.
+        let again = self.descriptor.get_ref().try_clone().and_then(|again| watch(again, Interest::PRIORITY));
+        match again {
+            Ok(again) if again.ready(Interest::PRIORITY).await.is_ok() => {}
+            // Without a descriptor for it nobody knows; the end is found when the next packet is read.
+            Ok(_) | Err(_) => std::future::pending().await,
+        }
+    }
+
     /// Waits until there is room again, or nobody to read.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         let again = watch(self.descriptor.get_ref().try_clone()?, Interest::WRITABLE)?;

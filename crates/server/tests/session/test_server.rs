@@ -30,6 +30,7 @@ pub struct TestServer {
     pub handle: Handle,
     pub pools: Arc<Pools>,
     pub held: Held,
+    pub late: Late,
     pub socket: PathBuf,
     models: TempDir,
 }
@@ -73,7 +74,7 @@ impl TestServer {
         TestServer::started(limits, nerite_api::Options::default(), ControlMode::Explicit)
     }
 
-    /// As [`TestServer::new`], with models that requests load.
+    /// As [`TestServer::new`], with models that requests load, and one more, `late`, which is loaded once a test says so.
     pub fn on_demand() -> TestServer {
         let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
         TestServer::started(limits, nerite_api::Options::default(), ControlMode::Demand)
@@ -91,19 +92,21 @@ impl TestServer {
             ("onnx", ONNX.to_owned()),
             ("several", vector("several") + "model_transaction_policy { decoupled: true }"),
         ];
-        for (name, config) in configs {
+        let late_config = (control == ControlMode::Demand).then(|| ("late", vector("late")));
+        for (name, config) in configs.into_iter().chain(late_config) {
             fs::create_dir_all(models.path().join(name).join("1")).unwrap();
             fs::write(models.path().join(name).join("config.pbtxt"), config).unwrap();
         }
         let graph = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/models/simple/1/model.onnx");
         fs::copy(graph, models.path().join("onnx/1/model.onnx")).unwrap();
-        let held = Held::default();
+        let (held, late) = (Held::default(), Late::default());
         let mut runtimes = Runtimes::default();
         runtimes.add(Arc::new(Identity));
         runtimes.add(Arc::new(nerite_onnx::Embedded));
         runtimes.add(Arc::new(Each("add_sub", AddSub)));
         runtimes.add(Arc::new(Each("apart", Apart)));
         runtimes.add(Arc::new(held.clone()));
+        runtimes.add(Arc::new(late.clone()));
         runtimes.add(Arc::new(Several));
         let pools = Pools::new(limits);
         let regions = Registries::new(true, None);
@@ -112,7 +115,7 @@ impl TestServer {
         let socket = models.path().join("session.sock");
         let listener = Listener::bind(&socket, false).unwrap();
         let handle = serve(api.clone(), Options::default(), listener);
-        TestServer { api, handle, pools, held, socket, models }
+        TestServer { api, handle, pools, held, late, socket, models }
     }
 
     /// Changes the configuration of a model, which is to be loaded then.
@@ -282,6 +285,34 @@ impl Instance for Held {
     fn run(&mut self, batch: Batch) {
         self.0.0.lock().unwrap().extend(batch.jobs);
         self.0.1.notify_all();
+    }
+}
+
+/// The load of the model `late`, which does what `apart` does.
+#[derive(Clone, Default)]
+pub struct Late(Arc<(Mutex<bool>, Condvar)>);
+
+impl Late {
+    /// It may end.
+    pub fn let_load(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+}
+
+impl Runtime for Late {
+    fn name(&self) -> &'static str {
+        "late"
+    }
+
+    fn engine(&self) -> String {
+        "a test".into()
+    }
+
+    fn load(&self, _: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        let may_load = self.0.0.lock().unwrap();
+        drop(self.0.1.wait_while(may_load, |may_load| !*may_load).unwrap());
+        Ok(Arc::new(Each("late", Apart)))
     }
 }
 

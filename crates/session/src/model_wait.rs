@@ -1,0 +1,24 @@
+//! How long does a call wait for a model that it has loaded?
+
+use nerite_request::Status;
+
+use crate::session::Session;
+
+impl Session {
+    /// As [`nerite_api::Scope::want_model`], while the client is there and the server goes on.
+    pub(crate) async fn want_model(&self, model: &str) -> Result<(), Status> {
+        // Boxed: the room for the wait is not kept in every call.
+        if self.scope.must_wait_for(model) { Box::pin(self.wait_for_model(model)).await } else { Ok(()) }
+    }
+
+    async fn wait_for_model(&self, model: &str) -> Result<(), Status> {
+        let mut stopped = self.stopped.clone();
+        let given_up = |why: &str| Err(Status::unavailable(format!("model '{model}' is not loaded yet, and {why}")));
+        tokio::select! {
+            biased;
+            outcome = self.scope.want_model(model) => outcome,
+            () = stopped.wait() => given_up("the server stops"),
+            () = self.socket.hung_up() => given_up("the client has gone"),
+        }
+    }
+}
