@@ -24,6 +24,8 @@ pub struct Outbox(SmallVec<[LastResponse; 1]>);
 pub struct LastResponse {
     pub(crate) reply: Reply,
     pub(crate) response: Response,
+    /// How it is given to the reply.
+    pub(crate) send: fn(&mut Reply, Response),
     /// The model may be unloaded only after the response has gone: dropped last.
     pub(crate) in_flight: InFlight,
 }
@@ -50,8 +52,8 @@ impl Outbox {
 impl LastResponse {
     /// Sends it. What the client does next happens on this thread, if it chooses so.
     pub fn deliver(self) {
-        let LastResponse { mut reply, response, in_flight } = self;
-        reply.send(response);
+        let LastResponse { mut reply, response, send, in_flight } = self;
+        send(&mut reply, response);
         drop(reply);
         drop(in_flight);
     }
@@ -117,7 +119,12 @@ mod tests {
     fn last(log: &Log, word: &'static str) -> LastResponse {
         let log = Arc::clone(log);
         let reply = Reply::new(move |_| note(&log, word));
-        LastResponse { reply, response: Response::End, in_flight: ModelVersion::unmetered("m").begin() }
+        LastResponse {
+            reply,
+            response: Response::End,
+            send: Reply::send,
+            in_flight: ModelVersion::unmetered("m").begin(),
+        }
     }
 
     #[track_caller]

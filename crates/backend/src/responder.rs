@@ -365,7 +365,10 @@ impl Responder {
 
     /// Ends a request that no queue took: Triton counts such requests nowhere.
     pub fn turn_away(mut self, error: Status) {
-        self.close(Response::failed(error));
+        self.close_by(Response::failed(error), |reply, response| match response {
+            Response::Failed { error, .. } => reply.refuse(error),
+            other => reply.send(other),
+        });
     }
 
     /// The places that were written, for the next response.
@@ -406,7 +409,11 @@ impl Responder {
     }
 
     /// Sends the last response.
-    fn close(&mut self, mut response: Response) {
+    fn close(&mut self, response: Response) {
+        self.close_by(response, Reply::send);
+    }
+
+    fn close_by(&mut self, mut response: Response, send: fn(&mut Reply, Response)) {
         self.on_end.tell(match &mut response {
             Response::Final(tensors) => Some(&mut tensors.outputs),
             _ => None,
@@ -417,7 +424,7 @@ impl Responder {
         self.staged = None;
         let reply = std::mem::replace(&mut self.reply, Reply::closed());
         if let Some(in_flight) = self.in_flight.take() {
-            LastResponse { reply, response, in_flight }.post();
+            LastResponse { reply, response, send, in_flight }.post();
         }
     }
 

@@ -223,11 +223,74 @@ impl Deliver for Insertion {
         self.reply.send(response);
     }
 
+    fn refuse(&mut self, why: Status) {
+        self.reply.refuse(why);
+    }
+
     fn offers_places(&self) -> bool {
         self.reply.offers_places()
     }
 
     fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<nerite_memory::Slot>, Status> {
         self.reply.place(query)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use nerite_backend::ModelVersion;
+    use nerite_request::{AdmittedRequest, Cancel, Parameters, Sequence};
+
+    use super::*;
+    use crate::latencies::{Latencies, LatencyMetrics};
+
+    /// A model whose queue is full.
+    struct Full;
+
+    impl RunJob for Full {
+        fn reject(&self, job: Job, _: Rejection) {
+            job.turn_away(Status::unavailable("full"));
+        }
+
+        fn run(&self, job: Job) {
+            self.reject(job, Rejection::Full);
+        }
+    }
+
+    /// Says how a request ended.
+    struct Ends(mpsc::Sender<String>);
+
+    impl Deliver for Ends {
+        fn deliver(&mut self, response: Response) {
+            self.0.send(format!("{response:?}")).expect("it is heard");
+        }
+
+        fn refuse(&mut self, why: Status) {
+            self.0.send(format!("refused: {why}")).expect("it is heard");
+        }
+    }
+
+    #[test]
+    fn a_refusal_of_the_model_stays_one() {
+        let stats = Arc::new(Stats::new("m", 1, 0, 1, Latencies::new(&LatencyMetrics::default(), true, &[])));
+        let cached = Arc::new(Cached::new(Arc::new(ResponseCache::new(1 << 20)), "m", stats, 8));
+        let (to, ends) = mpsc::channel();
+        let request = AdmittedRequest {
+            id: "1".into(),
+            rows: 1,
+            inputs: Vec::new(),
+            wanted: Vec::new().into(),
+            priority: 0,
+            timeout_us: 0,
+            sequence: Sequence::default(),
+            parameters: Parameters::new(),
+            cancel: Cancel::new(),
+            reply: Reply::through(Ends(to)),
+        };
+        let model: Arc<dyn RunJob> = Arc::new(Full);
+        cached.submit(&model, Job::new(request, ModelVersion::unmetered("m").begin(), now_ns()), None);
+        assert_eq!(ends.try_iter().collect::<Vec<_>>(), ["refused: full"]);
     }
 }

@@ -37,12 +37,34 @@ struct State {
     next: u64,
     /// Whose response leaves next.
     turn: u64,
-    held: BTreeMap<u64, (Reply, Response)>,
+    held: BTreeMap<u64, (Reply, Last)>,
     held_bytes: usize,
     /// Whether there was no room since it was last told that there is.
     was_full: bool,
     /// Whether a thread hands responses on now; it takes along what others bring.
     delivering: bool,
+}
+
+/// What a request ends with.
+enum Last {
+    Response(Response),
+    Refusal(Status),
+}
+
+impl Last {
+    fn inline_bytes(&self) -> usize {
+        match self {
+            Last::Response(response) => response.inline_bytes(),
+            Last::Refusal(why) => why.message.len(),
+        }
+    }
+
+    fn send(self, reply: &mut Reply) {
+        match self {
+            Last::Response(response) => reply.send(response),
+            Last::Refusal(why) => reply.refuse(why),
+        }
+    }
 }
 
 impl ResponseOrder {
@@ -72,11 +94,11 @@ impl ResponseOrder {
     }
 
     /// Hands on all responses whose turn it is. No lock is held meanwhile: an answer may bring the next request.
-    fn ended(&self, number: u64, reply: Reply, response: Response) {
+    fn ended(&self, number: u64, reply: Reply, last: Last) {
         let mut state = self.lock();
         state.was_full |= state.is_full(self.0.bounds);
-        state.held_bytes = state.held_bytes.saturating_add(response.inline_bytes());
-        state.held.insert(number, (reply, response));
+        state.held_bytes = state.held_bytes.saturating_add(last.inline_bytes());
+        state.held.insert(number, (reply, last));
         state.was_full |= state.is_full(self.0.bounds);
         if state.delivering {
             return;
@@ -84,11 +106,11 @@ impl ResponseOrder {
         state.delivering = true;
         loop {
             let turn = state.turn;
-            let Some((mut reply, response)) = state.held.remove(&turn) else { break };
-            state.held_bytes = state.held_bytes.saturating_sub(response.inline_bytes());
+            let Some((mut reply, last)) = state.held.remove(&turn) else { break };
+            state.held_bytes = state.held_bytes.saturating_sub(last.inline_bytes());
             state.turn += 1;
             drop(state);
-            reply.send(response);
+            last.send(&mut reply);
             drop(reply);
             state = self.lock();
         }
@@ -126,9 +148,15 @@ impl Deliver for InTurn {
         if let Some(mut reply) = self.reply.take_if(|_| response.is_last()) {
             // Whoever hands it on may be a front end's thread, which must not do for it what takes long.
             reply.made(&response);
-            self.order.ended(self.number, reply, response);
+            self.order.ended(self.number, reply, Last::Response(response));
         } else if let Some(reply) = &mut self.reply {
             reply.send(response);
+        }
+    }
+
+    fn refuse(&mut self, why: Status) {
+        if let Some(reply) = self.reply.take() {
+            self.order.ended(self.number, reply, Last::Refusal(why));
         }
     }
 
@@ -217,6 +245,30 @@ mod tests {
         check_full(&[10, 10, 10], true);
         check_full(&[99], false);
         check_full(&[100], true);
+    }
+
+    /// Says which requests were refused.
+    struct Refusals(mpsc::Sender<&'static str>);
+
+    impl Deliver for Refusals {
+        fn deliver(&mut self, _: Response) {
+            self.0.send("answered").expect("it is heard");
+        }
+
+        fn refuse(&mut self, _: Status) {
+            self.0.send("refused").expect("it is heard");
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_its_turn_and_stays_one() {
+        let (to, ends) = mpsc::channel();
+        let order = ResponseOrder::new(BOUNDS);
+        let mut replies: Vec<_> = (0..2).map(|_| order.in_turn(Reply::through(Refusals(to.clone())))).collect();
+        replies[1].refuse(Status::unavailable("no room"));
+        assert!(ends.try_iter().next().is_none());
+        replies[0].fail(Status::internal("the end"));
+        assert_eq!(ends.try_iter().collect::<Vec<_>>(), ["answered", "refused"]);
     }
 
     #[test]

@@ -39,6 +39,10 @@ impl Deliver for Seen {
         });
     }
 
+    fn refuse(&mut self, why: Status) {
+        self.note(format!("refused {why}"));
+    }
+
     fn offers_places(&self) -> bool {
         true
     }
@@ -154,7 +158,7 @@ fn who_places_an_output_hears_where_the_runtime_would_like_it() {
         assert_eq!(job.output_near("Y", 4, preferred).unwrap().place(), Place::Host);
     }
     job.turn_away(Status::unavailable("later"));
-    seen.check(&["Y 4 Device(3)", "Y 4 Pinned", "failed later"]);
+    seen.check(&["Y 4 Device(3)", "Y 4 Pinned", "refused later"]);
 }
 
 #[test]
