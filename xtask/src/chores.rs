@@ -7,10 +7,13 @@ pub struct Errand {
     pub about: &'static str,
     /// The program and its words. `cargo` is the one that runs this, `xtask` this program.
     pub words: Vec<&'static str>,
+    /// Whether it runs beside those before it. It needs none of them.
+    pub beside: bool,
 }
 
 fn errand(about: &'static str, words: &'static str) -> Errand {
-    Errand { about, words: words.split(' ').collect() }
+    // The last half of the build of a release uses one core only.
+    Errand { about, words: words.split(' ').collect(), beside: words == RELEASE.1 }
 }
 
 // What several suites have. The environment comes first: it brings the ONNX Runtime that the Rust tests use, too.
