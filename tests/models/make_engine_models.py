@@ -127,6 +127,8 @@ def narrow():
           [value("x", FP32, "n", 4)], [value("y", INT64, "n")])
     write("times_vector", [node("MatMul", "x v", "y")], [value("x", FP32, "n", 2, 2)], [value("y", FP32, "n", 2)],
           [constant("v", [1, 2], np.float32)])
+    write("windows", [node("Conv", "x w", "sums"), node("MaxPool", "sums", "y", kernel_shape=[1, 2])],
+          [value("x", FP32, "n", 1, 2, 4)], [value("y", FP32, "n", 1, 1, 2)], [constant("w", [[[[1, 1], [1, 1]]]], np.float32)])
     write("outer", [node("Unsqueeze", "x axis", "column"), node("Mul", "column x", "product"), node("ReduceSum", "product", "y", keepdims=0)],
           [value("x", FP32, "n")], [value("y", FP32)], [constant("axis", [1], np.int64)])
     write("lacking", [node("Det", "x", "y")], [value("x", FP32, 2, 2)], [value("y", FP32)])

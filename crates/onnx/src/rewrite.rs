@@ -9,15 +9,29 @@
 //! ArgMax(x), select_last_index = 1 → y     becomes  ArgMax(x) → y
 //! ```
 //!
+//! A convolution without `kernel_shape` has the shape of its weights; this version of the engine takes it for a convolution of no dimension
+//! and fails at the first run. A pool without `strides` moves by one; the engine fails there, too. Both are written out.
+//!
 //! To be asked again with every new version of the engine.
+
+use std::collections::HashMap;
 
 use rten_onnx::onnx::{AttributeProto, AttributeType, DataLocation, GraphProto, NodeProto};
 
 const SELECT_LAST: &str = "select_last_index";
+const KERNEL: &str = "kernel_shape";
+const STRIDES: &str = "strides";
 
 /// Writes the graph's operators, and those of the graphs inside them, as the engine gets them right. Says whether any changed.
 pub fn rewrite(graph: &mut GraphProto) -> bool {
     let mut changed = false;
+    let shapes = shapes(graph);
+    for node in &mut graph.node {
+        if let Some(attribute) = left_out(node, &shapes) {
+            changed = true;
+            node.attribute.push(attribute);
+        }
+    }
     let mut nodes = Vec::with_capacity(graph.node.len());
     for mut node in std::mem::take(&mut graph.node) {
         for inner in node.attribute.iter_mut().filter_map(|attribute| attribute.g.as_mut()) {
@@ -63,12 +77,7 @@ fn choosing(mut node: NodeProto) -> Vec<NodeProto> {
     if keeps {
         return vec![choose];
     }
-    let axes = AttributeProto {
-        name: Some("axes".into()),
-        ints: vec![axis],
-        r#type: Some(AttributeType::INTS),
-        ..AttributeProto::default()
-    };
+    let axes = integers("axes", vec![axis]);
     let squeeze = NodeProto {
         op_type: Some("Squeeze".into()),
         name: Some(format!("{name}/squeeze")),
@@ -78,6 +87,43 @@ fn choosing(mut node: NodeProto) -> Vec<NodeProto> {
         domain: None,
     };
     vec![choose, squeeze]
+}
+
+/// The attribute that the engine does not reckon by itself.
+fn left_out(node: &NodeProto, shapes: &HashMap<String, Vec<i64>>) -> Option<AttributeProto> {
+    match node.op_type.as_deref()? {
+        "Conv" | "ConvInteger" | "ConvTranspose" if attribute(node, KERNEL).is_none() => {
+            // Weights have the dimensions output channel, input channel, and those of the kernel.
+            let kernel = shapes.get(node.input.get(1)?)?.get(2..)?;
+            Some(integers(KERNEL, kernel.to_vec()))
+        }
+        "AveragePool" | "MaxPool" if attribute(node, STRIDES).is_none() => {
+            let dimensions = attribute(node, KERNEL)?.ints.len();
+            Some(integers(STRIDES, vec![1; dimensions]))
+        }
+        _ => None,
+    }
+}
+
+/// The shapes that the graph says, of constants and of values whose dimensions are all fixed.
+fn shapes(graph: &GraphProto) -> HashMap<String, Vec<i64>> {
+    let declared = graph.input.iter().chain(&graph.value_info).filter_map(|value| {
+        let shape = value.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref()?;
+        let dims: Option<Vec<i64>> = shape.dim.iter().map(|dim| dim.dim_value).collect();
+        Some((value.name.clone()?, dims?))
+    });
+    let constants =
+        graph.initializer.iter().filter_map(|constant| Some((constant.name.clone()?, constant.dims.clone())));
+    declared.chain(constants).collect()
+}
+
+fn integers(name: &str, values: Vec<i64>) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.into()),
+        ints: values,
+        r#type: Some(AttributeType::INTS),
+        ..AttributeProto::default()
+    }
 }
 
 fn integer(name: &str, value: i64) -> AttributeProto {
@@ -90,11 +136,17 @@ fn integer(name: &str, value: i64) -> AttributeProto {
 }
 
 fn number(node: &NodeProto, name: &str) -> Option<i64> {
-    node.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))?.i
+    attribute(node, name)?.i
+}
+
+fn attribute<'a>(node: &'a NodeProto, name: &str) -> Option<&'a AttributeProto> {
+    node.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
 }
 
 #[cfg(test)]
 mod tests {
+    use rten_onnx::onnx::TensorProto;
+
     use super::*;
 
     #[track_caller]
@@ -141,6 +193,32 @@ mod tests {
     #[test]
     fn the_last_of_equals_is_what_the_engine_chooses_anyhow() {
         check("ArgMax", &[(SELECT_LAST, 1), ("axis", 1)], &["ArgMax(x | axis=1) -> y"]);
+    }
+
+    #[test]
+    fn what_the_engine_does_not_reckon_is_written_out() {
+        let node = |op: &str, attributes: Vec<AttributeProto>| NodeProto {
+            op_type: Some(op.into()),
+            input: vec!["x".into(), "w".into()],
+            attribute: attributes,
+            ..NodeProto::default()
+        };
+        let weights = TensorProto { name: Some("w".into()), dims: vec![8, 3, 5, 7], ..TensorProto::default() };
+        let check = |op: &str, attributes: &[(&str, &[i64])], added: Option<(&str, &[i64])>| {
+            let given = attributes.iter().map(|(name, values)| integers(name, values.to_vec())).collect();
+            let initializer = vec![weights.clone()];
+            let mut graph = GraphProto { node: vec![node(op, given)], initializer, ..GraphProto::default() };
+            assert_eq!(rewrite(&mut graph), added.is_some(), "{op}");
+            let written = &graph.node.first().expect("it stays").attribute;
+            let shown: Vec<_> =
+                written.iter().map(|one| (one.name.as_deref().unwrap_or_default(), &one.ints[..])).collect();
+            assert_eq!(shown, attributes.iter().copied().chain(added).collect::<Vec<_>>(), "{op}");
+        };
+        check("Conv", &[("strides", &[2, 2])], Some(("kernel_shape", &[5, 7])));
+        check("Conv", &[("kernel_shape", &[5, 7])], None);
+        check("MaxPool", &[("kernel_shape", &[2, 2])], Some(("strides", &[1, 1])));
+        check("AveragePool", &[("kernel_shape", &[2]), ("strides", &[2])], None);
+        check("Relu", &[], None);
     }
 
     #[test]

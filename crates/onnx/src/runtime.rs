@@ -101,8 +101,8 @@ fn bytes(context: &LoadContext, written: Written) -> Result<Vec<u8>, Status> {
         return Err(cannot(
             context,
             &format!(
-                "it has ArgMax or ArgMin, where the engine would choose the last of equal values, or an input with an \
-                 initializer, and cannot be rewritten because the constant '{constant}' is kept in another file"
+                "it has ArgMax or ArgMin, where the engine would choose the last of equal values, a convolution without \
+                 kernel_shape, a pool without strides, or an input with an initializer, and cannot be rewritten because the constant '{constant}' is kept in another file"
             ),
         ));
     }

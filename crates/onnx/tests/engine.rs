@@ -239,6 +239,13 @@ fn what_the_engine_gets_wrong_is_refused() {
 }
 
 #[test]
+fn windows_have_their_default_shape_and_stride() {
+    let x = [tensor("x", DataType::Fp32, &[1, 1, 2, 4], &[1.0f32, 2.0, 3.0, 4.0, 10.0, 20.0, 10.0, 20.0])];
+    // Sums of four: 33, 35, 37.
+    check("windows", &x, &tensor("y", DataType::Fp32, &[1, 1, 1, 2], &[35.0f32, 37.0]));
+}
+
+#[test]
 fn of_equal_values_the_first_is_chosen_unless_the_model_wants_the_last() {
     let rows = [1.0f32, 3.0, 3.0, 1.0, 5.0, 5.0, 5.0, 5.0];
     let x = || [tensor("x", DataType::Fp32, &[2, 4], &rows)];

@@ -45,11 +45,31 @@ pub fn fault(node: &NodeProto, op: &str, known: Circumstances) -> Option<&'stati
         "GRU" if number(node, "linear_before_reset") != Some(1) => {
             Some("has linear_before_reset = 0, which the engine does not support")
         }
-        "MaxPool" | "AveragePool" if attribute(node, "strides").is_none() => {
-            Some("has no strides, which the engine does not support")
+        "AveragePool" | "Conv" | "ConvInteger" | "ConvTranspose" | "MaxPool"
+            if text(node, "auto_pad") == Some("SAME_LOWER") && !pads_evenly(node) =>
+        {
+            Some("has auto_pad = SAME_LOWER, which the engine would take for SAME_UPPER")
+        }
+        "AveragePool" | "Conv" | "ConvInteger" | "ConvTranspose" | "MaxPool"
+            if attribute(node, "kernel_shape").is_some_and(|shape| shape.ints.len() > 2) =>
+        {
+            Some("has windows of more than two dimensions, which the engine does not support")
+        }
+        "ConvInteger" if attribute(node, "pads").is_some_and(|pads| pads.ints.iter().any(|pad| *pad != 0)) => {
+            Some("has pads, which the engine fills with 0 where the zero point belongs")
+        }
+        "MaxPool" if node.output.get(1).is_some_and(|name| !name.is_empty()) => {
+            Some("has the output Indices, which the engine does not support")
         }
         _ => None,
     }
+}
+
+/// Whether as many places are added before as behind, whatever the input's size: windows of an odd size that move by one.
+fn pads_evenly(node: &NodeProto) -> bool {
+    let all =
+        |name, wanted: fn(i64) -> bool| attribute(node, name).map(|found| found.ints.iter().all(|one| wanted(*one)));
+    all("kernel_shape", |size| size % 2 == 1) == Some(true) && all("strides", |stride| stride == 1).unwrap_or(true)
 }
 
 /// Whether the older way comes to the same: the axis is the last one anyhow.
@@ -117,10 +137,38 @@ mod tests {
     }
 
     #[test]
+    fn windows_that_the_engine_gets_wrong_are_refused() {
+        let known = Circumstances { opset: 17, input: Some(Onnx::FLOAT), rank: None, second_rank: None };
+        let pads = |value: &str| NodeProto {
+            attribute: vec![AttributeProto {
+                name: Some("auto_pad".into()),
+                s: Some(value.into()),
+                ..AttributeProto::default()
+            }],
+            ..NodeProto::default()
+        };
+        let kernel = |dimensions: usize| NodeProto {
+            attribute: vec![AttributeProto {
+                name: Some("kernel_shape".into()),
+                ints: vec![3; dimensions],
+                ..AttributeProto::default()
+            }],
+            ..NodeProto::default()
+        };
+        assert!(fault(&pads("SAME_LOWER"), "Conv", known).is_some());
+        assert!(fault(&pads("SAME_UPPER"), "Conv", known).is_none());
+        let mut even = pads("SAME_LOWER");
+        even.attribute.extend(kernel(2).attribute);
+        assert!(fault(&even, "Conv", known).is_none());
+        assert!(fault(&kernel(2), "MaxPool", known).is_none());
+        assert!(fault(&kernel(3), "MaxPool", known).is_some());
+        let indices = NodeProto { output: vec!["y".into(), "i".into()], ..kernel(2) };
+        assert!(fault(&indices, "MaxPool", known).is_some());
+    }
+
+    #[test]
     fn what_fails_only_when_it_runs_is_known_when_it_loads() {
         check("GRU", &[], 17, None, true);
         check("GRU", &[("linear_before_reset", 1)], 17, None, false);
-        check("MaxPool", &[], 17, None, true);
-        check("MaxPool", &[("strides", 1)], 17, None, false);
     }
 }
