@@ -146,7 +146,8 @@ def check_loads(server, kind: str, suite: str) -> None:
     after = settled(server.pid)
     print(f"{kind}: {LOADS[suite]} loads; MiB, mappings, descriptors, threads: {before} -> {after}")
     assert after[0] <= before[0] + SLACK_MIB, (before, after)
-    assert after[1] <= before[1] + 16, (before, after)
+    # The allocator keeps a few mappings more or less. A load that left one behind would leave as many as there were loads.
+    assert after[1] <= before[1] + max(16, LOADS[suite] // 20), (before, after)
     assert after[2] == before[2], (before, after)
     assert after[3] <= before[3] + 2, (before, after)
 

@@ -423,7 +423,7 @@ def test_more_than_the_control_group_may_have(grouped):
     says = json.loads(answer.body)["error"]
     assert answer.status == 503, says
     # The connection and its client may hold as much here, and the client's budget includes what the connection itself needs.
-    found = re.match(r"memory budget of a (?:connection: this one|client: .*) holds (\d+) of (\d+) bytes", says)
+    found = re.match(r"memory budget of a (?:connection: this one of|client:) .* holds (\d+) of (\d+) bytes", says)
     assert found, says
     held, most = map(int, found.groups())
     assert most == budget and held < budget + (1 << 20), says

@@ -79,7 +79,7 @@ pub(crate) const BACKLOG: i32 = 128;
 
 /// A session socket that could not be made is tried again after this time, and sooner if something happened there. Where the
 /// system has no inotify left, the socket's file is looked at as often.
-pub(crate) const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(30);
+pub(crate) const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// Between two tries there is always this much time: whoever owns the place may change it without end.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(1);
