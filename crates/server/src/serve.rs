@@ -5,6 +5,7 @@ mod gpu;
 mod host;
 mod listen;
 mod models;
+mod parent;
 mod sessions;
 mod stop;
 mod trim;
@@ -94,7 +95,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
         log::warn!("no thread to watch the front ends: {error}; what keeps them is told when it has ended");
     }
     let clean = runtime.block_on(async {
-        let signals = stop::Signals::listen()?;
+        let signals = stop::Signals::listen(settings.parent_pid)?;
         let fronts = listen::start(&api, &settings, &Peers::new(connections))?;
         stop::when_told(signals, fronts, &api, &engine, &settings).await
     })?;

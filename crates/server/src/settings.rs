@@ -37,6 +37,8 @@ pub struct Settings {
     pub id: String,
     /// Seconds for in-flight requests at the end.
     pub exit_timeout_secs: u64,
+    /// The process whose end stops the server.
+    pub parent_pid: Option<u32>,
     /// What the log shows.
     pub log: LogSettings,
     /// Which models, and how.
@@ -214,6 +216,7 @@ impl Settings {
         Ok(Settings {
             id: values.text("id").unwrap_or("triton").to_owned(),
             exit_timeout_secs: values.whole_seconds("exit-timeout-secs", 30)?,
+            parent_pid: values.int_if_given("parent-pid")?,
             log: log_settings(&values)?,
             models: models(&values)?,
             grpc_tuning: grpc_tuning(&values)?,

@@ -5,18 +5,26 @@ use std::path::PathBuf;
 
 use super::DemoError;
 
-/// The folder asked for; else that of NERITE_EXAMPLES, of the current folder, or of the sources this was built from.
+/// Where packages put them, from the folder of the program.
+const INSTALLED: &str = "../share/nerite/examples";
+
+/// The folder asked for; else that of NERITE_EXAMPLES, of the current folder, of the installation, or of the sources this was built from.
 pub(super) fn find(asked: Option<PathBuf>) -> Result<PathBuf, DemoError> {
     let named = asked.or_else(|| env::var_os("NERITE_EXAMPLES").map(PathBuf::from));
-    let candidates = match named {
-        // Who names a folder wants that one, not another that happens to be there.
-        Some(folder) => vec![folder],
-        None => vec!["examples".into(), concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples").into()],
-    };
+    let built = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+    let usual = || ["examples".into()].into_iter().chain(installed()).chain([built.into()]).collect();
+    // Who names a folder wants that one, not another that happens to be there.
+    let candidates: Vec<PathBuf> = named.map_or_else(usual, |folder| vec![folder]);
     let whole = |folder: &&PathBuf| folder.join("models").is_dir() && folder.join("digits/samples.bin").is_file();
     if let Some(folder) = candidates.iter().find(whole) {
         return Ok(folder.canonicalize().unwrap_or_else(|_| folder.clone()));
     }
     let looked: Vec<String> = candidates.iter().map(|folder| folder.display().to_string()).collect();
     Err(DemoError::NoExamples(looked.join(" or ")))
+}
+
+/// The examples of the package that this program came with.
+fn installed() -> Option<PathBuf> {
+    let program = env::current_exe().ok()?;
+    Some(program.parent()?.join(INSTALLED))
 }

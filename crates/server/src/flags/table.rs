@@ -59,6 +59,7 @@ flags! {
         "help" ALONE, Yes, "Print usage";
         "id" TEXT, Yes, "Identifier for this server. Default is 'triton'.";
         "exit-timeout-secs" INT, Yes, "Seconds that in-flight requests get to finish when the server stops. Default is 30.";
+        "parent-pid" INT, Yes, "Process that started this server; when it ends, the server stops as at SIGTERM.";
     }
     "Logging": {
         "log-verbose" INT, Yes, "Verbose logging level; 0 (the default) is off.";

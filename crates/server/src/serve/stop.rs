@@ -18,6 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout_at};
 
 use super::listen::Fronts;
+use super::parent::Parent;
 use super::{StartError, host, trim};
 use crate::settings::Settings;
 
@@ -32,20 +33,23 @@ const CLOSING_MS_MIN: u64 = 2000;
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    parent: Parent,
 }
 
 impl Signals {
     /// From here on they no longer end the process by themselves. So this comes before anybody is answered: whoever sees a server live
     /// may end it, and it takes leave of its models.
-    pub fn listen() -> Result<Signals, StartError> {
+    ///
+    /// With the number of a parent its end is as good as a signal. One that has ended already ends the start.
+    pub fn listen(parent: Option<u32>) -> Result<Signals, StartError> {
         let no_signals = |error| StartError(format!("signals cannot be received: {error}"));
         let interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
         let terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
-        Ok(Signals { interrupt, terminate })
+        Ok(Signals { interrupt, terminate, parent: Parent::watch(parent)? })
     }
 }
 
-/// Serves until SIGINT or SIGTERM, then lets requests in flight end. Gives whether all ended in time. A second signal ends
+/// Serves until SIGINT, SIGTERM or the end of the parent that is watched, then lets requests in flight end. Gives whether all ended in time. A second signal ends
 /// the process at once.
 pub async fn when_told(
     signals: Signals,
@@ -54,14 +58,16 @@ pub async fn when_told(
     engine: &Arc<Engine>,
     settings: &Settings,
 ) -> Result<bool, StartError> {
-    let Signals { mut interrupt, mut terminate } = signals;
+    let Signals { mut interrupt, mut terminate, parent } = signals;
     let keeping = tokio::spawn(watched(FrontEnd::Server, trim::keep(api.clone(), Arc::clone(engine))));
     if let Some(metrics) = settings.metrics.as_ref().filter(|metrics| metrics.cpu) {
         let every = Duration::from_millis(metrics.interval_ms);
         tokio::spawn(watched(FrontEnd::Server, host::watch(api.clone(), every)));
     }
-    let number = either(&mut interrupt, &mut terminate).await;
-    log::info!("Signal ({number}) received.");
+    tokio::select! {
+        number = either(&mut interrupt, &mut terminate) => log::info!("Signal ({number}) received."),
+        pid = parent.end() => log::info!("Process {pid}, which started this server, has ended."),
+    }
     let told = Instant::now();
     keeping.abort();
     let deadline = told + Duration::from_secs(settings.exit_timeout_secs);
