@@ -34,6 +34,8 @@ def ensure(venv: pathlib.Path) -> pathlib.Path:
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", str(REQUIREMENTS)], check=True)
+    # The package's distribution had the server's name once; two that hold the same package would hide each other.
+    subprocess.run([str(python), "-m", "pip", "uninstall", "-q", "-y", "nerite"], check=True)
     # Editable and without its dependencies, which are pinned above.
     subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", "-e", str(PACKAGE)], check=True)
     # Written last, so that an interrupted installation is not taken for a complete one.

@@ -11,6 +11,8 @@
 * :func:`connect` gives a :class:`Client`, ``client.model(name)`` a :class:`Model`, a call of it a :class:`Response`;
   ``model.submit(…)`` is a future, ``await model.aio(…)`` for asyncio, ``model.batch([…])`` many at once, ``model.stream(…)`` for models
   with several responses, and ``model.input(name)`` lends the buffer that the next call reads;
+* :func:`serve` starts a server for this process: ``with nerite.serve("models") as server: server.connect()``; ``python -m nerite`` is its
+  program. Both want the distribution ``nerite``, which brings that; ``nerite-client`` is this package alone;
 * :mod:`nerite.http` and :mod:`nerite.grpc`: everything ``tritonclient.http`` and ``tritonclient.grpc`` have, and tensors in
   buffers that the server reads and writes in place;
 * :mod:`nerite.shm`: named shared memory regions that survive no mistake: they are never unlinked by a process that did not
@@ -26,14 +28,26 @@ from typing import TYPE_CHECKING, Any
 from nerite._version import __version__
 
 if TYPE_CHECKING:
+    from nerite._binary import ServerMissing, examples
     from nerite._client import Client, connect
     from nerite._model import Model
     from nerite._response import Response
+    from nerite._serve import Server, ServerError, serve
 
-__all__ = ["Client", "Model", "Response", "__version__", "connect"]
+__all__ = ["Client", "Model", "Response", "Server", "ServerError", "ServerMissing", "__version__", "connect", "examples", "serve"]
 
 # Only when asked for: a process of a Python model imports this package without the clients' dependencies.
-_PLACES = {"connect": "_client", "Client": "_client", "Model": "_model", "Response": "_response"}
+_PLACES = {
+    "connect": "_client",
+    "Client": "_client",
+    "Model": "_model",
+    "Response": "_response",
+    "serve": "_serve",
+    "Server": "_serve",
+    "ServerError": "_serve",
+    "ServerMissing": "_binary",
+    "examples": "_binary",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import peers
 import pytest
 from peers import ROOT
 
@@ -17,7 +18,15 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.S)
 def test_an_example_runs(launcher, tmp_path: pathlib.Path, index: int):
     server = launcher.get("nerite")
     code = EXAMPLES[index].replace("localhost:8000", server.http).replace("localhost:8001", server.grpc)
-    ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "NERITE_BIN": str(peers.servers.nerite_binary())},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
     assert ended.returncode == 0, ended.stdout
     assert ended.stdout
     assert "Error" not in ended.stdout
@@ -38,5 +47,5 @@ def test_the_first_example_of_the_project_runs(launcher):
     assert "takes image: FP32 [-1, 64]" in ended.stdout and ended.stdout.strip()[-1].isdigit()
 
 
-def test_there_are_six():
-    assert len(EXAMPLES) == 6
+def test_there_are_seven():
+    assert len(EXAMPLES) == 7

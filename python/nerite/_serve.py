@@ -1,0 +1,267 @@
+"""How does a notebook or a test get a server of its own?"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional, Sequence, Union
+
+from nerite import _binary
+
+if TYPE_CHECKING:
+    from nerite._client import Client
+
+Path = Union[str, "os.PathLike[str]"]
+
+READY_WITHIN_S = 60.0
+STOP_WITHIN_S = 40.0
+LOOK_EVERY_S = 0.01
+# Somebody else may take a port between the moment it is found and the moment the server listens there.
+PORT_TRIES = 3
+PORT_IS_TAKEN = "already in use"
+# The end of the log that an error shows.
+LOG_SHOWN_MAX = 4000
+# What the kernel takes as the path of a Unix socket, less the name of ours.
+SOCKET_FOLDER_MAX = 80
+LOOPBACK = "127.0.0.1"
+# Flags that take no value: True gives them, False leaves them out.
+ALONE = frozenset({"disable-auto-complete-config"})
+
+
+class ServerError(RuntimeError):
+    """The server did not become ready, or ended by itself. The text ends with its log."""
+
+
+def serve(
+    model_repository: Union[Path, Sequence[Path], None] = None, *, ready_within: float = READY_WITHIN_S, **flags: Any
+) -> Server:
+    """Starts a server for this process, and returns when it is ready.
+
+    >>> import nerite
+    >>> with nerite.serve("models") as server:
+    ...     out = server.connect().model("digits")(image=array)
+
+    Parameters
+    ----------
+    model_repository
+        The path of a model repository, or several.
+    ready_within : float
+        Seconds that the models may take to load.
+    flags
+        Those of ``nerite serve``, with underscores: ``model_control_mode="explicit", load_model=["a", "b"]``. A list gives the flag once
+        for each of its elements.
+
+    It listens on the loopback, at ports that are free, and has a session socket of its own; flags say otherwise. Models run with this Python.
+    The server stops at the end of the ``with`` block, by ``stop()``, when nothing refers to the object any more, and when this process ends,
+    however it ends. If it does not become ready, the error shows its log.
+    """
+    _binary.warn_of_other_version()
+    given = {name.replace("_", "-"): value for name, value in flags.items() if value is not None}
+    if model_repository is not None:
+        given["model-repository"] = model_repository
+    for _ in range(PORT_TRIES - 1):
+        try:
+            return Server(given, ready_within)
+        except ServerError as error:
+            if PORT_IS_TAKEN not in str(error):
+                raise
+    return Server(given, ready_within)
+
+
+class Server:
+    """A running server, made by :func:`serve`."""
+
+    def __init__(self, given: dict[str, Any], ready_within: float):
+        self._folder = _private_folder()
+        try:
+            self._start(given)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        self._finalizer = weakref.finalize(self, _end, self._process, self._folder, os.getpid())
+        try:
+            self._until_ready(ready_within)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
+    @property
+    def http_url(self) -> str:
+        """``http://127.0.0.1:<port>``."""
+        return f"http://{self.http}"
+
+    @property
+    def log(self) -> str:
+        """What it has logged so far."""
+        return self._log if self._log is not None else _text(self._log_path)
+
+    def connect(self, url: Optional[str] = None, **options: Any) -> Client:
+        """A client, as :func:`nerite.connect` makes it: over the session socket, or over ``"http"`` or ``"grpc"``."""
+        from nerite._client import connect
+
+        if url in ("http", "grpc"):
+            url = f"{url}://{self.http if url == 'http' else self.grpc}"
+        elif url is None:
+            url = f"unix:{self.session_socket}" if self.session_socket else self.http_url
+        return connect(url, **options)
+
+    def stop(self) -> int:
+        """Lets requests in flight end, stops the server, and returns its exit status: 0 if all had ended in time."""
+        if self._log is None:
+            _end_process(self._process)
+            self._log = _text(self._log_path)
+            self._finalizer()
+        return self._process.returncode
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        ended = self._process.poll()
+        self.stop()
+        if kind is not None and ended is not None:
+            print(self._ended(ended), file=sys.stderr)
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._log is not None else f"process {self.pid}"
+        return f"<nerite server at {self.http_url}, {state}>"
+
+    def _start(self, given: dict[str, Any]) -> None:
+        self._log: Optional[str] = None
+        self._log_path = os.path.join(self._folder, "log")
+        ports = _free_ports(3)
+        given = dict(given)
+        places = [
+            f"{given.setdefault('http-address', LOOPBACK)}:{given.setdefault('http-port', ports[0])}",
+            f"{given.setdefault('grpc-address', LOOPBACK)}:{given.setdefault('grpc-port', ports[1])}",
+            f"{given.setdefault('metrics-address', given['http-address'])}:{given.setdefault('metrics-port', ports[2])}",
+        ]
+        #: Where it answers, ``host:port``.
+        self.http, self.grpc, self.metrics = (place.replace("0.0.0.0:", f"{LOOPBACK}:") for place in places)
+        asked_socket = str(given.setdefault("session-socket", os.path.join(self._folder, "session.sock")))
+        #: The path of its session socket; None if it has none.
+        self.session_socket: Optional[str] = None if asked_socket == "off" else asked_socket
+        self._has_http = _is_on(given.get("allow-http", True))
+        self._may_be_unready = not _is_on(given.get("exit-on-error", True))
+        given.setdefault("parent-pid", os.getpid())
+        command = [str(_binary.binary()), "serve", *(word for name in given for word in _words(name, given[name]))]
+        with open(self._log_path, "wb") as log:
+            # In a session of its own: who interrupts a notebook or a test means that, and the server stops with it.
+            self._process = subprocess.Popen(
+                command,
+                env=_binary.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _until_ready(self, ready_within: float) -> None:
+        deadline = time.monotonic() + ready_within
+        while not self._is_ready():
+            status = self._process.poll()
+            if status is not None:
+                raise ServerError(self._ended(status))
+            if time.monotonic() > deadline:
+                raise ServerError(f"the server was not ready within {ready_within:g} s; its log:\n{_shown(self.log)}")
+            time.sleep(LOOK_EVERY_S)
+
+    def _is_ready(self) -> bool:
+        if not self._has_http:
+            # Nothing listens before the models are loaded.
+            return _listens(self.session_socket or self.grpc)
+        host, _, port = self.http.rpartition(":")
+        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=1)
+        with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+            connection.request("GET", "/v2/health/ready")
+            # Another server at this port is not ours.
+            return (connection.getresponse().status == 200 or self._may_be_unready) and self._process.poll() is None
+        return False
+
+    def _ended(self, status: int) -> str:
+        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        return f"the server ended {how}; its log:\n{_shown(self.log)}"
+
+
+def _private_folder() -> str:
+    """A folder that only this user can enter, whose path leaves room for the name of a socket."""
+    folder = tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix="nerite-", dir=folder if len(folder) <= SOCKET_FOLDER_MAX else "/tmp")
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    if name in ALONE:
+        yield from [f"--{name}"] if _is_on(value) else []
+        return
+    several: Iterable[Any] = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
+    for one in several:
+        text = str(one).lower() if isinstance(one, bool) else os.fspath(one) if isinstance(one, pathlib.PurePath) else str(one)
+        yield f"--{name}={text}"
+
+
+def _is_on(value: Any) -> bool:
+    """As the server reads truth values; what is none of them it refuses itself."""
+    return str(value).lower() not in ("false", "off", "0")
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at. All are held until the last is found, so that they differ."""
+    with contextlib.ExitStack() as held:
+        found = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in found:
+            one.bind((LOOPBACK, 0))
+        return [one.getsockname()[1] for one in found]
+
+
+def _listens(place: str) -> bool:
+    """Whether somebody listens at a session socket or at ``host:port``."""
+    if os.path.isabs(place):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+            return one.connect_ex(place) == 0
+    host, _, port = place.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=1):
+        return True
+    return False
+
+
+def _end(process: subprocess.Popen[bytes], folder: str, owner: int) -> None:
+    # A forked child inherits the object, and neither the server nor its folder.
+    if os.getpid() == owner:
+        _end_process(process)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_process(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as log:
+            return log.read()
+    except OSError:
+        return ""
+
+
+def _shown(log: str) -> str:
+    return log if len(log) <= LOG_SHOWN_MAX else f"[…]{log[-LOG_SHOWN_MAX:]}"

@@ -1,0 +1,177 @@
+"""Does ``nerite.serve`` start a server that ends with whoever started it?"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import numpy as np
+import peers
+import pytest
+
+import nerite
+from nerite import _binary, _serve
+
+EXAMPLES = peers.ROOT / "examples" / "models"
+WAIT_S = 60
+
+
+@pytest.fixture(autouse=True)
+def program(monkeypatch):
+    if not peers.servers.nerite_binary().exists():
+        pytest.skip(f"{peers.servers.nerite_binary()} is not built")
+    monkeypatch.setenv("NERITE_BIN", str(peers.servers.nerite_binary()))
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ends(pid: int) -> bool:
+    deadline = time.monotonic() + WAIT_S
+    while is_there(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not is_there(pid)
+
+
+def test_it_serves_and_stops_with_the_block():
+    with nerite.serve(EXAMPLES, id="block") as server:
+        with server.connect() as client:
+            assert client.transport == "session"
+            out = client.model("identity_fp32")(np.arange(16, dtype=np.float32))
+            assert out[next(iter(dict(out.items())))].tolist() == list(range(16))
+        with server.connect("http") as client:
+            assert client.model("digits").outputs
+        folder = os.path.dirname(server.session_socket)
+        assert os.stat(folder).st_mode & 0o777 == 0o700
+        assert is_there(server.pid)
+    assert not is_there(server.pid) and not os.path.exists(folder)
+    assert server.stop() == 0
+    assert "| server_id" in server.log and "block" in server.log
+
+
+def test_several_run_side_by_side():
+    with nerite.serve(EXAMPLES) as one, nerite.serve([EXAMPLES], log_verbose=1) as two:
+        assert len({one.http, one.grpc, one.metrics, two.http, two.grpc, two.metrics}) == 6
+        assert one.session_socket != two.session_socket
+
+
+def test_flags_are_those_of_the_command_line(tmp_path):
+    words = [word for name, value in {"a": True, "b": [1, 2], "c": tmp_path, "disable-auto-complete-config": True}.items()
+             for word in _serve._words(name, value)]
+    assert words == ["--a=true", "--b=1", "--b=2", f"--c={tmp_path}", "--disable-auto-complete-config"]
+    assert not list(_serve._words("disable-auto-complete-config", False))
+    usage = subprocess.run([_binary.binary(), "serve", "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+    alone = {line.strip()[2:] for line in usage.splitlines() if line.startswith("  --") and " <" not in line}
+    assert alone - {"help"} == _serve.ALONE
+
+
+def test_without_http_it_waits_for_the_session_socket():
+    with nerite.serve(EXAMPLES, allow_http=False) as server, server.connect() as client:
+        assert client.transport == "session"
+
+
+def test_a_failure_shows_the_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    with pytest.raises(nerite.ServerError, match="(?s)ended with status 1; its log:.*no-such"):
+        nerite.serve(tmp_path / "no-such")
+    with pytest.raises(nerite.ServerError, match="did you mean '--http-port'"):
+        nerite.serve(EXAMPLES, http_prot=1)
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_server_that_is_not_ready_in_time_is_stopped(tmp_path):
+    model = tmp_path / "slow" / "1"
+    model.mkdir(parents=True)
+    (model / "model.py").write_text(
+        "import time\nclass TritonPythonModel:\n    def initialize(self, args):\n        time.sleep(20)\n    def execute(self, requests):\n        return []\n"
+    )
+    (tmp_path / "slow" / "config.pbtxt").write_text('backend: "python"\nmax_batch_size: 0\n')
+    before = time.monotonic()
+    with pytest.raises(nerite.ServerError, match="(?s)not ready within 0.5 s; its log:"):
+        nerite.serve(tmp_path, ready_within=0.5, exit_timeout_secs=0)
+    assert time.monotonic() - before < WAIT_S
+
+
+STARTS = """
+import sys, time, nerite
+server = nerite.serve(sys.argv[1])
+print(server.pid, flush=True)
+{then}
+"""
+
+
+def started(then: str, tmp_path) -> tuple[subprocess.Popen, int]:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", STARTS.format(then=then), str(EXAMPLES)], stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    return parent, int(parent.stdout.readline())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_when_the_process_that_started_it_is_killed(number, tmp_path):
+    parent, pid = started("time.sleep(600)", tmp_path)
+    assert is_there(pid)
+    parent.send_signal(number)
+    parent.wait()
+    assert ends(pid)
+
+
+def test_children_that_were_forked_do_not_keep_it(tmp_path):
+    parent, pid = started("import os\nif os.fork() == 0:\n    time.sleep(30)\ntime.sleep(600)", tmp_path)
+    parent.kill()
+    parent.wait()
+    assert ends(pid)
+
+
+def test_it_ends_when_the_process_ends_by_itself(tmp_path):
+    parent, pid = started("", tmp_path)
+    assert parent.wait(WAIT_S) == 0
+    assert not is_there(pid)
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_outlives_the_thread_that_started_it():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(nerite.serve(EXAMPLES)))
+    thread.start()
+    thread.join()
+    with found[0] as server:
+        time.sleep(0.2)
+        assert is_there(server.pid)
+        with server.connect() as client:
+            assert client.model("digits").inputs
+
+
+def test_a_server_whose_parent_is_another_does_not_start():
+    done = subprocess.run(
+        [_binary.binary(), "serve", f"--model-repository={EXAMPLES}", "--parent-pid=1", "--session-socket=off",
+         "--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"],
+        capture_output=True, text=True, timeout=WAIT_S,
+    )
+    assert done.returncode == 1
+    assert f"this server's parent is process {os.getpid()}" in done.stderr
+
+
+def test_without_a_server_the_cure_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("NERITE_BIN", str(tmp_path / "none"))
+    with pytest.raises(nerite.ServerMissing, match="NERITE_BIN is"):
+        nerite.serve(EXAMPLES)
+    monkeypatch.delenv("NERITE_BIN")
+    monkeypatch.setattr(_binary, "_candidates", lambda: iter(()))
+    with pytest.raises(nerite.ServerMissing, match="pip install nerite=="):
+        nerite.serve(EXAMPLES)
+
+
+def test_a_server_of_another_version_is_told(monkeypatch):
+    monkeypatch.setattr(_binary.importlib.metadata, "version", lambda name: "0.0.1")
+    with pytest.warns(RuntimeWarning, match="the server is nerite 0.0.1, and its clients are nerite-client"):
+        _binary.warn_of_other_version()

@@ -1,0 +1,139 @@
+"""Does `pip install nerite` bring a server that a newcomer can use at once?
+
+The wheels are built from the program under test (NERITE_BIN, or the release build) and installed into an empty environment.
+"""
+
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+
+import elf
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+NO_NETWORK = ("Failed to establish a new connection", "Temporary failure in name resolution", "Network is unreachable")
+
+# What the README of the distribution shows, on the examples that come with it.
+QUICK_START = """
+import numpy as np
+import nerite
+
+with nerite.serve(nerite.examples() / "models") as server:
+    with server.connect() as client:
+        digits = client.model("digits")
+        out = digits(image=np.zeros((1, 64), np.float32))
+        print(client.transport, out.probabilities.shape, abs(float(out.probabilities.sum()) - 1) < 1e-3)
+print(server.stop())
+"""
+
+
+@pytest.fixture(scope="session")
+def wheels(stripped, tmp_path_factory) -> list[pathlib.Path]:
+    """The wheel of the server and that of the clients."""
+    if importlib.util.find_spec("hatchling") is None:
+        pytest.skip("hatchling is not installed; python3 tests/setup_venv.py installs it")
+    place = tmp_path_factory.mktemp("wheels")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", place]
+    subprocess.run([*command, ROOT / "python", ROOT / "packaging" / "wheel"], check=True, env={**os.environ, "NERITE_BIN": str(stripped)})
+    return sorted(place.iterdir())
+
+
+@pytest.fixture(scope="session")
+def environment(wheels, tmp_path_factory) -> pathlib.Path:
+    """An empty environment into which both were installed, with what they depend on."""
+    place = tmp_path_factory.mktemp("environment")
+    venv.create(place, with_pip=True)
+    pins = [line for line in (ROOT / "tests" / "requirements.txt").read_text().splitlines() if line.startswith("numpy==")]
+    command = [place / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *wheels, *pins]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0 and any(cause in done.stdout for cause in NO_NETWORK):
+        pytest.skip("numpy and tritonclient cannot be had without a network")
+    assert done.returncode == 0, done.stdout
+    return place
+
+
+def run(environment: pathlib.Path, *words, **more) -> subprocess.CompletedProcess:
+    """Runs a program of the environment, as somebody who did not activate it, in an empty folder."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("NERITE_", "PYTHON", "VIRTUAL_ENV"))}
+    program, *rest = words
+    return subprocess.run([environment / "bin" / program, *rest], capture_output=True, text=True, timeout=240, cwd=environment, env=clean, **more)
+
+
+def test_the_quick_start_runs_in_an_empty_environment(environment):
+    done = run(environment, "python", "-c", QUICK_START)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == ["session (1, 10) True", "0"]
+
+
+def test_the_example_of_the_page_runs(environment):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "install.md").read_text(), re.S)
+    done = run(environment, "python", "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().isdigit()
+
+
+def test_the_command_is_the_program_itself(environment, stripped):
+    assert (environment / "bin" / "nerite").read_bytes() == stripped.read_bytes()
+    version = run(environment, "nerite", "version").stdout
+    assert run(environment, "python", "-m", "nerite", "version").stdout == version != ""
+    usage = run(environment, "python", "-m", "nerite", "serve", "--help")
+    assert "--model-repository" in usage.stdout + usage.stderr
+
+
+def test_the_demo_finds_the_examples_that_were_installed(environment):
+    done = run(environment, "nerite", "demo", "--exit")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert str(environment / "share" / "nerite" / "examples") in done.stdout.replace("\n", "")
+
+
+def test_no_file_belongs_to_both_distributions(wheels):
+    client, server = (set(zipfile.ZipFile(wheel).namelist()) for wheel in sorted(wheels, key=lambda one: "client" not in one.name))
+    assert "nerite/__init__.py" in client and "nerite/_serve.py" in client
+    # A package of the server's wheel would be written over that of the clients.
+    assert not {name for name in server if name.endswith(".py") and ".data/" not in name}
+    assert not client & server
+
+
+def test_server_and_clients_of_different_versions_are_refused(environment, wheels):
+    (server,) = (one for one in wheels if one.name.startswith("nerite-"))
+    told = zipfile.ZipFile(server).read(f"{'-'.join(server.name.split('-')[:2])}.dist-info/METADATA").decode()
+    version = server.name.split("-")[1]
+    assert f"Requires-Dist: nerite-client=={version}" in told.splitlines()
+    assert f"Requires-Dist: nerite-client[grpc]=={version}; extra == 'grpc'" in told.replace('"', "'").splitlines()
+    assert run(environment, "python", "-m", "pip", "check").returncode == 0
+
+
+def test_without_the_server_its_clients_say_what_is_missing(wheels, tmp_path):
+    (client,) = (one for one in wheels if "client" in one.name)
+    zipfile.ZipFile(client).extractall(tmp_path)
+    # Without any other package, and with no program on the path.
+    command = [sys.executable, "-S", "-c", "import nerite; nerite.serve('models')"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path), "PATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert "only its clients (nerite-client " in done.stderr and "`pip install nerite==" in done.stderr
+
+
+def test_the_wheel_says_which_systems_it_runs_on(wheels, program):
+    (server,) = (one for one in wheels if one.name.startswith("nerite-"))
+    needs = elf.read(program)
+    assert needs.libraries and needs.libraries <= elf.OF_THE_SYSTEM
+    major, minor = needs.glibc()
+    assert server.name.endswith(f"-py3-none-manylinux_{major}_{minor}_{needs.machine}.whl")
+    # The system on which the tests run has what the tag asks for.
+    here = tuple(int(part) for part in os.confstr("CS_GNU_LIBC_VERSION").split()[1].split("."))
+    assert here >= (major, minor)
+
+
+def test_a_program_that_needs_more_than_every_system_has_is_refused(stripped, tmp_path):
+    other = tmp_path / "other"
+    other.write_bytes(stripped.read_bytes().replace(b"libm.so.6\0", b"libz.so.6\0"))
+    with pytest.raises(ValueError, match="needs libz.so.6, which not every system has"):
+        elf.wheel_tag(other)
+    other.write_text("#!/bin/sh\n")
+    with pytest.raises(ValueError, match="is no ELF program"):
+        elf.wheel_tag(other)
