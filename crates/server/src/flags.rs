@@ -1,11 +1,13 @@
 //! What may an operator write behind `nerite serve`?
 
+mod origin;
 mod parse;
 mod refusal;
 mod table;
 mod values;
 
+pub use origin::Origin;
 pub use parse::{Given, parse};
 pub use refusal::Command;
-pub use table::Honour;
+pub use table::{FLAGS, Flag, Honour, Takes};
 pub use values::{BadValue, Values, bad, bool_of};

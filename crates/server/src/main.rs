@@ -3,12 +3,16 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
 #![forbid(unsafe_code)]
 
+mod completions;
+mod config;
 mod demo;
 mod doctor;
 mod flags;
 mod logger;
+mod manual;
 mod panics;
 mod plain;
+mod ready;
 mod serve;
 mod settings;
 mod shm;
@@ -24,13 +28,18 @@ use flags::Command;
 #[global_allocator]
 static HEAP: nerite_memory::Heap = nerite_memory::Heap;
 
-const HELP: &str = "\
+/// What `nerite help` prints.
+pub const HELP: &str = "\
 nerite serves models to programs on the same host through shared memory, and to everything that speaks to Triton.
 
   nerite serve --model-repository DIR [flags]   serve the models of a repository; `nerite serve --help` lists the flags
   nerite shm list|show|drop|pools|sessions      look at a running server's shared memory; `nerite shm --help`
   nerite doctor [shm|python] [--client-pid N]   say what stands in the way, and how to mend it
   nerite demo [--exit]                          see a model answer through shared memory, with latencies and copies
+  nerite config check|show                      check a file of settings, or print those in effect; `nerite config --help`
+  nerite ready [URL]                            ask a running server whether it is ready; ends with 0 or 1
+  nerite completions bash|zsh|fish              print what a shell completes commands and flags by
+  nerite man                                    print the manual page
   nerite version                                print the version
 
 Started under the name `tritonserver`, the binary takes the flags of `nerite serve` directly.
@@ -54,6 +63,10 @@ fn main() -> ExitCode {
         "shm" => shm::main(rest),
         "doctor" => doctor::main(rest),
         "demo" => demo::main(rest),
+        "config" => config::main(rest),
+        "ready" => ready::main(rest),
+        "completions" => completions::main(rest),
+        "man" => manual::main(rest),
         // Not in the help: servers start it.
         worker::COMMAND => worker::main(rest),
         "version" | "--version" | "-V" => {

@@ -19,6 +19,7 @@ use nerite_listen::Peers;
 use nerite_python::Python;
 use nerite_shm::{Pools, Registries};
 
+use crate::config;
 use crate::flags::{self, Command};
 use crate::logger::{self, PLAIN};
 use crate::panics;
@@ -58,7 +59,10 @@ pub fn main(command: Command, words: &[String]) -> ExitCode {
 
 fn read_settings(command: Command, words: &[String]) -> Result<Settings, String> {
     let given = flags::parse(words).map_err(|error| command.refuse(&error))?;
-    Settings::read(&given).map_err(|error| command.refuse_values(error))
+    let (given, notes) = config::complete(given).map_err(|error| command.refuse_values(error))?;
+    let mut settings = Settings::read(&given).map_err(|error| command.refuse_values(config::locate(&error, &given)))?;
+    settings.notes.extend(notes);
+    Ok(settings)
 }
 
 fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartError> {

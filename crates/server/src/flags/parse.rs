@@ -2,6 +2,7 @@
 //!
 //! Command lines are read as GNU's `getopt_long` reads them, because Triton does so.
 
+use super::origin::Origin;
 use super::table::{FLAGS, Flag, Takes};
 
 /// One flag as given, with its value; empty for a flag without one.
@@ -11,6 +12,8 @@ pub struct Given {
     pub flag: &'static Flag,
     /// Its value.
     pub value: String,
+    /// Where it was given.
+    pub origin: Origin,
 }
 
 /// Why a command line cannot be read. `--help` is one: Triton prints its usage and exits with 1.
@@ -67,7 +70,7 @@ pub fn parse(words: &[String]) -> Result<Vec<Given>, ParseError> {
             (Takes::Value(_), Some(value)) => value,
             (Takes::Value(_), None) => words.next().cloned().ok_or(ParseError::NoValue(flag.name))?,
         };
-        given.push(Given { flag, value });
+        given.push(Given { flag, value, origin: Origin::CommandLine });
     }
     match stray {
         Some(word) => Err(ParseError::Stray(word)),

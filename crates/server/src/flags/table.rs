@@ -38,6 +38,42 @@ pub struct Flag {
     pub about: &'static str,
 }
 
+/// Flags of which each value counts. Of the others the last one does.
+pub const REPEATED: [&str; 13] = [
+    "model-repository",
+    "model-store",
+    "load-model",
+    "http-restricted-api",
+    "grpc-restricted-protocol",
+    "metrics-config",
+    "shm-key-prefix",
+    "session-allow-uid",
+    "backend-config",
+    "cache-config",
+    "trace-config",
+    "rate-limit-resource",
+    "host-policy",
+];
+
+/// Two flags that say the same, the old name first.
+pub const SAME: [(&str, &str); 3] = [
+    ("model-store", "model-repository"),
+    ("response-cache-byte-size", "cache-config"),
+    ("strict-model-config", "disable-auto-complete-config"),
+];
+
+impl Flag {
+    /// Whether each of its values counts.
+    pub fn repeats(&self) -> bool {
+        REPEATED.contains(&self.name)
+    }
+
+    /// The setting that it gives: where two flags say the same, the newer one's name.
+    pub fn setting(&self) -> &'static str {
+        SAME.iter().find(|(old, _)| *old == self.name).map_or(self.name, |(_, new)| new)
+    }
+}
+
 const BYTES: Takes = Takes::Value("<bytes>");
 const INT: Takes = Takes::Value("<integer>");
 const BOOL: Takes = Takes::Value("<boolean>");
@@ -57,6 +93,7 @@ macro_rules! flags {
 flags! {
     "General": {
         "help" ALONE, Yes, "Print usage";
+        "config" Takes::Value("<path>"), Yes, "File of settings (TOML), by the names of these flags. The command line wins over the environment (NERITE_HTTP_PORT for --http-port), and that over the file.";
         "id" TEXT, Yes, "Identifier for this server. Default is 'triton'.";
         "exit-timeout-secs" INT, Yes, "Seconds that in-flight requests get to finish when the server stops. Default is 30.";
         "parent-pid" INT, Yes, "Process that started this server; when it ends, the server stops as at SIGTERM.";
@@ -192,5 +229,18 @@ flags! {
         "model-load-gpu-limit" TEXT, Accepted, "Share of a GPU's memory for models; a model's own limit is its parameter gpu_mem_limit.";
         "buffer-manager-thread-count" INT, Accepted, "Threads that copy tensors in Triton.";
         "repoagent-directory" TEXT, Accepted, "Directory of Triton's repository agents.";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_flags_name_flags() {
+        let both = SAME.iter().flat_map(|(old, new)| [*old, *new]);
+        for name in REPEATED.into_iter().chain(both) {
+            assert!(FLAGS.iter().any(|flag| flag.name == name), "--{name}");
+        }
     }
 }

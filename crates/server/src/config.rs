@@ -1,0 +1,171 @@
+//! Which settings hold, and where did each come from?
+//!
+//! ```text
+//!   --config FILE ─┐
+//!   NERITE_* ──────┼─ complete ─► flags with their origins ─► Settings
+//!   command line ──┘
+//! ```
+
+mod environment;
+mod file;
+mod show;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use nerite_config::nearest;
+
+use crate::flags::{Command, FLAGS, Flag, Given, Origin, parse};
+use crate::settings::{Settings, SettingsError};
+
+/// What `nerite config --help` prints.
+pub const USAGE: &str = "\
+Usage: nerite config <command> [options]
+
+  check FILE                read a file of settings and say what is wrong with it, with lines
+  show [flags]              print the settings that `nerite serve [flags]` would have, as a file, and where each came from
+
+      --config FILE         the file to show settings of (also: NERITE_CONFIG)
+  -h, --help                print this
+";
+
+/// The flag that names the file.
+const FLAG: &str = "config";
+
+/// `nerite config`; `words` are those after the word `config`.
+pub fn main(words: &[String]) -> ExitCode {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["-h" | "--help" | "help"] => Ok(USAGE.to_owned()),
+        ["check", path] if !path.starts_with('-') => check(path),
+        ["show", ref flags @ ..] => shown(flags),
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("{}", reason.trim_end());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The flags of the command line with those of the environment and of the file that they do not override, and what the log should
+/// say about variables.
+pub fn complete(given: Vec<Given>) -> Result<(Vec<Given>, Vec<String>), String> {
+    let text = |word: OsString| word.to_string_lossy().into_owned();
+    let (variables, notes) = environment::read(std::env::vars_os().map(|(name, value)| (text(name), text(value))))?;
+    let named = |given: &[Given]| given.iter().rfind(|given| given.flag.name == FLAG).map(|given| given.value.clone());
+    let path = named(&given).or_else(|| named(&variables)).filter(|path| !path.is_empty());
+    let filed = path.map(|path| file::open(&path)).transpose()?.unwrap_or_default();
+    Ok((merge([given, variables, filed]), notes))
+}
+
+/// A fault of the settings, with the place of the value where it did not stand on the command line.
+pub fn locate(error: &SettingsError, given: &[Given]) -> String {
+    if let SettingsError::Value(bad) = error
+        && let Some(Given { origin, .. }) = given.iter().rfind(|given| given.flag.name == bad.flag)
+        && *origin != Origin::CommandLine
+    {
+        return format!("{origin}: {}: {}", bad.flag, bad.reason);
+    }
+    error.to_string()
+}
+
+/// Of each setting the values of the highest place that gives it: lists are replaced, not joined.
+fn merge(places: [Vec<Given>; 3]) -> Vec<Given> {
+    let all: Vec<Given> = places.into_iter().flatten().collect();
+    let rank_of =
+        |setting: &str| all.iter().filter(|one| one.flag.setting() == setting).map(|one| one.origin.rank()).max();
+    all.iter().filter(|one| Some(one.origin.rank()) == rank_of(one.flag.setting())).cloned().collect()
+}
+
+/// The flag that a setting of this name is, or why there is none.
+fn find(name: &str) -> Result<&'static Flag, String> {
+    if name == "help" {
+        return Err("'help' is no setting".to_owned());
+    }
+    let names = || FLAGS.iter().map(|flag| flag.name).filter(|name| *name != "help");
+    FLAGS.iter().find(|flag| flag.name == name).ok_or_else(|| {
+        let hint = nearest(name, names()).map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
+        format!("there is no setting '{name}'{hint}")
+    })
+}
+
+fn check(path: &str) -> Result<String, String> {
+    let given = file::open(path)?;
+    let settings = Settings::read(&given).map_err(|error| match locate(&error, &given) {
+        text if text.starts_with(path) => text,
+        text => format!("{path}: {}", text.trim_end()),
+    })?;
+    let notes = settings.notes.iter().map(|note| format!("{path}: note: {note}"));
+    let lines: Vec<String> = notes.chain([format!("{path}: {} settings, and they hold", given.len())]).collect();
+    Ok(lines.join("\n") + "\n")
+}
+
+fn shown(words: &[&str]) -> Result<String, String> {
+    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+    let given = parse(&words).map_err(|error| Command::Serve.refuse(&error))?;
+    let (given, _) = complete(given)?;
+    Settings::read(&given).map_err(|error| locate(&error, &given))?;
+    Ok(show::text(&given))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(line: &str, origin: &Origin) -> Vec<Given> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let given = parse(&words).expect("known flags");
+        given.into_iter().map(|one| Given { origin: origin.clone(), ..one }).collect()
+    }
+
+    #[track_caller]
+    fn check_merge(command_line: &str, environment: &str, filed: &str, expect: &[(&str, &str)]) {
+        let file = Origin::File { path: "f".into(), line: 1 };
+        let merged = merge([
+            given(command_line, &Origin::CommandLine),
+            given(environment, &Origin::Variable("V".into())),
+            given(filed, &file),
+        ]);
+        let found: Vec<_> = merged.iter().map(|one| (one.flag.name, one.value.as_str())).collect();
+        assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
+        check_merge("--id=a", "--id=b", "--id=c", &[("id", "a")]);
+        check_merge("", "--id=b", "--id=c --http-port=1", &[("id", "b"), ("http-port", "1")]);
+        check_merge("", "", "--id=c", &[("id", "c")]);
+    }
+
+    #[test]
+    fn lists_are_replaced_whatever_name_they_go_by() {
+        check_merge(
+            "--model-repository=a --model-repository=b",
+            "",
+            "--model-store=c",
+            &[("model-repository", "a"), ("model-repository", "b")],
+        );
+        check_merge("--model-store=a", "", "--model-repository=b", &[("model-store", "a")]);
+        check_merge("--load-model=a", "--load-model=b --load-model=c", "", &[("load-model", "a")]);
+    }
+
+    #[test]
+    fn a_fault_names_where_the_value_stands() {
+        let read = |given: &[Given]| locate(&Settings::read(given).expect_err("no port"), given);
+        let file = Origin::File { path: "nerite.toml".into(), line: 7 };
+        let line = "--http-port=many";
+        assert_eq!(read(&given(line, &file)), "nerite.toml:7: http-port: Invalid option value. Got many");
+        let variable = Origin::Variable("NERITE_HTTP_PORT".into());
+        assert_eq!(read(&given(line, &variable)), "NERITE_HTTP_PORT: http-port: Invalid option value. Got many");
+        assert!(read(&given(line, &Origin::CommandLine)).starts_with("Bad option: \"--http-port\"."));
+    }
+}
