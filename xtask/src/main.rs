@@ -7,6 +7,7 @@
 //! cargo xtask ci      formatting, lints, tidy, packages, all tests and a little fuzzing
 //! cargo xtask fuzz N  each fuzz target for N seconds, from its seeds
 //! cargo xtask miri    what an interpreter of unsafe code can follow (needs a nightly toolchain)
+//! cargo xtask release  what users install, in target/dist: tarball, wheels, Debian package, checksums
 //! cargo xtask gpu-check  does the server work with the GPU of this machine?
 //! ```
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
@@ -17,13 +18,14 @@ mod deny;
 mod fuzz;
 mod gpu_check;
 mod miri;
+mod release;
 mod run;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | miri | gpu-check [--onnxruntime-library PATH]>";
+const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | miri | release [--binary PATH] | gpu-check [--onnxruntime-library PATH]>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -38,6 +40,8 @@ fn main() -> ExitCode {
         ["ci"] => run::all(root, &chores::ci()),
         ["fuzz", seconds] => fuzz::run(root, seconds),
         ["miri"] => miri::run(root),
+        ["release"] => release::run(root, None),
+        ["release", "--binary", path] => release::run(root, Some(path)),
         ["gpu-check", ref more @ ..] => match gpu_check::run(root, more) {
             Ok(code) => return code,
             Err(reason) => Err(reason),

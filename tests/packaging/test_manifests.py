@@ -1,0 +1,217 @@
+"""Do units, images and manifests agree with what the server does?
+
+No container engine and no cluster is needed: their structure is held against the flags and ports that the program itself tells.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import urllib.request
+
+import pytest
+import servers
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PACKAGING = ROOT / "packaging"
+yaml = pytest.importorskip("yaml", reason="python3 tests/setup_venv.py installs it")
+
+
+def settings(program: pathlib.Path, args: list[str], environment: dict[str, str]) -> dict:
+    """What `nerite serve` with these arguments and variables would do, as it says itself, defaults included. Fails for a flag it has not."""
+    assert args[0] == "serve"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("NERITE_")}
+    done = subprocess.run([program, "config", "show", *args[1:]], capture_output=True, text=True, env={**clean, **environment})
+    assert done.returncode == 0, done.stderr
+    return tomllib.loads(re.sub(r"^# ([a-z0-9-]+ = )", r"\1", done.stdout, flags=re.M))
+
+
+def documents(name: str) -> dict[str, dict]:
+    return {one["kind"]: one for one in yaml.safe_load_all((PACKAGING / "kubernetes" / name).read_text())}
+
+
+def ports_of(told: dict) -> set[int]:
+    return {told["http-port"], told["grpc-port"], told["metrics-port"]}
+
+
+def check_confined(container: dict, pod: dict) -> None:
+    context = {**pod.get("securityContext", {}), **container["securityContext"]}
+    assert context["runAsNonRoot"] is True and context["runAsUser"] > 0
+    assert context["allowPrivilegeEscalation"] is False and context["readOnlyRootFilesystem"] is True
+    assert context["capabilities"] == {"drop": ["ALL"]} and context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def check_probes(container: dict, http_port: int) -> None:
+    by_name = {port["name"]: port["containerPort"] for port in container["ports"]}
+    for probe, path in (("startupProbe", "ready"), ("readinessProbe", "ready"), ("livenessProbe", "live")):
+        asked = container[probe]["httpGet"]
+        assert asked["path"] == f"/v2/health/{path}"
+        assert by_name.get(asked["port"], asked["port"]) == http_port
+
+
+def test_the_deployment_is_what_the_server_does(program):
+    found = documents("nerite.yaml")
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    server, client = pod["containers"]
+    told = settings(program, server["args"], {})
+    assert {port["containerPort"] for port in server["ports"]} == ports_of(told)
+    check_probes(server, told["http-port"])
+    assert pod["terminationGracePeriodSeconds"] > told["exit-timeout-secs"]
+    annotations = found["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+    assert int(annotations["prometheus.io/port"]) == told["metrics-port"]
+    for container in (server, client):
+        check_confined(container, pod)
+        # Both see the session socket and one /dev/shm, in memory.
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        for path in (os.path.dirname(told["session-socket"]), "/dev/shm"):
+            assert volumes[mounts[path]]["emptyDir"]["medium"] == "Memory"
+    assert {"name": "NERITE_SESSION_SOCKET", "value": told["session-socket"]} in client["env"]
+    assert not pod.get("hostIPC") and pod["enableServiceLinks"] is False
+
+
+def test_service_and_autoscaler_point_at_the_deployment(program, tmp_path):
+    found = documents("nerite.yaml")
+    deployment = found["Deployment"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert found["Service"]["spec"]["selector"].items() <= labels.items()
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    named = {port["name"] for port in deployment["spec"]["template"]["spec"]["containers"][0]["ports"]}
+    assert {port["targetPort"] for port in found["Service"]["spec"]["ports"]} == named
+    scaler = found["HorizontalPodAutoscaler"]["spec"]
+    assert scaler["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment["metadata"]["name"]}
+    metrics = [one["pods"]["metric"]["name"] for one in scaler["metrics"] if one["type"] == "Pods"]
+    command, environment = servers.nerite_command(ROOT / "examples" / "models")
+    started = servers.start(command, environment, ["--session-socket=off"], tmp_path / "log")
+    try:
+        page = urllib.request.urlopen(f"http://{started.metrics}/metrics", timeout=30).read().decode()
+    finally:
+        servers.stop(started)
+    assert metrics and all(re.search(rf"^{name}\{{", page, re.M) for name in metrics)
+
+
+def test_the_serving_runtime_is_what_the_server_does(program):
+    runtime = documents("serving-runtime.yaml")["ServingRuntime"]
+    assert runtime["apiVersion"] == "serving.kserve.io/v1alpha1"
+    spec = runtime["spec"]
+    (container,) = spec["containers"]
+    # KServe finds the container by this name, and models there.
+    assert container["name"] == "kserve-container"
+    told = settings(program, container["args"], {})
+    assert told["model-repository"] == ["/mnt/models"]
+    assert {port["containerPort"] for port in container["ports"]} == {told["http-port"]}
+    check_probes(container, told["http-port"])
+    check_confined(container, {})
+    assert int(spec["annotations"]["prometheus.kserve.io/port"]) == told["metrics-port"]
+    assert spec["protocolVersions"] == ["v2", "grpc-v2"]
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+
+
+def stages() -> dict[str, list[tuple[str, str]]]:
+    """The instructions of each stage of the Dockerfile."""
+    text = (PACKAGING / "container" / "Dockerfile").read_text().replace("\\\n", " ")
+    found: dict[str, list[tuple[str, str]]] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            instruction, _, rest = line.partition(" ")
+            if instruction == "FROM":
+                found[rest.split(" AS ")[1]] = (own := [])
+            own.append((instruction, rest))
+    return found
+
+
+@pytest.mark.parametrize("stage", ["server", "python"])
+def test_images_run_the_server_as_a_plain_user(program, stage):
+    told = dict(stages()[stage])
+    assert told["USER"] == "65532:65532"
+    variables = dict(one.split("=", 1) for one in told["ENV"].split())
+    entry, command = json.loads(told["ENTRYPOINT"]), json.loads(told["CMD"])
+    health = json.loads(told["HEALTHCHECK"].partition("CMD ")[2])
+    assert health == [*entry, "ready"]
+    effective = settings(program, command, variables)
+    assert effective["session-socket"] == "/run/nerite/session.sock"
+    assert {int(port) for port in told["EXPOSE"].split()} == ports_of(effective)
+    copied = [rest for instruction, rest in stages()[stage] if instruction == "COPY"]
+    assert any(rest.endswith("--chown=65532:65532 /run/nerite /run/nerite") for rest in copied)
+
+
+def test_the_composition_shares_memory_by_the_socket_alone(program):
+    composed = yaml.safe_load((PACKAGING / "container" / "compose.yaml").read_text())
+    server, client = composed["services"]["server"], composed["services"]["client"]
+    for service in (server, client):
+        assert not {"ipc", "pid", "privileged", "user"} & set(service)
+        assert service["volumes"] == ["sockets:/run/nerite"] and service["cap_drop"] == ["ALL"]
+        assert service["build"]["target"] in stages()
+    assert client["network_mode"] == "none"
+    told = settings(program, server["command"], {**dict(one.split("=", 1) for one in dict(stages()["server"])["ENV"].split()), **server["environment"]})
+    assert {int(port.split(":")[-1]) for port in server["ports"]} == ports_of(told)
+    assert os.path.dirname(told["session-socket"]) == "/run/nerite"
+    assert told["model-repository"] == ["/usr/share/nerite/examples/models"]
+    compile(client["command"][2], "compose.yaml", "exec")
+
+
+ISOLATED = ["unshare", "--mount", "--ipc", "--pid", "--net", "--fork", "--mount-proc", "--kill-child"]
+IN_ITS_OWN = "mount -t tmpfs tmpfs /dev/shm && ip link set lo up 2>/dev/null; exec \"$@\""
+
+
+def test_two_sets_of_namespaces_share_memory_as_the_composition_does(program, tmp_path):
+    """What an engine makes two containers of, made by unshare: each has its own /dev/shm, IPC, processes and network."""
+    if subprocess.run([*ISOLATED, "true"], capture_output=True).returncode != 0:
+        pytest.skip("namespaces cannot be made here")
+    composed = yaml.safe_load((PACKAGING / "container" / "compose.yaml").read_text())
+    code = composed["services"]["client"]["command"][2]
+    socket = tmp_path / "session.sock"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("NERITE_")}
+    told = {**clean, "NERITE_SESSION_SOCKET": str(socket), "NERITE_MODEL_REPOSITORY": str(ROOT / "examples" / "models")}
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen([*ISOLATED, "sh", "-c", IN_ITS_OWN, "sh", program, "serve"], env=told, stdout=log, stderr=log)
+    try:
+        waiting = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)"
+        subprocess.run([sys.executable, "-c", waiting, socket], check=True, timeout=60)
+        done = subprocess.run(
+            [*ISOLATED, "sh", "-c", IN_ITS_OWN, "sh", sys.executable, "-c", code],
+            env={**told, "PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True, timeout=60,
+        )
+        assert done.returncode == 0, done.stderr + (tmp_path / "log").read_text()
+        assert done.stdout == "session (1, 10)\n"
+    finally:
+        # unshare passes no other signal on; with it goes all it started.
+        server.kill()
+        server.wait(60)
+
+
+UNIT = PACKAGING / "systemd" / "nerite.service"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_the_unit_is_sound_and_confined(program, tmp_path):
+    unit = tmp_path / "nerite.service"
+    # The manual page and the program are not installed here.
+    unit.write_text(UNIT.read_text().replace("/usr/bin/nerite", str(program)).replace("Documentation=man:nerite(1)\n", ""))
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
+    own = [line for line in done.stderr.splitlines() if "nerite" in line]
+    assert done.returncode == 0 and own == [], done.stderr
+    # 10 is a service without any confinement.
+    done = subprocess.run(["systemd-analyze", "security", "--offline=yes", "--threshold=30", unit], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-300:]
+
+
+def test_the_units_file_of_settings_holds(program):
+    unit = UNIT.read_text()
+    commands = dict(re.findall(r"^(ExecStartPre|ExecStart)=/usr/bin/nerite (.+)$", unit, re.M))
+    assert commands == {"ExecStartPre": "config check /etc/nerite/nerite.toml", "ExecStart": "serve --config /etc/nerite/nerite.toml"}
+    filed = PACKAGING / "systemd" / "nerite.toml"
+    assert subprocess.run([program, "config", "check", filed], capture_output=True).returncode == 0
+    told = settings(program, ["serve", "--config", str(filed)], {})
+    directories = dict(re.findall(r"^(RuntimeDirectory|StateDirectory)=(.+)$", unit, re.M))
+    assert os.path.dirname(told["session-socket"]) == f"/run/{directories['RuntimeDirectory']}"
+    assert told["model-repository"] == [f"/var/lib/{directories['StateDirectory'].split()[-1]}"]
+    (stop,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.M)
+    assert int(stop) > told["exit-timeout-secs"]
+    sysusers = (PACKAGING / "systemd" / "nerite.sysusers").read_text().split()
+    assert sysusers[:2] == ["u", re.search(r"^User=(.+)$", unit, re.M)[1]]

@@ -1,0 +1,95 @@
+"""Does a release hold what users install, and is it the same each time?"""
+
+import hashlib
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import tarfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+DIST = ROOT / "target" / "dist"
+
+pytestmark = pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not on the path")
+
+
+def release(binary: pathlib.Path) -> dict[str, str]:
+    """Makes a release of the program and returns the checksums of its files."""
+    subprocess.run(["cargo", "xtask", "release", "--binary", binary], cwd=ROOT, check=True, env={**os.environ, "CARGO_INCREMENTAL": "0"})
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in DIST.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def made(stripped) -> dict[str, str]:
+    return release(stripped)
+
+
+def test_the_same_program_gives_the_same_bytes(made, stripped):
+    assert release(stripped) == made
+
+
+def test_checksums_hold_and_name_every_file(made):
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=DIST, check=True)
+    named = {line.split()[1] for line in (DIST / "SHA256SUMS").read_text().splitlines()}
+    assert named == set(made) - {"SHA256SUMS"}
+    assert {re.sub(r"-\d.*", "", name) for name in named} >= {"nerite", "nerite_client"}
+
+
+def test_the_tarball_runs_where_it_is_unpacked(made, tmp_path):
+    (archive,) = DIST.glob("nerite-*.tar.gz")
+    with tarfile.open(archive) as opened:
+        assert {(one.uid, one.gid) for one in opened} == {(0, 0)}
+        assert not [one.name for one in opened if one.isfile() and one.mode & 0o022]
+        opened.extractall(tmp_path, filter="data")
+    (top,) = tmp_path.iterdir()
+    version = top.name.split("-")[1]
+    assert top.name == f"nerite-{version}-{platform.machine()}-linux"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("NERITE_")}
+    told = subprocess.run([top / "bin" / "nerite", "version"], capture_output=True, text=True, env=clean)
+    assert told.stdout == f"nerite {version}\n"
+    assert (top / "share" / "nerite" / "examples" / "models" / "digits" / "config.pbtxt").is_file()
+    # What the units and pages name is there.
+    for path in ("lib/systemd/system/nerite.service", "lib/sysusers.d/nerite.conf", "share/nerite/nerite.toml", "share/man/man1/nerite.1"):
+        assert (top / path).stat().st_size > 0, path
+
+
+def test_the_manual_page_has_no_faults_of_form(made):
+    if shutil.which("man") is None:
+        pytest.skip("man is not installed")
+    page = ROOT / "target" / "package" / "share" / "man" / "man1" / "nerite.1"
+    done = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", page], capture_output=True, text=True, env={**os.environ, "MANWIDTH": "120"})
+    assert done.returncode == 0 and done.stderr == ""
+    assert "--model-repository=string" in done.stdout
+
+
+COMPLETE = """
+source {script}
+words=({words})
+COMP_WORDS=("${{words[@]}}" {last!r})
+COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+_nerite
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "last", "expect"),
+    [
+        ("nerite", "se", {"serve"}),
+        ("nerite serve", "--http-po", {"--http-port"}),
+        ("nerite serve --strict-readiness =", "t", {"true"}),
+        ("nerite serve --model-control-mode", "ex", {"explicit"}),
+        ("tritonserver", "--grpc-po", {"--grpc-port"}),
+        ("nerite shm", "d", {"drop"}),
+        ("nerite config", "", {"check", "show", "--config", "--help"}),
+    ],
+)
+def test_bash_completes(made, words, last, expect):
+    script = ROOT / "target" / "package" / "share" / "bash-completion" / "completions" / "nerite"
+    code = COMPLETE.format(script=script, words=words, last=last)
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True)
+    assert done.stderr == "" and set(done.stdout.split()) == expect

@@ -1,0 +1,213 @@
+//! How do the sources become what users install?
+//!
+//! ```text
+//!   nerite (release build) ─► target/package (a tree as below /usr) ─► tarball, Debian package
+//!                          └► wheels                                  ─► all with SHA256SUMS in target/dist
+//! ```
+//!
+//! Files are sorted, owned by root and dated by the last commit, and paths of the machine are not in the program: the same sources and
+//! tools give the same bytes.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where everything is collected as it is installed below /usr; the manifest of the Debian package names files in it.
+const STAGE: &str = "target/package";
+/// What is handed on.
+const DIST: &str = "target/dist";
+/// The program's own build directory: its flags are others than those of a development build.
+const BUILD: &str = "target/shipped";
+/// Parts of the examples that `nerite demo` and newcomers use.
+const EXAMPLES: [&str; 4] = ["models", "digits", "pipeline", "python"];
+/// Files as they are, and where they go.
+const FILES: [(&str, &str); 6] = [
+    ("LICENSE", "share/doc/nerite/LICENSE"),
+    ("README.md", "share/doc/nerite/README.md"),
+    ("CHANGELOG.md", "share/doc/nerite/CHANGELOG.md"),
+    ("packaging/systemd/nerite.service", "lib/systemd/system/nerite.service"),
+    ("packaging/systemd/nerite.sysusers", "lib/sysusers.d/nerite.conf"),
+    ("packaging/systemd/nerite.toml", "share/nerite/nerite.toml"),
+];
+/// What the program prints about itself, and where that goes.
+const PRINTED: [(&str, &str); 4] = [
+    ("man", "share/man/man1/nerite.1"),
+    ("completions bash", "share/bash-completion/completions/nerite"),
+    ("completions zsh", "share/zsh/site-functions/_nerite"),
+    ("completions fish", "share/fish/vendor_completions.d/nerite.fish"),
+];
+
+/// Makes all artefacts, of the program at `binary` if one is given.
+pub fn run(root: &Path, binary: Option<&str>) -> Result<(), String> {
+    let epoch = output(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root))?;
+    let epoch = epoch.trim();
+    let binary = binary.map_or_else(|| build(root), |given| Ok(PathBuf::from(given)))?;
+    let binary = binary.canonicalize().map_err(|cause| format!("{}: {cause}", binary.display()))?;
+    let dist = root.join(DIST);
+    anew(&dist)?;
+    stage(root, &binary)?;
+    let version = output(Command::new(&binary).arg("version"))?;
+    let version =
+        version.trim().strip_prefix("nerite ").ok_or_else(|| format!("'{version}' is no version"))?.to_owned();
+    tarball(root, &version, epoch)?;
+    wheels(root, &binary, epoch)?;
+    debian(root, epoch)?;
+    sums(&dist)
+}
+
+fn build(root: &Path) -> Result<PathBuf, String> {
+    let home = std::env::var_os("CARGO_HOME").map_or_else(|| home().join(".cargo"), PathBuf::from);
+    let remap = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
+    let flags = [remap(root, "/nerite"), remap(&home, "/cargo")].join("\u{1f}");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--release", "--locked", "-p", "nerite-server", "--target-dir", BUILD]).current_dir(root);
+    run_it(cargo.env("CARGO_ENCODED_RUSTFLAGS", flags))?;
+    Ok(root.join(BUILD).join("release/nerite"))
+}
+
+fn home() -> PathBuf {
+    std::env::var_os("HOME").map_or_else(|| "/".into(), PathBuf::from)
+}
+
+/// Collects what is installed.
+fn stage(root: &Path, binary: &Path) -> Result<(), String> {
+    let stage = root.join(STAGE);
+    anew(&stage)?;
+    copy(binary, &stage.join("bin/nerite"))?;
+    for (from, to) in FILES {
+        copy(&root.join(from), &stage.join(to))?;
+    }
+    for (words, to) in PRINTED {
+        let text = output(Command::new(binary).args(words.split(' ')))?;
+        write(&stage.join(to), text.as_bytes())?;
+    }
+    for part in EXAMPLES {
+        copy_all(&root.join("examples").join(part), &stage.join("share/nerite/examples").join(part))?;
+    }
+    Ok(())
+}
+
+fn tarball(root: &Path, version: &str, epoch: &str) -> Result<(), String> {
+    let name = format!("nerite-{version}-{}-linux", std::env::consts::ARCH);
+    let file = root.join(DIST).join(format!("{name}.tar.gz"));
+    let mut tar = Command::new("tar");
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu", "--mode=u+w,go-w"]);
+    tar.arg(format!("--mtime=@{epoch}"))
+        .arg(format!("--transform=s,^\\.,{name},"))
+        .args(["--use-compress-program=gzip -n9"]);
+    run_it(tar.arg("-cf").arg(file).arg("-C").arg(root.join(STAGE)).arg("."))
+}
+
+/// The wheel of the server and that of its clients, by the tests' environment where that is there: it has what builds them.
+fn wheels(root: &Path, binary: &Path, epoch: &str) -> Result<(), String> {
+    let environment = root.join(".venv/bin/python");
+    let has_backend = |python: &Path| {
+        Command::new(python).args(["-c", "import hatchling"]).output().is_ok_and(|done| done.status.success())
+    };
+    let is_ready = has_backend(&environment);
+    let mut pip = Command::new(if is_ready { environment.as_os_str() } else { OsStr::new("python3") });
+    pip.args(["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", DIST, "./python", "./packaging/wheel"]);
+    if is_ready {
+        pip.arg("--no-build-isolation");
+    }
+    run_it(pip.current_dir(root).env("NERITE_BIN", binary).env("SOURCE_DATE_EPOCH", epoch))
+}
+
+fn debian(root: &Path, epoch: &str) -> Result<(), String> {
+    let cargo = || Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    if !cargo().args(["deb", "--version"]).output().is_ok_and(|done| done.status.success()) {
+        println!("no Debian package: cargo-deb is not installed (`cargo install cargo-deb`)");
+        return Ok(());
+    }
+    let mut deb = cargo();
+    deb.args(["deb", "-p", "nerite-server", "--no-build", "--no-strip", "--output", DIST]).current_dir(root);
+    run_it(deb.env("SOURCE_DATE_EPOCH", epoch))
+}
+
+/// `sha256sum --check SHA256SUMS` holds in the folder.
+fn sums(dist: &Path) -> Result<(), String> {
+    let entries = dist.read_dir().map_err(|cause| format!("{}: {cause}", dist.display()))?;
+    let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    names.sort();
+    let text = output(Command::new("sha256sum").args(&names).current_dir(dist))?;
+    print!("{text}");
+    write(&dist.join("SHA256SUMS"), text.as_bytes())
+}
+
+fn anew(folder: &Path) -> Result<(), String> {
+    let fault = |cause| format!("{}: {cause}", folder.display());
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(fault)?;
+    }
+    fs::create_dir_all(folder).map_err(fault)
+}
+
+fn copy_all(from: &Path, to: &Path) -> Result<(), String> {
+    let entries = from.read_dir().map_err(|cause| format!("{}: {cause}", from.display()))?;
+    for entry in entries.flatten().filter(|entry| entry.file_name() != "__pycache__") {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() { copy_all(&from, &to)? } else { copy(&from, &to)? }
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    folder_of(to)?;
+    fs::copy(from, to).map(drop).map_err(|cause| format!("{} to {}: {cause}", from.display(), to.display()))
+}
+
+fn write(to: &Path, bytes: &[u8]) -> Result<(), String> {
+    folder_of(to)?;
+    fs::write(to, bytes).map_err(|cause| format!("{}: {cause}", to.display()))
+}
+
+fn folder_of(file: &Path) -> Result<(), String> {
+    let folder = file.parent().unwrap_or(file);
+    fs::create_dir_all(folder).map_err(|cause| format!("{}: {cause}", folder.display()))
+}
+
+fn run_it(command: &mut Command) -> Result<(), String> {
+    let shown = format!("{command:?}");
+    let status = command.status().map_err(|cause| format!("{shown}: {cause}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{shown}: {status}")) }
+}
+
+fn output(command: &mut Command) -> Result<String, String> {
+    let shown = format!("{command:?}");
+    let done = command.output().map_err(|cause| format!("{shown}: {cause}"))?;
+    if !done.status.success() {
+        return Err(format!("{shown}: {}: {}", done.status, String::from_utf8_lossy(&done.stderr)));
+    }
+    String::from_utf8(done.stdout).map_err(|cause| format!("{shown}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_debian_package_installs_what_is_staged() {
+        let manifest =
+            fs::read_to_string(crate::root().join("crates/server/Cargo.toml")).expect("the server's manifest");
+        let assets: Vec<&str> =
+            manifest.lines().filter_map(|line| line.trim().strip_prefix("[\"../../target/package/")).collect();
+        let staged = FILES.iter().chain(&PRINTED).map(|(_, to)| *to).chain(["bin/nerite", "share/nerite/examples/"]);
+        // The unit is installed by `systemd-units`, which also enables what is to be.
+        for path in staged.filter(|path| !path.ends_with(".service")) {
+            assert!(assets.iter().any(|asset| asset.starts_with(path)), "{path} is in no asset of the Debian package");
+        }
+        for asset in assets {
+            let path = asset.split(['"', '*']).next().unwrap_or_default();
+            let known = FILES.iter().chain(&PRINTED).any(|(_, to)| *to == path);
+            assert!(
+                known || path == "bin/nerite" || path.starts_with("share/nerite/examples/"),
+                "{path} is not staged"
+            );
+        }
+        for (from, _) in FILES {
+            assert!(crate::root().join(from).is_file(), "{from}");
+        }
+        assert!(crate::root().join("packaging/debian/postinst").is_file());
+    }
+}
