@@ -35,6 +35,8 @@ SOCKET_FOLDER_MAX = 80
 LOOPBACK = "127.0.0.1"
 # Flags that take no value: True gives them, False leaves them out.
 ALONE = frozenset({"disable-auto-complete-config"})
+# Variables that say where something of the host is.
+NO_SETTINGS = frozenset({"NERITE_CUDA_LIBRARY", "NERITE_EXAMPLES"})
 
 
 class ServerError(RuntimeError):
@@ -60,7 +62,7 @@ def serve(
         Those of ``nerite serve``, with underscores: ``model_control_mode="explicit", load_model=["a", "b"]``. A list gives the flag once
         for each of its elements.
 
-    It listens on the loopback, at ports that are free, and has a session socket of its own; flags say otherwise. Models run with this Python.
+    It listens on the loopback, at ports that are free, and has a session socket of its own; flags say otherwise, variables ``NERITE_*`` do not. Models run with this Python.
     The server stops at the end of the ``with`` block, by ``stop()``, when nothing refers to the object any more, and when this process ends,
     however it ends. If it does not become ready, the error shows its log.
     """
@@ -163,7 +165,7 @@ class Server:
             # In a session of its own: who interrupts a notebook or a test means that, and the server stops with it.
             self._process = subprocess.Popen(
                 command,
-                env=_binary.environment(),
+                env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -195,6 +197,11 @@ class Server:
     def _ended(self, status: int) -> str:
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         return f"the server ended {how}; its log:\n{_shown(self.log)}"
+
+
+def _environment() -> dict[str, str]:
+    """The variables that the server gets: none of those that are settings of a server, for this one is told everything by flags."""
+    return {name: value for name, value in _binary.environment().items() if not name.startswith("NERITE_") or name in NO_SETTINGS}
 
 
 def _private_folder() -> str:

@@ -57,6 +57,14 @@ def test_it_serves_and_stops_with_the_block():
     assert "| server_id" in server.log and "block" in server.log
 
 
+def test_settings_of_the_environment_are_another_servers(monkeypatch, tmp_path):
+    for name, value in (("ALLOW_HTTP", "false"), ("CONFIG", "/no/such/file"), ("ID", "others"), ("SESSION_SOCKET", str(tmp_path / "others"))):
+        monkeypatch.setenv(f"NERITE_{name}", value)
+    with nerite.serve(EXAMPLES) as server, server.connect("http") as client:
+        assert client.model("digits").inputs and "others" not in server.log
+    assert not (tmp_path / "others").exists()
+
+
 def test_several_run_side_by_side():
     with nerite.serve(EXAMPLES) as one, nerite.serve([EXAMPLES], log_verbose=1) as two:
         assert len({one.http, one.grpc, one.metrics, two.http, two.grpc, two.metrics}) == 6

@@ -5,8 +5,8 @@
 //!                          └► wheels                                  ─► all with SHA256SUMS in target/dist
 //! ```
 //!
-//! Files are sorted, owned by root and dated by the last commit, and paths of the machine are not in the program: the same sources and
-//! tools give the same bytes.
+//! Files are sorted, owned by root and dated by the last commit: one program gives the same bytes each time. Paths of the machine are
+//! replaced in the program, except where the demo names the sources.
 
 use std::ffi::OsStr;
 use std::fs;
