@@ -29,7 +29,7 @@ pub fn admit(
 ) -> Result<CheckedTensors, Status> {
     let is_raw = infer_request.raw_input.is_some();
     if let Some(body) = infer_request.raw_input.take() {
-        infer_request.inputs = vec![contract.raw_input(Prefix(&infer_request.id), body)?];
+        infer_request.inputs = vec![contract.raw_input(Prefix(&infer_request.id), *body)?];
     }
     let most = TensorsMax::of_model(contract.inputs.len(), contract.outputs.len());
     check_count(Counted::Inputs, infer_request.inputs.len(), most.inputs)?;

@@ -8,6 +8,7 @@ use nerite_engine::Engine;
 use nerite_locks::Mutex;
 use nerite_request::{Peer, Status};
 use nerite_shm::{LeaseLimits, Pools, Registries, random_bits};
+use nerite_trace::{TraceConfig, Tracer};
 use nerite_watchdog::{FairQueue, Flow};
 use nerite_wire::prometheus::{HostMetrics, SessionSocketMetrics};
 use regex::Regex;
@@ -15,7 +16,6 @@ use regex::Regex;
 use crate::access::{self, Category, Protocol, Restriction};
 use crate::logging::LogSwitches;
 use crate::region_rules::RegionRules;
-use crate::trace::Trace;
 
 /// The server as one of its clients sees it. Cheap to clone.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ pub(crate) struct Inner {
     pub regions: Registries<Peer>,
     pub pools: Arc<Pools>,
     pub log: Arc<LogSwitches>,
-    pub trace: Mutex<Trace>,
+    pub tracer: Tracer,
     pub options: Options,
     pub stopping: AtomicBool,
     pub under_way: Arc<AtomicUsize>,
@@ -81,6 +81,8 @@ pub struct Options {
     pub strict_readiness: bool,
     /// Whether metrics show the sums of durations.
     pub counter_latencies: bool,
+    /// What is traced, until clients change it.
+    pub trace: TraceConfig,
     /// How much clients may make the server hold.
     pub budgets: Limits,
 }
@@ -106,7 +108,8 @@ impl Api {
         log: Arc<LogSwitches>,
         options: Options,
     ) -> Api {
-        let (trace, stopping, host) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
+        let (stopping, host) = (AtomicBool::new(false), Mutex::default());
+        let tracer = Tracer::new(options.trace.clone());
         // Without randomness the server has no identity, and says so by naming none.
         let server_id = random_bits().map(|bits| format!("{bits:032x}")).unwrap_or_default();
         let (under_way, session_socket) = (Arc::default(), Mutex::default());
@@ -117,7 +120,7 @@ impl Api {
             regions,
             pools,
             log,
-            trace,
+            tracer,
             options,
             stopping,
             under_way,

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use nerite_engine::{Served, reshaped};
 use nerite_memory::Slot;
 use nerite_request::names::ByName;
-use nerite_request::{Deliver, InferRequest, InferResponse, PlaceQuery, Response, ResponseWindow, Status};
+use nerite_request::{
+    Deliver, InferRequest, InferResponse, PlaceQuery, RequestTrace, Response, ResponseWindow, Status,
+};
 use nerite_tensor::Name;
+use nerite_watchdog::now_ns;
 
 use crate::classify::classify;
 use crate::places::{OutputLease, Places};
@@ -20,6 +23,8 @@ pub(crate) struct Delivery<S> {
     places: Option<Places>,
     /// Of a model that may answer many times.
     window: Option<Arc<ResponseWindow>>,
+    /// Where the request is traced, if it is.
+    trace: Option<Arc<RequestTrace>>,
     sink: S,
     /// The inference is under way until its last response has gone.
     _under_way: UnderWay,
@@ -36,7 +41,8 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
     ) -> Delivery<S> {
         let shown = Shown::of(infer_request, served);
         let window = served.config().decoupled().then(ResponseWindow::new);
-        Delivery { shown, places, window, sink, _under_way: under_way }
+        let trace = infer_request.trace.clone();
+        Delivery { shown, places, window, trace, sink, _under_way: under_way }
     }
 
     fn steps(&self, mut tensors: InferResponse) -> Result<(InferResponse, Vec<OutputLease>), Status> {
@@ -66,11 +72,18 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
         if let Some(window) = &self.window {
             take_place(window, &mut response);
         }
+        if let Some(trace) = &self.trace {
+            trace.note("INFER_RESPONSE_COMPLETE", now_ns());
+        }
         (self.sink)(response, leases);
     }
 
     fn offers_places(&self) -> bool {
         self.places.is_some()
+    }
+
+    fn trace(&self) -> Option<Arc<RequestTrace>> {
+        self.trace.clone()
     }
 
     fn window(&self) -> Option<Arc<ResponseWindow>> {

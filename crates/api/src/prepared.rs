@@ -91,10 +91,14 @@ impl PreparedRequest {
         }
         let own = Some((account, self.leased.clone()));
         let Some(checked) = &self.checked else {
-            return Ok(api.submit(admission, self.request.clone(), regions, own, cancel, sink)?);
+            let mut request = self.request.clone();
+            api.trace_packet(&mut request);
+            return Ok(api.submit(admission, request, regions, own, cancel, sink)?);
         };
         let tensors = self.tensors(checked, regions).map_err(|status| CallError::Stale(status.message))?;
-        Ok(api.submit_checked(admission, self.without_inputs(), tensors, own, cancel, sink)?)
+        let mut request = self.without_inputs();
+        api.trace_packet(&mut request);
+        Ok(api.submit_checked(admission, request, tensors, own, cancel, sink)?)
     }
 
     /// The tensors where they lie now. Windows have the sizes that were checked, or are not found.
@@ -132,6 +136,7 @@ impl PreparedRequest {
             inputs: Vec::new(),
             raw_input: None,
             empty_final: self.request.empty_final,
+            trace: None,
         }
     }
 }

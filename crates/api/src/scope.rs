@@ -167,11 +167,12 @@ impl Scope {
     /// comes with those that were. Otherwise as [`Api::infer_stream`].
     pub fn infer(
         &self,
-        infer_request: InferRequest,
+        mut infer_request: InferRequest,
         leased: Vec<String>,
         cancel: Cancel,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
+        self.api.trace_packet(&mut infer_request);
         let _until_it_is_counted = self.api.take_on()?;
         let admission = self.api.admit(&infer_request.model, &infer_request.version)?;
         self.api.submit(admission, infer_request, self, Some((&self.account, leased)), cancel, sink)

@@ -6,6 +6,7 @@ use nerite_tensor::{DataType, Name, Shape, Tensor};
 
 use crate::responder::{Parts, check_memory};
 use crate::staged_tensors::{StagedTensors, StagingPlan};
+use crate::traced;
 use crate::{DeviceAccess, InFlight, OutputPlace, Responder, Times};
 
 /// One request in a runtime's hands: its inputs, and the [`Responder`] that answers it. Dropped unanswered, it answers itself with an
@@ -26,7 +27,11 @@ impl Job {
     pub fn new(request: AdmittedRequest, in_flight: InFlight, arrived: u64) -> Job {
         let AdmittedRequest { id, rows, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, reply } =
             request;
-        let responder = Responder::new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight });
+        let trace = reply.trace();
+        if let Some(trace) = &trace {
+            traced::begin(trace, &in_flight, &id, arrived, &inputs);
+        }
+        let responder = Responder::new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace });
         Job { inputs, parameters, sequence, priority, timeout_us, responder }
     }
 

@@ -77,6 +77,7 @@ mod runtime;
 mod staged;
 mod staged_tensors;
 mod stop;
+mod traced;
 
 pub use compute::{Compute, InOrder};
 pub use device_access::DeviceAccess;

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use nerite_memory::{Access, Buffer, Filled, Place, Slot};
 use nerite_request::{
-    Cancel, Code, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, Response, ResponseWindow, Status, Wanted,
-    WantedOutputs,
+    Cancel, Code, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, RequestTrace, Response, ResponseWindow,
+    Status, Wanted, WantedOutputs,
 };
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
 use crate::outbox::LastResponse;
 use crate::output_place::too_small;
 use crate::staged_tensors::StagedTensors;
+use crate::traced;
 use crate::{InFlight, Outcome, OutputPlace, RequestTimes, Times};
 
 /// The way back of one request. It may be sent to another thread, outlive the run that it came with, and answer any number of times;
@@ -41,6 +42,8 @@ pub struct Responder {
     /// What lies on devices, for a runtime that computes on the host.
     pub(crate) staged: Option<Box<StagedTensors>>,
     on_end: OnEnd,
+    /// Where it is traced, if it is.
+    trace: Option<Arc<RequestTrace>>,
     // In this order: the memory above is released before the client hears of the end, and the model may be unloaded after that.
     reply: Reply,
     in_flight: Option<InFlight>,
@@ -55,6 +58,7 @@ pub(crate) struct Parts {
     pub wanted: WantedOutputs,
     pub reply: Reply,
     pub in_flight: InFlight,
+    pub trace: Option<Arc<RequestTrace>>,
 }
 
 /// Who is told of the end of a request.
@@ -79,7 +83,7 @@ impl std::fmt::Debug for OnEnd {
 }
 
 impl Responder {
-    pub(crate) fn new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight }: Parts) -> Responder {
+    pub(crate) fn new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace }: Parts) -> Responder {
         Responder {
             id,
             rows,
@@ -94,6 +98,7 @@ impl Responder {
             watched: Vec::new(),
             staged: None,
             on_end: OnEnd(None),
+            trace,
             reply,
             in_flight: Some(in_flight),
         }
@@ -143,6 +148,11 @@ impl Responder {
     /// The client's own place for this output, if it named one: for a runtime whose model writes there from another process.
     pub fn output_slot(&self, name: &str) -> Option<&Slot> {
         self.wanted.iter().find(|wanted| wanted.name == name).and_then(|wanted| wanted.slot.as_ref())
+    }
+
+    /// Where the request is traced, if it is.
+    pub fn trace(&self) -> Option<&Arc<RequestTrace>> {
+        self.trace.as_ref()
     }
 
     /// The window of the request: a model that answers many times waits while it is full. `None` where responses are taken at once.
@@ -381,6 +391,9 @@ impl Responder {
     }
 
     fn note(&self, times: Times, outcome: Outcome) {
+        if let Some(trace) = &self.trace {
+            traced::ran(trace, &times, outcome);
+        }
         if let Some(in_flight) = &self.in_flight {
             in_flight.meter().request(&RequestTimes { arrived: self.arrived, rows: self.rows, times }, outcome);
         }
@@ -394,6 +407,9 @@ impl Responder {
     }
 
     fn take_tensors(&mut self) -> InferResponse {
+        if let Some(trace) = &self.trace {
+            traced::outputs(trace, &self.made);
+        }
         let (model, version) = match &self.in_flight {
             Some(in_flight) => (in_flight.name().clone(), in_flight.version().clone()),
             None => (Name::default(), Name::default()),
@@ -422,6 +438,9 @@ impl Responder {
         self.wanted = WantedOutputs::new();
         (self.again, self.made, self.watched) = (Vec::new(), Vec::new(), Vec::new());
         self.staged = None;
+        if let Some(trace) = self.trace.take() {
+            traced::end(&trace);
+        }
         let reply = std::mem::replace(&mut self.reply, Reply::closed());
         if let Some(in_flight) = self.in_flight.take() {
             LastResponse { reply, response, send, in_flight }.post();

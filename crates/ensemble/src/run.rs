@@ -10,7 +10,7 @@ use nerite_backend::{Job, Meter, Models, Times};
 use nerite_locks::Mutex;
 use nerite_memory::Slot;
 use nerite_request::{
-    Cancel, Code, Deliver, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, Request, Response,
+    Cancel, Code, Deliver, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, Request, RequestTrace, Response,
     ResponsePermit, ResponseWindow, Sequence, Status, Wanted,
 };
 use nerite_tensor::Tensor;
@@ -42,6 +42,8 @@ struct Shared {
     priority: u64,
     timeout_us: u64,
     parameters: Parameters,
+    /// Where the request is traced, if it is. Each step is a request of its own there.
+    trace: Option<Arc<RequestTrace>>,
 }
 
 struct State {
@@ -75,7 +77,11 @@ impl Run {
             priority: job.priority(),
             timeout_us: job.timeout_us(),
             parameters: job.parameters().clone(),
+            trace: job.responder().trace().cloned(),
         };
+        if let Some(trace) = &shared.trace {
+            trace.composes();
+        }
         let sequence = SequenceOfSteps::of(job.sequence());
         let rows = u64::from(job.rows().max(1));
         let (inputs, responder) = job.divide();
@@ -215,7 +221,8 @@ impl Run {
             name: output.name.as_str().into(),
             slot: self.outputs.take_place(&self.plan.tensors[output.tensor]),
         });
-        let Shared { id, priority, timeout_us, parameters } = &self.shared;
+        let Shared { id, priority, timeout_us, parameters, trace } = &self.shared;
+        let trace = trace.as_ref().map(|trace| trace.child());
         let request = Request {
             id: id.clone(),
             priority: *priority,
@@ -226,7 +233,7 @@ impl Run {
             ..Request::new(
                 inputs.collect(),
                 wanted.collect(),
-                Reply::through(StepReply { run: Arc::clone(self), branch, step: number, has_answered: false }),
+                Reply::through(StepReply { run: Arc::clone(self), branch, step: number, has_answered: false, trace }),
             )
         };
         self.models.infer(&step.model, step.version, request);
@@ -314,6 +321,7 @@ struct StepReply {
     branch: Branch,
     step: usize,
     has_answered: bool,
+    trace: Option<Arc<RequestTrace>>,
 }
 
 impl Deliver for StepReply {
@@ -332,6 +340,10 @@ impl Deliver for StepReply {
                 Event::Failed(Status::new(error.code, message))
             }
         });
+    }
+
+    fn trace(&self) -> Option<Arc<RequestTrace>> {
+        self.trace.clone()
     }
 
     fn offers_places(&self) -> bool {

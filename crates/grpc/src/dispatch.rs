@@ -8,7 +8,7 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
-use nerite_api::{Api, Protocol, Status};
+use nerite_api::{Api, Protocol, Status, TraceClock};
 use nerite_budget::limits::STREAM_BYTES;
 use nerite_compress::Lane;
 use nerite_wire::proto::{Chunks, MESSAGE_BYTES_MAX};
@@ -112,6 +112,7 @@ async fn unary(
     compression: Option<Compression>,
 ) -> Result<Chunks, Failure> {
     let is_infer = call == Call::ModelInfer;
+    let clock = if is_infer { server.api.trace_clock() } else { TraceClock::OFF };
     // Once all has come, nothing of the client is waited for, and a stop waits for the answer.
     let all_came = || {
         this.set_doing(Doing::Compute);
@@ -121,7 +122,7 @@ async fn unary(
     drop(messages);
     let (_until_it_is_answered, message) = came?;
     if is_infer {
-        return infer::model_infer(server, forwarded, message, compression).await;
+        return infer::model_infer(server, forwarded, message, compression, clock).await;
     }
     // The cold calls' futures are large; apart, they do not make room for themselves in every inference.
     let Message { chain, charge: _until_it_is_answered } = message;

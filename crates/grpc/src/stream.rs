@@ -20,7 +20,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
-use nerite_api::{Admission, Api, Category, aside};
+use nerite_api::{Admission, Api, Category, Protocol, Sending, TraceClock, aside};
 use nerite_budget::Charge;
 use nerite_listen::Awaited;
 use nerite_request::{Cancel, InferRequest, InferResponse, Status};
@@ -32,7 +32,7 @@ use crate::compress::Compression;
 use crate::deadline::Deadline;
 use crate::failure::{Failure, ok_trailers};
 use crate::frame::{Message, Messages};
-use crate::infer::copies_little;
+use crate::infer::{copies_little, sent_by};
 use crate::infer_request::{Forwarded, to_infer_request};
 use crate::limits::REQUESTS_PER_STREAM_MAX;
 use crate::serve::{Call, Doing, ServerState};
@@ -52,6 +52,8 @@ pub(crate) struct StreamBody {
     /// What the client is charged for the stream itself.
     _charge: Charge,
     messages: Option<Messages>,
+    /// When it began to wait for the next request, if requests were traced then.
+    clock: TraceClock,
     deadline: Deadline,
     stop: Pin<Box<dyn Future<Output = ()> + Send>>,
     mailbox: Arc<Mailbox>,
@@ -90,7 +92,7 @@ struct Incoming {
 impl Incoming {
     /// The same once the load of its model has ended so.
     fn admitted_again(self, api: &Api, loaded: Result<(), Status>) -> Incoming {
-        let Item { id, model, version, cancel, .. } = &*self.item;
+        let Item { id, model, version, cancel, trace, .. } = &*self.item;
         let admission = loaded.and_then(|()| api.admit(model, version));
         let item = Arc::new(Item {
             id: id.clone(),
@@ -98,24 +100,30 @@ impl Incoming {
             version: version.clone(),
             decoupled: admission.as_ref().is_ok_and(Admission::is_decoupled),
             cancel: cancel.clone(),
+            trace: trace.clone(),
         });
         Incoming { item, admission, has_waited: true, ..self }
     }
 
-    fn read(server: &ServerState, forwarded: &Forwarded, message: Message) -> Result<Incoming, Failure> {
+    fn read(
+        server: &ServerState,
+        forwarded: &Forwarded,
+        message: Message,
+        clock: TraceClock,
+    ) -> Result<Incoming, Failure> {
         let Message { chain, charge } = message;
         let api = &server.api;
         let message = InferMessage::read_for(&chain, |model, version| api.tensors_max(model, version))?;
         drop(chain);
         let admission = api.admit(&message.model, &message.version);
-        let item = Arc::new(Item {
-            id: message.id.clone(),
-            model: message.model.clone(),
-            version: message.version.clone(),
-            decoupled: admission.as_ref().is_ok_and(Admission::is_decoupled),
-            cancel: Cancel::new(),
-        });
-        let infer_request = to_infer_request(api, forwarded, message);
+        let (id, model, version) = (message.id.clone(), message.model.clone(), message.version.clone());
+        let mut infer_request = to_infer_request(api, forwarded, message);
+        if let Ok(infer_request) = &mut infer_request {
+            api.trace(infer_request, Protocol::Grpc, clock);
+        }
+        let trace = infer_request.as_ref().ok().and_then(|infer_request| infer_request.trace.clone());
+        let decoupled = admission.as_ref().is_ok_and(Admission::is_decoupled);
+        let item = Arc::new(Item { id, model, version, decoupled, cancel: Cancel::new(), trace });
         Ok(Incoming { item, admission, infer_request, charge, has_waited: false })
     }
 }
@@ -129,6 +137,7 @@ impl StreamBody {
             strict: is_strict,
             _charge: charge,
             messages: Some(messages),
+            clock: server.api.trace_clock(),
             deadline,
             stop: Box::pin(server.stopped()),
             mailbox: Mailbox::new(server.options.response_pool_max, server.api.account()),
@@ -247,14 +256,16 @@ impl StreamBody {
     /// Starts one request. A refusal takes the turn of the request's response; only what is no request at all is an `Err`.
     fn begin(&mut self, message: Message) -> Result<(), Failure> {
         Category::Inference.begins();
+        let now = self.server.api.trace_clock();
+        let clock = mem::replace(&mut self.clock, now).or(now);
         if message.chain.is_light() {
-            let incoming = Incoming::read(&self.server, &self.forwarded, message)?;
+            let incoming = Incoming::read(&self.server, &self.forwarded, message, clock)?;
             self.admit(incoming);
             return Ok(());
         }
         let (server, forwarded) = (Arc::clone(&self.server), self.forwarded.clone());
         self.beginning = Some(Box::pin(async move {
-            let read = aside(move || Incoming::read(&server, &forwarded, message)).await;
+            let read = aside(move || Incoming::read(&server, &forwarded, message, clock)).await;
             WorkDone::Read(read.unwrap_or_else(|status| Err(status.into())).map(Box::new))
         }));
         Ok(())
@@ -314,8 +325,13 @@ impl StreamBody {
                     Err(error) => return self.send_written(encode_error(item.as_response(), &error, Some(last))),
                 };
                 let (inline, otherwise) = (copies_little(&response), item.as_response());
+                let sending = item.trace.as_ref().map(|trace| Sending::on(trace, Protocol::Grpc));
+                if let Some(sending) = &sending {
+                    sending.begins();
+                }
                 let write = move || {
                     encode_stream(response, StreamNews { error: "", last: Some(last) })
+                        .map(|chunks| sent_by(chunks, sending))
                         .or_else(|error| encode_error(otherwise, &error, Some(last)))
                 };
                 if !inline {

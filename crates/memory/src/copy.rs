@@ -49,6 +49,8 @@ reasons! {
     ResponseCache = "response_cache",
     /// Between host and device.
     CrossDevice = "cross_device",
+    /// Into a trace.
+    Trace = "trace",
     /// The work of the identity model itself.
     Model = "model",
 }

@@ -1,10 +1,12 @@
 //! What does a client ask, in its own words?
 
+use std::sync::Arc;
+
 use nerite_memory::Buffer;
 use nerite_tensor::{DataType, Name, Shape};
 
 use crate::limits::INLINE_WORK_BYTES_MAX;
-use crate::{Parameters, RegionRef, SessionRef};
+use crate::{Parameters, RegionRef, RequestTrace, SessionRef};
 
 /// An inference request as `wire` read it: syntax is settled, meaning is not.
 #[derive(Clone, Debug, Default)]
@@ -26,11 +28,14 @@ pub struct InferRequest {
     /// Input tensors in the client's order.
     pub inputs: Vec<InferInput>,
     /// The whole body of a raw binary HTTP request, whose one input the model's configuration names. `inputs` is empty then.
-    pub raw_input: Option<Buffer>,
+    /// Seldom there, and so in a box: requests are copied from future to future.
+    pub raw_input: Option<Box<Buffer>>,
     /// The outputs wanted; empty for all.
     pub outputs: Vec<InferRequestedOutput>,
     /// Whether a stream wants to hear of an end that brings no tensors.
     pub empty_final: bool,
+    /// Where it is traced, if it is.
+    pub trace: Option<Arc<RequestTrace>>,
 }
 
 impl InferRequest {
@@ -40,13 +45,13 @@ impl InferRequest {
             Source::Inline(buffer) => buffer.len(),
             Source::Region(_) => 0,
         });
-        inputs.sum::<usize>() + self.raw_input.as_ref().map_or(0, Buffer::len)
+        inputs.sum::<usize>() + self.raw_input.as_ref().map_or(0, |body| body.len())
     }
 
     /// Whether the thread that serves the connection may check this request against its model: what is read for that, the lengths of
     /// BYTES elements, is little.
     pub fn is_light(&self) -> bool {
-        let raw = self.raw_input.as_ref().map_or(0, Buffer::len);
+        let raw = self.raw_input.as_ref().map_or(0, |body| body.len());
         let strings = self.inputs.iter().filter(|input| input.datatype == DataType::Bytes);
         let strings = strings.fold(0u64, |all, input| all.saturating_add(input.source.byte_size()));
         strings.saturating_add(raw as u64) <= INLINE_WORK_BYTES_MAX as u64

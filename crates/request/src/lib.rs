@@ -40,6 +40,7 @@ mod request;
 mod response;
 pub mod setting;
 mod status;
+mod trace;
 mod window;
 
 pub use cancel::Cancel;
@@ -54,4 +55,5 @@ pub use reply::{Deliver, PlaceQuery, Reply};
 pub use request::{AdmittedRequest, Request, Wanted, WantedOutputs};
 pub use response::{InferResponse, Output, Response};
 pub use status::{Code, Status};
+pub use trace::{Begin, Gathered, Note, Noted, RequestTrace, TraceBudget, TraceLevels, TraceSink, TracedTensor};
 pub use window::{ResponsePermit, ResponseWindow};

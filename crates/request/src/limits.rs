@@ -5,6 +5,12 @@
 
 use crate::Status;
 
+/// Bytes of one tensor that a trace keeps. A front thread copies them in some 10 µs.
+pub const TRACED_TENSOR_BYTES_MAX: usize = 64 << 10;
+/// Bytes that one trace may hold, those of its tensors among them.
+pub const TRACE_BYTES_MAX: usize = 1 << 20;
+const _: () = assert!(TRACED_TENSOR_BYTES_MAX < TRACE_BYTES_MAX);
+
 /// Inputs of one request, and outputs, unless the model has more.
 pub const TENSORS_MAX: usize = 4096;
 /// Parameters of one request.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nerite_memory::{Place, Slot};
 
-use crate::{Response, ResponseWindow, Status};
+use crate::{RequestTrace, Response, ResponseWindow, Status};
 
 /// Where the responses of one request go. Called on the thread that made them, so nothing in it may block for long.
 pub trait Deliver: Send {
@@ -26,6 +26,11 @@ pub trait Deliver: Send {
 
     /// The window of the request, whose model waits while it is full. `None` where responses are taken at once.
     fn window(&self) -> Option<Arc<ResponseWindow>> {
+        None
+    }
+
+    /// Where the request is traced, if it is.
+    fn trace(&self) -> Option<Arc<RequestTrace>> {
         None
     }
 
@@ -74,6 +79,11 @@ impl Reply {
     /// As [`Deliver::window`].
     pub fn window(&self) -> Option<Arc<ResponseWindow>> {
         self.0.as_ref()?.window()
+    }
+
+    /// As [`Deliver::trace`].
+    pub fn trace(&self) -> Option<Arc<RequestTrace>> {
+        self.0.as_ref()?.trace()
     }
 
     /// A place for an output that the client named no memory for; `None` if it may lie anywhere.

@@ -129,6 +129,7 @@ fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Setting
         http_input_bytes_max: settings.http_input_bytes_max,
         allow_model_upload: settings.models.allow_upload,
         strict_readiness: settings.strict_readiness,
+        trace: settings.trace.clone(),
         budgets: settings.budgets,
         counter_latencies: settings.metrics.as_ref().is_some_and(|metrics| metrics.counter_latencies),
     };

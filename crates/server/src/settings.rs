@@ -12,11 +12,12 @@ mod rates;
 mod regions;
 mod sessions;
 mod sockets;
+mod tracing;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nerite_api::{RegionRules, Restriction};
+use nerite_api::{RegionRules, Restriction, TraceConfig};
 use nerite_budget::Limits;
 use nerite_engine::{HostPolicies, LatencyMetrics, QueueLimits};
 use nerite_repository::ControlMode;
@@ -41,6 +42,8 @@ pub struct Settings {
     pub parent_pid: Option<u32>,
     /// What the log shows.
     pub log: LogSettings,
+    /// What is traced.
+    pub trace: TraceConfig,
     /// Which models, and how.
     pub models: Models,
     /// HTTP; `None` if it is off.
@@ -213,11 +216,13 @@ impl Settings {
             return Err(SettingsError::Contradiction("Error: --http-max-input-size must be greater than 0.".into()));
         }
         let metrics_address = values.text("metrics-address").or(values.text("http-address")).unwrap_or("0.0.0.0");
+        let (trace, trace_note) = tracing::tracing(&values)?;
         Ok(Settings {
             id: values.text("id").unwrap_or("triton").to_owned(),
             exit_timeout_secs: values.whole_seconds("exit-timeout-secs", 30)?,
             parent_pid: values.int_if_given("parent-pid")?,
             log: log_settings(&values)?,
+            trace,
             models: models(&values)?,
             grpc_tuning: grpc_tuning(&values)?,
             metrics: if values.bool("allow-metrics", true)? {
@@ -241,7 +246,7 @@ impl Settings {
             strict_readiness: values.bool("strict-readiness", true)?,
             backend_config: backend_config(&values)?,
             onnxruntime_library: values.text("onnxruntime-library").map(PathBuf::from),
-            notes: notes(given),
+            notes: notes(given).into_iter().chain(trace_note).collect(),
             http,
             grpc,
         })

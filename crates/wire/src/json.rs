@@ -42,3 +42,4 @@ pub use report::{
     write_cuda_status, write_error, write_index, write_log_settings, write_model, write_server, write_statistics,
     write_system_status, write_trace_settings,
 };
+pub use write::Writer;

@@ -55,6 +55,10 @@ pub struct MetricsReport {
     pub connections: ConnectionMetrics,
     /// The response cache; `None` where the server has none.
     pub cache: Option<CacheMetrics>,
+    /// Traces, by what became of them.
+    pub traces: Vec<(&'static str, u64)>,
+    /// Bytes that traces hold in memory.
+    pub trace_bytes: u64,
 }
 
 /// How long threads that serve connections were busy each time.
@@ -259,6 +263,18 @@ fn write_own(page: &mut Page, report: &MetricsReport) {
         "Bytes of other processes' memory that are mapped",
         [(String::new(), Value::Whole(report.shm_mapped_bytes))],
     );
+    page.family(
+        "nerite_traces_total",
+        "counter",
+        "Traced requests, by what became of their traces",
+        report.traces.iter().map(|(outcome, count)| (format!("{{outcome=\"{outcome}\"}}"), Value::Whole(*count))),
+    );
+    page.family(
+        "nerite_trace_bytes",
+        "gauge",
+        "Bytes that traces hold in memory",
+        [(String::new(), Value::Whole(report.trace_bytes))],
+    );
     if let Some(demand) = &report.demand {
         demand::write(page, demand);
     }
@@ -408,6 +424,9 @@ mod tests {
         check(&report(), "nerite_shm_regions{kind=\"system\"} 2", true);
         check(&report(), "nerite_shm_mapped_bytes 0", true);
         check(&report(), "nerite_sessions 3", true);
+        let traced = MetricsReport { traces: vec![("dropped", 2)], trace_bytes: 9, ..report() };
+        check(&traced, "nerite_traces_total{outcome=\"dropped\"} 2", true);
+        check(&traced, "nerite_trace_bytes 9", true);
         check(&report(), "nerite_demand_models", false);
         let demand = Some(DemandMetrics { models: 2, bytes: 64, loads: 3, evictions: 1, waiting: 5 });
         let on_demand = MetricsReport { demand, ..report() };

@@ -74,6 +74,8 @@ def _ask(talk: "Conversation", request: InferenceRequest, decoupled: bool, is_co
         "decoupled": decoupled,
         "waits": talk.is_executing,
     }
+    if request._trace is not None and request._trace._number is not None:
+        question["trace"] = request._trace._number
     return talk.calls.begin({"infer": question, **_let_go(talk)})
 
 

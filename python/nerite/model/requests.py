@@ -35,9 +35,17 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace a request belongs to; there is none yet."""
+    """The trace a request belongs to. Given to a request for another model, it shows that one below this one."""
 
     __module__ = "c_python_backend_utils"
+    # The server's number for the request; None for a request that the model made.
+    _number: Optional[int] = None
+
+    @staticmethod
+    def _of(number: Optional[int]) -> InferenceTrace:
+        trace = InferenceTrace()
+        trace._number = number
+        return trace
 
     def get_context(self) -> Optional[str]:
         """The OpenTelemetry context in JSON, or None."""
@@ -106,7 +114,7 @@ class InferenceRequest:
         request._inputs = inputs
         request._answer = answer
         request._flags = wire["flags"]
-        request._trace = None
+        request._trace = InferenceTrace._of(wire.get("number"))
         return request
 
     def inputs(self) -> list[Tensor]:

@@ -122,10 +122,11 @@ fn each_fault_has_its_text() {
 fn a_raw_body_takes_the_shape_that_fits_it() {
     let inputs = [spec("I", DataType::Fp32, &[-1, 2])];
     let contract = Contract { model: "m", batch_max: 0, inputs: &inputs, outputs: &inputs };
-    let mut infer_request = InferRequest { raw_input: Some(Buffer::from(vec![0; 24])), ..InferRequest::default() };
+    let mut infer_request =
+        InferRequest { raw_input: Some(Box::new(Buffer::from(vec![0; 24]))), ..InferRequest::default() };
     let admitted = admit(&mut infer_request, &contract, &NoRegions).unwrap();
     assert_eq!(&admitted.inputs[0].shape[..], &[3, 2]);
-    let mut odd = InferRequest { raw_input: Some(Buffer::from(vec![0; 23])), ..InferRequest::default() };
+    let mut odd = InferRequest { raw_input: Some(Box::new(Buffer::from(vec![0; 23]))), ..InferRequest::default() };
     assert!(admit(&mut odd, &contract, &NoRegions).is_err());
 }
 

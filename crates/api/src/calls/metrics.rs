@@ -22,7 +22,7 @@ impl Api {
             ModelMetrics { statistics, tags, caches: served.config().caches_responses(), latencies }
         };
         let regions = self.0.regions.counts();
-        let leases = self.0.pools.counts();
+        let (leases, traces) = (self.0.pools.counts(), self.0.tracer.counts());
         let pinned = self.0.engine.runtimes().staging().map(|staging| staging.pinned()).unwrap_or_default();
         MetricsReport {
             models: self.0.engine.all().iter().map(|served| model(served)).collect(),
@@ -35,6 +35,8 @@ impl Api {
             copied_bytes: Reason::ALL.iter().map(|&reason| (reason.name(), copied_bytes(reason))).collect(),
             shm_regions: vec![("system", regions.mapped), ("cuda", regions.cuda_mapped)],
             shm_mapped_bytes: regions.mapped_bytes + regions.cuda_mapped_bytes,
+            traces: vec![("written", traces.written), ("shortened", traces.shortened), ("dropped", traces.dropped)],
+            trace_bytes: traces.held_bytes,
             demand: self.0.engine.demand_counts().map(demand),
             sessions: leases.sessions,
             session_socket: *self.0.session_socket.lock().unwrap_or_else(PoisonError::into_inner),

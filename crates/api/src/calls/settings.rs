@@ -1,7 +1,5 @@
 //! What can a client change while the server runs?
 
-use std::sync::PoisonError;
-
 use nerite_request::Status;
 use nerite_request::setting::{LogChange, LogSettings, TraceChange, TraceSettings};
 
@@ -38,16 +36,15 @@ impl Api {
     pub fn trace_settings(&self, model: &str) -> Result<TraceSettings, Status> {
         self.check_running()?;
         self.check_known(model)?;
-        Ok(self.0.trace.lock().unwrap_or_else(PoisonError::into_inner).settings(model))
+        Ok(self.0.tracer.settings(model))
     }
 
     /// Changes trace settings and gives those that now hold. [`Api::allow_change`] comes first.
     pub fn change_trace(&self, model: &str, change: TraceChange) -> Result<TraceSettings, Status> {
         self.check_running()?;
         self.check_known(model)?;
-        let mut trace = self.0.trace.lock().unwrap_or_else(PoisonError::into_inner);
-        trace.change(model, change)?;
-        Ok(trace.settings(model))
+        self.0.tracer.change(model, change)?;
+        Ok(self.0.tracer.settings(model))
     }
 
     /// What the log shows.

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nerite_request::{Cancel, InferResponse, Name, Response, Status};
+use nerite_request::{Cancel, InferResponse, Name, RequestTrace, Response, Status};
 
 /// What a response needs of its request.
 #[derive(Debug, Default)]
@@ -16,6 +16,8 @@ pub(super) struct Item {
     pub(super) version: Name,
     pub(super) decoupled: bool,
     pub(super) cancel: Cancel,
+    /// Where it is traced, if it is.
+    pub(super) trace: Option<Arc<RequestTrace>>,
 }
 
 impl Item {

@@ -6,7 +6,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use nerite_api::codes::http_status;
-use nerite_api::{Api, aside};
+use nerite_api::{Api, Protocol, aside};
 use nerite_request::{Cancel, ExactlyOne, Status};
 use nerite_wire::json::{GenerateText, read_generate};
 use tokio::sync::mpsc;
@@ -36,6 +36,7 @@ pub async fn generate(
     version: &str,
     stream: bool,
 ) -> CallResult {
+    let clock = api.trace_clock();
     api.check_taking_on()?;
     api.want_model(model).await?;
     let inputs = api.model_report(model, version)?.inputs;
@@ -53,12 +54,13 @@ pub async fn generate(
     let read = move |body: Received, model: &str, version: &str| {
         read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })
     };
-    let infer_request = if body.bytes().len() <= INLINE_WORK_BYTES_MAX {
+    let mut infer_request = if body.bytes().len() <= INLINE_WORK_BYTES_MAX {
         read(body, model, version)?
     } else {
         let (model, version) = (model.to_owned(), version.to_owned());
         aside(move || read(body, &model, &version)).await??
     };
+    api.trace(&mut infer_request, Protocol::Http, clock);
     // All strings of the text are kept in memory: inputs, and parameters that the model does not know.
     if infer_request.inline_bytes() > charge.bytes() {
         charge.resize(infer_request.inline_bytes());

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use hyper::body::Body;
-use nerite_api::{Admission, Api, Protocol, UnderWay, aside};
+use nerite_api::{Admission, Api, Protocol, Sending, UnderWay, aside};
 use nerite_budget::{Account, Charge};
 use nerite_request::limits::TensorsMax;
 use nerite_request::{InferRequest, InferResponse, Parameter, Status};
@@ -30,14 +30,15 @@ pub const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-co
 pub async fn infer(api: &Api, headers: &mut HeaderMap, body: Incoming, model: &str, version: &str) -> CallResult {
     let Read { _under_way, admission, infer_request, rendering, charge } =
         read(api, headers, body, model, version).await?;
-    let response = api.infer_holding(admission, infer_request, charge).await?;
+    let (infer_request, sending) = Sending::of(infer_request, Protocol::Http);
+    let response = Sending::begins_with(sending.as_ref(), api.infer_holding(admission, infer_request, charge).await)?;
     let rendered = if is_light(&response, &rendering) {
         Rendered::of(response, &rendering)?
     } else {
         aside(move || Rendered::of(response, &rendering)).await??
     };
     let encoding = response_encoding(headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes));
-    write(rendered, encoding, headers).await
+    write(rendered.sent_by(sending), encoding, headers).await
 }
 
 /// A request that has come and was read.
@@ -50,6 +51,7 @@ struct Read {
 }
 
 async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, version: &str) -> Result<Read, Failure> {
+    let clock = api.trace_clock();
     // Before the body comes, so that a request that waits holds nothing.
     api.want_model(model).await.map_err(Failure::plain)?;
     let found = api.find_single(Protocol::Http, model, version);
@@ -85,6 +87,7 @@ async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, versi
         read_text(&received, json_len, model, version, bytes_max, tensors_max)?
     };
     forward_headers(api, headers, &mut infer_request)?;
+    api.trace(&mut infer_request, Protocol::Http, clock);
     // Numbers that were text are in blocks of their own now, and the text is freed.
     if infer_request.inline_bytes() > charge.bytes().max(CHARGED_BYTES_MIN) {
         charge.resize(infer_request.inline_bytes());
@@ -144,6 +147,17 @@ impl Rendered {
             tensors.push_back(tensor.try_into_bytes().map_err(refuse)?);
         }
         Ok(Rendered { json: Bytes::from(answer.head), tensors })
+    }
+}
+
+impl Rendered {
+    /// The same, noted as sent when its last bytes are.
+    fn sent_by(mut self, sending: Option<Sending>) -> Rendered {
+        if let Some(sending) = sending {
+            let last = self.tensors.back_mut().unwrap_or(&mut self.json);
+            *last = sending.keep(std::mem::take(last));
+        }
+        self
     }
 }
 

@@ -1,10 +1,12 @@
-//! Which of its requests' tensors may a model's process give to another model?
+//! Which of its requests' tensors, and of their traces, may a model's process give to another model?
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Extent};
+use nerite_request::RequestTrace;
 
 use super::lock;
 use crate::packets::SegmentOffset;
@@ -15,6 +17,9 @@ use crate::plan::Planned;
 pub(crate) struct BatchInputs {
     is_wanted: AtomicBool,
     tensors: Mutex<HashMap<u64, Vec<Buffer>>>,
+    /// Whether any request was traced. Nobody takes the lock otherwise.
+    has_traces: AtomicBool,
+    traces: Mutex<HashMap<u64, Arc<RequestTrace>>>,
 }
 
 impl BatchInputs {
@@ -25,6 +30,12 @@ impl BatchInputs {
 
     /// Notes the inputs of a batch, if that is wanted.
     pub(crate) fn add(&self, planned: &[Planned]) {
+        for Planned { number, job, .. } in planned {
+            if let Some(trace) = job.responder().trace() {
+                self.has_traces.store(true, Ordering::Relaxed);
+                lock(&self.traces).insert(*number, Arc::clone(trace));
+            }
+        }
         if !self.is_wanted.load(Ordering::Relaxed) {
             return;
         }
@@ -38,6 +49,11 @@ impl BatchInputs {
 
     /// The process has these requests no more.
     pub(crate) fn remove(&self, numbers: &[u64]) {
+        if self.has_traces.load(Ordering::Relaxed) {
+            let mut traces = lock(&self.traces);
+            let ended: Vec<_> = numbers.iter().filter_map(|number| traces.remove(number)).collect();
+            drop((traces, ended));
+        }
         if self.is_wanted.load(Ordering::Relaxed) {
             let mut tensors = lock(&self.tensors);
             for number in numbers {
@@ -48,9 +64,18 @@ impl BatchInputs {
 
     /// The process is no more.
     pub(crate) fn clear(&self) {
+        if self.has_traces.swap(false, Ordering::Relaxed) {
+            let ended = std::mem::take(&mut *lock(&self.traces));
+            drop(ended);
+        }
         if self.is_wanted.load(Ordering::Relaxed) {
             lock(&self.tensors).clear();
         }
+    }
+
+    /// The trace of one of them, for a request that the model makes for it.
+    pub(crate) fn trace(&self, number: u64) -> Option<Arc<RequestTrace>> {
+        lock(&self.traces).get(&number).map(|trace| trace.child())
     }
 
     /// Bytes within one of them.

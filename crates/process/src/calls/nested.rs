@@ -11,8 +11,8 @@ use nerite_backend::Models;
 use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Reason, Slot};
 use nerite_request::{
-    Cancel, Deliver, ExactlyOne, InferResponse, Output, PlaceQuery, Reply, Request, Response, ResponsePermit,
-    ResponseWindow, Status, Wanted,
+    Cancel, Deliver, ExactlyOne, InferResponse, Output, PlaceQuery, Reply, Request, RequestTrace, Response,
+    ResponsePermit, ResponseWindow, Status, Wanted,
 };
 use nerite_tensor::Tensor;
 
@@ -94,7 +94,9 @@ impl Calls {
         let one = (!asked.is_decoupled()).then(ExactlyOne::default);
         let window = asked.is_decoupled().then(ResponseWindow::new);
         let calls = Arc::clone(self);
-        let reply = Reply::through(NestedReply { calls, call, model: model.to_owned(), one, window, own: Vec::new() });
+        let trace = asked.traced().and_then(|number| self.batch_inputs.trace(number));
+        let model_name = model.to_owned();
+        let reply = Reply::through(NestedReply { calls, call, model: model_name, one, window, own: Vec::new(), trace });
         let read = asked.request();
         let wanted = asked.wanted().map(|name| Wanted { name: name.into(), slot: None }).collect();
         let request = Request {
@@ -243,6 +245,8 @@ struct NestedReply {
     window: Option<Arc<ResponseWindow>>,
     /// Memory that was offered for the next response, and is nobody else's.
     own: Vec<u64>,
+    /// Where it is traced, if it is.
+    trace: Option<Arc<RequestTrace>>,
 }
 
 impl Deliver for NestedReply {
@@ -270,6 +274,10 @@ impl Deliver for NestedReply {
     fn refuse(&mut self, why: Status) {
         let status = Status::internal(wrapped(&self.model, &why.message));
         self.calls.answered(self.call, Some(Err(status)), true, Vec::new());
+    }
+
+    fn trace(&self) -> Option<Arc<RequestTrace>> {
+        self.trace.clone()
     }
 
     fn offers_places(&self) -> bool {

@@ -78,6 +78,11 @@ impl<'a> Asked<'a> {
         self.flag("waits")
     }
 
+    /// The number of the request in whose trace it belongs; `None` for none.
+    pub fn traced(self) -> Option<u64> {
+        self.0.get("trace").and_then(Value::as_u64)
+    }
+
     /// The rest of it.
     pub fn request(self) -> RequestRead<'a> {
         RequestRead::new(self.0)

@@ -210,12 +210,12 @@ flags! {
         "onnxruntime-library" Takes::Value("<path>"), Yes, "Shared library of ONNX Runtime; 'none' for the embedded engine.";
     }
     "Accepted from Triton": {
-        "trace-config" TEXT, NotYet, "Settings of tracing.";
-        "trace-file" TEXT, NotYet, "DEPRECATED: use --trace-config.";
-        "trace-level" TEXT, NotYet, "DEPRECATED: use --trace-config.";
-        "trace-rate" INT, NotYet, "DEPRECATED: use --trace-config.";
-        "trace-count" INT, NotYet, "DEPRECATED: use --trace-config.";
-        "trace-log-frequency" INT, NotYet, "DEPRECATED: use --trace-config.";
+        "trace-config" TEXT, Yes, "A setting of tracing: level=OFF|TIMESTAMPS|TENSORS (may be given twice), rate=<integer>, count=<integer>, triton,file=<path>, triton,log-frequency=<integer>.";
+        "trace-file" TEXT, Yes, "DEPRECATED: use --trace-config=triton,file=<path>.";
+        "trace-level" TEXT, Yes, "DEPRECATED: use --trace-config=level=<level>.";
+        "trace-rate" INT, Yes, "DEPRECATED: use --trace-config=rate=<integer>.";
+        "trace-count" INT, Yes, "DEPRECATED: use --trace-config=count=<integer>.";
+        "trace-log-frequency" INT, Yes, "DEPRECATED: use --trace-config=triton,log-frequency=<integer>.";
         "cache-config" Takes::Value("<string>,<string>=<string>"), Yes, "The response cache: local,size=<bytes>. Models whose configuration has response_cache { enable: true } use it. Default is none.";
         "response-cache-byte-size" INT, Yes, "DEPRECATED: use --cache-config=local,size=<bytes>.";
         "cache-directory" TEXT, Accepted, "Directory of Triton's cache libraries.";

@@ -28,6 +28,8 @@ const SAME_SIGNAL_MS_MAX: u64 = 1000;
 const UNDER_WAY_POLL_MS: u64 = 5;
 /// With nothing under way closing takes a moment only, which it gets even of an exit timeout of 0.
 const CLOSING_MS_MIN: u64 = 2000;
+/// How long the last traces may take to be written.
+const TRACES_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What tells a server to end.
 pub struct Signals {
@@ -110,7 +112,13 @@ async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant)
         log::warn!("Exit timeout expired before all clients had taken their answers; their connections are closed.");
     }
     let engine = Arc::clone(engine);
-    tokio::task::spawn_blocking(move || engine.stop(deadline)).await.unwrap_or(false)
+    let api = api.clone();
+    let last = move || {
+        let is_clean = engine.stop(deadline);
+        api.flush_traces(TRACES_PATIENCE);
+        is_clean
+    };
+    tokio::task::spawn_blocking(last).await.unwrap_or(false)
 }
 
 /// Waits, at most until `deadline`, for the end of the last inference. Gives whether it came.

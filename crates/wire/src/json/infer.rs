@@ -134,6 +134,7 @@ pub fn read_infer(text: &InferText<'_>) -> Result<(InferRequest, Rendering), Sta
         raw_input: None,
         outputs,
         empty_final: false,
+        trace: None,
     };
     Ok((infer_request, rendering))
 }
@@ -146,8 +147,12 @@ pub fn read_raw_infer(
     bytes_max: u64,
 ) -> Result<(InferRequest, Rendering), Status> {
     check_raw_size(data.len() as u64, bytes_max)?;
-    let infer_request =
-        InferRequest { model: model.into(), version: version.into(), raw_input: Some(data), ..InferRequest::default() };
+    let infer_request = InferRequest {
+        model: model.into(),
+        version: version.into(),
+        raw_input: Some(Box::new(data)),
+        ..InferRequest::default()
+    };
     Ok((infer_request, Rendering::all(true)))
 }
 

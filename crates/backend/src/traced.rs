@@ -1,0 +1,45 @@
+//! Which points of a request's way does its trace show?
+//!
+//! The names are Triton's, because tools look for them.
+
+use nerite_request::{Name, Output, RequestTrace};
+use nerite_tensor::Tensor;
+
+use crate::{InFlight, Outcome, Times, now_ns};
+
+/// It was admitted at `arrived`, and comes to the queue.
+pub(crate) fn begin(trace: &RequestTrace, in_flight: &InFlight, id: &Name, arrived: u64, inputs: &[Tensor]) {
+    trace.note_begin(in_flight.name(), in_flight.version(), id);
+    trace.note("REQUEST_START", arrived);
+    trace.note("QUEUE_START", now_ns());
+    for Tensor { name, datatype, shape, data } in inputs {
+        trace.note_tensor("TENSOR_QUEUE_INPUT", name, *datatype, shape, data);
+    }
+}
+
+/// A response of these outputs was made.
+pub(crate) fn outputs(trace: &RequestTrace, outputs: &[Output]) {
+    for Output { name, datatype, shape, data, .. } in outputs {
+        trace.note_tensor("TENSOR_BACKEND_OUTPUT", name, *datatype, shape, data);
+    }
+}
+
+/// The execution that it was part of. Neither what comes from the cache nor what other models compute has one.
+pub(crate) fn ran(trace: &RequestTrace, times: &Times, outcome: Outcome) {
+    let has_run = match outcome {
+        Outcome::Success | Outcome::Failed | Outcome::Cancelled => times.end > times.start,
+        Outcome::FromCache | Outcome::Rejected => false,
+    };
+    if !has_run || trace.is_composed() {
+        return;
+    }
+    trace.note("COMPUTE_START", times.start);
+    trace.note("COMPUTE_INPUT_END", times.input_end);
+    trace.note("COMPUTE_OUTPUT_START", times.infer_end);
+    trace.note("COMPUTE_END", times.end);
+}
+
+/// Nothing more is sent for it.
+pub(crate) fn end(trace: &RequestTrace) {
+    trace.note("REQUEST_END", now_ns());
+}

@@ -1,0 +1,162 @@
+//! What is traced from the start?
+
+use nerite_api::{TraceConfig, TraceLevels};
+
+use super::SettingsError;
+use crate::flags::{BadValue, Values, bad};
+
+const FLAG: &str = "trace-config";
+/// The only way of tracing that there is: a file of JSON.
+const MODE: &str = "triton";
+const OTHER_MODE: &str = "opentelemetry";
+
+/// The settings, and what the log should say of them.
+pub(super) fn tracing(values: &Values<'_>) -> Result<(TraceConfig, Option<String>), SettingsError> {
+    let mut config = deprecated(values)?;
+    let (mut is_off, mut other_mode) = (false, false);
+    for text in values.all(FLAG) {
+        let (mode, key, value) = parts(text)?;
+        match (mode.as_str(), key) {
+            ("", "rate") => config.rate = number(value)?,
+            ("", "count") => config.count = number(value)?,
+            ("", "level") => {
+                let levels = level(FLAG, value)?;
+                is_off |= levels == TraceLevels::default();
+                config.levels.timestamps |= levels.timestamps;
+                config.levels.tensors |= levels.tensors;
+            }
+            ("", "mode") => other_mode = known_mode(value)? == OTHER_MODE,
+            (MODE, "file") => value.clone_into(&mut config.file),
+            (MODE, "log-frequency") => config.log_frequency = number(value)?,
+            // As in Triton, settings that nobody knows have no effect, and those of a mode none in another.
+            _ => {}
+        }
+    }
+    if is_off || other_mode {
+        config.levels = TraceLevels::default();
+    }
+    let note = "--trace-config mode=opentelemetry is not there yet: nothing is traced; mode 'triton' writes a file";
+    Ok((config, other_mode.then(|| note.to_owned())))
+}
+
+/// What the flags say that --trace-config replaces.
+fn deprecated(values: &Values<'_>) -> Result<TraceConfig, BadValue> {
+    let start = TraceConfig::default();
+    let mut levels = start.levels;
+    for word in values.all("trace-level") {
+        let more = level("trace-level", word)?;
+        (levels.timestamps, levels.tensors) = (levels.timestamps | more.timestamps, levels.tensors | more.tensors);
+    }
+    if values.all("trace-level").any(|word| level("trace-level", word).is_ok_and(|one| one == TraceLevels::default())) {
+        levels = TraceLevels::default();
+    }
+    Ok(TraceConfig {
+        levels,
+        rate: values.int("trace-rate", start.rate)?,
+        count: values.int("trace-count", start.count)?,
+        log_frequency: values.int("trace-log-frequency", start.log_frequency)?,
+        file: values.text("trace-file").unwrap_or("").to_owned(),
+    })
+}
+
+/// `<mode>,<setting>=<value>` or `<setting>=<value>`.
+fn parts(text: &str) -> Result<(String, &str, &str), BadValue> {
+    let (mode, rest) = text.split_once(',').filter(|(mode, _)| !mode.contains('=')).unwrap_or(("", text));
+    if text.starts_with(',') {
+        let reason = format!(
+            "No trace mode specified. --{FLAG} option format is <trace mode>,<setting>=<value> or <setting>=<value>. Got {text}"
+        );
+        return Err(bad(FLAG, reason));
+    }
+    let mode = if mode.is_empty() { String::new() } else { known_mode(mode)? };
+    match rest.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((mode, key, value)),
+        _ => Err(bad(FLAG, format!("--{FLAG} option format is '<trace mode>,<setting>=<value>'. Got {text}"))),
+    }
+}
+
+fn known_mode(word: &str) -> Result<String, BadValue> {
+    let mode = word.to_ascii_lowercase();
+    if mode == MODE || mode == OTHER_MODE {
+        return Ok(mode);
+    }
+    let reason =
+        format!("invalid value for trace mode option: {mode}. Available options are \"{MODE}\" and \"{OTHER_MODE}\"");
+    Err(bad(FLAG, reason))
+}
+
+fn level(flag: &'static str, word: &str) -> Result<TraceLevels, BadValue> {
+    let (timestamps, tensors) = match word.to_ascii_lowercase().as_str() {
+        "false" | "off" => (false, false),
+        "true" | "on" | "min" | "max" | "timestamps" => (true, false),
+        "tensors" => (false, true),
+        other => return Err(bad(flag, format!("invalid value for trace level option: {other}"))),
+    };
+    Ok(TraceLevels { timestamps, tensors })
+}
+
+fn number<T: std::str::FromStr>(value: &str) -> Result<T, BadValue> {
+    value.trim().parse().map_err(|_| bad(FLAG, format!("Invalid option value. Got {value}")))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::flags::parse;
+
+    fn read(line: &str) -> Result<(TraceConfig, Option<String>), String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        tracing(&Values(&parse(&words).unwrap())).map_err(|error| error.to_string())
+    }
+
+    #[track_caller]
+    fn check(line: &str, levels: &str, expect: (u32, i32, u32, &str)) {
+        let config = read(line).unwrap().0;
+        let found = [(config.levels.timestamps, 'T'), (config.levels.tensors, 'X')];
+        let found: String = found.iter().filter(|(is_on, _)| *is_on).map(|(_, letter)| *letter).collect();
+        assert_eq!(
+            (found.as_str(), config.rate, config.count, config.log_frequency),
+            (levels, expect.0, expect.1, expect.2),
+            "{line}"
+        );
+        assert_eq!(config.file, expect.3, "{line}");
+    }
+
+    #[test]
+    fn settings_of_the_mode_and_of_all_modes_are_read() {
+        check("", "", (1000, -1, 0, ""));
+        let all = "--trace-config=triton,file=/t.json --trace-config=rate=5 --trace-config=level=TIMESTAMPS --trace-config=count=7 \
+                   --trace-config=triton,log-frequency=3";
+        check(all, "T", (5, 7, 3, "/t.json"));
+        check("--trace-config=level=tensors --trace-config=level=min", "TX", (1000, -1, 0, ""));
+        check("--trace-config=level=tensors --trace-config=level=off", "", (1000, -1, 0, ""));
+        check("--trace-config=log-frequency=3 --trace-config=Triton,rate=3", "", (1000, -1, 0, ""));
+        check(
+            "--trace-file=/old --trace-rate=2 --trace-level=max --trace-count=1 --trace-log-frequency=9",
+            "T",
+            (2, 1, 9, "/old"),
+        );
+        check("--trace-file=/old --trace-config=triton,file=/a=b,c", "", (1000, -1, 0, "/a=b,c"));
+    }
+
+    #[test]
+    fn what_is_no_setting_is_refused() {
+        let refused = |line: &str, text: &str| {
+            let found = read(line);
+            assert!(found.as_ref().is_err_and(|found| found.contains(text)), "{line}: {found:?}");
+        };
+        refused("--trace-config=,file=/t", "No trace mode specified.");
+        refused("--trace-config=triton,file", "option format is");
+        refused("--trace-config=zipkin,file=/t", "invalid value for trace mode option: zipkin");
+        refused("--trace-config=level=loud", "invalid value for trace level option: loud");
+        refused("--trace-config=rate=x", "Got x");
+    }
+
+    #[test]
+    fn the_other_mode_traces_nothing_and_says_so() {
+        let (config, note) = read("--trace-config=mode=opentelemetry --trace-config=level=timestamps").unwrap();
+        assert_eq!(config.levels, TraceLevels::default());
+        assert!(note.is_some_and(|note| note.contains("not there yet")));
+    }
+}

@@ -1,0 +1,216 @@
+//! Who writes traces, so that no request waits for a disk?
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use nerite_locks::Mutex;
+use nerite_request::{Gathered, TraceSink};
+
+use crate::files::TraceFile;
+use crate::lines::lines;
+
+/// What became of traces since the server started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TraceCounts {
+    /// They are in a file.
+    pub written: u64,
+    /// Of these, some notes or bytes of tensors were left out.
+    pub shortened: u64,
+    /// There was no room for them, or no file could be written.
+    pub dropped: u64,
+    /// Bytes that traces hold in memory.
+    pub held_bytes: u64,
+}
+
+/// The way to the thread that writes.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    /// `None` until there is a thread.
+    to: Mutex<Option<Sender<Message>>>,
+    path: PathBuf,
+    pub(crate) counts: Arc<Counts>,
+}
+
+/// As [`TraceCounts`].
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) written: AtomicU64,
+    pub(crate) shortened: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+}
+
+/// The traces of one state of the settings, which share files.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) to: Sender<Message>,
+    pub(crate) counts: Arc<Counts>,
+    /// A number that no other state of the settings has.
+    pub(crate) number: u64,
+    /// Traces in each numbered file; 0 for no limit.
+    pub(crate) log_frequency: u32,
+    /// Whether they go to numbered files.
+    pub(crate) is_numbered: bool,
+}
+
+pub(crate) enum Message {
+    Trace {
+        trace: Gathered,
+        stream: u64,
+        log_frequency: u32,
+        is_numbered: bool,
+    },
+    /// No trace of the stream follows.
+    End(u64),
+    /// To tell when all before it is written.
+    Flush(Sender<()>),
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Message")
+    }
+}
+
+impl Writer {
+    pub(crate) fn new(path: PathBuf) -> Writer {
+        Writer { to: Mutex::default(), path, counts: Arc::default() }
+    }
+
+    /// The way to the thread, which is started if there is none. The Err says why there is none.
+    pub(crate) fn way(&self) -> std::io::Result<Sender<Message>> {
+        let mut lock = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(to) = &*lock {
+            return Ok(to.clone());
+        }
+        let (to, from) = channel();
+        let (path, counts) = (self.path.clone(), Arc::clone(&self.counts));
+        let thread = std::thread::Builder::new().name("nerite-trace".to_owned());
+        thread.spawn(move || {
+            Desk { path, counts, main: None, next_file: 0, open: Vec::new(), has_failed: false }.work(&from);
+        })?;
+        Ok(lock.insert(to).clone())
+    }
+
+    /// Waits until all traces that have ended are in their files, at most for `patience`.
+    pub(crate) fn flush(&self, patience: Duration) {
+        let way = self.to.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (told, done) = channel();
+        if let Some(way) = way
+            && way.send(Message::Flush(told)).is_ok()
+            && done.recv_timeout(patience).is_err()
+        {
+            log::warn!("traces are still being written to '{}'; the rest is lost", self.path.display());
+        }
+    }
+}
+
+impl TraceSink for Stream {
+    fn finished(&self, trace: Gathered) {
+        let Stream { number, log_frequency, is_numbered, .. } = *self;
+        let message = Message::Trace { trace, stream: number, log_frequency, is_numbered };
+        if self.to.send(message).is_err() {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // Without a thread there is nothing to close.
+        let _ = self.to.send(Message::End(self.number));
+    }
+}
+
+/// What the thread has.
+struct Desk {
+    path: PathBuf,
+    counts: Arc<Counts>,
+    main: Option<TraceFile>,
+    /// The number of the next numbered file.
+    next_file: u64,
+    open: Vec<Numbered>,
+    /// Whether the last write failed. Only the first of a row is logged.
+    has_failed: bool,
+}
+
+/// A numbered file that takes more traces of its stream.
+struct Numbered {
+    stream: u64,
+    file: TraceFile,
+    traces: u32,
+}
+
+impl Desk {
+    fn work(mut self, from: &Receiver<Message>) {
+        while let Ok(message) = from.recv() {
+            match message {
+                Message::Trace { trace, stream, log_frequency, is_numbered } => {
+                    let is_shortened = trace.is_shortened;
+                    let objects = lines(trace);
+                    if objects.is_empty() {
+                        continue;
+                    }
+                    let written = if is_numbered {
+                        self.write_to_numbered(stream, log_frequency, objects)
+                    } else {
+                        self.write_to_main(objects)
+                    };
+                    self.count(written, is_shortened);
+                }
+                Message::End(stream) => self.open.retain(|open| open.stream != stream),
+                // Whoever asked may not wait any more.
+                Message::Flush(told) => drop(told.send(())),
+            }
+        }
+    }
+
+    fn write_to_main(&mut self, objects: Vec<u8>) -> std::io::Result<()> {
+        let file = match &mut self.main {
+            Some(file) => file,
+            None => self.main.insert(TraceFile::create(&self.path)?),
+        };
+        file.add(objects)
+    }
+
+    fn write_to_numbered(&mut self, stream: u64, log_frequency: u32, objects: Vec<u8>) -> std::io::Result<()> {
+        let at = if let Some(at) = self.open.iter().position(|open| open.stream == stream) {
+            at
+        } else {
+            let mut name = self.path.clone().into_os_string();
+            name.push(format!(".{}", self.next_file));
+            let file = TraceFile::create(&PathBuf::from(name))?;
+            self.next_file += 1;
+            self.open.push(Numbered { stream, file, traces: 0 });
+            self.open.len() - 1
+        };
+        let Some(open) = self.open.get_mut(at) else { return Ok(()) };
+        open.file.add(objects)?;
+        open.traces += 1;
+        if log_frequency != 0 && open.traces >= log_frequency {
+            self.open.swap_remove(at);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, written: std::io::Result<()>, is_shortened: bool) {
+        match written {
+            Ok(()) => {
+                self.counts.written.fetch_add(1, Ordering::Relaxed);
+                self.counts.shortened.fetch_add(u64::from(is_shortened), Ordering::Relaxed);
+                self.has_failed = false;
+            }
+            Err(error) => {
+                self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                if !std::mem::replace(&mut self.has_failed, true) {
+                    log::error!(
+                        "failed creating trace file '{}': {error}; traces are dropped until it can be written",
+                        self.path.display()
+                    );
+                }
+            }
+        }
+    }
+}
