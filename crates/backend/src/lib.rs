@@ -63,6 +63,7 @@
 mod compute;
 pub mod conformance;
 mod device_access;
+mod end_note;
 pub mod identity;
 mod job;
 mod meter;
@@ -81,6 +82,7 @@ mod traced;
 
 pub use compute::{Compute, InOrder};
 pub use device_access::DeviceAccess;
+pub use end_note::EndNote;
 pub use job::Job;
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
 pub use model_version::{InFlight, ModelVersion};

@@ -1,6 +1,7 @@
 //! How is one request answered, from whichever thread and however often?
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_memory::{Access, Buffer, Filled, Place, Slot};
 use nerite_request::{
@@ -9,6 +10,7 @@ use nerite_request::{
 };
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
+use crate::end_note::EndNote;
 use crate::outbox::LastResponse;
 use crate::output_place::too_small;
 use crate::staged_tensors::StagedTensors;
@@ -44,6 +46,8 @@ pub struct Responder {
     on_end: OnEnd,
     /// Where it is traced, if it is.
     trace: Option<Arc<RequestTrace>>,
+    /// Where somebody else tells the meter of a success.
+    noted_apart: Option<Arc<AtomicBool>>,
     // In this order: the memory above is released before the client hears of the end, and the model may be unloaded after that.
     reply: Reply,
     in_flight: Option<InFlight>,
@@ -99,6 +103,7 @@ impl Responder {
             staged: None,
             on_end: OnEnd(None),
             trace,
+            noted_apart: None,
             reply,
             in_flight: Some(in_flight),
         }
@@ -242,6 +247,26 @@ impl Responder {
 
     fn staged_capacity(&self, name: &str) -> Option<usize> {
         self.staged.as_ref()?.capacity(name)
+    }
+
+    /// As [`Responder::output_near`], for responses that are made side by side: a place that the client named is given to each of them.
+    pub fn output_beside(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
+        match self.output_slot(name).and_then(Slot::again) {
+            Some(slot) if slot.len() < size => Err(too_small(name, slot.len(), size)),
+            Some(mut slot) => {
+                slot.truncate(size);
+                Ok(slot)
+            }
+            None => self.output_near(name, size, preferred),
+        }
+    }
+
+    /// Leaves it to the caller to tell the meter of a success, which may be after the end. `None` if it was asked before.
+    pub fn note_apart(&mut self) -> Option<EndNote> {
+        let in_flight = self.in_flight.as_ref().filter(|_| self.noted_apart.is_none())?;
+        let is_noted = Arc::clone(self.noted_apart.insert(Arc::default()));
+        let version = Arc::clone(in_flight);
+        Some(EndNote { version, arrived: self.arrived, rows: self.rows, is_noted })
     }
 
     /// The outputs wanted, for staging.
@@ -393,6 +418,11 @@ impl Responder {
     fn note(&self, times: Times, outcome: Outcome) {
         if let Some(trace) = &self.trace {
             traced::ran(trace, &times, outcome);
+        }
+        match &self.noted_apart {
+            Some(_) if outcome == Outcome::Success => return,
+            Some(is_noted) => is_noted.store(true, Ordering::Release),
+            None => {}
         }
         if let Some(in_flight) = &self.in_flight {
             in_flight.meter().request(&RequestTimes { arrived: self.arrived, rows: self.rows, times }, outcome);
