@@ -91,6 +91,6 @@ pub use outbox::{LastResponse, Outbox};
 pub use output_place::OutputPlace;
 pub use responder::Responder;
 pub use rows::{Execute, Joined, Ragged, Work};
-pub use runtime::{Batch, CostBound, Instance, InstanceSpec, Jobs, LoadContext, Model, Runtime};
+pub use runtime::{Batch, BroughtAlong, CostBound, Instance, InstanceSpec, Jobs, LoadContext, Model, Runtime};
 pub use staged::Staged;
 pub use stop::StopGuard;

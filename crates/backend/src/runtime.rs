@@ -1,7 +1,7 @@
 //! What does a runtime look like from outside?
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,12 @@ pub trait Runtime: Send + Sync {
 
     /// Reads one version of a model, checks it against its configuration and makes it ready for instances.
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status>;
+}
+
+/// Finds the runtime that a model brings along in its own directory.
+pub trait BroughtAlong: Send + Sync {
+    /// Its runtime, if it does.
+    fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>>;
 }
 
 /// Where a model lies and what its author asked for.

@@ -158,8 +158,10 @@ impl Engine {
     }
 
     /// As [`nerite_backend::Runtime::check_models`], by the runtime of the model.
-    pub(crate) fn check_models(&self, config: &ModelConfig) -> Result<(), Status> {
-        self.loader.runtime(config)?.check_models(config, &self.models)
+    pub(crate) fn check_models(&self, source: &ModelSource) -> Result<(), Status> {
+        let version = source.versions.last().copied().unwrap_or_default();
+        let runtime = self.loader.runtime_of(&source.config, &source.directory, version)?;
+        runtime.check_models(&source.config, &self.models)
     }
 
     /// Whether every known model has a version and every known version is ready or was unloaded.

@@ -7,7 +7,7 @@ use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{
     HostFacts, ModelConfig, check_file_names, normalise, normalise_groups, validate, validate_groups, validate_tensors,
 };
-use nerite_repository::ModelSource;
+use nerite_repository::{ModelDir, ModelSource};
 use nerite_request::Status;
 
 use crate::instances::Maker;
@@ -54,7 +54,7 @@ impl Loader {
         let start = now_ns();
         check_scheduling(&source.config)?;
         check_file_names(&source.config).map_err(|refused| Status::invalid(refused.to_string()))?;
-        let runtime = self.runtime(&source.config)?;
+        let runtime = self.runtime_of(&source.config, &source.directory, version)?;
         let mut context = self.context(source, version, models);
         let config = self.settle(&*runtime, &mut context)?;
         let cores = self.services.policies.cores(&config)?.map(Arc::new);
@@ -101,6 +101,26 @@ impl Loader {
         self.runtimes.get(if config.platform == ENSEMBLE { ENSEMBLE } else { config.backend_name() })
     }
 
+    /// The runtime of one version: one that the model brings along, or else that of its configuration. Who sends a model's files may not bring
+    /// code into this process.
+    pub(crate) fn runtime_of(
+        &self,
+        config: &ModelConfig,
+        directory: &ModelDir,
+        version: i64,
+    ) -> Result<Arc<dyn Runtime>, Status> {
+        match self.runtimes.brought_along(config, directory.path(), &directory.version(version)) {
+            Some(runtime) if directory.is_made() => Err(Status::unsupported(format!(
+                "model '{}' was sent with a library of backend '{}', which would run in the server's process; put the model into the \
+                 repository, or the library into --backend-directory",
+                config.name,
+                runtime.name()
+            ))),
+            Some(runtime) => Ok(runtime),
+            None => self.runtime(config),
+        }
+    }
+
     /// The same version with the instances and the version policy that this configuration asks for. It serves meanwhile; on an error nothing has
     /// changed.
     pub(crate) fn resize(&self, served: &Served, asked: &ModelConfig) -> Result<Served, Status> {
@@ -110,7 +130,7 @@ impl Loader {
         config.version_policy.clone_from(&asked.version_policy);
         let config = normalise_groups(normalise(config, served.name()), &[], &self.host);
         validate_groups(&config, &self.host).map_err(invalid)?;
-        check_gpus(&*self.runtime(&config)?, &config)?;
+        check_gpus(&*self.runtime_of(&config, served.directory(), served.version())?, &config)?;
         let specs = self.specs(&config);
         let cores = self.services.policies.cores(&config)?.map(Arc::new);
         served.resized(Arc::new(config), specs, cores)

@@ -1,9 +1,11 @@
 //! Which runtime does a model's configuration mean?
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
-use nerite_backend::Runtime;
+use nerite_backend::{BroughtAlong, Runtime};
+use nerite_config::ModelConfig;
 use nerite_memory::Staging;
 use nerite_request::Status;
 
@@ -14,6 +16,7 @@ pub struct Runtimes {
     settings: BTreeMap<String, BTreeMap<String, String>>,
     for_all: BTreeMap<String, String>,
     staging: Option<Arc<dyn Staging>>,
+    brought_along: Option<Arc<dyn BroughtAlong>>,
 }
 
 impl Runtimes {
@@ -35,6 +38,21 @@ impl Runtimes {
     /// bring such memory.
     pub fn stage_through(&mut self, staging: Arc<dyn Staging>) {
         self.staging = Some(staging);
+    }
+
+    /// Has models bring runtimes along in their own directories. They win over all others.
+    pub fn look_in_models(&mut self, find: Arc<dyn BroughtAlong>) {
+        self.brought_along = Some(find);
+    }
+
+    /// The runtime that a model brings along, if it does.
+    pub fn brought_along(
+        &self,
+        config: &ModelConfig,
+        model_dir: &Path,
+        version_dir: &Path,
+    ) -> Option<Arc<dyn Runtime>> {
+        self.brought_along.as_ref()?.find(config, model_dir, version_dir)
     }
 
     /// What memory of devices is carried through, on hosts that have any.

@@ -208,6 +208,11 @@ impl Served {
         self.version
     }
 
+    /// Where its files are.
+    pub(crate) fn directory(&self) -> &ModelDir {
+        &self.directory
+    }
+
     /// By what it is known again.
     pub fn key(&self) -> VersionKey {
         VersionKey(Arc::downgrade(&self.requests))

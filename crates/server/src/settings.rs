@@ -84,6 +84,8 @@ pub struct Settings {
     pub strict_readiness: bool,
     /// `--backend-config`: backend (empty for all), key, value.
     pub backend_config: Vec<(String, String, String)>,
+    /// Where compiled backends are; `None` for Triton's own place, whose backends win over none that is built in.
+    pub backend_directory: Option<PathBuf>,
     /// Library of ONNX Runtime.
     pub onnxruntime_library: Option<PathBuf>,
     /// What the log should say about flags that do nothing.
@@ -245,6 +247,7 @@ impl Settings {
             exit_on_error: values.bool("exit-on-error", true)?,
             strict_readiness: values.bool("strict-readiness", true)?,
             backend_config: backend_config(&values)?,
+            backend_directory: values.text("backend-directory").map(PathBuf::from),
             onnxruntime_library: values.text("onnxruntime-library").map(PathBuf::from),
             notes: notes(given).into_iter().chain(trace_note).collect(),
             http,

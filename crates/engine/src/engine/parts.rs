@@ -98,7 +98,7 @@ impl Engine {
                 return Err(phrase::load_failed(model, &why));
             }
         }
-        self.check_models(&source.config).map_err(|status| phrase::load_failed(model, &status.message))
+        self.check_models(source).map_err(|status| phrase::load_failed(model, &status.message))
     }
 
     /// The models to load at the start, those that others are made of first: wave after wave.

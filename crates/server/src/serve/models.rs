@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nerite_backend::identity::Identity;
+use nerite_cabi::{CompiledBackend, ModelLibraries};
 use nerite_cache::ResponseCache;
 use nerite_engine::{Engine, Loader, RateLimits, Runtimes, Services};
 use nerite_ensemble::Ensemble;
@@ -15,6 +16,9 @@ use super::StartError;
 use super::gpu::{self, GpuHost, NoGpu};
 use crate::settings::Settings;
 use crate::worker::isolating;
+
+/// Where Triton's containers have their backends.
+const BACKEND_DIRECTORY: &str = "/opt/tritonserver/backends";
 
 /// The engine with everything loaded that is to be up at start.
 pub fn start(
@@ -95,7 +99,31 @@ fn runtimes(settings: &Settings, gpu: Option<&GpuHost>, python: &Arc<Python>) ->
     runtimes.add(Arc::new(Identity));
     runtimes.add(Arc::<Python>::clone(python));
     add_onnx(&mut runtimes, settings.onnxruntime_library.as_deref())?;
+    add_compiled(&mut runtimes, settings);
     Ok(runtimes)
+}
+
+/// Compiled backends. Those of a directory that the operator named win over built-in ones; those that lie where Triton's do are added.
+fn add_compiled(runtimes: &mut Runtimes, settings: &Settings) {
+    let named = settings.backend_directory.as_deref();
+    let directory = named.unwrap_or(Path::new(BACKEND_DIRECTORY));
+    if named.is_some() && !directory.is_dir() {
+        log::warn!("--backend-directory={} is no directory: no compiled backend is found there", directory.display());
+    }
+    let options =
+        nerite_cabi::Options { directory: directory.to_owned(), auto_complete: settings.models.auto_complete };
+    for (name, library) in nerite_cabi::backends_in(directory) {
+        let is_built_in = runtimes.get(&name).is_ok();
+        match named {
+            None if is_built_in => continue,
+            Some(_) if is_built_in => {
+                log::info!("backend '{name}' is {}, in the place of the built-in one", library.display());
+            }
+            _ => {}
+        }
+        runtimes.add(Arc::new(CompiledBackend::new(&name, &library, options.clone())));
+    }
+    runtimes.look_in_models(Arc::new(ModelLibraries::new(options)));
 }
 
 /// ONNX Runtime where its library is found, else the embedded engine: both go by the same name.

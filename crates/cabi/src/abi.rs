@@ -1,0 +1,151 @@
+//! What do C's pointers become?
+//!
+//! The only place where addresses that a backend passes are followed. Each type below is one kind of argument of Triton's interface, and can be
+//! made by C alone: its field is private and nothing here makes one. So a function of `calls` that has such an argument was called by a backend,
+//! whose part of the contract is that the argument is NULL or points to what the interface says, for the time of the call. NULL is met;
+//! what else a backend passes is its operator's trust in it ([`docs/threats.md`]).
+//!
+//! [`docs/threats.md`]: https://github.com/nerite/nerite/blob/main/docs/threats.md
+
+use std::ffi::{CStr, c_char, c_void};
+
+use nerite_request::Status;
+
+use crate::fault::Fault;
+use crate::objects::{Value, c_text};
+
+/// Texts and lists that a backend passes are no longer than this.
+const ELEMENTS_MAX: u64 = 1 << 20;
+
+/// Where a result goes: `T*`.
+#[repr(transparent)]
+pub struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// Gives the result.
+    pub fn put(&self, value: T) -> Result<(), Fault> {
+        if self.0.is_null() {
+            return Err(Fault::misuse("a place for a result is NULL"));
+        }
+        self.put_if_asked(value);
+        Ok(())
+    }
+
+    /// Gives a result that the caller need not want.
+    pub fn put_if_asked(&self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: not NULL (above), so by the contract of the interface it points to a T of the caller that may be written during this
+            // call. Nothing is dropped there: `write` forgets what was there, which may be uninitialised.
+            unsafe { self.0.write(value) };
+        }
+    }
+}
+
+impl<T: Copy> Out<T> {
+    /// What the caller wishes for, where the argument goes both ways.
+    pub fn wished(&self) -> Option<T> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: not NULL (above), so by the contract it points to a T that the caller has initialised, as it does for arguments that
+        // the interface calls "in and out".
+        Some(unsafe { self.0.read() })
+    }
+}
+
+/// A text: `const char*`.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Text(*const c_char);
+
+impl Text {
+    /// A copy of the text. Bytes that are no UTF-8 are replaced.
+    pub fn read(self) -> Result<String, Fault> {
+        self.read_if_given().ok_or_else(|| Fault::misuse("a text is NULL"))
+    }
+
+    /// The same, where NULL means none.
+    pub fn read_if_given(self) -> Option<String> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: not NULL (above), so by the contract it points to bytes that end with a zero and do not change during this call.
+        let text = unsafe { CStr::from_ptr(self.0) };
+        Some(text.to_string_lossy().into_owned())
+    }
+}
+
+/// Some values one after the other: `const T*`, whose number is another argument.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct List<T>(*const T);
+
+impl<T: Copy> List<T> {
+    /// A copy of the first `count`.
+    pub fn read(self, count: u64) -> Result<Vec<T>, Fault> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        if self.0.is_null() {
+            return Err(Fault::misuse(format!("a list of {count} is NULL")));
+        }
+        if count > ELEMENTS_MAX {
+            return Err(Fault::misuse(format!("a list has {count} elements, at most {ELEMENTS_MAX} are taken")));
+        }
+        let one = |index: u64| {
+            // SAFETY: `index < count`, and by the contract `count` values lie there, so the sum stays within them.
+            let at = unsafe { self.0.add(index as usize) };
+            // SAFETY: by the contract that value is initialised and does not change during this call.
+            unsafe { at.read() }
+        };
+        Ok((0..count).map(one).collect())
+    }
+}
+
+/// An address that is only kept and given back: `void*`.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Opaque(*mut c_void);
+
+impl Opaque {
+    /// The address, to be kept.
+    pub fn address(self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// Memory for a backend's own use; NULL if there is none.
+pub fn allocate(bytes: u64) -> Result<*mut c_void, Fault> {
+    let size = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
+    // SAFETY: `malloc` takes any size, and answers NULL where it has no memory.
+    let memory = unsafe { libc::malloc(size) };
+    if memory.is_null() {
+        return Err(Fault::from(Status::unavailable("CPU memory allocation failed")));
+    }
+    Ok(memory)
+}
+
+/// Ends memory that [`allocate`] gave.
+pub fn free(memory: Opaque) {
+    // SAFETY: by the contract of `TRITONBACKEND_MemoryManagerFree` this is NULL or an address that `MemoryManagerAllocate` gave and that was
+    // not freed since.
+    unsafe { libc::free(memory.0) };
+}
+
+/// The value of a parameter: what lies at `from`, of the type with this number. `None` for a NULL and for other types.
+pub fn value(kind: u32, from: Opaque) -> Option<Value> {
+    let from = from.0;
+    if from.is_null() {
+        return None;
+    }
+    Some(match kind {
+        0 => Value::Text(c_text(&Text(from.cast()).read_if_given()?)),
+        // SAFETY: not NULL, and by the contract an initialised number of the type that `kind` names, maybe unaligned.
+        1 => Value::Int(Box::new(unsafe { from.cast::<i64>().read_unaligned() })),
+        // SAFETY: as above; C's bool is one byte, and any other value than 0 counts as true.
+        2 => Value::Bool(Box::new(unsafe { from.cast::<u8>().read() } != 0)),
+        // SAFETY: as above.
+        3 => Value::Double(Box::new(unsafe { from.cast::<f64>().read_unaligned() })),
+        _ => return None,
+    })
+}

@@ -1,0 +1,26 @@
+//! What does a function of the interface return?
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use nerite_request::Status;
+
+use crate::fault::Fault;
+use crate::objects::ErrorObject;
+use crate::table::Handle;
+
+/// NULL for a call that did its work, else an error that is the caller's. A panic must not reach C's frames.
+pub fn answer(name: &str, call: impl FnOnce() -> Result<(), Fault>) -> Handle<ErrorObject> {
+    let status = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => return Handle::NULL,
+        Ok(Err(fault)) => fault.told(name),
+        Err(_) => Status::internal(format!("the server panicked in {name}")),
+    };
+    error(&status)
+}
+
+/// An error for a backend.
+pub fn error(status: &Status) -> Handle<ErrorObject> {
+    // Where a backend holds a hundred million errors it gets no further ones.
+    Handle::to(Arc::new(ErrorObject::from(status))).unwrap_or_default()
+}

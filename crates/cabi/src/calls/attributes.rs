@@ -1,0 +1,58 @@
+//! How does a backend tell and learn what a buffer is?
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use super::exports;
+use crate::abi::{List, Out};
+use crate::fault::Fault;
+use crate::objects::BufferAttributes;
+use crate::table::Handle;
+
+type Attributes = Handle<BufferAttributes>;
+
+exports! {
+    "TRITONSERVER_BufferAttributesNew" = attributes_new(attributes: Out<Attributes>) {
+        attributes.put(Handle::to(Arc::new(BufferAttributes::default()))?)?;
+    }
+
+    "TRITONSERVER_BufferAttributesDelete" = attributes_delete(attributes: Attributes) {
+        attributes.take()?;
+    }
+
+    "TRITONSERVER_BufferAttributesSetMemoryType" = set_memory_type(attributes: Attributes, memory_type: u32) {
+        attributes.get()?.told().memory_type = memory_type;
+    }
+
+    "TRITONSERVER_BufferAttributesSetMemoryTypeId" = set_memory_type_id(attributes: Attributes, memory_id: i64) {
+        attributes.get()?.told().memory_id = memory_id;
+    }
+
+    "TRITONSERVER_BufferAttributesSetByteSize" = set_byte_size(attributes: Attributes, byte_size: usize) {
+        attributes.get()?.told().byte_size = byte_size;
+    }
+
+    "TRITONSERVER_BufferAttributesSetCudaIpcHandle" = set_cuda_ipc_handle(attributes: Attributes, handle: List<u8>) {
+        let handle: [u8; 64] = handle.read(64)?.try_into().map_err(|_| Fault::misuse("the handle has not 64 bytes"))?;
+        attributes.get()?.told().ipc = Some(Box::new(handle));
+    }
+
+    "TRITONSERVER_BufferAttributesMemoryType" = memory_type(attributes: Attributes, memory_type: Out<u32>) {
+        memory_type.put(attributes.get()?.told().memory_type)?;
+    }
+
+    "TRITONSERVER_BufferAttributesMemoryTypeId" = memory_type_id(attributes: Attributes, memory_id: Out<i64>) {
+        memory_id.put(attributes.get()?.told().memory_id)?;
+    }
+
+    "TRITONSERVER_BufferAttributesByteSize" = byte_size(attributes: Attributes, byte_size: Out<usize>) {
+        byte_size.put(attributes.get()?.told().byte_size)?;
+    }
+
+    "TRITONSERVER_BufferAttributesCudaIpcHandle" = cuda_ipc_handle(attributes: Attributes, handle: Out<*const c_void>) {
+        // It lives in a box until the attributes are deleted or given another.
+        let attributes = attributes.get()?;
+        let told = attributes.told();
+        handle.put(told.ipc.as_ref().map_or(std::ptr::null(), |handle| handle.as_ptr().cast()))?;
+    }
+}

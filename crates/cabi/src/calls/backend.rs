@@ -1,0 +1,71 @@
+//! What may a backend ask of and tell the server about itself?
+
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::Ordering;
+
+use nerite_request::Status;
+
+use super::exports;
+use crate::abi::{List, Opaque, Out};
+use crate::fault::Fault;
+use crate::objects::{BackendAttribute, BackendObject, Message};
+use crate::table::Handle;
+
+type Backend = Handle<BackendObject>;
+
+exports! {
+    "TRITONBACKEND_BackendName" = backend_name(backend: Backend, name: Out<*const c_char>) {
+        name.put(backend.get()?.name.as_ptr())?;
+    }
+
+    "TRITONBACKEND_BackendConfig" = backend_config(backend: Backend, config: Out<Handle<Message>>) {
+        config.put(backend.get()?.config)?;
+    }
+
+    "TRITONBACKEND_BackendArtifacts" = backend_artifacts(backend: Backend, kind: Out<u32>, location: Out<*const c_char>) {
+        kind.put(0)?;
+        location.put(backend.get()?.directory.as_ptr())?;
+    }
+
+    "TRITONBACKEND_BackendMemoryManager" = backend_memory_manager(backend: Backend, manager: Out<Backend>) {
+        // Memory is asked of the backend itself.
+        backend.get()?;
+        manager.put(backend)?;
+    }
+
+    "TRITONBACKEND_BackendExecutionPolicy" = backend_execution_policy(backend: Backend, policy: Out<u32>) {
+        policy.put(backend.get()?.execution_policy.load(Ordering::Acquire))?;
+    }
+
+    "TRITONBACKEND_BackendSetExecutionPolicy" = backend_set_execution_policy(backend: Backend, policy: u32) {
+        let backend = backend.get()?;
+        if !backend.is_initializing.load(Ordering::Acquire) {
+            return Err(Fault::misuse("the execution policy can be set within TRITONBACKEND_Initialize only"));
+        }
+        if policy != 0 {
+            return Err(Status::unsupported("this server has no execution policy but TRITONBACKEND_EXECUTION_BLOCKING").into());
+        }
+        backend.execution_policy.store(policy, Ordering::Release);
+    }
+
+    "TRITONBACKEND_BackendState" = backend_state(backend: Backend, state: Out<*mut c_void>) {
+        state.put(backend.get()?.state().load(Ordering::Acquire))?;
+    }
+
+    "TRITONBACKEND_BackendSetState" = backend_set_state(backend: Backend, state: Opaque) {
+        backend.get()?.state().store(state.address(), Ordering::Release);
+    }
+
+    "TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup" =
+        add_preferred_instance_group(attribute: Handle<BackendAttribute>, kind: u32, _count: u64, ids: List<u64>, id_count: u64) {
+        attribute.get()?;
+        let ids = ids.read(id_count)?;
+        // What a model's author does not say is the server's choice, which is one instance.
+        log::debug!("a backend prefers instances of kind {kind} on {ids:?}");
+    }
+
+    "TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading" =
+        set_parallel_instance_loading(attribute: Handle<BackendAttribute>, is_parallel: u8) {
+        attribute.get()?.set_parallel(is_parallel != 0);
+    }
+}

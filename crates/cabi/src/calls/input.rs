@@ -1,0 +1,127 @@
+//! How does a backend read an input?
+
+use std::ffi::{c_char, c_void};
+
+use super::exports;
+use crate::abi::{Out, Text};
+use crate::fault::Fault;
+use crate::objects::{BufferAttributes, InputObject, memory_of};
+use crate::table::Handle;
+
+type Input = Handle<InputObject>;
+
+/// Where the parts of a description go. Any of them may be NULL.
+struct Properties {
+    name: Out<*const c_char>,
+    datatype: Out<u32>,
+    shape: Out<*const i64>,
+    dims: Out<u32>,
+    bytes: Out<u64>,
+    buffers: Out<u32>,
+}
+
+fn properties(input: Input, places: &Properties) -> Result<(), Fault> {
+    let input = input.get()?;
+    places.name.put_if_asked(input.name.as_ptr());
+    places.datatype.put_if_asked(input.tensor.datatype as u32);
+    // The shape lives as long as the input's handle.
+    places.shape.put_if_asked(input.tensor.shape.as_ptr());
+    places.dims.put_if_asked(input.tensor.shape.len() as u32);
+    places.bytes.put_if_asked(input.tensor.data.len() as u64);
+    places.buffers.put_if_asked(buffer_count(&input));
+    Ok(())
+}
+
+/// An input lies in one piece. One without a byte has none, as in Triton.
+fn buffer_count(input: &InputObject) -> u32 {
+    u32::from(!input.tensor.data.is_empty())
+}
+
+fn check_index(input: &InputObject, index: u32) -> Result<(), Fault> {
+    let count = buffer_count(input);
+    if index < count {
+        return Ok(());
+    }
+    Err(Fault::misuse(format!("out of bounds index {index}: input '{}' has {count} buffers", input.tensor.name)))
+}
+
+fn buffer(
+    input: Input,
+    index: u32,
+    base: &Out<*const c_void>,
+    bytes: &Out<u64>,
+    memory_type: &Out<u32>,
+    memory_id: &Out<i64>,
+) -> Result<(), Fault> {
+    let input = input.get()?;
+    check_index(&input, index)?;
+    let (kind, id) = memory_of(input.tensor.data.place());
+    // Where the client left them: nothing is copied.
+    base.put(input.tensor.data.as_ptr().cast())?;
+    bytes.put(input.tensor.data.len() as u64)?;
+    memory_type.put(kind)?;
+    memory_id.put(id)
+}
+
+exports! {
+    "TRITONBACKEND_InputProperties" = input_properties(
+        input: Input,
+        name: Out<*const c_char>,
+        datatype: Out<u32>,
+        shape: Out<*const i64>,
+        dims: Out<u32>,
+        bytes: Out<u64>,
+        buffers: Out<u32>,
+    ) {
+        properties(input, &Properties { name, datatype, shape, dims, bytes, buffers })?;
+    }
+
+    "TRITONBACKEND_InputPropertiesForHostPolicy" = input_properties_for_host_policy(
+        input: Input,
+        _policy: Text,
+        name: Out<*const c_char>,
+        datatype: Out<u32>,
+        shape: Out<*const i64>,
+        dims: Out<u32>,
+        bytes: Out<u64>,
+        buffers: Out<u32>,
+    ) {
+        // An input lies where its client left it, whatever the policy.
+        properties(input, &Properties { name, datatype, shape, dims, bytes, buffers })?;
+    }
+
+    "TRITONBACKEND_InputBuffer" = input_buffer(
+        input: Input,
+        index: u32,
+        base: Out<*const c_void>,
+        bytes: Out<u64>,
+        memory_type: Out<u32>,
+        memory_id: Out<i64>,
+    ) {
+        buffer(input, index, &base, &bytes, &memory_type, &memory_id)?;
+    }
+
+    "TRITONBACKEND_InputBufferForHostPolicy" = input_buffer_for_host_policy(
+        input: Input,
+        _policy: Text,
+        index: u32,
+        base: Out<*const c_void>,
+        bytes: Out<u64>,
+        memory_type: Out<u32>,
+        memory_id: Out<i64>,
+    ) {
+        buffer(input, index, &base, &bytes, &memory_type, &memory_id)?;
+    }
+
+    "TRITONBACKEND_InputBufferAttributes" = input_buffer_attributes(
+        input: Input,
+        index: u32,
+        base: Out<*const c_void>,
+        attributes: Out<Handle<BufferAttributes>>,
+    ) {
+        let input = input.get()?;
+        check_index(&input, index)?;
+        base.put(input.tensor.data.as_ptr().cast())?;
+        attributes.put(input.attributes()?)?;
+    }
+}

@@ -1,0 +1,124 @@
+//! How does a backend answer?
+
+use std::sync::Arc;
+
+use nerite_request::Parameter;
+use nerite_tensor::{DataType, Shape};
+
+use super::exports;
+use crate::abi::{List, Out, Text};
+use crate::fault::Fault;
+use crate::limits::OUTPUTS_MAX;
+use crate::objects::{Answering, ErrorObject, Factory, ModelObject, OutputObject, RequestObject, ResponseObject};
+use crate::table::Handle;
+
+type Response = Handle<ResponseObject>;
+
+/// No response follows.
+const COMPLETE_FINAL: u32 = 1;
+
+fn new_response(answering: &Arc<Answering>, model: &Arc<ModelObject>) -> Result<Response, Fault> {
+    let response = Handle::to(Arc::new(ResponseObject::new(Arc::clone(answering), Arc::clone(model))))?;
+    model.live.responses.add(response);
+    Ok(response)
+}
+
+fn add_output(response: Response, name: String, datatype: u32, shape: Vec<i64>) -> Result<Handle<OutputObject>, Fault> {
+    let response = response.get()?;
+    let datatype = DataType::ALL.into_iter().find(|known| *known as u32 == datatype);
+    let datatype = datatype.ok_or_else(|| Fault::misuse(format!("output '{name}' has no valid datatype")))?;
+    if response.output_count() >= OUTPUTS_MAX {
+        return Err(Fault::misuse(format!("a response has at most {OUTPUTS_MAX} outputs")));
+    }
+    let output = OutputObject::new(Arc::clone(&response.answering), name, datatype, Shape::from_vec(shape));
+    let output = Arc::new(output);
+    let handle = Handle::to(Arc::clone(&output))?;
+    response.add(handle, output);
+    Ok(handle)
+}
+
+fn say(response: Response, name: Text, value: Parameter) -> Result<(), Fault> {
+    response.get()?.say(name.read()?, value);
+    Ok(())
+}
+
+exports! {
+    "TRITONBACKEND_ResponseNew" = response_new(response: Out<Response>, request: Handle<RequestObject>) {
+        let request = request.get()?;
+        response.put(new_response(&request.answering, &request.model)?)?;
+    }
+
+    "TRITONBACKEND_ResponseNewFromFactory" = response_new_from_factory(response: Out<Response>, factory: Handle<Factory>) {
+        let factory = factory.get()?;
+        response.put(new_response(&factory.answering, &factory.model)?)?;
+    }
+
+    "TRITONBACKEND_ResponseDelete" = response_delete(response: Response) {
+        let deleted = response.take()?;
+        deleted.model.live.responses.remove(response);
+    }
+
+    "TRITONBACKEND_ResponseOutput" = response_output(
+        response: Response,
+        output: Out<Handle<OutputObject>>,
+        name: Text,
+        datatype: u32,
+        shape: List<i64>,
+        dims: u32,
+    ) {
+        output.put(add_output(response, name.read()?, datatype, shape.read(u64::from(dims))?)?)?;
+    }
+
+    "TRITONBACKEND_ResponseSend" = response_send(response: Response, flags: u32, error: Handle<ErrorObject>) {
+        // The error stays the caller's.
+        let error = if error.is_null() { None } else { Some(error.get()?.status()) };
+        let sent = response.take()?;
+        sent.model.live.responses.remove(response);
+        let fill = |responder: &mut _| match error {
+            Some(error) => Err(error),
+            None => sent.fill(responder),
+        };
+        sent.answering.send(flags & COMPLETE_FINAL != 0, fill)?;
+    }
+
+    "TRITONBACKEND_ResponseSetStringParameter" = set_string_parameter(response: Response, name: Text, value: Text) {
+        say(response, name, Parameter::String(value.read()?))?;
+    }
+
+    "TRITONBACKEND_ResponseSetIntParameter" = set_int_parameter(response: Response, name: Text, value: i64) {
+        say(response, name, Parameter::Int(value))?;
+    }
+
+    "TRITONBACKEND_ResponseSetBoolParameter" = set_bool_parameter(response: Response, name: Text, value: u8) {
+        say(response, name, Parameter::Bool(value != 0))?;
+    }
+
+    "TRITONBACKEND_ResponseSetDoubleParameter" = set_double_parameter(response: Response, name: Text, value: f64) {
+        say(response, name, Parameter::Double(value))?;
+    }
+
+    "TRITONBACKEND_ResponseFactoryNew" = factory_new(factory: Out<Handle<Factory>>, request: Handle<RequestObject>) {
+        let request = request.get()?;
+        let made = Factory { answering: Arc::clone(&request.answering), model: Arc::clone(&request.model) };
+        let handle = Handle::to(Arc::new(made))?;
+        request.model.live.factories.add(handle);
+        factory.put(handle)?;
+    }
+
+    "TRITONBACKEND_ResponseFactoryDelete" = factory_delete(factory: Handle<Factory>) {
+        let deleted = factory.take()?;
+        deleted.model.live.factories.remove(factory);
+    }
+
+    "TRITONBACKEND_ResponseFactorySendFlags" = factory_send_flags(factory: Handle<Factory>, flags: u32) {
+        let factory = factory.get()?;
+        if flags & COMPLETE_FINAL != 0 {
+            factory.answering.end()?;
+        }
+    }
+
+    "TRITONBACKEND_ResponseFactoryIsCancelled" = factory_is_cancelled(factory: Handle<Factory>, is_cancelled: Out<bool>) {
+        is_cancelled.put(factory.get()?.answering.cancel.is_cancelled())?;
+    }
+
+}

@@ -1,0 +1,73 @@
+//! How does a call of a backend fail, and who is told?
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+use nerite_request::{Code, Status};
+
+thread_local! {
+    /// The backend whose code runs on this thread.
+    static CURRENT: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub struct Fault {
+    status: Status,
+    /// Whether the backend breaks a rule, which its author should hear of.
+    is_misuse: bool,
+    owner: Option<Arc<str>>,
+}
+
+impl Fault {
+    /// The backend breaks a rule of the interface.
+    pub fn misuse(text: impl Into<String>) -> Fault {
+        Fault { status: Status::new(Code::InvalidArg, text), is_misuse: true, owner: None }
+    }
+
+    /// The same, where it is known whose fault it is.
+    pub fn of(self, owner: &Arc<str>) -> Fault {
+        Fault { owner: Some(Arc::clone(owner)), ..self }
+    }
+
+    /// What the caller is told. A breach of the rules is logged.
+    pub fn told(self, call: &str) -> Status {
+        if self.is_misuse {
+            log::error!("{}: {call}: {}", self.owner.or_else(current).map_or_else(unknown, shown), self.status);
+        }
+        self.status
+    }
+}
+
+impl From<Status> for Fault {
+    fn from(status: Status) -> Fault {
+        Fault { status, is_misuse: false, owner: None }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.status.fmt(f)
+    }
+}
+
+/// Runs code of a backend, whose faults go by its name.
+pub fn within<T>(owner: &Arc<str>, work: impl FnOnce() -> T) -> T {
+    let outer = CURRENT.replace(Some(Arc::clone(owner)));
+    let done = work();
+    CURRENT.replace(outer);
+    done
+}
+
+fn current() -> Option<Arc<str>> {
+    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+}
+
+fn shown(owner: Arc<str>) -> String {
+    format!("backend '{owner}'")
+}
+
+fn unknown() -> String {
+    "a compiled backend, on a thread of its own".to_owned()
+}

@@ -1,0 +1,79 @@
+//! Where is the library of a backend?
+
+use std::path::{Path, PathBuf};
+
+use nerite_config::ModelConfig;
+
+/// The name of a backend's library.
+fn file_name(backend: &str) -> String {
+    format!("libtriton_{backend}.so")
+}
+
+/// The backends in a directory of backends: each has a directory of its own name, with its library in it.
+pub fn backends_in(directory: &Path) -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut found: Vec<_> = names
+        .map(|name| (directory.join(&name).join(file_name(&name)), name))
+        .filter(|(path, _)| path.is_file())
+        .map(|(path, name)| (name, std::path::absolute(&path).unwrap_or(path)))
+        .collect();
+    found.sort();
+    found
+}
+
+/// The library that a model brings along: in its version's directory, or else in its own. A configuration may name the file (`runtime`).
+pub fn brought_along(config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<PathBuf> {
+    if config.backend.is_empty() || config.backend.contains('/') {
+        return None;
+    }
+    let usual = file_name(&config.backend);
+    let is_named = config.runtime.starts_with("libtriton_") && !config.runtime.contains('/');
+    let name = if is_named { config.runtime.as_str() } else { usual.as_str() };
+    [version_dir, model_dir].into_iter().map(|directory| directory.join(name)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn touch(path: &Path) {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "").unwrap();
+    }
+
+    #[test]
+    fn a_backend_is_a_directory_with_a_library_of_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["b/libtriton_b.so", "a/libtriton_a.so", "c/libtriton_x.so", "libtriton_d.so", "e/model.py"] {
+            touch(&folder.path().join(file));
+        }
+        let names: Vec<_> = backends_in(folder.path()).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert!(backends_in(&folder.path().join("none")).is_empty());
+    }
+
+    #[track_caller]
+    fn check(files: &[&str], config: &str, expected: Option<&str>) {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path();
+        for file in files {
+            touch(&model.join(file));
+        }
+        let config = nerite_config::parse_text("", config.as_bytes()).unwrap();
+        let found = brought_along(&config, model, &model.join("1"));
+        assert_eq!(found, expected.map(|path| model.join(path)));
+    }
+
+    #[test]
+    fn a_model_may_bring_its_library_along() {
+        let both = ["1/libtriton_b.so", "libtriton_b.so", "1/libtriton_x.so"];
+        check(&both, "backend: 'b'", Some(both[0]));
+        check(&both[1..], "backend: 'b'", Some(both[1]));
+        check(&both, "backend: 'b' runtime: 'libtriton_x.so'", Some(both[2]));
+        check(&both, "backend: 'c'", None);
+        check(&both, "platform: 'ensemble'", None);
+        check(&both, "backend: 'b' runtime: '../1/libtriton_x.so'", Some(both[0]));
+    }
+}

@@ -1,0 +1,72 @@
+//! What happens between a backend's first function and its last?
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nerite_locks::Mutex;
+use nerite_request::Status;
+
+use crate::fault::Fault;
+use crate::library::Library;
+use crate::objects::{BackendAttribute, BackendObject, BackendParts};
+use crate::table::Handle;
+
+/// A backend in this process. Dropped, its last function is called and its library closed.
+pub(crate) struct Loaded {
+    pub library: Library,
+    pub object: Arc<BackendObject>,
+    pub handle: Handle<BackendObject>,
+    /// Whether its instances may be made side by side.
+    pub is_parallel: bool,
+    /// Held while an instance is made where they may not.
+    pub making: Mutex<()>,
+}
+
+impl Loaded {
+    /// Opens the library at `path` and initialises the backend.
+    pub fn open(name: &str, path: &Path, config: String) -> Result<Loaded, Status> {
+        let directory = path.parent().map(|directory| directory.display().to_string()).unwrap_or_default();
+        let told = |fault: Fault| fault.told("TRITONBACKEND_Initialize");
+        let object = BackendObject::new(BackendParts { name, directory: &directory, config }).map_err(told)?;
+        let object = Arc::new(object);
+        let library = Library::open(&object.owner, path)?;
+        let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
+        let refused = |status: Status, last: bool| {
+            log::error!("backend '{name}' ({}) cannot be used: {status}", path.display());
+            if last {
+                drop(library.finalize(handle));
+            }
+            drop(handle.take());
+            status
+        };
+        if let Err(status) = library.initialize(handle) {
+            return Err(refused(status, false));
+        }
+        let is_parallel = match ask_attribute(&library, handle) {
+            Ok(is_parallel) => is_parallel,
+            Err(status) => return Err(refused(status, true)),
+        };
+        object.is_initializing.store(false, Ordering::Release);
+        log::info!("backend '{name}' is loaded from {}", path.display());
+        Ok(Loaded { library, object, handle, is_parallel, making: Mutex::default() })
+    }
+}
+
+/// Whether its instances may be made side by side.
+fn ask_attribute(library: &Library, backend: Handle<BackendObject>) -> Result<bool, Status> {
+    let attribute = Arc::new(BackendAttribute::default());
+    let handle = Handle::to(Arc::clone(&attribute)).map_err(|fault| fault.told("TRITONBACKEND_GetBackendAttribute"))?;
+    let asked = library.attribute(backend, handle);
+    drop(handle.take());
+    asked.map(|()| attribute.is_parallel())
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if let Err(status) = self.library.finalize(self.handle) {
+            log::error!("backend '{}': TRITONBACKEND_Finalize: {status}", self.object.owner);
+        }
+        drop(self.handle.take());
+    }
+}

@@ -1,0 +1,106 @@
+//! Which names does a shared library use for Triton's own library?
+//!
+//! Most say `libtritonserver.so`. A library out of a Python wheel says `libtritonserver-717102f0.so`, or another hash.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// How all of them begin.
+const STEM: &str = "libtritonserver";
+/// A name that is longer belongs to no file.
+const NAME_BYTES_MAX: usize = 255;
+/// Program headers and dynamic entries of a library are some dozens.
+const ENTRIES_MAX: usize = 4096;
+const LOAD: u32 = 1;
+const DYNAMIC: u32 = 2;
+const NEEDED: u64 = 1;
+const STRINGS: u64 = 5;
+
+/// The libraries that this one needs whose names are Triton's. Empty for a file that is no such library: the loader says why.
+pub fn triton_names(library: &Path) -> io::Result<Vec<String>> {
+    let file = File::open(library)?;
+    Ok(needed(&file).unwrap_or_default().into_iter().filter(|name| name.starts_with(STEM)).collect())
+}
+
+struct Segment {
+    kind: u32,
+    offset: u64,
+    address: u64,
+    len: u64,
+}
+
+fn needed(file: &File) -> Option<Vec<String>> {
+    let header: [u8; 64] = read(file, 0)?;
+    if !header.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let (at, count) = (word(&header, 32)?, usize::from(u16::from_le_bytes(header.get(56..58)?.try_into().ok()?)));
+    let segments: Vec<Segment> =
+        (0..count.min(ENTRIES_MAX)).map_while(|index| segment(file, at.checked_add(56 * index as u64)?)).collect();
+    let dynamic = segments.iter().find(|segment| segment.kind == DYNAMIC)?;
+    let entries = (0..ENTRIES_MAX.min(dynamic.len as usize / 16)).map_while(|index| {
+        let entry: [u8; 16] = read(file, dynamic.offset.checked_add(16 * index as u64)?)?;
+        Some((word(&entry, 0)?, word(&entry, 8)?))
+    });
+    let entries: Vec<(u64, u64)> = entries.take_while(|(tag, _)| *tag != 0).collect();
+    let strings = entries.iter().find(|(tag, _)| *tag == STRINGS)?.1;
+    let holds = |segment: &&Segment| {
+        segment.kind == LOAD && strings.checked_sub(segment.address).is_some_and(|inside| inside < segment.len)
+    };
+    let strings = segments.iter().find(holds).and_then(|held| (strings - held.address).checked_add(held.offset))?;
+    let names = entries.iter().filter(|(tag, _)| *tag == NEEDED);
+    Some(names.filter_map(|(_, at)| text(file, strings.checked_add(*at)?)).collect())
+}
+
+fn segment(file: &File, at: u64) -> Option<Segment> {
+    let header: [u8; 56] = read(file, at)?;
+    Some(Segment {
+        kind: u32::from_le_bytes(header.get(..4)?.try_into().ok()?),
+        offset: word(&header, 8)?,
+        address: word(&header, 16)?,
+        len: word(&header, 32)?,
+    })
+}
+
+fn read<const N: usize>(file: &File, at: u64) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    file.read_exact_at(&mut bytes, at).ok()?;
+    Some(bytes)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn text(file: &File, at: u64) -> Option<String> {
+    let mut bytes = [0; NAME_BYTES_MAX + 1];
+    let read = file.read_at(&mut bytes, at).ok()?;
+    let end = bytes.get(..read)?.iter().position(|byte| *byte == 0)?;
+    Some(String::from_utf8_lossy(bytes.get(..end)?).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_no_library_names_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("libx.so");
+        for content in [&b""[..], b"#!/bin/sh", b"\x7fELF\x02\x01", &[0xff; 4096]] {
+            std::fs::write(&path, content).unwrap();
+            assert!(triton_names(&path).unwrap().is_empty());
+        }
+        assert!(triton_names(&folder.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn a_program_names_what_it_needs() {
+        let own = File::open("/proc/self/exe").unwrap();
+        let found = needed(&own).unwrap();
+        assert!(found.iter().any(|name| name.starts_with("libc.")), "{found:?}");
+    }
+}

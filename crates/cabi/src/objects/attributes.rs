@@ -1,0 +1,49 @@
+//! What is told of a buffer?
+
+use std::sync::{MutexGuard, PoisonError};
+
+use nerite_locks::Mutex;
+use nerite_memory::Place;
+
+use super::object;
+
+/// `TRITONSERVER_BufferAttributes`.
+#[derive(Default)]
+pub struct BufferAttributes(Mutex<Told>);
+
+/// What is told.
+#[derive(Default)]
+pub struct Told {
+    /// 0 for the host, 1 for page-locked memory, 2 for a GPU.
+    pub memory_type: u32,
+    /// Which GPU.
+    pub memory_id: i64,
+    /// How large it is.
+    pub byte_size: usize,
+    /// How another process opens it. In a box, because C keeps its address.
+    pub ipc: Option<Box<[u8; 64]>>,
+}
+
+object!(BufferAttributes, 4, "buffer attributes object");
+
+impl BufferAttributes {
+    /// Of memory that lies at `place`.
+    pub fn new(place: Place, byte_size: usize, ipc: Option<[u8; 64]>) -> BufferAttributes {
+        let (memory_type, memory_id) = memory_of(place);
+        BufferAttributes(Mutex::new(Told { memory_type, memory_id, byte_size, ipc: ipc.map(Box::new) }))
+    }
+
+    /// What is told, to read or to change.
+    pub fn told(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place as the interface numbers it: memory type and device.
+pub fn memory_of(place: Place) -> (u32, i64) {
+    match place {
+        Place::Host => (0, 0),
+        Place::Pinned => (1, 0),
+        Place::Device(ordinal) => (2, i64::from(ordinal)),
+    }
+}

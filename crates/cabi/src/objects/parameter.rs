@@ -1,0 +1,67 @@
+//! What is a parameter as C reads it?
+
+use std::ffi::{CString, c_void};
+
+use nerite_request::Parameter;
+
+use super::{c_text, object};
+
+/// A value where C finds it through an address.
+pub enum Value {
+    /// Number 0 of the interface.
+    Text(CString),
+    /// Number 1.
+    Int(Box<i64>),
+    /// Number 2.
+    Bool(Box<bool>),
+    /// Number 3.
+    Double(Box<f64>),
+}
+
+impl Value {
+    /// Its type's number in the interface.
+    pub fn kind(&self) -> u32 {
+        match self {
+            Value::Text(_) => 0,
+            Value::Int(_) => 1,
+            Value::Bool(_) => 2,
+            Value::Double(_) => 3,
+        }
+    }
+
+    /// Where it is: a text's first character, or the number itself. It stays there as long as the value lives.
+    pub fn address(&self) -> *const c_void {
+        match self {
+            Value::Text(text) => text.as_ptr().cast(),
+            Value::Int(number) => std::ptr::from_ref::<i64>(number).cast(),
+            Value::Bool(truth) => std::ptr::from_ref::<bool>(truth).cast(),
+            Value::Double(number) => std::ptr::from_ref::<f64>(number).cast(),
+        }
+    }
+}
+
+impl From<&Parameter> for Value {
+    fn from(parameter: &Parameter) -> Value {
+        match parameter {
+            Parameter::Bool(truth) => Value::Bool(Box::new(*truth)),
+            Parameter::Int(number) => Value::Int(Box::new(*number)),
+            Parameter::String(text) => Value::Text(c_text(text)),
+            Parameter::Double(number) => Value::Double(Box::new(*number)),
+        }
+    }
+}
+
+/// `TRITONSERVER_Parameter`.
+pub struct ParameterObject {
+    _name: String,
+    _value: Option<Value>,
+}
+
+impl ParameterObject {
+    /// A parameter; without a value for bytes, which stay the backend's.
+    pub fn new(name: String, value: Option<Value>) -> ParameterObject {
+        ParameterObject { _name: name, _value: value }
+    }
+}
+
+object!(ParameterObject, 3, "parameter");

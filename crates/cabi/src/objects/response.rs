@@ -1,0 +1,96 @@
+//! What is a response that a backend makes?
+
+use std::sync::{Arc, PoisonError};
+
+use nerite_locks::Mutex;
+use nerite_memory::Slot;
+use nerite_request::{Parameter, Parameters, Status};
+use nerite_tensor::{byte_size, show_shape};
+
+use nerite_backend::Responder;
+
+use super::{Answering, ModelObject, OutputObject, object};
+use crate::table::Handle;
+
+/// `TRITONBACKEND_Response`.
+pub struct ResponseObject {
+    /// Whose response it is.
+    pub answering: Arc<Answering>,
+    /// The model that answers.
+    pub model: Arc<ModelObject>,
+    outputs: Mutex<Vec<(Handle<OutputObject>, Arc<OutputObject>)>>,
+    said: Mutex<Parameters>,
+}
+
+object!(ResponseObject, 13, "response");
+
+impl ResponseObject {
+    /// A response without outputs.
+    pub fn new(answering: Arc<Answering>, model: Arc<ModelObject>) -> ResponseObject {
+        ResponseObject { answering, model, outputs: Mutex::default(), said: Mutex::default() }
+    }
+
+    /// One more output.
+    pub fn add(&self, handle: Handle<OutputObject>, output: Arc<OutputObject>) {
+        self.outputs.lock().unwrap_or_else(PoisonError::into_inner).push((handle, output));
+    }
+
+    /// How many outputs it has.
+    pub fn output_count(&self) -> usize {
+        self.outputs.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Says something beside the outputs.
+    pub fn say(&self, key: String, value: Parameter) {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).insert(key, value);
+    }
+
+    /// Puts its outputs into the response that is sent. Those that the client did not ask for are left out.
+    pub fn fill(&self, responder: &mut Responder) -> Result<(), Status> {
+        for (_, output) in self.outputs.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let slot = output.take_slot();
+            if !responder.wants(&output.name) {
+                continue;
+            }
+            let expected = byte_size(output.datatype, &output.shape)
+                .map_err(|error| Status::internal(format!("output '{}': {error}", output.name)))?;
+            let found = slot.as_ref().map_or(0, Slot::len);
+            if expected.is_some_and(|expected| expected != found) {
+                return Err(Status::internal(format!(
+                    "backend '{}' gave output '{}' a buffer of {found} bytes, its shape {} of {} has {}",
+                    self.answering.owner,
+                    output.name,
+                    show_shape(&output.shape),
+                    output.datatype,
+                    expected.unwrap_or(0)
+                )));
+            }
+            let slot = match slot {
+                Some(slot) => slot,
+                None => responder.output_bytes(&output.name, 0)?,
+            };
+            responder.put(&output.name, output.datatype, output.shape.clone(), slot.filled());
+        }
+        responder.say(std::mem::take(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner)));
+        Ok(())
+    }
+}
+
+impl Drop for ResponseObject {
+    fn drop(&mut self) {
+        for (handle, _) in self.outputs.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // Outputs are the response's, so nobody else ended them.
+            drop(handle.take());
+        }
+    }
+}
+
+/// `TRITONBACKEND_ResponseFactory`: what makes responses after the request was released.
+pub struct Factory {
+    /// The way back.
+    pub answering: Arc<Answering>,
+    /// The model that answers.
+    pub model: Arc<ModelObject>,
+}
+
+object!(Factory, 14, "response factory");

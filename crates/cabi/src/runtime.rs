@@ -1,0 +1,147 @@
+//! How does a compiled backend run models?
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, Weak};
+
+use nerite_backend::{BroughtAlong, LoadContext, Model, Runtime};
+use nerite_config::{MIN_COMPUTE_CAPABILITY, ModelConfig};
+use nerite_locks::Mutex;
+use nerite_request::Status;
+
+use crate::find::brought_along;
+use crate::loaded::Loaded;
+use crate::model::CompiledModel;
+
+/// The setting that asks for a process of the backend's own.
+const ISOLATED: &str = "isolated";
+
+/// A backend whose library is a file. It is opened when the first model needs it, and closed after the last.
+pub struct CompiledBackend {
+    name: String,
+    path: PathBuf,
+    options: Options,
+    loaded: Mutex<Weak<Loaded>>,
+    /// Models that completed their configuration and are about to be loaded.
+    completed: Mutex<HashMap<(String, i64), Arc<CompiledModel>>>,
+}
+
+/// What backends are told of the server.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The directory of backends, as the operator named it.
+    pub directory: PathBuf,
+    /// Whether configurations are completed.
+    pub auto_complete: bool,
+}
+
+impl CompiledBackend {
+    /// The backend of that name, whose library is at `path`.
+    pub fn new(name: &str, path: &Path, options: Options) -> CompiledBackend {
+        CompiledBackend {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            options,
+            loaded: Mutex::default(),
+            completed: Mutex::default(),
+        }
+    }
+
+    /// Whether a model has it in this process.
+    fn is_loaded(&self) -> bool {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0
+    }
+
+    fn open(&self, settings: &BTreeMap<String, String>) -> Result<Arc<Loaded>, Status> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(loaded) = loaded.upgrade() {
+            return Ok(loaded);
+        }
+        let new = Arc::new(Loaded::open(&self.name, &self.path, self.told(settings))?);
+        *loaded = Arc::downgrade(&new);
+        Ok(new)
+    }
+
+    /// What the operator set, as Triton tells it to backends: all of it text.
+    fn told(&self, settings: &BTreeMap<String, String>) -> String {
+        let mut told = settings.clone();
+        told.insert("auto-complete-config".to_owned(), self.options.auto_complete.to_string());
+        told.insert("backend-directory".to_owned(), self.options.directory.display().to_string());
+        told.insert("min-compute-capability".to_owned(), format!("{MIN_COMPUTE_CAPABILITY:.6}"));
+        serde_json::json!({ "cmdline": told }).to_string()
+    }
+
+    fn begin(&self, context: &LoadContext, completes: bool) -> Result<Arc<CompiledModel>, Status> {
+        if context.settings.get(ISOLATED).is_some_and(|value| value == "true") {
+            return Err(Status::unsupported(format!(
+                "backend '{}' is asked to run in a process of its own (--backend-config={},isolated=true), which compiled backends \
+                 cannot in this version of nerite",
+                self.name, self.name
+            )));
+        }
+        let loaded = self.open(&context.settings)?;
+        Ok(Arc::new(CompiledModel::initialize(loaded, context, completes)?))
+    }
+}
+
+impl Runtime for CompiledBackend {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn engine(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
+        let model = self.begin(context, self.options.auto_complete)?;
+        let config = ModelConfig::clone(&model.config());
+        let key = (context.model.clone(), context.version);
+        let former = self.completed.lock().unwrap_or_else(PoisonError::into_inner).insert(key, model);
+        // Of a load that failed in between: its last function is called without the lock.
+        drop(former);
+        Ok(config)
+    }
+
+    fn offers_gpus(&self) -> Result<(), String> {
+        // What a backend does with the device that it is told is its own affair.
+        Ok(())
+    }
+
+    fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        let key = (context.model.clone(), context.version);
+        let completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        let model = match completed {
+            Some(model) => model,
+            None => self.begin(context, false)?,
+        };
+        model.settle(Arc::clone(&context.config));
+        Ok(model)
+    }
+}
+
+/// The backends that models bring along, each in its own directory.
+pub struct ModelLibraries {
+    options: Options,
+    /// By their library: its first function is called once, however many models it runs.
+    known: Mutex<HashMap<PathBuf, Arc<CompiledBackend>>>,
+}
+
+impl ModelLibraries {
+    /// None is known yet.
+    pub fn new(options: Options) -> ModelLibraries {
+        ModelLibraries { options, known: Mutex::default() }
+    }
+}
+
+impl BroughtAlong for ModelLibraries {
+    fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>> {
+        let path = brought_along(config, model_dir, version_dir)?;
+        let path = std::path::absolute(&path).unwrap_or(path);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those whose models have gone are not kept, unless a load of one is under way.
+        known.retain(|_, backend| backend.is_loaded() || Arc::strong_count(backend) > 1);
+        let new = || Arc::new(CompiledBackend::new(&config.backend, &path, self.options.clone()));
+        Some(Arc::clone(known.entry(path.clone()).or_insert_with(new)) as Arc<dyn Runtime>)
+    }
+}

@@ -1,0 +1,259 @@
+//! What is behind the handles that a backend holds?
+//!
+//! A handle is a number, not an address: entry, generation and kind. So a handle that was released, or never given, or of another kind is
+//! recognised, and a backend that uses one gets an error in place of somebody else's memory.
+//!
+//! ```text
+//!   63          32 31          9 8    5 4    0
+//!   │ generation  │    entry    │ shard │ kind │
+//! ```
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use nerite_locks::Mutex;
+use nerite_request::Status;
+
+use crate::fault::Fault;
+
+/// Tables are divided so that threads seldom wait for each other.
+const SHARDS: usize = 16;
+/// Entries of one shard: what 23 bits number. More objects of one kind are a leak.
+const ENTRIES_MAX: usize = 1 << 23;
+
+/// What five bits number.
+const KINDS: usize = 32;
+
+/// What a handle may stand for.
+pub trait Object: Send + Sync + Sized + 'static {
+    /// What it is called, for errors.
+    const NAME: &'static str;
+    /// A number of its own among all kinds, 1 to 31.
+    const KIND: usize;
+
+    /// Where all of its kind are.
+    fn table() -> &'static Table<Self>;
+}
+
+/// A handle as C passes it, in the place of a pointer.
+#[repr(transparent)]
+pub struct Handle<T> {
+    number: usize,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Handle<T> {
+    fn clone(&self) -> Handle<T> {
+        *self
+    }
+}
+
+impl<T> Copy for Handle<T> {}
+
+impl<T> Default for Handle<T> {
+    fn default() -> Handle<T> {
+        Handle::NULL
+    }
+}
+
+impl<T> Handle<T> {
+    /// No object.
+    pub const NULL: Handle<T> = Handle { number: 0, of: PhantomData };
+
+    /// Whether it stands for no object.
+    pub fn is_null(self) -> bool {
+        self.number == 0
+    }
+
+    /// What C sees in the place of an address.
+    pub fn number(self) -> usize {
+        self.number
+    }
+
+    /// The handle of this number.
+    pub fn of(number: usize) -> Handle<T> {
+        Handle { number, of: PhantomData }
+    }
+
+    fn shard(self) -> usize {
+        (self.number >> 5) % SHARDS
+    }
+
+    fn entry(self) -> usize {
+        (self.number >> 9) % ENTRIES_MAX
+    }
+
+    fn generation(self) -> u32 {
+        (self.number >> 32) as u32
+    }
+}
+
+impl<T: Object> Handle<T> {
+    /// A handle for one more object.
+    pub fn to(object: Arc<T>) -> Result<Handle<T>, Fault> {
+        T::table().insert(object)
+    }
+
+    /// The object.
+    pub fn get(self) -> Result<Arc<T>, Fault> {
+        T::table().get(self)
+    }
+
+    /// The object, whose handle ends.
+    pub fn take(self) -> Result<Arc<T>, Fault> {
+        T::table().take(self)
+    }
+}
+
+/// All objects of one kind.
+pub struct Table<T> {
+    shards: [Mutex<Shard<T>>; SHARDS],
+    next: AtomicUsize,
+}
+
+struct Shard<T> {
+    entries: Vec<Entry<T>>,
+    free: Vec<usize>,
+}
+
+struct Entry<T> {
+    generation: u32,
+    object: Option<Arc<T>>,
+}
+
+impl<T> Shard<T> {
+    const fn new() -> Shard<T> {
+        Shard { entries: Vec::new(), free: Vec::new() }
+    }
+
+    fn entry(&mut self, handle: Handle<T>) -> Option<&mut Entry<T>> {
+        self.entries.get_mut(handle.entry()).filter(|entry| entry.generation == handle.generation())
+    }
+}
+
+impl<T: Object> Default for Table<T> {
+    fn default() -> Table<T> {
+        Table::new()
+    }
+}
+
+impl<T: Object> Table<T> {
+    /// An empty table.
+    pub const fn new() -> Table<T> {
+        Table { shards: [const { Mutex::new(Shard::new()) }; SHARDS], next: AtomicUsize::new(0) }
+    }
+
+    /// Objects in it.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard)).map(|shard| shard.entries.len() - shard.free.len()).sum()
+    }
+
+    fn insert(&self, object: Arc<T>) -> Result<Handle<T>, Fault> {
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        let mut shard = lock(&self.shards[at]);
+        let entry = match shard.free.pop() {
+            Some(entry) => entry,
+            None if shard.entries.len() < ENTRIES_MAX => {
+                // Generations begin with 1, so no handle is null.
+                shard.entries.push(Entry { generation: 1, object: None });
+                shard.entries.len() - 1
+            }
+            None => return Err(full::<T>()),
+        };
+        let found = &mut shard.entries[entry];
+        found.object = Some(object);
+        let number = (found.generation as usize) << 32 | entry << 9 | at << 5 | T::KIND;
+        Ok(Handle { number, of: PhantomData })
+    }
+
+    fn get(&self, handle: Handle<T>) -> Result<Arc<T>, Fault> {
+        let mut shard = self.shard(handle)?;
+        shard.entry(handle).and_then(|entry| entry.object.clone()).ok_or_else(|| gone::<T>(handle))
+    }
+
+    fn take(&self, handle: Handle<T>) -> Result<Arc<T>, Fault> {
+        let mut shard = self.shard(handle)?;
+        let entry = shard.entry(handle).ok_or_else(|| gone::<T>(handle))?;
+        let object = entry.object.take().ok_or_else(|| gone::<T>(handle))?;
+        entry.generation = entry.generation.wrapping_add(1).max(1);
+        shard.free.push(handle.entry());
+        Ok(object)
+    }
+
+    fn shard(&self, handle: Handle<T>) -> Result<MutexGuard<'_, Shard<T>>, Fault> {
+        if handle.is_null() {
+            return Err(Fault::misuse(format!("the {} is NULL", T::NAME)));
+        }
+        if handle.number % KINDS != T::KIND {
+            return Err(Fault::misuse(format!("{:#x} is no {}", handle.number, T::NAME)));
+        }
+        Ok(lock(&self.shards[handle.shard()]))
+    }
+}
+
+fn lock<T>(shard: &Mutex<Shard<T>>) -> MutexGuard<'_, Shard<T>> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn gone<T: Object>(handle: Handle<T>) -> Fault {
+    Fault::misuse(format!("the {} {:#x} is not there: it was sent, released or deleted before", T::NAME, handle.number))
+}
+
+fn full<T: Object>() -> Fault {
+    Fault::from(Status::unavailable(format!(
+        "compiled backends hold {} objects of kind {}, and do not release them",
+        ENTRIES_MAX * SHARDS,
+        T::NAME
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    struct Apple(u32);
+    impl Object for Apple {
+        const NAME: &'static str = "apple";
+        const KIND: usize = 31;
+        fn table() -> &'static Table<Apple> {
+            static ALL: Table<Apple> = Table::new();
+            &ALL
+        }
+    }
+
+    #[track_caller]
+    fn check_missing(handle: Handle<Apple>, said: &str) {
+        let text = |found: Result<Arc<Apple>, Fault>| found.err().unwrap().to_string();
+        let (got, taken) = (text(handle.get()), text(handle.take()));
+        assert!(got.contains(said) && taken.contains(said), "{got} / {taken}");
+    }
+
+    #[test]
+    fn a_handle_leads_to_its_object_until_it_is_taken() {
+        let handles: Vec<_> = (0..100).map(|n| Handle::to(Arc::new(Apple(n))).unwrap()).collect();
+        assert!(Apple::table().len() >= 100);
+        for (n, handle) in handles.iter().enumerate() {
+            assert_eq!(handle.get().unwrap().0, n as u32);
+        }
+        for (n, handle) in handles.iter().enumerate() {
+            assert_eq!(handle.take().unwrap().0, n as u32);
+            check_missing(*handle, "it was sent, released or deleted before");
+        }
+        // Entries are used again, under other handles.
+        let again = Handle::to(Arc::new(Apple(7))).unwrap();
+        assert!(handles.iter().all(|handle| handle.number() != again.number()));
+        for handle in handles {
+            check_missing(handle, "was sent, released");
+        }
+    }
+
+    #[test]
+    fn what_is_no_handle_is_recognised() {
+        check_missing(Handle::NULL, "the apple is NULL");
+        check_missing(Handle::of(0x1234_5670), "is no apple");
+        check_missing(Handle::of(usize::MAX), "is not there");
+    }
+}
