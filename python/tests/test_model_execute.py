@@ -462,7 +462,6 @@ ABSENT = ", which this version of nerite does not have yet\n\nAt:\n"
     "code",
     [
         "request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)",
-        "pb_utils.MetricFamily(name='a', description='b', kind=pb_utils.MetricFamily.COUNTER)",
     ],
 )
 def test_what_is_not_there_yet_says_so(start, code):  # noqa: F811

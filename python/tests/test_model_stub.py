@@ -171,6 +171,19 @@ def test_a_model_may_say_whether_it_is_ready(start, source, answer):  # noqa: F8
     assert server.ask({"do": "ready"}) == answer
 
 
+def test_a_model_that_says_whether_it_is_ready_is_asked_by_its_calls(start):  # noqa: F811
+    counting = "self.asked = getattr(self, 'asked', 0) + 1; return [lambda: True, lambda: None, lambda: 1 / 0][self.asked - 1]()"
+    server = start(IS_READY.format("async def", counting), ready=False)
+    assert server.initialize()["ready"]["decides"] is True
+    answers = []
+    for _ in range(4):
+        asked = server.receive(server.calls)
+        answers.append(asked["readiness"])
+        server.calls.send(json.dumps({"call": asked["call"], "done": True}).encode())
+    assert answers[:3] == [None, True, "is_ready() must return a boolean value"]
+    assert answers[3].startswith("ZeroDivisionError: division by zero\n\nAt:\n  ")
+
+
 def test_finalize_is_called_and_what_it_raises_goes_to_the_log(start):  # noqa: F811
     server = start(EMPTY + "    def finalize(self):\n        print('bye'); 1 / 0\n")
     assert server.ask({"do": "finalize"}) == {"done": True}

@@ -72,6 +72,7 @@ PACKETS = {
     "finalize": {"do": "finalize"},
     "completed": {"config": {"max_batch_size": 8, "name": "m"}},
     "initialized": {"ready": {"python": "3.11.2", "numpy": "1.24.2", "guard": True}},
+    "initialized_deciding": {"ready": {"python": "3.11.2", "numpy": "1.24.2", "guard": True, "decides": True}},
     "executed": EXECUTED,
     "is_ready": {"is_ready": True},
     "done": {"done": True},
@@ -92,6 +93,13 @@ PACKETS = {
     "is_cancelled": {"cancelled": 41},
     "cancelled": {"cancelled": False},
     "let_go": {"let_go": [6, 7]},
+    "metric_family": {"metric_family": ["cats", 'Cats "seen"', "COUNTER"]},
+    "metric": {"metric": [3, {"a": "1"}, ["0.1", "inf"]]},
+    "measure": {"measure": [4, "increment", "2.5"]},
+    "unmeasured": {"unmeasured": [3]},
+    "measured_number": {"number": 3},
+    "measured": {"value": "2.5"},
+    "not_measured": {"error": "Invalid metric name"},
     "respond": {
         "call": 3,
         "respond": 41,
@@ -138,6 +146,7 @@ PACKETS = {
     "load": {"call": 7, "load": ["other", "{}", [["1/model.py", 9, 0, 24]]]},
     "unload": {"call": 7, "unload": ["other", True]},
     "is_model_ready": {"call": 7, "is_ready": ["other", 2]},
+    "readiness": {"call": 8, "readiness": False},
     "did": {"call": 7, "done": True},
 }
 

@@ -62,16 +62,19 @@
 
 mod compute;
 pub mod conformance;
+mod custom_metrics;
 mod device_access;
 mod end_note;
 pub mod identity;
 mod job;
+pub mod limits;
 mod meter;
 mod model_version;
 mod models;
 pub mod onnx;
 mod outbox;
 mod output_place;
+mod readiness;
 mod responder;
 mod rows;
 mod runtime;
@@ -81,6 +84,7 @@ mod stop;
 mod traced;
 
 pub use compute::{Compute, InOrder};
+pub use custom_metrics::{CustomMetrics, MetricChange, MetricOwner};
 pub use device_access::DeviceAccess;
 pub use end_note::EndNote;
 pub use job::Job;
@@ -89,6 +93,7 @@ pub use model_version::{InFlight, ModelVersion};
 pub use models::{Infer, Models, ModelsDone};
 pub use outbox::{LastResponse, Outbox};
 pub use output_place::OutputPlace;
+pub use readiness::{Readiness, ReadinessDone};
 pub use responder::Responder;
 pub use rows::{Execute, Joined, Ragged, Work};
 pub use runtime::{Batch, BroughtAlong, CostBound, Instance, InstanceSpec, Jobs, LoadContext, Model, Runtime};

@@ -9,6 +9,8 @@ use nerite_config::ModelConfig;
 use nerite_request::setting::LoadOptions;
 use nerite_request::{Cancel, ExactlyOne, InferResponse, Reply, Request, Response, Status};
 
+use crate::CustomMetrics;
+
 /// Infers on the models of this server.
 pub trait Infer: Send + Sync {
     /// Asks that version of a model; without a number the highest. Everything that comes of it, a refusal too, comes through the request's
@@ -37,22 +39,30 @@ pub type ModelsDone = Box<dyn FnOnce(Result<(), Status>) + Send>;
 /// A model that asks others states no [`CostBound`](crate::CostBound), so it never runs on a thread that serves connections. It waits for
 /// others at its own risk: the one it waits for may be waiting for it.
 #[derive(Clone)]
-pub struct Models(Option<Weak<dyn Infer>>);
+pub struct Models {
+    infer: Option<Weak<dyn Infer>>,
+    metrics: Arc<CustomMetrics>,
+}
 
 impl Models {
     /// Those that `infer` reaches, as long as it is there.
     pub fn of(infer: Weak<dyn Infer>) -> Models {
-        Models(Some(infer))
+        Models { infer: Some(infer), metrics: Arc::default() }
     }
 
     /// None, for a process of a model's own and for tests.
     pub fn none() -> Models {
-        Models(None)
+        Models { infer: None, metrics: Arc::default() }
+    }
+
+    /// The metrics that these models made of their own.
+    pub fn metrics(&self) -> &Arc<CustomMetrics> {
+        &self.metrics
     }
 
     /// As [`Infer::config`].
     pub fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
-        match self.0.as_ref().map(Weak::upgrade) {
+        match self.infer.as_ref().map(Weak::upgrade) {
             Some(Some(infer)) => infer.config(model, version),
             _ => Err(Status::unavailable(format!("model '{model}' cannot be asked from here"))),
         }
@@ -60,7 +70,7 @@ impl Models {
 
     /// As [`Infer::infer`].
     pub fn infer(&self, model: &str, version: Option<i64>, mut request: Request) {
-        let refusal = match self.0.as_ref().map(Weak::upgrade) {
+        let refusal = match self.infer.as_ref().map(Weak::upgrade) {
             Some(Some(infer)) => return infer.infer(model, version, request),
             Some(None) => Status::unavailable(format!("model '{model}' cannot be asked: the server stops")),
             None => Status::unsupported(format!("model '{model}' cannot be asked from this process")),
@@ -70,7 +80,7 @@ impl Models {
 
     /// As [`Infer::load`].
     pub fn load(&self, model: &str, options: LoadOptions, done: ModelsDone) {
-        match self.0.as_ref().and_then(Weak::upgrade) {
+        match self.infer.as_ref().and_then(Weak::upgrade) {
             Some(infer) => infer.load(model, options, done),
             None => done(Err(Status::unavailable(format!("model '{model}' cannot be loaded from here")))),
         }
@@ -78,7 +88,7 @@ impl Models {
 
     /// As [`Infer::unload`].
     pub fn unload(&self, model: &str, dependents: bool, done: ModelsDone) {
-        match self.0.as_ref().and_then(Weak::upgrade) {
+        match self.infer.as_ref().and_then(Weak::upgrade) {
             Some(infer) => infer.unload(model, dependents, done),
             None => done(Err(Status::unavailable(format!("model '{model}' cannot be unloaded from here")))),
         }
@@ -122,6 +132,6 @@ impl Models {
 
 impl fmt::Debug for Models {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Models" } else { "Models(none)" })
+        f.write_str(if self.infer.is_some() { "Models" } else { "Models(none)" })
     }
 }

@@ -10,7 +10,7 @@ use nerite_config::proto::model_instance_group::Kind;
 use nerite_request::Status;
 use smallvec::SmallVec;
 
-use crate::{DeviceAccess, Job, Meter, Models};
+use crate::{DeviceAccess, Job, Meter, Models, Readiness};
 
 /// A way to run models: ONNX Runtime, the embedded engine, identity. Named in `config.pbtxt` as `backend`.
 pub trait Runtime: Send + Sync {
@@ -154,6 +154,11 @@ pub trait Instance: Send {
 
     /// Waits for the rest of what [`Instance::begin`] left.
     fn finish(&mut self) {}
+
+    /// Whom to ask whether it can take a request; `None` for an instance that always can.
+    fn readiness(&self) -> Option<Arc<dyn Readiness>> {
+        None
+    }
 }
 
 /// Jobs in the order they came. Most often there is one, for which no memory is taken.

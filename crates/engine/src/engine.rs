@@ -19,7 +19,7 @@ use nerite_locks::Mutex;
 use nerite_repository::{
     ControlMode, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, State, Store, startup,
 };
-use nerite_request::report::IndexEntry;
+use nerite_request::report::{CustomFamily, IndexEntry};
 use nerite_request::setting::LoadOptions;
 use nerite_request::{Request, Status};
 
@@ -178,7 +178,19 @@ impl Engine {
             let progress = entry.version.and_then(|version| self.loads.of(&entry.name, version));
             entry.reason = progress.unwrap_or_default();
         }
+        for entry in index.iter_mut().filter(|entry| entry.state == State::Ready.words().0) {
+            let served = self.catalog.load().find(&entry.name, entry.version).cloned();
+            if let Some(fault) = served.and_then(|served| served.fault()) {
+                (entry.state, entry.reason) = (State::Failed(String::new()).words().0, fault.message);
+            }
+        }
+        index.retain(|entry| !ready_only || entry.state == State::Ready.words().0);
         Ok(index)
+    }
+
+    /// The metrics that models made of their own.
+    pub fn custom_metrics(&self) -> Vec<CustomFamily> {
+        self.models.metrics().report()
     }
 
     /// What all models share.

@@ -57,3 +57,6 @@ pub const LEAVE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Versions that a request is admitted to, each of which ended before it could enter.
 pub const ADMISSIONS_MAX: usize = 16;
+
+/// How long the instances of a model may take to say whether they are ready, as in Triton.
+pub const READINESS_MAX: Duration = Duration::from_secs(5);

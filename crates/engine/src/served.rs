@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use nerite_backend::{CostBound, InFlight, InstanceSpec, Job, ModelVersion};
+use nerite_backend::{CostBound, InFlight, Instance, InstanceSpec, Job, ModelVersion, Readiness};
 use nerite_config::proto::model_metrics::MetricControl;
 use nerite_config::proto::model_metrics::metric_control::MetricOptions;
 use nerite_config::{ModelConfig, TensorSpec};
@@ -20,6 +20,7 @@ use crate::lookups::RunJob;
 use crate::policies::InstanceCores;
 use crate::pool::Pool;
 use crate::rates::Claims;
+use crate::readiness::{ReadinessAnswer, ReadinessChecks};
 use crate::scheduling::{QueueLimits, Scheduling};
 use crate::sequences::Sequences;
 use crate::services::Services;
@@ -47,8 +48,8 @@ pub struct Served {
     /// There where responses may come from the cache.
     cached: Option<Arc<Cached>>,
     pool: Arc<Pool>,
-    /// The instances, each with its number in the pool.
-    instances: Vec<(InstanceSpec, usize)>,
+    instances: Vec<Member>,
+    readiness: Arc<ReadinessChecks>,
     maker: Maker,
     is_retired: Arc<AtomicBool>,
     /// Files that a load request brought are removed when the last request of the version has gone.
@@ -67,6 +68,28 @@ impl VersionKey {
     }
 }
 
+/// An instance as those see it who do not run it.
+#[derive(Clone)]
+struct Member {
+    spec: InstanceSpec,
+    /// Its number in the pool.
+    number: usize,
+    /// There where it may not be ready.
+    readiness: Option<Arc<dyn Readiness>>,
+}
+
+impl Member {
+    /// Those of these instances, before the pool takes them.
+    fn all(specs: Vec<InstanceSpec>, readiness: Vec<Option<Arc<dyn Readiness>>>, numbers: Vec<usize>) -> Vec<Member> {
+        let each = specs.into_iter().zip(readiness).zip(numbers);
+        each.map(|((spec, readiness), number)| Member { spec, number, readiness }).collect()
+    }
+}
+
+fn readiness_of(instances: &[Box<dyn Instance>]) -> Vec<Option<Arc<dyn Readiness>>> {
+    instances.iter().map(|instance| instance.readiness()).collect()
+}
+
 /// What a [`Served`] is made of.
 pub(crate) struct Parts {
     pub name: String,
@@ -74,7 +97,7 @@ pub(crate) struct Parts {
     pub config: Arc<ModelConfig>,
     pub labels: Arc<Labels>,
     pub load_ns: u64,
-    pub instances: Vec<Box<dyn nerite_backend::Instance>>,
+    pub instances: Vec<Box<dyn Instance>>,
     pub specs: Vec<InstanceSpec>,
     pub maker: Maker,
     pub bound: CostBound,
@@ -114,6 +137,8 @@ impl Served {
         let cached =
             cache.map(|cache| Arc::new(Cached::new(cache, &name, Arc::clone(&stats), scheduling.requests_max)));
         let pool_name = format!("{name}_{version}");
+        let (readiness, checks) = (readiness_of(&instances), ReadinessChecks::new(&name));
+        let numbers = (0..instances.len()).collect();
         let answer = Box::new(rejecting(&name, version, scheduling.requests_max, sequences.clone()));
         let requests = ModelVersion::new(name.as_str(), version.to_string(), Arc::clone(&stats) as _);
         let pool =
@@ -132,7 +157,8 @@ impl Served {
             sequences,
             cached,
             pool: Arc::new(pool),
-            instances: specs.into_iter().zip(0..).collect(),
+            instances: Member::all(specs, readiness, numbers),
+            readiness: checks,
             maker,
             is_retired: Arc::default(),
             directory,
@@ -147,7 +173,7 @@ impl Served {
         specs: Vec<InstanceSpec>,
         cores: Option<Arc<InstanceCores>>,
     ) -> Result<Served, Status> {
-        let present: Vec<InstanceSpec> = self.instances.iter().map(|(spec, _)| spec.clone()).collect();
+        let present: Vec<InstanceSpec> = self.instances.iter().map(|member| member.spec.clone()).collect();
         let Change { stay, go, come } = change(&present, &specs);
         let come: Vec<InstanceSpec> = come.iter().filter_map(|at| specs.get(*at).cloned()).collect();
         let leaving = self.pool.leaving();
@@ -170,14 +196,15 @@ impl Served {
             go.len()
         );
         let cores = come.iter().map(|spec| cores.as_ref().and_then(|cores| cores.of(spec.index)));
+        let readiness = readiness_of(&made);
         let numbers = self.pool.add(made, cores.collect());
-        let of = |places: &[usize]| -> Vec<(InstanceSpec, usize)> {
+        let of = |places: &[usize]| -> Vec<Member> {
             places.iter().filter_map(|at| self.instances.get(*at).cloned()).collect()
         };
-        let leaving: Vec<usize> = of(&go).into_iter().map(|(_, number)| number).collect();
+        let leaving: Vec<usize> = of(&go).into_iter().map(|member| member.number).collect();
         self.pool.remove(&leaving);
         let mut instances = of(&stay);
-        instances.extend(come.into_iter().zip(numbers));
+        instances.extend(Member::all(come, readiness, numbers));
         Ok(Served {
             name: Arc::clone(&self.name),
             version: self.version,
@@ -192,6 +219,7 @@ impl Served {
             cached: self.cached.clone(),
             pool: Arc::clone(&self.pool),
             instances,
+            readiness: Arc::clone(&self.readiness),
             maker,
             is_retired: Arc::clone(&self.is_retired),
             directory: self.directory.clone(),
@@ -247,6 +275,23 @@ impl Served {
     /// How its latencies are distributed, as far as that is kept.
     pub fn latencies(&self) -> LatencyReport {
         self.stats.latencies()
+    }
+
+    /// Asks its instances whether they are ready; `None` if they always are. It is ready if all of them are.
+    pub fn ask_readiness(&self) -> Option<ReadinessAnswer> {
+        let asked: Vec<_> = self.instances.iter().filter_map(|member| member.readiness.clone()).collect();
+        (!asked.is_empty()).then(|| self.readiness.ask(asked))
+    }
+
+    /// The reason why it cannot take requests, as far as it is known without asking: an instance's process is no more and cannot be
+    /// started anew.
+    pub fn fault(&self) -> Option<Status> {
+        self.instances.iter().find_map(|member| member.readiness.as_ref()?.fault())
+    }
+
+    /// Whether it was ready when that was last looked at.
+    pub fn was_ready(&self) -> bool {
+        self.readiness.last().is_none() && self.fault().is_none()
     }
 
     /// Whether it takes no more requests.

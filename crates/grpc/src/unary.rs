@@ -37,7 +37,7 @@ const FILE_GROWTH: usize = 1;
 /// Reads, asks, writes.
 pub(crate) async fn answer(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
     match call {
-        Call::HealthCheck | Call::ServerLive | Call::ServerReady | Call::ModelReady => health(api, call, message),
+        Call::HealthCheck | Call::ServerLive | Call::ServerReady | Call::ModelReady => health(api, call, message).await,
         Call::ServerMetadata | Call::ModelMetadata | Call::ModelConfig | Call::ModelStatistics => {
             describe(api, call, message).await
         }
@@ -79,7 +79,7 @@ fn room(message: &Chain, growth: usize) -> Result<MemoryReservation, Failure> {
     Ok(room.map_err(|refused| Status::no_memory("what a request says", refused))?)
 }
 
-fn health(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
+async fn health(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
     match call {
         Call::ServerLive => {
             let ServerLiveRequest {} = read(message)?;
@@ -87,15 +87,15 @@ fn health(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
         }
         Call::ServerReady => {
             let ServerReadyRequest {} = read(message)?;
-            framed(&ServerReadyResponse { ready: api.ready() })
+            framed(&ServerReadyResponse { ready: api.ready().await })
         }
         Call::ModelReady => {
             let request: ModelReadyRequest = read(message)?;
-            framed(&ModelReadyResponse { ready: api.model_ready(&request.name, &request.version)? })
+            framed(&ModelReadyResponse { ready: api.model_ready(&request.name, &request.version).await? })
         }
         _ => {
             let _: HealthCheckRequest = read(message)?;
-            let status = if api.ready() { ServingStatus::Serving } else { ServingStatus::NotServing };
+            let status = if api.ready().await { ServingStatus::Serving } else { ServingStatus::NotServing };
             framed(&HealthCheckResponse { status: status.into() })
         }
     }

@@ -28,10 +28,10 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
             Box::pin(generate::generate(api, &parts, body, name, version, stream)).await
         }
         Route::Live => Ok(health::live(api)),
-        Route::Ready => Ok(health::ready(api)),
+        Route::Ready => Ok(Box::pin(health::ready(api)).await),
         Route::Server => metadata::server(api),
         Route::Model { name, version, call } => match call {
-            ModelCall::Ready => health::model_ready(api, name, version),
+            ModelCall::Ready => Box::pin(health::model_ready(api, name, version)).await,
             ModelCall::Config => Box::pin(metadata::config(api, name, version)).await,
             ModelCall::Statistics => metadata::statistics(api, name, version),
             _ => Box::pin(metadata::model(api, name, version)).await,

@@ -126,7 +126,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         let instance = model.instance(&InstanceSpec { name, index, device: None })?;
         let (name, version) = (context.model.into(), context.version.to_string().into());
         self.model = Some(Loaded { name, version, instance, _model: model });
-        Ok(Ready { python: None, numpy: None, guard: true }.to_string())
+        Ok(Ready { python: None, numpy: None, guard: true, decides: false }.to_string())
     }
 
     fn execute(&mut self, command: &Command, descriptors: Vec<OwnedFd>) -> String {

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child as Process, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_proce
 pub(crate) struct Body {
     pid: Option<Pid>,
     state: Mutex<State>,
+    /// The same as whether it is known how it ended, for those who must not wait.
+    is_buried: AtomicBool,
 }
 
 struct State {
@@ -26,7 +29,7 @@ impl Body {
     /// The leader of a group of its own, just started.
     pub(crate) fn new(process: Process) -> Body {
         let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
-        Body { pid, state: Mutex::new(State { process, ended: None }) }
+        Body { pid, state: Mutex::new(State { process, ended: None }), is_buried: AtomicBool::new(false) }
     }
 
     /// A descriptor that is readable once the process has ended; not all systems have it.
@@ -70,8 +73,14 @@ impl Body {
                 let _ = kill_process_group(group, Signal::KILL);
             }
             state.ended = state.process.wait().ok();
+            self.is_buried.store(true, Ordering::Release);
         }
         state.ended
+    }
+
+    /// Whether it has ended, as far as that was noticed. Takes no lock.
+    pub(crate) fn is_buried(&self) -> bool {
+        self.is_buried.load(Ordering::Acquire)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

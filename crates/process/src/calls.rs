@@ -8,6 +8,7 @@ mod control;
 mod inputs;
 mod nested;
 mod open;
+mod say;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
@@ -31,6 +32,7 @@ use inputs::BatchInputs;
 pub use nested::Callees;
 use nested::NestedRequests;
 use open::Open;
+use say::Say;
 
 /// The server's end of the channel for calls, and the requests that are open in the process.
 pub(crate) struct Calls {
@@ -45,6 +47,7 @@ pub(crate) struct Calls {
     /// Requests that the process made of other models, and memory that it has for the inputs of more.
     nested: NestedRequests,
     space: Mutex<HashMap<u64, Block>>,
+    say: Mutex<Say>,
     pub(crate) batch_inputs: BatchInputs,
     news: Mutex<Vec<News>>,
     /// What the process did not take at once, in order.
@@ -53,6 +56,8 @@ pub(crate) struct Calls {
 
 /// What its calls need of a process.
 pub(crate) struct Process {
+    /// The instance's name.
+    pub(crate) instance: String,
     /// What is said of one that gives no answer, for this reason.
     pub(crate) unhealthy: Box<dyn Fn(&str) -> String + Send + Sync>,
     pub(crate) shares: Arc<Shares>,
@@ -75,8 +80,22 @@ impl Calls {
     pub(crate) fn new(channel: Channel, process: Process, sizes: Sizes) -> io::Result<Arc<Calls>> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (open, inputs, news, unsent) = (Mutex::default(), Mutex::default(), Mutex::default(), Mutex::default());
-        let (nested, space, batch_inputs) = (Mutex::default(), Mutex::default(), BatchInputs::default());
-        Ok(Arc::new(Calls { channel, bell, process, sizes, open, inputs, nested, space, batch_inputs, news, unsent }))
+        let (nested, space, say) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let batch_inputs = BatchInputs::default();
+        Ok(Arc::new(Calls {
+            channel,
+            bell,
+            process,
+            sizes,
+            open,
+            inputs,
+            nested,
+            space,
+            say,
+            batch_inputs,
+            news,
+            unsent,
+        }))
     }
 
     /// Gives a batch to the process: by `tell`, after which its responses may come. What it does not take comes back.
@@ -113,6 +132,7 @@ impl Calls {
         lock(&self.inputs).clear();
         self.batch_inputs.clear();
         self.cancel_all();
+        self.end_say();
     }
 
     /// The thread's life: until the process closes the channel.
@@ -120,6 +140,7 @@ impl Calls {
         let mut packet = Packet::default();
         while self.turn(&mut packet).is_ok() {}
         self.cancel_all();
+        self.end_say();
         if lock(&self.open).is_empty() {
             return;
         }
@@ -177,6 +198,7 @@ impl Calls {
             Some(Call::Load { model, config, files }) => self.load(said.number(), model, config, files),
             Some(Call::Unload(model, dependents)) => self.unload(said.number(), model, dependents),
             Some(Call::IsReady(model, version)) => self.tell_ready(said.number(), model, version),
+            Some(Call::Readiness(answer)) => self.hear_ready(said.number(), answer),
             None => {}
         }
         if let Some(call) = said.taken() {
@@ -276,6 +298,7 @@ impl Caller for Calls {
     /// Starts the thread that hears them.
     fn wake(self: Arc<Calls>) {
         if self.channel.has_ended() && lock(&self.open).is_empty() {
+            self.end_say();
             return;
         }
         let calls = Arc::clone(&self);

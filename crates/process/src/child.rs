@@ -7,6 +7,8 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nerite_backend::MetricOwner;
+
 use crate::body::Body;
 use crate::channel::{Channel, Packet};
 use crate::limits::CLOSED_MAX;
@@ -82,6 +84,11 @@ impl Child {
         }
         supervisor.hear(Arc::clone(&child.side), Some(Arc::clone(&child.body)))?;
         Ok(child)
+    }
+
+    /// Lets its model make metrics, which go with it.
+    pub fn measure(&self, metrics: MetricOwner) {
+        self.side.measure(metrics);
     }
 
     /// Sends a command and waits for its answer.

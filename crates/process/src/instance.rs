@@ -5,51 +5,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use nerite_backend::{Batch, Instance, Job, Meter, Times, now_ns};
+use nerite_backend::{Batch, Instance, Job, Meter, Readiness, Times};
 use nerite_request::{Code, Status};
 
 use crate::answer::{self, Ended};
 use crate::blocks::Blocks;
-use crate::calls::{Callees, Calls, Process, lock};
-use crate::channel::Channel;
-use crate::child::{Child, Silence};
-use crate::limits::RESTART_PAUSE;
+use crate::calls::lock;
+use crate::child::Silence;
+use crate::health::Health;
+use crate::live::{Live, Seed};
 use crate::packets::{Execute, Response, Said};
 use crate::plan::{Planned, Planner, Sizes};
-use crate::shares::{Maps, Shares};
+use crate::shares::Maps;
 use crate::spent;
-use crate::supervisor::{Side, Supervisor};
+use crate::supervisor::Side;
 
 /// Numbers of requests, over all processes: no process can ask about a request of another.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
-
-/// From which the process of one instance grows, as often as it must.
-pub trait Seed: Send + Sync {
-    /// The instance's name.
-    fn instance(&self) -> &str;
-
-    /// Starts a process and initializes the model in it.
-    fn grow(&self) -> Result<Live, Status>;
-
-    /// Whether its model answers a request any number of times, on the channel for calls.
-    fn is_decoupled(&self) -> bool {
-        false
-    }
-
-    /// The process gives no answer, or there is none; `why` is a sentence about it.
-    fn unhealthy(&self, why: &str) -> String;
-
-    /// The process failed a batch as a whole, for this reason.
-    fn failed(&self, text: &str) -> String;
-}
 
 /// One instance: a process while it lives, and the next one after it died.
 pub struct ProcessInstance {
     seed: Arc<dyn Seed>,
     blocks: Arc<Blocks>,
     live: Option<Live>,
-    /// When the process could not be started anew, and why.
-    failed: Option<(u64, Status)>,
+    health: Arc<Health>,
     /// Bytes that each output had last time.
     sizes: Sizes,
     begun: Begun,
@@ -88,51 +67,6 @@ impl UnderWay {
     }
 }
 
-/// A process that has the model.
-pub struct Live {
-    child: Child,
-    shares: Arc<Shares>,
-    /// For one that calls: the server's end of the channel, until its calls are heard.
-    called: Option<(Channel, Supervisor, Callees)>,
-    calls: Option<Arc<Calls>>,
-}
-
-impl Live {
-    /// `guarded`: whether it maps memory under a guard. Without one it gets no memory that its owner may shrink.
-    pub fn new(mut child: Child, guarded: bool) -> Live {
-        child.has_model();
-        let shares = Shares::new(Arc::clone(&child.channel), guarded);
-        Live { child, shares, called: None, calls: None }
-    }
-
-    /// The same, of a process that calls on `channel`.
-    #[must_use]
-    pub fn calling(self, channel: Channel, supervisor: &Supervisor, callees: Callees) -> Live {
-        Live { called: Some((channel, supervisor.clone(), callees)), ..self }
-    }
-
-    /// Has its calls heard.
-    fn hear_calls(&mut self, seed: &Arc<dyn Seed>, blocks: &Arc<Blocks>, sizes: &Sizes) -> Result<(), Status> {
-        let Some((channel, supervisor, callees)) = self.called.take() else { return Ok(()) };
-        let process = Process {
-            unhealthy: {
-                let seed = Arc::clone(seed);
-                Box::new(move |why| seed.unhealthy(why))
-            },
-            shares: Arc::clone(&self.shares),
-            blocks: Arc::clone(blocks),
-            side: Arc::clone(&self.child.side),
-            body: Arc::clone(&self.child.body),
-            callees,
-        };
-        let heard = Calls::new(channel, process, Arc::clone(sizes)).and_then(|calls| {
-            self.calls = Some(Arc::clone(&calls));
-            supervisor.hear_calls(calls)
-        });
-        heard.map_err(|error| Status::unavailable(seed.unhealthy(&format!("its calls cannot be heard: {error}"))))
-    }
-}
-
 /// What came of a batch.
 enum Answer {
     Responses(Vec<Response>),
@@ -143,39 +77,17 @@ enum Answer {
 impl ProcessInstance {
     /// Starts the process and initializes the model in it.
     pub fn start(seed: Box<dyn Seed>, blocks: Blocks) -> Result<ProcessInstance, Status> {
-        let (seed, blocks, sizes) = (Arc::from(seed), Arc::new(blocks), Sizes::default());
-        let mut instance = ProcessInstance { seed, blocks, live: None, failed: None, sizes, begun: Begun::Nothing };
-        instance.live = Some(instance.grow()?);
-        Ok(instance)
+        let (seed, blocks) = (Arc::from(seed), Arc::new(blocks));
+        let health = Health::new(Arc::clone(&seed), Arc::clone(&blocks));
+        let live = Some(health.start()?);
+        let sizes = Arc::clone(&health.sizes);
+        Ok(ProcessInstance { seed, blocks, live, health, sizes, begun: Begun::Nothing })
     }
 
-    fn grow(&self) -> Result<Live, Status> {
-        let mut live = self.seed.grow()?;
-        live.hear_calls(&self.seed, &self.blocks, &self.sizes)?;
-        Ok(live)
-    }
-
-    /// The process, started anew if it has died. At most one attempt in [`RESTART_PAUSE`]: a model that cannot start must not keep
-    /// the machine busy trying.
+    /// The process, started anew if it has died.
     fn live(&mut self) -> Result<(), Status> {
         if self.live.is_none() {
-            let now = now_ns();
-            if let Some((at, status)) = &self.failed
-                && now.saturating_sub(*at) < RESTART_PAUSE.as_nanos() as u64
-            {
-                return Err(status.clone());
-            }
-            log::warn!("starting the process of model instance '{}' anew", self.seed.instance());
-            let live = self.grow().map_err(|status| {
-                let why = format!(
-                    "its process ended and could not be started anew: {}; it is tried again with the next request after {} s",
-                    status.message,
-                    RESTART_PAUSE.as_secs()
-                );
-                Status::new(status.code, self.seed.unhealthy(&why))
-            });
-            let live = live.inspect_err(|status| self.failed = Some((now, status.clone())))?;
-            (self.live, self.failed) = (Some(live), None);
+            self.live = Some(self.health.start()?);
         }
         Ok(())
     }
@@ -306,6 +218,10 @@ impl ProcessInstance {
 }
 
 impl Instance for ProcessInstance {
+    fn readiness(&self) -> Option<Arc<dyn Readiness>> {
+        Some(Arc::clone(&self.health) as _)
+    }
+
     fn run(&mut self, batch: Batch) {
         self.begin(batch, Duration::ZERO);
         self.finish();
@@ -347,6 +263,12 @@ impl Instance for ProcessInstance {
                 },
             };
         }
+    }
+}
+
+impl Drop for ProcessInstance {
+    fn drop(&mut self) {
+        self.health.end();
     }
 }
 

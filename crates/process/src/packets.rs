@@ -20,7 +20,7 @@ pub use calls::{Answered, Asked, Call, CallSaid, Done, NoPlace, Over, Place, Pla
 pub use command::{
     Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoRoom, OutputSpace, Request, RequestRead,
 };
-pub use side::{Cancelled, IsCancelled, LetGo, Log, SideSaid};
+pub use side::{Cancelled, IsCancelled, LetGo, Log, Measured, MetricAsked, SideSaid};
 pub use tensors::{List, PlaceFor, Segment, SegmentOffset, TensorAt};
 
 use serde_json::Value;

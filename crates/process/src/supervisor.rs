@@ -11,6 +11,7 @@ use std::process::{Child as Process, Command};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use nerite_backend::MetricOwner;
 use nerite_locks::Mutex;
 use nerite_memory::Buffer;
 use nerite_request::Cancel;
@@ -20,6 +21,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::blocks::Block;
 use crate::body::Body;
 use crate::channel::{Channel, Packet};
+use crate::measured::measured;
 use crate::packets::{Cancelled, LetGo, Log, SideSaid};
 use crate::spawn::spawn;
 
@@ -59,13 +61,18 @@ pub(crate) struct Side {
     cancels: Mutex<HashMap<u64, Cancel>>,
     /// Memory that the model keeps arrays on, by its number: nobody else's until it has let go.
     kept: Mutex<HashMap<u64, Buffer>>,
+    /// The metrics that the model made, where it may make some.
+    metrics: Mutex<Option<MetricOwner>>,
 }
 
 impl Side {
     /// This end of a fresh pair, and that of the process.
     pub(crate) fn pair() -> io::Result<(Arc<Side>, OwnedFd)> {
         let (channel, theirs) = Channel::pair()?;
-        Ok((Arc::new(Side { channel, cancels: Mutex::default(), kept: Mutex::default() }), theirs))
+        Ok((
+            Arc::new(Side { channel, cancels: Mutex::default(), kept: Mutex::default(), metrics: Mutex::default() }),
+            theirs,
+        ))
     }
 
     /// The requests that the process may ask about now.
@@ -104,9 +111,25 @@ impl Side {
         segments.filter(|segment| kept.remove(segment).is_some()).collect()
     }
 
+    /// From now on the model may make metrics.
+    pub(crate) fn measure(&self, metrics: MetricOwner) {
+        *self.metrics() = Some(metrics);
+    }
+
     /// The process is no more.
     pub(crate) fn let_all_go(&self) {
         self.kept().clear();
+        self.unmeasure();
+    }
+
+    /// The model has no metrics any more.
+    fn unmeasure(&self) {
+        let metrics = self.metrics().take();
+        drop(metrics);
+    }
+
+    fn metrics(&self) -> MutexGuard<'_, Option<MetricOwner>> {
+        self.metrics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn kept(&self) -> MutexGuard<'_, HashMap<u64, Buffer>> {
@@ -131,6 +154,12 @@ impl Side {
         }
         if let Some(segments) = said.let_go() {
             self.reply(&LetGo(&self.let_go(segments)));
+        }
+        if let Some(question) = said.metric() {
+            self.reply(&measured(self.metrics().as_mut(), question));
+        }
+        if let (Some(families), Some(metrics)) = (said.unmeasured(), self.metrics().as_mut()) {
+            families.for_each(|family| metrics.drop_family(family));
         }
         Ok(())
     }
@@ -261,7 +290,7 @@ impl Kept {
             calls.wake();
         }
         if speaks && self.side.as_ref().is_some_and(|side| side.hear(packet).is_err()) {
-            self.side = None;
+            self.side.take().iter().for_each(|side| side.unmeasure());
         }
         if ended
             && !speaks

@@ -78,6 +78,7 @@ impl Seed for PythonSeed {
         let began = Instant::now();
         let started = self.launch.start(&self.supervisor);
         let (mut child, calls) = started.map_err(|error| self.launch.unstarted(error, began))?;
+        child.measure(self.models.metrics().owner());
         let answer = child.first(&self.command).map_err(|silence| self.silent(&silence, began))?;
         if let Some(Some(error)) = answer.error() {
             return Err(Status::internal(error));
@@ -87,7 +88,8 @@ impl Seed for PythonSeed {
         log::debug!("instance '{}': Python {python}, numpy {numpy}, guard: {}", self.instance, ready.guard);
         self.launch.interpreter.check_version(python)?;
         let callees = Callees { models: self.models.clone(), waiter: Arc::clone(&self.waiter) };
-        Ok(Live::new(child, ready.guard).calling(calls, &self.supervisor, callees))
+        let decides = ready.decides;
+        Ok(Live::new(child, ready.guard).deciding(decides).calling(calls, &self.supervisor, callees))
     }
 }
 

@@ -19,7 +19,6 @@ macro_rules! part {
 /// Every other module by its name.
 const MODULES: &[(&str, &str)] = &[
     ("nerite_model", include_str!("../../../python/nerite/model/__init__.py")),
-    part!("absent"),
     part!("answer"),
     part!("batch"),
     part!("calls"),
@@ -31,9 +30,11 @@ const MODULES: &[(&str, &str)] = &[
     part!("logger"),
     part!("loop"),
     part!("memory"),
+    part!("metrics"),
     part!("native"),
     part!("nested"),
     part!("packets"),
+    part!("readiness"),
     part!("requests"),
     part!("stub"),
     part!("tensors"),

@@ -208,3 +208,36 @@ pub struct CudaRegionReport {
     /// Bytes.
     pub byte_size: u64,
 }
+
+/// A family of metrics that models made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CustomFamily {
+    /// Its name.
+    pub name: String,
+    /// What it is about; may be empty.
+    pub description: String,
+    /// What it counts.
+    pub kind: MetricKind,
+    /// Labels in the order of their names, and the value, of each metric.
+    pub metrics: Vec<(Vec<(String, String)>, CustomValue)>,
+}
+
+/// What a metric counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// What only grows.
+    Counter,
+    /// What goes up and down.
+    Gauge,
+    /// How observed values are distributed.
+    Histogram,
+}
+
+/// The value of such a metric.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CustomValue {
+    /// A counter's, or a gauge's.
+    Number(f64),
+    /// Upper bounds, ascending, and how many values were within each; then how many there were, and their sum.
+    Histogram(Vec<(f64, u64)>, u64, f64),
+}

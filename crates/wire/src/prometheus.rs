@@ -4,13 +4,14 @@
 //! A family without a sample is left out.
 
 mod cache;
+mod custom;
 mod demand;
 mod latencies;
 mod page;
 
 use std::fmt::Write;
 
-use nerite_request::report::{LatencyReport, StatisticsReport};
+use nerite_request::report::{CustomFamily, LatencyReport, StatisticsReport};
 
 use self::page::{Page, Value, escaped};
 
@@ -59,6 +60,8 @@ pub struct MetricsReport {
     pub traces: Vec<(&'static str, u64)>,
     /// Bytes that traces hold in memory.
     pub trace_bytes: u64,
+    /// What models made of their own.
+    pub custom: Vec<CustomFamily>,
 }
 
 /// How long threads that serve connections were busy each time.
@@ -114,6 +117,8 @@ pub struct ModelMetrics {
     pub caches: bool,
     /// How its latencies are distributed, as far as that is kept.
     pub latencies: LatencyReport,
+    /// Whether it was ready when that was last looked at.
+    pub is_ready: bool,
 }
 
 /// The machine.
@@ -177,6 +182,7 @@ pub fn write_metrics(report: &MetricsReport) -> String {
     cache::write_gauges(&mut page, report);
     latencies::write(&mut page, report);
     write_own(&mut page, report);
+    report.custom.iter().for_each(|family| custom::write(&mut page, family));
     page.out
 }
 
@@ -245,6 +251,12 @@ fn write_gauges(page: &mut Page, report: &MetricsReport) {
 }
 
 fn write_own(page: &mut Page, report: &MetricsReport) {
+    page.family(
+        "nerite_model_ready",
+        "gauge",
+        "Whether the model's instances could take requests when that was last looked at",
+        report.models.iter().map(|m| (m.labels(None), Value::Whole(m.is_ready.into()))),
+    );
     page.family(
         "nerite_copied_bytes_total",
         "counter",
@@ -389,6 +401,7 @@ mod tests {
         busy.statistics.success.add(1_999_000);
         busy.statistics.failures = [1, 2, 3, 4];
         busy.statistics.load_ns = 1_500_000_000;
+        busy.is_ready = true;
         MetricsReport {
             models: vec![busy, model("b")],
             counter_latencies: true,
@@ -414,6 +427,8 @@ mod tests {
         check(&report(), "nv_inference_pending_request_count{model=\"b\",version=\"1\"} 0", true);
         check(&report(), "nv_model_load_duration_secs{model=\"a\",version=\"1\"} 1.5", true);
         check(&report(), "# TYPE nv_inference_exec_count counter", true);
+        check(&report(), "nerite_model_ready{model=\"a\",version=\"1\"} 1", true);
+        check(&report(), "nerite_model_ready{model=\"b\",version=\"1\"} 0", true);
     }
 
     #[test]

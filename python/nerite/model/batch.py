@@ -43,8 +43,8 @@ READ_ONLY = (
     "an input's array is the client's own memory and cannot be written to; let the model copy it, or set its parameter "
     "PRIVATE_INPUTS to 'yes' for copies of all"
 )
-# The thread that leaves when the server is gone.
-LEAVER = "nerite-end"
+# The thread that leaves when the server is gone, and the one that says whether the model is ready.
+LEAVER, SAYER = "nerite-end", "nerite-readiness"
 NOTHING = np.empty(0, np.uint8)
 _PID = os.getpid()
 
@@ -205,7 +205,7 @@ def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], talk: 
 
 def _may_be_sent() -> bool:
     """Whether anything of the model's runs beside the main thread."""
-    names = {one.name for one in threading.enumerate() if one is not threading.main_thread()} - {LEAVER}
+    names = {one.name for one in threading.enumerate() if one is not threading.main_thread()} - {LEAVER, SAYER}
     if "nerite-loop" in names:
         from . import loop
 

@@ -117,6 +117,21 @@ class Side:
             self._channel.send({"let_go": segments})
             return list(self._channel.receive()[0]["let_go"])
 
+    def ask(self, question: Any) -> Any:
+        """Asks something about metrics, and waits for the answer."""
+        with self._lock:
+            self._channel.send(question)
+            return self._channel.receive()[0]
+
+    def tell(self, news: Any) -> None:
+        """Says something about metrics that is not answered."""
+        try:
+            with self._lock:
+                self._channel.send(news)
+        except (OSError, Ended):
+            # A process that the model forked, or one whose server is gone.
+            pass
+
     def is_cancelled(self, number: int) -> bool:
         """Asks whether the client gave up the request of this number."""
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .absent import (
+from .errors import TritonError, TritonModelException
+from .logger import Logger
+from .metrics import (
     COUNTER,
     GAUGE,
     HISTOGRAM,
@@ -10,8 +12,6 @@ from .absent import (
     MetricFamily,
     MetricKind,
 )
-from .errors import TritonError, TritonModelException
-from .logger import Logger
 from .nested import ResponseIterator, is_model_ready, load_model, unload_model
 from .requests import (
     InferenceRequest,

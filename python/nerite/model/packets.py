@@ -69,12 +69,13 @@ class Command(TypedDict, total=False):
     error: str
 
 
-class Ready(TypedDict):
-    """A process that has its model."""
+class Ready(TypedDict, total=False):
+    """A process that has its model, and whether that says itself whether it is ready."""
 
     python: str
     numpy: str
     guard: bool
+    decides: bool
 
 
 class Response(TypedDict, total=False):

@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import batch, decoupled, nested, packets, utils, workers
+from . import batch, decoupled, metrics, nested, packets, readiness, utils, workers
 from .answer import Conversation
 from .batch import call
 from .calls import Calls
@@ -54,6 +54,7 @@ class Stub:
         self._model: Any = None
         self._names: packets.Model = {}  # type: ignore[typeddict-item]
         self._warned = False
+        self._say: Optional[readiness.Say] = None
         self._commands: dict[str, Callable[[packets.Command], packets.Answer]] = {
             "complete": self._complete,
             "initialize": self._initialize,
@@ -99,7 +100,7 @@ class Stub:
         model lets go of: there may never be a next one.
         """
         memory, talk = self._talk.memory, self._talk
-        while (memory.keeps_any() or talk.open_requests) and not self._channel.wait(_LOOK_S):
+        while (memory.keeps_any() or talk.open_requests or metrics.is_behind()) and not self._channel.wait(_LOOK_S):
             self._clean_up()
             let_go = memory.let_go()
             if let_go:
@@ -139,6 +140,7 @@ class Stub:
         self._talk.memory = Memory(guard)
         self._talk.calls.share(self._talk.memory)
         Logger._write = staticmethod(self._side.log)
+        metrics.connect(self._side, command["model"]["instance"])
         Tensor.private_inputs = _private_inputs(command["args"]["model_config"])
         nested.connect(self._talk)
         self._load(command["model"])
@@ -148,7 +150,11 @@ class Stub:
         self._model = model
         nested.begin()
         python = "{}.{}.{}".format(*sys.version_info[:3])
-        return {"ready": {"python": python, "numpy": np.__version__, "guard": guard is not None}}
+        ready: packets.Ready = {"python": python, "numpy": np.__version__, "guard": guard is not None}
+        if hasattr(model, "is_ready"):
+            self._say = readiness.Say(model, self._talk.calls)
+            ready["decides"] = True
+        return {"ready": ready}
 
     def _guard(self) -> Optional[Guard]:
         """The guard, if this system lets us have it."""
@@ -194,6 +200,7 @@ class Stub:
         """Tells the server what the model let go of."""
         decoupled.release(self._talk)
         nested.forget_unwanted(self._talk)
+        metrics.forget_gone()
 
     def _ready(self, command: packets.Command) -> packets.Answer:
         if not hasattr(self._model, "is_ready"):
@@ -205,6 +212,8 @@ class Stub:
 
     def _finalize(self, command: packets.Command) -> packets.Answer:
         model, self._model = self._model, None
+        if self._say is not None:
+            self._say.end()
         nested.end()
         if hasattr(model, "finalize"):
             try:

@@ -19,7 +19,8 @@ impl Api {
             let tags = &served.config().metric_tags;
             let tags = tags.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
             let (statistics, latencies) = (served.statistics(), served.latencies());
-            ModelMetrics { statistics, tags, caches: served.config().caches_responses(), latencies }
+            let caches = served.config().caches_responses();
+            ModelMetrics { statistics, tags, caches, latencies, is_ready: served.was_ready() }
         };
         let regions = self.0.regions.counts();
         let (leases, traces) = (self.0.pools.counts(), self.0.tracer.counts());
@@ -44,6 +45,7 @@ impl Api {
             lease_bytes: vec![("lent", leases.bytes.saturating_sub(leases.idle_bytes)), ("idle", leases.idle_bytes)],
             front_busy: Some(front_busy()),
             cache: self.0.engine.services().cache.as_ref().map(|cache| of_cache(&cache.counts())),
+            custom: self.0.engine.custom_metrics(),
             // Connections are known to the front ends only.
             ..MetricsReport::default()
         }

@@ -45,16 +45,23 @@ impl Api {
     }
 
     /// All models are ready (strictly so, by default), and the server is not stopping.
-    pub fn ready(&self) -> bool {
-        self.live() && (!self.0.options.strict_readiness || self.0.engine.is_ready())
+    pub async fn ready(&self) -> bool {
+        if !self.live() || !self.0.options.strict_readiness {
+            return self.live();
+        }
+        // In control mode `demand` too: what is loaded is to work.
+        self.0.engine.is_ready() && all_ready(self.0.engine.all().iter()).await
     }
 
     /// Whether a model version can take requests; unknown models are simply not ready. Err only for a version that is no
     /// number.
-    pub fn model_ready(&self, model: &str, version: &str) -> Result<bool, Status> {
+    pub async fn model_ready(&self, model: &str, version: &str) -> Result<bool, Status> {
         self.check_started()?;
-        // Whoever waits for readiness before the first request would wait for ever.
-        Ok(self.find(model, version, Code::InvalidArg)?.is_some() || self.must_wait_for(model))
+        match self.find(model, version, Code::InvalidArg)? {
+            Some(served) => Ok(all_ready(std::iter::once(&served)).await),
+            // Whoever waits for readiness before the first request would wait for ever.
+            None => Ok(self.must_wait_for(model)),
+        }
     }
 
     /// The server's metadata.
@@ -183,6 +190,16 @@ impl Api {
             Err(_) => Ok(None),
         }
     }
+}
+
+/// Whether the instances of all these say that they are ready. All are asked at once.
+async fn all_ready<'s>(all: impl Iterator<Item = &'s Arc<Served>>) -> bool {
+    let answers: Vec<_> = all.filter_map(|served| served.ask_readiness()).collect();
+    let mut is_ready = true;
+    for answer in answers {
+        is_ready &= answer.await.is_ok();
+    }
+    is_ready
 }
 
 fn tensor_report(spec: &TensorSpec, batching: bool) -> TensorReport {

@@ -12,13 +12,13 @@ pub fn live(api: &Api) -> Response<Outgoing> {
 }
 
 /// Whether all models are ready.
-pub fn ready(api: &Api) -> Response<Outgoing> {
-    health(api, api.ready())
+pub async fn ready(api: &Api) -> Response<Outgoing> {
+    health(api, api.ready().await)
 }
 
 /// Whether a model version is ready.
-pub fn model_ready(api: &Api, name: &str, version: &str) -> CallResult {
-    let ready = api.model_ready(name, version).map_err(Failure::plain)?;
+pub async fn model_ready(api: &Api, name: &str, version: &str) -> CallResult {
+    let ready = api.model_ready(name, version).await.map_err(Failure::plain)?;
     Ok(if ready { bare(StatusCode::OK) } else { error(StatusCode::BAD_REQUEST, PLAIN, "Model version not ready") })
 }
 

@@ -45,7 +45,8 @@ impl Said {
         let ready = self.0.get("ready").unwrap_or(&Value::Null);
         let text = |key: &str| ready.get(key).and_then(Value::as_str);
         let guard = ready.get("guard").and_then(Value::as_bool).unwrap_or(false);
-        Ready { python: text("python"), numpy: text("numpy"), guard }
+        let decides = ready.get("decides").and_then(Value::as_bool).unwrap_or(false);
+        Ready { python: text("python"), numpy: text("numpy"), guard, decides }
     }
 
     /// What answers [`super::IS_READY`].
@@ -116,6 +117,8 @@ pub struct Ready<'a> {
     pub numpy: Option<&'a str>,
     /// Whether it maps memory under a guard.
     pub guard: bool,
+    /// Whether its model says itself whether it is ready, on the channel for calls.
+    pub decides: bool,
 }
 
 impl Display for Ready<'_> {
@@ -126,7 +129,8 @@ impl Display for Ready<'_> {
                 write!(f, r#""{key}":{},"#, Text(text))?;
             }
         }
-        write!(f, r#""guard":{}}}}}"#, self.guard)
+        write!(f, r#""guard":{}"#, self.guard)?;
+        f.write_str(if self.decides { r#","decides":true}}"# } else { "}}" })
     }
 }
 

@@ -46,6 +46,9 @@ pub enum Call<'a> {
     Unload(&'a str, bool),
     /// Whether a version of a model is ready; answered with [`Done`].
     IsReady(&'a str, Option<i64>),
+    /// To be asked whether the process's own model is ready, and the answer to the last time, if there was one; answered with [`Done`]
+    /// when that is asked.
+    Readiness(Option<Result<bool, &'a str>>),
 }
 
 /// A request to another model as the server reads it. What is not there is nothing, or 0.
@@ -144,6 +147,10 @@ impl CallSaid {
     }
 
     fn control(&self) -> Option<Call<'_>> {
+        if let Some(answer) = self.0.get("readiness") {
+            let text = || Err(answer.as_str().unwrap_or("it makes no sense"));
+            return Some(Call::Readiness((!answer.is_null()).then(|| answer.as_bool().map_or_else(text, Ok))));
+        }
         let pair = |key: &str| match self.0.get(key)?.as_array()?.as_slice() {
             [model, more] => Some((model.as_str()?, more)),
             _ => None,

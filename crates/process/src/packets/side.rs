@@ -1,7 +1,10 @@
 //! What is said on the side channel?
 
+use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
 
+use nerite_backend::MetricChange;
+use nerite_request::report::MetricKind;
 use serde_json::Value;
 
 use super::numbers;
@@ -31,6 +34,42 @@ impl SideSaid {
     /// The number of a request: whether its client gave it up is asked.
     pub fn cancelled(&self) -> Option<u64> {
         self.0.get("cancelled")?.as_u64()
+    }
+
+    /// What is asked of the model's metrics.
+    pub fn metric(&self) -> Option<MetricAsked<'_>> {
+        if let Some([name, description, kind]) = self.list("metric_family") {
+            let kind = match kind.as_str()? {
+                "COUNTER" => MetricKind::Counter,
+                "GAUGE" => MetricKind::Gauge,
+                "HISTOGRAM" => MetricKind::Histogram,
+                _ => return None,
+            };
+            return Some(MetricAsked::Family { name: name.as_str()?, description: description.as_str()?, kind });
+        }
+        if let Some([family, labels, buckets]) = self.list("metric") {
+            let bounds = |all: &Vec<Value>| all.iter().map(number_of).collect::<Option<Vec<f64>>>();
+            let buckets = if buckets.is_null() { None } else { Some(buckets.as_array().and_then(bounds)?) };
+            return Some(MetricAsked::Metric { family: family.as_u64()?, labels: labels_of(labels), buckets });
+        }
+        let [metric, what, by] = self.list("measure")?;
+        let change = match what.as_str()? {
+            "value" => MetricChange::Value,
+            "increment" => MetricChange::Increment(number_of(by)?),
+            "set" => MetricChange::Set(number_of(by)?),
+            "observe" => MetricChange::Observe(number_of(by)?),
+            _ => return None,
+        };
+        Some(MetricAsked::Change { metric: metric.as_u64()?, change })
+    }
+
+    /// Families of metrics that the model has no more.
+    pub fn unmeasured(&self) -> Option<impl Iterator<Item = u64>> {
+        Some(numbers(Some(self.0.get("unmeasured")?)))
+    }
+
+    fn list<const N: usize>(&self, key: &str) -> Option<&[Value; N]> {
+        self.0.get(key)?.as_array()?.as_slice().try_into().ok()
     }
 
     /// Memory that the model keeps arrays on no more: which of it was kept is asked.
@@ -85,4 +124,69 @@ impl Display for LetGo<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, r#"{{"let_go":{}}}"#, List(self.0.iter()))
     }
+}
+
+/// What is asked of the model's metrics; answered with [`Measured`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum MetricAsked<'a> {
+    /// To make a family.
+    Family {
+        /// Its name.
+        name: &'a str,
+        /// What it is about.
+        description: &'a str,
+        /// What its metrics count.
+        kind: MetricKind,
+    },
+    /// To make a metric.
+    Metric {
+        /// The family's number.
+        family: u64,
+        /// The labels, or why they are none.
+        labels: std::result::Result<BTreeMap<String, String>, String>,
+        /// A histogram's bounds.
+        buckets: Option<Vec<f64>>,
+    },
+    /// To change a metric, or to tell its value.
+    Change {
+        /// Its number.
+        metric: u64,
+        /// What is done to it.
+        change: MetricChange,
+    },
+}
+
+/// The answer to that.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Measured {
+    /// The number of what was made.
+    Number(u64),
+    /// The value of a metric now.
+    Value(f64),
+    /// Why nothing was done.
+    Error(String),
+}
+
+impl Display for Measured {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            Measured::Number(number) => write!(f, r#"{{"number":{number}}}"#),
+            // As a text, for JSON knows neither infinities nor what is not a number.
+            Measured::Value(value) => write!(f, r#"{{"value":"{value:?}"}}"#),
+            Measured::Error(text) => write!(f, r#"{{"error":{}}}"#, Text(text)),
+        }
+    }
+}
+
+/// A number that travels as a text.
+fn number_of(told: &Value) -> Option<f64> {
+    told.as_str()?.parse().ok()
+}
+
+fn labels_of(told: &Value) -> std::result::Result<BTreeMap<String, String>, String> {
+    let pair = |(name, value): (&String, &Value)| {
+        let text = value.as_str().ok_or("attempt to access JSON non-string as string")?;
+        Ok((name.clone(), text.to_owned()))
+    };
+    told.as_object().into_iter().flatten().map(pair).collect()
 }

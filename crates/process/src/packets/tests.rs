@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
+use nerite_backend::MetricChange;
 use nerite_memory::Reason;
+use nerite_request::report::MetricKind;
 use nerite_request::{Parameter, Parameters, Sequence, SequenceId, Status};
 use nerite_tensor::{DataType, Shape};
 use serde_json::Value;
@@ -92,10 +94,13 @@ fn the_first_packets_of_an_interpreter() {
 fn what_answers_the_first_packets() {
     let config: Value = serde_json::from_str(&said("completed").config()).unwrap();
     check("completed", Answer { config: Some(&config), ..Answer::default() });
-    let ready = Ready { python: Some("3.11.2"), numpy: Some("1.24.2"), guard: true };
+    let ready = Ready { python: Some("3.11.2"), numpy: Some("1.24.2"), guard: true, decides: false };
     check("initialized", ready);
     assert_eq!(said("initialized").ready(), ready);
-    let ready = Ready { python: None, numpy: None, guard: true };
+    let ready = Ready { python: None, numpy: None, guard: true, decides: false };
+    let deciding = Ready { python: Some("3.11.2"), numpy: Some("1.24.2"), guard: true, decides: true };
+    check("initialized_deciding", deciding);
+    assert_eq!(said("initialized_deciding").ready(), deciding);
     check("initialized_isolated", ready);
     assert_eq!(said("initialized_isolated").ready(), ready);
     let error = "ValueError: größer als \"1\"";
@@ -304,6 +309,11 @@ fn models_that_are_loaded_by_a_model() {
     assert_eq!((told.number(), model, config, files), (7, "other", "{}", vec![("1/model.py", at(9, 0), 24)]));
     assert!(matches!(called("unload").call(), Some(Call::Unload("other", true))));
     assert!(matches!(called("is_model_ready").call(), Some(Call::IsReady("other", Some(2)))));
+    assert!(matches!(called("readiness").call(), Some(Call::Readiness(Some(Ok(false))))));
+    for (answer, found) in [("null", None), ("true", Some(Ok(true))), ("\"why\"", Some(Err("why")))] {
+        let said = CallSaid::read(format!(r#"{{"call":8,"readiness":{answer}}}"#).as_bytes()).unwrap();
+        assert!(matches!(said.call(), Some(Call::Readiness(read)) if read == found), "{answer}");
+    }
     check("did", Done { call: 7, is: true });
 }
 
@@ -316,6 +326,21 @@ fn the_side_channel() {
     assert_eq!(side("is_cancelled").cancelled(), Some(41));
     check("cancelled", Cancelled(false));
     assert_eq!(side("cancelled").cancelled(), None);
+    let asked = |name: &str| side(name).metric().map(|asked| format!("{asked:?}"));
+    let family = MetricAsked::Family { name: "cats", description: "Cats \"seen\"", kind: MetricKind::Counter };
+    assert_eq!(asked("metric_family"), Some(format!("{family:?}")));
+    let labels = Ok([("a".to_owned(), "1".to_owned())].into());
+    let metric = MetricAsked::Metric { family: 3, labels, buckets: Some(vec![0.1, f64::INFINITY]) };
+    assert_eq!(asked("metric"), Some(format!("{metric:?}")));
+    let change = MetricAsked::Change { metric: 4, change: MetricChange::Increment(2.5) };
+    assert_eq!(asked("measure"), Some(format!("{change:?}")));
+    for broken in [r#"{"measure":[4,"double","1"]}"#, r#"{"measure":[4,"set",1]}"#, r#"{"metric":[3,{},[1]]}"#] {
+        assert!(SideSaid::read(broken.as_bytes()).unwrap().metric().is_none(), "{broken}");
+    }
+    assert!(side("unmeasured").unmeasured().unwrap().eq([3]));
+    check("measured_number", Measured::Number(3));
+    check("measured", Measured::Value(2.5));
+    check("not_measured", Measured::Error("Invalid metric name".to_owned()));
     check("let_go", LetGo(&[6, 7]));
     assert!(side("let_go").let_go().unwrap().eq([6, 7]));
 }

@@ -1,0 +1,252 @@
+//! Is a model version ready, where its instances may not be?
+//!
+//! Whoever wants to know while it is being found out shares the answer: however many clients ask, each instance has one question at a time.
+//! After [`READINESS_MAX`] the answer is no, for those who wait and, until the instances have answered, for those who come.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use nerite_backend::Readiness;
+use nerite_locks::Mutex;
+use nerite_request::Status;
+
+use crate::limits::READINESS_MAX;
+use crate::timer::{Wake, now_us, timer};
+
+/// The checks of questions about one model version.
+pub(crate) struct ReadinessChecks {
+    model: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// ReadinessChecks that are over.
+    over: u64,
+    /// The round that is under way: when it began, and instances that have not answered.
+    asked: Option<(u64, usize)>,
+    /// The first reason of that round why the version is not ready.
+    fault: Option<Status>,
+    /// What the last round found.
+    last: Option<Status>,
+    is_timed: bool,
+    numbers: u64,
+    wakers: BTreeMap<u64, Waker>,
+}
+
+/// The answer to the question whether a model version is ready. Dropped, nobody waits for it any more.
+pub struct ReadinessAnswer {
+    checks: Arc<ReadinessChecks>,
+    round: u64,
+    number: u64,
+}
+
+impl ReadinessChecks {
+    pub(crate) fn new(model: &str) -> Arc<ReadinessChecks> {
+        Arc::new(ReadinessChecks { model: model.to_owned(), state: Mutex::default() })
+    }
+
+    /// Asks these instances, unless they are being asked.
+    pub(crate) fn ask(self: &Arc<Self>, instances: Vec<Arc<dyn Readiness>>) -> ReadinessAnswer {
+        let mut state = self.lock();
+        state.numbers += 1;
+        let answer = ReadinessAnswer { checks: Arc::clone(self), round: state.over, number: state.numbers };
+        if state.asked.is_some() {
+            return answer;
+        }
+        let due_us = now_us() + READINESS_MAX.as_micros() as u64;
+        (state.asked, state.fault) = (Some((due_us, instances.len())), None);
+        let is_timed = std::mem::replace(&mut state.is_timed, true);
+        drop(state);
+        if !is_timed {
+            self.set_timer(due_us);
+        }
+        for instance in instances {
+            let checks = Arc::clone(self);
+            instance.ask(Box::new(move |answer| checks.hear(answer.err())));
+        }
+        answer
+    }
+
+    /// What was found the last time.
+    pub(crate) fn last(&self) -> Option<Status> {
+        self.lock().last.clone()
+    }
+
+    fn hear(&self, fault: Option<Status>) {
+        let mut state = self.lock();
+        state.fault = state.fault.take().or(fault);
+        let Some((_, left)) = &mut state.asked else { return };
+        *left -= 1;
+        if *left > 0 {
+            return;
+        }
+        (state.asked, state.over) = (None, state.over + 1);
+        let fault = state.fault.take();
+        if state.last != fault {
+            match &fault {
+                Some(fault) => log::warn!("model '{}' is not ready: {}", self.model, fault.message),
+                None => log::info!("model '{}' is ready again", self.model),
+            }
+        }
+        state.last = fault;
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        wakers.into_values().for_each(Waker::wake);
+    }
+
+    fn set_timer(self: &Arc<Self>, due_us: u64) {
+        let whom = Arc::downgrade(self);
+        if let Err(error) = timer().wake_at(due_us, whom) {
+            self.lock().is_timed = false;
+            log::error!("no thread for the clock of model '{}': {error}; raise the limit on threads", self.model);
+        }
+    }
+
+    fn too_late(&self) -> Status {
+        let text = format!(
+            "Timed out waiting for user-defined is_ready() response (model '{}' had {} s)",
+            self.model,
+            READINESS_MAX.as_secs()
+        );
+        Status::unavailable(text)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for ReadinessChecks {
+    /// One time is waited for, of the round that was under way then.
+    fn wake(self: Arc<Self>) {
+        let mut state = self.lock();
+        match state.asked {
+            Some((due_us, _)) if due_us > now_us() => {
+                drop(state);
+                self.set_timer(due_us);
+            }
+            Some(_) => {
+                state.is_timed = false;
+                let fault = self.too_late();
+                if state.last.as_ref() != Some(&fault) {
+                    log::warn!("model '{}' is not ready: {}", self.model, fault.message);
+                }
+                state.last = Some(fault);
+                let wakers = std::mem::take(&mut state.wakers);
+                drop(state);
+                wakers.into_values().for_each(Waker::wake);
+            }
+            None => state.is_timed = false,
+        }
+    }
+}
+
+impl Future for ReadinessAnswer {
+    type Output = Result<(), Status>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.checks.lock();
+        match state.asked {
+            Some((due_us, _)) if state.over == self.round => {
+                if due_us <= now_us() {
+                    return Poll::Ready(Err(self.checks.too_late()));
+                }
+                state.wakers.insert(self.number, cx.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(state.last.clone().map_or(Ok(()), Err)),
+        }
+    }
+}
+
+impl Drop for ReadinessAnswer {
+    fn drop(&mut self) {
+        self.checks.lock().wakers.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nerite_backend::ReadinessDone;
+
+    use super::*;
+
+    /// An instance that answers when it is told to.
+    #[derive(Default)]
+    struct Slow {
+        asked: Mutex<Vec<ReadinessDone>>,
+    }
+
+    impl Slow {
+        fn asked(&self) -> MutexGuard<'_, Vec<ReadinessDone>> {
+            self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        fn answer(&self, answer: Result<(), Status>) {
+            let done = self.asked().pop().expect("it was asked");
+            done(answer);
+        }
+    }
+
+    impl Readiness for Slow {
+        fn ask(self: Arc<Self>, done: ReadinessDone) {
+            self.asked().push(done);
+        }
+
+        fn fault(&self) -> Option<Status> {
+            None
+        }
+    }
+
+    fn poll(answer: &mut ReadinessAnswer) -> Option<Result<(), Status>> {
+        match Pin::new(answer).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn all_who_ask_meanwhile_share_one_question_to_each_instance() {
+        let (checks, slow) = (ReadinessChecks::new("m"), [Arc::new(Slow::default()), Arc::new(Slow::default())]);
+        let ask = || checks.ask(slow.iter().map(|one| Arc::clone(one) as _).collect());
+        let mut answers: Vec<ReadinessAnswer> = (0..1000).map(|_| ask()).collect();
+        assert!(answers.iter_mut().all(|answer| poll(answer).is_none()));
+        assert_eq!(slow.each_ref().map(|one| one.asked().len()), [1, 1]);
+        assert_eq!(checks.lock().wakers.len(), 1000);
+        answers.truncate(10);
+        assert_eq!(checks.lock().wakers.len(), 10, "who has gone is not remembered");
+        slow[0].answer(Ok(()));
+        assert!(answers.iter_mut().all(|answer| poll(answer).is_none()), "the other has not answered");
+        let no = Status::unavailable("no");
+        slow[1].answer(Err(no.clone()));
+        assert!(answers.iter_mut().all(|answer| poll(answer) == Some(Err(no.clone()))));
+        assert_eq!(checks.last(), Some(no));
+        let mut next = ask();
+        for one in &slow {
+            one.answer(Ok(()));
+        }
+        assert_eq!((poll(&mut next), checks.last()), (Some(Ok(())), None));
+    }
+
+    #[test]
+    fn an_instance_that_does_not_answer_is_not_ready_and_not_asked_again() {
+        let (checks, slow) = (ReadinessChecks::new("m"), Arc::new(Slow::default()));
+        let ask = || checks.ask(vec![Arc::clone(&slow) as _]);
+        let mut first = ask();
+        assert_eq!(poll(&mut first), None);
+        checks.lock().asked = Some((now_us(), 1));
+        Arc::clone(&checks).wake();
+        let too_late = Some(Err(checks.too_late()));
+        assert_eq!((poll(&mut first), poll(&mut ask())), (too_late.clone(), too_late));
+        assert_eq!(slow.asked().len(), 1);
+        slow.answer(Ok(()));
+        let mut next = ask();
+        assert_eq!(poll(&mut next), None);
+        slow.answer(Ok(()));
+        assert_eq!(poll(&mut next), Some(Ok(())));
+    }
+}

@@ -1,0 +1,80 @@
+//! Is a model ready that says so itself?
+//!
+//! The process waits in a call until the server wants to know; its next call carries the answer. So the process needs no thread that
+//! listens, and has one question at most.
+
+use nerite_backend::ReadinessDone;
+use nerite_request::Status;
+
+use super::{Calls, lock};
+use crate::packets::Done;
+use crate::shares::Maps;
+
+/// The process's call that waits for a question, and who waits for the answer.
+#[derive(Default)]
+pub(crate) struct Say {
+    call: Option<u64>,
+    done: Option<ReadinessDone>,
+    /// The process calls no more.
+    is_over: bool,
+}
+
+impl Calls {
+    /// Asks the model.
+    pub(crate) fn ask_ready(&self, done: ReadinessDone) {
+        let mut say = lock(&self.say);
+        if say.is_over {
+            drop(say);
+            return done(Err(self.not_asked()));
+        }
+        let before = say.done.replace(done);
+        let call = say.call.take();
+        drop(say);
+        if let Some(call) = call {
+            self.answer(Done { call, is: true }, Maps::default());
+        }
+        if let Some(before) = before {
+            before(Err(self.not_asked()));
+        }
+    }
+
+    /// The process waits to be asked. `answer` is that to the last question.
+    pub(crate) fn hear_ready(&self, call: u64, answer: Option<Result<bool, &str>>) {
+        let mut say = lock(&self.say);
+        let done = if answer.is_some() { say.done.take() } else { None };
+        let is_asked = say.done.is_some();
+        if !is_asked {
+            say.call = Some(call);
+        }
+        drop(say);
+        if is_asked {
+            self.answer(Done { call, is: true }, Maps::default());
+        }
+        let (Some(answer), Some(done)) = (answer, done) else { return };
+        let instance = &self.process.instance;
+        done(match answer {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                Err(Status::unavailable(format!("Model '{instance}' is not ready (user-defined check failed).")))
+            }
+            Err(text) => {
+                Err(Status::unavailable(format!("Model '{instance}' is not ready (user-defined check failed): {text}")))
+            }
+        });
+    }
+
+    /// The process calls no more.
+    pub(crate) fn end_say(&self) {
+        let mut say = lock(&self.say);
+        say.is_over = true;
+        let done = say.done.take();
+        drop(say);
+        if let Some(done) = done {
+            done(Err(self.not_asked()));
+        }
+    }
+
+    fn not_asked(&self) -> Status {
+        Status::unavailable((self.process.unhealthy)("its process ended before its model said whether it is ready"))
+    }
+}

@@ -1,0 +1,183 @@
+//! Is the process of an instance there, and who starts the next one after it died?
+//!
+//! The instance starts it when a request needs it. Where nobody sends requests to a model that is not ready, whoever asks for readiness
+//! has it started: on a thread of its own, one at a time.
+
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
+
+use nerite_backend::{Readiness, ReadinessDone, now_ns};
+use nerite_locks::Mutex;
+use nerite_request::Status;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::blocks::Blocks;
+use crate::calls::lock;
+use crate::limits::RESTART_PAUSE;
+use crate::live::{Live, Seed, Started};
+use crate::plan::Sizes;
+
+/// What the instance and those who ask for its readiness know of its processes.
+pub(crate) struct Health {
+    pub(crate) seed: Arc<dyn Seed>,
+    pub(crate) blocks: Arc<Blocks>,
+    /// Bytes that each output had last time.
+    pub(crate) sizes: Sizes,
+    /// Where its processes run.
+    cores: Option<CpuSet>,
+    state: Mutex<State>,
+    grown: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The last process that was started.
+    process: Option<Started>,
+    /// When the process could not be started anew, and why.
+    failed: Option<(u64, Status)>,
+    is_growing: bool,
+    /// A process that was started because somebody asked for readiness; the instance takes it with the next request.
+    next: Option<Live>,
+    /// Who waits for that.
+    waiting: Vec<ReadinessDone>,
+    /// The instance is no more.
+    is_over: bool,
+}
+
+impl Health {
+    pub(crate) fn new(seed: Arc<dyn Seed>, blocks: Arc<Blocks>) -> Arc<Health> {
+        let (cores, sizes) = (sched_getaffinity(None).ok(), Sizes::default());
+        Arc::new(Health { seed, blocks, sizes, cores, state: Mutex::default(), grown: Condvar::new() })
+    }
+
+    /// The first process, or the one that is to follow one that died. At most one attempt to start one anew in [`RESTART_PAUSE`]: a model that
+    /// cannot start must not keep the machine busy trying. May wait, so not on a front end's thread.
+    pub(crate) fn start(&self) -> Result<Live, Status> {
+        let mut state = self.lock();
+        while state.is_growing {
+            state = self.grown.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if let Some(live) = state.next.take() {
+            return Ok(live);
+        }
+        if let Some(status) = state.recent_failure() {
+            return Err(status);
+        }
+        state.is_growing = true;
+        let is_first = state.process.is_none();
+        drop(state);
+        let live = self.grow(is_first);
+        let mut state = self.lock();
+        let told = self.settle(&mut state, live.as_ref());
+        drop(state);
+        told();
+        live
+    }
+
+    /// The instance is no more. Its processes end.
+    pub(crate) fn end(&self) {
+        let mut state = self.lock();
+        state.is_over = true;
+        let next = state.next.take();
+        drop(state);
+        drop(next);
+    }
+
+    fn grow(&self, is_first: bool) -> Result<Live, Status> {
+        if !is_first {
+            log::warn!("starting the process of model instance '{}' anew", self.seed.instance());
+        }
+        let grown = self.seed.grow().and_then(|mut live| {
+            live.hear_calls(&self.seed, &self.blocks, &self.sizes)?;
+            Ok(live)
+        });
+        grown.map_err(|status| {
+            if is_first {
+                return status;
+            }
+            let why = format!(
+                "its process ended and could not be started anew: {}; it is tried again with the next request after {} s",
+                status.message,
+                RESTART_PAUSE.as_secs()
+            );
+            Status::new(status.code, self.seed.unhealthy(&why))
+        })
+    }
+
+    /// Notes what came of starting a process. What is returned tells those who wait, without the lock.
+    fn settle(&self, state: &mut State, grown: Result<&Live, &Status>) -> impl FnOnce() + use<> {
+        state.is_growing = false;
+        match grown {
+            Ok(live) => (state.process, state.failed) = (Some(live.started()), None),
+            Err(status) => state.failed = Some((now_ns(), status.clone())),
+        }
+        self.grown.notify_all();
+        let waiting = std::mem::take(&mut state.waiting);
+        let answer = grown.map(drop).map_err(Status::clone);
+        move || waiting.into_iter().for_each(|done| done(answer.clone()))
+    }
+
+    /// Starts a process for whoever asks for readiness.
+    fn revive(&self) {
+        if let Some(cores) = &self.cores {
+            // Where this fails it runs where the server does.
+            let _ = sched_setaffinity(None, cores);
+        }
+        let live = self.grow(false);
+        let mut state = self.lock();
+        let told = self.settle(&mut state, live.as_ref());
+        let spare = if state.is_over { live.ok() } else { std::mem::replace(&mut state.next, live.ok()) };
+        drop(state);
+        drop(spare);
+        told();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl State {
+    fn recent_failure(&self) -> Option<Status> {
+        let (at, status) = self.failed.as_ref()?;
+        (now_ns().saturating_sub(*at) < RESTART_PAUSE.as_nanos() as u64).then(|| status.clone())
+    }
+}
+
+impl Readiness for Health {
+    fn ask(self: Arc<Self>, done: ReadinessDone) {
+        let mut state = self.lock();
+        if let Some(process) = state.process.as_ref().filter(|process| !process.body.is_buried()) {
+            let decides = process.decides.as_ref().map(Weak::upgrade);
+            drop(state);
+            return match decides {
+                Some(Some(calls)) => calls.ask_ready(done),
+                // Without its calls it is about to be no more.
+                Some(None) => done(Err(Status::unavailable(self.seed.unhealthy("its process is ending")))),
+                None => done(Ok(())),
+            };
+        }
+        if let Some(status) = state.recent_failure() {
+            drop(state);
+            return done(Err(status));
+        }
+        state.waiting.push(done);
+        if std::mem::replace(&mut state.is_growing, true) {
+            return;
+        }
+        drop(state);
+        let health = Arc::clone(&self);
+        let started = std::thread::Builder::new().name("nerite-revive".to_owned()).spawn(move || health.revive());
+        if let Err(error) = started {
+            let why = format!("no thread to start its process anew: {error}; raise the limit on threads");
+            let status = Status::unavailable(self.seed.unhealthy(&why));
+            let told = self.settle(&mut self.lock(), Err(&status));
+            told();
+        }
+    }
+
+    fn fault(&self) -> Option<Status> {
+        let state = self.lock();
+        let is_gone = state.process.as_ref().is_some_and(|process| process.body.is_buried());
+        state.failed.as_ref().filter(|_| is_gone).map(|(_, status)| status.clone())
+    }
+}

@@ -1,0 +1,18 @@
+//! What becomes of what a process asks of its metrics?
+
+use nerite_backend::MetricOwner;
+
+use crate::packets::{Measured, MetricAsked};
+
+/// Does what a process asks of its metrics.
+pub(crate) fn measured(owner: Option<&mut MetricOwner>, question: MetricAsked<'_>) -> Measured {
+    let Some(owner) = owner else { return Measured::Error("this process may have no metrics".to_owned()) };
+    let done = match question {
+        MetricAsked::Family { name, description, kind } => owner.family(name, description, kind).map(Measured::Number),
+        MetricAsked::Metric { family, labels, buckets } => {
+            labels.and_then(|labels| owner.metric(family, labels, buckets)).map(Measured::Number)
+        }
+        MetricAsked::Change { metric, change } => owner.change(metric, change).map(Measured::Value),
+    };
+    done.unwrap_or_else(Measured::Error)
+}

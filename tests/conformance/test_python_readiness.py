@@ -1,0 +1,190 @@
+"""Is a Python model ready exactly while it can answer, and does asking for it harm nobody?"""
+
+import os
+import pathlib
+import signal
+import socket
+import threading
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+import python_catalogue
+from clients import Refused, differs, fp32, http_call, open_client, text
+from python_setup import this_python_first
+
+WAIT_S = 20
+
+
+@pytest.fixture
+def repository(launcher):
+    dying = python_catalogue.tensors(HOW="BYTES"), python_catalogue.tensors(PID="INT64")
+    made = launcher.copy_of(f"python_readiness_{time.monotonic_ns()}")
+    python_catalogue.put(made, python_catalogue.vector("py_say", "has_say"))
+    python_catalogue.put(made, python_catalogue.named("py_identity"))
+    python_catalogue.put(made, python_catalogue.python("py_dying", "dying", *dying))
+    return made
+
+
+@pytest.fixture
+def server(launcher, repository):
+    if any(launcher.urls):
+        pytest.skip("needs a server of its own")
+    with this_python_first(), launcher.running(repository.name, repository=repository) as found:
+        yield found
+
+
+@pytest.fixture
+def client(server):
+    with open_client("http", server) as found:
+        yield found
+
+
+def status(server, path: str) -> int:
+    return http_call(server.http, "GET", path).status
+
+
+def ready(server, model: str) -> bool:
+    return status(server, f"/v2/models/{model}/ready") == 200
+
+
+def until(look) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def tell(client, answer: int, ms: int = 0) -> None:
+    client.infer("py_say", [fp32("INPUT0", [answer, ms])])
+
+
+def counted(client) -> tuple[int, int]:
+    """How often the model was asked, and how many at the same time."""
+    reply = client.infer("py_say", [fp32("INPUT0", [])])
+    asked, most = np.frombuffer(reply.outputs["OUTPUT0"].raw, np.float32)
+    return int(asked), int(most)
+
+
+def metric(server, model: str) -> str:
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    (line,) = (one for one in lines if one.startswith(f'nerite_model_ready{{model="{model}"'))
+    return line.split()[-1]
+
+
+def index(client) -> dict:
+    return {one["name"]: one for one in client.index() if one["name"].startswith("py_")}
+
+
+@differs("2.51 does not ask models", run=False)
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (0, "is not ready (user-defined check failed)."),
+        (2, "ValueError: cannot tell"),
+        (3, "is_ready() must return a boolean value"),
+    ],
+)
+def test_what_is_no_yes_is_a_no(server, client, answer, why):
+    assert ready(server, "py_say") and status(server, "/v2/health/ready") == 200
+    tell(client, answer)
+    assert not ready(server, "py_say") and status(server, "/v2/health/ready") == 400
+    assert ready(server, "py_identity") and metric(server, "py_say") == "0" and metric(server, "py_identity") == "1"
+    assert why in server.log_text()
+    tell(client, 1)
+    assert ready(server, "py_say") and status(server, "/v2/health/ready") == 200 and metric(server, "py_say") == "1"
+
+
+@differs("2.51 does not ask models", run=False)
+def test_many_who_ask_share_one_question_and_hold_nobody_up(server, client):
+    host, port = server.http.split(":")
+    tell(client, 1, 100)
+    asked_before, _ = counted(client)
+    began, answers, over = time.monotonic(), [], threading.Event()
+
+    def hostile(which: int) -> None:
+        while not over.is_set():
+            with socket.create_connection((host, int(port))) as link:
+                link.sendall(b"GET /v2/models/py_say/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+                # Half of them go without waiting for the answer.
+                if which % 2:
+                    answers.append(link.recv(100)[:15])
+                else:
+                    time.sleep(0.05)
+
+    threads = [threading.Thread(target=hostile, args=(which,)) for which in range(20)]
+    for one in threads:
+        one.start()
+    slowest, well = 0.0, 0
+    while time.monotonic() < began + 2:
+        start = time.monotonic()
+        assert status(server, "/v2/health/live") == 200
+        slowest, well = max(slowest, time.monotonic() - start), well + 1
+        client.infer("py_identity", [fp32("INPUT0", [1])])
+        time.sleep(0.01)
+    over.set()
+    for one in threads:
+        one.join()
+    spent = time.monotonic() - began
+    asked, most = counted(client)
+    assert most == 1 and 1 <= asked - asked_before <= spent / 0.1 + 2
+    assert len(answers) >= 10 and set(answers) == {b"HTTP/1.1 200 OK"}
+    assert slowest < 1 and well > 3, (slowest, well)
+
+
+@differs("2.51 does not ask models", run=False)
+def test_a_model_that_never_says_is_not_ready_and_still_answers(server, client):
+    tell(client, 1, 8000)
+    start = time.monotonic()
+    assert not ready(server, "py_say")
+    assert 4.5 < time.monotonic() - start < 8
+    start = time.monotonic()
+    assert not ready(server, "py_say"), "it has not answered yet, and is not asked again"
+    assert time.monotonic() - start < 1
+    assert "Timed out waiting for user-defined is_ready() response" in server.log_text()
+    tell(client, 1)
+    until(lambda: ready(server, "py_say"))
+    assert counted(client)[1] == 1
+
+
+def pid_of(client) -> int:
+    reply = client.infer("py_dying", [text("HOW", [b"tell"])])
+    return int(np.frombuffer(reply.outputs["PID"].raw, np.int64)[0])
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not pathlib.Path(f"/proc/{pid}/stat").exists())
+
+
+@differs("2.51 does not start processes anew", run=False)
+def test_a_process_that_died_is_started_by_those_who_ask(server, client):
+    first = pid_of(client)
+    kill(first)
+    until(lambda: ready(server, "py_dying"))
+    assert server.log_text().count("starting the process of model instance 'py_dying_0' anew") == 1
+    second = pid_of(client)
+    assert second != first and server.log_text().count("anew") == 1, "the request took the process that was there"
+
+
+@differs("2.51 does not start processes anew", run=False)
+def test_a_model_whose_process_cannot_come_back_is_not_ready(server, client, repository):
+    code = repository / "py_dying" / "1" / "model.py"
+    source = code.read_text()
+    pid = pid_of(client)
+    code.write_text("raise ValueError('not today')\n")
+    kill(pid)
+    assert not ready(server, "py_dying") and status(server, "/v2/health/ready") == 400
+    with open_client("grpc", server) as grpc_client:
+        assert not grpc_client.model_ready("py_dying")
+    entry = index(client)["py_dying"]
+    assert entry["state"] == "UNAVAILABLE" and "ValueError: not today" in entry["reason"]
+    assert index(client)["py_identity"]["state"] == "READY" and metric(server, "py_dying") == "0"
+    with pytest.raises(Refused, match="could not be started anew"):
+        pid_of(client)
+    code.write_text(source)
+    until(lambda: ready(server, "py_dying"))
+    assert index(client)["py_dying"]["state"] == "READY" and metric(server, "py_dying") == "1"
+    assert pid_of(client) != pid
