@@ -1,10 +1,11 @@
 //! How does a backend's library come into this process, and how is it called?
 
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::error::Error;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
@@ -58,7 +59,7 @@ impl Library {
         // SAFETY: the initialisers of the library run here. The operator put it where backends are looked for, which is his trust in it
         // (docs/threats.md); nothing that a client sends names a file that is opened.
         let object =
-            unsafe { Object::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|cause| failed(cause.to_string()))?;
+            unsafe { Object::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|refused| failed(reason(&refused)))?;
         let execute = symbol::<Execute>(&object, "TRITONBACKEND_ModelInstanceExecute")
             .ok_or_else(|| failed("it has no function TRITONBACKEND_ModelInstanceExecute".to_owned()))?;
         Ok(Library {
@@ -149,9 +150,16 @@ fn symbol<F: Copy>(object: &Object, name: &str) -> Option<F> {
     Some(*found)
 }
 
+/// A library that stands in for Triton's own.
+struct StandIn {
+    _object: Object,
+    /// Kept open: a loader takes a path that it has seen for the object that it found there, and the path has the descriptor's number in it.
+    _file: Option<File>,
+}
+
 /// Makes sure that a library of this name is in the process, which has all functions of the interface. It stays.
 fn stand_in(name: &str) -> io::Result<()> {
-    static LOADED: Mutex<Option<HashMap<String, Object>>> = Mutex::new(None);
+    static LOADED: Mutex<Option<HashMap<String, StandIn>>> = Mutex::new(None);
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let loaded = loaded.get_or_insert_default();
     if loaded.contains_key(name) {
@@ -159,47 +167,46 @@ fn stand_in(name: &str) -> io::Result<()> {
     }
     let symbols: Vec<(&str, u64)> = calls::all().map(|export| (export.name, export.address.addr() as u64)).collect();
     let bytes = image(name, &symbols);
-    let object = match sealed_file(&bytes).and_then(|file| open_global(Path::new(&descriptor_path(&file)))) {
-        Ok(object) => object,
+    let made = match through_memory(&bytes) {
+        Ok(made) => made,
         // A system may forbid code in files without a name.
-        Err(refused) => through_a_file(&bytes)
+        Err(refused) => through_a_file(name, &bytes)
             .map_err(|cause| io::Error::other(format!("{name} cannot be made: {refused}; nor from a file: {cause}")))?,
     };
-    loaded.insert(name.to_owned(), object);
+    loaded.insert(name.to_owned(), made);
     Ok(())
 }
 
-/// A file without a name, in memory.
-fn sealed_file(bytes: &[u8]) -> io::Result<File> {
-    let name: CString = c"nerite-tritonserver".into();
-    // SAFETY: the name is a text that ends with a zero, and lives through the call.
-    let descriptor = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+/// By way of a file without a name, in memory.
+fn through_memory(bytes: &[u8]) -> io::Result<StandIn> {
+    // SAFETY: the name is a text that ends with a zero, and lives as long as the process.
+    let descriptor = unsafe { libc::memfd_create(c"nerite-tritonserver".as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel gave this descriptor to us a moment ago, and nobody else has it.
     let mut file = unsafe { File::from_raw_fd(descriptor) };
     file.write_all(bytes)?;
-    Ok(file)
+    let object = open_global(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))?;
+    Ok(StandIn { _object: object, _file: Some(file) })
 }
 
-fn descriptor_path(file: &File) -> String {
-    format!("/proc/self/fd/{}", file.as_raw_fd())
-}
-
-/// The same by way of a file that only we can read, and which is gone afterwards.
-fn through_a_file(bytes: &[u8]) -> io::Result<Object> {
-    use std::os::unix::fs::OpenOptionsExt;
-
-    let path = std::env::temp_dir().join(format!("nerite-tritonserver-{}.so", std::process::id()));
+/// By way of a file that only we can read, and which is gone afterwards.
+fn through_a_file(name: &str, bytes: &[u8]) -> io::Result<StandIn> {
+    let path = std::env::temp_dir().join(format!("nerite-{}-{name}", std::process::id()));
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
     let opened = file.write_all(bytes).and_then(|()| open_global(&path));
     std::fs::remove_file(&path)?;
-    opened
+    Ok(StandIn { _object: opened?, _file: None })
 }
 
 fn open_global(path: &Path) -> io::Result<Object> {
     // SAFETY: the object is `image`'s: it has no initialisers, and its functions are jumps to ours, which live as long as the process.
     // Backends that name no library find them as well, therefore global.
-    unsafe { Object::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(io::Error::other)
+    unsafe { Object::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|refused| io::Error::other(reason(&refused)))
+}
+
+/// What the loader says, which its error keeps to itself.
+fn reason(refused: &libloading::Error) -> String {
+    refused.source().map_or_else(|| refused.to_string(), ToString::to_string)
 }
