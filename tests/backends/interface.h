@@ -1,0 +1,99 @@
+/* What do the backends of these tests know of Triton's C interface?
+ *
+ * The functions that they call, written down from ../shared/spec/backend_api.md. Every object is an opaque pointer, and every function returns an
+ * error or NULL unless its declaration says otherwise.
+ */
+#ifndef NERITE_TESTS_INTERFACE_H
+#define NERITE_TESTS_INTERFACE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef void Error, Message, Backend, Attributes, Model, Instance, Request, Input, Output, Response, Factory, BufferAttributes, MemoryManager,
+    Parameter;
+
+enum { UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED };
+enum { INFO, WARN, ERROR };
+enum { TYPE_INT32 = 8, TYPE_FP32 = 11, TYPE_BYTES = 13 };
+enum { CPU, CPU_PINNED, GPU };
+enum { RELEASE_ALL = 1, FINAL = 1 };
+
+Error* TRITONSERVER_ErrorNew(uint32_t code, const char* text);
+void TRITONSERVER_ErrorDelete(Error*);
+uint32_t TRITONSERVER_ErrorCode(Error*);
+const char* TRITONSERVER_ErrorCodeString(Error*);
+const char* TRITONSERVER_ErrorMessage(Error*);
+Error* TRITONSERVER_LogMessage(uint32_t level, const char* file, int line, const char* text);
+const char* TRITONSERVER_DataTypeString(uint32_t);
+uint32_t TRITONSERVER_DataTypeByteSize(uint32_t);
+Error* TRITONSERVER_MessageSerializeToJson(Message*, const char** base, size_t* bytes);
+Error* TRITONSERVER_MessageNewFromSerializedJson(Message**, const char* base, size_t bytes);
+Error* TRITONSERVER_MessageDelete(Message*);
+
+Error* TRITONBACKEND_ApiVersion(uint32_t* major, uint32_t* minor);
+Error* TRITONBACKEND_BackendName(Backend*, const char**);
+Error* TRITONBACKEND_BackendConfig(Backend*, Message**);
+Error* TRITONBACKEND_BackendSetState(Backend*, void*);
+Error* TRITONBACKEND_BackendState(Backend*, void**);
+Error* TRITONBACKEND_BackendMemoryManager(Backend*, MemoryManager**);
+Error* TRITONBACKEND_MemoryManagerAllocate(MemoryManager*, void**, uint32_t kind, int64_t id, uint64_t bytes);
+Error* TRITONBACKEND_MemoryManagerFree(MemoryManager*, void*, uint32_t kind, int64_t id);
+Error* TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(Attributes*, bool);
+
+Error* TRITONBACKEND_ModelName(Model*, const char**);
+Error* TRITONBACKEND_ModelVersion(Model*, uint64_t*);
+Error* TRITONBACKEND_ModelRepository(Model*, uint32_t* kind, const char**);
+Error* TRITONBACKEND_ModelConfig(Model*, uint32_t version, Message**);
+Error* TRITONBACKEND_ModelAutoCompleteConfig(Model*, bool*);
+Error* TRITONBACKEND_ModelSetConfig(Model*, uint32_t version, Message*);
+Error* TRITONBACKEND_ModelBackend(Model*, Backend**);
+Error* TRITONBACKEND_ModelSetState(Model*, void*);
+Error* TRITONBACKEND_ModelState(Model*, void**);
+
+Error* TRITONBACKEND_ModelInstanceName(Instance*, const char**);
+Error* TRITONBACKEND_ModelInstanceKind(Instance*, uint32_t*);
+Error* TRITONBACKEND_ModelInstanceDeviceId(Instance*, int32_t*);
+Error* TRITONBACKEND_ModelInstanceModel(Instance*, Model**);
+Error* TRITONBACKEND_ModelInstanceSetState(Instance*, void*);
+Error* TRITONBACKEND_ModelInstanceState(Instance*, void**);
+Error* TRITONBACKEND_ModelInstanceReportStatistics(
+    Instance*, Request*, bool success, uint64_t start, uint64_t input_end, uint64_t infer_end, uint64_t end);
+Error* TRITONBACKEND_ModelInstanceReportBatchStatistics(
+    Instance*, uint64_t rows, uint64_t start, uint64_t input_end, uint64_t infer_end, uint64_t end);
+
+Error* TRITONBACKEND_RequestId(Request*, const char**);
+Error* TRITONBACKEND_RequestCorrelationId(Request*, uint64_t*);
+Error* TRITONBACKEND_RequestCorrelationIdString(Request*, const char**);
+Error* TRITONBACKEND_RequestFlags(Request*, uint32_t*);
+Error* TRITONBACKEND_RequestIsCancelled(Request*, bool*);
+Error* TRITONBACKEND_RequestParameterCount(Request*, uint32_t*);
+Error* TRITONBACKEND_RequestParameter(Request*, uint32_t, const char** key, uint32_t* type, const void** value);
+Error* TRITONBACKEND_RequestInputCount(Request*, uint32_t*);
+Error* TRITONBACKEND_RequestInputName(Request*, uint32_t, const char**);
+Error* TRITONBACKEND_RequestInput(Request*, const char*, Input**);
+Error* TRITONBACKEND_RequestInputByIndex(Request*, uint32_t, Input**);
+Error* TRITONBACKEND_RequestOutputCount(Request*, uint32_t*);
+Error* TRITONBACKEND_RequestOutputName(Request*, uint32_t, const char**);
+Error* TRITONBACKEND_RequestRelease(Request*, uint32_t flags);
+Error* TRITONBACKEND_InputProperties(
+    Input*, const char** name, uint32_t* type, const int64_t** shape, uint32_t* dims, uint64_t* bytes, uint32_t* buffers);
+Error* TRITONBACKEND_InputBuffer(Input*, uint32_t, const void**, uint64_t* bytes, uint32_t* kind, int64_t* id);
+Error* TRITONBACKEND_InputBufferAttributes(Input*, uint32_t, const void**, BufferAttributes**);
+Error* TRITONSERVER_BufferAttributesByteSize(BufferAttributes*, size_t*);
+
+Error* TRITONBACKEND_ResponseNew(Response**, Request*);
+Error* TRITONBACKEND_ResponseNewFromFactory(Response**, Factory*);
+Error* TRITONBACKEND_ResponseDelete(Response*);
+Error* TRITONBACKEND_ResponseOutput(Response*, Output**, const char* name, uint32_t type, const int64_t* shape, uint32_t dims);
+Error* TRITONBACKEND_OutputBuffer(Output*, void**, uint64_t bytes, uint32_t* kind, int64_t* id);
+Error* TRITONBACKEND_ResponseSend(Response*, uint32_t flags, Error*);
+Error* TRITONBACKEND_ResponseSetStringParameter(Response*, const char*, const char*);
+Error* TRITONBACKEND_ResponseSetIntParameter(Response*, const char*, int64_t);
+Error* TRITONBACKEND_ResponseSetBoolParameter(Response*, const char*, bool);
+Error* TRITONBACKEND_ResponseFactoryNew(Factory**, Request*);
+Error* TRITONBACKEND_ResponseFactoryDelete(Factory*);
+Error* TRITONBACKEND_ResponseFactorySendFlags(Factory*, uint32_t);
+Error* TRITONBACKEND_ResponseFactoryIsCancelled(Factory*, bool*);
+
+#endif

@@ -1,0 +1,376 @@
+/* What does a compiled backend do that is written for Triton?
+ *
+ * One library, whose models choose what they do by their parameter `mode`. tests/conformance/compiled_setup.py builds it with the C compiler, and
+ * the same file runs in nerite and in Triton 2.51.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "interface.h"
+
+#define TRY(call)                     \
+  do {                                \
+    Error* error_ = (call);           \
+    if (error_ != NULL) return error_; \
+  } while (0)
+
+/* A failure where nobody is to be told. */
+static void log_and_delete(Error* error, int line) {
+  if (error == NULL) return;
+  TRITONSERVER_LogMessage(ERROR, __FILE__, line, TRITONSERVER_ErrorMessage(error));
+  TRITONSERVER_ErrorDelete(error);
+}
+#define LOG_IF_ERROR(call) log_and_delete((call), __LINE__)
+
+typedef struct {
+  char mode[32];
+  int delay_ms;
+} ModelState;
+
+static uint64_t now_ns(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+/* The string_value of a parameter, out of the configuration's JSON. */
+static void parameter(const char* json, const char* key, char* into, size_t size) {
+  char wanted[64];
+  into[0] = 0;
+  snprintf(wanted, sizeof wanted, "\"%s\":{\"string_value\":\"", key);
+  const char* found = strstr(json, wanted);
+  if (found == NULL) return;
+  found += strlen(wanted);
+  size_t length = strcspn(found, "\"");
+  if (length >= size) length = size - 1;
+  memcpy(into, found, length);
+  into[length] = 0;
+}
+
+Error* TRITONBACKEND_Initialize(Backend* backend) {
+  uint32_t major, minor;
+  TRY(TRITONBACKEND_ApiVersion(&major, &minor));
+  if (major != 1 || minor < 19) return TRITONSERVER_ErrorNew(UNSUPPORTED, "triton backend API version does not support this backend");
+  const char* name;
+  TRY(TRITONBACKEND_BackendName(backend, &name));
+  Message* config;
+  const char* json;
+  size_t size;
+  TRY(TRITONBACKEND_BackendConfig(backend, &config));
+  TRY(TRITONSERVER_MessageSerializeToJson(config, &json, &size));
+  char text[1024];
+  snprintf(text, sizeof text, "backend %s is told %.*s", name, (int)size, json);
+  LOG_IF_ERROR(TRITONSERVER_LogMessage(INFO, __FILE__, __LINE__, text));
+  if (memmem(json, size, "\"fail\":\"initialize\"", 19) != NULL) return TRITONSERVER_ErrorNew(INTERNAL, "initialize fails on purpose");
+  MemoryManager* manager;
+  void* memory;
+  TRY(TRITONBACKEND_BackendMemoryManager(backend, &manager));
+  TRY(TRITONBACKEND_MemoryManagerAllocate(manager, &memory, CPU, 0, 100));
+  TRY(TRITONBACKEND_BackendSetState(backend, memory));
+  return NULL;
+}
+
+Error* TRITONBACKEND_Finalize(Backend* backend) {
+  MemoryManager* manager;
+  void* memory;
+  TRY(TRITONBACKEND_BackendState(backend, &memory));
+  TRY(TRITONBACKEND_BackendMemoryManager(backend, &manager));
+  TRY(TRITONBACKEND_MemoryManagerFree(manager, memory, CPU, 0));
+  return TRITONSERVER_LogMessage(INFO, __FILE__, __LINE__, "backend is finalized");
+}
+
+Error* TRITONBACKEND_GetBackendAttribute(Backend* backend, Attributes* attributes) {
+  (void)backend;
+  return TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(attributes, true);
+}
+
+/* A model without inputs gets one input and one output of 4 FP32. */
+static Error* complete(Model* model) {
+  static const char completed[] =
+      "{\"max_batch_size\":0,"
+      "\"input\":[{\"name\":\"IN\",\"data_type\":\"TYPE_FP32\",\"dims\":[4]}],"
+      "\"output\":[{\"name\":\"OUT\",\"data_type\":\"TYPE_FP32\",\"dims\":[4]}]}";
+  Message* message;
+  TRY(TRITONSERVER_MessageNewFromSerializedJson(&message, completed, sizeof completed - 1));
+  Error* error = TRITONBACKEND_ModelSetConfig(model, 1, message);
+  TRY(TRITONSERVER_MessageDelete(message));
+  return error;
+}
+
+Error* TRITONBACKEND_ModelInitialize(Model* model) {
+  Message* message;
+  const char* json;
+  size_t size;
+  TRY(TRITONBACKEND_ModelConfig(model, 1, &message));
+  TRY(TRITONSERVER_MessageSerializeToJson(message, &json, &size));
+  char* text = strndup(json, size);
+  TRY(TRITONSERVER_MessageDelete(message));
+  ModelState* state = calloc(1, sizeof *state);
+  char delay[16];
+  parameter(text, "mode", state->mode, sizeof state->mode);
+  parameter(text, "delay_ms", delay, sizeof delay);
+  state->delay_ms = atoi(delay);
+  bool completes, is_empty = strstr(text, "\"input\":[]") != NULL;
+  free(text);
+  TRY(TRITONBACKEND_ModelSetState(model, state));
+  if (strcmp(state->mode, "refuse_model") == 0) {
+    free(state);
+    return TRITONSERVER_ErrorNew(INVALID_ARG, "the model is refused on purpose");
+  }
+  TRY(TRITONBACKEND_ModelAutoCompleteConfig(model, &completes));
+  return completes && is_empty ? complete(model) : NULL;
+}
+
+Error* TRITONBACKEND_ModelFinalize(Model* model) {
+  void* state;
+  TRY(TRITONBACKEND_ModelState(model, &state));
+  free(state);
+  return NULL;
+}
+
+Error* TRITONBACKEND_ModelInstanceInitialize(Instance* instance) {
+  Model* model;
+  void* state;
+  TRY(TRITONBACKEND_ModelInstanceModel(instance, &model));
+  TRY(TRITONBACKEND_ModelState(model, &state));
+  if (strcmp(((ModelState*)state)->mode, "refuse_instance") == 0)
+    return TRITONSERVER_ErrorNew(UNAVAILABLE, "the instance is refused on purpose");
+  return TRITONBACKEND_ModelInstanceSetState(instance, state);
+}
+
+typedef struct {
+  const char* name;
+  uint32_t type, dims, buffers;
+  const int64_t* shape;
+  uint64_t bytes;
+  const void* data;
+} Tensor;
+
+static Error* read_input(Input* input, Tensor* tensor) {
+  TRY(TRITONBACKEND_InputProperties(
+      input, &tensor->name, &tensor->type, &tensor->shape, &tensor->dims, &tensor->bytes, &tensor->buffers));
+  tensor->data = NULL;
+  if (tensor->buffers == 0) return NULL;
+  if (tensor->buffers != 1) return TRITONSERVER_ErrorNew(UNSUPPORTED, "an input in parts");
+  uint32_t kind = CPU;
+  int64_t id = 0;
+  return TRITONBACKEND_InputBuffer(input, 0, &tensor->data, &tensor->bytes, &kind, &id);
+}
+
+static bool is_wanted(Request* request, const char* name) {
+  uint32_t count = 0;
+  TRITONBACKEND_RequestOutputCount(request, &count);
+  for (uint32_t at = 0; at < count; at++) {
+    const char* wanted = NULL;
+    if (TRITONBACKEND_RequestOutputName(request, at, &wanted) == NULL && strcmp(wanted, name) == 0) return true;
+  }
+  return false;
+}
+
+static Error* place(Response* response, const char* name, const Tensor* like, uint64_t bytes, void** buffer) {
+  Output* output;
+  uint32_t kind = CPU;
+  int64_t id = 0;
+  TRY(TRITONBACKEND_ResponseOutput(response, &output, name, like->type, like->shape, like->dims));
+  return TRITONBACKEND_OutputBuffer(output, buffer, bytes, &kind, &id);
+}
+
+/* IN, IN1, … to OUT, OUT1, … */
+static Error* identity(Request* request, Response* response) {
+  uint32_t count;
+  TRY(TRITONBACKEND_RequestInputCount(request, &count));
+  for (uint32_t at = 0; at < count; at++) {
+    Input* input;
+    Tensor tensor;
+    char name[64];
+    void* buffer;
+    TRY(TRITONBACKEND_RequestInputByIndex(request, at, &input));
+    TRY(read_input(input, &tensor));
+    snprintf(name, sizeof name, "OUT%s", tensor.name + 2);
+    if (!is_wanted(request, name)) continue;
+    TRY(place(response, name, &tensor, tensor.bytes, &buffer));
+    if (tensor.bytes > 0) memcpy(buffer, tensor.data, tensor.bytes);
+  }
+  return NULL;
+}
+
+/* OUT = IN + IN1, OUT1 = IN - IN1, of FP32 */
+static Error* add_sub(Request* request, Response* response) {
+  Input *first, *second;
+  Tensor a, b;
+  TRY(TRITONBACKEND_RequestInput(request, "IN", &first));
+  TRY(TRITONBACKEND_RequestInput(request, "IN1", &second));
+  TRY(read_input(first, &a));
+  TRY(read_input(second, &b));
+  if (a.type != TYPE_FP32 || a.bytes != b.bytes) return TRITONSERVER_ErrorNew(INVALID_ARG, "IN and IN1 differ");
+  const float *x = a.data, *y = b.data;
+  for (int sign = 1; sign >= -1; sign -= 2) {
+    const char* name = sign > 0 ? "OUT" : "OUT1";
+    void* buffer;
+    if (!is_wanted(request, name)) continue;
+    TRY(place(response, name, &a, a.bytes, &buffer));
+    float* sum = buffer;
+    for (size_t at = 0; at < a.bytes / sizeof *sum; at++) sum[at] = x[at] + (float)sign * y[at];
+  }
+  return NULL;
+}
+
+/* What the request says of itself goes back as parameters, beside its input. */
+static Error* tell(Request* request, Response* response) {
+  const char *id, *text, *name;
+  uint64_t number = 0;
+  uint32_t flags, count;
+  char key[160];
+  TRY(TRITONBACKEND_RequestId(request, &id));
+  TRY(TRITONBACKEND_ResponseSetStringParameter(response, "id", id));
+  Error* refused = TRITONBACKEND_RequestCorrelationId(request, &number);
+  if (refused != NULL) {
+    TRY(TRITONBACKEND_ResponseSetStringParameter(response, "refused", TRITONSERVER_ErrorMessage(refused)));
+    TRITONSERVER_ErrorDelete(refused);
+    TRY(TRITONBACKEND_RequestCorrelationIdString(request, &text));
+    TRY(TRITONBACKEND_ResponseSetStringParameter(response, "sequence", text));
+  } else {
+    TRY(TRITONBACKEND_ResponseSetIntParameter(response, "sequence", (int64_t)number));
+  }
+  TRY(TRITONBACKEND_RequestFlags(request, &flags));
+  TRY(TRITONBACKEND_ResponseSetIntParameter(response, "flags", flags));
+  TRY(TRITONBACKEND_RequestParameterCount(request, &count));
+  for (uint32_t at = 0; at < count; at++) {
+    uint32_t type;
+    const void* value;
+    TRY(TRITONBACKEND_RequestParameter(request, at, &name, &type, &value));
+    snprintf(key, sizeof key, "got_%s", name);
+    if (type == 0) TRY(TRITONBACKEND_ResponseSetStringParameter(response, key, value));
+    if (type == 1) TRY(TRITONBACKEND_ResponseSetIntParameter(response, key, *(const int64_t*)value));
+    if (type == 2) TRY(TRITONBACKEND_ResponseSetBoolParameter(response, key, *(const bool*)value));
+  }
+  Input* none = NULL;
+  Error* unknown = TRITONBACKEND_RequestInput(request, "nothing", &none);
+  TRY(TRITONBACKEND_ResponseSetStringParameter(response, "unknown", TRITONSERVER_ErrorMessage(unknown)));
+  TRITONSERVER_ErrorDelete(unknown);
+  return identity(request, response);
+}
+
+/* Reads its input for as long as the model says, and answers with the sum of its bytes. */
+static Error* read_long(Request* request, Response* response, int delay_ms) {
+  Input* input;
+  Tensor tensor;
+  void* buffer;
+  TRY(TRITONBACKEND_RequestInputByIndex(request, 0, &input));
+  TRY(read_input(input, &tensor));
+  TRY(place(response, "OUT", &tensor, tensor.bytes, &buffer));
+  volatile const unsigned char* bytes = tensor.data;
+  uint64_t end = now_ns() + (uint64_t)delay_ms * 1000000u;
+  unsigned sum = 0;
+  do {
+    for (uint64_t at = 0; at < tensor.bytes; at += 1024) sum += bytes[at];
+    usleep(1000);
+  } while (now_ns() < end);
+  memset(buffer, (int)(sum & 1), tensor.bytes);
+  return NULL;
+}
+
+static void report(Instance* instance, Request* request, bool success, uint64_t start) {
+  uint64_t end = now_ns();
+  LOG_IF_ERROR(TRITONBACKEND_ModelInstanceReportStatistics(instance, request, success, start, start, end, end));
+  LOG_IF_ERROR(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, 1, start, start, end, end));
+}
+
+/* Each element of IN as a response of its own, from another thread, after the request was given back. */
+typedef struct {
+  Factory* factory;
+  int32_t* elements;
+  size_t count;
+} Repeat;
+
+static Error* repeat_one(Factory* factory, int32_t element) {
+  static const int64_t one = 1;
+  const Tensor like = {.type = TYPE_INT32, .dims = 1, .shape = &one};
+  Response* response;
+  void* buffer;
+  TRY(TRITONBACKEND_ResponseNewFromFactory(&response, factory));
+  TRY(place(response, "OUT", &like, sizeof element, &buffer));
+  memcpy(buffer, &element, sizeof element);
+  return TRITONBACKEND_ResponseSend(response, 0, NULL);
+}
+
+static void* repeat(void* argument) {
+  Repeat* work = argument;
+  bool is_cancelled = false;
+  for (size_t at = 0; at < work->count && !is_cancelled; at++) {
+    LOG_IF_ERROR(repeat_one(work->factory, work->elements[at]));
+    LOG_IF_ERROR(TRITONBACKEND_ResponseFactoryIsCancelled(work->factory, &is_cancelled));
+  }
+  LOG_IF_ERROR(TRITONBACKEND_ResponseFactorySendFlags(work->factory, FINAL));
+  LOG_IF_ERROR(TRITONBACKEND_ResponseFactoryDelete(work->factory));
+  free(work->elements);
+  free(work);
+  return NULL;
+}
+
+static Error* start_repeat(Instance* instance, Request* request, uint64_t start) {
+  Input* input;
+  Tensor tensor;
+  TRY(TRITONBACKEND_RequestInputByIndex(request, 0, &input));
+  TRY(read_input(input, &tensor));
+  Repeat* work = calloc(1, sizeof *work);
+  work->count = tensor.bytes / sizeof *work->elements;
+  work->elements = malloc(tensor.bytes + 1);
+  if (tensor.bytes > 0) memcpy(work->elements, tensor.data, tensor.bytes);
+  TRY(TRITONBACKEND_ResponseFactoryNew(&work->factory, request));
+  report(instance, request, true, start);
+  LOG_IF_ERROR(TRITONBACKEND_RequestRelease(request, RELEASE_ALL));
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, repeat, work) != 0) return TRITONSERVER_ErrorNew(INTERNAL, "no thread");
+  pthread_detach(thread);
+  return NULL;
+}
+
+static void answer(Instance* instance, ModelState* state, Request* request) {
+  uint64_t start = now_ns();
+  const char* mode = state->mode;
+  if (strcmp(mode, "repeat") == 0) {
+    LOG_IF_ERROR(start_repeat(instance, request, start));
+    return;
+  }
+  Response* response = NULL;
+  LOG_IF_ERROR(TRITONBACKEND_ResponseNew(&response, request));
+  Error* error = strcmp(mode, "add_sub") == 0     ? add_sub(request, response)
+                 : strcmp(mode, "tell") == 0      ? tell(request, response)
+                 : strcmp(mode, "read_long") == 0 ? read_long(request, response, state->delay_ms)
+                 : strcmp(mode, "fail") == 0      ? TRITONSERVER_ErrorNew(INVALID_ARG, "fails on purpose")
+                                                  : identity(request, response);
+  bool success = error == NULL;
+  if (strcmp(mode, "throw_away") == 0) {
+    LOG_IF_ERROR(TRITONBACKEND_ResponseDelete(response));
+  } else {
+    LOG_IF_ERROR(TRITONBACKEND_ResponseSend(response, FINAL, error));
+  }
+  if (strcmp(mode, "twice") == 0) {
+    /* The same response, and another one after the last. */
+    LOG_IF_ERROR(TRITONBACKEND_ResponseSend(response, FINAL, NULL));
+    LOG_IF_ERROR(TRITONBACKEND_ResponseNew(&response, request));
+    LOG_IF_ERROR(TRITONBACKEND_ResponseSend(response, FINAL, NULL));
+  }
+  if (error != NULL) TRITONSERVER_ErrorDelete(error);
+  report(instance, request, success, start);
+  if (strcmp(mode, "leak") != 0) LOG_IF_ERROR(TRITONBACKEND_RequestRelease(request, RELEASE_ALL));
+  if (strcmp(mode, "release_twice") == 0) {
+    const char* id;
+    LOG_IF_ERROR(TRITONBACKEND_RequestRelease(request, RELEASE_ALL));
+    LOG_IF_ERROR(TRITONBACKEND_RequestId(request, &id));
+  }
+}
+
+Error* TRITONBACKEND_ModelInstanceExecute(Instance* instance, Request** requests, const uint32_t count) {
+  void* found;
+  TRY(TRITONBACKEND_ModelInstanceState(instance, &found));
+  ModelState* state = found;
+  if (strcmp(state->mode, "refuse") == 0) return TRITONSERVER_ErrorNew(UNAVAILABLE, "the batch is refused on purpose");
+  for (uint32_t at = 0; at < count; at++) answer(instance, state, requests[at]);
+  return NULL;
+}

@@ -1,0 +1,57 @@
+"""How do tests build a compiled backend, and serve its models?"""
+
+import contextlib
+import pathlib
+import subprocess
+
+from servers import ROOT
+
+SOURCES = ROOT / "tests" / "backends"
+FLAGS = ["-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+
+TENSOR = '{ name: "%s" data_type: TYPE_%s dims: [ -1 ] }'
+
+
+def compiled(library: pathlib.Path, needs: str = "") -> pathlib.Path:
+    """tests/backends/sample.c as a library, which needs one of this name, or finds the interface in its process."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    link = []
+    if needs:
+        beside = library.parent / "only_to_link"
+        beside.mkdir(exist_ok=True)
+        empty = ["cc", "-shared", "-x", "c", "/dev/null", "-o", str(beside / needs), f"-Wl,-soname,{needs}"]
+        subprocess.run(empty, check=True)
+        link = ["-Wl,--no-as-needed", str(beside / needs)]
+    subprocess.run(["cc", *FLAGS, str(SOURCES / "sample.c"), "-o", str(library), *link, "-lpthread"], check=True)
+    return library
+
+
+def put(repository: pathlib.Path, name: str, mode: str = "", datatype: str = "FP32", pairs: int = 1, more: str = "",
+        backend: str = "sample", **parameters: str) -> pathlib.Path:  # fmt: skip
+    """A model with inputs IN, IN1, … and outputs OUT, OUT1, …"""
+    folder = repository / name
+    (folder / "1").mkdir(parents=True)
+    numbers = ["", *map(str, range(1, pairs))]
+    lines = [f'backend: "{backend}"', more]
+    for side, stem in (("input", "IN"), ("output", "OUT")):
+        lines.append(f"{side} [" + ", ".join(TENSOR % (stem + number, datatype) for number in numbers) + "]")
+    for key, value in ({"mode": mode} | parameters).items():
+        lines.append(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}')
+    (folder / "config.pbtxt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@contextlib.contextmanager
+def serving(launcher, name: str, repository: pathlib.Path, *flags: str, needs: str = ""):
+    """A server that finds the sample backend in its directory."""
+    backends = launcher.scratch / f"{name}_backends"
+    library = backends / "sample" / "libtriton_sample.so"
+    if not library.exists():
+        compiled(library, needs)
+    with launcher.running(name, f"--backend-directory={backends}", *flags, repository=repository) as found:
+        yield found
+
+
+def errors(server) -> list[str]:
+    """What the log says of errors."""
+    return [line for line in server.log_text().splitlines() if line.startswith("E")]

@@ -1,0 +1,251 @@
+"""Does a backend in C answer here as it does in Triton, from the same library?"""
+
+import secrets
+import time
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+import tritonclient.utils.shared_memory as system_memory
+from clients import Asked, Given, fp32, grpc_channel, http_call, int32, open_client, refuses, text
+from compiled_setup import compiled, errors, put, serving
+from regions import registered
+from test_decoupled import Stream
+
+BATCHES = "max_batch_size: 8"
+DECOUPLED = "model_transaction_policy { decoupled: true }"
+SIZE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def compiled_server(launcher):
+    repository = launcher.scratch / "compiled"
+    put(repository, "c_identity", pairs=2)
+    put(repository, "c_batched", more=BATCHES)
+    put(repository, "c_text", datatype="STRING")
+    put(repository, "c_add_sub", "add_sub", pairs=2)
+    put(repository, "c_tell", "tell")
+    put(repository, "c_fail", "fail")
+    put(repository, "c_refuse", "refuse")
+    put(repository, "c_repeat", "repeat", datatype="INT32", more=DECOUPLED)
+    put(repository, "c_instances", more="instance_group { kind: KIND_CPU count: 3 }")
+    (repository / "c_completed" / "1").mkdir(parents=True)
+    (repository / "c_completed" / "config.pbtxt").write_text('backend: "sample"\n')
+    with serving(launcher, "compiled", repository) as found:
+        yield found
+
+
+@pytest.fixture(params=["http", "grpc"])
+def compiled_client(request: pytest.FixtureRequest, compiled_server):
+    with open_client(request.param, compiled_server) as found:
+        yield found
+
+
+def numbers(reply, output: str = "OUT") -> list[float]:
+    return np.frombuffer(reply.outputs[output].raw, np.float32).tolist()
+
+
+def test_inputs_come_back(compiled_client):
+    reply = compiled_client.infer("c_identity", [fp32("IN", [1, 2, 3]), fp32("IN1", [4])], id="42")
+    assert (numbers(reply), numbers(reply, "OUT1"), reply.id) == ([1, 2, 3], [4], "42")
+    reply = compiled_client.infer("c_batched", [fp32("IN", [[1, 2], [3, 4]])])
+    assert (numbers(reply), reply.outputs["OUT"].shape) == ([1, 2, 3, 4], [2, 2])
+    assert compiled_client.infer("c_text", [text("IN", [b"a", b"", b"bc" * 1000])]).outputs["OUT"].raw == \
+        text("", [b"a", b"", b"bc" * 1000]).raw  # fmt: skip
+    assert numbers(compiled_client.infer("c_instances", [fp32("IN", [5])])) == [5]
+
+
+def test_only_wanted_outputs_come(compiled_client):
+    reply = compiled_client.infer("c_add_sub", [fp32("IN", [5, 7]), fp32("IN1", [1, 2])])
+    assert (numbers(reply), numbers(reply, "OUT1")) == ([6, 9], [4, 5])
+    reply = compiled_client.infer("c_add_sub", [fp32("IN", [5, 7]), fp32("IN1", [1, 2])], [Asked("OUT1")])
+    assert (list(reply.outputs), numbers(reply, "OUT1")) == (["OUT1"], [4, 5])
+
+
+def test_an_empty_tensor_has_no_buffer(compiled_client):
+    reply = compiled_client.infer("c_identity", [Given("IN", "FP32", [0]), fp32("IN1", [4])])
+    assert (reply.outputs["OUT"].shape, numbers(reply, "OUT1")) == ([0], [4])
+
+
+def test_a_request_tells_of_itself(compiled_client):
+    parameters = {"said": "x", "count": 7, "yes": True}
+    reply = compiled_client.infer("c_tell", [fp32("IN", [1])], id="r1", parameters=parameters)
+    found = dict(reply.parameters)
+    assert {key: found[key] for key in ("id", "sequence", "flags", "got_said", "got_count", "got_yes")} == \
+        {"id": "r1", "sequence": 0, "flags": 0, "got_said": "x", "got_count": 7, "got_yes": True}  # fmt: skip
+    assert "unknown request input name nothing" in found["unknown"]
+
+
+def test_a_sequence_is_told(compiled_client):
+    given = {"sequence_id": 9, "sequence_start": True, "sequence_end": False}
+    found = compiled_client.infer("c_tell", [fp32("IN", [1])], parameters=given).parameters
+    assert (found["sequence"], found["flags"]) == (9, 1)
+    given = {"sequence_id": "nine", "sequence_start": False, "sequence_end": True}
+    found = compiled_client.infer("c_tell", [fp32("IN", [1])], parameters=given).parameters
+    assert (found["sequence"], found["flags"]) == ("nine", 2)
+    assert "correlation ID in request is not an unsigned int" in found["refused"]
+
+
+def test_errors_are_the_requests_own(compiled_client):
+    with refuses("INVALID_ARG", "fails on purpose"):
+        compiled_client.infer("c_fail", [fp32("IN", [1])])
+    with refuses("UNAVAILABLE", "the batch is refused on purpose"):
+        compiled_client.infer("c_refuse", [fp32("IN", [1])])
+    assert numbers(compiled_client.infer("c_batched", [fp32("IN", [[1]])])) == [1]
+
+
+def test_a_configuration_is_completed(compiled_client):
+    assert numbers(compiled_client.infer("c_completed", [fp32("IN", [1, 2, 3, 4])])) == [1, 2, 3, 4]
+    (only,) = compiled_client.metadata("c_completed")["inputs"]
+    assert (only["name"], only["datatype"], [int(one) for one in only["shape"]]) == ("IN", "FP32", [4])
+
+
+def test_statistics_are_those_that_the_backend_reports(compiled_client):
+    def counts():
+        (one,) = compiled_client.statistics("c_add_sub")
+        stats = one["inference_stats"]
+        return [int(one["inference_count"]), int(one["execution_count"]), int(stats["success"]["count"]), int(stats["fail"]["count"])]
+
+    before = counts()
+    for _ in range(3):
+        compiled_client.infer("c_add_sub", [fp32("IN", [5]), fp32("IN1", [1])])
+    deadline = time.monotonic() + 60
+    expected = [number + 3 for number in before[:3]] + before[3:]
+    # The backend reports after it has answered.
+    while counts() != expected and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert counts() == expected
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 300])
+def test_a_decoupled_model_answers_from_another_thread(compiled_server, count):
+    with grpc_channel(compiled_server.grpc) as channel:
+        stream = Stream(channel)
+        request = stream.client.request("c_repeat", [int32("IN", list(range(count)))], None, id="r",
+                                        parameters={"triton_enable_empty_final_response": True})  # fmt: skip
+        stream.sent.put(request)
+        found, is_last = [], False
+        while not is_last:
+            message = next(stream.call)
+            assert message.error_message == ""
+            found += [np.frombuffer(raw, np.int32)[0] for raw in message.infer_response.raw_output_contents]
+            is_last = message.infer_response.parameters["triton_final_response"].bool_param
+        stream.sent.put(None)
+    assert found == list(range(count))
+
+
+def test_tensors_lie_in_regions(compiled_client):
+    a, b = np.arange(256, dtype=np.float32), np.full(256, 2, np.float32)
+    with registered(compiled_client, 4096, a.tobytes() + b.tobytes()) as made:
+        given = [Given("IN", "FP32", [256], region=(made.name, 1024, 0)), Given("IN1", "FP32", [256], region=(made.name, 1024, 1024))]
+        asked = [Asked("OUT", (made.name, 1024, 2048)), Asked("OUT1", (made.name, 1024, 3072))]
+        reply = compiled_client.infer("c_add_sub", given, asked)
+        assert [one.raw for one in reply.outputs.values()] == [None, None] or reply.outputs["OUT"].raw in (None, b"")
+        assert made.read(2048, 2048) == (a + b).tobytes() + (a - b).tobytes()
+        small = [Asked("OUT", (made.name, 1000, 2048))]
+        with refuses("INTERNAL", "shared memory size specified with the request for output 'OUT' (1000 bytes) should be at least 1024 bytes"):
+            compiled_client.infer("c_add_sub", given, small)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_real_client_over_shared_memory(compiled_server, protocol):
+    library = tritonclient.http if protocol == "http" else tritonclient.grpc
+    client = library.InferenceServerClient(getattr(compiled_server, protocol))
+    name = f"region_{secrets.token_hex(6)}"
+    handle = system_memory.create_shared_memory_region(name, f"/{name}", 2 * SIZE)
+    try:
+        values = np.random.default_rng(7).random(SIZE // 4, np.float32)
+        system_memory.set_shared_memory_region(handle, [values])
+        client.register_system_shared_memory(name, f"/{name}", 2 * SIZE)
+        given, asked = library.InferInput("IN", [1, SIZE // 4], "FP32"), library.InferRequestedOutput("OUT")
+        given.set_shared_memory(name, SIZE)
+        asked.set_shared_memory(name, SIZE, offset=SIZE)
+        client.infer("c_batched", [given], outputs=[asked])
+        assert (system_memory.get_contents_as_numpy(handle, np.float32, [SIZE // 4], offset=SIZE) == values).all()
+        client.unregister_system_shared_memory(name)
+    finally:
+        client.close()
+        system_memory.destroy_shared_memory_region(handle)
+
+
+def copied(server) -> int:
+    lines = http_call(server.metrics, "GET", "/metrics").body.decode().splitlines()
+    return sum(int(line.split()[-1]) for line in lines if line.startswith("nerite_copied_bytes_total{"))
+
+
+def test_the_server_copies_nothing_between_a_region_and_the_backend(compiled_server, compiled_client):
+    if compiled_server.oracle:
+        pytest.skip("counts copies only here")
+    with registered(compiled_client, 2 * SIZE, b"\x01" * SIZE) as made:
+        before = copied(compiled_server)
+        given = [Given("IN", "FP32", [1, SIZE // 4], region=(made.name, SIZE, 0))]
+        compiled_client.infer("c_batched", given, [Asked("OUT", (made.name, SIZE, SIZE))])
+        assert (made.read(SIZE, SIZE), copied(compiled_server) - before) == (b"\x01" * SIZE, 0)
+
+
+@pytest.mark.parametrize("needs", ["libtritonserver.so", "libtritonserver-0a1b2c3d.so"])
+def test_a_library_may_need_the_interface_by_any_name(launcher, needs):
+    if launcher.oracle:
+        pytest.skip("Triton's wheel has one name only")
+    name = f"needs_{needs.split('.')[0].replace('-', '_')}"
+    repository = launcher.scratch / name
+    put(repository, "c_identity")
+    with serving(launcher, name, repository, needs=needs) as server, open_client("http", server) as client:
+        assert numbers(client.infer("c_identity", [fp32("IN", [3])])) == [3]
+
+
+def test_a_model_may_bring_its_backend_along(launcher):
+    repository = launcher.scratch / "brought_along"
+    compiled(put(repository, "by_version", backend="own_a") / "1" / "libtriton_own_a.so")
+    compiled(put(repository, "by_model", backend="own_b") / "libtriton_own_b.so")
+    with launcher.running("brought_along", repository=repository) as server, open_client("http", server) as client:
+        for model in ("by_version", "by_model"):
+            assert numbers(client.infer(model, [fp32("IN", [3])])) == [3]
+
+
+def test_a_named_backend_wins_over_the_built_in_one(launcher):
+    backends, repository = launcher.scratch / "wins_backends", launcher.scratch / "wins"
+    compiled(backends / "identity" / "libtriton_identity.so")
+    put(repository, "c_add_sub", "add_sub", pairs=2, backend="identity")
+    with launcher.running("wins", f"--backend-directory={backends}", repository=repository) as server:
+        with open_client("http", server) as client:
+            assert numbers(client.infer("c_add_sub", [fp32("IN", [5]), fp32("IN1", [2])])) == [7]
+        assert str(backends / "identity" / "libtriton_identity.so") in server.log_text()
+
+
+SETTINGS = ['"fail":"none"', '"backend-directory":', '"default-max-batch-size":"4"', '"auto-complete-config":"true"', '"min-compute-capability":"6']
+
+
+def test_the_operators_settings_reach_the_backend(launcher):
+    repository = launcher.scratch / "settings"
+    put(repository, "c_identity")
+    with serving(launcher, "settings", repository, "--backend-config=sample,fail=none") as server:
+        said = server.log_text().replace("\\", "")
+        assert [one for one in SETTINGS if one not in said] == []
+
+
+FAILING = [("refuse_model", "the model is refused on purpose"), ("refuse_instance", "the instance is refused on purpose")]
+
+
+def test_what_a_backend_refuses_at_load_fails_that_model(launcher):
+    repository = launcher.scratch / "failing"
+    for mode, _ in FAILING:
+        put(repository, mode, mode)
+    put(repository, "c_identity")
+    with serving(launcher, "failing", repository, "--exit-on-error=false") as server, open_client("http", server) as client:
+        reasons = {one["name"]: (one["state"], one["reason"]) for one in client.index()}
+        for mode, why in FAILING:
+            assert reasons[mode][0] == "UNAVAILABLE" and why in reasons[mode][1], reasons
+        assert numbers(client.infer("c_identity", [fp32("IN", [3])])) == [3]
+
+
+def test_a_backend_that_does_not_start_fails_its_models(launcher):
+    repository = launcher.scratch / "unstarted"
+    put(repository, "c_identity")
+    flags = ["--backend-config=sample,fail=initialize", "--exit-on-error=false"]
+    with serving(launcher, "unstarted", repository, *flags) as server, open_client("http", server) as client:
+        (only,) = client.index()
+        assert only["state"] == "UNAVAILABLE" and "initialize fails on purpose" in only["reason"]
+        if not launcher.oracle:
+            assert any("backend 'sample'" in line and "initialize fails on purpose" in line for line in errors(server))
