@@ -1,0 +1,104 @@
+"""Does a compiled backend that breaks the interface's rules, or whose client does, harm anybody else?"""
+
+import concurrent.futures
+import os
+import time
+
+import pytest
+from clients import Asked, Given, fp32, open_client, refuses
+from compiled_setup import errors, put, serving
+from regions import registered
+
+SIZE = 1 << 20
+READS_MS = 400
+MODES = ["throw_away", "twice", "leak", "release_twice"]
+
+
+@pytest.fixture(scope="module")
+def breaking(launcher):
+    if launcher.oracle:
+        pytest.skip("Triton does not survive it")
+    repository = launcher.scratch / "breaking"
+    for mode in MODES:
+        put(repository, mode, mode)
+    put(repository, "well")
+    put(repository, "read_long", "read_long", delay_ms=str(READS_MS), more="max_batch_size: 1")
+    with serving(launcher, "breaking", repository, "--model-control-mode=explicit", "--load-model=*") as found:
+        yield found
+
+
+@pytest.fixture
+def client(breaking):
+    with open_client("http", breaking) as found:
+        yield found
+
+
+def wait_for_error(server, *parts: str) -> None:
+    deadline = time.monotonic() + 60
+    while not any(all(part in line for part in parts) for line in errors(server)):
+        assert time.monotonic() < deadline, (parts, errors(server))
+        time.sleep(0.02)
+
+
+def lives(client) -> None:
+    assert client.infer("well", [fp32("IN", [1])]).outputs["OUT"].raw == fp32("", [1]).raw
+
+
+def test_a_response_that_is_thrown_away_is_an_error(breaking, client):
+    with refuses("INTERNAL", "the model ended its work on this request without a final response"):
+        client.infer("throw_away", [fp32("IN", [1])], id="lost7")
+    wait_for_error(breaking, "backend 'sample'", "[request id: lost7]", "without a final response")
+    lives(client)
+
+
+def test_what_is_sent_twice_is_sent_once(breaking, client):
+    for _ in range(3):
+        assert client.infer("twice", [fp32("IN", [1])]).outputs["OUT"].raw == fp32("", [1]).raw
+    wait_for_error(breaking, "backend 'sample'", "TRITONBACKEND_ResponseSend", "the response", "is not there")
+    wait_for_error(breaking, "backend 'sample'", "TRITONBACKEND_ResponseSend", "after the final response")
+    lives(client)
+
+
+def test_what_is_released_twice_is_released_once(breaking, client):
+    for _ in range(3):
+        assert client.infer("release_twice", [fp32("IN", [1])]).outputs["OUT"].raw == fp32("", [1]).raw
+    wait_for_error(breaking, "backend 'sample'", "TRITONBACKEND_RequestRelease", "the request", "is not there")
+    wait_for_error(breaking, "backend 'sample'", "TRITONBACKEND_RequestId", "the request", "is not there")
+    lives(client)
+
+
+def test_requests_that_are_never_released_end_with_their_model(breaking, client):
+    for _ in range(5):
+        assert client.infer("leak", [fp32("IN", [1])]).outputs["OUT"].raw == fp32("", [1]).raw
+    client.unload("leak")
+    wait_for_error(breaking, "backend 'sample'", "never released 5 request objects of model 'leak'")
+    lives(client)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("lost", ["input", "output"])
+def test_a_region_that_shrinks_while_a_backend_uses_it_fails_that_request(breaking, protocol, lost):
+    with open_client(protocol, breaking) as client, registered(client, SIZE) as first, registered(client, SIZE) as second:
+        given = [Given("IN", "FP32", [1, SIZE // 4], region=(first.name, SIZE, 0))]
+        asked = [Asked("OUT", (second.name, SIZE, 0))]
+        client.infer("read_long", given, asked)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            began = time.monotonic()
+            asking = pool.submit(client.infer, "read_long", given, asked)
+            time.sleep(READS_MS / 4000)
+            gone = first if lost == "input" else second
+            os.truncate(gone.path, 0)
+            lives(client)
+            with refuses("INVALID_ARG", f"shared memory region '{gone.name}'"):
+                asking.result()
+            assert time.monotonic() - began < 60
+        lives(client)
+
+
+def test_a_backend_is_loaded_and_unloaded_many_times(breaking, client):
+    for _ in range(100):
+        client.unload("well")
+        client.load("well")
+    lives(client)
+
+
