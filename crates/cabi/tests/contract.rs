@@ -1,0 +1,121 @@
+//! Does a compiled backend keep the contract that all runtimes keep?
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use nerite_backend::conformance::{Case, Fixture, check_runtime, context};
+use nerite_backend::{Batch, Instance, InstanceSpec, LoadContext, Model, Outbox, Runtime};
+use nerite_cabi::{CompiledBackend, Options, backends_in};
+use nerite_request::Status;
+use nerite_tensor::{Buffer, DataType, Shape, Tensor};
+
+/// The backend of the conformance tests, compiled.
+fn library(directory: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/backends/sample.c");
+    let place = directory.join("sample");
+    std::fs::create_dir_all(&place).unwrap();
+    let library = place.join("libtriton_sample.so");
+    let flags = ["-D_GNU_SOURCE", "-O1", "-fPIC", "-shared", "-lpthread"];
+    let built = Command::new("cc").args(flags).arg(&source).arg("-o").arg(&library).status().unwrap();
+    assert!(built.success(), "{} is compiled", source.display());
+    library
+}
+
+fn backend(directory: &Path) -> CompiledBackend {
+    library(directory);
+    let (name, path) = backends_in(directory).pop().unwrap();
+    CompiledBackend::new(&name, &path, Options { directory: directory.to_owned(), auto_complete: true })
+}
+
+fn floats(name: &str, numbers: &[f32]) -> Tensor {
+    let shape = Shape::from_slice(&[1, numbers.len() as i64]);
+    Tensor { name: name.into(), datatype: DataType::Fp32, shape, data: Buffer::from_numbers(numbers.to_vec()) }
+}
+
+fn config(text: &str) -> nerite_config::ModelConfig {
+    let tensors = |side, stem| {
+        format!(
+            "{side} [{{ name: '{stem}' data_type: TYPE_FP32 dims: [-1] }}, {{ name: '{stem}1' data_type: TYPE_FP32 dims: [-1] }}] "
+        )
+    };
+    let text = format!("name: 'm' backend: 'sample' {} {} {text}", tensors("input", "IN"), tensors("output", "OUT"));
+    nerite_config::parse_text("", text.as_bytes()).unwrap()
+}
+
+fn case(a: &[f32], b: &[f32]) -> Case {
+    let pair = |op: fn(f32, f32) -> f32| a.iter().zip(b).map(|(a, b)| op(*a, *b)).collect::<Vec<_>>();
+    Case {
+        inputs: vec![floats("IN", a), floats("IN1", b)],
+        outputs: vec![floats("OUT", &pair(|a, b| a + b)), floats("OUT1", &pair(|a, b| a - b))],
+    }
+}
+
+/// Runs as the server's pools do: the last responses of a run go out after it. A backend in C gives its requests back after it has answered.
+struct AsServed<T>(T);
+
+impl Runtime for AsServed<CompiledBackend> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn engine(&self) -> String {
+        self.0.engine()
+    }
+
+    fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        Ok(Arc::new(AsServed(self.0.load(context)?)))
+    }
+}
+
+impl Model for AsServed<Arc<dyn Model>> {
+    fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
+        Ok(Box::new(AsServed(self.0.instance(spec)?)))
+    }
+}
+
+impl Instance for AsServed<Box<dyn Instance>> {
+    fn run(&mut self, batch: Batch) {
+        drop(Outbox::around(|| self.0.run(batch)));
+    }
+}
+
+#[test]
+fn a_backend_in_c_keeps_the_contract_of_runtimes() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = backend(folder.path());
+    let config = config("max_batch_size: 8 parameters { key: 'mode' value { string_value: 'add_sub' } }");
+    let fixture = Fixture {
+        context: context(folder.path(), config),
+        cases: vec![case(&[1.0, 2.5], &[3.0, -4.0]), case(&[7.0], &[0.5])],
+        // IN1 is longer than IN.
+        faulty: Some(vec![floats("IN", &[1.0]), floats("IN1", &[1.0, 2.0])]),
+    };
+    check_runtime(&AsServed(backend), &fixture);
+}
+
+#[test]
+fn a_model_is_completed_once_and_then_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = backend(folder.path());
+    let bare = nerite_config::parse_text("", b"name: 'm' backend: 'sample'").unwrap();
+    let mut context = context(folder.path(), bare);
+    context.config = Arc::new(backend.complete(&context).unwrap());
+    assert_eq!((context.config.input[0].name.as_str(), context.config.input[0].dims.as_slice()), ("IN", &[4][..]));
+    let model = backend.load(&context).unwrap();
+    let spec = InstanceSpec { name: "m_0".into(), index: 0, device: None };
+    drop(model.instance(&spec).unwrap());
+}
+
+#[test]
+fn a_library_that_is_none_is_refused_with_the_loaders_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("libtriton_x.so");
+    std::fs::write(&path, "no library").unwrap();
+    let options = Options { directory: folder.path().to_owned(), auto_complete: false };
+    let backend = CompiledBackend::new("x", &path, options);
+    let refused = backend.load(&context(folder.path(), config(""))).err().unwrap();
+    assert!(refused.message.contains("unable to load shared library of backend 'x'"), "{refused}");
+    assert!(refused.message.contains("file too short") || refused.message.contains("invalid ELF header"), "{refused}");
+}
