@@ -45,7 +45,7 @@ pub use admission::{Admission, Found};
 pub use api::{Api, Options};
 pub use aside::{Aside, aside, on_disk};
 pub use calls::Changeable;
-pub use logging::LogSwitches;
+pub use logging::{LogFormat, LogSwitches};
 pub use nerite_request::TraceLevels;
 pub use nerite_request::{Code, Status};
 pub use nerite_shm::{BorrowedLease, LEASES_PER_SESSION_MAX};

@@ -14,10 +14,34 @@ pub struct LogSwitches {
     flags: AtomicU32,
 }
 
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// As Triton's lines.
+    Triton,
+    /// The same with the time as ISO 8601.
+    Iso8601,
+    /// An object of JSON.
+    Json,
+}
+
+impl LogFormat {
+    /// The format of this name.
+    pub fn parse(name: &str) -> Option<LogFormat> {
+        match name {
+            "default" => Some(LogFormat::Triton),
+            "ISO8601" => Some(LogFormat::Iso8601),
+            "json" => Some(LogFormat::Json),
+            _ => None,
+        }
+    }
+}
+
 const INFO: u32 = 1;
 const WARNING: u32 = 2;
 const ERROR: u32 = 4;
 const ISO: u32 = 8;
+const JSON: u32 = 16;
 const VERBOSE_SHIFT: u32 = 8;
 
 impl LogSwitches {
@@ -37,7 +61,7 @@ impl LogSwitches {
         if change.file.is_some() {
             return Err(Status::unsupported("log file location can not be updated through network protocol"));
         }
-        if let Some(format) = change.format.as_deref().filter(|f| !matches!(*f, "default" | "ISO8601")) {
+        if let Some(format) = change.format.as_deref().filter(|name| LogFormat::parse(name).is_none()) {
             return Err(Status::invalid(format!("invalid argument for log_format, got: {format}")));
         }
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,9 +90,13 @@ impl LogSwitches {
         }
     }
 
-    /// Whether times are written as ISO 8601.
-    pub fn iso_time(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & ISO != 0
+    /// How lines look.
+    pub fn format(&self) -> LogFormat {
+        match self.flags.load(Ordering::Relaxed) & (ISO | JSON) {
+            0 => LogFormat::Triton,
+            ISO => LogFormat::Iso8601,
+            _ => LogFormat::Json,
+        }
     }
 }
 
@@ -78,6 +106,7 @@ fn flags(settings: &LogSettings) -> u32 {
         | flag(settings.warning, WARNING)
         | flag(settings.error, ERROR)
         | flag(settings.format == "ISO8601", ISO)
+        | flag(settings.format == "json", JSON)
         | settings.verbose_level.min(0xFF) << VERBOSE_SHIFT
 }
 

@@ -16,7 +16,7 @@ pub struct LogSettings {
     pub error: bool,
     /// Verbosity; 0 for none.
     pub verbose_level: u32,
-    /// `default` or `ISO8601`.
+    /// `default`, `ISO8601` or `json`.
     pub format: String,
 }
 
@@ -33,7 +33,7 @@ pub struct LogChange {
     pub error: Option<bool>,
     /// Verbosity.
     pub verbose_level: Option<u32>,
-    /// `default` or `ISO8601`.
+    /// `default`, `ISO8601` or `json`.
     pub format: Option<String>,
 }
 

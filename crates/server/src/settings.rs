@@ -17,7 +17,7 @@ mod tracing;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nerite_api::{RegionRules, Restriction, TraceConfig};
+use nerite_api::{LogFormat, RegionRules, Restriction, TraceConfig};
 use nerite_budget::Limits;
 use nerite_engine::{HostPolicies, LatencyMetrics, QueueLimits};
 use nerite_repository::ControlMode;
@@ -311,7 +311,7 @@ fn front(values: &Values<'_>, flags: FrontFlags) -> Result<Option<FrontEndSettin
 
 fn log_settings(values: &Values<'_>) -> Result<LogSettings, SettingsError> {
     let format = values.text("log-format").unwrap_or("default");
-    if !matches!(format, "default" | "ISO8601") {
+    if LogFormat::parse(format).is_none() {
         return Err(SettingsError::Contradiction("invalid argument for --log-format".into()));
     }
     // Triton takes a truth value here as well as a number.

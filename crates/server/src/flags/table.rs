@@ -103,7 +103,7 @@ flags! {
         "log-info" BOOL, Yes, "Whether informational lines are written. Default is true.";
         "log-warning" BOOL, Yes, "Whether warnings are written. Default is true.";
         "log-error" BOOL, Yes, "Whether errors are written. Default is true.";
-        "log-format" TEXT, Yes, "Format of the log: 'default' or 'ISO8601'.";
+        "log-format" TEXT, Yes, "Format of the log: 'default', 'ISO8601' or 'json'.";
         "log-file" TEXT, Yes, "File that all log lines go to; without it informational lines go to stdout, others to stderr.";
     }
     "Model Repository": {

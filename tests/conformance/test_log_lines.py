@@ -1,0 +1,69 @@
+"""Can a program read the log, and does a line that repeats leave room for others?"""
+
+import json
+import time
+
+import numpy as np
+import pytest
+from clients import fp32, http_call, open_client
+
+LOADS = 25
+WINDOW_S = 10
+# A line is written so often before it is counted.
+WRITTEN = 5
+
+
+@pytest.fixture(scope="module")
+def server(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 has no such format, and writes every line")
+    repository = launcher.copy_of("log_lines", "identity_fp32")
+    flags = ["--log-format=json", "--log-verbose=1", "--model-control-mode=explicit", "--load-model=identity_fp32"]
+    with launcher.running("log_lines", *flags, repository=repository) as found:
+        yield found
+
+
+def lines(server) -> list[dict]:
+    return [json.loads(line) for line in server.log_text().splitlines()]
+
+
+def test_every_line_is_an_object_with_a_time_a_level_a_place_and_a_message(server):
+    found = lines(server)
+    assert len(found) >= 8
+    for line in found:
+        assert {"time", "level", "pid", "place", "message"} <= set(line), line
+        assert line["level"] in ("error", "warning", "info", "verbose") and line["pid"] == server.pid
+    assert any("Started HTTPService" in line["message"] for line in found)
+    # Tables are messages as well.
+    assert any("| Model " in line["message"] and "\n" in line["message"] for line in found)
+
+
+def test_a_line_that_concerns_a_request_names_it(server):
+    with open_client("http", server) as client:
+        client.infer("identity_fp32", [fp32("INPUT0", np.zeros(2, np.float32))], id='the "first"\nrequest')
+    found = [line for line in lines(server) if line.get("request_id")]
+    assert found and found[-1]["request_id"] == 'the "first"\nrequest' and found[-1]["level"] == "verbose"
+
+
+def test_a_line_that_repeats_is_written_a_few_times_and_then_told_once_with_its_number(server):
+    began = time.monotonic()
+    for _ in range(LOADS):
+        assert http_call(server.http, "POST", "/v2/repository/models/nobody/load", {}).status == 500
+    repeated = [line for line in lines(server) if "nobody" in line["message"]]
+    assert time.monotonic() - began < WINDOW_S / 2, "the machine is too busy to repeat anything"
+    assert len(repeated) == WRITTEN and all(line["level"] == "error" for line in repeated)
+    deadline = time.monotonic() + 6 * WINDOW_S
+    summary = f"{LOADS - WRITTEN} times more within {WINDOW_S} s: "
+    while not (told := [line for line in lines(server) if line["message"].startswith(summary)]):
+        assert time.monotonic() < deadline, "nothing was told"
+        time.sleep(0.2)
+    assert len(told) == 1 and "nobody" in told[0]["message"]
+    assert (told[0]["level"], told[0]["place"]) == ("error", repeated[0]["place"])
+
+
+def test_the_format_changes_while_the_server_runs(server):
+    change = lambda name: http_call(server.http, "POST", "/v2/logging", {"log_format": name})
+    assert change("default").ok().json["log_format"] == "default"
+    http_call(server.http, "POST", "/v2/repository/models/somebody/load", {})
+    assert server.log_text().splitlines()[-1].startswith("E")
+    assert change("json").ok().json["log_format"] == "json"
