@@ -11,6 +11,7 @@ import servers
 from busy import front_threads_come_back
 from clients import fp32, http_call, open_client
 from meters import metric, peak
+from packets import open_session
 from witness import resident
 
 # What all traces together may hold, and what the allocator and the requests themselves add.
@@ -124,3 +125,22 @@ def test_a_stranger_switches_no_trace_on(launcher, tmp_path):
         with open_client("http", server) as client:
             client.infer("identity_fp32", [fp32("INPUT0", np.zeros(4, np.float32))])
         assert metric(server, "nerite_trace_bytes") == 0 and not path.exists()
+
+
+def test_requests_of_sessions_and_tensors_in_leases_are_traced(launcher, tmp_path):
+    if launcher.oracle:
+        pytest.skip("2.51 has no sessions")
+    path, socket = tmp_path / "trace.json", tmp_path / "session"
+    flags = [f"--trace-config=triton,file={path}", "--trace-config=rate=1", "--trace-config=level=TIMESTAMPS",
+             "--trace-config=level=TENSORS", f"--session-socket={socket}"]  # fmt: skip
+    repository = launcher.copy_of("traces_session", "identity_fp32")
+    with launcher.running("traces_session", *flags, repository=repository) as server, open_session(str(socket)) as client:
+        reply = client.infer("identity_fp32", [fp32("INPUT0", np.array([1.5, 2], np.float32))], leased=["OUTPUT0"], id="mine")
+        assert np.frombuffer(reply.outputs["OUTPUT0"].raw, np.float32).tolist() == [1.5, 2]
+        notes = json.loads(wait_for_all(server, path))
+    begins = [note for note in notes if "model_name" in note]
+    assert [begin["request_id"] for begin in begins] == ["mine"]
+    tensors = {note["activity"]: note["tensor"]["data"] for note in notes if "tensor" in note}
+    assert tensors == {"TENSOR_QUEUE_INPUT": "1.5,2", "TENSOR_BACKEND_OUTPUT": "1.5,2"}
+    points = [one["name"] for note in notes for one in note.get("timestamps", [])]
+    assert {"REQUEST_START", "REQUEST_END", "INFER_RESPONSE_COMPLETE"} <= set(points) and not any("RECV" in name for name in points)
