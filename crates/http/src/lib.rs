@@ -34,6 +34,7 @@ mod events;
 pub mod fuzzing;
 mod incoming;
 pub mod limits;
+mod load_report;
 mod receive;
 mod reply;
 mod route;

@@ -51,6 +51,11 @@ impl Api {
         }
     }
 
+    /// How busy the machine was when it was last looked at; `None` where nobody looks.
+    pub fn host_metrics(&self) -> Option<HostMetrics> {
+        *self.0.host.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes over how busy the machine is, from whoever looks at it regularly.
     pub fn note_host(&self, host: HostMetrics) {
         *self.0.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);

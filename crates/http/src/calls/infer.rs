@@ -19,6 +19,7 @@ use super::CallResult;
 use crate::encoding::{Encoding, Inflated, compress, inflate, response_encoding};
 use crate::incoming::Incoming;
 use crate::limits::{CHARGED_BYTES_MIN, COPIED_BYTES, INLINE_WORK_BYTES_MAX, KEPT_HEADERS_MAX};
+use crate::load_report::LoadFormat;
 use crate::receive::{Received, Store, discard, receive};
 use crate::reply::{BINARY, Failure, JSON, Outgoing};
 use framing::Framing;
@@ -38,7 +39,12 @@ pub async fn infer(api: &Api, headers: &mut HeaderMap, body: Incoming, model: &s
         aside(move || Rendered::of(response, &rendering)).await??
     };
     let encoding = response_encoding(headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes));
-    write(rendered.sent_by(sending), encoding, headers).await
+    let load_format = LoadFormat::of(headers);
+    let mut answer = write(rendered.sent_by(sending), encoding, headers).await?;
+    if let Some((format, host)) = load_format.and_then(|format| Some((format, api.host_metrics()?))) {
+        format.report(&host, answer.headers_mut());
+    }
+    Ok(answer)
 }
 
 /// A request that has come and was read.

@@ -1,0 +1,82 @@
+//! How does an answer tell a load balancer how busy the host is?
+//!
+//! A request asks by `endpoint-load-metrics-format: text` or `json`, and its answer has `endpoint-load-metrics`, in the words of ORCA (Open Request
+//! Cost Aggregation). Triton tells of the cache of TensorRT-LLM there, and nothing where there is none; this server tells of the host.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use nerite_api::HostMetrics;
+
+const FORMAT: HeaderName = HeaderName::from_static("endpoint-load-metrics-format");
+const REPORT: HeaderName = HeaderName::from_static("endpoint-load-metrics");
+
+/// The form in which a client wants the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadFormat {
+    /// `TEXT name=value, …`.
+    Text,
+    /// `JSON {"name":value,…}`.
+    Json,
+}
+
+impl LoadFormat {
+    /// What the request asks for. As in Triton, a form that nobody knows is no fault.
+    pub fn of(headers: &HeaderMap) -> Option<LoadFormat> {
+        match headers.get(FORMAT)?.as_bytes() {
+            b"text" => Some(LoadFormat::Text),
+            b"json" => Some(LoadFormat::Json),
+            _ => None,
+        }
+    }
+
+    /// Adds the report to the headers of an answer.
+    pub fn report(self, host: &HostMetrics, headers: &mut HeaderMap) {
+        let cpu = share(host.cpu_utilization);
+        let memory = share(host.memory_used_bytes as f64 / (host.memory_total_bytes as f64).max(1.0));
+        let text = match self {
+            LoadFormat::Text => format!("TEXT cpu_utilization={cpu:.4}, mem_utilization={memory:.4}"),
+            LoadFormat::Json => format!("JSON {{\"cpu_utilization\":{cpu:.4},\"mem_utilization\":{memory:.4}}}"),
+        };
+        if let Ok(value) = HeaderValue::from_str(&text) {
+            headers.insert(REPORT, value);
+        }
+    }
+}
+
+fn share(value: f64) -> f64 {
+    if value.is_finite() { value.clamp(0.0, 1.0) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(format: &'static str, expected: Option<&str>) {
+        let asked = [(FORMAT, HeaderValue::from_static(format))].into_iter().collect();
+        let host = HostMetrics { cpu_utilization: 0.25, memory_total_bytes: 8, memory_used_bytes: 6 };
+        let mut answer = HeaderMap::new();
+        if let Some(format) = LoadFormat::of(&asked) {
+            format.report(&host, &mut answer);
+        }
+        let told = answer.get(REPORT).map(|value| value.to_str().unwrap_or_default());
+        assert_eq!(told, expected, "{format}");
+    }
+
+    #[test]
+    fn a_report_is_in_the_form_that_was_asked_for() {
+        check("text", Some("TEXT cpu_utilization=0.2500, mem_utilization=0.7500"));
+        check("json", Some("JSON {\"cpu_utilization\":0.2500,\"mem_utilization\":0.7500}"));
+        check("xml", None);
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_not_told() {
+        let host = HostMetrics { cpu_utilization: f64::NAN, memory_total_bytes: 0, memory_used_bytes: 6 };
+        let mut answer = HeaderMap::new();
+        LoadFormat::Text.report(&host, &mut answer);
+        assert_eq!(
+            answer.get(REPORT).map(HeaderValue::as_bytes),
+            Some(&b"TEXT cpu_utilization=0.0000, mem_utilization=1.0000"[..])
+        );
+    }
+}
