@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use nerite_config::nearest;
 
 use crate::flags::{Command, FLAGS, Flag, Given, Origin, parse};
+use crate::plain::plain;
 use crate::settings::{Settings, SettingsError};
 
 /// What `nerite config --help` prints.
@@ -94,7 +95,7 @@ fn find(name: &str) -> Result<&'static Flag, String> {
     let names = || FLAGS.iter().map(|flag| flag.name).filter(|name| *name != "help");
     FLAGS.iter().find(|flag| flag.name == name).ok_or_else(|| {
         let hint = nearest(name, names()).map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
-        format!("there is no setting '{name}'{hint}")
+        format!("there is no setting '{}'{hint}", plain(name))
     })
 }
 

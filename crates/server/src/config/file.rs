@@ -12,6 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{FLAG, find};
 use crate::flags::{Flag, Given, Origin, Takes};
+use crate::plain::plain;
 
 /// Reads the file at `path`. Err: its faults, a line each, as `path:line: fault`.
 pub(super) fn open(path: &str) -> Result<Vec<Given>, String> {
@@ -46,7 +47,7 @@ pub(super) fn read(path: &str, text: &str) -> Result<Vec<Given>, String> {
 fn values(key: &str, value: &Spanned<DeValue<'_>>) -> Result<(&'static Flag, Vec<String>), String> {
     let value = value.get_ref();
     if let DeValue::Table(_) = value {
-        return Err(format!("'{key}' is a table; settings stand at the top, as `http-port = 8000`"));
+        return Err(format!("'{}' is a table; settings stand at the top, as `http-port = 8000`", plain(key)));
     }
     let flag = find(key)?;
     if flag.name == FLAG {
@@ -135,6 +136,7 @@ mod tests {
         check("id = 2020-01-01", Err("f:1: id: a text, a number, true or false, and not a date"));
         let alone = "f:1: disable-auto-complete-config: true or false, and not a number";
         check("disable-auto-complete-config = 1", Err(alone));
+        check("\"a\\nb\" = 1", Err("f:1: there is no setting 'a\\nb'"));
         check("help = true", Err("f:1: 'help' is no setting"));
         check("config = \"g\"", Err("f:1: a file cannot name another file of settings"));
     }
