@@ -58,6 +58,8 @@ LONG = (
     "hostile/test_operands.py",
     "hostile/test_python_kills.py",
     "hostile/test_session_socket.py",
+    "packaging/test_release.py",
+    "packaging/test_wheel.py",
 )
 
 

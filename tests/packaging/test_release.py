@@ -57,6 +57,21 @@ def test_the_tarball_runs_where_it_is_unpacked(made, tmp_path):
         assert (top / path).stat().st_size > 0, path
 
 
+def test_the_debian_package_has_the_service_and_its_user(made, tmp_path):
+    found = list(DIST.glob("*.deb"))
+    if not found or shutil.which("dpkg-deb") is None:
+        pytest.skip("cargo-deb or dpkg-deb is not installed")
+    subprocess.run(["dpkg-deb", "-R", found[0], tmp_path / "unpacked"], check=True)
+    top = tmp_path / "unpacked"
+    for unit, path in (("nerite.service", "lib/systemd/system/nerite.service"), ("nerite.sysusers", "lib/sysusers.d/nerite.conf")):
+        assert (top / "usr" / path).read_bytes() == (ROOT / "packaging" / "systemd" / unit).read_bytes()
+    assert "systemd-sysusers" in (top / "DEBIAN" / "postinst").read_text()
+    assert (top / "DEBIAN" / "conffiles").read_text().split() == ["/etc/nerite/nerite.toml"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("NERITE_")}
+    demo = subprocess.run([top / "usr" / "bin" / "nerite", "demo", "--exit"], capture_output=True, text=True, cwd=tmp_path, env=clean, timeout=240)
+    assert demo.returncode == 0 and str(top) in demo.stdout, demo.stderr
+
+
 def test_the_manual_page_has_no_faults_of_form(made):
     if shutil.which("man") is None:
         pytest.skip("man is not installed")
