@@ -39,7 +39,7 @@ pub struct Flag {
 }
 
 /// Flags of which each value counts. Of the others the last one does.
-pub const REPEATED: [&str; 13] = [
+pub const REPEATED: [&str; 14] = [
     "model-repository",
     "model-store",
     "load-model",
@@ -51,6 +51,7 @@ pub const REPEATED: [&str; 13] = [
     "backend-config",
     "cache-config",
     "trace-config",
+    "trace-level",
     "rate-limit-resource",
     "host-policy",
 ];

@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::parse::Given;
+use super::table::REPEATED;
 
 /// Longer times are as good as none, and timers cannot be set for them.
 const SECONDS_MAX: u64 = 1_000_000_000;
@@ -24,11 +25,16 @@ pub struct Values<'g>(pub &'g [Given]);
 impl<'g> Values<'g> {
     /// The last value of a flag.
     pub fn text(&self, name: &'static str) -> Option<&'g str> {
-        self.all(name).last()
+        self.given(name).last()
     }
 
-    /// All values of a flag, in order.
+    /// All values of a flag, in order. The flag is one of `REPEATED`, so that files of settings take a list for it.
     pub fn all(&self, name: &'static str) -> impl Iterator<Item = &'g str> + use<'g> {
+        debug_assert!(REPEATED.contains(&name), "--{name} has several values, and is not in REPEATED");
+        self.given(name)
+    }
+
+    fn given(&self, name: &'static str) -> impl Iterator<Item = &'g str> + use<'g> {
         self.0.iter().filter(move |given| given.flag.name == name).map(|given| given.value.as_str())
     }
 
