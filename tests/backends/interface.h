@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 typedef void Error, Message, Backend, Attributes, Model, Instance, Request, Input, Output, Response, Factory, BufferAttributes, MemoryManager,
-    Parameter;
+    Parameter, Family, Metric;
 
 enum { UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED };
 enum { INFO, WARN, ERROR };
@@ -30,6 +30,16 @@ uint32_t TRITONSERVER_DataTypeByteSize(uint32_t);
 Error* TRITONSERVER_MessageSerializeToJson(Message*, const char** base, size_t* bytes);
 Error* TRITONSERVER_MessageNewFromSerializedJson(Message**, const char* base, size_t bytes);
 Error* TRITONSERVER_MessageDelete(Message*);
+
+Parameter* TRITONSERVER_ParameterNew(const char* name, uint32_t type, const void* value);
+void TRITONSERVER_ParameterDelete(Parameter*);
+Error* TRITONSERVER_MetricFamilyNew(Family**, uint32_t kind, const char* name, const char* description);
+Error* TRITONSERVER_MetricFamilyDelete(Family*);
+Error* TRITONSERVER_MetricNew(Metric**, Family*, const Parameter** labels, uint64_t count);
+Error* TRITONSERVER_MetricDelete(Metric*);
+Error* TRITONSERVER_MetricIncrement(Metric*, double);
+Error* TRITONSERVER_MetricSet(Metric*, double);
+Error* TRITONSERVER_MetricValue(Metric*, double*);
 
 Error* TRITONBACKEND_ApiVersion(uint32_t* major, uint32_t* minor);
 Error* TRITONBACKEND_BackendName(Backend*, const char**);

@@ -29,6 +29,8 @@ static void log_and_delete(Error* error, int line) {
 typedef struct {
   char mode[32];
   int delay_ms;
+  Family* family;
+  Metric* executions;
 } ModelState;
 
 static uint64_t now_ns(void) {
@@ -101,6 +103,21 @@ static Error* complete(Model* model) {
   return error;
 }
 
+/* A counter of the model's own, which must not be set. */
+static Error* start_counting(Model* model, ModelState* state) {
+  const char* name;
+  TRY(TRITONBACKEND_ModelName(model, &name));
+  TRY(TRITONSERVER_MetricFamilyNew(&state->family, 0, "sample_executions", "Batches that the sample backend ran"));
+  Parameter* label = TRITONSERVER_ParameterNew("model", 0, name);
+  const Parameter* labels[] = {label};
+  TRY(TRITONSERVER_MetricNew(&state->executions, state->family, labels, 1));
+  TRITONSERVER_ParameterDelete(label);
+  Error* refused = TRITONSERVER_MetricSet(state->executions, 1);
+  if (refused == NULL) return TRITONSERVER_ErrorNew(INTERNAL, "a counter was set");
+  TRITONSERVER_ErrorDelete(refused);
+  return NULL;
+}
+
 Error* TRITONBACKEND_ModelInitialize(Model* model) {
   Message* message;
   const char* json;
@@ -121,13 +138,19 @@ Error* TRITONBACKEND_ModelInitialize(Model* model) {
     free(state);
     return TRITONSERVER_ErrorNew(INVALID_ARG, "the model is refused on purpose");
   }
+  if (strcmp(state->mode, "count") == 0) TRY(start_counting(model, state));
   TRY(TRITONBACKEND_ModelAutoCompleteConfig(model, &completes));
   return completes && is_empty ? complete(model) : NULL;
 }
 
 Error* TRITONBACKEND_ModelFinalize(Model* model) {
-  void* state;
-  TRY(TRITONBACKEND_ModelState(model, &state));
+  void* found;
+  TRY(TRITONBACKEND_ModelState(model, &found));
+  ModelState* state = found;
+  if (state->executions != NULL) {
+    TRY(TRITONSERVER_MetricDelete(state->executions));
+    TRY(TRITONSERVER_MetricFamilyDelete(state->family));
+  }
   free(state);
   return NULL;
 }
@@ -371,6 +394,7 @@ Error* TRITONBACKEND_ModelInstanceExecute(Instance* instance, Request** requests
   TRY(TRITONBACKEND_ModelInstanceState(instance, &found));
   ModelState* state = found;
   if (strcmp(state->mode, "refuse") == 0) return TRITONSERVER_ErrorNew(UNAVAILABLE, "the batch is refused on purpose");
+  if (state->executions != NULL) LOG_IF_ERROR(TRITONSERVER_MetricIncrement(state->executions, 1));
   for (uint32_t at = 0; at < count; at++) answer(instance, state, requests[at]);
   return NULL;
 }

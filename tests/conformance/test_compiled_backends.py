@@ -26,6 +26,8 @@ def compiled_server(launcher):
     put(repository, "c_text", datatype="STRING")
     put(repository, "c_add_sub", "add_sub", pairs=2)
     put(repository, "c_tell", "tell")
+    put(repository, "c_count", "count")
+    put(repository, "c_count_too", "count")
     put(repository, "c_fail", "fail")
     put(repository, "c_refuse", "refuse")
     put(repository, "c_repeat", "repeat", datatype="INT32", more=DECOUPLED)
@@ -93,6 +95,19 @@ def test_errors_are_the_requests_own(compiled_client):
     with refuses("UNAVAILABLE", "the batch is refused on purpose"):
         compiled_client.infer("c_refuse", [fp32("IN", [1])])
     assert numbers(compiled_client.infer("c_batched", [fp32("IN", [[1]])])) == [1]
+
+
+def test_a_backend_counts_for_itself(compiled_server, compiled_client):
+    def count() -> float:
+        page = http_call(compiled_server.metrics, "GET", "/metrics").body.decode().splitlines()
+        assert "# TYPE sample_executions counter" in page
+        (line,) = [line for line in page if line.startswith('sample_executions{model="c_count"}')]
+        return float(line.split()[-1])
+
+    before = count()
+    for _ in range(3):
+        compiled_client.infer("c_count", [fp32("IN", [1])])
+    assert count() - before == 3
 
 
 def test_a_configuration_is_completed(compiled_client):

@@ -52,6 +52,11 @@ pub trait Runtime: Send + Sync {
 pub trait BroughtAlong: Send + Sync {
     /// Its runtime, if it does.
     fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>>;
+
+    /// What runtimes of that kind count by themselves, as Prometheus text.
+    fn metrics(&self) -> String {
+        String::new()
+    }
 }
 
 /// Where a model lies and what its author asked for.

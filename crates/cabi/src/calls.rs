@@ -11,6 +11,7 @@ mod input;
 mod instance;
 mod memory;
 mod messages;
+mod metrics;
 mod model;
 mod output;
 mod request;
@@ -62,6 +63,7 @@ pub fn all() -> impl Iterator<Item = Export> {
         memory::EXPORTS,
         messages::EXPORTS,
         messages::PLAIN_EXPORTS,
+        metrics::EXPORTS,
         model::EXPORTS,
         output::EXPORTS,
         request::EXPORTS,

@@ -12,6 +12,7 @@ use nerite_request::Status;
 use crate::find::brought_along;
 use crate::loaded::Loaded;
 use crate::model::CompiledModel;
+use crate::objects::metrics_page;
 
 /// The setting that asks for a process of the backend's own.
 const ISOLATED: &str = "isolated";
@@ -135,6 +136,10 @@ impl ModelLibraries {
 }
 
 impl BroughtAlong for ModelLibraries {
+    fn metrics(&self) -> String {
+        metrics_page()
+    }
+
     fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>> {
         let path = brought_along(config, model_dir, version_dir)?;
         let path = std::path::absolute(&path).unwrap_or(path);

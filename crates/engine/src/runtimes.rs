@@ -55,6 +55,11 @@ impl Runtimes {
         self.brought_along.as_ref()?.find(config, model_dir, version_dir)
     }
 
+    /// What compiled backends count by themselves, as Prometheus text.
+    pub fn metrics(&self) -> String {
+        self.brought_along.as_ref().map(|found| found.metrics()).unwrap_or_default()
+    }
+
     /// What memory of devices is carried through, on hosts that have any.
     pub fn staging(&self) -> Option<&Arc<dyn Staging>> {
         self.staging.as_ref()

@@ -53,14 +53,27 @@ impl From<&Parameter> for Value {
 
 /// `TRITONSERVER_Parameter`.
 pub struct ParameterObject {
-    _name: String,
-    _value: Option<Value>,
+    name: String,
+    value: Option<Value>,
 }
 
 impl ParameterObject {
     /// A parameter; without a value for bytes, which stay the backend's.
     pub fn new(name: String, value: Option<Value>) -> ParameterObject {
-        ParameterObject { _name: name, _value: value }
+        ParameterObject { name, value }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its value, if that is a text.
+    pub fn text(&self) -> Option<String> {
+        match &self.value {
+            Some(Value::Text(text)) => Some(text.to_string_lossy().into_owned()),
+            _ => None,
+        }
     }
 }
 
