@@ -135,3 +135,31 @@ def test_a_place_that_is_too_small_is_exchanged(talk):
     talk.server.channel = before
     (made,) = talk.hear()["response"]["outputs"]
     assert made == ["OUT", "BYTES", [1], larger.segment, 64, 5004]
+
+
+def test_a_request_that_runs_again_is_told_before_the_batch_is_answered(talk):
+    number = talk.execute("request.set_release_flags(2); send(text('first')); self.kept.append(send)")
+    assert (talk.hear()["call"], talk.hear()) == (1, {"call": 2, "again": [number]})
+    talk.server.channel.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        talk.server.receive()
+    talk.server.channel.settimeout(60)
+    talk.server.calls.send(b'{"call":2,"done":true}')
+    assert talk.server.receive() == {"responses": []}
+    # The sender of that run is closed.
+    talk.execute("import pytest\nwith pytest.raises(pb_utils.TritonModelException, match='closed'): self.kept.pop()(text('late'))\nsend(flags=1)")
+    told = [talk.hear() for _ in range(2)]
+    assert {"release": number} in told
+
+
+def test_the_places_of_a_later_run_are_asked_for(talk):
+    request = talk.server.request((), [], parameters={"code": "send(text('second'), 1)"}, asks=True)
+    talk.server.send({"do": "execute", "requests": [request], "map": [], "forget": []})
+    assert talk.hear() == {"call": 1, "respond": request["number"], "final": False}
+    mapping, descriptors = talk.server.mapping()
+    import json
+    import socket
+
+    places = {"call": 1, "outputs": [["OUT", talk.out.segment, 0, PLACE, False]], "map": mapping}
+    socket.send_fds(talk.server.calls, [json.dumps(places).encode()], descriptors)
+    assert talk.hear()["response"]["outputs"] == output(0, "second")

@@ -458,16 +458,22 @@ def test_a_coroutine_is_waited_for(start):  # noqa: F811
 ABSENT = ", which this version of nerite does not have yet\n\nAt:\n"
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)",
-    ],
-)
-def test_what_is_not_there_yet_says_so(start, code):  # noqa: F811
+AGAIN = "request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE); "
+
+
+def test_a_request_that_is_to_run_again_has_no_response(start):  # noqa: F811
     server = start(OBEDIENT)
-    error = obey(server, code)["error"]
-    assert error.startswith("TritonModelException: ") and ABSENT in error
+    assert obey(server, AGAIN + "ret = [None]")["responses"] == [{"again": True}]
+    error = obey(server, AGAIN + "ret = [text(1)]")["error"]
+    assert error.startswith("Expected a None object in the execute function return list for reschduled request, found type ")
+    undone = obey(server, AGAIN + "request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL); out = 7")
+    assert read_text(server, undone) == "7"
+    several = obey(server, "requests[1].set_release_flags(2); ret = [text(1), None, text(3)]", count=3)["responses"]
+    assert [one.get("again", False) for one in several] == [False, True, False]
+    late = "request.get_response_sender().send(text(1)); ret = [None]"
+    (answered,) = obey(server, AGAIN + late)["responses"]
+    assert "outputs" in answered, "what was sent is the answer"
+    assert read_text(server, obey(server, "out = 8")) == "8"
 
 
 def test_a_batch_that_names_unknown_memory_fails(start):  # noqa: F811

@@ -68,6 +68,12 @@ PACKETS = {
         "map": [[5, 8192, 4096, True], [6, 4096, 0, False]],
         "forget": [3, 4],
     },
+    "execute_again": {
+        "do": "execute",
+        "requests": [{**SECOND, "number": 43, "rows": 1, "correlation": 0, "flags": 0, "asks": True}],
+        "map": [],
+        "forget": [],
+    },
     "ready": {"do": "ready"},
     "finalize": {"do": "finalize"},
     "completed": {"config": {"max_batch_size": 8, "name": "m"}},
@@ -147,6 +153,7 @@ PACKETS = {
     "unload": {"call": 7, "unload": ["other", True]},
     "is_model_ready": {"call": 7, "is_ready": ["other", 2]},
     "readiness": {"call": 8, "readiness": False},
+    "run_again": {"call": 9, "again": [41, 42]},
     "did": {"call": 7, "done": True},
 }
 

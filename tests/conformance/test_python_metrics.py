@@ -32,7 +32,8 @@ def server(launcher):
 def client(server):
     with open_client("http", server) as found:
         yield found
-        for model in ("py_measuring", "py_others"):
+        # 2.51 dies of families that are deleted one after the other.
+        for model in () if server.oracle else ("py_measuring", "py_others"):
             try:
                 do(found, "kept.clear()", model=model)
             except Refused:

@@ -1,13 +1,22 @@
 //! How does a runtime read one request and answer it?
 
+use std::sync::{Arc, Weak};
+
 use nerite_memory::{Buffer, Filled, Place, Slot};
-use nerite_request::{AdmittedRequest, Cancel, Output, Parameters, Reply, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Output, Parameters, Reply, Sequence, SequenceId, Status, Wanted};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
-use crate::responder::{Parts, check_memory};
+use crate::reschedule::{Own, Rest};
+use crate::responder::{Again, Parts, check_memory};
 use crate::staged_tensors::{StagedTensors, StagingPlan};
 use crate::traced;
 use crate::{DeviceAccess, InFlight, OutputPlace, Responder, Times};
+
+/// Who schedules requests again.
+pub trait Reschedule: Send + Sync {
+    /// Takes a request back that ran as one of the sequence whose state has this number.
+    fn again(self: Arc<Self>, job: Job, sequence: u64);
+}
 
 /// One request in a runtime's hands: its inputs, and the [`Responder`] that answers it. Dropped unanswered, it answers itself with an
 /// error.
@@ -19,6 +28,7 @@ pub struct Job {
     sequence: Sequence,
     priority: u64,
     timeout_us: u64,
+    own: Own,
     responder: Responder,
 }
 
@@ -27,19 +37,60 @@ impl Job {
     pub fn new(request: AdmittedRequest, in_flight: InFlight, arrived: u64) -> Job {
         let AdmittedRequest { id, rows, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, reply } =
             request;
+        let own = Own { inputs: inputs.len(), wanted: wanted.len(), has_own_sequence: false };
         let trace = reply.trace();
         if let Some(trace) = &trace {
             traced::begin(trace, &in_flight, &id, arrived, &inputs);
         }
         let responder = Responder::new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace });
-        Job { inputs, parameters, sequence, priority, timeout_us, responder }
+        Job { inputs, parameters, sequence, priority, timeout_us, own, responder }
     }
 
     /// Separates what the model reads from the way back, for runtimes that release inputs early, answer later or several times.
     pub fn divide(self) -> (Vec<Tensor>, Responder) {
-        let Job { inputs, mut responder, .. } = self;
+        let (inputs, mut responder) = self.part();
         responder.divide_from(&inputs);
         (inputs, responder)
+    }
+
+    /// Gives the request back to be scheduled again, as [`Responder::reschedule`].
+    pub fn reschedule(self, times: Times) {
+        let (inputs, responder) = self.part();
+        responder.reschedule(inputs, times);
+    }
+
+    fn part(self) -> (Vec<Tensor>, Responder) {
+        let Job { inputs, parameters, sequence, priority, timeout_us, own, mut responder } = self;
+        if let Some(again) = &mut responder.again_by {
+            again.rest = Some(Rest { parameters, sequence, priority, timeout_us, own });
+        }
+        (inputs, responder)
+    }
+
+    /// The request may be scheduled again while it runs, as one of the sequence whose state has this number.
+    pub fn may_run_again(&mut self, whom: Weak<dyn Reschedule>, number: u64) {
+        let take = move |rest: Rest, mut inputs: Vec<Tensor>, responder: Responder| {
+            let Rest { parameters, mut sequence, priority, timeout_us, own } = rest;
+            inputs.truncate(own.inputs);
+            (sequence.start, sequence.end) = (false, false);
+            let job = Job { inputs, parameters, sequence, priority, timeout_us, own, responder };
+            match whom.upgrade() {
+                Some(whom) => whom.again(job, number),
+                None => job.finish(Err(Status::unavailable("the model was unloaded")), Times::begin()),
+            }
+        };
+        self.responder.again_by = Some(Box::new(Again { whom: Box::new(take), rest: None }));
+    }
+
+    /// Makes the request the first of a sequence that the server numbers.
+    pub fn begin_own_sequence(&mut self, number: u64) {
+        self.sequence = Sequence { id: SequenceId::Number(number), start: true, end: false };
+        self.own.has_own_sequence = true;
+    }
+
+    /// Whether [`Job::begin_own_sequence`] gave it its sequence.
+    pub fn has_own_sequence(&self) -> bool {
+        self.own.has_own_sequence
     }
 
     /// The way back, to look at.

@@ -13,6 +13,7 @@ use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 use crate::end_note::EndNote;
 use crate::outbox::LastResponse;
 use crate::output_place::too_small;
+use crate::reschedule::{NOT_ITERATIVE, Rest};
 use crate::staged_tensors::StagedTensors;
 use crate::traced;
 use crate::{InFlight, Outcome, OutputPlace, RequestTimes, Times};
@@ -48,6 +49,10 @@ pub struct Responder {
     trace: Option<Arc<RequestTrace>>,
     /// Where somebody else tells the meter of a success.
     noted_apart: Option<Arc<AtomicBool>>,
+    /// Whether it was scheduled again.
+    has_run_before: bool,
+    /// There where the request may be scheduled again.
+    pub(crate) again_by: Option<Box<Again>>,
     // In this order: the memory above is released before the client hears of the end, and the model may be unloaded after that.
     reply: Reply,
     in_flight: Option<InFlight>,
@@ -63,6 +68,23 @@ pub(crate) struct Parts {
     pub reply: Reply,
     pub in_flight: InFlight,
     pub trace: Option<Arc<RequestTrace>>,
+}
+
+/// What a request needs to run again.
+pub(crate) struct Again {
+    /// Takes it back.
+    pub whom: Box<TakeAgain>,
+    /// There once inputs and responder were divided.
+    pub rest: Option<Rest>,
+}
+
+/// Called with the parts of a request that is to run again.
+pub(crate) type TakeAgain = dyn FnOnce(Rest, Vec<Tensor>, Responder) + Send + Sync;
+
+impl std::fmt::Debug for Again {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Again")
+    }
 }
 
 /// Who is told of the end of a request.
@@ -104,6 +126,8 @@ impl Responder {
             on_end: OnEnd(None),
             trace,
             noted_apart: None,
+            has_run_before: false,
+            again_by: None,
             reply,
             in_flight: Some(in_flight),
         }
@@ -158,6 +182,11 @@ impl Responder {
     /// Where the request is traced, if it is.
     pub fn trace(&self) -> Option<&Arc<RequestTrace>> {
         self.trace.as_ref()
+    }
+
+    /// Whether the request ran before, and was scheduled again.
+    pub fn has_run_before(&self) -> bool {
+        self.has_run_before
     }
 
     /// The window of the request: a model that answers many times waits while it is full. `None` where responses are taken at once.
@@ -345,6 +374,26 @@ impl Responder {
     pub fn finish_from_cache(self, result: Result<(), Status>, mut times: Times) {
         times.ends();
         self.finish_as(result, times, Outcome::FromCache);
+    }
+
+    /// Gives the request back, to run again as the next one of its sequence: the client waits on. `inputs` are those that came with it. Only while its
+    /// instance runs, and only of a model with iterative sequences; otherwise the request ends with an error that says so. What was put and
+    /// not sent is dropped.
+    pub fn reschedule(mut self, inputs: Vec<Tensor>, times: Times) {
+        let again = self.again_by.take().and_then(|again| Some((again.whom, again.rest?)));
+        let Some((whom, rest)) = again else {
+            return self.finish(Err(Status::internal(NOT_ITERATIVE)), times);
+        };
+        if let Err(lost) = check_memory(inputs.iter().map(|input| &input.data)).and(self.check_memory()) {
+            return self.finish(Err(lost), times);
+        }
+        self.on_end.tell(None);
+        self.on_end = OnEnd(None);
+        (self.made, self.said, self.watched) = (Vec::new(), Parameters::new(), Vec::new());
+        self.restore_places();
+        (self.is_divided, self.has_run_before) = (false, true);
+        self.wanted.truncate(rest.own.wanted);
+        whom(rest, inputs, self);
     }
 
     fn finish_as(mut self, result: Result<(), Status>, mut times: Times, success: Outcome) {

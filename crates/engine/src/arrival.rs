@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use nerite_backend::Job;
 use nerite_config::TensorSpec;
 use nerite_memory::Access;
-use nerite_schedule::{Arrival, Deadline, PriorityLevels, Span, Spans, Ticket, TimeoutAction, Wants};
+use nerite_schedule::{Arrival, Deadline, PriorityLevels, Repeat, Span, Spans, Ticket, TimeoutAction, Wants};
 
 use crate::sequences::step;
 
@@ -20,6 +20,8 @@ pub(crate) struct Arrivals {
     wants: Wants,
     /// Whether the scheduler orders sequences.
     of_sequences: bool,
+    /// Whether a model may have its requests run again.
+    repeats: bool,
 }
 
 impl Arrivals {
@@ -32,12 +34,18 @@ impl Arrivals {
             inputs: inputs.iter().map(|input| input.name.clone()).collect(),
             wants,
             of_sequences: false,
+            repeats: false,
         }
     }
 
     /// The same, for a scheduler of sequences.
-    pub fn of_sequences(self) -> Arrivals {
-        Arrivals { of_sequences: true, ..self }
+    pub fn of_sequences(self, are_iterative: bool) -> Arrivals {
+        Arrivals { of_sequences: true, repeats: are_iterative, ..self }
+    }
+
+    /// Whether a model may have its requests run again.
+    pub fn repeats(&self) -> bool {
+        self.repeats
     }
 
     /// The description of a job that came at that time; its ticket is not known yet.
@@ -53,6 +61,7 @@ impl Arrivals {
             shapes: if self.wants.shapes { self.key(job) } else { 0 },
             spans: if self.wants.spans { self.spans(job) } else { Spans::new() },
             sequence: if self.of_sequences { step(job) } else { None },
+            repeat: if self.repeats { Repeat::Possible } else { Repeat::Never },
             ..Arrival::new(Ticket(0), job.rows().max(1))
         }
     }

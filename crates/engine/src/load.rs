@@ -52,7 +52,6 @@ impl Loader {
         progress: &Progress,
     ) -> Result<Served, Status> {
         let start = now_ns();
-        check_scheduling(&source.config)?;
         check_file_names(&source.config).map_err(|refused| Status::invalid(refused.to_string()))?;
         let runtime = self.runtime_of(&source.config, &source.directory, version)?;
         let mut context = self.context(source, version, models);
@@ -174,18 +173,6 @@ impl Loader {
         context.config = Arc::new(config);
         Ok(Arc::clone(&context.config))
     }
-}
-
-/// Schedulers that are not there yet must not pretend to be: such a model would compute something else.
-fn check_scheduling(config: &ModelConfig) -> Result<(), Status> {
-    let Some(sequences) = config.sequence_batching() else { return Ok(()) };
-    if !sequences.iterative_sequence {
-        return Ok(());
-    }
-    Err(Status::unsupported(format!(
-        "model '{}' asks for iterative_sequence, which this version of nerite does not have yet",
-        config.name
-    )))
 }
 
 /// A group on GPUs of a runtime that has none would compute elsewhere than its author asked.

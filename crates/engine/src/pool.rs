@@ -10,6 +10,7 @@
 //! Whether a batch is quick is what [`Quickness`] knows from the model's own statement and from runs that were measured; nobody
 //! configures it.
 
+mod again;
 mod limited;
 mod resize;
 mod workers;
@@ -18,7 +19,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use nerite_backend::{CostBound, Instance, Job, Jobs, ModelVersion};
+use nerite_backend::{CostBound, Instance, Job, Jobs, ModelVersion, Reschedule};
 use nerite_locks::Mutex;
 use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Ticket};
 
@@ -64,6 +65,8 @@ struct State {
     driver: Driver<Queued>,
     /// There where the scheduler orders sequences.
     sequences: Option<Arc<Sequences>>,
+    /// Who takes requests back that are to run again, where the model may ask for that.
+    repeats: Option<Weak<dyn Reschedule>>,
     /// Requests of sequences that may wait. Other schedulers bound them by themselves.
     requests_max: usize,
     /// Jobs that came.
@@ -146,6 +149,7 @@ impl Pool {
         let state = State {
             driver,
             sequences,
+            repeats: None,
             requests_max,
             arrived: 0,
             order: preserve_ordering.then(|| ResponseOrder::new(ORDERED)),
@@ -176,6 +180,10 @@ impl Pool {
             cores,
         });
         shared.watch_order();
+        if shared.arrivals.repeats() {
+            let whom: Weak<dyn Reschedule> = Arc::<Shared>::downgrade(&shared);
+            shared.lock().repeats = Some(whom);
+        }
         if let Some(limited) = &shared.lock().limited {
             let whom: Weak<dyn Granted> = Arc::<Shared>::downgrade(&shared);
             limited.claims().tell(&whom);
@@ -318,6 +326,9 @@ impl State {
             match slot {
                 RunSlot::Job(mut queued, controls) => {
                     size = queued.size.filter(|_| jobs.is_empty());
+                    if let (Some(repeats), Some(controls)) = (&self.repeats, &controls) {
+                        queued.job.may_run_again(Weak::clone(repeats), controls.state);
+                    }
                     if let (Some(sequences), Some(controls)) = (&self.sequences, controls) {
                         sequences.tell(&mut queued.job, &controls);
                     }

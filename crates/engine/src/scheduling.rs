@@ -124,9 +124,11 @@ impl Scheduling {
             }
         };
         Scheduling {
-            arrivals: Arrivals::new(PriorityLevels::default(), &config.inputs(), scheduler.wants()).of_sequences(),
+            arrivals: Arrivals::new(PriorityLevels::default(), &config.inputs(), scheduler.wants())
+                .of_sequences(sequences.iterative_sequence),
             scheduler,
-            preserve_ordering: preserve_ordering && !config.decoupled(),
+            // A request that comes again would wait for those that came after it, which may wait for it.
+            preserve_ordering: preserve_ordering && !config.decoupled() && !sequences.iterative_sequence,
             requests_max: limits.requests_max,
             claims: None,
             cores: None,

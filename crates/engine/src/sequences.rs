@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nerite_backend::{Job, ModelVersion};
 use nerite_config::ModelConfig;
@@ -23,6 +24,8 @@ pub(crate) struct Sequences {
     ids: Vec<IdInput>,
     /// There where the model keeps something between requests.
     states: Option<Arc<States>>,
+    /// Where sequences are iterative: the number of the next one that the server begins for a request without one.
+    next: Option<AtomicU64>,
     /// What empty positions of a batch are requests of. Nobody is told of them.
     unmetered: Arc<ModelVersion>,
 }
@@ -65,8 +68,16 @@ impl Sequences {
             flags,
             ids,
             states: States::load(config, directory)?,
+            next: batching.iterative_sequence.then(|| AtomicU64::new(1)),
             unmetered: ModelVersion::unmetered(&config.name),
         }))
+    }
+
+    /// Begins a sequence for a request without one, where sequences are iterative.
+    pub fn begin(&self, job: &mut Job) {
+        if let Some(next) = self.next.as_ref().filter(|_| job.sequence().id == SequenceId::None) {
+            job.begin_own_sequence(next.fetch_add(1, Ordering::Relaxed));
+        }
     }
 
     /// Whether a request may be given to the scheduler. The texts are Triton's.
@@ -161,6 +172,7 @@ pub(crate) fn step(job: &Job) -> Option<SequenceStep> {
     let sequence = job.sequence();
     let id = match &sequence.id {
         SequenceId::None => return None,
+        SequenceId::Number(id) if job.has_own_sequence() => nerite_schedule::SequenceId::Own(*id),
         SequenceId::Number(id) => nerite_schedule::SequenceId::Number(*id),
         SequenceId::Text(id) => nerite_schedule::SequenceId::Text(id.as_str().into()),
     };
@@ -188,7 +200,7 @@ fn flag(name: &str, control: &Control) -> Option<Flag> {
 /// A correlation id as a tensor of that datatype. One with 32 bits has the lower ones of a number, as in Triton.
 fn id_bytes(id: &nerite_schedule::SequenceId, datatype: DataType) -> Buffer {
     match id {
-        nerite_schedule::SequenceId::Number(id) => {
+        nerite_schedule::SequenceId::Number(id) | nerite_schedule::SequenceId::Own(id) => {
             let bytes = id.to_le_bytes();
             let len = datatype.size().unwrap_or(bytes.len()).min(bytes.len());
             bytes[..len].to_vec().into()

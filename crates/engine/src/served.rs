@@ -348,7 +348,10 @@ impl RunJob for Served {
         self.pool.reject(job, rejection);
     }
 
-    fn run(&self, job: Job) {
+    fn run(&self, mut job: Job) {
+        if let Some(sequences) = &self.sequences {
+            sequences.begin(&mut job);
+        }
         match self.sequences.as_ref().map(|sequences| sequences.check(&job)) {
             Some(Err(refused)) => job.turn_away(refused),
             _ => self.pool.submit(job),
@@ -401,6 +404,7 @@ fn rejecting(
             };
             job.turn_away(refused);
         }
+        Rejection::RunEnded => job.refuse(Status::internal(rejection.sentence())),
         Rejection::TimedOut | Rejection::SequenceTimedOut => job.refuse(Status::unavailable(rejection.sentence())),
         Rejection::Cancelled => job.refuse(Status::new(Code::Cancelled, rejection.sentence())),
     }

@@ -22,6 +22,8 @@ pub(crate) enum Ended {
     Said(Status),
     /// Without an answer that can be used.
     Failed(Status),
+    /// It has not: it is to run again.
+    Again,
 }
 
 /// Counts the copies that the process made of tensors, as if they had been made here.
@@ -44,6 +46,9 @@ pub(crate) fn settle(
     }
     if let Some(failed) = response.failed() {
         return Ended::Failed(failed);
+    }
+    if response.is_again() {
+        return Ended::Again;
     }
     if let Some(parameters) = response.parameters() {
         responder.say(parameters);

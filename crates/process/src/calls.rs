@@ -193,6 +193,7 @@ impl Calls {
         match said.call() {
             Some(Call::Respond(respond)) => self.respond(said, respond),
             Some(Call::Place { number, name, bytes }) => self.place(said.number(), number, name, bytes),
+            Some(Call::Again) => self.again(said.number(), said.again()),
             Some(Call::Space(bytes)) => self.space(said.number(), bytes),
             Some(Call::Infer(asked)) => self.infer(said.number(), asked),
             Some(Call::Load { model, config, files }) => self.load(said.number(), model, config, files),

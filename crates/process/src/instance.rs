@@ -354,6 +354,7 @@ fn finish(done: Vec<(Job, Ended)>, times: Times) {
             Ended::Done => job.finish(Ok(()), times),
             Ended::Said(status) => job.answer_error(status, times),
             Ended::Failed(status) => job.finish(Err(status), times),
+            Ended::Again => job.reschedule(times),
         }
     }
 }

@@ -160,6 +160,7 @@ impl Planner<'_> {
             parameters: job.parameters(),
             inputs,
             outputs: homes.iter().map(Home::told),
+            asks: job.responder().has_run_before(),
         };
         write!(self.text, "{request}").expect("a String takes what is written");
     }

@@ -98,6 +98,8 @@ pub enum Rejection {
     MissingStart,
     /// Its sequence waited for a place as long as it may.
     SequenceTimedOut,
+    /// It came again after its run had ended.
+    RunEnded,
 }
 
 impl Rejection {
@@ -112,6 +114,7 @@ impl Rejection {
             Rejection::Cancelled => "",
             Rejection::MissingStart => "must specify the START flag on the first request of the sequence",
             Rejection::SequenceTimedOut => "timeout of the corresponding sequence has been expired",
+            Rejection::RunEnded => "Request is rescheduled after its execution has ended",
         }
     }
 }

@@ -49,12 +49,28 @@ pub struct Arrival {
     pub shapes: u64,
     /// Where its inputs lie, in the order of the model's configuration. Empty unless [`Wants::spans`] is set.
     pub spans: Spans,
+    /// Whether it may come again after it ran.
+    pub repeat: Repeat,
+}
+
+/// Whether a request comes again after it ran: Triton's iterative sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Repeat {
+    /// It does not.
+    #[default]
+    Never,
+    /// It may, as often as its model asks for it. When it does not, its sequence is over.
+    Possible,
+    /// It ran, and comes again before that run is `Done`: as the next request of the sequence whose state has this number
+    /// ([`Controls::state`](crate::Controls::state)).
+    Of(u64),
 }
 
 impl Arrival {
     /// A request of so many rows about which nothing else is known.
     pub fn new(ticket: Ticket, rows: u32) -> Arrival {
-        Arrival { ticket, rows, priority: 0, deadline: None, sequence: None, shapes: 0, spans: Spans::new() }
+        let (spans, repeat) = (Spans::new(), Repeat::Never);
+        Arrival { ticket, rows, priority: 0, deadline: None, sequence: None, shapes: 0, spans, repeat }
     }
 }
 
@@ -101,6 +117,8 @@ pub struct SequenceStep {
 pub enum SequenceId {
     /// Not 0.
     Number(u64),
+    /// A number that the server gave to a request without one. No client's number means this sequence.
+    Own(u64),
     /// Not empty.
     Text(Arc<str>),
 }

@@ -38,7 +38,7 @@ pub use action::{Action, Actions, Batch, Controls, Rejection, Slot};
 pub use batcher::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy};
 pub use driver::{Driver, Run, RunSlot};
 pub use event::{
-    Arrival, Deadline, Event, InstanceId, SequenceId, SequenceStep, Span, Spans, Ticket, TimeoutAction, Wants,
+    Arrival, Deadline, Event, InstanceId, Repeat, SequenceId, SequenceStep, Span, Spans, Ticket, TimeoutAction, Wants,
 };
 pub use fifo::Fifo;
 pub use limiter::{Claim, ClaimError, Claimant, Limiter, Resource, ResourceLimits};

@@ -132,6 +132,13 @@ class Answer:
         with self._talk.news:
             self._talk.news.notify_all()
 
+    def run_again(self) -> None:
+        """Has the request scheduled again, unless it has been answered."""
+        with self._talk.sending:
+            if self.response is None:
+                self.response = {"again": True}
+                self._is_final = True
+
     def fail(self, code: str, text: str) -> None:
         """Answers with an error."""
         self.response = {"error": (code, text[:ERROR_CHARACTERS_MAX])}

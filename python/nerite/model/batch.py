@@ -162,10 +162,19 @@ def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation
             raise ModelFailed(
                 f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(response)}'."
             )
+    for request, response in zip(requests, returned):
+        if request._is_again and response is not None:
+            raise ModelFailed(
+                "Expected a None object in the execute function return list for reschduled request, found type "
+                f"'{type(response)}'."
+            )
     late = []
     for request, response in zip(requests, returned):
         answer = request._answer
         assert answer is not None, "requests of a batch have one"
+        if request._is_again:
+            answer.run_again()
+            continue
         if response is None:
             late.append((answer, weakref.ref(request)))
             continue

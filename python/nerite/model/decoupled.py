@@ -20,7 +20,7 @@ from .batch import ModelFailed, call, make_requests, method
 from .channel import Ended
 from .errors import ERROR_CHARACTERS_MAX, TritonModelException, told
 from .memory import Unmapped
-from .requests import FLAG_FINAL, InferenceResponse
+from .requests import FLAG_FINAL, InferenceRequest, InferenceResponse
 
 CLOSED = "Unable to send response. Response sender has been closed."
 _PID = os.getpid()
@@ -29,7 +29,7 @@ _PID = os.getpid()
 class Responses(Answer):
     """The responses of one request. Whoever may still send has it, so the request is given up when it is collected."""
 
-    __slots__ = ("_sending", "_granted", "_inputs")
+    __slots__ = ("_sending", "_granted", "_asks", "_inputs")
 
     def __init__(self, talk: Conversation, index: int, wire: packets.Request) -> None:
         super().__init__(talk, index, wire)
@@ -37,6 +37,8 @@ class Responses(Answer):
         self._sending = threading.RLock()
         # The number of the question whose answer brings the next places; 0 where they are known.
         self._granted = 0
+        # Whether the first places are to be asked for, too: the client may not have taken the responses of an earlier run.
+        self._asks = bool(wire.get("asks"))
         self._inputs = [tensor[packets.TENSOR_SEGMENT] for tensor in wire["inputs"]]
 
     def __del__(self) -> None:
@@ -60,6 +62,16 @@ class Responses(Answer):
         self._is_final = True
         self.fail(code, text)
         self._tell()
+
+    def number(self) -> int:
+        """The request's number."""
+        return self._number
+
+    def close(self) -> bool:
+        """Lets nothing more be sent. Whether the request had not ended."""
+        with self._sending:
+            was_open, self._is_final = not self._is_final, True
+            return was_open
 
     def give_up(self, text: str) -> None:
         """Ends the request, if it has not ended, because the model failed. Told here, in order with its responses."""
@@ -85,6 +97,9 @@ class Responses(Answer):
     def _await_places(self) -> bool:
         """Waits for the places of the outputs; False if nobody takes a response any more."""
         number, self._granted = self._granted, 0
+        if self._asks:
+            self._asks = False
+            number = self._talk.calls.begin({"respond": self._number, "final": False})
         if number:
             answer = self._talk.calls.wait(number)
             self.is_closed = answer.get("over", False)
@@ -135,7 +150,8 @@ def _run(model: Any, names: packets.Model, talk: Conversation, wires: "list[pack
     if not requests:
         return
     run = method(model, names)
-    returned = call(run, requests)
+    returned = call(run, requests[:])
+    _run_again(requests, talk)
     # From here on only the model keeps them.
     requests = []
     if hasattr(returned, "__await__"):
@@ -146,6 +162,17 @@ def _run(model: Any, names: packets.Model, talk: Conversation, wires: "list[pack
         raise ModelFailed(
             f"Python model '{names['instance']}' is using the decoupled mode and the execute function must return None."
         )
+
+
+def _run_again(requests: "list[InferenceRequest]", talk: Conversation) -> None:
+    """Has those scheduled again that the model released so. The server knows of it before the batch is answered."""
+    numbers = []
+    for request in requests:
+        answer = request._answer
+        if request._is_again and isinstance(answer, Responses) and answer.close():
+            numbers.append(answer.number())
+    if numbers:
+        talk.calls.ask({"again": numbers})
 
 
 def _note(done: "concurrent.futures.Future[Any]", names: packets.Model, talk: Conversation) -> None:

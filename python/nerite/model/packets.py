@@ -85,6 +85,8 @@ class Response(TypedDict, total=False):
     parameters: Dict[str, Any]
     error: Failure
     failed: Failure
+    # None of these: the request is to run again.
+    again: bool
 
 
 class Answer(TypedDict, total=False):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Union
 
 import numpy as np
 
-from .errors import Named, TritonError, TritonModelException, absent, refused_arguments
+from .errors import Named, TritonError, TritonModelException, refused_arguments
 from .packets import Request, encode
 from .tensors import Tensor
 
@@ -64,7 +64,7 @@ class InferenceRequest:
     """One request of a batch. Its arrays are valid until it is answered, in default mode: until ``execute`` returns."""
 
     __module__ = "c_python_backend_utils"
-    __slots__ = ("_wire", "_inputs", "_answer", "_flags", "_trace", "__weakref__")
+    __slots__ = ("_wire", "_inputs", "_answer", "_flags", "_trace", "_is_again", "__weakref__")
     # How a request is sent to another model; None where there is no server.
     _exec: Optional[Callable[[InferenceRequest, bool], Any]] = None
 
@@ -105,6 +105,7 @@ class InferenceRequest:
         self._answer: Optional[Answer] = None
         self._flags = flags
         self._trace = trace
+        self._is_again = False
 
     @staticmethod
     def _of(wire: Request, inputs: list[Tensor], answer: Answer) -> InferenceRequest:
@@ -115,6 +116,7 @@ class InferenceRequest:
         request._answer = answer
         request._flags = wire["flags"]
         request._trace = InferenceTrace._of(wire.get("number"))
+        request._is_again = False
         return request
 
     def inputs(self) -> list[Tensor]:
@@ -165,9 +167,8 @@ class InferenceRequest:
         return self._answer.sender()
 
     def set_release_flags(self, flags: int) -> None:
-        """Says what becomes of the request when it is released; it cannot be scheduled again here."""
-        if flags == RELEASE_RESCHEDULE:
-            raise absent("The model asked for a request to be rescheduled")
+        """Says what becomes of the request when ``execute`` returns: with the flag for that it is scheduled again, and not answered."""
+        self._is_again = flags == RELEASE_RESCHEDULE
 
     def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """An array of this shape and dtype over the place where the output ``name`` will go: what is computed into it

@@ -8,7 +8,7 @@ use nerite_request::{AdmittedRequest, Deliver, Sequence};
 use nerite_shm::{LeaseLimits, OwnedRegion, Pools, Registry};
 
 use super::*;
-use crate::{Job, ModelVersion};
+use crate::{Job, ModelVersion, Reschedule};
 
 /// What came back, a word for each response, and which places were asked for.
 #[derive(Clone, Default)]
@@ -174,5 +174,62 @@ fn another_way_of_the_responses_may_be_put_before_the_first() {
     });
     job.finish(Ok(()), Times::begin());
     seen.check(&["passes", "final "]);
+    assert_eq!(version.in_flight(), 0);
+}
+
+/// Keeps what is to run again.
+#[derive(Default)]
+struct Kept(Mutex<Vec<(Job, u64)>>);
+
+impl Reschedule for Kept {
+    fn again(self: Arc<Self>, job: Job, sequence: u64) {
+        self.0.lock().unwrap().push((job, sequence));
+    }
+}
+
+#[test]
+fn a_request_that_runs_again_is_as_it_was_but_that_its_sequence_has_begun() {
+    let (seen, version, kept) = (Seen::default(), ModelVersion::unmetered("m"), Arc::new(Kept::default()));
+    let whom: std::sync::Weak<dyn Reschedule> = Arc::<Kept>::downgrade(&kept);
+    let mut run = job(&seen, &version, Buffer::from_numbers(vec![1, 2]), None);
+    run.begin_own_sequence(7);
+    let ended = Arc::new(Mutex::new(Vec::new()));
+    for number in 0..3 {
+        assert_eq!((run.inputs().len(), run.wanted().count(), run.has_own_sequence()), (1, 1, true));
+        assert_eq!((run.sequence().start, run.sequence().end), (number == 0, false));
+        assert_eq!(run.responder().has_run_before(), number > 0);
+        // What the server adds for one run.
+        run.add_input(run.inputs()[0].clone());
+        run.want(&"STATE".into());
+        let told = Arc::clone(&ended);
+        run.on_end(move |outputs| told.lock().unwrap().push(outputs.is_some()));
+        run.may_run_again(std::sync::Weak::clone(&whom), 40 + number);
+        let (inputs, mut responder) = run.divide();
+        put(&mut responder, &[i32::try_from(number).unwrap()]);
+        responder.send().unwrap();
+        put(&mut responder, &[99]);
+        responder.reschedule(inputs, Times::begin());
+        let (again, sequence) = kept.0.lock().unwrap().pop().unwrap();
+        assert_eq!((sequence, version.in_flight()), (40 + number, 1));
+        run = again;
+    }
+    run.finish(Ok(()), Times::begin());
+    let place = "Y 4 Host";
+    seen.check(&[place, "part [0]", place, place, "part [1]", place, place, "part [2]", place, "final "]);
+    assert_eq!((ended.lock().unwrap().as_slice(), version.in_flight()), (&[false; 3][..], 0));
+}
+
+#[test]
+fn a_request_of_a_model_that_is_not_iterative_fails_instead_of_running_again() {
+    let (seen, version) = (Seen::default(), ModelVersion::unmetered("m"));
+    job(&seen, &version, Buffer::empty(), None).reschedule(Times::begin());
+    let mut unloaded = job(&seen, &version, Buffer::empty(), None);
+    let whom: std::sync::Weak<dyn Reschedule> = std::sync::Weak::<Kept>::new();
+    unloaded.may_run_again(whom, 1);
+    unloaded.reschedule(Times::begin());
+    seen.check(&[
+        "failed Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such a flag.",
+        "failed the model was unloaded",
+    ]);
     assert_eq!(version.in_flight(), 0);
 }

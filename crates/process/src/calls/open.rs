@@ -16,7 +16,7 @@ use nerite_tensor::Tensor;
 use super::{Calls, News, lock};
 use crate::answer::{self, Ended};
 use crate::blocks::Block;
-use crate::packets::{CallSaid, NoPlace, Over, Place, Places, Respond};
+use crate::packets::{CallSaid, Done, NoPlace, Over, Place, Places, Respond};
 use crate::plan::{Home, Planned, Planner};
 use crate::shares::Maps;
 
@@ -56,6 +56,13 @@ impl Open {
         ));
     }
 
+    /// Gives it back to run again.
+    pub(crate) fn reschedule(self) {
+        let Open { responder, inputs, block, homes, times } = self;
+        drop((block, homes));
+        responder.reschedule(inputs, times);
+    }
+
     /// Ends it as the model's last response says.
     fn finish(self, ended: Option<Ended>) {
         let (responder, times) = self.release();
@@ -64,6 +71,7 @@ impl Open {
             Some(Ended::Done) => responder.finish(Ok(()), times),
             Some(Ended::Said(status)) => responder.answer_error(status, times),
             Some(Ended::Failed(status)) => responder.finish(Err(status), times),
+            Some(Ended::Again) => responder.finish(Err(no_response()), times),
         }
     }
 
@@ -75,6 +83,7 @@ impl Open {
                 self.responder.send_error(status);
                 Ok(())
             }
+            Ended::Again => Err(no_response()),
         }
     }
 
@@ -88,7 +97,19 @@ impl Open {
     }
 }
 
+fn no_response() -> Status {
+    Status::internal("the model's process sent a response that is none")
+}
+
 impl Calls {
+    /// Requests are to run again: each sent what it had to send in this run.
+    pub(crate) fn again(&self, call: u64, numbers: impl Iterator<Item = u64>) {
+        for number in numbers {
+            self.end(number, Open::reschedule);
+        }
+        self.answer(Done { call, is: true }, Maps::default());
+    }
+
     /// Passes a response on.
     pub(crate) fn respond(self: &Arc<Calls>, said: &CallSaid, respond: Respond) {
         let Respond { number, response, is_last } = respond;

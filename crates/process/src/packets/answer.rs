@@ -187,6 +187,11 @@ impl Response {
         self.0.get("failed").map(status_of)
     }
 
+    /// Whether it is none: the request is to run again.
+    pub fn is_again(&self) -> bool {
+        self.0.get("again").and_then(Value::as_bool).unwrap_or(false)
+    }
+
     /// Its parameters.
     pub fn parameters(&self) -> Option<Parameters> {
         self.0.get("parameters").and_then(Value::as_object).map(parameters_of)

@@ -29,6 +29,8 @@ pub enum Call<'a> {
         /// The bytes that it takes.
         bytes: usize,
     },
+    /// To have open requests run again ([`CallSaid::again`]); answered with [`Done`].
+    Again,
     /// Memory for the inputs of a request to another model; answered with [`Place`] or [`NoPlace`].
     Space(usize),
     /// A request to another model; answered with [`Answered`], or [`Unknown`] if an input lies where the server does not find it.
@@ -132,6 +134,9 @@ impl CallSaid {
             let is_last = self.0.get("final").and_then(Value::as_bool).unwrap_or(false);
             return Some(Call::Respond(Respond { number: number.as_u64()?, response, is_last }));
         }
+        if self.0.get("again").is_some() {
+            return Some(Call::Again);
+        }
         if let Some(asked) = self.0.get("infer") {
             return Some(Call::Infer(Asked(asked)));
         }
@@ -164,6 +169,11 @@ impl CallSaid {
         let [model, config, files] = self.0.get("load")?.as_array()?.as_slice() else { return None };
         let files: Option<Vec<_>> = files.as_array()?.iter().map(read_file).collect();
         Some(Call::Load { model: model.as_str()?, config: config.as_str()?, files: files? })
+    }
+
+    /// The numbers of open requests that are to run again.
+    pub fn again(&self) -> impl Iterator<Item = u64> {
+        numbers(self.0.get("again"))
     }
 
     /// The request to another model of which a response was taken.

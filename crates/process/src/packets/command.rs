@@ -132,6 +132,9 @@ pub struct Request<'a, I, O> {
     pub inputs: I,
     /// Its outputs.
     pub outputs: O,
+    /// Whether a decoupled model asks for places before its first response in this run too: the client may not have taken those of an earlier
+    /// run.
+    pub asks: bool,
 }
 
 impl<I, O> Display for Request<'_, I, O>
@@ -140,7 +143,7 @@ where
     O: Iterator<Item: Display> + Clone,
 {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Request { number, id, rows, sequence, timeout_us, parameters, inputs, outputs } = self;
+        let Request { number, id, rows, sequence, timeout_us, parameters, inputs, outputs, asks } = self;
         write!(f, r#"{{"number":{number},"id":{},"rows":{rows},"correlation":"#, Text(id))?;
         match &sequence.id {
             SequenceId::None => f.write_str("0")?,
@@ -150,7 +153,8 @@ where
         let flags = u32::from(sequence.start) | u32::from(sequence.end) << 1;
         let parameters = parameters_text(parameters);
         write!(f, r#","flags":{flags},"timeout":{timeout_us},"parameters":{parameters}"#)?;
-        write!(f, r#","inputs":{},"outputs":{}}}"#, List(inputs.clone()), List(outputs.clone()))
+        write!(f, r#","inputs":{},"outputs":{}"#, List(inputs.clone()), List(outputs.clone()))?;
+        f.write_str(if *asks { r#","asks":true}"# } else { "}" })
     }
 }
 

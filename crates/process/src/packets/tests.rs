@@ -155,6 +155,7 @@ fn a_batch() {
         parameters,
         inputs: inputs.iter().take(count),
         outputs: outputs.iter().take(count),
+        asks: false,
     };
     let requests =
         [request(41, "größe \"1\"", 2, &first, 500, &parameters, 3), request(42, "", 0, &second, 0, &none, 0)];
@@ -165,6 +166,10 @@ fn a_batch() {
     let [requests_text, map] =
         [requests.each_ref().map(ToString::to_string).join(","), maps.map(|one| one.to_string()).join(",")];
     check("execute", Execute { requests: &requests_text, map: &map, forget: &[3, 4] });
+
+    let alone = Sequence::default();
+    let again = Request { asks: true, ..request(43, "", 1, &alone, 0, &none, 0) };
+    check("execute_again", Execute { requests: &again.to_string(), map: "", forget: &[] });
 
     let read = command("execute");
     assert_eq!((read.name(), read.map(), read.forget().collect()), (Some("execute"), Some(maps.to_vec()), vec![3, 4]));
@@ -309,6 +314,7 @@ fn models_that_are_loaded_by_a_model() {
     assert_eq!((told.number(), model, config, files), (7, "other", "{}", vec![("1/model.py", at(9, 0), 24)]));
     assert!(matches!(called("unload").call(), Some(Call::Unload("other", true))));
     assert!(matches!(called("is_model_ready").call(), Some(Call::IsReady("other", Some(2)))));
+    assert!(matches!(called("run_again").call(), Some(Call::Again)) && called("run_again").again().eq([41, 42]));
     assert!(matches!(called("readiness").call(), Some(Call::Readiness(Some(Ok(false))))));
     for (answer, found) in [("null", None), ("true", Some(Ok(true))), ("\"why\"", Some(Err("why")))] {
         let said = CallSaid::read(format!(r#"{{"call":8,"readiness":{answer}}}"#).as_bytes()).unwrap();

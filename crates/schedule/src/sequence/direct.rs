@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use smallvec::SmallVec;
 
 use super::table::{SequenceNumber, SequenceTable};
-use crate::{Batch, Context, Event, InstanceId, Rejection, Scheduler, Slot, Wants};
+use crate::{Batch, Context, Event, InstanceId, Rejection, Repeat, Scheduler, Slot, Wants};
 
 /// The settings of a [`Direct`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -157,7 +157,9 @@ impl Scheduler for Direct {
             self.look_at(number);
         }
         match event {
-            Event::Arrived(arrival) if self.stopped => context.reject(arrival.ticket, Rejection::Stopping),
+            Event::Arrived(arrival) if self.stopped && !matches!(arrival.repeat, Repeat::Of(_)) => {
+                context.reject(arrival.ticket, Rejection::Stopping);
+            }
             Event::Arrived(arrival) => {
                 let ticket = arrival.ticket;
                 match self.table.push(arrival, context.now_us) {

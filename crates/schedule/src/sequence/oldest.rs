@@ -7,7 +7,9 @@ use std::collections::HashMap;
 
 use super::table::{SequenceNumber, SequenceTable};
 use crate::action::{Action, Actions, Controls};
-use crate::{Arrival, BatchPolicy, Batcher, Context, Event, InstanceId, Rejection, Scheduler, Slot, Ticket, Wants};
+use crate::{
+    Arrival, BatchPolicy, Batcher, Context, Event, InstanceId, Rejection, Repeat, Scheduler, Slot, Ticket, Wants,
+};
 
 /// The settings of an [`Oldest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +59,11 @@ impl Oldest {
         let ticket = waiting.arrival.ticket;
         self.given.insert(ticket, (at, number, controls));
         // Its sequence has its turn now: how long it may wait was a question of the backlog.
-        self.tell(at, Event::Arrived(Arrival { deadline: None, sequence: None, ..waiting.arrival }), context);
+        self.tell(
+            at,
+            Event::Arrived(Arrival { deadline: None, sequence: None, repeat: Repeat::Never, ..waiting.arrival }),
+            context,
+        );
     }
 
     /// Tells an instance's batcher, and adds to its batches what the model is told.
@@ -122,7 +128,9 @@ impl Scheduler for Oldest {
     fn handle(&mut self, event: Event, context: &mut Context<'_>) {
         self.expire(context);
         match event {
-            Event::Arrived(arrival) if self.stopped => context.reject(arrival.ticket, Rejection::Stopping),
+            Event::Arrived(arrival) if self.stopped && !matches!(arrival.repeat, Repeat::Of(_)) => {
+                context.reject(arrival.ticket, Rejection::Stopping);
+            }
             Event::Arrived(arrival) => {
                 let ticket = arrival.ticket;
                 match self.table.push(arrival, context.now_us) {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::action::{Controls, Rejection};
-use crate::event::{Arrival, InstanceId, SequenceId, Ticket};
+use crate::event::{Arrival, InstanceId, Repeat, SequenceId, SequenceStep, Ticket};
 
 /// Numbers sequences in the order in which they started. The number of one is never another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,15 +27,21 @@ pub(super) struct Waiting {
     pub since_us: u64,
 }
 
+/// Whether a request waits behind one that comes again.
+type IsLater = bool;
+
 #[derive(Debug)]
 struct Sequence {
     id: SequenceId,
-    waiting: BTreeMap<Ticket, Waiting>,
+    /// What comes again is first, before tickets that are less.
+    waiting: BTreeMap<(IsLater, Ticket), Waiting>,
     slot: Option<SequenceSlot>,
     /// An instance has a request of it.
     runs: bool,
     /// No more requests of it will come.
     ended: bool,
+    /// It is over when a request of it ran and does not come again.
+    repeats: bool,
     /// When it is given up, if nothing comes.
     idle_at_us: u64,
 }
@@ -88,6 +94,9 @@ impl SequenceTable {
 
     /// A request came. Its sequence's slot, if it has one.
     pub fn push(&mut self, arrival: Arrival, now_us: u64) -> Result<Option<SequenceSlot>, Rejection> {
+        if let Repeat::Of(number) = arrival.repeat {
+            return self.push_again(SequenceNumber(number), arrival, now_us);
+        }
         let step = arrival.sequence.clone().ok_or(Rejection::MissingStart)?;
         let number = match self.open.get(&step.id).copied() {
             Some(number) if step.start => self.start_again(number, &step.id, now_us),
@@ -98,6 +107,7 @@ impl SequenceTable {
         let Some(sequence) = self.sequences.get_mut(&number) else { return Err(Rejection::MissingStart) };
         self.idle.remove(&(sequence.idle_at_us, number));
         sequence.idle_at_us = now_us.saturating_add(self.idle_us);
+        sequence.repeats = arrival.repeat == Repeat::Possible;
         if step.end {
             sequence.ended = true;
             self.open.remove(&step.id);
@@ -107,8 +117,23 @@ impl SequenceTable {
             self.deadlines.insert((deadline.at_us, ticket));
         }
         self.tickets.insert(ticket, number);
-        sequence.waiting.insert(ticket, Waiting { arrival, since_us: now_us });
+        sequence.waiting.insert((true, ticket), Waiting { arrival, since_us: now_us });
         Ok(slot)
+    }
+
+    /// A request that runs is to run again, before all others of its sequence.
+    fn push_again(
+        &mut self,
+        number: SequenceNumber,
+        arrival: Arrival,
+        now_us: u64,
+    ) -> Result<Option<SequenceSlot>, Rejection> {
+        let sequence = self.sequences.get_mut(&number).filter(|sequence| sequence.runs).ok_or(Rejection::RunEnded)?;
+        let (ticket, id) = (arrival.ticket, sequence.id.clone());
+        let arrival = Arrival { sequence: Some(SequenceStep { id, start: false, end: false }), ..arrival };
+        self.tickets.insert(ticket, number);
+        sequence.waiting.insert((false, ticket), Waiting { arrival, since_us: now_us });
+        Ok(sequence.slot)
     }
 
     fn start(&mut self, id: &SequenceId, now_us: u64) -> SequenceNumber {
@@ -125,7 +150,8 @@ impl SequenceTable {
         }
         let idle_at_us = now_us.saturating_add(self.idle_us);
         let waiting = BTreeMap::new();
-        let sequence = Sequence { id: id.clone(), waiting, slot, runs: false, ended: false, idle_at_us };
+        let (runs, ended, repeats) = (false, false, false);
+        let sequence = Sequence { id: id.clone(), waiting, slot, runs, ended, repeats, idle_at_us };
         self.sequences.insert(number, sequence);
         self.open.insert(id.clone(), number);
         number
@@ -161,7 +187,7 @@ impl SequenceTable {
     /// Takes the next request of a sequence out: it runs. What the model is told of it.
     pub fn take(&mut self, number: SequenceNumber) -> Option<(Waiting, Controls)> {
         let sequence = self.sequences.get_mut(&number).filter(|sequence| !sequence.runs)?;
-        let (ticket, waiting) = sequence.waiting.pop_first()?;
+        let ((_, ticket), waiting) = sequence.waiting.pop_first()?;
         sequence.runs = true;
         self.tickets.remove(&ticket);
         let step = waiting.arrival.sequence.as_ref()?;
@@ -173,16 +199,35 @@ impl SequenceTable {
     pub fn done(&mut self, number: SequenceNumber, now_us: u64) -> Option<SequenceNumber> {
         let sequence = self.sequences.get_mut(&number)?;
         sequence.runs = false;
+        self.end_unless_repeated(number);
         self.settle(number, now_us)
+    }
+
+    /// Ends a sequence of which no request runs and none comes again, if that is its end.
+    fn end_unless_repeated(&mut self, number: SequenceNumber) {
+        let Some(sequence) = self.sequences.get_mut(&number).filter(|sequence| sequence.repeats) else { return };
+        let comes_again = sequence.waiting.first_key_value().is_some_and(|((is_later, _), _)| !is_later);
+        if sequence.runs || comes_again {
+            return;
+        }
+        sequence.ended = true;
+        if self.open.get(&sequence.id) == Some(&number) {
+            self.open.remove(&sequence.id);
+        }
     }
 
     /// Takes a request out that is not to run. False if it does not wait. Adds the sequence that got a slot by that.
     pub fn remove(&mut self, ticket: Ticket, now_us: u64, placed: &mut Vec<SequenceNumber>) -> bool {
         let Some(number) = self.tickets.remove(&ticket) else { return false };
-        let waiting = self.sequences.get_mut(&number).and_then(|sequence| sequence.waiting.remove(&ticket));
+        let remove = |sequence: &mut Sequence| {
+            let again = sequence.waiting.remove(&(false, ticket));
+            again.or_else(|| sequence.waiting.remove(&(true, ticket)))
+        };
+        let waiting = self.sequences.get_mut(&number).and_then(remove);
         if let Some(deadline) = waiting.and_then(|waiting| waiting.arrival.deadline) {
             self.deadlines.remove(&(deadline.at_us, ticket));
         }
+        self.end_unless_repeated(number);
         placed.extend(self.settle(number, now_us));
         true
     }
@@ -210,7 +255,7 @@ impl SequenceTable {
         };
         let sequence = self.sequences.get_mut(&next)?;
         sequence.slot = Some(slot);
-        for (ticket, waiting) in &sequence.waiting {
+        for ((_, ticket), waiting) in &sequence.waiting {
             if let Some(deadline) = waiting.arrival.deadline {
                 self.deadlines.remove(&(deadline.at_us, *ticket));
             }
@@ -249,7 +294,7 @@ impl SequenceTable {
             let waiting: Vec<(Ticket, Option<u64>)> = sequence
                 .waiting
                 .iter()
-                .map(|(ticket, one)| (*ticket, one.arrival.deadline.map(|due| due.at_us)))
+                .map(|((_, ticket), one)| (*ticket, one.arrival.deadline.map(|due| due.at_us)))
                 .collect();
             for (ticket, due_us) in waiting {
                 self.tickets.remove(&ticket);

@@ -1,0 +1,28 @@
+//! What of a request is kept so that it can run again?
+//!
+//! Triton's `TRITONSERVER_REQUEST_RELEASE_RESCHEDULE`: while its instance runs, a request is given back instead of answered. It becomes the next
+//! request of its sequence, and the same client gets what comes of it.
+
+use nerite_request::{Parameters, Sequence};
+
+/// The error of a request whose model does not run iterative sequences.
+pub(crate) const NOT_ITERATIVE: &str = "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to \
+     handle such a flag.";
+
+/// What is of a request beside its inputs and its way back.
+pub(crate) struct Rest {
+    pub(crate) parameters: Parameters,
+    pub(crate) sequence: Sequence,
+    pub(crate) priority: u64,
+    pub(crate) timeout_us: u64,
+    pub(crate) own: Own,
+}
+
+/// What of a request is the client's: what follows was added by the server for one run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Own {
+    pub(crate) inputs: usize,
+    pub(crate) wanted: usize,
+    /// Whether the server gave it its sequence.
+    pub(crate) has_own_sequence: bool,
+}

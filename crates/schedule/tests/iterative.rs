@@ -1,0 +1,235 @@
+//! Do requests that come again run as the next of their sequence, until they do not, whatever happens when?
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, HashMap};
+
+use nerite_schedule::{
+    Arrival, BatchPolicy, Direct, DirectPolicy, Driver, HoldBack, InstanceId, Oldest, OldestPolicy, PriorityLevels,
+    Rejection, Repeat, RunSlot, Scheduler, SequenceId, SequenceStep, Ticket,
+};
+use proptest::prelude::*;
+
+const IDLE_US: u64 = 1_000;
+
+fn direct(instances: usize, rows_max: usize) -> Box<dyn Scheduler + Send> {
+    Box::new(Direct::new(DirectPolicy {
+        instances,
+        rows_max,
+        idle_us: IDLE_US,
+        delay_us: 0,
+        utilization_min: 0.0,
+        by_shapes: false,
+        hold_back: HoldBack::default(),
+    }))
+}
+
+fn oldest(instances: usize, rows_max: usize) -> Box<dyn Scheduler + Send> {
+    let batch = BatchPolicy {
+        rows_max: u32::try_from(rows_max).unwrap(),
+        preferred: Vec::new(),
+        delay_us: 0,
+        hold_back: 0,
+        requests_max: None,
+        levels: PriorityLevels::default(),
+        by_shapes: false,
+        by_spans: false,
+    };
+    Box::new(Oldest::new(OldestPolicy { instances, candidates_max: rows_max, idle_us: IDLE_US, batch }))
+}
+
+/// A request, and how often it is to come again.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    name: char,
+    again: u32,
+}
+
+struct Play {
+    driver: Driver<Job>,
+    /// What runs where, with the numbers of the states.
+    busy: BTreeMap<InstanceId, Vec<(Job, u64)>>,
+    /// The names in the order in which they ran, those that START in capitals.
+    ran: String,
+    rejected: Vec<(char, Rejection)>,
+    tickets: HashMap<char, Ticket>,
+}
+
+impl Play {
+    fn new(scheduler: Box<dyn Scheduler + Send>, instances: usize) -> Play {
+        let mut driver = Driver::new(scheduler);
+        (0..instances).for_each(|instance| driver.grant(InstanceId(instance), 0));
+        let (busy, tickets) = (BTreeMap::new(), HashMap::new());
+        Play { driver, busy, ran: String::new(), rejected: Vec::new(), tickets }
+    }
+
+    fn arrive(&mut self, name: char, again: u32, id: SequenceId, start: bool) {
+        let sequence = Some(SequenceStep { id, start, end: false });
+        let repeat = Repeat::Possible;
+        let job = Job { name, again };
+        let ticket = self.driver.arrive(job, |ticket| Arrival { sequence, repeat, ..Arrival::new(ticket, 1) }, 0);
+        self.tickets.insert(name, ticket);
+        self.take();
+    }
+
+    fn again(&mut self, job: Job, state: u64) {
+        let repeat = Repeat::Of(state);
+        let ticket = self.driver.arrive(job, |ticket| Arrival { repeat, ..Arrival::new(ticket, 1) }, 0);
+        self.tickets.insert(job.name, ticket);
+        self.take();
+    }
+
+    fn take(&mut self) {
+        while let Some(run) = self.driver.next_run() {
+            let mut jobs = Vec::new();
+            for slot in run.slots {
+                let RunSlot::Job(job, controls) = slot else { continue };
+                let controls = controls.expect("a request of a sequence has controls");
+                let mut running = self.busy.values().flatten().chain(&jobs);
+                assert!(!running.any(|(_, state)| *state == controls.state), "two requests of a sequence run at once");
+                self.ran.push(if controls.start { job.name.to_ascii_uppercase() } else { job.name });
+                jobs.push((job, controls.state));
+            }
+            assert!(self.busy.insert(run.instance, jobs).is_none());
+        }
+        while let Some((job, why)) = self.driver.next_rejected() {
+            self.rejected.push((job.name, why));
+        }
+    }
+
+    /// The run of an instance ends; what is to run again comes before that.
+    fn done(&mut self, instance: usize) {
+        let Some(jobs) = self.busy.remove(&InstanceId(instance)) else { return };
+        for (job, state) in jobs {
+            if job.again > 0 {
+                self.again(Job { again: job.again - 1, ..job }, state);
+            }
+        }
+        self.driver.done(InstanceId(instance), 0);
+        self.driver.grant(InstanceId(instance), 0);
+        self.take();
+    }
+
+    fn finish(&mut self, instances: usize) {
+        while !self.busy.is_empty() {
+            (0..instances).for_each(|instance| self.done(instance));
+        }
+        assert!(self.driver.is_drained(), "somebody waits for ever");
+    }
+}
+
+fn both(rows_max: usize, check: impl Fn(&mut Play)) {
+    for scheduler in [direct(1, rows_max), oldest(1, rows_max)] {
+        check(&mut Play::new(scheduler, 1));
+    }
+}
+
+use SequenceId::{Number, Own};
+
+#[test]
+fn a_request_runs_as_often_as_it_comes_again() {
+    both(1, |play| {
+        play.arrive('a', 2, Own(1), true);
+        play.arrive('b', 0, Own(2), true);
+        play.finish(1);
+        assert_eq!((play.ran.as_str(), play.rejected.len()), ("AaaB", 0));
+    });
+}
+
+#[test]
+fn what_comes_again_is_the_next_of_its_sequence() {
+    both(1, |play| {
+        play.arrive('a', 2, Number(7), true);
+        play.arrive('b', 1, Number(7), false);
+        play.finish(1);
+        assert_eq!(play.ran, "Aaabb");
+        play.arrive('c', 0, Number(7), false);
+        assert_eq!(play.rejected, [('c', Rejection::MissingStart)], "the sequence was over with its last request");
+    });
+}
+
+#[test]
+fn a_number_of_the_servers_is_no_clients() {
+    both(2, |play| {
+        play.arrive('a', 1, Own(7), true);
+        play.arrive('b', 0, Number(7), false);
+        assert_eq!(play.rejected, [('b', Rejection::MissingStart)]);
+        play.arrive('c', 1, Number(7), true);
+        play.finish(1);
+        assert_eq!(play.ran.matches(['A', 'a']).count(), 2);
+        assert_eq!(play.ran.matches(['C', 'c']).count(), 2);
+    });
+}
+
+#[test]
+fn what_was_admitted_runs_again_after_a_stop() {
+    both(1, |play| {
+        play.arrive('a', 3, Own(1), true);
+        play.driver.stop(0);
+        play.arrive('b', 0, Own(2), true);
+        play.finish(1);
+        assert_eq!((play.ran.as_str(), play.rejected.as_slice()), ("Aaaa", &[('b', Rejection::Stopping)][..]));
+    });
+}
+
+#[test]
+fn a_client_that_goes_ends_its_sequence_and_leaves_its_place() {
+    both(1, |play| {
+        play.arrive('a', 9, Number(1), true);
+        play.arrive('b', 0, Own(2), true);
+        let jobs = play.busy.get(&InstanceId(0)).unwrap().clone();
+        play.again(jobs[0].0, jobs[0].1);
+        play.driver.cancel(play.tickets[&'a'], 0);
+        play.take();
+        assert_eq!(play.rejected, [('a', Rejection::Cancelled)]);
+        play.busy.insert(InstanceId(0), vec![]);
+        play.finish(1);
+        assert_eq!(play.ran, "AB");
+        play.arrive('c', 0, Number(1), false);
+        assert_eq!(play.rejected.last(), Some(&('c', Rejection::MissingStart)));
+    });
+}
+
+#[test]
+fn who_comes_again_too_late_is_rejected() {
+    both(1, |play| {
+        play.arrive('a', 0, Own(1), true);
+        let (job, state) = play.busy.get(&InstanceId(0)).unwrap()[0];
+        play.done(0);
+        play.again(job, state);
+        assert_eq!((play.ran.as_str(), play.rejected.as_slice()), ("A", &[('a', Rejection::RunEnded)][..]));
+    });
+}
+
+proptest! {
+    /// Each request runs as often as it comes again, or is rejected, and nobody waits for ever.
+    #[test]
+    fn every_request_ends(
+        is_direct: bool, instances in 1usize..3, rows_max in 1usize..4,
+        deeds in prop::collection::vec((0u32..5, 0u64..4, any::<bool>(), 0usize..4), 1..25),
+    ) {
+        let scheduler = if is_direct { direct(instances, rows_max) } else { oldest(instances, rows_max) };
+        let mut play = Play::new(scheduler, instances);
+        let mut asked = BTreeMap::new();
+        for (at, (again, id, is_own, what)) in deeds.into_iter().enumerate() {
+            let name = char::from(b'a' + u8::try_from(at).unwrap());
+            let id = if is_own { Own(at as u64) } else { Number(1 + id) };
+            play.arrive(name, again, id, is_own || what != 1);
+            asked.insert(name, again);
+            match what {
+                2 => play.done(at % instances),
+                3 => {
+                    let ticket = play.tickets[&name];
+                    play.driver.cancel(ticket, 0);
+                    play.take();
+                }
+                _ => {}
+            }
+        }
+        play.finish(instances);
+        for (name, again) in asked {
+            let ran = play.ran.chars().filter(|one| one.to_ascii_lowercase() == name).count();
+            let is_rejected = play.rejected.iter().any(|(rejected, _)| *rejected == name);
+            prop_assert_eq!(ran, if is_rejected { 0 } else { again as usize + 1 }, "{} of {}", name, play.ran);
+        }
+    }
+}
