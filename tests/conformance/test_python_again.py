@@ -2,6 +2,7 @@
 
 import json
 import queue
+import socket
 import threading
 import time
 
@@ -213,11 +214,9 @@ def test_each_run_is_an_execution_of_one_request(server, client):
 @differs("2.51 keeps what the client does not read", run=False)
 def test_a_client_that_does_not_read_holds_only_its_own_sequence_back(server, client):
     """Each run sends a response; nobody reads them, so the model does not run ahead."""
-    import socket
-
     before = executions(server, "decoupled")
     host, port = server.http.split(":")
-    body = json.dumps({"TIMES": [1_000_000], "HOW": [""]}).encode()
+    body = json.dumps({"TIMES": [1_000_000], "HOW": ["large"]}).encode()
     with socket.create_connection((host, int(port))) as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         head = f"POST /v2/models/decoupled/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -226,7 +225,7 @@ def test_a_client_that_does_not_read_holds_only_its_own_sequence_back(server, cl
         while executions(server, "decoupled") != count:
             count = executions(server, "decoupled")
             time.sleep(1)
-        assert count - before < 100_000
+        assert 1 < count - before < 2000
     deadline = time.monotonic() + TIMEOUT_S
     stream = Stream(client)
     assert stream.ask("decoupled", 2) == ["1", "2"]

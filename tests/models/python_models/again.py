@@ -1,6 +1,6 @@
 """Runs as often as `TIMES` says: asks to be scheduled again until then, and answers what it was told in each run.
 
-`HOW` changes that: `keep` gives a response together with the reschedule, `raise` fails in the second run, `die` ends the process in it.
+`HOW` changes that: `keep` gives a response together with the reschedule, `large` makes long responses, `raise` fails in the second run, `die` ends the process in it.
 """
 
 import json
@@ -44,7 +44,7 @@ class TritonPythonModel:
         said = pb_utils.Tensor("SAID", np.array([[json.dumps([runs, id > 0 if type(id) is int else id])]], np.object_))
         if self.decoupled:
             sender = request.get_response_sender()
-            said = pb_utils.Tensor("SAID", np.array([[str(count)]], np.object_))
+            said = pb_utils.Tensor("SAID", np.array([[str(count) + "." * (65536 if how == "large" else 0)]], np.object_))
             if count < times:
                 request.set_release_flags(AGAIN)
                 sender.send(pb_utils.InferenceResponse([said]))
