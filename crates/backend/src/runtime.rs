@@ -10,7 +10,7 @@ use nerite_config::proto::model_instance_group::Kind;
 use nerite_request::Status;
 use smallvec::SmallVec;
 
-use crate::{DeviceAccess, Job, Meter, Models, Readiness};
+use crate::{CustomMetrics, DeviceAccess, Job, Meter, Models, Readiness};
 
 /// A way to run models: ONNX Runtime, the embedded engine, identity. Named in `config.pbtxt` as `backend`.
 pub trait Runtime: Send + Sync {
@@ -53,10 +53,8 @@ pub trait BroughtAlong: Send + Sync {
     /// Its runtime, if it does.
     fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>>;
 
-    /// What runtimes of that kind count by themselves, as Prometheus text.
-    fn metrics(&self) -> String {
-        String::new()
-    }
+    /// Tells the registry for what runtimes of that kind count by themselves.
+    fn count_in(&self, _metrics: &Arc<CustomMetrics>) {}
 }
 
 /// Where a model lies and what its author asked for.

@@ -21,7 +21,9 @@ pub use backend::{BackendAttribute, BackendObject, BackendParts};
 pub use error::{ErrorObject, code_number, code_of};
 pub use instance::InstanceObject;
 pub use message::Message;
-pub use metric::{Family, FamilyObject, Kind as MetricKind, MetricArgs, MetricObject, page as metrics_page};
+pub use metric::{
+    FamilyObject, MetricArgs, MetricObject, count_in, kind_of as metric_kind_of, number_of as metric_kind_number,
+};
 pub use model::{ModelObject, ModelParts, ServerObject};
 pub use parameter::{ParameterObject, Value};
 pub use request::RequestObject;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, Weak};
 
-use nerite_backend::{BroughtAlong, LoadContext, Model, Runtime};
+use nerite_backend::{BroughtAlong, CustomMetrics, LoadContext, Model, Runtime};
 use nerite_config::{MIN_COMPUTE_CAPABILITY, ModelConfig};
 use nerite_locks::Mutex;
 use nerite_request::Status;
@@ -12,7 +12,7 @@ use nerite_request::Status;
 use crate::find::brought_along;
 use crate::loaded::Loaded;
 use crate::model::CompiledModel;
-use crate::objects::metrics_page;
+use crate::objects::count_in;
 
 /// The setting that asks for a process of the backend's own.
 const ISOLATED: &str = "isolated";
@@ -136,8 +136,8 @@ impl ModelLibraries {
 }
 
 impl BroughtAlong for ModelLibraries {
-    fn metrics(&self) -> String {
-        metrics_page()
+    fn count_in(&self, metrics: &Arc<CustomMetrics>) {
+        count_in(metrics);
     }
 
     fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>> {

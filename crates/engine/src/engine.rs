@@ -83,23 +83,27 @@ impl Engine {
         let semaphore = Semaphore::new(options.load_threads);
         let is_on_demand = options.control == ControlMode::Demand;
         let demand = is_on_demand.then(|| Demand::new(options.models_bytes_max));
-        Arc::new_cyclic(|engine: &Weak<Engine>| Engine {
-            this: Weak::clone(engine),
-            models: Models::of(Weak::<Engine>::clone(engine)),
-            store,
-            loader,
-            options,
-            catalog: ArcSwap::default(),
-            lifecycle: Mutex::default(),
-            generations: Mutex::default(),
-            semaphore,
-            one_per_model: OnePerModel::default(),
-            retiring: Retiring::default(),
-            loads: Loads::default(),
-            demand,
-            has_started: AtomicBool::new(false),
-            poll_stop: Arc::default(),
-            has_failed: AtomicBool::new(false),
+        Arc::new_cyclic(|engine: &Weak<Engine>| {
+            let models = Models::of(Weak::<Engine>::clone(engine));
+            loader.runtimes.count_in(models.metrics());
+            Engine {
+                this: Weak::clone(engine),
+                models,
+                store,
+                loader,
+                options,
+                catalog: ArcSwap::default(),
+                lifecycle: Mutex::default(),
+                generations: Mutex::default(),
+                semaphore,
+                one_per_model: OnePerModel::default(),
+                retiring: Retiring::default(),
+                loads: Loads::default(),
+                demand,
+                has_started: AtomicBool::new(false),
+                poll_stop: Arc::default(),
+                has_failed: AtomicBool::new(false),
+            }
         })
     }
 

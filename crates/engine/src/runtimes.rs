@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use nerite_backend::{BroughtAlong, Runtime};
+use nerite_backend::{BroughtAlong, CustomMetrics, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::Staging;
 use nerite_request::Status;
@@ -55,9 +55,11 @@ impl Runtimes {
         self.brought_along.as_ref()?.find(config, model_dir, version_dir)
     }
 
-    /// What compiled backends count by themselves, as Prometheus text.
-    pub fn metrics(&self) -> String {
-        self.brought_along.as_ref().map(|found| found.metrics()).unwrap_or_default()
+    /// Has compiled backends count in this registry.
+    pub(crate) fn count_in(&self, metrics: &Arc<CustomMetrics>) {
+        if let Some(found) = &self.brought_along {
+            found.count_in(metrics);
+        }
     }
 
     /// What memory of devices is carried through, on hosts that have any.

@@ -54,8 +54,6 @@ pub struct MetricsReport {
     pub front_busy: Option<BusyMetrics>,
     /// Connections of HTTP, gRPC and metrics.
     pub connections: ConnectionMetrics,
-    /// Families that compiled backends made, as text.
-    pub of_backends: String,
     /// The response cache; `None` where the server has none.
     pub cache: Option<CacheMetrics>,
     /// Traces, by what became of them.
@@ -185,7 +183,6 @@ pub fn write_metrics(report: &MetricsReport) -> String {
     latencies::write(&mut page, report);
     write_own(&mut page, report);
     report.custom.iter().for_each(|family| custom::write(&mut page, family));
-    page.out.push_str(&report.of_backends);
     page.out
 }
 

@@ -46,7 +46,6 @@ impl Api {
             front_busy: Some(front_busy()),
             cache: self.0.engine.services().cache.as_ref().map(|cache| of_cache(&cache.counts())),
             custom: self.0.engine.custom_metrics(),
-            of_backends: self.0.engine.runtimes().metrics(),
             // Connections are known to the front ends only.
             ..MetricsReport::default()
         }

@@ -1,13 +1,16 @@
 //! How does a backend count?
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nerite_backend::MetricChange;
 use nerite_request::Status;
+use nerite_request::report::MetricKind;
 
 use super::exports;
 use crate::abi::{List, Out, Text};
 use crate::fault::Fault;
-use crate::objects::{Family, FamilyObject, MetricArgs, MetricKind, MetricObject, ParameterObject};
+use crate::objects::{FamilyObject, MetricArgs, MetricObject, ParameterObject, metric_kind_number, metric_kind_of};
 use crate::table::Handle;
 
 type Labels = List<Handle<ParameterObject>>;
@@ -17,24 +20,24 @@ fn new_metric(
     family: Handle<FamilyObject>,
     labels: Labels,
     count: u64,
-    bounds: &[f64],
+    bounds: Option<Vec<f64>>,
 ) -> Result<(), Fault> {
-    let mut pairs = Vec::new();
+    let mut pairs = BTreeMap::new();
     for label in labels.read(count)? {
         let label = label.get()?;
         let Some(value) = label.text() else {
             return Err(Status::invalid("Parameter must have a string value to be a label of a metric").into());
         };
-        pairs.push((label.name().to_owned(), value));
+        pairs.insert(label.name().to_owned(), value);
     }
-    place.put(Handle::to(Arc::new(family.get()?.metric(&pairs, bounds)?))?)
+    place.put(Handle::to(Arc::new(family.get()?.metric(pairs, bounds)?))?)
 }
 
 exports! {
     "TRITONSERVER_MetricFamilyNew" = family_new(family: Out<Handle<FamilyObject>>, kind: u32, name: Text, description: Text) {
         let help = description.read_if_given().unwrap_or_default();
-        let shared = Family::named(MetricKind::of(kind)?, name.read()?, help)?;
-        family.put(Handle::to(Arc::new(FamilyObject::new(shared)))?)?;
+        let made = FamilyObject::new(metric_kind_of(kind)?, name.read()?, help)?;
+        family.put(Handle::to(Arc::new(made))?)?;
     }
 
     "TRITONSERVER_MetricFamilyDelete" = family_delete(family: Handle<FamilyObject>) {
@@ -45,7 +48,7 @@ exports! {
     }
 
     "TRITONSERVER_GetMetricFamilyKind" = family_kind(family: Handle<FamilyObject>, kind: Out<u32>) {
-        kind.put(family.get()?.family.kind() as u32)?;
+        kind.put(metric_kind_number(family.get()?.kind()))?;
     }
 
     "TRITONSERVER_MetricArgsNew" = args_new(args: Out<Handle<MetricArgs>>) {
@@ -61,7 +64,7 @@ exports! {
     }
 
     "TRITONSERVER_MetricNew" = metric_new(metric: Out<Handle<MetricObject>>, family: Handle<FamilyObject>, labels: Labels, count: u64) {
-        new_metric(&metric, family, labels, count, &[])?;
+        new_metric(&metric, family, labels, count, None)?;
     }
 
     "TRITONSERVER_MetricNewWithArgs" = metric_new_with_args(
@@ -71,8 +74,11 @@ exports! {
         count: u64,
         args: Handle<MetricArgs>,
     ) {
-        let bounds = if args.is_null() { Vec::new() } else { args.get()?.bounds() };
-        new_metric(&metric, family, labels, count, &bounds)?;
+        let bounds = if args.is_null() { None } else { Some(args.get()?.bounds()) };
+        // Arguments that say nothing are as good as none, but for a histogram.
+        let is_histogram = family.get()?.kind() == MetricKind::Histogram;
+        let bounds = bounds.filter(|bounds| is_histogram || !bounds.is_empty());
+        new_metric(&metric, family, labels, count, bounds)?;
     }
 
     "TRITONSERVER_MetricDelete" = metric_delete(metric: Handle<MetricObject>) {
@@ -80,22 +86,22 @@ exports! {
     }
 
     "TRITONSERVER_MetricValue" = metric_value(metric: Handle<MetricObject>, value: Out<f64>) {
-        value.put(metric.get()?.metric.value()?)?;
+        value.put(metric.get()?.value()?)?;
     }
 
     "TRITONSERVER_MetricIncrement" = metric_increment(metric: Handle<MetricObject>, by: f64) {
-        metric.get()?.metric.increment(by)?;
+        metric.get()?.change(MetricChange::Increment(by))?;
     }
 
     "TRITONSERVER_MetricSet" = metric_set(metric: Handle<MetricObject>, value: f64) {
-        metric.get()?.metric.set(value)?;
+        metric.get()?.change(MetricChange::Set(value))?;
     }
 
     "TRITONSERVER_MetricObserve" = metric_observe(metric: Handle<MetricObject>, value: f64) {
-        metric.get()?.metric.observe(value)?;
+        metric.get()?.change(MetricChange::Observe(value))?;
     }
 
     "TRITONSERVER_GetMetricKind" = metric_kind(metric: Handle<MetricObject>, kind: Out<u32>) {
-        kind.put(metric.get()?.metric.kind() as u32)?;
+        kind.put(metric_kind_number(metric.get()?.kind()))?;
     }
 }
