@@ -134,13 +134,19 @@ Error* TRITONBACKEND_ModelInitialize(Model* model) {
   bool completes, is_empty = strstr(text, "\"input\":[]") != NULL;
   free(text);
   TRY(TRITONBACKEND_ModelSetState(model, state));
-  if (strcmp(state->mode, "refuse_model") == 0) {
-    free(state);
-    return TRITONSERVER_ErrorNew(INVALID_ARG, "the model is refused on purpose");
-  }
+  /* What was set is freed at the end, which comes after a failure as well. */
+  if (strcmp(state->mode, "refuse_model") == 0) return TRITONSERVER_ErrorNew(INVALID_ARG, "the model is refused on purpose");
   if (strcmp(state->mode, "count") == 0) TRY(start_counting(model, state));
   TRY(TRITONBACKEND_ModelAutoCompleteConfig(model, &completes));
   return completes && is_empty ? complete(model) : NULL;
+}
+
+static Error* say_finalized(const char* what, void* object, Error* (*name_of)(void*, const char**)) {
+  const char* name;
+  char text[256];
+  TRY(name_of(object, &name));
+  snprintf(text, sizeof text, "%s %s is finalized", what, name);
+  return TRITONSERVER_LogMessage(INFO, __FILE__, __LINE__, text);
 }
 
 Error* TRITONBACKEND_ModelFinalize(Model* model) {
@@ -152,7 +158,11 @@ Error* TRITONBACKEND_ModelFinalize(Model* model) {
     TRY(TRITONSERVER_MetricFamilyDelete(state->family));
   }
   free(state);
-  return NULL;
+  return say_finalized("model", model, TRITONBACKEND_ModelName);
+}
+
+Error* TRITONBACKEND_ModelInstanceFinalize(Instance* instance) {
+  return say_finalized("instance", instance, TRITONBACKEND_ModelInstanceName);
 }
 
 Error* TRITONBACKEND_ModelInstanceInitialize(Instance* instance) {

@@ -252,6 +252,9 @@ def test_what_a_backend_refuses_at_load_fails_that_model(launcher):
         reasons = {one["name"]: (one["state"], one["reason"]) for one in client.index()}
         for mode, why in FAILING:
             assert reasons[mode][0] == "UNAVAILABLE" and why in reasons[mode][1], reasons
+        # Their last functions are called all the same, so that they can free what they have.
+        for what in ("model refuse_model is finalized", "instance refuse_instance_0 is finalized", "model refuse_instance is finalized"):
+            assert what in server.log_text(), server.log_text()
         assert numbers(client.infer("c_identity", [fp32("IN", [3])])) == [3]
 
 
@@ -262,5 +265,6 @@ def test_a_backend_that_does_not_start_fails_its_models(launcher):
     with serving(launcher, "unstarted", repository, *flags) as server, open_client("http", server) as client:
         (only,) = client.index()
         assert only["state"] == "UNAVAILABLE" and "initialize fails on purpose" in only["reason"]
+        assert "backend is finalized" in server.log_text()
         if not launcher.oracle:
             assert any("backend 'sample'" in line and "initialize fails on purpose" in line for line in errors(server))

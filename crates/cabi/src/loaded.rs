@@ -32,24 +32,15 @@ impl Loaded {
         let object = Arc::new(object);
         let library = Library::open(&object.owner, path)?;
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
-        let refused = |status: Status, last: bool| {
+        // Dropped after a failure as well, which calls the last function, as in Triton.
+        let mut loaded = Loaded { library, object, handle, is_parallel: false, making: Mutex::default() };
+        let asked = loaded.library.initialize(handle).and_then(|()| ask_attribute(&loaded.library, handle));
+        loaded.object.is_initializing.store(false, Ordering::Release);
+        loaded.is_parallel = asked.inspect_err(|status| {
             log::error!("backend '{name}' ({}) cannot be used: {status}", path.display());
-            if last {
-                drop(library.finalize(handle));
-            }
-            drop(handle.take());
-            status
-        };
-        if let Err(status) = library.initialize(handle) {
-            return Err(refused(status, false));
-        }
-        let is_parallel = match ask_attribute(&library, handle) {
-            Ok(is_parallel) => is_parallel,
-            Err(status) => return Err(refused(status, true)),
-        };
-        object.is_initializing.store(false, Ordering::Release);
+        })?;
         log::info!("backend '{name}' is loaded from {}", path.display());
-        Ok(Loaded { library, object, handle, is_parallel, making: Mutex::default() })
+        Ok(loaded)
     }
 }
 

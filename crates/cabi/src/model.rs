@@ -44,14 +44,15 @@ impl CompiledModel {
         });
         let object = Arc::new(object.map_err(told)?);
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
-        let initialized = loaded.library.model_initialize(handle);
-        object.is_initializing.store(false, Ordering::Release);
+        // Dropped after a failure as well, which calls the model's last function: there backends free what they have, as Triton lets them.
+        let held = Held { object, handle, loaded };
+        let initialized = held.loaded.library.model_initialize(handle);
+        held.object.is_initializing.store(false, Ordering::Release);
         if let Err(status) = initialized {
-            log::error!("backend '{}' refuses model '{}': {status}", loaded.object.owner, context.model);
-            drop(handle.take());
+            log::error!("backend '{}' refuses model '{}': {status}", held.loaded.object.owner, context.model);
             return Err(status);
         }
-        Ok(CompiledModel(Arc::new(Held { object, handle, loaded })))
+        Ok(CompiledModel(Arc::new(held)))
     }
 
     /// What is known of it.
@@ -81,16 +82,17 @@ impl Model for CompiledModel {
             state: AtomicPtr::default(),
         });
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
+        // As with the model, its last function is called after a failure as well.
+        let instance = CompiledInstance { object, handle, held: Arc::clone(&self.0) };
         let loaded = &self.0.loaded;
         let alone = (!loaded.is_parallel).then(|| loaded.making.lock().unwrap_or_else(PoisonError::into_inner));
         let initialized = loaded.library.instance_initialize(handle);
         drop(alone);
         if let Err(status) = initialized {
             log::error!("backend '{}' refuses instance '{}': {status}", loaded.object.owner, spec.name);
-            drop(handle.take());
             return Err(status);
         }
-        Ok(Box::new(CompiledInstance { object, handle, held: Arc::clone(&self.0) }))
+        Ok(Box::new(instance))
     }
 }
 
