@@ -3,7 +3,7 @@
 //! Every front end takes the same steps: it asks whether the call is allowed, takes the inference on when all of it has arrived, and has it
 //! admitted to its model. What is admitted is counted until its last response, and keeps its model loaded.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use nerite_engine::{ADMISSIONS_MAX, Served};
 use nerite_request::Status;
@@ -16,7 +16,7 @@ use crate::under_way::UnderWay;
 /// A model version that was found before all of the request had come. It keeps nothing loaded: who sends slowly holds nothing up.
 pub struct Found {
     protocol: Protocol,
-    served: Arc<Served>,
+    served: Weak<Served>,
 }
 
 /// A request's admission to its model.
@@ -29,9 +29,14 @@ impl Api {
     /// What can be said of an inference before its body is read: the model and version exist and are ready, and the
     /// protocol's single-response call can serve it (a decoupled model is refused in each protocol's own words).
     pub fn find_single(&self, protocol: Protocol, model: &str, version: &str) -> Result<Found, Status> {
+        let served = Arc::downgrade(&self.single(protocol, model, version)?);
+        Ok(Found { protocol, served })
+    }
+
+    fn single(&self, protocol: Protocol, model: &str, version: &str) -> Result<Arc<Served>, Status> {
         let served = self.served(model, version)?;
         if !served.config().decoupled() {
-            return Ok(Found { protocol, served });
+            return Ok(served);
         }
         Err(Status::unsupported(match protocol {
             Protocol::Http => "HTTP end point doesn't support models with decoupled transaction policy",
@@ -42,7 +47,8 @@ impl Api {
     /// Admits a request whose model was found before. If that was unloaded or replaced meanwhile, the one that is there now is meant.
     pub fn admit_found(&self, found: Found, model: &str, version: &str) -> Result<Admission, Status> {
         let Found { protocol, served } = found;
-        self.admit_to(served, || self.find_single(protocol, model, version).map(|found| found.served))
+        let find = || self.single(protocol, model, version);
+        self.admit_to(served.upgrade().map_or_else(find, Ok)?, find)
     }
 
     /// Admits a request to the version of the model that it names.
@@ -52,8 +58,8 @@ impl Api {
 
     /// As [`Api::admit`], for a call with one response.
     pub fn admit_single(&self, protocol: Protocol, model: &str, version: &str) -> Result<Admission, Status> {
-        let found = self.find_single(protocol, model, version)?;
-        self.admit_found(found, model, version)
+        let find = || self.single(protocol, model, version);
+        self.admit_to(find()?, find)
     }
 
     /// Admits a request to this version; if that has ended, to one that is found now.

@@ -252,6 +252,12 @@ impl Pool {
             drop(thread.join());
         }
         self.0.requests.wait();
+        // Here, and not on the thread of whoever lets go of the version last: a model's process may take its time to end.
+        let mut state = self.0.lock();
+        let mut ended: Vec<_> = state.instances.iter_mut().filter_map(Option::take).collect();
+        ended.append(&mut state.gone);
+        drop(state);
+        self.0.end(ended);
     }
 
     fn stop(&self) {

@@ -16,7 +16,7 @@ use nerite_request::Status;
 use crate::limits::READINESS_MAX;
 use crate::timer::{Wake, now_us, timer};
 
-/// The checks of questions about one model version.
+/// The readiness checks of one model version.
 pub(crate) struct ReadinessChecks {
     model: String,
     state: Mutex<State>,
@@ -24,7 +24,7 @@ pub(crate) struct ReadinessChecks {
 
 #[derive(Default)]
 struct State {
-    /// ReadinessChecks that are over.
+    /// Rounds that are over.
     over: u64,
     /// The round that is under way: when it began, and instances that have not answered.
     asked: Option<(u64, usize)>,

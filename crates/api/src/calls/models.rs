@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nerite_config::{ModelConfig, TensorSpec};
-use nerite_engine::Served;
+use nerite_engine::{ReadinessAnswer, Served};
 use nerite_request::limits::{CONFIG_BYTES_MAX, LOAD_BYTES_MAX, LOAD_CONFIG_BYTES_MAX};
 use nerite_request::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport, TensorReport};
 use nerite_request::setting::LoadOptions;
@@ -50,7 +50,11 @@ impl Api {
             return self.live();
         }
         // In control mode `demand` too: what is loaded is to work.
-        self.0.engine.is_ready() && all_ready(self.0.engine.all().iter()).await
+        if !self.0.engine.is_ready() {
+            return false;
+        }
+        let answers = ask_all(&self.0.engine.all());
+        all_ready(answers).await
     }
 
     /// Whether a model version can take requests; unknown models are simply not ready. Err only for a version that is no
@@ -58,7 +62,10 @@ impl Api {
     pub async fn model_ready(&self, model: &str, version: &str) -> Result<bool, Status> {
         self.check_started()?;
         match self.find(model, version, Code::InvalidArg)? {
-            Some(served) => Ok(all_ready(std::iter::once(&served)).await),
+            Some(served) => {
+                let answers = ask_all(&[served]);
+                Ok(all_ready(answers).await)
+            }
             // Whoever waits for readiness before the first request would wait for ever.
             None => Ok(self.must_wait_for(model)),
         }
@@ -192,9 +199,13 @@ impl Api {
     }
 }
 
-/// Whether the instances of all these say that they are ready. All are asked at once.
-async fn all_ready<'s>(all: impl Iterator<Item = &'s Arc<Served>>) -> bool {
-    let answers: Vec<_> = all.filter_map(|served| served.ask_readiness()).collect();
+/// Asks the instances of all these whether they are ready. Nobody who waits for the answers keeps a model loaded: it would end on a thread
+/// that serves connections.
+fn ask_all(all: &[Arc<Served>]) -> Vec<ReadinessAnswer> {
+    all.iter().filter_map(|served| served.ask_readiness()).collect()
+}
+
+async fn all_ready(answers: Vec<ReadinessAnswer>) -> bool {
     let mut is_ready = true;
     for answer in answers {
         is_ready &= answer.await.is_ok();

@@ -102,9 +102,7 @@ impl Shared {
                 drop(state);
                 // Workers that are too many end.
                 self.wake.notify_all();
-                if catch_unwind(AssertUnwindSafe(|| drop(gone))).is_err() {
-                    log::error!("an instance of model '{}' panicked when it ended", self.name);
-                }
+                self.end(gone);
                 state = self.lock();
             } else if state.leaving.is_empty() {
                 state.is_ending = false;
@@ -112,6 +110,13 @@ impl Shared {
             } else {
                 state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
+        }
+    }
+
+    /// Ends these instances here.
+    pub(super) fn end(&self, instances: Vec<Box<dyn Instance>>) {
+        if catch_unwind(AssertUnwindSafe(|| drop(instances))).is_err() {
+            log::error!("an instance of model '{}' panicked when it ended", self.name);
         }
     }
 
