@@ -172,9 +172,9 @@ impl Scope {
         cancel: Cancel,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
-        self.api.trace_packet(&mut infer_request);
         let _until_it_is_counted = self.api.take_on()?;
         let admission = self.api.admit(&infer_request.model, &infer_request.version)?;
+        self.api.trace_packet(&mut infer_request);
         self.api.submit(admission, infer_request, self, Some((&self.account, leased)), cancel, sink)
     }
 

@@ -59,6 +59,11 @@ impl CustomMetrics {
         self.lock().iter().map(|(name, family)| family.report(name)).collect()
     }
 
+    /// Whether there is no family.
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Somebody who makes some.
     pub fn owner(self: &Arc<Self>) -> MetricOwner {
         let (families, metrics) = (BTreeMap::new(), BTreeMap::new());

@@ -192,6 +192,11 @@ impl Engine {
         Ok(index)
     }
 
+    /// Whether models made metrics of their own, which may be many.
+    pub fn has_custom_metrics(&self) -> bool {
+        !self.models.metrics().is_empty()
+    }
+
     /// The metrics that models made of their own.
     pub fn custom_metrics(&self) -> Vec<CustomFamily> {
         self.models.metrics().report()

@@ -118,7 +118,8 @@ impl Incoming {
         let admission = api.admit(&message.model, &message.version);
         let (id, model, version) = (message.id.clone(), message.model.clone(), message.version.clone());
         let mut infer_request = to_infer_request(api, forwarded, message);
-        if let Ok(infer_request) = &mut infer_request {
+        // A request for a model that is not there leaves no trace.
+        if let (Ok(infer_request), Ok(_)) = (&mut infer_request, &admission) {
             api.trace(infer_request, Protocol::Grpc, clock);
         }
         let trace = infer_request.as_ref().ok().and_then(|infer_request| infer_request.trace.clone());

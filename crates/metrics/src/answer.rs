@@ -8,17 +8,28 @@ use hyper::ext::ReasonPhrase;
 
 const PLAIN_UTF8: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Answers a request. `page` makes the text of `/metrics`. Any other path is an empty page, as in Triton.
-pub fn answer(method: &Method, path: &str, page: impl FnOnce() -> String) -> Response<Full<Bytes>> {
+/// Whether the page of metrics is asked for.
+pub fn wants_page(method: &Method, path: &str) -> bool {
+    method == Method::GET && matches!(path, "/metrics" | "/metrics/")
+}
+
+/// Answers a request with the text of `/metrics`. Any other path is an empty page, as in Triton.
+pub fn answer(method: &Method, text: String) -> Response<Full<Bytes>> {
     if method != Method::GET {
         let mut response = Response::new(Full::from(r#"{"error":"Method Not Allowed"}"#));
         *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
         response.extensions_mut().insert(ReasonPhrase::from_static(b"Not Allowed"));
         return response;
     }
-    let text = if matches!(path, "/metrics" | "/metrics/") { page() } else { String::new() };
     let mut response = Response::new(Full::from(text));
     response.headers_mut().insert(CONTENT_TYPE, PLAIN_UTF8);
+    response
+}
+
+/// The answer where the page could not be made.
+pub fn failed(why: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(why));
+    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
     response
 }
 
@@ -31,7 +42,8 @@ mod tests {
 
     #[track_caller]
     fn check(method: Method, path: &str, code: u16, body: &str) {
-        let response = answer(&method, path, || "page".into());
+        let text = if wants_page(&method, path) { "page" } else { "" };
+        let response = answer(&method, text.into());
         assert_eq!(response.status(), code, "{method} {path}");
         let mut future = std::pin::pin!(response.into_body().collect());
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());

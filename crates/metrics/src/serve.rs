@@ -8,7 +8,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use nerite_api::Api;
+use nerite_api::{Api, aside};
 use nerite_listen::{
     ACCEPT_PAUSE, Awaited, Connection, FutureConnection, Listener, Overseer, Peers, Rules, Stream, Timed, oversee,
 };
@@ -17,7 +17,7 @@ use nerite_wire::prometheus::{ConnectionMetrics, MetricsReport, write_metrics};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
-use crate::answer::answer;
+use crate::answer::{answer, failed, wants_page};
 
 /// The metrics service while it runs.
 #[derive(Clone, Debug)]
@@ -92,17 +92,32 @@ async fn serve_connection(
     let progress = Arc::clone(overseer.progress());
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
         progress.begin_request();
-        let page = || write_metrics(&report(&api, &peers));
-        let response = answer(request.method(), request.uri().path(), page);
-        // The page is made at once. From here on the server waits for the client: to read the answer, and then for its next request.
-        progress.wait_for(Awaited::Request);
-        async move { Ok::<_, Infallible>(response) }
+        let wants_page = wants_page(request.method(), request.uri().path());
+        let (progress, api, peers) = (Arc::clone(&progress), api.clone(), Arc::clone(&peers));
+        async move {
+            let text = if wants_page { page(api, peers).await } else { Ok(String::new()) };
+            let response = match text {
+                Ok(text) => answer(request.method(), text),
+                Err(why) => failed(why),
+            };
+            // From here on the server waits for the client: to read the answer, and then for its next request.
+            progress.wait_for(Awaited::Request);
+            Ok::<_, Infallible>(response)
+        }
     });
     let stream = TokioIo::new(Timed::new(stream, Arc::clone(&progress)));
     let connection = http1::Builder::new().serve_connection(stream, service);
     let mut served =
         FutureConnection { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
     oversee(&mut served, &mut overseer, Duration::ZERO).await;
+}
+
+/// Models may have made so many metrics that a page of them would keep others waiting.
+async fn page(api: Api, peers: Arc<Peers>) -> Result<String, String> {
+    if api.has_long_metrics() {
+        return aside(move || write_metrics(&report(&api, &peers))).await.map_err(|status| status.message);
+    }
+    Ok(write_metrics(&report(&api, &peers)))
 }
 
 fn report(api: &Api, peers: &Peers) -> MetricsReport {

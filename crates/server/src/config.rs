@@ -15,9 +15,11 @@ use std::process::ExitCode;
 
 use nerite_config::nearest;
 
-use crate::flags::{Command, FLAGS, Flag, Given, Origin, parse};
+use crate::flags::{Command, FLAGS, Flag, Given, Origin, Takes, parse};
 use crate::plain::plain;
 use crate::settings::{Settings, SettingsError};
+
+pub use environment::is_address_of_service;
 
 /// What `nerite config --help` prints.
 pub const USAGE: &str = "\
@@ -84,7 +86,9 @@ fn merge(places: [Vec<Given>; 3]) -> Vec<Given> {
     let all: Vec<Given> = places.into_iter().flatten().collect();
     let rank_of =
         |setting: &str| all.iter().filter(|one| one.flag.setting() == setting).map(|one| one.origin.rank()).max();
-    all.iter().filter(|one| Some(one.origin.rank()) == rank_of(one.flag.setting())).cloned().collect()
+    let is_off = |one: &Given| matches!(one.flag.takes, Takes::Nothing) && one.value == environment::OFF;
+    let highest = all.iter().filter(|one| Some(one.origin.rank()) == rank_of(one.flag.setting()));
+    highest.filter(|one| !is_off(one)).cloned().collect()
 }
 
 /// The flag that a setting of this name is, or why there is none.
@@ -145,6 +149,12 @@ mod tests {
         check_merge("--id=a", "--id=b", "--id=c", &[("id", "a")]);
         check_merge("", "--id=b", "--id=c --http-port=1", &[("id", "b"), ("http-port", "1")]);
         check_merge("", "", "--id=c", &[("id", "c")]);
+        let flag = FLAGS.iter().find(|flag| flag.name == "disable-auto-complete-config").expect("it is there");
+        let one = |value: &str, origin| Given { flag, value: value.to_owned(), origin };
+        let off = one(environment::OFF, Origin::Variable("V".into()));
+        let on = one("", Origin::File { path: "nerite.toml".into(), line: 1 });
+        assert!(merge([vec![], vec![off], vec![on.clone()]]).is_empty());
+        assert_eq!(merge([vec![], vec![], vec![on]]).len(), 1);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use nerite_client::http;
 
+use crate::config::is_address_of_service;
+
 /// What `nerite ready --help` prints.
 pub const USAGE: &str = "\
 Usage: nerite ready [URL]
@@ -49,7 +51,10 @@ pub fn main(words: &[String]) -> ExitCode {
 }
 
 fn usual_url(port: Option<String>) -> String {
-    format!("http://127.0.0.1:{}", port.filter(|port| !port.is_empty()).as_deref().unwrap_or("8000"))
+    format!(
+        "http://127.0.0.1:{}",
+        port.filter(|port| !port.is_empty() && !is_address_of_service(port)).as_deref().unwrap_or("8000")
+    )
 }
 
 fn ask(url: &str) -> Result<bool, String> {
@@ -70,6 +75,7 @@ mod tests {
     fn the_port_is_that_of_the_server_beside_it() {
         assert_eq!(usual_url(None), "http://127.0.0.1:8000");
         assert_eq!(usual_url(Some(String::new())), "http://127.0.0.1:8000");
+        assert_eq!(usual_url(Some("tcp://10.0.0.1:8000".into())), "http://127.0.0.1:8000");
         assert_eq!(usual_url(Some("9000".into())), "http://127.0.0.1:9000");
     }
 }

@@ -2,8 +2,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+
+/// Who reads a new file: the server's user. There may be tensors of any client in it.
+const MODE: u32 = 0o600;
 
 /// A file of traces. It is an array which a trace is added to by one write.
 #[derive(Debug)]
@@ -16,7 +19,7 @@ pub struct TraceFile {
 impl TraceFile {
     /// An empty array, in place of what the file held.
     pub fn create(path: &Path) -> io::Result<TraceFile> {
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(path)?;
         file.write_all_at(b"[]", 0)?;
         Ok(TraceFile { file, end: 1 })
     }

@@ -13,6 +13,11 @@ use nerite_wire::prometheus::{
 use crate::Api;
 
 impl Api {
+    /// Whether the report may be long: then it is made away from the threads that serve connections.
+    pub fn has_long_metrics(&self) -> bool {
+        self.0.engine.has_custom_metrics()
+    }
+
     /// Everything that the metrics port shows, as it is now.
     pub fn metrics_report(&self) -> MetricsReport {
         let model = |served: &nerite_engine::Served| {

@@ -4,6 +4,7 @@
 //! [`MetricOwner`] of its own, so what it stands for lasts as long as any object that stands for it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_backend::{CustomMetrics, MetricChange, MetricOwner};
@@ -13,6 +14,7 @@ use nerite_request::report::MetricKind;
 
 use super::object;
 use crate::fault::Fault;
+use crate::limits::METRICS_MAX;
 
 /// The registry of the server. Functions of the interface name no server.
 static REGISTRY: Mutex<Option<Arc<CustomMetrics>>> = Mutex::new(None);
@@ -29,9 +31,16 @@ pub struct FamilyObject {
 
 object!(FamilyObject, 16, "metric family");
 
+/// How many objects stand for metrics now.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// One of the metrics that there may be.
+struct Place;
+
 /// `TRITONSERVER_Metric`.
 pub struct MetricObject {
     kind: MetricKind,
+    _place: Place,
     owner: MetricOwner,
     number: u64,
     _used: Arc<()>,
@@ -105,10 +114,29 @@ impl FamilyObject {
 
     /// A share of the metric with these labels. Only histograms have `bounds`.
     pub fn metric(&self, labels: BTreeMap<String, String>, bounds: Option<Vec<f64>>) -> Result<MetricObject, Fault> {
+        let place = Place::take()?;
         let mut owner = owner();
         let family = owner.family(&self.name, &self.help, self.kind).map_err(Status::invalid)?;
         let number = owner.metric(family, labels, bounds).map_err(Status::invalid)?;
-        Ok(MetricObject { kind: self.kind, owner, number, _used: Arc::clone(&self.used) })
+        Ok(MetricObject { kind: self.kind, _place: place, owner, number, _used: Arc::clone(&self.used) })
+    }
+}
+
+impl Place {
+    fn take() -> Result<Place, Fault> {
+        let present = LIVE.fetch_add(1, Ordering::Relaxed);
+        let place = Place;
+        if present < METRICS_MAX {
+            return Ok(place);
+        }
+        let text = format!("compiled backends have {METRICS_MAX} metrics, the most there may be: delete some first");
+        Err(Status::unavailable(text).into())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -8,6 +8,10 @@ use nerite_config::nearest;
 use crate::flags::{FLAGS, Given, Origin, Takes, bool_of};
 
 const PREFIX: &str = "NERITE_";
+/// The value of a flag without one that a variable turns off.
+pub(super) const OFF: &str = "false";
+/// How the addresses begin that Kubernetes puts into `NERITE_HTTP_PORT` for a service called nerite-http.
+const ADDRESSES: [&str; 3] = ["tcp://", "udp://", "sctp://"];
 /// Variables that are no settings of a server, and are no slips either.
 const OTHERS: [&str; 5] =
     ["NERITE_BIN", "NERITE_EXAMPLES", "NERITE_SERVER_UID", "NERITE_SERVICE_PORT", "NERITE_SERVICE_PORT_HTTP"];
@@ -19,11 +23,11 @@ pub(super) fn read(variables: impl Iterator<Item = (String, String)>) -> Result<
     let (mut given, mut notes) = (Vec::new(), Vec::new());
     for (name, text) in variables {
         let Some(flag) = FLAGS.iter().find(|flag| flag.name != "help" && variable_of(flag.name) == name) else {
-            notes.extend(slip(&name));
+            notes.extend(typo_hint(&name));
             continue;
         };
         // An empty variable is how a shell or a compose file says "not given".
-        if text.is_empty() {
+        if text.is_empty() || is_address_of_service(&text) {
             continue;
         }
         let origin = Origin::Variable(name.clone());
@@ -32,7 +36,8 @@ pub(super) fn read(variables: impl Iterator<Item = (String, String)>) -> Result<
             Takes::Value(_) => vec![&text],
             Takes::Nothing => match bool_of(&text) {
                 Some(true) => vec![""],
-                Some(false) => vec![],
+                // It overrides the file, and is left out once it has.
+                Some(false) => vec![OFF],
                 None => return Err(format!("{name}: {}: 'true' or 'false', and not '{text}'", flag.name)),
             },
         };
@@ -41,13 +46,18 @@ pub(super) fn read(variables: impl Iterator<Item = (String, String)>) -> Result<
     Ok((given, notes))
 }
 
+/// Whether Kubernetes made the variable, for a service whose name begins as ours.
+pub fn is_address_of_service(text: &str) -> bool {
+    ADDRESSES.iter().any(|begin| text.starts_with(begin))
+}
+
 /// The variable of a flag.
 fn variable_of(flag: &str) -> String {
     format!("{PREFIX}{}", flag.replace('-', "_").to_ascii_uppercase())
 }
 
 /// What to say about a variable that is no setting, if it is nearly one.
-fn slip(name: &str) -> Option<String> {
+fn typo_hint(name: &str) -> Option<String> {
     if OTHERS.contains(&name) {
         return None;
     }
@@ -75,7 +85,7 @@ mod tests {
         let two = [("load-model", "a"), ("load-model", "b")];
         check(&[("NERITE_LOAD_MODEL", "a\nb\n")], &two, &[]);
         check(&[("NERITE_DISABLE_AUTO_COMPLETE_CONFIG", "on")], &[("disable-auto-complete-config", "")], &[]);
-        check(&[("NERITE_DISABLE_AUTO_COMPLETE_CONFIG", "0")], &[], &[]);
+        check(&[("NERITE_DISABLE_AUTO_COMPLETE_CONFIG", "0")], &[("disable-auto-complete-config", OFF)], &[]);
         let wrong = [("NERITE_DISABLE_AUTO_COMPLETE_CONFIG".to_owned(), "perhaps".to_owned())];
         assert!(read(wrong.into_iter()).is_err_and(|text| text.contains("and not 'perhaps'")));
     }
@@ -94,6 +104,7 @@ mod tests {
         for name in ours.into_iter().chain(of_kubernetes) {
             check(&[(name, "x")], &[], &[]);
         }
+        check(&[("NERITE_HTTP_PORT", "tcp://10.0.0.1:8000")], &[], &[]);
         let told = "the variable NERITE_HTTP_PROT is no setting; did you mean NERITE_HTTP_PORT?";
         check(&[("NERITE_HTTP_PROT", "1")], &[], &[told]);
     }
