@@ -174,16 +174,6 @@ def test_what_the_module_refuses_in_newer_versions(python_client, what, text):
     assert found[: len(text)] == text, found
 
 
-LATER = ["metrics", "reschedule"]
-
-
-@differs("2.51 has it", run=False)
-@pytest.mark.parametrize("what", LATER)
-def test_what_is_not_there_yet_is_said_to_be_so(python_client, what):
-    found = said(do(python_client, "py_deeds", "say_what_is_raised", what))
-    assert "which this version of nerite does not have yet" in found, found
-
-
 def test_the_functions_in_pure_python(python_client):
     found = json.loads(said(do(python_client, "py_deeds", "functions")))
     assert found["packed"] == (b"\x03\0\0\0one\x06\0\0\0zw\xc3\xb6lf\0\0\0\0").hex()

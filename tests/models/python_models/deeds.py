@@ -151,8 +151,6 @@ class TritonPythonModel:
             "parameter key": lambda: pb_utils.InferenceResponse([], parameters={1: "one"}),
             "parameter value": lambda: pb_utils.InferenceResponse([], parameters={"one": 1.5}),
             "not an input": lambda: pb_utils.get_input_tensor_by_name(requests[0], "NOT_THERE").name(),
-            "metrics": lambda: pb_utils.MetricFamily("name", "a metric", pb_utils.MetricFamily.COUNTER),
-            "reschedule": lambda: requests[0].set_release_flags(2),
             "write to an input": lambda: self.scribble(requests[0]),
         }
         return [response(raised(values[argument]))]
