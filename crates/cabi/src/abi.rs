@@ -14,7 +14,7 @@ use nerite_request::Status;
 use crate::fault::Fault;
 use crate::objects::{Value, c_text};
 
-/// Texts and lists that a backend passes are no longer than this.
+/// Lists that a backend passes are no longer than this; texts are as long as they are.
 const ELEMENTS_MAX: u64 = 1 << 20;
 
 /// Where a result goes: `T*`.

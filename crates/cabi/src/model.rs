@@ -18,9 +18,9 @@ use crate::table::{Handle, Object};
 use instance::CompiledInstance;
 
 /// One version of a model, between its first function and its last.
-pub(crate) struct CompiledModel(Arc<Held>);
+pub(crate) struct CompiledModel(Arc<InitializedModel>);
 
-struct Held {
+struct InitializedModel {
     object: Arc<ModelObject>,
     handle: Handle<ModelObject>,
     // Closed after the model's last function.
@@ -45,7 +45,7 @@ impl CompiledModel {
         let object = Arc::new(object.map_err(told)?);
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
         // Dropped after a failure as well, which calls the model's last function: there backends free what they have, as Triton lets them.
-        let held = Held { object, handle, loaded };
+        let held = InitializedModel { object, handle, loaded };
         let initialized = held.loaded.library.model_initialize(handle);
         held.object.is_initializing.store(false, Ordering::Release);
         if let Err(status) = initialized {
@@ -83,7 +83,7 @@ impl Model for CompiledModel {
         });
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
         // As with the model, its last function is called after a failure as well.
-        let instance = CompiledInstance { object, handle, held: Arc::clone(&self.0) };
+        let instance = CompiledInstance { object, handle, model: Arc::clone(&self.0) };
         let loaded = &self.0.loaded;
         let alone = (!loaded.is_parallel).then(|| loaded.making.lock().unwrap_or_else(PoisonError::into_inner));
         let initialized = loaded.library.instance_initialize(handle);
@@ -96,7 +96,7 @@ impl Model for CompiledModel {
     }
 }
 
-impl Held {
+impl InitializedModel {
     /// What the backend forgot of this kind. It ends now, whoever waits for it hears of that.
     fn forget<T: Object>(&self, handles: Vec<Handle<T>>) {
         let found: Vec<_> = handles.into_iter().filter_map(|handle| handle.take().ok()).collect();
@@ -107,7 +107,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for InitializedModel {
     fn drop(&mut self) {
         if let Err(status) = self.loaded.library.model_finalize(self.handle) {
             log::error!("backend '{}': TRITONBACKEND_ModelFinalize: {status}", self.loaded.object.owner);

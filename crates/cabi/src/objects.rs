@@ -1,7 +1,6 @@
 //! What does each handle of the interface stand for?
 
 mod allocator;
-mod answering;
 mod attributes;
 mod backend;
 mod error;
@@ -12,10 +11,10 @@ mod model;
 mod parameter;
 mod request;
 mod response;
+mod response_path;
 mod tensors;
 
 pub use allocator::Allocator;
-pub use answering::Answering;
 pub use attributes::{BufferAttributes, memory_of};
 pub use backend::{BackendAttribute, BackendObject, BackendParts};
 pub use error::{ErrorObject, code_number, code_of};
@@ -28,6 +27,7 @@ pub use model::{ModelObject, ModelParts, ServerObject};
 pub use parameter::{ParameterObject, Value};
 pub use request::RequestObject;
 pub use response::{Factory, ResponseObject};
+pub use response_path::ResponsePath;
 pub use tensors::{InputObject, OutputObject};
 
 /// Gives a kind of object its table.

@@ -83,7 +83,7 @@ exports! {
         report_statistics(instance: Instance, request: Handle<RequestObject>, is_success: u8, start: u64, input_end: u64, infer_end: u64, end: u64) {
         instance.get()?;
         let outcome = if is_success == 0 { Outcome::Failed } else { Outcome::Success };
-        request.get()?.answering.note(Times { start, input_end, infer_end, end }, outcome);
+        request.get()?.path.note(Times { start, input_end, infer_end, end }, outcome);
     }
 
     "TRITONBACKEND_ModelInstanceReportBatchStatistics" =

@@ -57,7 +57,7 @@ exports! {
     }
 
     "TRITONBACKEND_RequestIsCancelled" = request_is_cancelled(request: Request, is_cancelled: Out<bool>) {
-        is_cancelled.put(request.get()?.answering.cancel.is_cancelled())?;
+        is_cancelled.put(request.get()?.path.cancel.is_cancelled())?;
     }
 
     "TRITONBACKEND_InferenceRequestTimeoutMicroseconds" = request_timeout(request: Request, timeout_us: Out<u64>) {
@@ -118,7 +118,7 @@ exports! {
     ) {
         let (request, name) = (request.get()?, name.read_if_given());
         let known = bytes.wished();
-        let place = name.and_then(|name| request.answering.output_place(&name));
+        let place = name.and_then(|name| request.path.output_place(&name));
         let Some((place, capacity)) = place else {
             return Err(Status::unavailable("Output properties are not available").into());
         };
@@ -139,7 +139,7 @@ exports! {
     }
 
     "TRITONBACKEND_RequestTrace" = request_trace(request: Request, trace: Out<*const c_void>) {
-        // No request of this server is traced.
+        // Backends do not see traces yet.
         request.get()?;
         trace.put(std::ptr::null())?;
     }

@@ -9,7 +9,7 @@ use super::exports;
 use crate::abi::{List, Out, Text};
 use crate::fault::Fault;
 use crate::limits::OUTPUTS_MAX;
-use crate::objects::{Answering, ErrorObject, Factory, ModelObject, OutputObject, RequestObject, ResponseObject};
+use crate::objects::{ErrorObject, Factory, ModelObject, OutputObject, RequestObject, ResponseObject, ResponsePath};
 use crate::table::Handle;
 
 type Response = Handle<ResponseObject>;
@@ -17,8 +17,8 @@ type Response = Handle<ResponseObject>;
 /// No response follows.
 const COMPLETE_FINAL: u32 = 1;
 
-fn new_response(answering: &Arc<Answering>, model: &Arc<ModelObject>) -> Result<Response, Fault> {
-    let response = Handle::to(Arc::new(ResponseObject::new(Arc::clone(answering), Arc::clone(model))))?;
+fn new_response(path: &Arc<ResponsePath>, model: &Arc<ModelObject>) -> Result<Response, Fault> {
+    let response = Handle::to(Arc::new(ResponseObject::new(Arc::clone(path), Arc::clone(model))))?;
     model.live.responses.add(response);
     Ok(response)
 }
@@ -30,7 +30,7 @@ fn add_output(response: Response, name: String, datatype: u32, shape: Vec<i64>) 
     if response.output_count() >= OUTPUTS_MAX {
         return Err(Fault::misuse(format!("a response has at most {OUTPUTS_MAX} outputs")));
     }
-    let output = OutputObject::new(Arc::clone(&response.answering), name, datatype, Shape::from_vec(shape));
+    let output = OutputObject::new(Arc::clone(&response.path), name, datatype, Shape::from_vec(shape));
     let output = Arc::new(output);
     let handle = Handle::to(Arc::clone(&output))?;
     response.add(handle, output);
@@ -45,12 +45,12 @@ fn say(response: Response, name: Text, value: Parameter) -> Result<(), Fault> {
 exports! {
     "TRITONBACKEND_ResponseNew" = response_new(response: Out<Response>, request: Handle<RequestObject>) {
         let request = request.get()?;
-        response.put(new_response(&request.answering, &request.model)?)?;
+        response.put(new_response(&request.path, &request.model)?)?;
     }
 
     "TRITONBACKEND_ResponseNewFromFactory" = response_new_from_factory(response: Out<Response>, factory: Handle<Factory>) {
         let factory = factory.get()?;
-        response.put(new_response(&factory.answering, &factory.model)?)?;
+        response.put(new_response(&factory.path, &factory.model)?)?;
     }
 
     "TRITONBACKEND_ResponseDelete" = response_delete(response: Response) {
@@ -78,7 +78,7 @@ exports! {
             Some(error) => Err(error),
             None => sent.fill(responder),
         };
-        sent.answering.send(flags & COMPLETE_FINAL != 0, fill)?;
+        sent.path.send(flags & COMPLETE_FINAL != 0, fill)?;
     }
 
     "TRITONBACKEND_ResponseSetStringParameter" = set_string_parameter(response: Response, name: Text, value: Text) {
@@ -99,7 +99,7 @@ exports! {
 
     "TRITONBACKEND_ResponseFactoryNew" = factory_new(factory: Out<Handle<Factory>>, request: Handle<RequestObject>) {
         let request = request.get()?;
-        let made = Factory { answering: Arc::clone(&request.answering), model: Arc::clone(&request.model) };
+        let made = Factory { path: Arc::clone(&request.path), model: Arc::clone(&request.model) };
         let handle = Handle::to(Arc::new(made))?;
         request.model.live.factories.add(handle);
         factory.put(handle)?;
@@ -113,12 +113,12 @@ exports! {
     "TRITONBACKEND_ResponseFactorySendFlags" = factory_send_flags(factory: Handle<Factory>, flags: u32) {
         let factory = factory.get()?;
         if flags & COMPLETE_FINAL != 0 {
-            factory.answering.end()?;
+            factory.path.end()?;
         }
     }
 
     "TRITONBACKEND_ResponseFactoryIsCancelled" = factory_is_cancelled(factory: Handle<Factory>, is_cancelled: Out<bool>) {
-        is_cancelled.put(factory.get()?.answering.cancel.is_cancelled())?;
+        is_cancelled.put(factory.get()?.path.cancel.is_cancelled())?;
     }
 
 }

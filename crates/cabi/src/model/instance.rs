@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nerite_backend::{Batch, Instance, Job, Times};
 use nerite_request::{Code, Status};
 
-use super::Held;
+use super::InitializedModel;
 use crate::objects::{InstanceObject, RequestObject};
 use crate::table::Handle;
 
@@ -13,7 +13,7 @@ use crate::table::Handle;
 pub(crate) struct CompiledInstance {
     pub object: Arc<InstanceObject>,
     pub handle: Handle<InstanceObject>,
-    pub held: Arc<Held>,
+    pub model: Arc<InitializedModel>,
 }
 
 impl Instance for CompiledInstance {
@@ -34,7 +34,7 @@ impl Instance for CompiledInstance {
         }
         // The backend may change the list.
         let mut list = requests.clone();
-        if let Err(status) = self.held.loaded.library.execute(self.handle, &mut list) {
+        if let Err(status) = self.model.loaded.library.execute(self.handle, &mut list) {
             for request in requests {
                 self.take_back(request, &status);
             }
@@ -45,7 +45,7 @@ impl Instance for CompiledInstance {
 impl CompiledInstance {
     /// A handle for the request of a job; `None` if it was refused.
     fn give(&self, job: Job) -> Option<Handle<RequestObject>> {
-        let model = &self.held.object;
+        let model = &self.model.object;
         let times: Times = job.begin();
         let request = Arc::new(RequestObject::new(job, model, times)?);
         match Handle::to(Arc::clone(&request)) {
@@ -54,25 +54,25 @@ impl CompiledInstance {
                 Some(handle)
             }
             Err(fault) => {
-                request.answering.fail(fault.told("TRITONBACKEND_ModelInstanceExecute"));
+                request.path.fail(fault.told("TRITONBACKEND_ModelInstanceExecute"));
                 None
             }
         }
     }
 
     fn take_back(&self, handle: Handle<RequestObject>, why: &Status) {
-        self.held.object.live.requests.remove(handle);
+        self.model.object.live.requests.remove(handle);
         // One that it released all the same is answered by that.
         if let Ok(request) = handle.take() {
-            request.answering.fail(why.clone());
+            request.path.fail(why.clone());
         }
     }
 }
 
 impl Drop for CompiledInstance {
     fn drop(&mut self) {
-        if let Err(status) = self.held.loaded.library.instance_finalize(self.handle) {
-            log::error!("backend '{}': TRITONBACKEND_ModelInstanceFinalize: {status}", self.held.loaded.object.owner);
+        if let Err(status) = self.model.loaded.library.instance_finalize(self.handle) {
+            log::error!("backend '{}': TRITONBACKEND_ModelInstanceFinalize: {status}", self.model.loaded.object.owner);
         }
         drop(self.handle.take());
     }

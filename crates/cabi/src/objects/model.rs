@@ -116,18 +116,18 @@ object!(ServerObject, 8, "server");
 #[derive(Default)]
 pub struct Live {
     /// Requests that were not released.
-    pub requests: Held,
+    pub requests: HandleSet,
     /// Responses that were neither sent nor deleted.
-    pub responses: Held,
+    pub responses: HandleSet,
     /// Factories that were not deleted.
-    pub factories: Held,
+    pub factories: HandleSet,
 }
 
 /// The handles of one kind that a backend has.
 #[derive(Default)]
-pub struct Held(Mutex<HashSet<usize>>);
+pub struct HandleSet(Mutex<HashSet<usize>>);
 
-impl Held {
+impl HandleSet {
     /// The backend has one more.
     pub fn add<T>(&self, handle: Handle<T>) {
         self.lock().insert(handle.number());

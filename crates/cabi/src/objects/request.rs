@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nerite_backend::{Job, Times};
 use nerite_request::{Sequence, SequenceId};
 
-use super::{Answering, InputObject, ModelObject, Value, c_text, object};
+use super::{InputObject, ModelObject, ResponsePath, Value, c_text, object};
 use crate::table::Handle;
 
 /// `TRITONBACKEND_Request`. It keeps the inputs until it is released.
@@ -28,7 +28,7 @@ pub struct RequestObject {
     /// Names of the outputs that are wanted.
     pub wanted: Vec<CString>,
     /// The way back.
-    pub answering: Arc<Answering>,
+    pub path: Arc<ResponsePath>,
 }
 
 object!(RequestObject, 12, "request");
@@ -58,10 +58,10 @@ impl RequestObject {
             SequenceId::Text(text) => c_text(text),
             _ => CString::default(),
         };
-        let answering = Answering::new(responder, Arc::clone(&model.backend.owner), model.config().decoupled(), times);
+        let path = ResponsePath::new(responder, Arc::clone(&model.backend.owner), model.config().decoupled(), times);
         let model = Arc::clone(model);
-        let answering = Arc::new(answering);
-        Some(RequestObject { model, id, sequence, sequence_text, timeout_us, parameters, inputs, wanted, answering })
+        let path = Arc::new(path);
+        Some(RequestObject { model, id, sequence, sequence_text, timeout_us, parameters, inputs, wanted, path })
     }
 }
 

@@ -9,13 +9,13 @@ use nerite_tensor::{byte_size, show_shape};
 
 use nerite_backend::Responder;
 
-use super::{Answering, ModelObject, OutputObject, object};
+use super::{ModelObject, OutputObject, ResponsePath, object};
 use crate::table::Handle;
 
 /// `TRITONBACKEND_Response`.
 pub struct ResponseObject {
     /// Whose response it is.
-    pub answering: Arc<Answering>,
+    pub path: Arc<ResponsePath>,
     /// The model that answers.
     pub model: Arc<ModelObject>,
     outputs: Mutex<Vec<(Handle<OutputObject>, Arc<OutputObject>)>>,
@@ -26,8 +26,8 @@ object!(ResponseObject, 13, "response");
 
 impl ResponseObject {
     /// A response without outputs.
-    pub fn new(answering: Arc<Answering>, model: Arc<ModelObject>) -> ResponseObject {
-        ResponseObject { answering, model, outputs: Mutex::default(), said: Mutex::default() }
+    pub fn new(path: Arc<ResponsePath>, model: Arc<ModelObject>) -> ResponseObject {
+        ResponseObject { path, model, outputs: Mutex::default(), said: Mutex::default() }
     }
 
     /// One more output.
@@ -58,7 +58,7 @@ impl ResponseObject {
             if expected.is_some_and(|expected| expected != found) {
                 return Err(Status::internal(format!(
                     "backend '{}' gave output '{}' a buffer of {found} bytes, its shape {} of {} has {}",
-                    self.answering.owner,
+                    self.path.owner,
                     output.name,
                     show_shape(&output.shape),
                     output.datatype,
@@ -88,7 +88,7 @@ impl Drop for ResponseObject {
 /// `TRITONBACKEND_ResponseFactory`: what makes responses after the request was released.
 pub struct Factory {
     /// The way back.
-    pub answering: Arc<Answering>,
+    pub path: Arc<ResponsePath>,
     /// The model that answers.
     pub model: Arc<ModelObject>,
 }

@@ -7,7 +7,7 @@ use nerite_locks::Mutex;
 use nerite_memory::{Place, Slot};
 use nerite_tensor::{DataType, Shape, Tensor};
 
-use super::{Answering, BufferAttributes, c_text, object};
+use super::{BufferAttributes, ResponsePath, c_text, object};
 use crate::fault::Fault;
 use crate::table::Handle;
 
@@ -44,7 +44,7 @@ impl Drop for InputObject {
 /// `TRITONBACKEND_Output`: an output of a response that is being made.
 pub struct OutputObject {
     /// Whose output it is.
-    pub answering: Arc<Answering>,
+    pub path: Arc<ResponsePath>,
     /// Its name.
     pub name: String,
     /// Type of its elements.
@@ -59,13 +59,13 @@ object!(OutputObject, 11, "output");
 
 impl OutputObject {
     /// An output without memory.
-    pub fn new(answering: Arc<Answering>, name: String, datatype: DataType, shape: Shape) -> OutputObject {
-        OutputObject { answering, name, datatype, shape, slot: Mutex::default(), attributes: Mutex::default() }
+    pub fn new(path: Arc<ResponsePath>, name: String, datatype: DataType, shape: Shape) -> OutputObject {
+        OutputObject { path, name, datatype, shape, slot: Mutex::default(), attributes: Mutex::default() }
     }
 
     /// Memory of so many bytes for it: the client's own place, if it named one. Asked again, it is the last answer that counts.
     pub fn place(&self, bytes: usize, preferred: Place) -> Result<(*mut u8, Place), Fault> {
-        let mut slot = self.answering.output(&self.name, bytes, preferred)?;
+        let mut slot = self.path.output(&self.name, bytes, preferred)?;
         let found = (slot.as_mut_ptr(), slot.place());
         *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(slot);
         Ok(found)

@@ -15,26 +15,26 @@ use crate::fault::Fault;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The way back of one request, as long as the request, a response or a factory of it is held.
-pub struct Answering {
+pub struct ResponsePath {
     /// The backend's name, for errors.
     pub owner: Arc<str>,
     /// Whether anybody waits for an answer.
     pub cancel: Cancel,
     is_decoupled: bool,
-    way: Mutex<Option<Responder>>,
+    responder: Mutex<Option<Responder>>,
     note: Mutex<Option<EndNote>>,
     times: Times,
 }
 
-impl Answering {
+impl ResponsePath {
     /// The way of a request of the backend called `owner`, whose run began at `times`.
-    pub fn new(mut responder: Responder, owner: Arc<str>, is_decoupled: bool, times: Times) -> Answering {
+    pub fn new(mut responder: Responder, owner: Arc<str>, is_decoupled: bool, times: Times) -> ResponsePath {
         let note = responder.note_apart();
-        Answering {
+        ResponsePath {
             owner,
             cancel: responder.cancel().clone(),
             is_decoupled,
-            way: Mutex::new(Some(responder)),
+            responder: Mutex::new(Some(responder)),
             note: Mutex::new(note),
             times,
         }
@@ -136,11 +136,11 @@ impl Answering {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Responder>> {
-        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+        self.responder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Answering {
+impl Drop for ResponsePath {
     fn drop(&mut self) {
         let Some(responder) = self.lock().take() else { return };
         let id = if responder.id().is_empty() { "<id_unknown>" } else { responder.id() };
