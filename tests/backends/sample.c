@@ -31,6 +31,9 @@ typedef struct {
   int delay_ms;
   Family* family;
   Metric* executions;
+  /* Of the mode late. */
+  pthread_t thread;
+  bool has_thread;
 } ModelState;
 
 static uint64_t now_ns(void) {
@@ -157,6 +160,7 @@ Error* TRITONBACKEND_ModelFinalize(Model* model) {
     TRY(TRITONSERVER_MetricDelete(state->executions));
     TRY(TRITONSERVER_MetricFamilyDelete(state->family));
   }
+  if (state->has_thread) pthread_join(state->thread, NULL);
   free(state);
   return say_finalized("model", model, TRITONBACKEND_ModelName);
 }
@@ -363,11 +367,52 @@ static Error* start_repeat(Instance* instance, Request* request, uint64_t start)
   return NULL;
 }
 
+/* Answers on another thread, and has the request for a while after that. */
+typedef struct {
+  Instance* instance;
+  Request* request;
+  int delay_ms;
+} Late;
+
+static void* answer_late(void* argument) {
+  Late* work = argument;
+  uint64_t start = now_ns();
+  Response* response = NULL;
+  Input* input;
+  Tensor tensor = {.bytes = 0};
+  volatile unsigned sum = 0;
+  LOG_IF_ERROR(TRITONBACKEND_ResponseNew(&response, work->request));
+  Error* error = identity(work->request, response);
+  LOG_IF_ERROR(TRITONBACKEND_ResponseSend(response, FINAL, error));
+  usleep((useconds_t)work->delay_ms * 1000);
+  LOG_IF_ERROR(TRITONBACKEND_RequestInputByIndex(work->request, 0, &input));
+  LOG_IF_ERROR(read_input(input, &tensor));
+  for (uint64_t at = 0; at < tensor.bytes; at++) sum += ((const unsigned char*)tensor.data)[at];
+  report(work->instance, work->request, error == NULL, start);
+  if (error != NULL) TRITONSERVER_ErrorDelete(error);
+  LOG_IF_ERROR(TRITONSERVER_LogMessage(INFO, __FILE__, __LINE__, "a request is released late"));
+  LOG_IF_ERROR(TRITONBACKEND_RequestRelease(work->request, RELEASE_ALL));
+  free(work);
+  return NULL;
+}
+
+static Error* start_late(Instance* instance, ModelState* state, Request* request) {
+  if (state->has_thread) pthread_join(state->thread, NULL);
+  Late* work = calloc(1, sizeof *work);
+  *work = (Late){.instance = instance, .request = request, .delay_ms = state->delay_ms};
+  state->has_thread = pthread_create(&state->thread, NULL, answer_late, work) == 0;
+  return state->has_thread ? NULL : TRITONSERVER_ErrorNew(INTERNAL, "no thread");
+}
+
 static void answer(Instance* instance, ModelState* state, Request* request) {
   uint64_t start = now_ns();
   const char* mode = state->mode;
   if (strcmp(mode, "repeat") == 0) {
     LOG_IF_ERROR(start_repeat(instance, request, start));
+    return;
+  }
+  if (strcmp(mode, "late") == 0) {
+    LOG_IF_ERROR(start_late(instance, state, request));
     return;
   }
   Response* response = NULL;

@@ -11,6 +11,7 @@ from regions import registered
 
 SIZE = 1 << 20
 READS_MS = 400
+LATE_MS = 1500
 MODES = ["throw_away", "twice", "leak", "release_twice"]
 
 
@@ -22,6 +23,7 @@ def breaking(launcher):
     for mode in MODES:
         put(repository, mode, mode)
     put(repository, "well")
+    put(repository, "late", "late", delay_ms=str(LATE_MS))
     put(repository, "read_long", "read_long", delay_ms=str(READS_MS), more="max_batch_size: 1")
     with serving(launcher, "breaking", repository, "--model-control-mode=explicit", "--load-model=*") as found:
         yield found
@@ -67,11 +69,25 @@ def test_what_is_released_twice_is_released_once(breaking, client):
     lives(client)
 
 
-def test_requests_that_are_never_released_end_with_their_model(breaking, client):
+def test_requests_that_are_never_released_keep_their_model_and_the_library(breaking, client):
     for _ in range(5):
         assert client.infer("leak", [fp32("IN", [1])]).outputs["OUT"].raw == fp32("", [1]).raw
     client.unload("leak")
-    wait_for_error(breaking, "backend 'sample'", "never released 5 request objects of model 'leak'")
+    wait_for_error(breaking, "backend 'sample'", "never released 5 requests of instance 'leak_0'")
+    lives(client)
+    assert "model leak is finalized" not in breaking.log_text()
+
+
+def test_a_model_ends_after_its_last_request_is_released(breaking, client):
+    assert client.infer("late", [fp32("IN", [1])]).outputs["OUT"].raw == fp32("", [1]).raw
+    client.unload("late")
+    deadline = time.monotonic() + 60
+    while "model late is finalized" not in breaking.log_text():
+        assert time.monotonic() < deadline, breaking.log_text()
+        lives(client)
+        time.sleep(0.02)
+    log = breaking.log_text()
+    assert 0 < log.index("a request is released late") < log.index("instance late_0 is finalized"), log
     lives(client)
 
 

@@ -2,7 +2,7 @@
 
 mod instance;
 
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use nerite_backend::{Instance, InstanceSpec, LoadContext, Model};
@@ -13,8 +13,8 @@ use nerite_request::Status;
 
 use crate::fault::Fault;
 use crate::loaded::Loaded;
-use crate::objects::{Factory, InstanceObject, Message, ModelObject, ModelParts, RequestObject, ResponseObject};
-use crate::table::{Handle, Object};
+use crate::objects::{InstanceObject, Message, ModelObject, ModelParts};
+use crate::table::Handle;
 use instance::CompiledInstance;
 
 /// One version of a model, between its first function and its last.
@@ -25,6 +25,8 @@ struct InitializedModel {
     handle: Handle<ModelObject>,
     // Closed after the model's last function.
     loaded: Arc<Loaded>,
+    /// Whether an instance of it had requests that the backend does not give back.
+    is_abandoned: AtomicBool,
 }
 
 impl CompiledModel {
@@ -45,7 +47,7 @@ impl CompiledModel {
         let object = Arc::new(object.map_err(told)?);
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
         // Dropped after a failure as well, which calls the model's last function: there backends free what they have, as Triton lets them.
-        let held = InitializedModel { object, handle, loaded };
+        let held = InitializedModel { object, handle, loaded, is_abandoned: AtomicBool::new(false) };
         let initialized = held.loaded.library.model_initialize(handle);
         held.object.is_initializing.store(false, Ordering::Release);
         if let Err(status) = initialized {
@@ -79,6 +81,7 @@ impl Model for CompiledModel {
             device: spec.device.unwrap_or(0) as i32,
             policy: Handle::to(policy).map_err(told)?,
             meter: Mutex::default(),
+            outstanding: Arc::default(),
             state: AtomicPtr::default(),
         });
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
@@ -96,25 +99,11 @@ impl Model for CompiledModel {
     }
 }
 
-impl InitializedModel {
-    /// What the backend forgot of this kind. It ends now, whoever waits for it hears of that.
-    fn forget<T: Object>(&self, handles: Vec<Handle<T>>) {
-        let found: Vec<_> = handles.into_iter().filter_map(|handle| handle.take().ok()).collect();
-        if !found.is_empty() {
-            let (owner, model) = (&self.object.backend.owner, self.object.name.to_string_lossy());
-            log::error!("backend '{owner}' never released {} {} objects of model '{model}'", found.len(), T::NAME);
-        }
-    }
-}
-
 impl Drop for InitializedModel {
     fn drop(&mut self) {
         if let Err(status) = self.loaded.library.model_finalize(self.handle) {
             log::error!("backend '{}': TRITONBACKEND_ModelFinalize: {status}", self.loaded.object.owner);
         }
-        self.forget::<ResponseObject>(self.object.live.responses.take_all());
-        self.forget::<Factory>(self.object.live.factories.take_all());
-        self.forget::<RequestObject>(self.object.live.requests.take_all());
         drop(self.handle.take());
     }
 }

@@ -8,6 +8,7 @@ mod instance;
 mod message;
 mod metric;
 mod model;
+mod outstanding;
 mod parameter;
 mod request;
 mod response;
@@ -24,6 +25,7 @@ pub use metric::{
     FamilyObject, MetricArgs, MetricObject, count_in, kind_of as metric_kind_of, number_of as metric_kind_number,
 };
 pub use model::{ModelObject, ModelParts, ServerObject};
+pub use outstanding::{Counted, Outstanding};
 pub use parameter::{ParameterObject, Value};
 pub use request::RequestObject;
 pub use response::{Factory, ResponseObject};

@@ -67,11 +67,13 @@ impl<T> Handle<T> {
     }
 
     /// What C sees in the place of an address.
+    #[cfg(test)]
     pub fn number(self) -> usize {
         self.number
     }
 
     /// The handle of this number.
+    #[cfg(test)]
     pub fn of(number: usize) -> Handle<T> {
         Handle { number, of: PhantomData }
     }

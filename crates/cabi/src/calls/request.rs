@@ -134,8 +134,7 @@ exports! {
         if flags & RELEASE_ALL == 0 {
             return Err(Status::unsupported("TRITONBACKEND_RequestRelease: this server does not reschedule requests").into());
         }
-        let released = request.take()?;
-        released.model.live.requests.remove(request);
+        request.take()?;
     }
 
     "TRITONBACKEND_RequestTrace" = request_trace(request: Request, trace: Out<*const c_void>) {

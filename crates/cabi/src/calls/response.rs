@@ -9,7 +9,7 @@ use super::exports;
 use crate::abi::{List, Out, Text};
 use crate::fault::Fault;
 use crate::limits::OUTPUTS_MAX;
-use crate::objects::{ErrorObject, Factory, ModelObject, OutputObject, RequestObject, ResponseObject, ResponsePath};
+use crate::objects::{ErrorObject, Factory, OutputObject, RequestObject, ResponseObject, ResponsePath};
 use crate::table::Handle;
 
 type Response = Handle<ResponseObject>;
@@ -17,10 +17,8 @@ type Response = Handle<ResponseObject>;
 /// No response follows.
 const COMPLETE_FINAL: u32 = 1;
 
-fn new_response(path: &Arc<ResponsePath>, model: &Arc<ModelObject>) -> Result<Response, Fault> {
-    let response = Handle::to(Arc::new(ResponseObject::new(Arc::clone(path), Arc::clone(model))))?;
-    model.live.responses.add(response);
-    Ok(response)
+fn new_response(path: &Arc<ResponsePath>) -> Result<Response, Fault> {
+    Handle::to(Arc::new(ResponseObject::new(Arc::clone(path))))
 }
 
 fn add_output(response: Response, name: String, datatype: u32, shape: Vec<i64>) -> Result<Handle<OutputObject>, Fault> {
@@ -45,17 +43,16 @@ fn say(response: Response, name: Text, value: Parameter) -> Result<(), Fault> {
 exports! {
     "TRITONBACKEND_ResponseNew" = response_new(response: Out<Response>, request: Handle<RequestObject>) {
         let request = request.get()?;
-        response.put(new_response(&request.path, &request.model)?)?;
+        response.put(new_response(&request.path)?)?;
     }
 
     "TRITONBACKEND_ResponseNewFromFactory" = response_new_from_factory(response: Out<Response>, factory: Handle<Factory>) {
         let factory = factory.get()?;
-        response.put(new_response(&factory.path, &factory.model)?)?;
+        response.put(new_response(&factory.path)?)?;
     }
 
     "TRITONBACKEND_ResponseDelete" = response_delete(response: Response) {
-        let deleted = response.take()?;
-        deleted.model.live.responses.remove(response);
+        response.take()?;
     }
 
     "TRITONBACKEND_ResponseOutput" = response_output(
@@ -73,7 +70,6 @@ exports! {
         // The error stays the caller's.
         let error = if error.is_null() { None } else { Some(error.get()?.status()) };
         let sent = response.take()?;
-        sent.model.live.responses.remove(response);
         let fill = |responder: &mut _| match error {
             Some(error) => Err(error),
             None => sent.fill(responder),
@@ -99,15 +95,12 @@ exports! {
 
     "TRITONBACKEND_ResponseFactoryNew" = factory_new(factory: Out<Handle<Factory>>, request: Handle<RequestObject>) {
         let request = request.get()?;
-        let made = Factory { path: Arc::clone(&request.path), model: Arc::clone(&request.model) };
-        let handle = Handle::to(Arc::new(made))?;
-        request.model.live.factories.add(handle);
-        factory.put(handle)?;
+        let made = Factory { path: Arc::clone(&request.path) };
+        factory.put(Handle::to(Arc::new(made))?)?;
     }
 
     "TRITONBACKEND_ResponseFactoryDelete" = factory_delete(factory: Handle<Factory>) {
-        let deleted = factory.take()?;
-        deleted.model.live.factories.remove(factory);
+        factory.take()?;
     }
 
     "TRITONBACKEND_ResponseFactorySendFlags" = factory_send_flags(factory: Handle<Factory>, flags: u32) {

@@ -1,11 +1,14 @@
 //! How does a batch reach a compiled backend?
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use nerite_backend::{Batch, Instance, Job, Times};
 use nerite_request::{Code, Status};
 
 use super::InitializedModel;
+use crate::limits::RELEASE_PATIENCE;
 use crate::objects::{InstanceObject, RequestObject};
 use crate::table::Handle;
 
@@ -36,7 +39,10 @@ impl Instance for CompiledInstance {
         let mut list = requests.clone();
         if let Err(status) = self.model.loaded.library.execute(self.handle, &mut list) {
             for request in requests {
-                self.take_back(request, &status);
+                // One that it released all the same is answered by that.
+                if let Ok(request) = request.take() {
+                    request.path.fail(status.clone());
+                }
             }
         }
     }
@@ -47,30 +53,37 @@ impl CompiledInstance {
     fn give(&self, job: Job) -> Option<Handle<RequestObject>> {
         let model = &self.model.object;
         let times: Times = job.begin();
-        let request = Arc::new(RequestObject::new(job, model, times)?);
+        let request = Arc::new(RequestObject::new(job, model, self.object.outstanding.add(), times)?);
         match Handle::to(Arc::clone(&request)) {
-            Ok(handle) => {
-                model.live.requests.add(handle);
-                Some(handle)
-            }
+            Ok(handle) => Some(handle),
             Err(fault) => {
                 request.path.fail(fault.told("TRITONBACKEND_ModelInstanceExecute"));
                 None
             }
         }
     }
-
-    fn take_back(&self, handle: Handle<RequestObject>, why: &Status) {
-        self.model.object.live.requests.remove(handle);
-        // One that it released all the same is answered by that.
-        if let Ok(request) = handle.take() {
-            request.path.fail(why.clone());
-        }
-    }
 }
 
 impl Drop for CompiledInstance {
+    /// In Triton a request keeps its model until it is released, so what the backend has not given back is waited for. A backend that gives
+    /// nothing back must not hold up others for ever: then its instance, its model and its library stay as they are until the process ends.
     fn drop(&mut self) {
+        let is_abandoned = &self.model.is_abandoned;
+        let longest = if is_abandoned.load(Ordering::Acquire) { Duration::ZERO } else { RELEASE_PATIENCE };
+        let left = self.object.outstanding.wait(longest);
+        if left > 0 {
+            is_abandoned.store(true, Ordering::Release);
+            log::error!(
+                "backend '{}' never released {left} requests of instance '{}', or a response or factory of them, within {} s after their \
+                 last responses: they stay, and so do the model and the backend's library; a backend must release each request and delete \
+                 each factory",
+                self.model.loaded.object.owner,
+                self.object.name.to_string_lossy(),
+                RELEASE_PATIENCE.as_secs()
+            );
+            std::mem::forget(Arc::clone(&self.model));
+            return;
+        }
         if let Err(status) = self.model.loaded.library.instance_finalize(self.handle) {
             log::error!("backend '{}': TRITONBACKEND_ModelInstanceFinalize: {status}", self.model.loaded.object.owner);
         }

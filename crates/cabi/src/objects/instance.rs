@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use nerite_backend::Meter;
 use nerite_locks::Mutex;
 
-use super::{Message, ModelObject, object};
+use super::{Message, ModelObject, Outstanding, object};
 use crate::table::Handle;
 
 /// `TRITONBACKEND_ModelInstance`.
@@ -24,6 +24,8 @@ pub struct InstanceObject {
     pub policy: Handle<Message>,
     /// Who is told of its executions, since the first one.
     pub meter: Mutex<Option<Arc<dyn Meter>>>,
+    /// Its requests that the backend has.
+    pub outstanding: Arc<Outstanding>,
     /// What the backend keeps.
     pub state: AtomicPtr<c_void>,
 }

@@ -1,6 +1,5 @@
 //! What is a model to a backend's code?
 
-use std::collections::HashSet;
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -31,8 +30,6 @@ pub struct ModelObject {
     pub is_initializing: AtomicBool,
     /// The models of this server.
     pub server: Handle<ServerObject>,
-    /// What the backend has of its requests.
-    pub live: Live,
     config: Mutex<Arc<ModelConfig>>,
     state: AtomicPtr<c_void>,
 }
@@ -71,7 +68,6 @@ impl ModelObject {
             completes: parts.completes,
             is_initializing: AtomicBool::new(true),
             server: Handle::to(Arc::new(ServerObject { _models: parts.models }))?,
-            live: Live::default(),
             config: Mutex::new(parts.config),
             state: AtomicPtr::default(),
         })
@@ -111,39 +107,3 @@ pub struct ServerObject {
 }
 
 object!(ServerObject, 8, "server");
-
-/// The objects that a backend holds of one model, to be found where it forgets them.
-#[derive(Default)]
-pub struct Live {
-    /// Requests that were not released.
-    pub requests: HandleSet,
-    /// Responses that were neither sent nor deleted.
-    pub responses: HandleSet,
-    /// Factories that were not deleted.
-    pub factories: HandleSet,
-}
-
-/// The handles of one kind that a backend has.
-#[derive(Default)]
-pub struct HandleSet(Mutex<HashSet<usize>>);
-
-impl HandleSet {
-    /// The backend has one more.
-    pub fn add<T>(&self, handle: Handle<T>) {
-        self.lock().insert(handle.number());
-    }
-
-    /// The backend gave it back.
-    pub fn remove<T>(&self, handle: Handle<T>) {
-        self.lock().remove(&handle.number());
-    }
-
-    /// All that it has, which it will not be asked for any more. `T` is what was added.
-    pub fn take_all<T>(&self) -> Vec<Handle<T>> {
-        std::mem::take(&mut *self.lock()).into_iter().map(Handle::of).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashSet<usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}

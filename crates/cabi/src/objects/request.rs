@@ -6,13 +6,11 @@ use std::sync::Arc;
 use nerite_backend::{Job, Times};
 use nerite_request::{Sequence, SequenceId};
 
-use super::{InputObject, ModelObject, ResponsePath, Value, c_text, object};
+use super::{Counted, InputObject, ModelObject, ResponsePath, Value, c_text, object};
 use crate::table::Handle;
 
 /// `TRITONBACKEND_Request`. It keeps the inputs until it is released.
 pub struct RequestObject {
-    /// The model that was asked.
-    pub model: Arc<ModelObject>,
     /// The client's own name for it.
     pub id: CString,
     /// The sequence it belongs to.
@@ -35,7 +33,7 @@ object!(RequestObject, 12, "request");
 
 impl RequestObject {
     /// The request of a job, for a model whose run began at `times`; `None` if there were no handles for it, and its client was told.
-    pub fn new(job: Job, model: &Arc<ModelObject>, times: Times) -> Option<RequestObject> {
+    pub fn new(job: Job, model: &ModelObject, counted: Counted, times: Times) -> Option<RequestObject> {
         let (id, sequence, timeout_us) = (c_text(job.id()), job.sequence().clone(), job.timeout_us());
         let parameters = job.parameters().iter().map(|(key, value)| (c_text(key), Value::from(value))).collect();
         let wanted = job.wanted().map(c_text).collect();
@@ -58,10 +56,10 @@ impl RequestObject {
             SequenceId::Text(text) => c_text(text),
             _ => CString::default(),
         };
-        let path = ResponsePath::new(responder, Arc::clone(&model.backend.owner), model.config().decoupled(), times);
-        let model = Arc::clone(model);
-        let path = Arc::new(path);
-        Some(RequestObject { model, id, sequence, sequence_text, timeout_us, parameters, inputs, wanted, path })
+        let is_decoupled = model.config().decoupled();
+        let path =
+            Arc::new(ResponsePath::new(responder, counted, Arc::clone(&model.backend.owner), is_decoupled, times));
+        Some(RequestObject { id, sequence, sequence_text, timeout_us, parameters, inputs, wanted, path })
     }
 }
 

@@ -9,15 +9,13 @@ use nerite_tensor::{byte_size, show_shape};
 
 use nerite_backend::Responder;
 
-use super::{ModelObject, OutputObject, ResponsePath, object};
+use super::{OutputObject, ResponsePath, object};
 use crate::table::Handle;
 
 /// `TRITONBACKEND_Response`.
 pub struct ResponseObject {
     /// Whose response it is.
     pub path: Arc<ResponsePath>,
-    /// The model that answers.
-    pub model: Arc<ModelObject>,
     outputs: Mutex<Vec<(Handle<OutputObject>, Arc<OutputObject>)>>,
     said: Mutex<Parameters>,
 }
@@ -26,8 +24,8 @@ object!(ResponseObject, 13, "response");
 
 impl ResponseObject {
     /// A response without outputs.
-    pub fn new(path: Arc<ResponsePath>, model: Arc<ModelObject>) -> ResponseObject {
-        ResponseObject { path, model, outputs: Mutex::default(), said: Mutex::default() }
+    pub fn new(path: Arc<ResponsePath>) -> ResponseObject {
+        ResponseObject { path, outputs: Mutex::default(), said: Mutex::default() }
     }
 
     /// One more output.
@@ -89,8 +87,6 @@ impl Drop for ResponseObject {
 pub struct Factory {
     /// The way back.
     pub path: Arc<ResponsePath>,
-    /// The model that answers.
-    pub model: Arc<ModelObject>,
 }
 
 object!(Factory, 14, "response factory");

@@ -9,6 +9,7 @@ use nerite_locks::Mutex;
 use nerite_memory::{Place, Slot};
 use nerite_request::{Cancel, Status};
 
+use super::Counted;
 use crate::fault::Fault;
 
 /// A response that waits for its client looks so often whether the client has gone.
@@ -24,11 +25,19 @@ pub struct ResponsePath {
     responder: Mutex<Option<Responder>>,
     note: Mutex<Option<EndNote>>,
     times: Times,
+    // Dropped last: the instance may end then.
+    _counted: Counted,
 }
 
 impl ResponsePath {
     /// The way of a request of the backend called `owner`, whose run began at `times`.
-    pub fn new(mut responder: Responder, owner: Arc<str>, is_decoupled: bool, times: Times) -> ResponsePath {
+    pub fn new(
+        mut responder: Responder,
+        counted: Counted,
+        owner: Arc<str>,
+        is_decoupled: bool,
+        times: Times,
+    ) -> ResponsePath {
         let note = responder.note_apart();
         ResponsePath {
             owner,
@@ -37,6 +46,7 @@ impl ResponsePath {
             responder: Mutex::new(Some(responder)),
             note: Mutex::new(note),
             times,
+            _counted: counted,
         }
     }
 
