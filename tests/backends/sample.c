@@ -4,6 +4,7 @@
  * the same file runs in nerite and in Triton 2.51.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +57,12 @@ static void parameter(const char* json, const char* key, char* into, size_t size
   into[length] = 0;
 }
 
+/* Whether the backend is between its first function and its last. */
+static atomic_bool is_initialized;
+static int finalize_ms;
+
 Error* TRITONBACKEND_Initialize(Backend* backend) {
+  if (atomic_exchange(&is_initialized, true)) return TRITONSERVER_ErrorNew(INTERNAL, "the backend is initialized twice");
   uint32_t major, minor;
   TRY(TRITONBACKEND_ApiVersion(&major, &minor));
   if (major != 1 || minor < 19) return TRITONSERVER_ErrorNew(UNSUPPORTED, "triton backend API version does not support this backend");
@@ -71,6 +77,8 @@ Error* TRITONBACKEND_Initialize(Backend* backend) {
   snprintf(text, sizeof text, "backend %s is told %.*s", name, (int)size, json);
   LOG_IF_ERROR(TRITONSERVER_LogMessage(INFO, __FILE__, __LINE__, text));
   if (memmem(json, size, "\"fail\":\"initialize\"", 19) != NULL) return TRITONSERVER_ErrorNew(INTERNAL, "initialize fails on purpose");
+  const char* wait = memmem(json, size, "\"finalize_ms\":\"", 15);
+  if (wait != NULL) finalize_ms = atoi(wait + 15);
   MemoryManager* manager;
   void* memory;
   TRY(TRITONBACKEND_BackendMemoryManager(backend, &manager));
@@ -85,6 +93,8 @@ Error* TRITONBACKEND_Finalize(Backend* backend) {
   TRY(TRITONBACKEND_BackendState(backend, &memory));
   TRY(TRITONBACKEND_BackendMemoryManager(backend, &manager));
   TRY(TRITONBACKEND_MemoryManagerFree(manager, memory, CPU, 0));
+  usleep((useconds_t)finalize_ms * 1000);
+  atomic_store(&is_initialized, false);
   return TRITONSERVER_LogMessage(INFO, __FILE__, __LINE__, "backend is finalized");
 }
 

@@ -1,8 +1,8 @@
 //! What happens between a backend's first function and its last?
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, PoisonError};
 
 use nerite_locks::Mutex;
 use nerite_request::Status;
@@ -21,11 +21,24 @@ pub(crate) struct Loaded {
     pub is_parallel: bool,
     /// Held while an instance is made where they may not.
     pub making: Mutex<()>,
+    // Dropped last: the library is closed then.
+    _present: Present,
 }
+
+/// Whether a backend is in this process: from before its first function until its library is closed.
+#[derive(Default)]
+pub(crate) struct Presence {
+    is_over: Mutex<bool>,
+    over: Condvar,
+}
+
+/// It is, as long as this lives.
+struct Present(Arc<Presence>);
 
 impl Loaded {
     /// Opens the library at `path` and initialises the backend.
-    pub fn open(name: &str, path: &Path, config: String) -> Result<Loaded, Status> {
+    pub fn open(name: &str, path: &Path, config: String, presence: &Arc<Presence>) -> Result<Loaded, Status> {
+        let present = Present(Arc::clone(presence));
         let directory = path.parent().map(|directory| directory.display().to_string()).unwrap_or_default();
         let told = |fault: Fault| fault.told("TRITONBACKEND_Initialize");
         let object = BackendObject::new(BackendParts { name, directory: &directory, config }).map_err(told)?;
@@ -33,7 +46,8 @@ impl Loaded {
         let library = Library::open(&object.owner, path)?;
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
         // Dropped after a failure as well, which calls the last function, as in Triton.
-        let mut loaded = Loaded { library, object, handle, is_parallel: false, making: Mutex::default() };
+        let mut loaded =
+            Loaded { library, object, handle, is_parallel: false, making: Mutex::default(), _present: present };
         let asked = loaded.library.initialize(handle).and_then(|()| ask_attribute(&loaded.library, handle));
         loaded.object.is_initializing.store(false, Ordering::Release);
         loaded.is_parallel = asked.inspect_err(|status| {
@@ -51,6 +65,26 @@ fn ask_attribute(library: &Library, backend: Handle<BackendObject>) -> Result<bo
     let asked = library.attribute(backend, handle);
     drop(handle.take());
     asked.map(|()| attribute.is_parallel())
+}
+
+impl Presence {
+    /// Whether its library is closed.
+    pub fn is_over(&self) -> bool {
+        *self.is_over.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until its library is closed.
+    pub fn wait(&self) {
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.over.wait_while(is_over, |is_over| !*is_over).unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        *self.0.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.over.notify_all();
+    }
 }
 
 impl Drop for Loaded {

@@ -10,7 +10,7 @@ use nerite_locks::Mutex;
 use nerite_request::Status;
 
 use crate::find::brought_along;
-use crate::loaded::Loaded;
+use crate::loaded::{Loaded, Presence};
 use crate::model::CompiledModel;
 use crate::objects::count_in;
 
@@ -22,7 +22,8 @@ pub struct CompiledBackend {
     name: String,
     path: PathBuf,
     options: Options,
-    loaded: Mutex<Weak<Loaded>>,
+    /// The last one that was opened.
+    last: Mutex<Option<(Weak<Loaded>, Arc<Presence>)>>,
     /// Models that completed their configuration and are about to be loaded.
     completed: Mutex<HashMap<(String, i64), Arc<CompiledModel>>>,
 }
@@ -43,23 +44,29 @@ impl CompiledBackend {
             name: name.to_owned(),
             path: path.to_owned(),
             options,
-            loaded: Mutex::default(),
+            last: Mutex::default(),
             completed: Mutex::default(),
         }
     }
 
-    /// Whether a model has it in this process.
+    /// Whether a model has it in this process, or its last function runs.
     fn is_loaded(&self) -> bool {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().is_some_and(|(_, presence)| !presence.is_over())
     }
 
     fn open(&self, settings: &BTreeMap<String, String>) -> Result<Arc<Loaded>, Status> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(loaded) = loaded.upgrade() {
-            return Ok(loaded);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((loaded, presence)) = &*last {
+            if let Some(loaded) = loaded.upgrade() {
+                return Ok(loaded);
+            }
+            // Its last function may still run on another thread, and has ended before the first one is called again.
+            presence.wait();
         }
-        let new = Arc::new(Loaded::open(&self.name, &self.path, self.told(settings))?);
-        *loaded = Arc::downgrade(&new);
+        let presence = Arc::default();
+        let new = Arc::new(Loaded::open(&self.name, &self.path, self.told(settings), &presence)?);
+        *last = Some((Arc::downgrade(&new), presence));
         Ok(new)
     }
 

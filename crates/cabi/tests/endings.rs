@@ -5,22 +5,32 @@
 mod sample;
 
 use std::path::Path;
-use std::sync::mpsc::channel;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use nerite_backend::conformance::context;
-use nerite_backend::{Batch, Instance, InstanceSpec, Job, ModelVersion, NoMeter, Runtime};
-use nerite_cabi::CompiledBackend;
+use nerite_backend::{Batch, BroughtAlong, Instance, InstanceSpec, Job, LoadContext, ModelVersion, NoMeter, Runtime};
+use nerite_cabi::{ModelLibraries, Options};
 use nerite_request::{AdmittedRequest, Cancel, Name, Parameters, Reply, Response, Sequence, Wanted};
 
 use sample::{backend, config, floats};
 
 /// Longer than anything here takes.
 const NEVER: Duration = Duration::from_mins(1);
+/// How long the backend's last function takes.
+const FINALIZE_MS: u64 = 600;
 
-fn instance(backend: &CompiledBackend, folder: &Path, parameters: &str) -> Box<dyn Instance> {
-    let model = backend.load(&context(folder, config(parameters))).unwrap();
+fn instance(backend: &dyn Runtime, folder: &Path, parameters: &str) -> Box<dyn Instance> {
+    let model = backend.load(&told(folder, parameters)).unwrap();
     model.instance(&InstanceSpec { name: "m_0".into(), index: 0, device: None }).unwrap()
+}
+
+/// A model with these parameters.
+fn told(folder: &Path, parameters: &str) -> LoadContext {
+    let mut context = context(folder, config(parameters));
+    context.settings.insert("finalize_ms".to_owned(), FINALIZE_MS.to_string());
+    context
 }
 
 fn mode(mode: &str, delay_ms: u32) -> String {
@@ -48,7 +58,7 @@ fn ask(instance: &mut dyn Instance) {
         reply: Reply::new(move |response| answered.send(response).unwrap_or_default()),
     };
     let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
-    instance.run(Batch { jobs: vec![job].into(), meter: std::sync::Arc::new(NoMeter) });
+    instance.run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
     let answer = answer.recv_timeout(NEVER).unwrap();
     assert!(matches!(answer, Response::Final(_)), "{answer:?}");
 }
@@ -85,4 +95,44 @@ fn what_is_never_released_keeps_its_model_and_its_library() {
     // The same backend runs other models.
     let mut other = instance(&backend, folder.path(), &mode("", 0));
     ask(&mut *other);
+}
+
+/// The first function is not called while the last one runs.
+#[track_caller]
+fn check_begins_after_its_end(folder: &Path, backend: impl Fn() -> Arc<dyn Runtime>) {
+    let first = instance(&*backend(), folder, &mode("", 0));
+    std::thread::scope(|scope| {
+        let (ending, ends) = channel::<()>();
+        scope.spawn(move || {
+            drop(first);
+            drop(ending);
+        });
+        let within = Duration::from_millis(FINALIZE_MS / 3);
+        assert_eq!(
+            ends.recv_timeout(within),
+            Err(RecvTimeoutError::Timeout),
+            "the last function takes {FINALIZE_MS} ms"
+        );
+        // It refuses to be initialised twice.
+        ask(&mut *instance(&*backend(), folder, &mode("", 0)));
+    });
+    assert!(!is_mapped(folder));
+}
+
+#[test]
+fn a_backend_begins_again_after_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend: Arc<dyn Runtime> = Arc::new(backend(folder.path()));
+    check_begins_after_its_end(folder.path(), || Arc::clone(&backend));
+}
+
+#[test]
+fn a_backend_that_a_model_brings_begins_again_after_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(backend(folder.path()));
+    let libraries = ModelLibraries::new(Options { directory: folder.path().to_owned(), auto_complete: false });
+    let model_dir = folder.path().join("sample");
+    check_begins_after_its_end(folder.path(), || {
+        libraries.find(&config(""), &model_dir, &model_dir.join("1")).unwrap()
+    });
 }
