@@ -13,7 +13,7 @@
 typedef void Error, Message, Backend, Attributes, Model, Instance, Request, Input, Output, Response, Factory, BufferAttributes, MemoryManager,
     Parameter, Family, Metric;
 
-enum { UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED };
+enum { UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS };
 enum { INFO, WARN, ERROR };
 enum { TYPE_INT32 = 8, TYPE_FP32 = 11, TYPE_BYTES = 13 };
 enum { CPU, CPU_PINNED, GPU };

@@ -35,6 +35,7 @@ typedef struct {
   /* Of the mode late. */
   pthread_t thread;
   bool has_thread;
+  atomic_int held;
 } ModelState;
 
 static uint64_t now_ns(void) {
@@ -176,6 +177,14 @@ Error* TRITONBACKEND_ModelFinalize(Model* model) {
 }
 
 Error* TRITONBACKEND_ModelInstanceFinalize(Instance* instance) {
+  Model* model;
+  void* state;
+  TRY(TRITONBACKEND_ModelInstanceModel(instance, &model));
+  TRY(TRITONBACKEND_ModelState(model, &state));
+  if (atomic_load(&((ModelState*)state)->held) > 0) {
+    fputs("sample: an instance is finalized while a request of it is held\n", stderr);
+    abort();
+  }
   return say_finalized("instance", instance, TRITONBACKEND_ModelInstanceName);
 }
 
@@ -224,6 +233,27 @@ static Error* place(Response* response, const char* name, const Tensor* like, ui
   int64_t id = 0;
   TRY(TRITONBACKEND_ResponseOutput(response, &output, name, like->type, like->shape, like->dims));
   return TRITONBACKEND_OutputBuffer(output, buffer, bytes, &kind, &id);
+}
+
+/* IN to OUT, whose memory is asked for twice: what the second call says is a parameter of the response. */
+static Error* place_twice(Request* request, Response* response) {
+  Input* input;
+  Output* output;
+  Tensor tensor;
+  void *first, *second = NULL;
+  uint32_t kind = CPU;
+  int64_t id = 0;
+  TRY(TRITONBACKEND_RequestInputByIndex(request, 0, &input));
+  TRY(read_input(input, &tensor));
+  TRY(TRITONBACKEND_ResponseOutput(response, &output, "OUT", tensor.type, tensor.shape, tensor.dims));
+  TRY(TRITONBACKEND_OutputBuffer(output, &first, tensor.bytes, &kind, &id));
+  Error* refused = TRITONBACKEND_OutputBuffer(output, &second, tensor.bytes, &kind, &id);
+  if (refused == NULL || TRITONSERVER_ErrorCode(refused) != ALREADY_EXISTS)
+    return TRITONSERVER_ErrorNew(INTERNAL, "an output has two buffers");
+  memcpy(first, tensor.data, tensor.bytes);
+  Error* error = TRITONBACKEND_ResponseSetStringParameter(response, "refused", TRITONSERVER_ErrorMessage(refused));
+  TRITONSERVER_ErrorDelete(refused);
+  return error;
 }
 
 /* IN, IN1, … to OUT, OUT1, … */
@@ -381,7 +411,7 @@ static Error* start_repeat(Instance* instance, Request* request, uint64_t start)
 typedef struct {
   Instance* instance;
   Request* request;
-  int delay_ms;
+  ModelState* state;
 } Late;
 
 static void* answer_late(void* argument) {
@@ -394,13 +424,14 @@ static void* answer_late(void* argument) {
   LOG_IF_ERROR(TRITONBACKEND_ResponseNew(&response, work->request));
   Error* error = identity(work->request, response);
   LOG_IF_ERROR(TRITONBACKEND_ResponseSend(response, FINAL, error));
-  usleep((useconds_t)work->delay_ms * 1000);
+  usleep((useconds_t)work->state->delay_ms * 1000);
   LOG_IF_ERROR(TRITONBACKEND_RequestInputByIndex(work->request, 0, &input));
   LOG_IF_ERROR(read_input(input, &tensor));
   for (uint64_t at = 0; at < tensor.bytes; at++) sum += ((const unsigned char*)tensor.data)[at];
   report(work->instance, work->request, error == NULL, start);
   if (error != NULL) TRITONSERVER_ErrorDelete(error);
   LOG_IF_ERROR(TRITONSERVER_LogMessage(INFO, __FILE__, __LINE__, "a request is released late"));
+  atomic_fetch_sub(&work->state->held, 1);
   LOG_IF_ERROR(TRITONBACKEND_RequestRelease(work->request, RELEASE_ALL));
   free(work);
   return NULL;
@@ -409,7 +440,8 @@ static void* answer_late(void* argument) {
 static Error* start_late(Instance* instance, ModelState* state, Request* request) {
   if (state->has_thread) pthread_join(state->thread, NULL);
   Late* work = calloc(1, sizeof *work);
-  *work = (Late){.instance = instance, .request = request, .delay_ms = state->delay_ms};
+  *work = (Late){.instance = instance, .request = request, .state = state};
+  atomic_fetch_add(&state->held, 1);
   state->has_thread = pthread_create(&state->thread, NULL, answer_late, work) == 0;
   return state->has_thread ? NULL : TRITONSERVER_ErrorNew(INTERNAL, "no thread");
 }
@@ -429,6 +461,7 @@ static void answer(Instance* instance, ModelState* state, Request* request) {
   LOG_IF_ERROR(TRITONBACKEND_ResponseNew(&response, request));
   Error* error = strcmp(mode, "add_sub") == 0     ? add_sub(request, response)
                  : strcmp(mode, "tell") == 0      ? tell(request, response)
+                 : strcmp(mode, "place_twice") == 0 ? place_twice(request, response)
                  : strcmp(mode, "read_long") == 0 ? read_long(request, response, state->delay_ms)
                  : strcmp(mode, "fail") == 0      ? TRITONSERVER_ErrorNew(INVALID_ARG, "fails on purpose")
                                                   : identity(request, response);

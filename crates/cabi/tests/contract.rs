@@ -6,10 +6,10 @@ mod sample;
 
 use std::sync::Arc;
 
-use nerite_backend::conformance::{Case, Fixture, check_runtime, context};
+use nerite_backend::conformance::{Case, Fixture, ask, check_runtime, context};
 use nerite_backend::{Batch, Instance, InstanceSpec, LoadContext, Model, Outbox, Runtime};
 use nerite_cabi::{CompiledBackend, Options};
-use nerite_request::Status;
+use nerite_request::{Parameter, Status, Wanted};
 
 use sample::{backend, config, floats};
 
@@ -87,4 +87,18 @@ fn a_library_that_is_none_is_refused_with_the_loaders_reason() {
     let refused = backend.load(&context(folder.path(), config(""))).err().unwrap();
     assert!(refused.message.contains("unable to load shared library of backend 'x'"), "{refused}");
     assert!(refused.message.contains("file too short") || refused.message.contains("invalid ELF header"), "{refused}");
+}
+
+#[test]
+fn an_output_has_one_buffer() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config("parameters { key: 'mode' value { string_value: 'place_twice' } }");
+    let model = backend(folder.path()).load(&context(folder.path(), config)).unwrap();
+    let spec = InstanceSpec { name: "m_0".into(), index: 0, device: None };
+    let mut instance = AsServed(model.instance(&spec).unwrap());
+    let wanted = vec![Wanted { name: "OUT".into(), slot: None }];
+    let reply = ask(vec![floats("IN", &[3.0, 4.0])], wanted, |batch| instance.run(batch)).unwrap();
+    let expected = Parameter::String("allocated buffer for output 'OUT' already exists".into());
+    assert_eq!(reply.parameters.get("refused"), Some(&expected));
+    assert_eq!(reply.outputs[0].data.cells::<f32>().unwrap().to_vec(), [3.0, 4.0]);
 }

@@ -1,10 +1,11 @@
 //! What are inputs and outputs to a backend's code?
 
 use std::ffi::CString;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
 use nerite_memory::{Place, Slot};
+use nerite_request::{Code, Status};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 use super::{BufferAttributes, ResponsePath, c_text, object};
@@ -63,22 +64,42 @@ impl OutputObject {
         OutputObject { path, name, datatype, shape, slot: Mutex::default(), attributes: Mutex::default() }
     }
 
-    /// Memory of so many bytes for it: the client's own place, if it named one. Asked again, it is the last answer that counts.
+    /// Memory of so many bytes for it: the client's own place, if it named one. There is one for each output: asked again, it is
+    /// refused, for the backend may still write what it has.
     pub fn place(&self, bytes: usize, preferred: Place) -> Result<(*mut u8, Place), Fault> {
-        let mut slot = self.path.output(&self.name, bytes, preferred)?;
-        let found = (slot.as_mut_ptr(), slot.place());
-        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(slot);
+        if holds_bytes(self.slot().as_ref()) {
+            return Err(self.is_placed());
+        }
+        // Not under the lock, which a thread that sends the response takes after the path's.
+        let mut new = self.path.output(&self.name, bytes, preferred)?;
+        let found = (new.as_mut_ptr(), new.place());
+        let mut slot = self.slot();
+        if holds_bytes(slot.as_ref()) {
+            return Err(self.is_placed());
+        }
+        *slot = Some(new);
         Ok(found)
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Slot>> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_placed(&self) -> Fault {
+        Fault::from(Status::new(
+            Code::AlreadyExists,
+            format!("allocated buffer for output '{}' already exists", self.name),
+        ))
     }
 
     /// The memory that the backend has written.
     pub fn take_slot(&self) -> Option<Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.slot().take()
     }
 
     /// What is told of its buffer. It ends with the output.
     pub fn attributes(&self) -> Result<Handle<BufferAttributes>, Fault> {
-        let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = self.slot();
         let Some(slot) = slot.as_ref() else {
             return Err(Fault::misuse(format!("output '{}' has no buffer yet", self.name)));
         };
@@ -90,6 +111,11 @@ impl Drop for OutputObject {
     fn drop(&mut self) {
         end(&self.attributes);
     }
+}
+
+/// Whether the backend may write there.
+fn holds_bytes(slot: Option<&Slot>) -> bool {
+    slot.is_some_and(|slot| !slot.is_empty())
 }
 
 /// The attributes that belong to a tensor, made when they are first asked for.
