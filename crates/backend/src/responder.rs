@@ -470,8 +470,9 @@ impl Responder {
         }
         match &self.noted_apart {
             Some(_) if outcome == Outcome::Success => return,
-            Some(is_noted) => is_noted.store(true, Ordering::Release),
-            None => {}
+            // Who tells of successes may have been sooner.
+            Some(is_noted) if is_noted.swap(true, Ordering::AcqRel) => return,
+            _ => {}
         }
         if let Some(in_flight) = &self.in_flight {
             in_flight.meter().request(&RequestTimes { arrived: self.arrived, rows: self.rows, times }, outcome);

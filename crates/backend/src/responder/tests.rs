@@ -1,6 +1,7 @@
 //! Do all responses of a request arrive, from wherever they are sent, and does its memory outlive none of them?
 #![allow(clippy::unwrap_used)]
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use nerite_memory::Extent;
@@ -8,7 +9,7 @@ use nerite_request::{AdmittedRequest, Deliver, Sequence};
 use nerite_shm::{LeaseLimits, OwnedRegion, Pools, Registry};
 
 use super::*;
-use crate::{Job, ModelVersion, Reschedule};
+use crate::{Job, Meter, ModelVersion, Reschedule};
 
 /// What came back, a word for each response, and which places were asked for.
 #[derive(Clone, Default)]
@@ -105,6 +106,45 @@ fn a_request_is_in_flight_until_its_responder_is_gone() {
     drop(responder);
     assert_eq!(version.in_flight(), 0);
     seen.check(&["Y 4 Host", "part [7]", "failed the model ended its work on this request without a final response"]);
+}
+
+/// Counts the requests that it is told of.
+#[derive(Default)]
+struct Counts(AtomicUsize);
+
+impl Meter for Counts {
+    fn request(&self, _: &RequestTimes, _: Outcome) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn batch(&self, _: u64, _: &Times) {}
+}
+
+#[track_caller]
+fn check_noted_once(told: impl FnOnce(EndNote, Responder)) {
+    let (seen, counts) = (Seen::default(), Arc::new(Counts::default()));
+    let version = ModelVersion::new("m", "1", Arc::<Counts>::clone(&counts));
+    let (_inputs, mut responder) = job(&seen, &version, Buffer::empty(), None).divide();
+    let note = responder.note_apart().unwrap();
+    told(note, responder);
+    assert_eq!(counts.0.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_request_that_is_noted_apart_is_counted_once() {
+    let failed = || Err(Status::internal("no"));
+    check_noted_once(|note, responder| {
+        note.note(Times::begin(), Outcome::Success);
+        responder.finish(failed(), Times::begin());
+    });
+    check_noted_once(|note, responder| {
+        responder.finish(failed(), Times::begin());
+        note.note(Times::begin(), Outcome::Failed);
+    });
+    check_noted_once(|note, responder| {
+        responder.end(Times::begin());
+        note.note(Times::begin(), Outcome::Success);
+    });
 }
 
 #[test]
