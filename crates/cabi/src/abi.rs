@@ -16,6 +16,8 @@ use crate::objects::{Value, c_text};
 
 /// Lists that a backend passes are no longer than this; texts are as long as they are.
 const ELEMENTS_MAX: u64 = 1 << 20;
+/// Bytes that a backend passes are no more than this.
+const BYTES_MAX: u64 = 64 << 20;
 
 /// Where a result goes: `T*`.
 #[repr(transparent)]
@@ -83,14 +85,15 @@ pub struct List<T>(*const T);
 impl<T: Copy> List<T> {
     /// A copy of the first `count`.
     pub fn read(self, count: u64) -> Result<Vec<T>, Fault> {
+        let most = if size_of::<T>() == 1 { BYTES_MAX } else { ELEMENTS_MAX };
         if count == 0 {
             return Ok(Vec::new());
         }
         if self.0.is_null() {
             return Err(Fault::misuse(format!("a list of {count} is NULL")));
         }
-        if count > ELEMENTS_MAX {
-            return Err(Fault::misuse(format!("a list has {count} elements, at most {ELEMENTS_MAX} are taken")));
+        if count > most {
+            return Err(Fault::misuse(format!("a list has {count} elements, at most {most} are taken")));
         }
         let one = |index: u64| {
             // SAFETY: `index < count`, and by the contract `count` values lie there, so the sum stays within them.
