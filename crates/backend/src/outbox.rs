@@ -3,9 +3,12 @@
 //! At once, unless the thread is within [`Outbox::around`]: then after that. Whoever runs an instance wraps the run so, gives the
 //! instance back, and then delivers. So a client's thread that asks again as soon as it is answered (a step of an ensemble, say)
 //! finds the instance idle, and nothing recurses into an instance that is still held. Responses that others follow go out at once.
+//! A run that waits for one client does not keep the answers of others: [`Outbox::deliver_apart`].
 
 use std::cell::RefCell;
+use std::sync::{Arc, PoisonError};
 
+use nerite_locks::Mutex;
 use nerite_request::{Reply, Response};
 use smallvec::SmallVec;
 
@@ -36,6 +39,24 @@ impl Outbox {
         let scope = Scope { outer: OPEN.replace(Some(Outbox::default())), is_closed: false };
         let done = work();
         (done, scope.close())
+    }
+
+    /// Delivers what the run of this thread has answered so far, for a run that is about to wait for a client. A thread of its own does it: what
+    /// follows from an answer may run where it is delivered, and here an instance is still held. Without a thread they go out after the run.
+    pub fn deliver_apart() -> std::io::Result<()> {
+        let taken = OPEN.try_with(|open| open.borrow_mut().as_mut().map(std::mem::take)).ok().flatten();
+        let Some(answers) = taken.filter(|answers| !answers.is_empty()) else { return Ok(()) };
+        let answers = Arc::new(Mutex::new(answers));
+        let take = |from: &Mutex<Outbox>| std::mem::take(&mut *from.lock().unwrap_or_else(PoisonError::into_inner));
+        let theirs = Arc::clone(&answers);
+        let refused =
+            std::thread::Builder::new().name("nerite-answers".to_owned()).spawn(move || drop(take(&theirs))).err();
+        let Some(refused) = refused else { return Ok(()) };
+        let mut kept = take(&answers);
+        while let Some(answer) = kept.take_next() {
+            answer.post();
+        }
+        Err(refused)
     }
 
     /// The next one to deliver.
@@ -104,8 +125,9 @@ impl Drop for Scope {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::{Arc, Mutex, PoisonError};
+    use std::sync::Mutex;
 
     use super::*;
     use crate::ModelVersion;
@@ -184,6 +206,27 @@ mod tests {
             last(log, "after").post();
         };
         check(throws, &["a", "after"]);
+    }
+
+    #[test]
+    fn a_run_that_waits_delivers_first_what_it_has_answered() {
+        // Outside of a run there is nothing to deliver.
+        Outbox::deliver_apart().unwrap();
+        let log = Log::default();
+        let ((), outbox) = Outbox::around(|| {
+            last(&log, "a").post();
+            Outbox::deliver_apart().unwrap();
+            let deadline = std::time::Instant::now() + std::time::Duration::from_mins(1);
+            while log.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+                assert!(std::time::Instant::now() < deadline, "the answer is delivered within the run");
+                std::thread::yield_now();
+            }
+            note(&log, "waited");
+            last(&log, "b").post();
+        });
+        note(&log, "run");
+        drop(outbox);
+        assert_eq!(*log.lock().unwrap_or_else(PoisonError::into_inner), ["a", "waited", "run", "b"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nerite_backend::{EndNote, Outcome, Responder, Times};
+use nerite_backend::{EndNote, Outbox, Outcome, Responder, Times};
 use nerite_locks::Mutex;
 use nerite_memory::{Place, Slot};
 use nerite_request::{Cancel, Status};
@@ -128,6 +128,12 @@ impl ResponsePath {
             let (told, room) = channel();
             if self.cancel.is_cancelled() || !window.on_room(move || told.send(()).unwrap_or_default()) {
                 return;
+            }
+            if let Err(error) = Outbox::deliver_apart() {
+                log::error!(
+                    "backend '{}': no thread to answer others while a client does not read: {error}",
+                    self.owner
+                );
             }
             if room.recv_timeout(LOOK_AGAIN).is_ok() {
                 continue;
