@@ -157,6 +157,8 @@ class Server:
         asked_socket = str(given.setdefault("session-socket", os.path.join(self._folder, "session.sock")))
         #: The path of its session socket; None if it has none.
         self.session_socket: Optional[str] = None if asked_socket == "off" else asked_socket
+        if self.session_socket is None and self._taken(given, self.http):
+            raise ServerError(f"somebody listens at {self.http} already; choose another http_port")
         self._has_http = _is_on(given.get("allow-http", True))
         self._may_be_unready = not _is_on(given.get("exit-on-error", True))
         given.setdefault("parent-pid", os.getpid())
@@ -172,6 +174,10 @@ class Server:
                 start_new_session=True,
             )
 
+    @staticmethod
+    def _taken(given: dict[str, Any], place: str) -> bool:
+        return _is_on(given.get("allow-http", True)) and not _is_on(given.get("reuse-http-port", False)) and _listens(place)
+
     def _until_ready(self, ready_within: float) -> None:
         deadline = time.monotonic() + ready_within
         while not self._is_ready():
@@ -183,6 +189,9 @@ class Server:
             time.sleep(LOOK_EVERY_S)
 
     def _is_ready(self) -> bool:
+        # Another server may answer at a port that was asked for. Ours listens at its session socket once it has all of its ports.
+        if self.session_socket and not _listens(self.session_socket):
+            return False
         if not self._has_http:
             # Nothing listens before the models are loaded.
             return _listens(self.session_socket or self.grpc)
@@ -190,7 +199,6 @@ class Server:
         connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=1)
         with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
             connection.request("GET", "/v2/health/ready")
-            # Another server at this port is not ours.
             return (connection.getresponse().status == 200 or self._may_be_unready) and self._process.poll() is None
         return False
 

@@ -65,6 +65,14 @@ def test_settings_of_the_environment_are_another_servers(monkeypatch, tmp_path):
     assert not (tmp_path / "others").exists()
 
 
+@pytest.mark.parametrize("flags", [{}, {"session_socket": "off"}], ids=["with_sessions", "without"])
+def test_another_server_at_the_port_is_not_taken_for_ours(flags):
+    with nerite.serve(EXAMPLES) as other:
+        port = int(other.http.rpartition(":")[2])
+        with pytest.raises(nerite.ServerError, match="already"):
+            nerite.serve(EXAMPLES, http_port=port, **flags)
+
+
 def test_several_run_side_by_side():
     with nerite.serve(EXAMPLES) as one, nerite.serve([EXAMPLES], log_verbose=1) as two:
         assert len({one.http, one.grpc, one.metrics, two.http, two.grpc, two.metrics}) == 6
