@@ -3,6 +3,7 @@
  * One library, whose models choose what they do by their parameter `mode`. tests/conformance/compiled_setup.py builds it with the C compiler, and
  * the same file runs in nerite and in Triton 2.51.
  */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

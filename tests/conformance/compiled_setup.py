@@ -7,7 +7,7 @@ import subprocess
 from servers import ROOT
 
 SOURCES = ROOT / "tests" / "backends"
-FLAGS = ["-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+FLAGS = ["-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
 
 TENSOR = '{ name: "%s" data_type: TYPE_%s dims: [ -1 ] }'
 

@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import json
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -94,6 +95,24 @@ def test_under_its_own_name_nerite_says_what_is_wrong_and_no_more(launcher, run,
     assert message in output
     assert output.count("\n") <= 3
     assert output.endswith("`nerite serve --help` lists the flags.\n")
+
+
+def test_whoever_asks_for_help_gets_it_where_a_pager_reads(launcher):
+    if launcher.oracle:
+        pytest.skip("Triton prints its usage as a fault")
+    done = subprocess.run([servers.nerite_binary(), "serve", "--help"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: nerite serve [options]")
+
+
+def test_a_failed_start_shows_which_models_failed(launcher, run, tmp_path):
+    config = tmp_path / "models" / "broken" / "config.pbtxt"
+    (config.parent / "1").mkdir(parents=True)
+    config.write_text('backend: "nothing_of_that_name"')
+    status, output = run(*ports(), repository=tmp_path / "models", as_triton=True)
+    assert status == 1
+    assert re.search(r"^\| broken +\| .*UNAVAILABLE: ", output, re.MULTILINE), output
+    assert output.rstrip().endswith("creating server: Internal - failed to load all models")
 
 
 def test_a_mistyped_flag_is_told_the_nearest(launcher, run):

@@ -7,7 +7,7 @@ mod table;
 mod values;
 
 pub use origin::Origin;
-pub use parse::{Given, parse};
+pub use parse::{Given, ParseError, parse};
 pub use refusal::Command;
 pub use table::{FLAGS, Flag, Honour, Takes};
 pub use values::{BadValue, Values, bad, bool_of};

@@ -20,7 +20,7 @@ use nerite_python::Python;
 use nerite_shm::{Pools, Registries};
 
 use crate::config;
-use crate::flags::{self, Command};
+use crate::flags::{self, Command, ParseError};
 use crate::logger::{self, PLAIN};
 use crate::panics;
 use crate::settings::Settings;
@@ -40,7 +40,11 @@ pub struct StartError(pub String);
 pub fn main(command: Command, words: &[String]) -> ExitCode {
     let settings = match read_settings(command, words) {
         Ok(settings) => settings,
-        Err(message) => {
+        Err(Refusal::Help(usage)) => {
+            print!("{usage}");
+            return ExitCode::SUCCESS;
+        }
+        Err(Refusal::Fault(message)) => {
             eprint!("{message}");
             return ExitCode::FAILURE;
         }
@@ -57,10 +61,21 @@ pub fn main(command: Command, words: &[String]) -> ExitCode {
     }
 }
 
-fn read_settings(command: Command, words: &[String]) -> Result<Settings, String> {
-    let given = flags::parse(words).map_err(|error| command.refuse(&error))?;
-    let (given, notes) = config::complete(given).map_err(|error| command.refuse_values(error))?;
-    let mut settings = Settings::read(&given).map_err(|error| command.refuse_values(config::locate(&error, &given)))?;
+/// Why there are no settings.
+enum Refusal {
+    /// Whoever asks for help gets it where a pager reads. Triton prints it as a fault, and so does `tritonserver`.
+    Help(String),
+    Fault(String),
+}
+
+fn read_settings(command: Command, words: &[String]) -> Result<Settings, Refusal> {
+    let given = flags::parse(words).map_err(|error| match (&error, command) {
+        (ParseError::Help, Command::Serve) => Refusal::Help(command.refuse(&error)),
+        _ => Refusal::Fault(command.refuse(&error)),
+    })?;
+    let wrong = |error: String| Refusal::Fault(command.refuse_values(error));
+    let (given, notes) = config::complete(given).map_err(wrong)?;
+    let mut settings = Settings::read(&given).map_err(|error| wrong(config::locate(&error, &given)))?;
     settings.notes.extend(notes);
     Ok(settings)
 }
@@ -74,6 +89,12 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     for note in &settings.notes {
         log::warn!("{note}");
     }
+    if let Some(directory) = missing_directory(&settings.trace.file) {
+        let file = &settings.trace.file;
+        log::warn!(
+            "traces cannot be written: '{file}' is to be in '{directory}', which is not there; make that directory"
+        );
+    }
     let descriptors = descriptors::raise_limit();
     let connections = settings.connections.limits(descriptors);
     if let Some(warning) = descriptors::warning(descriptors, connections.all_max) {
@@ -83,8 +104,9 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
         log::warn!("{warning}");
     }
     let gpu = gpu::open(&settings.gpu)?;
-    let engine = models::start(&settings, gpu.as_ref(), python)?;
+    let (engine, outcome) = models::start(&settings, gpu.as_ref(), python)?;
     print_tables(&engine, &settings);
+    outcome?;
     let api = make_api(&engine, switches, &settings, gpu.as_ref().ok());
     let turns = api.turns().clone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -106,6 +128,12 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     // Tasks of clients that never finished must not hold the process.
     runtime.shutdown_background();
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The directory of a file that is to be written, if there is none.
+fn missing_directory(file: &str) -> Option<String> {
+    let directory = std::path::Path::new(file).parent().filter(|directory| *directory != std::path::Path::new(""))?;
+    (!directory.is_dir()).then(|| directory.display().to_string())
 }
 
 /// Threads of the front ends. Left to itself the server takes half of the cores: on a small machine a second thread costs

@@ -312,7 +312,8 @@ fn front(values: &Values<'_>, flags: FrontFlags) -> Result<Option<FrontEndSettin
 fn log_settings(values: &Values<'_>) -> Result<LogSettings, SettingsError> {
     let format = values.text("log-format").unwrap_or("default");
     if LogFormat::parse(format).is_none() {
-        return Err(SettingsError::Contradiction("invalid argument for --log-format".into()));
+        let text = format!("invalid argument for --log-format: it is default, ISO8601 or json. Got {format}");
+        return Err(SettingsError::Contradiction(text));
     }
     // Triton takes a truth value here as well as a number.
     let word = values.text("log-verbose").filter(|word| word.parse::<i64>().is_err());
@@ -334,7 +335,9 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
     let contradiction = |text: &str| Err(SettingsError::Contradiction(text.to_owned()));
     let word = values.text("model-control-mode").unwrap_or("none");
     let Some(control) = ControlMode::parse(word) else {
-        return contradiction("invalid argument for --model-control-mode");
+        return contradiction(&format!(
+            "invalid argument for --model-control-mode: it is none, poll, explicit or demand. Got {word}"
+        ));
     };
     if !matches!(control, ControlMode::Explicit | ControlMode::Demand) && values.has("load-model") {
         return contradiction("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.");
@@ -358,7 +361,7 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
         repositories: stores.map(PathBuf::from).collect(),
         control,
         load: values.all("load-model").map(str::to_owned).collect(),
-        bytes_max: values.int_if_given("models-max-bytes")?,
+        bytes_max: values.bytes_if_given("models-max-bytes")?,
         allow_upload,
         config_name: values.text("model-config-name").unwrap_or("").to_owned(),
         auto_complete: !values.has("disable-auto-complete-config"),

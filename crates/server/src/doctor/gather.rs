@@ -8,8 +8,8 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use nerite_client::{Error, SessionOptions, session_server};
-use nerite_session::{FoundDirectory, default_path};
+use nerite_client::{Error, SessionOptions, default_path, session_server};
+use nerite_session::FoundDirectory;
 use nerite_shm::{AdoptedLease, LeaseLimits, OwnedRegion, Pools};
 use rustix::fs::{Access, access, statfs};
 

@@ -117,7 +117,7 @@ flags! {
         "model-control-mode" TEXT, Yes, "'none', 'poll', 'explicit' or 'demand': who decides which models are up. With 'poll' the repositories are looked at again and again, and what came, changed or went is loaded or unloaded. With 'demand' a model is loaded by its first request. Default is 'none'.";
         "repository-poll-secs" INT, Yes, "Seconds between two looks at the repositories in control mode 'poll'. 0: they are not looked at again. Default is 15.";
         "load-model" TEXT, Yes, "Model to load at start in control mode 'explicit' or 'demand'; '*' for all. In mode 'demand' it stays. May be given several times.";
-        "models-max-bytes" INT, Yes, "Control mode 'demand': the most bytes that the files of the loaded models may have. The least recently used leaves when another needs its room. Default is no limit.";
+        "models-max-bytes" BYTES, Yes, "Control mode 'demand': the most bytes that the files of the loaded models may have. The least recently used leaves when another needs its room. Default is no limit.";
         "allow-model-upload" BOOL, Yes, "Whether a load request may bring a model's files; a Python model that is sent runs as code. Default is true in control mode 'explicit', else false.";
         "model-config-name" TEXT, Yes, "Read configs/<name>.pbtxt in place of config.pbtxt where there is one.";
         "model-load-thread-count" INT, Yes, "Models loading at the same time, and instances of one model. Default is 4.";

@@ -71,7 +71,8 @@ impl<'g> Values<'g> {
     /// A number of bytes above 0, if there is one: whole, or with K, M, G or T for so many times 1,024.
     pub fn bytes_if_given(&self, name: &'static str) -> Result<Option<u64>, BadValue> {
         let Some(value) = self.text(name) else { return Ok(None) };
-        let invalid = || bad(name, format!("Invalid option value. Got {value}"));
+        let invalid =
+            || bad(name, format!("Invalid option value. Got {value}; give bytes, or a number with K, M, G or T"));
         let text = value.trim();
         let unit = text.chars().last().and_then(|last| "kmgt".find(last.to_ascii_lowercase()));
         let digits = if unit.is_some() { &text[..text.len() - 1] } else { text };

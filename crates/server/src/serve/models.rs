@@ -20,12 +20,12 @@ use crate::worker::isolating;
 /// Where Triton's containers have their backends.
 const BACKEND_DIRECTORY: &str = "/opt/tritonserver/backends";
 
-/// The engine with everything loaded that is to be up at start.
+/// The engine with everything loaded that is to be up at start, and whether the server may go on with it.
 pub fn start(
     settings: &Settings,
     gpu: Result<&GpuHost, &NoGpu>,
     python: &Arc<Python>,
-) -> Result<Arc<Engine>, StartError> {
+) -> Result<(Arc<Engine>, Result<(), StartError>), StartError> {
     let models = &settings.models;
     let store = Store::open(StoreOptions {
         repositories: models.repositories.clone(),
@@ -53,7 +53,10 @@ pub fn start(
     let engine = Engine::new(store, loader, options);
     match engine.start() {
         Ok(failed) if failed.is_empty() => {}
-        Ok(_) if settings.exit_on_error => return Err(creating(&Status::internal("failed to load all models"))),
+        // As in Triton, the table says which of them before the server ends.
+        Ok(_) if settings.exit_on_error => {
+            return Ok((engine, Err(creating(&Status::internal("failed to load all models")))));
+        }
         Ok(_) => {}
         Err(status) if settings.exit_on_error => return Err(creating(&status)),
         Err(status) => {
@@ -66,7 +69,7 @@ pub fn start(
             .poll_every(models.poll)
             .map_err(|error| StartError(format!("no thread to poll repositories: {error}")))?;
     }
-    Ok(engine)
+    Ok((engine, Ok(())))
 }
 
 fn services(settings: &Settings) -> Services {

@@ -46,7 +46,10 @@ mod tests {
         check(&["--memory-budget=2M", "--memory-budget-per-peer=1m"], Ok([2 << 20, 1 << 20, 1 << 20]));
         check(&["--memory-budget-per-connection=1M"], Ok(mib([1600, 1400, 1])));
         check(&["--memory-budget-per-peer=3T"], Ok(mib([1600, 1600, 1600])));
-        check(&["--memory-budget=much"], Err("Invalid option value. Got much"));
+        check(
+            &["--memory-budget=much"],
+            Err("Invalid option value. Got much; give bytes, or a number with K, M, G or T"),
+        );
         check(&["--memory-budget=0"], Err("a budget of 0 bytes lets nobody ask anything"));
     }
 

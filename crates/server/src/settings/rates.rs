@@ -15,7 +15,10 @@ pub(super) fn rates(values: &Values<'_>) -> Result<Option<Vec<RateResource>>, Se
     match values.text("rate-limit").unwrap_or("off") {
         "off" => Ok(None),
         "execution_count" => Ok(Some(resources)),
-        _ => Err(bad("rate-limit", "invalid argument for --rate-limit").into()),
+        other => {
+            let reason = format!("invalid argument for --rate-limit: it is off or execution_count. Got {other}");
+            Err(bad("rate-limit", reason).into())
+        }
     }
 }
 
@@ -65,7 +68,7 @@ mod tests {
             "--rate-limit=execution_count --rate-limit-resource=R:10 --rate-limit-resource=S:3:1",
             Ok(Some(&[("R", None, 10), ("S", Some(1), 3)])),
         );
-        check("--rate-limit=bogus", Err("invalid argument for --rate-limit"));
+        check("--rate-limit=bogus", Err("invalid argument for --rate-limit: it is off or execution_count. Got bogus"));
         check("--rate-limit-resource=bogus", Err("option format is '<resource_name>:<count>:<device>' or"));
         check("--rate-limit-resource=a:1:2:3", Err("Got a:1:2:3"));
         check("--rate-limit-resource=a:b", Err("Got b"));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nerite_session::default_path;
+use nerite_client::default_path;
 
 /// A command line, read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use nerite_client::{Error, Session, SessionOptions};
-use nerite_session::default_path;
+use nerite_client::{Error, Session, SessionOptions, default_path};
 
 /// What stands at the path of a session socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
