@@ -54,7 +54,7 @@ class Response:
         try:
             return self._arrays[name]
         except KeyError:
-            raise KeyError(f"no output '{name}', the response has {', '.join(self._arrays)}") from None
+            raise KeyError(self._missing(name)) from None
 
     def __getattr__(self, name: str) -> np.ndarray:
         if name.startswith("__"):
@@ -62,7 +62,11 @@ class Response:
         try:
             return self._arrays[name]
         except KeyError:
-            raise AttributeError(f"no output '{name}', the response has {', '.join(self._arrays)}") from None
+            raise AttributeError(self._missing(name)) from None
+
+    def _missing(self, name: str) -> str:
+        has = f"outputs {', '.join(self._arrays)}" if self._arrays else "no outputs: does the model return them by the names of its configuration?"
+        return f"no output '{name}', the response has {has}"
 
     def __iter__(self) -> Iterator[np.ndarray]:
         return iter(self._arrays.values())

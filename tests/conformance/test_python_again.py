@@ -1,7 +1,9 @@
 """Does a request run again that its model wants to see again, and only where the model may want that?"""
 
 import json
+import pathlib
 import queue
+import re
 import socket
 import threading
 import time
@@ -37,6 +39,16 @@ NOT_CONFIGURED = (
 TIMEOUT_S = 20
 
 
+def put_documented(repository) -> None:
+    """The example of docs/python.md."""
+    text = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text()
+    code, config = re.search(r"```python\n(import triton_python_backend_utils.*?)```\n\n```\n(.*?)```", text, re.DOTALL).groups()
+    version = repository / "documented" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(code)
+    (version.parent / "config.pbtxt").write_text(config)
+
+
 @pytest.fixture(scope="module")
 def server(launcher):
     if any(launcher.urls):
@@ -46,6 +58,7 @@ def server(launcher):
     for name, extra in MODELS.items():
         model = python_catalogue.python(name, "again", given, (Tensor("SAID", "BYTES", (1,)),), max_batch=4, extra=extra)
         python_catalogue.put(repository, model)
+    put_documented(repository)
     with this_python_first(), launcher.running("python_again", "--exit-timeout-secs=1", repository=repository) as found:
         yield found
 
@@ -231,3 +244,14 @@ def test_a_client_that_does_not_read_holds_only_its_own_sequence_back(server, cl
     assert stream.ask("decoupled", 2) == ["1", "2"]
     client.stop_stream(cancel_requests=True)
     assert time.monotonic() < deadline
+
+
+def test_the_example_of_the_documents_counts_down(server):
+    with grpc_client.InferenceServerClient(server.grpc) as client:
+        given = grpc_client.InferInput("FROM", [1, 1], "INT32")
+        given.set_data_from_numpy(np.array([[3]], np.int32))
+        found = client.infer("documented", [given], sequence_id=7, sequence_start=True, sequence_end=True)
+        assert found.as_numpy("LEFT").tolist() == [[0]]
+        assert client.is_model_ready("documented")
+    page = http_call(server.metrics, "GET", "/metrics").body.decode()
+    assert 'countdown_steps{model="documented"} 4' in page
