@@ -1,0 +1,179 @@
+"""Do dashboard and alerts ask for metrics that the server has, and does Prometheus find data for each?"""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import numpy as np
+import pytest
+import servers
+import setup_prometheus
+import tritonclient.http as http_client
+from cache_setup import caching, serving
+from clients import http_call
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PROMETHEUS = ROOT / "packaging" / "prometheus"
+sys.path.append(str(ROOT / "packaging" / "grafana"))
+
+import make_dashboard  # noqa: E402
+
+yaml = pytest.importorskip("yaml", reason="python3 tests/setup_venv.py installs it")
+
+FLAGS = ("--model-control-mode=demand", "--metrics-config=histogram_latencies=true")
+# What Prometheus makes of a histogram's name.
+PARTS = re.compile(r"_(bucket|sum|count)$")
+DEADLINE_S = 60
+
+
+@pytest.fixture(scope="module")
+def server(launcher):
+    with serving(launcher, "monitored", caching("kept"), flags=FLAGS) as found:
+        with http_client.InferenceServerClient(found.http) as client:
+            ask(client, 0)
+        yield found
+
+
+def ask(client, number: float) -> None:
+    given = http_client.InferInput("INPUT0", [1, 1], "FP32")
+    given.set_data_from_numpy(np.array([[number]], np.float32))
+    client.infer("kept", [given])
+
+
+def families(server) -> set[str]:
+    """The metrics that a server shows, by the names of their families."""
+    page = http_call(server.metrics, "GET", "/metrics").ok().body.decode()
+    return set(re.findall(r"^# TYPE (\S+) ", page, re.M))
+
+
+def asked_for(expression: str, known: set[str]) -> set[str]:
+    names = set(re.findall(r"\b(?:nv|nerite)_[a-z0-9_]+", expression))
+    return {name if name in known else PARTS.sub("", name) for name in names}
+
+
+def rules() -> list[dict]:
+    return yaml.safe_load((PROMETHEUS / "alerts.yaml").read_text())["groups"][0]["rules"]
+
+
+def queries() -> list[str]:
+    made = make_dashboard.dashboard()
+    return [target["expr"] for panel in made["panels"] for target in panel.get("targets", ())]
+
+
+def test_the_dashboard_in_the_repository_is_what_its_table_says():
+    assert make_dashboard.DASHBOARD.read_text() == make_dashboard.text(), "run python3 packaging/grafana/make_dashboard.py"
+
+
+def test_the_dashboard_shows_every_metric_of_the_server_and_no_other(server):
+    known = families(server)
+    asked = set().union(*(asked_for(query, known) for query in queries()))
+    assert asked <= known
+    assert known - asked <= set(make_dashboard.NOT_SHOWN), "a metric without a panel: add one, or a reason to NOT_SHOWN"
+    assert not asked & set(make_dashboard.NOT_SHOWN)
+
+
+def test_every_metric_of_nerites_own_is_documented(server):
+    page = (ROOT / "docs" / "operator.md").read_text()
+    assert not [name for name in families(server) if name.startswith("nerite_") and f"`{name}" not in page]
+
+
+def test_alerts_ask_for_metrics_that_the_server_has(server):
+    known = families(server)
+    for rule in rules():
+        assert asked_for(rule["expr"], known) <= known, rule["alert"]
+        assert rule["labels"]["severity"] in ("warning", "critical") and rule["annotations"]["summary"]
+
+
+def test_the_panels_lie_side_by_side():
+    taken = set()
+    for panel in make_dashboard.dashboard()["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= make_dashboard.WIDTH
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def tool(name: str) -> str:
+    found = setup_prometheus.tool(name)
+    if not found:
+        pytest.skip(f"{name} is not there: python3 tests/packaging/setup_prometheus.py")
+    return found
+
+
+def test_each_alert_fires_when_it_should_and_only_then():
+    promtool = tool("promtool")
+    for words in (["check", "config", "prometheus.yaml"], ["test", "rules", "alerts_test.yaml"]):
+        done = subprocess.run([promtool, *words], cwd=PROMETHEUS, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    trouble = yaml.safe_load((PROMETHEUS / "alerts_test.yaml").read_text())["tests"][0]["promql_expr_test"][0]
+    fired = {re.search(r'alertname="(\w+)"', sample["labels"])[1] for sample in trouble["exp_samples"]}
+    assert fired == {rule["alert"] for rule in rules()}
+
+
+@pytest.fixture(scope="module")
+def prometheus(server, tmp_path_factory):
+    """A Prometheus server that asks nerite twice a second; its address."""
+    program = tool("prometheus")
+    folder = tmp_path_factory.mktemp("prometheus")
+    config = yaml.safe_load((PROMETHEUS / "prometheus.yaml").read_text())
+    config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(PROMETHEUS / "alerts.yaml")]
+    config["scrape_configs"][0]["static_configs"][0]["targets"] = [server.metrics]
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    (port,) = servers.free_ports(1)
+    command = [
+        program, f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]  # fmt: skip
+    with open(folder / "log", "wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def answer(address: str, query: str) -> list[dict]:
+    """What Prometheus answers to a query; nothing while it does not listen yet."""
+    try:
+        with urllib.request.urlopen(f"{address}/api/v1/query?{urllib.parse.urlencode({'query': query})}", timeout=5) as reply:
+            return json.load(reply)["data"]["result"]
+    except ConnectionError:
+        return []
+    except urllib.error.HTTPError as error:
+        if error.code == 503:
+            return []
+        raise AssertionError(f"{query}: {error.read().decode()}") from error
+    except urllib.error.URLError:
+        return []
+
+
+def has_numbers(found: list[dict]) -> bool:
+    return any(sample["value"][1] != "NaN" for sample in found)
+
+
+def test_every_panel_has_data_while_the_server_is_under_load(server, prometheus):
+    values = {"$__rate_interval": "5s", "$job": ".*", "$model": ".*"}
+    left = []
+    for query in queries():
+        for name, value in values.items():
+            query = query.replace(name, value)
+        left.append(query)
+    deadline = time.monotonic() + DEADLINE_S
+    number = 0
+    with http_client.InferenceServerClient(server.http) as client:
+        while left and time.monotonic() < deadline:
+            for _ in range(20):
+                number += 1
+                # Every second one is a hit of the cache.
+                ask(client, number // 2)
+            left = [query for query in left if not has_numbers(answer(prometheus, query))]
+            time.sleep(0.1)
+    assert not left
+    assert answer(prometheus, 'up{job="nerite"} == 1')
