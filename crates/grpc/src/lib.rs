@@ -45,9 +45,7 @@ mod options;
 mod packing;
 mod serve;
 mod stream;
-mod tls;
 mod unary;
 
 pub use options::{CompressionLevel, Options};
 pub use serve::{Handle, serve};
-pub use tls::{Tls, TlsError};

@@ -36,8 +36,6 @@ pub const INFLATED_SMALL_BYTES_MAX: usize = 32 << 10;
 pub const INFLATED_PIECE_BYTES: usize = nerite_memory::POOLED_BYTES_MIN;
 /// Pieces of one write.
 pub const SLICES_MAX: usize = 64;
-/// How long a client may take to agree on a key, unless the operator says otherwise.
-pub const HANDSHAKE_MS_MAX: u64 = 20_000;
 /// How long a client without a whole request may take to leave when the server stops, or when its place is needed.
 pub const LEAVE_MS_MAX: u64 = 200;
 /// Longest text of a failure, as it stands in the header. Clients take 8 KiB of metadata by default, and lose the whole status

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::limits::HANDSHAKE_MS_MAX;
-use crate::tls::Tls;
+use nerite_listen::{HANDSHAKE_MAX, Tls};
 
 /// How the gRPC port behaves.
 #[derive(Clone, Debug)]
@@ -18,7 +17,7 @@ pub struct Options {
     pub keepalive_time: Duration,
     /// After this long without an answer to that it is not.
     pub keepalive_timeout: Duration,
-    /// How long a client may take to agree on a key.
+    /// Time that a client has for a TLS handshake.
     pub handshake_max: Option<Duration>,
     /// After this long a connection is asked to end.
     pub connection_age_max: Option<Duration>,
@@ -34,7 +33,7 @@ impl Default for Options {
             response_pool_max: i32::MAX as usize,
             keepalive_time: Duration::from_hours(2),
             keepalive_timeout: Duration::from_secs(20),
-            handshake_max: Some(Duration::from_millis(HANDSHAKE_MS_MAX)),
+            handshake_max: Some(HANDSHAKE_MAX),
             connection_age_max: None,
             connection_age_grace: None,
         }

@@ -15,12 +15,12 @@
 //! use std::path::Path;
 //!
 //! use nerite_api::Api;
-//! use nerite_http::{Handle, serve};
+//! use nerite_http::{Handle, Options, serve};
 //! use nerite_listen::{BindError, Endpoint, Rules, bind};
 //!
 //! async fn start(api: Api, rules: Rules) -> Result<Handle, BindError> {
 //!     let listener = bind(&Endpoint::unix(Path::new("/run/nerite/http.sock")))?;
-//!     Ok(serve(api, rules, vec![listener]))
+//!     Ok(serve(api, Options::default(), rules, vec![listener]))
 //! }
 //! ```
 #![forbid(unsafe_code)]
@@ -40,4 +40,4 @@ mod reply;
 mod route;
 mod serve;
 
-pub use serve::{Handle, serve};
+pub use serve::{Handle, Options, serve};

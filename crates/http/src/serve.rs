@@ -13,13 +13,14 @@ use hyper_util::rt::TokioIo;
 use nerite_api::Api;
 use nerite_budget::Account;
 use nerite_listen::{
-    ACCEPT_PAUSE, Connection, ConnectionLimits, Full, FutureConnection, Listener, MemoryLimitedStream, Overseer, Peers,
-    Rules, Stream, TimeLimits, Timed, oversee, until_shed,
+    ACCEPT_PAUSE, Connection, ConnectionLimits, Full, FutureConnection, HANDSHAKE_MAX, Listener, MemoryLimitedStream,
+    Overseer, Peers, Rules, Stream, TimeLimits, Timed, Tls, oversee, until_shed,
 };
 use nerite_request::Peer;
 use nerite_watchdog::{Flow, FrontEnd, fair, watched};
 use nerite_wire::json::write_error;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 
 use crate::dispatch::dispatch;
@@ -30,6 +31,21 @@ use crate::reply::Outgoing;
 /// The HTTP service while it runs.
 #[derive(Clone)]
 pub struct Handle(Arc<ServerState>);
+
+/// How the port is secured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The certificates of TCP connections; `None` for plain HTTP. Unix sockets stay plain: the file system decides who may connect.
+    pub tls: Option<Tls>,
+    /// Time that a client has for a TLS handshake; `None` for no limit.
+    pub handshake_max: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { tls: None, handshake_max: Some(HANDSHAKE_MAX) }
+    }
+}
 
 /// Answers requests: the API, or a substitute in tests.
 pub(crate) trait Handler: Send + Sync + 'static {
@@ -66,6 +82,7 @@ impl Handler for Api {
 
 /// What all connections share.
 struct ServerState {
+    options: Options,
     rules: Rules,
     stop: watch::Sender<bool>,
     /// Open connections and listeners together.
@@ -76,8 +93,9 @@ struct ServerState {
 }
 
 impl ServerState {
-    fn new(rules: Rules) -> Arc<ServerState> {
+    fn new(options: Options, rules: Rules) -> Arc<ServerState> {
         Arc::new(ServerState {
+            options,
             rules,
             stop: watch::Sender::new(false),
             open: AtomicUsize::new(0),
@@ -88,12 +106,17 @@ impl ServerState {
 }
 
 /// Serves the connections of `listeners`. Must be called inside an async runtime with I/O and time.
-pub fn serve(api: Api, rules: Rules, listeners: Vec<Listener>) -> Handle {
-    serve_by(&Arc::new(api), rules, listeners)
+pub fn serve(api: Api, options: Options, rules: Rules, listeners: Vec<Listener>) -> Handle {
+    serve_by(&Arc::new(api), options, rules, listeners)
 }
 
-pub(crate) fn serve_by(handler: &Arc<impl Handler>, rules: Rules, listeners: Vec<Listener>) -> Handle {
-    let server = ServerState::new(rules);
+pub(crate) fn serve_by(
+    handler: &Arc<impl Handler>,
+    options: Options,
+    rules: Rules,
+    listeners: Vec<Listener>,
+) -> Handle {
+    let server = ServerState::new(options, rules);
     for listener in listeners {
         tokio::spawn(watched(FrontEnd::Http, accept(listener, Arc::clone(handler), Open::new(&server, 0))));
     }
@@ -104,7 +127,7 @@ pub(crate) fn serve_by(handler: &Arc<impl Handler>, rules: Rules, listeners: Vec
 pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite + Unpin) {
     let rules = Rules { peers: Peers::new(ConnectionLimits::for_descriptors(64)), times: TimeLimits::default() };
     let Ok(permit) = rules.peers.admit(api.peer()) else { return };
-    let server = ServerState::new(rules);
+    let server = ServerState::new(Options::default(), rules);
     let overseer = Overseer::new(permit, server.rules.times, server.stop.subscribe());
     serve_connection(stream, Arc::new(api), overseer, Open::new(&server, 1)).await;
 }
@@ -177,18 +200,24 @@ async fn accept(listener: Listener, handler: Arc<impl Handler>, open: Open) {
 }
 
 fn begin(Connection { stream, peer }: Connection, handler: &Arc<impl Handler>, server: &Arc<ServerState>) {
+    let tls = server.options.tls.clone().filter(|_| matches!(stream, Stream::Tcp(_)));
     let permit = match server.rules.peers.admit(&peer) {
         Ok(permit) => permit,
+        // A client that expects TLS cannot read a plain answer.
+        Err(_) if tls.is_some() => return stream.turn_away(&[]),
         Err(full) => return stream.turn_away(&refusal(&full)),
     };
     let overseer = Overseer::new(permit, server.rules.times, server.stop.subscribe());
     let (handler, open) = (handler.for_peer(peer), Open::new(server, 1));
     let flow = handler.flow();
-    match stream {
-        Stream::Tcp(stream) => {
+    match (stream, tls) {
+        (Stream::Tcp(stream), None) => {
             drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, overseer, open))));
         }
-        Stream::Unix(stream) => {
+        (Stream::Tcp(stream), Some(tls)) => {
+            drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_secured(stream, tls, handler, overseer, open))));
+        }
+        (Stream::Unix(stream), _) => {
             drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, overseer, open))));
         }
     }
@@ -204,7 +233,26 @@ fn refusal(full: &Full) -> Vec<u8> {
     [head.into_bytes(), body].concat()
 }
 
+/// Negotiates TLS, then serves the connection.
+async fn serve_secured(stream: TcpStream, tls: Tls, handler: Arc<impl Handler>, mut overseer: Overseer, open: Open) {
+    if let Some(stream) = tls.handshake(stream, &mut overseer, open.server.options.handshake_max).await {
+        serve_timed(stream, handler, overseer, open).await;
+    }
+}
+
+/// Serves a plain connection.
 async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    handler: Arc<impl Handler>,
+    overseer: Overseer,
+    open: Open,
+) {
+    let stream = Timed::new(stream, Arc::clone(overseer.progress()));
+    serve_timed(stream, handler, overseer, open).await;
+}
+
+/// Serves a connection whose traffic is noted in the overseer's [`nerite_listen::Progress`].
+async fn serve_timed(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     handler: Arc<impl Handler>,
     mut overseer: Overseer,
@@ -212,7 +260,7 @@ async fn serve_connection(
 ) {
     let handler = &*handler;
     let progress = Arc::clone(overseer.progress());
-    let stream = TokioIo::new(MemoryLimitedStream::new(Timed::new(stream, Arc::clone(&progress)), handler.account()));
+    let stream = TokioIo::new(MemoryLimitedStream::new(stream, handler.account()));
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
         progress.begin_request();
         let request = request.map(|body| Incoming::new(body, Arc::clone(&progress)));

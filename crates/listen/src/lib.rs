@@ -26,6 +26,7 @@ mod progress;
 mod sock_diag;
 mod stall;
 mod timed;
+mod tls;
 mod unix;
 
 use std::io;
@@ -38,13 +39,14 @@ use rustix::net::{SocketType, sockopt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 pub use gate::{Gate, shed, until_shed};
-pub use limits::{ACCEPT_PAUSE, BACKLOG};
+pub use limits::{ACCEPT_PAUSE, BACKLOG, HANDSHAKE_MAX};
 pub use memory_limited_stream::MemoryLimitedStream;
 pub use overseer::{FutureConnection, Overseer, Rules, Served, Why, oversee};
 pub use peers::{ConnectionCounts, ConnectionLimits, ConnectionPermit, Full, Peers};
 pub use progress::{Awaited, Progress, Snapshot};
 pub use stall::{Overdue, StallTimer, TimeLimits};
 pub use timed::Timed;
+pub use tls::{ApplicationProtocol, Tls, TlsError, TlsFiles};
 pub use unix::{OWNER_ONLY, SocketFile, bind_unix, may_be_socket};
 
 /// Where to listen.

@@ -34,6 +34,11 @@ pub const PEERS_CHECKED_MAX: usize = 4;
 /// Pause between two log lines about connections that were refused or ended early.
 pub const LOG_PAUSE: Duration = Duration::from_secs(1);
 
+/// Pause between two checks of whether the certificates of a port changed on disk.
+pub const CERTIFICATES_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time that a client has for a TLS handshake, unless the operator says otherwise.
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(20);
+
 /// Time without traffic after which TCP probes whether the client's host still answers.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_mins(1);
 /// Pause between two probes.

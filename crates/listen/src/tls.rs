@@ -1,19 +1,55 @@
-//! Who may listen in, and who may connect?
+//! How is a port secured, and when are its certificates read again?
+//!
+//! A certificate that was renewed on disk is used for new connections, without a restart. The files are checked when a client connects, at
+//! most once in [`CERTIFICATES_CHECK_INTERVAL`]. Connections that are open keep the certificate that they began with.
 
 use std::fmt;
+use std::fs;
+use std::future::poll_fn;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
+use nerite_locks::Mutex;
+use tokio::net::TcpStream;
+use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
+use tokio_rustls::server::TlsStream;
 
-/// The certificates of a port.
+use crate::limits::CERTIFICATES_CHECK_INTERVAL;
+use crate::overseer::{Overseer, Why};
+use crate::stall::Overdue;
+use crate::timed::Timed;
+
+/// The certificates of a port. Clones share them.
 #[derive(Clone)]
-pub struct Tls(pub(crate) TlsAcceptor);
+pub struct Tls(Arc<Secured>);
+
+/// The PEM files of a port.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The server's certificate chain.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// If present, clients must show a certificate that one of these signed.
+    pub client_roots: Option<PathBuf>,
+}
+
+/// The application protocol of a port, which TLS negotiates (ALPN).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApplicationProtocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, which gRPC uses.
+    Http2,
+}
 
 /// Why a port cannot be secured.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +62,7 @@ pub enum TlsError {
         /// What is wrong with it.
         cause: pem::Error,
     },
-    /// The certificate and the key do not go together, or are of a kind that is not known.
+    /// The certificate and the key do not belong together, or their kind is not supported.
     #[error("the certificate of '{}' cannot be used: {cause}", path.display())]
     Certificate {
         /// The certificate's file.
@@ -44,33 +80,155 @@ pub enum TlsError {
     },
 }
 
+struct Secured {
+    files: TlsFiles,
+    protocol: ApplicationProtocol,
+    current: Mutex<Current>,
+}
+
+/// What was read last.
+struct Current {
+    config: Arc<ServerConfig>,
+    /// The files that it was read from. Files that cannot be used are not read again until they change.
+    read_from: Stamps,
+    /// When the files may be checked again.
+    check_at: Instant,
+    is_checking: bool,
+}
+
+/// Tells whether a file was changed or replaced: device, inode, size, and the time of its last change in seconds and ns. `None` for a file
+/// that is not there.
+type Stamps = [Option<(u64, u64, u64, i64, i64)>; 3];
+
 impl Tls {
-    /// Reads PEM files: the server's certificate chain and its key. With `client_roots`, clients must show a certificate
-    /// that one of those signed.
-    pub fn from_files(certificate: &Path, key: &Path, client_roots: Option<&Path>) -> Result<Tls, TlsError> {
-        let chain = certificates(certificate)?;
-        let private =
-            PrivateKeyDer::from_pem_file(key).map_err(|cause| TlsError::File { path: key.to_owned(), cause })?;
+    /// Reads the files of a port.
+    pub fn from_files(files: TlsFiles, protocol: ApplicationProtocol) -> Result<Tls, TlsError> {
+        // Before the files are read: one that changes meanwhile is read again.
+        let read_from = files.stamps();
+        let config = Arc::new(files.read(protocol)?);
+        let check_at = Instant::now() + CERTIFICATES_CHECK_INTERVAL;
+        let current = Mutex::new(Current { config, read_from, check_at, is_checking: false });
+        Ok(Tls(Arc::new(Secured { files, protocol, current })))
+    }
+
+    /// Negotiates TLS with a client. `None` if that failed, took longer than `within`, or the server stops; the reason is logged or counted.
+    pub async fn handshake(
+        &self,
+        socket: TcpStream,
+        overseer: &mut Overseer,
+        within: Option<Duration>,
+    ) -> Option<TlsStream<Timed<TcpStream>>> {
+        let socket = Timed::new(socket, Arc::clone(overseer.progress()));
+        let negotiated = async { TlsAcceptor::from(self.config().await).accept(socket).await };
+        let negotiated = tokio::select! {
+            biased;
+            negotiated = negotiated => negotiated,
+            () = sleep_or_never(within) => {
+                overseer.note_ended(Overdue::Head);
+                return None;
+            }
+            // Neither a stop nor a newcomer waits for a connection that has not begun.
+            why = poll_fn(|cx| overseer.poll(cx, Duration::ZERO)) => {
+                if let Why::Overdue(overdue) = why {
+                    overseer.note_ended(overdue);
+                }
+                return None;
+            }
+        };
+        negotiated.inspect_err(|error| log::debug!("the TLS handshake with a client failed: {error}")).ok()
+    }
+
+    /// The configuration for a new connection. Reads the files again if they changed.
+    async fn config(&self) -> Arc<ServerConfig> {
+        if self.0.begin_check(Instant::now()) {
+            let secured = Arc::clone(&self.0);
+            #[expect(clippy::disallowed_methods, reason = "one at a time for a port, and at most one a second")]
+            let checked = tokio::task::spawn_blocking(move || secured.check()).await;
+            if checked.is_err() {
+                log::error!("the certificates of {} could not be checked", self.0.files.certificate.display());
+            }
+        }
+        Arc::clone(&self.0.lock().config)
+    }
+}
+
+impl Secured {
+    fn lock(&self) -> impl std::ops::DerefMut<Target = Current> + '_ {
+        // A panic while the lock is held leaves the fields valid: each change is one assignment.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the caller is to check the files now.
+    fn begin_check(&self, now: Instant) -> bool {
+        let mut current = self.lock();
+        let is_due = now >= current.check_at && !current.is_checking;
+        if is_due {
+            current.is_checking = true;
+        }
+        is_due
+    }
+
+    /// Reads the files again if they changed since they were read last.
+    fn check(&self) {
+        let stamps = self.files.stamps();
+        let has_changed = self.lock().read_from != stamps;
+        let read = has_changed.then(|| self.files.read(self.protocol));
+        let mut current = self.lock();
+        current.read_from = stamps;
+        current.is_checking = false;
+        current.check_at = Instant::now() + CERTIFICATES_CHECK_INTERVAL;
+        match read {
+            None => {}
+            Some(Ok(config)) => {
+                current.config = Arc::new(config);
+                log::info!(
+                    "the changed certificate '{}' is used for new connections",
+                    self.files.certificate.display()
+                );
+            }
+            Some(Err(error)) => {
+                log::error!("the certificate in use is kept, because the changed files cannot be used: {error}");
+            }
+        }
+    }
+}
+
+impl TlsFiles {
+    fn stamps(&self) -> Stamps {
+        let stamp = |path: &Path| {
+            let found = fs::metadata(path).ok()?;
+            Some((found.dev(), found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
+        };
+        [stamp(&self.certificate), stamp(&self.key), self.client_roots.as_deref().and_then(stamp)]
+    }
+
+    fn read(&self, protocol: ApplicationProtocol) -> Result<ServerConfig, TlsError> {
+        let chain = certificates(&self.certificate)?;
+        let private = PrivateKeyDer::from_pem_file(&self.key)
+            .map_err(|cause| TlsError::File { path: self.key.clone(), cause })?;
         let provider = Arc::new(ring::default_provider());
-        let unusable = |cause| TlsError::Certificate { path: certificate.to_owned(), cause };
+        let unusable = |cause| TlsError::Certificate { path: self.certificate.clone(), cause };
         let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(unusable)?;
-        let config = match client_roots {
+        let config = match &self.client_roots {
             None => config.with_no_client_auth(),
             Some(path) => {
                 let mut roots = RootCertStore::empty();
                 for root in certificates(path)? {
-                    roots.add(root).map_err(|cause| TlsError::Certificate { path: path.to_owned(), cause })?;
+                    roots.add(root).map_err(|cause| TlsError::Certificate { path: path.clone(), cause })?;
                 }
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                let verifier = verifier.build().map_err(|cause| TlsError::Roots { path: path.to_owned(), cause })?;
+                let verifier = verifier.build().map_err(|cause| TlsError::Roots { path: path.clone(), cause })?;
                 config.with_client_cert_verifier(verifier)
             }
         };
         let mut config = config.with_single_cert(chain, private).map_err(unusable)?;
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Tls(TlsAcceptor::from(Arc::new(config))))
+        config.alpn_protocols = vec![match protocol {
+            ApplicationProtocol::Http1 => b"http/1.1".to_vec(),
+            ApplicationProtocol::Http2 => b"h2".to_vec(),
+        }];
+        Ok(config)
     }
 }
 
@@ -79,8 +237,109 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     CertificateDer::pem_file_iter(path).map_err(unreadable)?.collect::<Result<_, _>>().map_err(unreadable)
 }
 
+async fn sleep_or_never(time: Option<Duration>) {
+    match time {
+        Some(time) => sleep(time).await,
+        None => std::future::pending().await,
+    }
+}
+
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tls")
+        f.debug_tuple("Tls").field(&self.0.files).finish()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    /// A folder with the certificate and the key of a server.
+    struct Folder(tempfile::TempDir);
+
+    impl Folder {
+        fn new() -> Folder {
+            let folder = Folder(tempfile::tempdir().unwrap());
+            folder.renew();
+            folder
+        }
+
+        fn files(&self) -> TlsFiles {
+            let path = |name| self.0.path().join(name);
+            TlsFiles { certificate: path("server.pem"), key: path("server.key"), client_roots: None }
+        }
+
+        /// Writes a new certificate with its key.
+        fn renew(&self) {
+            let (certificate, key) = made();
+            put(&self.files().certificate, &certificate);
+            put(&self.files().key, &key);
+        }
+    }
+
+    /// Replaces a file. Writing to it instead could leave its size and, within a few ms, its times as they were.
+    fn put(path: &Path, text: &str) {
+        let fresh = path.with_extension("new");
+        fs::write(&fresh, text).unwrap();
+        fs::rename(&fresh, path).unwrap();
+    }
+
+    fn made() -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap().self_signed(&key).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    /// The configuration that a connection gets `later` than the last check.
+    fn config_after(tls: &Tls, later: Duration) -> Arc<ServerConfig> {
+        let check_at = tls.0.lock().check_at - CERTIFICATES_CHECK_INTERVAL;
+        if tls.0.begin_check(check_at + later) {
+            tls.0.check();
+        }
+        Arc::clone(&tls.0.lock().config)
+    }
+
+    const SOON: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn changed_files_are_read_again_and_unchanged_ones_are_not() {
+        let folder = Folder::new();
+        let tls = Tls::from_files(folder.files(), ApplicationProtocol::Http2).unwrap();
+        let first = config_after(&tls, CERTIFICATES_CHECK_INTERVAL);
+        assert!(Arc::ptr_eq(&first, &config_after(&tls, CERTIFICATES_CHECK_INTERVAL)));
+        folder.renew();
+        assert!(Arc::ptr_eq(&first, &config_after(&tls, SOON)), "checked before the interval was over");
+        let second = config_after(&tls, CERTIFICATES_CHECK_INTERVAL);
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert!(Arc::ptr_eq(&second, &config_after(&tls, CERTIFICATES_CHECK_INTERVAL)));
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_leave_the_old_certificate_in_use_until_they_can() {
+        let folder = Folder::new();
+        let tls = Tls::from_files(folder.files(), ApplicationProtocol::Http1).unwrap();
+        let first = config_after(&tls, SOON);
+        let (certificate, key) = made();
+        // The certificate is there before its key, as when somebody copies one after the other.
+        put(&folder.files().certificate, &certificate);
+        assert!(Arc::ptr_eq(&first, &config_after(&tls, CERTIFICATES_CHECK_INTERVAL)));
+        fs::remove_file(folder.files().key).unwrap();
+        assert!(Arc::ptr_eq(&first, &config_after(&tls, CERTIFICATES_CHECK_INTERVAL)));
+        put(&folder.files().key, &key);
+        assert!(!Arc::ptr_eq(&first, &config_after(&tls, CERTIFICATES_CHECK_INTERVAL)));
+    }
+
+    #[test]
+    fn one_connection_checks_while_others_go_on() {
+        let folder = Folder::new();
+        let tls = Tls::from_files(folder.files(), ApplicationProtocol::Http2).unwrap();
+        let due = tls.0.lock().check_at;
+        assert!(tls.0.begin_check(due));
+        assert!(!tls.0.begin_check(due));
+        tls.0.check();
+        assert!(tls.0.begin_check(due + 2 * CERTIFICATES_CHECK_INTERVAL));
     }
 }

@@ -103,6 +103,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     if let Some(warning) = settings.connections.warning(descriptors) {
         log::warn!("{warning}");
     }
+    let certificates = listen::read_certificates(&settings)?;
     let gpu = gpu::open(&settings.gpu)?;
     let (engine, outcome) = models::start(&settings, gpu.as_ref(), python)?;
     print_tables(&engine, &settings);
@@ -122,7 +123,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     }
     let clean = runtime.block_on(async {
         let signals = stop::Signals::listen(settings.parent_pid)?;
-        let fronts = listen::start(&api, &settings, &Peers::new(connections))?;
+        let fronts = listen::start(&api, &settings, certificates, &Peers::new(connections))?;
         stop::when_told(signals, fronts, &api, &engine, &settings).await
     })?;
     // Tasks of clients that never finished must not hold the process.

@@ -12,6 +12,7 @@ mod rates;
 mod regions;
 mod sessions;
 mod sockets;
+mod tls;
 mod tracing;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use nerite_api::{LogFormat, RegionRules, Restriction, TraceConfig};
 use nerite_budget::Limits;
 use nerite_engine::{HostPolicies, LatencyMetrics, QueueLimits};
+use nerite_listen::TlsFiles;
 use nerite_repository::ControlMode;
 use nerite_request::setting::LogSettings;
 use regex::{Regex, RegexBuilder};
@@ -30,6 +32,7 @@ pub use connections::Connections;
 pub use gpu::{CudaLibrary, GpuSettings};
 pub use rates::RateResource;
 pub use sessions::{SessionSocket, Sessions};
+use tls::TlsFlags;
 
 /// Everything `nerite serve` was told, checked.
 #[derive(Debug)]
@@ -139,6 +142,8 @@ pub struct FrontEndSettings {
     pub socket_mode: u32,
     /// Headers that become parameters.
     pub forward: Option<Regex>,
+    /// The files that secure its TCP port; `None` for a plain one.
+    pub tls: Option<TlsFiles>,
 }
 
 /// Settings of gRPC connections, in ms where they are times.
@@ -156,19 +161,6 @@ pub struct GrpcTuning {
     pub max_age_grace_ms: Option<u64>,
     /// Compression of responses: none, low, medium, high.
     pub compression: String,
-    /// Certificate, key and (mutual) roots.
-    pub tls: Option<Tls>,
-}
-
-/// Files of TLS.
-#[derive(Debug)]
-pub struct Tls {
-    /// The server's certificate.
-    pub cert: PathBuf,
-    /// Its key.
-    pub key: PathBuf,
-    /// Roots that clients are checked against.
-    pub client_roots: Option<PathBuf>,
 }
 
 /// The metrics' side.
@@ -203,8 +195,8 @@ impl Settings {
     /// Checks what was given and fills in the rest.
     pub fn read(given: &[Given]) -> Result<Settings, SettingsError> {
         let values = Values(given);
-        let http = front(&values, HTTP)?;
-        let grpc = front(&values, GRPC)?;
+        let http = front(&values, &HTTP)?;
+        let grpc = front(&values, &GRPC)?;
         if let (Some(http), Some(grpc)) = (&http, &grpc)
             && (&http.address, http.port) == (&grpc.address, grpc.port)
         {
@@ -257,7 +249,6 @@ impl Settings {
 }
 
 /// The names of a front end's flags.
-#[derive(Clone, Copy)]
 struct FrontFlags {
     allow: &'static str,
     address: &'static str,
@@ -267,6 +258,7 @@ struct FrontFlags {
     socket: &'static str,
     socket_mode: &'static str,
     forward: &'static str,
+    tls: TlsFlags,
 }
 
 const HTTP: FrontFlags = FrontFlags {
@@ -278,6 +270,13 @@ const HTTP: FrontFlags = FrontFlags {
     socket: "http-socket",
     socket_mode: "http-socket-mode",
     forward: "http-header-forward-pattern",
+    tls: TlsFlags {
+        use_ssl: "http-use-ssl",
+        mutual: "http-use-ssl-mutual",
+        cert: "http-server-cert",
+        key: "http-server-key",
+        roots: "http-root-cert",
+    },
 };
 const GRPC: FrontFlags = FrontFlags {
     allow: "allow-grpc",
@@ -288,9 +287,16 @@ const GRPC: FrontFlags = FrontFlags {
     socket: "grpc-socket",
     socket_mode: "grpc-socket-mode",
     forward: "grpc-header-forward-pattern",
+    tls: TlsFlags {
+        use_ssl: "grpc-use-ssl",
+        mutual: "grpc-use-ssl-mutual",
+        cert: "grpc-server-cert",
+        key: "grpc-server-key",
+        roots: "grpc-root-cert",
+    },
 };
 
-fn front(values: &Values<'_>, flags: FrontFlags) -> Result<Option<FrontEndSettings>, BadValue> {
+fn front(values: &Values<'_>, flags: &FrontFlags) -> Result<Option<FrontEndSettings>, SettingsError> {
     if !values.bool(flags.allow, true)? {
         return Ok(None);
     }
@@ -306,6 +312,7 @@ fn front(values: &Values<'_>, flags: FrontFlags) -> Result<Option<FrontEndSettin
         socket: values.text(flags.socket).map(PathBuf::from),
         socket_mode: sockets::socket_mode(values, flags.socket_mode)?,
         forward: pattern.map(compile).transpose()?,
+        tls: tls::tls_files(values, &flags.tls)?,
     }))
 }
 
@@ -397,18 +404,6 @@ fn grpc_tuning(values: &Values<'_>) -> Result<GrpcTuning, SettingsError> {
             "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.".into(),
         ));
     }
-    let mutual = values.bool("grpc-use-ssl-mutual", false)?;
-    let tls = values.bool("grpc-use-ssl", false)? || mutual;
-    let wanted: &[&str] = if mutual {
-        &["grpc-server-cert", "grpc-server-key", "grpc-root-cert"]
-    } else {
-        &["grpc-server-cert", "grpc-server-key"]
-    };
-    if let Some(absent) = wanted.iter().find(|name| tls && values.text(name).is_none_or(str::is_empty)) {
-        let flag = if mutual { "grpc-use-ssl-mutual" } else { "grpc-use-ssl" };
-        return Err(SettingsError::Contradiction(format!("--{flag} needs --{absent}=<file>, in PEM format")));
-    }
-    let file = |name| PathBuf::from(values.text(name).unwrap_or(""));
     Ok(GrpcTuning {
         responses_max: values.int("grpc-max-response-pool-size", i32::MAX as usize)?.max(1),
         keepalive_time_ms: values.int("grpc-keepalive-time", 7_200_000)?,
@@ -416,11 +411,6 @@ fn grpc_tuning(values: &Values<'_>) -> Result<GrpcTuning, SettingsError> {
         max_age_ms: values.int_if_given("grpc-max-connection-age")?,
         max_age_grace_ms: values.int_if_given("grpc-max-connection-age-grace")?,
         compression,
-        tls: tls.then(|| Tls {
-            cert: file("grpc-server-cert"),
-            key: file("grpc-server-key"),
-            client_roots: mutual.then(|| file("grpc-root-cert")),
-        }),
     })
 }
 

@@ -1,6 +1,6 @@
 //! How is one connection served?
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,7 +10,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nerite_compress::Lane;
-use nerite_listen::{MemoryLimitedStream, Overdue, Overseer, Served, Timed, Why, oversee, until_shed};
+use nerite_listen::{MemoryLimitedStream, Overseer, Served, Timed, Tls, oversee, until_shed};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
@@ -25,9 +25,8 @@ use crate::dispatch::dispatch;
 use crate::execute::{FirstPollInPlace, Ground};
 use crate::limits;
 use crate::options::Options;
-use crate::tls::Tls;
 
-/// Agrees on a key, then serves the connection.
+/// Negotiates TLS, then serves the connection.
 pub(super) async fn serve_secured(
     socket: TcpStream,
     tls: Tls,
@@ -35,22 +34,8 @@ pub(super) async fn serve_secured(
     mut overseer: Overseer,
     open: watch::Receiver<()>,
 ) {
-    let socket = Timed::new(socket, Arc::clone(overseer.progress()));
-    let agreed = tokio::select! {
-        biased;
-        agreed = tls.0.accept(socket) => agreed,
-        () = sleep_or_never(server.options.handshake_max) => return overseer.note_ended(Overdue::Head),
-        // Neither a stop nor a newcomer waits for a connection that has not begun.
-        why = poll_fn(|cx| overseer.poll(cx, Duration::ZERO)) => {
-            if let Why::Overdue(overdue) = why {
-                overseer.note_ended(overdue);
-            }
-            return;
-        }
-    };
-    match agreed {
-        Ok(socket) => serve(socket, server, overseer, open).await,
-        Err(fault) => log::debug!("a gRPC client and we do not agree on TLS: {fault}"),
+    if let Some(socket) = tls.handshake(socket, &mut overseer, server.options.handshake_max).await {
+        serve(socket, server, overseer, open).await;
     }
 }
 
@@ -192,13 +177,6 @@ impl<C, S> Grpc<'_, C, S> {
             }
         }
         Poll::Pending
-    }
-}
-
-async fn sleep_or_never(time: Option<Duration>) {
-    match time {
-        Some(time) => sleep(time).await,
-        None => std::future::pending().await,
     }
 }
 

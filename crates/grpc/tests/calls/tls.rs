@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nerite_grpc::{Options, Tls};
-use nerite_listen::{Endpoint, bind};
+use nerite_grpc::Options;
+use nerite_listen::{ApplicationProtocol, Endpoint, Tls, TlsFiles, bind};
 use nerite_wire::proto::messages::{ServerLiveRequest, ServerLiveResponse};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
@@ -52,9 +52,9 @@ impl Papers {
     }
 
     fn house_with(&self, mutual: bool, options: Options) -> TestServer {
-        let roots = self.path("root.pem");
-        let roots = mutual.then_some(roots.as_path());
-        let tls = Tls::from_files(&self.path("server.pem"), &self.path("server.key"), roots).unwrap();
+        let client_roots = mutual.then(|| self.path("root.pem"));
+        let files = TlsFiles { certificate: self.path("server.pem"), key: self.path("server.key"), client_roots };
+        let tls = Tls::from_files(files, ApplicationProtocol::Http2).unwrap();
         TestServer::with(Options { tls: Some(tls), ..options }, nerite_api::Options::default())
     }
 
@@ -162,7 +162,8 @@ async fn without_a_limit_a_handshake_may_rest() {
 
 #[track_caller]
 fn check(certificate: PathBuf, key: PathBuf, expect: &str) {
-    let error = Tls::from_files(&certificate, &key, None).unwrap_err().to_string();
+    let files = TlsFiles { certificate, key, client_roots: None };
+    let error = Tls::from_files(files, ApplicationProtocol::Http2).unwrap_err().to_string();
     assert!(error.contains(expect), "{error}");
 }
 

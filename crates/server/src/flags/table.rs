@@ -131,7 +131,8 @@ flags! {
         "http-header-timeout" SECONDS, Yes, "Seconds for a request's head over HTTP, and for the beginning of a gRPC connection; 0 for no limit. Default is 30.";
         "http-idle-timeout" SECONDS, Yes, "Seconds between two requests of an HTTP connection; 0 for no limit. Default is 900.";
         "grpc-idle-timeout" SECONDS, Yes, "Seconds without a call on a gRPC connection; 0 for no limit. Default is 3600.";
-        "grpc-handshake-timeout" SECONDS, Yes, "Seconds for agreeing on TLS; 0 for no limit. Default is 20.";
+        "http-handshake-timeout" SECONDS, Yes, "Seconds for a TLS handshake over HTTP; 0 for no limit. Default is 20.";
+        "grpc-handshake-timeout" SECONDS, Yes, "Seconds for a TLS handshake over GRPC; 0 for no limit. Default is 20.";
         "body-progress-timeout" SECONDS, Yes, "Seconds in which 1024 bytes of a request must come for each of these seconds; 0 for no limit. Default is 60.";
         "write-timeout" SECONDS, Yes, "Seconds in which a client must take a byte of an answer that waits for it; 0 for no limit. Default is 60.";
     }
@@ -145,6 +146,11 @@ flags! {
         "http-header-forward-pattern" TEXT, Yes, "Regular expression for headers that become request parameters.";
         "http-thread-count" INT, Yes, "Threads that serve the front ends, at most one per core. Default is half of the cores, at most 8.";
         "http-max-input-size" INT, Yes, "Largest JSON, raw or decompressed input over HTTP, and largest decompressed message over gRPC, in bytes. Default is 67108864.";
+        "http-use-ssl" BOOL, Yes, "Whether the HTTP port uses TLS (https). Default is false.";
+        "http-use-ssl-mutual" BOOL, Yes, "Whether the HTTP port uses TLS and asks clients for a certificate. Default is false.";
+        "http-server-cert" TEXT, Yes, "File of the server's certificate, PEM. Read again when it changes.";
+        "http-server-key" TEXT, Yes, "File of the server's private key, PEM. Read again when it changes.";
+        "http-root-cert" TEXT, Yes, "File of the root certificates that clients are checked against, PEM. Read again when it changes.";
         "http-restricted-api" Takes::Value("<string>:<string>=<string>"), Yes, "Calls that want a header: <apis>:<header>=<value>.";
     }
     "GRPC": {
@@ -160,9 +166,9 @@ flags! {
         "grpc-max-response-pool-size" INT, Yes, "Responses of one streamed request that may wait to be sent.";
         "grpc-use-ssl" BOOL, Yes, "Whether GRPC uses TLS. Default is false.";
         "grpc-use-ssl-mutual" BOOL, Yes, "Whether GRPC uses TLS and asks clients for a certificate. Default is false.";
-        "grpc-server-cert" TEXT, Yes, "File of the server's certificate, PEM.";
-        "grpc-server-key" TEXT, Yes, "File of the server's private key, PEM.";
-        "grpc-root-cert" TEXT, Yes, "File of the root certificates that clients are checked against, PEM.";
+        "grpc-server-cert" TEXT, Yes, "File of the server's certificate, PEM. Read again when it changes.";
+        "grpc-server-key" TEXT, Yes, "File of the server's private key, PEM. Read again when it changes.";
+        "grpc-root-cert" TEXT, Yes, "File of the root certificates that clients are checked against, PEM. Read again when it changes.";
         "grpc-infer-response-compression-level" TEXT, Yes, "'none', 'low', 'medium' or 'high'. Default is 'none'.";
         "grpc-keepalive-time" INT, Yes, "Milliseconds of silence after which a ping is sent. Default is 7200000.";
         "grpc-keepalive-timeout" INT, Yes, "Milliseconds that the answer to a ping may take. Default is 20000.";

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nerite_api::Api;
-use nerite_listen::{Endpoint, Listener, Peers, Rules, bind};
+use nerite_listen::{ApplicationProtocol, Endpoint, Listener, Peers, Rules, Tls, bind};
 
 use super::StartError;
 use crate::settings::{Connections, FrontEndSettings, GrpcTuning, Metrics, Settings};
@@ -40,9 +40,33 @@ impl Fronts {
     }
 }
 
+/// The certificates of the ports.
+pub struct Certificates {
+    http: Option<Tls>,
+    grpc: Option<Tls>,
+}
+
+/// Reads the certificates, if the operator wants any. Called before models are loaded, because that may take long.
+pub fn read_certificates(settings: &Settings) -> Result<Certificates, StartError> {
+    let read = |service, front: &Option<FrontEndSettings>, protocol| {
+        let files = front.as_ref().and_then(|front| front.tls.clone());
+        let tls = files.map(|files| Tls::from_files(files, protocol)).transpose();
+        tls.map_err(|error| not_started(service, &error))
+    };
+    Ok(Certificates {
+        http: read("HTTP", &settings.http, ApplicationProtocol::Http1)?,
+        grpc: read("GRPC", &settings.grpc, ApplicationProtocol::Http2)?,
+    })
+}
+
 /// Opens all ports and sockets. Nothing listens before the models are loaded, and nothing answers before everything listens:
 /// who is told by one of them that the server is there finds the others.
-pub fn start(api: &Api, settings: &Settings, peers: &Arc<Peers>) -> Result<Fronts, StartError> {
+pub fn start(
+    api: &Api,
+    settings: &Settings,
+    certificates: Certificates,
+    peers: &Arc<Peers>,
+) -> Result<Fronts, StartError> {
     let grpc = settings.grpc.as_ref().map(|front| bind_front("GRPC", front)).transpose()?;
     let http = settings.http.as_ref().map(|front| bind_front("HTTP", front)).transpose()?;
     let metrics = settings.metrics.as_ref().map(bind_metrics).transpose()?;
@@ -51,19 +75,31 @@ pub fn start(api: &Api, settings: &Settings, peers: &Arc<Peers>) -> Result<Front
     // Said in the order in which Triton says it: scripts wait for the last line.
     let rules = |times| Rules { peers: Arc::clone(peers), times };
     let Connections { http: http_times, grpc: grpc_times, .. } = settings.connections;
-    let grpc = match settings.grpc.as_ref().zip(grpc) {
-        Some((front, at)) => Some(start_grpc(api, front, settings, rules(grpc_times), at)?),
-        None => None,
+    let grpc_options = nerite_grpc::Options {
+        tls: certificates.grpc,
+        handshake_max: settings.connections.grpc_handshake,
+        ..grpc_options(&settings.grpc_tuning)
     };
-    let http = settings.http.as_ref().zip(http).map(|(front, at)| start_http(api, front, rules(http_times), at));
+    let grpc = settings.grpc.as_ref().zip(grpc);
+    let grpc = grpc.map(|(front, at)| start_grpc(api, front, grpc_options, rules(grpc_times), at));
+    let http_options =
+        nerite_http::Options { tls: certificates.http, handshake_max: settings.connections.http_handshake };
+    let http = settings.http.as_ref().zip(http);
+    let http = http.map(|(front, at)| start_http(api, front, http_options, rules(http_times), at));
     let metrics = settings.metrics.as_ref().zip(metrics);
     let metrics = metrics.map(|(metrics, at)| start_metrics(api, metrics, rules(http_times), at));
     let sessions = sessions.map(|at| super::sessions::start(api, &settings.sessions, at));
     Ok(Fronts { http, grpc, metrics, sessions })
 }
 
-fn start_http(api: &Api, front: &FrontEndSettings, rules: Rules, listeners: Vec<Listener>) -> nerite_http::Handle {
-    let handle = nerite_http::serve(api.clone(), rules, listeners);
+fn start_http(
+    api: &Api,
+    front: &FrontEndSettings,
+    options: nerite_http::Options,
+    rules: Rules,
+    listeners: Vec<Listener>,
+) -> nerite_http::Handle {
+    let handle = nerite_http::serve(api.clone(), options, rules, listeners);
     log::info!("Started HTTPService at {}:{}", front.address, front.port);
     handle
 }
@@ -77,19 +113,13 @@ fn start_metrics(api: &Api, metrics: &Metrics, rules: Rules, listener: Listener)
 fn start_grpc(
     api: &Api,
     front: &FrontEndSettings,
-    settings: &Settings,
+    options: nerite_grpc::Options,
     rules: Rules,
     listeners: Vec<Listener>,
-) -> Result<nerite_grpc::Handle, StartError> {
-    let secure = |files: &crate::settings::Tls| {
-        nerite_grpc::Tls::from_files(&files.cert, &files.key, files.client_roots.as_deref())
-    };
-    let tuning = &settings.grpc_tuning;
-    let tls = tuning.tls.as_ref().map(secure).transpose().map_err(|error| not_started("GRPC", &error))?;
-    let options = nerite_grpc::Options { tls, handshake_max: settings.connections.handshake, ..grpc_options(tuning) };
+) -> nerite_grpc::Handle {
     let handle = nerite_grpc::serve(api.clone(), options, rules, listeners);
     log::info!("Started GRPCInferenceService at {}:{}", front.address, front.port);
-    Ok(handle)
+    handle
 }
 
 /// The port of a service, and its Unix socket if it has one.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nerite_listen::limits::{BODY_TIMEOUT, HEAD_TIMEOUT, IDLE_TIMEOUT, WRITE_TIMEOUT};
-use nerite_listen::{ConnectionLimits, TimeLimits};
+use nerite_listen::{ConnectionLimits, HANDSHAKE_MAX, TimeLimits};
 
 use super::SettingsError;
 use crate::flags::{Values, bad};
@@ -22,8 +22,10 @@ pub struct Connections {
     pub http: TimeLimits,
     /// Time limits of gRPC.
     pub grpc: TimeLimits,
-    /// For agreeing on TLS.
-    pub handshake: Option<Duration>,
+    /// For a TLS handshake over HTTP.
+    pub http_handshake: Option<Duration>,
+    /// For a TLS handshake over gRPC.
+    pub grpc_handshake: Option<Duration>,
 }
 
 impl Connections {
@@ -75,7 +77,8 @@ pub(super) fn connections(values: &Values<'_>) -> Result<Connections, SettingsEr
         per_peer_max,
         http,
         grpc: TimeLimits { idle: seconds("grpc-idle-timeout", GRPC_IDLE_TIMEOUT)?, ..http },
-        handshake: seconds("grpc-handshake-timeout", Duration::from_millis(nerite_grpc::limits::HANDSHAKE_MS_MAX))?,
+        http_handshake: seconds("http-handshake-timeout", HANDSHAKE_MAX)?,
+        grpc_handshake: seconds("grpc-handshake-timeout", HANDSHAKE_MAX)?,
     })
 }
 
@@ -127,7 +130,7 @@ mod tests {
         let found = read("--http-header-timeout=0.5 --write-timeout=0").expect("legal values");
         let http = TimeLimits { head: Some(Duration::from_millis(500)), write: None, ..TimeLimits::default() };
         assert_eq!((found.http, found.grpc), (http, TimeLimits { idle: Some(GRPC_IDLE_TIMEOUT), ..http }));
-        assert_eq!(found.handshake, Some(Duration::from_secs(20)));
+        assert_eq!((found.http_handshake, found.grpc_handshake), (Some(HANDSHAKE_MAX), Some(HANDSHAKE_MAX)));
         let far = read("--http-header-timeout=1e300").expect_err("a time beyond all timers");
         assert_eq!(far, "Bad option: \"--http-header-timeout\".\na time is 0 to 1000000000 seconds. Got 1e300\n");
         for line in ["--write-timeout=-1", "--write-timeout=1e30", "--write-timeout=x", "--connections-max=0"] {

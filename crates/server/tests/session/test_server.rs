@@ -131,7 +131,7 @@ impl TestServer {
         let place = |name: &str| self.socket.with_file_name(name);
         let open = |name: &str| vec![bind(&Endpoint::unix(&place(name))).unwrap()];
         let rules = Rules { peers: Peers::new(ConnectionLimits::for_descriptors(1024)), times: TimeLimits::default() };
-        nerite_http::serve(self.api.clone(), rules.clone(), open("http.sock"));
+        nerite_http::serve(self.api.clone(), nerite_http::Options::default(), rules.clone(), open("http.sock"));
         nerite_grpc::serve(self.api.clone(), nerite_grpc::Options::default(), rules, open("grpc.sock"));
         let at = |name: &str| format!("unix:{}", place(name).display());
         (http::Client::new(&at("http.sock")).unwrap(), grpc::Client::new(&at("grpc.sock")).unwrap())

@@ -1,0 +1,201 @@
+"""Are HTTP and gRPC secured by the operator's certificates, also by those that replace them while the server runs?"""
+
+import hashlib
+import os
+import socket
+import ssl
+import time
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
+from tritonclient.utils import InferenceServerException
+
+trustme = pytest.importorskip("trustme", reason="python3 tests/setup_venv.py installs it")
+
+HOST = "localhost"
+# Certificates are checked again after a second.
+DEADLINE_S = 30
+
+
+class Papers:
+    """A certificate authority and the files of a server and a client that it signed."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.authority = trustme.CA()
+        self.authority.cert_pem.write_to_path(self.path("root.pem"))
+        self.issue("client")
+        self.issue("server")
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def issue(self, name: str) -> str:
+        """A new certificate with its key in place of those before; its fingerprint."""
+        made = self.authority.issue_cert(HOST, "127.0.0.1")
+        chain = b"".join(part.bytes() for part in made.cert_chain_pems)
+        for ending, text in (("key", made.private_key_pem.bytes()), ("pem", chain)):
+            self.put(f"{name}.{ending}", text)
+        return fingerprint(ssl.PEM_cert_to_DER_cert(made.cert_chain_pems[0].bytes().decode()))
+
+    def put(self, name: str, text: bytes) -> None:
+        """A whole file at once, as renewing programs do it."""
+        fresh = self.path(f"{name}.new")
+        with open(fresh, "wb") as out:
+            out.write(text)
+        os.rename(fresh, self.path(name))
+
+    def flags(self, protocol: str, mutual: bool = False) -> list[str]:
+        flags = {"server-cert": "server.pem", "server-key": "server.key"} | ({"root-cert": "root.pem"} if mutual else {})
+        use = f"--{protocol}-use-ssl{'-mutual' if mutual else ''}=true"
+        return [use, *(f"--{protocol}-{flag}={self.path(name)}" for flag, name in flags.items())]
+
+
+def fingerprint(certificate: bytes | None) -> str:
+    return hashlib.sha256(certificate or b"").hexdigest()
+
+
+def shown(address: str, protocol: str) -> str:
+    """The fingerprint of the certificate that a port shows to a new connection."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2" if protocol == "grpc" else "http/1.1"])
+    with socket.create_connection((host, int(port)), timeout=10) as plain, context.wrap_socket(plain, server_hostname=HOST) as secured:
+        assert secured.selected_alpn_protocol() == ("h2" if protocol == "grpc" else "http/1.1")
+        return fingerprint(secured.getpeercert(True))
+
+
+def open_client(server, papers: Papers, protocol: str, with_paper: bool = False):
+    root, cert, key = (papers.path(name) for name in ("root.pem", "client.pem", "client.key"))
+    if protocol == "grpc":
+        more = {"private_key": key, "certificate_chain": cert} if with_paper else {}
+        return grpc_client.InferenceServerClient(server.grpc, ssl=True, root_certificates=root, **more)
+    options = {"ca_certs": root} | ({"certfile": cert, "keyfile": key} if with_paper else {})
+    return http_client.InferenceServerClient(server.http, ssl=True, ssl_options=options)
+
+
+def echo(client, protocol: str, count: int) -> None:
+    module = grpc_client if protocol == "grpc" else http_client
+    given = module.InferInput("INPUT0", [count], "FP32")
+    numbers = np.arange(count, dtype=np.float32)
+    given.set_data_from_numpy(numbers)
+    np.testing.assert_array_equal(client.infer("identity_fp32", [given]).as_numpy("OUTPUT0"), numbers)
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory):
+    return Papers(tmp_path_factory.mktemp("papers"))
+
+
+@pytest.fixture(scope="module")
+def server(launcher, papers):
+    if launcher.oracle:
+        pytest.skip("2.51 has no TLS over HTTP, and reads certificates once")
+    flags = papers.flags("http") + papers.flags("grpc")
+    with launcher.running("tls", *flags, "--http-handshake-timeout=2", repository=launcher.copy_of("tls", "identity_fp32")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def mutual(launcher, papers):
+    if launcher.oracle:
+        pytest.skip("2.51 has no TLS over HTTP")
+    flags = papers.flags("http", mutual=True) + papers.flags("grpc", mutual=True)
+    with launcher.running("mutual", *flags, repository=launcher.copy_of("mutual", "identity_fp32")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("count", [4, 1_000_000])
+def test_inferences_go_through_tls(server, papers, protocol, count):
+    with open_client(server, papers, protocol) as client:
+        assert client.is_server_ready()
+        echo(client, protocol, count)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_who_has_a_certificate_is_served_where_one_is_wanted(mutual, papers, protocol):
+    with open_client(mutual, papers, protocol, with_paper=True) as client:
+        echo(client, protocol, 4)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_who_has_none_is_not(mutual, papers, protocol):
+    with open_client(mutual, papers, protocol) as client, pytest.raises((InferenceServerException, OSError)):
+        client.is_server_live()
+
+
+def test_plain_clients_get_no_answer_and_disturb_nobody(server, papers):
+    host, _, port = server.http.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as plain:
+        plain.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b"".join(iter(lambda: plain.recv(4096), b""))
+        # An alert of TLS at the most.
+        assert b"HTTP" not in answer and len(answer) < 16
+    with grpc.insecure_channel(server.grpc) as channel, pytest.raises(grpc.FutureTimeoutError):
+        grpc.channel_ready_future(channel).result(timeout=2)
+    with open_client(server, papers, "http") as client:
+        assert client.is_server_live()
+
+
+def test_a_handshake_that_does_not_go_on_ends(server):
+    host, _, port = server.http.rpartition(":")
+    for first in (b"", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100)):
+        with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as held:
+            held.sendall(first)
+            # Closed by the server: an alert may come before.
+            while held.recv(4096):
+                pass
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_renewed_certificate_is_shown_without_a_restart(server, papers, protocol):
+    address = getattr(server, protocol)
+    with open_client(server, papers, protocol) as before:
+        echo(before, protocol, 4)
+        renewed = papers.issue("server")
+        deadline = time.monotonic() + DEADLINE_S
+        while shown(address, protocol) != renewed:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        # A connection that is open goes on.
+        echo(before, protocol, 4)
+    with open_client(server, papers, protocol) as after:
+        echo(after, protocol, 4)
+
+
+def test_files_that_cannot_be_used_leave_the_certificate_in_use(server, papers):
+    renewed = papers.issue("server")
+    deadline = time.monotonic() + DEADLINE_S
+    while shown(server.http, "http") != renewed:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    papers.put("server.pem", b"no certificate\n")
+    deadline = time.monotonic() + DEADLINE_S
+    while "the certificate in use is kept" not in server.log_text():
+        assert time.monotonic() < deadline
+        assert shown(server.http, "http") == renewed
+        time.sleep(0.2)
+    with open_client(server, papers, "http") as client:
+        echo(client, "http", 4)
+    papers.issue("server")
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--http-use-ssl=true"], "--http-use-ssl needs --http-server-cert=<file>, in PEM format"),
+        (["--http-use-ssl-mutual=true", "--http-server-cert=a", "--http-server-key=b"], "--http-use-ssl-mutual needs --http-root-cert"),
+        (["--http-use-ssl=true", "--http-server-cert=/none.pem", "--http-server-key=/none.key"], "'/none.pem' cannot be read as PEM"),
+    ],
+)
+def test_what_is_missing_is_named_at_the_start(launcher, flags, text):
+    if launcher.oracle:
+        pytest.skip("2.51 has no TLS over HTTP")
+    with pytest.raises(RuntimeError) as ended, launcher.running("missing", *flags, repository=launcher.copy_of("missing")):
+        pass
+    assert text in str(ended.value)
