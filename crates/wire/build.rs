@@ -7,7 +7,7 @@ use prost::Message as _;
 const MODEL_CONFIG: &str = "model_config.proto";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // The schema of model configurations belongs to the crate `config`, and so do its types.
+    // The schema of model configurations and its types belong to the crate `config`.
     let includes = ["proto", "../config/proto"];
     for folder in includes {
         println!("cargo::rerun-if-changed={folder}");
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("grpc_service.bin"), descriptors.encode_to_vec())?;
     let mut config = prost_build::Config::new();
-    // Maps in key order, so that one message has one encoding.
+    // BTreeMap keeps the keys of maps in order, so a message has only one encoding.
     config.bytes(["."]).btree_map(["."]);
     for file in descriptors.file.iter().filter(|file| file.name() == MODEL_CONFIG) {
         let messages = file.message_type.iter().map(|message| message.name().to_owned());
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     config.compile_fds(descriptors)?;
-    // The session protocol is no gRPC service: it is kept out of the descriptors that reflection tells.
+    // The session protocol is not a gRPC service, so it is left out of the descriptors that reflection serves.
     let session = protox::compile(["session.proto"], ["proto"])?;
     prost_build::Config::new().bytes(["."]).btree_map(["."]).compile_fds(session)?;
     Ok(())

@@ -24,7 +24,7 @@ use nerite_api::{Admission, Api, Category, Protocol, Sending, TraceClock, aside}
 use nerite_budget::Charge;
 use nerite_listen::Awaited;
 use nerite_request::{Cancel, InferRequest, InferResponse, Status};
-use nerite_wire::proto::{Chunks, InferMessage, StreamNews, encode_stream};
+use nerite_wire::proto::{Chunks, InferMessage, StreamStatus, encode_stream};
 
 use crate::begun::Begun;
 use crate::charging::pay;
@@ -331,7 +331,7 @@ impl StreamBody {
                     sending.begins();
                 }
                 let write = move || {
-                    encode_stream(response, StreamNews { error: "", last: Some(last) })
+                    encode_stream(response, StreamStatus { error: "", last: Some(last) })
                         .map(|chunks| sent_by(chunks, sending))
                         .or_else(|error| encode_error(otherwise, &error, Some(last)))
                 };
@@ -396,5 +396,5 @@ impl Drop for StreamBody {
 }
 
 fn encode_error(response: InferResponse, error: &Status, last: Option<bool>) -> Result<Chunks, Status> {
-    encode_stream(response, StreamNews { error: &error.message, last })
+    encode_stream(response, StreamStatus { error: &error.message, last })
 }

@@ -1,7 +1,7 @@
 //! What does it cost to decode an inference request, as JSON and as protobuf?
 //!
-//! `cargo bench -p nerite-wire`. The requests are the small ones of promises T1 and T2: 64 bytes in shared memory or inline,
-//! and 4 KiB of numbers written as JSON.
+//! Run with `cargo bench -p nerite-wire`. The requests are the small ones of promises T1 and T2: 64 bytes in shared memory or inline, and 4 KiB of
+//! numbers as JSON.
 
 use std::hint::black_box;
 

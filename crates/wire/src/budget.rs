@@ -1,49 +1,49 @@
-//! How is what is made of a message kept within the memory there is?
+//! How is the memory that decoding a message takes kept within the host's memory?
 //!
-//! A message of two bytes an element can mean a hundred bytes of memory for each. What is about to be made is added up, and when
-//! it comes to much it is asked for, before it is made.
+//! A message can need a hundred bytes of memory for each element of two bytes. Bytes that are about to be allocated are summed up. Once the sum is
+//! large, the memory is reserved before it is allocated.
 
 use nerite_memory::{MemoryReservation, NoMemory};
 
-/// So much is made between two questions.
-const UNASKED_BYTES_MAX: usize = 1 << 20;
+/// Bytes that may be allocated before the next reservation.
+const UNRESERVED_BYTES_MAX: usize = 1 << 20;
 
 const _: () =
-    assert!(UNASKED_BYTES_MAX < nerite_memory::SPARE_BYTES, "what was not asked for must fit into what is spare");
+    assert!(UNRESERVED_BYTES_MAX < nerite_memory::SPARE_BYTES, "unreserved allocations must fit into the spare memory");
 
-/// The memory that one message takes beside its tensors. Dropped when all of that is made.
+/// Memory reserved for decoding one message, without its tensors. Dropped when all of it has been allocated.
 #[derive(Debug, Default)]
 pub struct Budget {
-    room: MemoryReservation,
-    unasked: usize,
+    reservation: MemoryReservation,
+    unreserved: usize,
 }
 
 impl Budget {
-    /// Nothing yet.
+    /// Nothing is reserved yet.
     pub fn new() -> Budget {
         Budget::default()
     }
 
-    /// For the strings of a JSON text: together they are not longer than it is, unless bytes that are no UTF-8 each become a
-    /// replacement of three.
+    /// Memory for the strings of a JSON text. Together they are at most as long as the text. Each byte that is not UTF-8 can become a replacement
+    /// character of three bytes.
     pub fn of_text(text: &[u8]) -> Result<Budget, NoMemory> {
         let mut budget = Budget::new();
-        if text.len() >= UNASKED_BYTES_MAX {
+        if text.len() >= UNRESERVED_BYTES_MAX {
             let growth = if std::str::from_utf8(text).is_ok() { 1 } else { 3 };
             budget.need(text.len().saturating_mul(growth))?;
         }
         Ok(budget)
     }
 
-    /// `bytes` more are about to be allocated.
+    /// Counts `bytes` that are about to be allocated, and reserves memory if enough have accumulated.
     pub fn need(&mut self, bytes: usize) -> Result<(), NoMemory> {
-        let unasked = self.unasked.saturating_add(bytes);
-        if unasked < UNASKED_BYTES_MAX {
-            self.unasked = unasked;
+        let unreserved = self.unreserved.saturating_add(bytes);
+        if unreserved < UNRESERVED_BYTES_MAX {
+            self.unreserved = unreserved;
             return Ok(());
         }
-        self.room.add(unasked)?;
-        self.unasked = 0;
+        self.reservation.add(unreserved)?;
+        self.unreserved = 0;
         Ok(())
     }
 }
@@ -53,15 +53,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn much_is_asked_for_and_little_only_when_it_adds_up() {
+    fn large_amounts_are_reserved_and_small_ones_once_they_accumulate() {
         let mut budget = Budget::new();
         for _ in 0..3 {
-            assert_eq!(budget.need(UNASKED_BYTES_MAX / 2), Ok(()));
+            assert_eq!(budget.need(UNRESERVED_BYTES_MAX / 2), Ok(()));
         }
-        assert_eq!(budget.unasked, UNASKED_BYTES_MAX / 2);
+        assert_eq!(budget.unreserved, UNRESERVED_BYTES_MAX / 2);
         assert_eq!(budget.need(isize::MAX as usize).map_err(|refused| refused.asked > 1 << 60), Err(true));
-        assert_eq!(budget.unasked, UNASKED_BYTES_MAX / 2);
-        assert!(Budget::of_text(&vec![b' '; UNASKED_BYTES_MAX]).is_ok_and(|budget| budget.unasked == 0));
-        assert!(Budget::of_text(b"{}").is_ok_and(|budget| budget.unasked == 0));
+        assert_eq!(budget.unreserved, UNRESERVED_BYTES_MAX / 2);
+        assert!(Budget::of_text(&vec![b' '; UNRESERVED_BYTES_MAX]).is_ok_and(|budget| budget.unreserved == 0));
+        assert!(Budget::of_text(b"{}").is_ok_and(|budget| budget.unreserved == 0));
     }
 }

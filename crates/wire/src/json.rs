@@ -1,9 +1,9 @@
 //! How do requests and answers look as JSON?
 //!
-//! Reading is pull style over bytes, iterative, and in one pass: a tensor's `data` goes from digits to little-endian
-//! elements without a tree in between. What is refused, and in which words, is what Triton's reader (RapidJSON with NaN
-//! and Inf allowed) refuses: the first syntax error of the whole text wins over everything else, then the checks follow
-//! in Triton's order whatever the order of the keys. Of a repeated key the first counts; unknown keys are ignored.
+//! The reader is a pull parser over bytes. It is iterative and makes one pass: the numbers in a tensor's `data` become little-endian elements without
+//! a tree in between. It accepts and rejects the same texts as Triton's reader (RapidJSON with NaN and Inf allowed), with the same error texts. The
+//! first syntax error of the whole text takes precedence over all other errors. All other checks are made in Triton's order, independent of the order
+//! of the keys. If a key is repeated, its first value counts. Unknown keys are ignored.
 //!
 //! ```text
 //!   lex ─ skip ─ value      any JSON text

@@ -1,7 +1,7 @@
 //! What does each message look like in bytes?
 //!
-//! Three renderings of the same structs of `nerite_request`: [`json`] for HTTP, [`proto`] for gRPC, [`prometheus`] for
-//! metrics. Syntax is settled here, meaning in `api`.
+//! The structs of `nerite_request` have three encodings: [`json`] for HTTP, [`proto`] for gRPC, and [`prometheus`] for metrics. This crate checks
+//! syntax. The crate `api` checks what a message means.
 //!
 //! ```
 //! use nerite_wire::json::{read_unload, write_error};

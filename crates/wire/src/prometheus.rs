@@ -1,7 +1,7 @@
 //! How do metrics look as Prometheus text?
 //!
-//! Text format 0.0.4, families and labels as Triton's dashboards expect them, and families of our own at the end.
-//! A family without a sample is left out.
+//! The text format is 0.0.4. The families and labels that Triton's dashboards expect come first, nerite's own families last. A family without samples
+//! is omitted.
 
 mod cache;
 mod custom;
@@ -24,72 +24,72 @@ pub use demand::DemandMetrics;
 pub struct MetricsReport {
     /// The loaded model versions.
     pub models: Vec<ModelMetrics>,
-    /// Versions that are gone but whose failures are still shown, as Triton shows them.
+    /// Versions that were unloaded. Their failures are still shown, as in Triton.
     pub gone: Vec<ModelMetrics>,
     /// Whether the sums of durations are shown (`--metrics-config counter_latencies`).
     pub counter_latencies: bool,
-    /// The machine; `None` to leave it out (`--allow-cpu-metrics=false`).
+    /// The host. `None` to omit it (`--allow-cpu-metrics=false`).
     pub host: Option<HostMetrics>,
-    /// Bytes of the pinned memory pool.
+    /// Size of the pinned memory pool in bytes.
     pub pinned_total_bytes: u64,
-    /// Bytes of it in use.
+    /// Bytes of the pinned memory pool in use.
     pub pinned_used_bytes: u64,
     /// Bytes copied so far, by reason.
     pub copied_bytes: Vec<(&'static str, u64)>,
     /// Registered regions, by kind.
     pub shm_regions: Vec<(&'static str, u64)>,
-    /// Models that requests load; `None` in other control modes.
+    /// The models that requests load. `None` in other control modes.
     pub demand: Option<DemandMetrics>,
     /// Bytes of other processes' memory that are mapped.
     pub shm_mapped_bytes: u64,
     /// Sessions that are open.
     pub sessions: u64,
-    /// The session socket; `None` where the server has none (`--session-socket=off`).
+    /// The session socket. `None` if the server has none (`--session-socket=off`).
     pub session_socket: Option<SessionSocketMetrics>,
-    /// What clients make the server hold, of how much, and connections ended for it.
+    /// Bytes that clients make the server hold, the limits for them, and the connections that were ended because of them.
     pub budget: nerite_budget::Counts,
     /// Bytes of leases, by state.
     pub lease_bytes: Vec<(&'static str, u64)>,
-    /// How long threads that serve connections did not come back; `None` to leave it out.
+    /// How long front threads were busy without a break. `None` to omit it.
     pub front_busy: Option<BusyMetrics>,
     /// Connections of HTTP, gRPC and metrics.
     pub connections: ConnectionMetrics,
-    /// The response cache; `None` where the server has none.
+    /// The response cache. `None` if the server has none.
     pub cache: Option<CacheMetrics>,
-    /// Traces, by what became of them.
+    /// Traces, by outcome.
     pub traces: Vec<(&'static str, u64)>,
     /// Bytes that traces hold in memory.
     pub trace_bytes: u64,
-    /// What models made of their own.
+    /// Metrics that models created.
     pub custom: Vec<CustomFamily>,
 }
 
-/// How long threads that serve connections were busy each time.
+/// How long each stretch of work on a front thread took.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BusyMetrics {
-    /// By the clock.
+    /// Elapsed time.
     pub wall: Histogram,
     /// In processor time.
     pub cpu: Histogram,
 }
 
-/// Times, counted by their length.
+/// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
-    /// Upper bounds in ns, ascending, and how many times were within each.
+    /// For each bucket, its upper bound in ns and the number of durations up to it. Bounds ascend.
     pub buckets: Vec<(u64, u64)>,
-    /// How many there were.
+    /// Number of all durations.
     pub count: u64,
-    /// All added up.
+    /// Sum of all durations.
     pub sum_ns: u64,
 }
 
-/// Connections, and what became of them.
+/// Connections by state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionMetrics {
     /// Connections that are open.
     pub open: u64,
-    /// Users and addresses that have them.
+    /// Users and addresses that have open connections.
     pub peers: u64,
     /// Connections refused so far, by reason.
     pub refused: Vec<(&'static str, u64)>,
@@ -97,12 +97,12 @@ pub struct ConnectionMetrics {
     pub ended: Vec<(&'static str, u64)>,
 }
 
-/// The socket at which sessions are opened.
+/// The socket for opening sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionSocketMetrics {
     /// Whether clients can open sessions there.
     pub is_up: bool,
-    /// How often it was opened after the start: its file was gone, or it could not be made before.
+    /// How often it was opened after the start, because its file was removed or could not be created before.
     pub reopened: u64,
 }
 
@@ -111,20 +111,20 @@ pub struct SessionSocketMetrics {
 pub struct ModelMetrics {
     /// Its counters.
     pub statistics: StatisticsReport,
-    /// `metric_tags` of its configuration, without the underscore they are printed with.
+    /// `metric_tags` of its configuration. They are printed with an underscore in front, which is not included here.
     pub tags: Vec<(String, String)>,
-    /// Whether its author lets its responses come from the cache.
+    /// Whether its configuration enables the response cache.
     pub caches: bool,
-    /// How its latencies are distributed, as far as that is kept.
+    /// The distributions of its latencies that are recorded.
     pub latencies: LatencyReport,
-    /// Whether it was ready when that was last looked at.
+    /// Whether it was ready when its state was last checked.
     pub is_ready: bool,
 }
 
-/// The machine.
+/// The host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostMetrics {
-    /// Share of the processors' time that was used, 0 to 1.
+    /// Share of the processors' time that was used, from 0 to 1.
     pub cpu_utilization: f64,
     /// Bytes of memory.
     pub memory_total_bytes: u64,
@@ -132,7 +132,7 @@ pub struct HostMetrics {
     pub memory_used_bytes: u64,
 }
 
-/// The words of `reason`, in the order of [`StatisticsReport::failures`].
+/// The values of the label `reason`, in the order of [`StatisticsReport::failures`].
 const FAILURES: [&str; 4] = ["REJECTED", "CANCELED", "BACKEND", "OTHER"];
 
 type Read = fn(&StatisticsReport) -> u64;
@@ -364,7 +364,7 @@ fn write_connections(page: &mut Page, connections: &ConnectionMetrics) {
 }
 
 impl ModelMetrics {
-    /// Labels in alphabetical order. A tag's underscore comes before any letter.
+    /// Labels in alphabetical order. A tag begins with an underscore, which sorts before all letters.
     fn labels(&self, reason: Option<&str>) -> String {
         let mut tags: Vec<_> = self.tags.iter().collect();
         tags.sort();
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_and_our_own_families_have_no_model() {
+    fn families_of_the_host_and_of_nerite_have_no_model() {
         check(&report(), "nv_cpu_utilization 0.25", true);
         check(&report(), "nv_pinned_memory_pool_total_bytes 0", true);
         check(&report(), "nerite_copied_bytes_total{reason=\"unaligned\"} 64", true);
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_switched_off_is_left_out() {
+    fn disabled_metrics_are_omitted() {
         let off = MetricsReport { counter_latencies: false, host: None, session_socket: None, ..report() };
         check(&off, "# TYPE nerite_session_socket_up gauge", false);
         check(&off, "# TYPE nv_inference_queue_duration_us counter", false);

@@ -7,8 +7,7 @@
 //!   Response ─ encode_unary | encode_stream ─► Chunks: head bytes, tensor, head bytes, tensor, …
 //! ```
 //!
-//! Inference messages are read and written by hand, because their tensors must not be copied; all others go through the
-//! generated types of [`messages`].
+//! Inference messages are read and written by hand, because their tensors must not be copied. All other messages use the generated types of [`messages`].
 
 mod chain;
 mod change;
@@ -38,17 +37,17 @@ pub mod health {
     include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
 }
 
-/// The encoded `FileDescriptorSet` of all schemas, that of model configurations included.
+/// The encoded `FileDescriptorSet` of all schemas, including that of model configurations.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/grpc_service.bin"));
 
 pub use chain::{Chain, ChainReader};
 pub use change::{check_load_parameters, check_repository, load_options, log_change, trace_change, unload_dependents};
-pub use encode::{Chunks, PREFIX_BYTES, StreamNews, encode_stream, encode_unary};
+pub use encode::{Chunks, PREFIX_BYTES, StreamStatus, encode_stream, encode_unary};
 pub use expected::ExpectedResponse;
 pub use gather::Gather;
 pub use infer::InferMessage;
 pub use infer_request::wrong_datatype;
 pub use read::Malformed;
 
-/// The largest message that is read or written, in bytes: gRPC counts them in a signed 32-bit number.
+/// The largest message that is read or written, in bytes. gRPC stores the length in a signed 32-bit number.
 pub const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;

@@ -1,4 +1,4 @@
-//! Does our reader of ModelInferRequest see what a plain protobuf reader sees?
+//! Does our reader of ModelInferRequest agree with a generated protobuf reader?
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn fields_of_later_versions_are_passed_over(request in request(), cuts in vec(any::<usize>(), 0..9), len in 0usize..300) {
+    fn unknown_fields_are_skipped(request in request(), cuts in vec(any::<usize>(), 0..9), len in 0usize..300) {
         let mut bytes = vec![0xc2, 0x3e, 0x80 | (len as u8 & 0x7f), (len >> 7) as u8];
         bytes.extend(vec![0xff; len]);
         bytes.extend([0xc0, 0x3e, 5, 0xc3, 0x3e, 0x08, 1, 0xc4, 0x3e]);
@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_never_panics_and_what_protobuf_accepts_we_accept(
+    fn garbage_never_panics_and_messages_that_protobuf_accepts_are_accepted(
         request in request(), hits in vec((any::<usize>(), any::<u8>()), 0..20), cuts in vec(any::<usize>(), 0..9)
     ) {
         let mut bytes = request.encode_to_vec();
@@ -300,7 +300,7 @@ fn a_region_is_named_completely() {
 }
 
 #[test]
-fn an_output_may_leave_its_place_to_the_server() {
+fn an_output_may_let_the_server_choose_its_place() {
     use ParameterChoice::{Int64Param, StringParam};
     let key = "session-0000000000000000000000000000000a-7";
     let place = |entries: &[(&str, ParameterChoice)]| {
@@ -323,7 +323,7 @@ fn an_output_may_leave_its_place_to_the_server() {
 }
 
 #[test]
-fn a_shape_means_a_number_that_exists() {
+fn the_number_of_elements_fits_into_64_bits() {
     let shaped = |datatype: &'static str, shape: &'static [i64]| {
         move |r: &mut ModelInferRequest| {
             r.inputs[0].datatype = datatype.into();
@@ -340,7 +340,7 @@ fn a_shape_means_a_number_that_exists() {
     check(shaped("FP32", &[-1, 1]), Ok(()));
 }
 
-/// A request with so many of each.
+/// A request with the given number of each item.
 fn many(inputs: usize, outputs: usize, parameters: usize, raw: usize) -> ModelInferRequest {
     let name = |n: usize| format!("n{n}");
     ModelInferRequest {
@@ -362,7 +362,7 @@ fn check_count(request: &ModelInferRequest, refusal: Option<&str>) {
 }
 
 #[test]
-fn what_a_request_may_have_so_many_of_is_counted_and_refused() {
+fn a_request_with_too_many_items_is_refused() {
     check_count(&many(4096, 4096, 4096, 4096), None);
     let once = "that the model's configuration names once";
     check_count(
@@ -390,7 +390,7 @@ fn what_a_request_may_have_so_many_of_is_counted_and_refused() {
 }
 
 #[test]
-fn a_model_with_more_inputs_may_be_sent_more_where_it_is_named_first() {
+fn a_model_with_more_inputs_accepts_more_if_it_is_named_first() {
     let message = many(5000, 1, 0, 5000).encode_to_vec();
     let of_model = |model: &str, _: &str| match model {
         "m" => TensorsMax::of_model(5000, 1),
@@ -404,7 +404,7 @@ fn a_model_with_more_inputs_may_be_sent_more_where_it_is_named_first() {
 }
 
 #[test]
-fn of_a_parameter_given_twice_the_last_value_counts_however_many_there_are() {
+fn the_last_value_of_a_repeated_parameter_counts() {
     let mut bytes = many(0, 0, 1000, 0).encode_to_vec();
     let last = [("n7".to_owned(), parameter(ParameterChoice::Int64Param(7)))].into();
     bytes.extend(ModelInferRequest { parameters: last, ..Default::default() }.encode_to_vec());

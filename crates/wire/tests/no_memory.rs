@@ -1,6 +1,6 @@
-//! What is said of a message when all memory is promised to somebody else?
+//! Which error does a message get while no memory can be reserved?
 //!
-//! One test alone, in a process of its own: beside it nobody would have memory.
+//! The test has a process of its own, because it reserves all memory.
 #![allow(clippy::unwrap_used)]
 
 use nerite_memory::{Buffer, MemoryReservation};
@@ -13,7 +13,7 @@ use nerite_wire::proto::messages::{InferTensorContents, ModelInferRequest};
 use nerite_wire::proto::{Chain, InferMessage, Malformed};
 use prost::Message;
 
-/// Promises of all there is, down to less than anybody asks for.
+/// Reserves all memory, down to sizes smaller than any that the server reserves.
 fn everything() -> Vec<MemoryReservation> {
     let sizes = (16..48).rev().map(|bits| 1usize << bits);
     sizes.flat_map(|size| std::iter::from_fn(move || MemoryReservation::take(size).ok())).collect()
@@ -53,7 +53,7 @@ fn read(json: &[u8]) -> Result<(), Status> {
 }
 
 #[test]
-fn what_needs_memory_is_refused_by_name_and_the_rest_goes_on() {
+fn large_messages_are_refused_and_small_ones_are_read() {
     let long = format!(r#"{{"id":"{}","inputs":[]}}"#, "a".repeat(1 << 20));
     let numbers = r#"{"inputs":[{"name":"IN","datatype":"FP64","shape":[100000],"data":[0"#.to_owned()
         + &",0".repeat(99_999)
@@ -77,7 +77,7 @@ fn what_needs_memory_is_refused_by_name_and_the_rest_goes_on() {
         bytes_contents: vec![bytes::Bytes::new(); 1 << 14],
         ..Default::default()
     }));
-    // What is small asks nobody.
+    // Small amounts are not reserved.
     read(br#"{"inputs":[{"name":"IN","datatype":"FP64","shape":[2],"data":[1,2]}]}"#).unwrap();
     write_answer(answer(DataType::Fp32, 4, 16), &Rendering::all(false)).unwrap();
     drop(held);

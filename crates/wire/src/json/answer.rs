@@ -1,4 +1,4 @@
-//! How does a response go out as JSON and binary tensors?
+//! How is a response sent as JSON and binary tensors?
 
 use nerite_memory::{Buffer, MemoryReservation, NoMemory, Reason};
 use nerite_request::names::ByName;
@@ -7,19 +7,19 @@ use nerite_tensor::strings::{self, StringsError};
 use nerite_tensor::{DataType, element_count};
 
 use super::infer::Rendering;
-use super::limits::{ROOM_BYTES_MIN, TEXT_GROWTH};
+use super::limits::{RESERVED_BYTES_MIN, TEXT_GROWTH};
 use super::write::Writer;
 
-/// A response, ready to be sent: the JSON text, then the tensors as they lie in memory.
+/// A response, ready to be sent: first the JSON text, then the binary tensors, which are not copied.
 #[derive(Debug)]
 pub struct Answer {
     /// The JSON text.
     pub head: Vec<u8>,
-    /// The binary outputs that have bytes, in the order of the text; if there are none, the text is the whole body.
+    /// The binary outputs that have bytes, in the order of the text. If it is empty, the text is the whole body.
     pub tail: Vec<Buffer>,
 }
 
-/// Renders a response that is no failure. Binary outputs are not copied.
+/// Renders a response that is not an error. Binary outputs are not copied.
 pub fn write_answer(response: InferResponse, rendering: &Rendering) -> Result<Answer, Status> {
     let InferResponse { model, version, id, parameters, outputs, lease_notices: notices, .. } = response;
     let mut writer = Writer::with_capacity(256);
@@ -94,19 +94,19 @@ fn write_output(
     outcome
 }
 
-/// In the words in which clients name places.
+/// Writes a place with the parameters that clients use to name places.
 fn write_place(w: &mut Writer, place: &LeaseNotice) {
     w.key("shared_memory_region").string(place.region.name.as_bytes());
     w.key("shared_memory_offset").unsigned(place.region.offset);
     w.key("shared_memory_byte_size").unsigned(place.region.byte_size);
 }
 
-/// All elements in one flat array.
+/// Writes all elements as one flat array.
 fn write_data(w: &mut Writer, output: &Output) -> Result<(), Status> {
     write_elements(w, output, |w, elements| w.array(elements))
 }
 
-/// All elements, in the brackets that `bracket` puts around them if any.
+/// Writes all elements. `bracket` writes the brackets around them, if any.
 pub fn write_elements(
     w: &mut Writer,
     output: &Output,
@@ -122,11 +122,11 @@ pub fn write_elements(
     let count = element_count(&output.shape).map_err(|_| wrong_size())?;
     let private = match output.data.private_bytes() {
         Some(_) => output.data.clone(),
-        // A peer may write these bytes, or they lie on a device.
+        // Another process may write to these bytes, or they are on a device.
         None => output.data.try_private(Reason::InlineResponse).map_err(|refused| refuse(output, refused))?,
     };
     let bytes = private.private_bytes().expect("`to_private` made it this process's own");
-    let _reservation = if bytes.len() < ROOM_BYTES_MIN {
+    let _reservation = if bytes.len() < RESERVED_BYTES_MIN {
         MemoryReservation::none()
     } else {
         MemoryReservation::take(bytes.len().saturating_mul(TEXT_GROWTH)).map_err(|refused| refuse(output, refused))?
@@ -166,7 +166,7 @@ fn write_numbers(w: &mut Writer, datatype: DataType, bytes: &[u8]) {
         DataType::Int64 => each(bytes, |b| w.signed(i64::from_le_bytes(b))),
         DataType::Fp32 => each(bytes, |b| w.double(f32::from_le_bytes(b).into())),
         DataType::Fp64 => each(bytes, |b| w.double(f64::from_le_bytes(b))),
-        // The caller refused the halves and wrote the strings itself.
+        // The caller has refused 16-bit floats and written strings.
         DataType::Fp16 | DataType::Bf16 | DataType::Bytes => {}
     }
 }

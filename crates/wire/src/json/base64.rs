@@ -1,15 +1,15 @@
-//! Which bytes does a base64 text mean?
+//! How is base64 decoded?
 
 use nerite_memory::{MemoryReservation, NoMemory};
 
-use super::limits::ROOM_BYTES_MIN;
+use super::limits::RESERVED_BYTES_MIN;
 
-/// Decodes as the library behind Triton does: what is not of the alphabet, line ends and padding included, is passed
-/// over, and bits that fill no byte are dropped. The text is therefore never refused.
+/// Decodes as the library behind Triton does. Characters outside of the alphabet, including line ends and padding, are skipped. Bits that do not fill
+/// a byte are dropped. So no text is refused.
 pub fn decode(text: &[u8]) -> Result<Vec<u8>, NoMemory> {
     let len_max = text.len() / 4 * 3 + 3;
     let _reservation =
-        if len_max < ROOM_BYTES_MIN { MemoryReservation::none() } else { MemoryReservation::take(len_max)? };
+        if len_max < RESERVED_BYTES_MIN { MemoryReservation::none() } else { MemoryReservation::take(len_max)? };
     let mut out = Vec::with_capacity(len_max);
     let mut decoder = Decoder::default();
     for &byte in text {
@@ -26,7 +26,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Takes the next character; the byte that it completes, if any.
+    /// Takes the next character. Returns the byte that it completes, if any.
     pub fn push(&mut self, character: u8) -> Option<u8> {
         self.bits = self.bits << 6 | sextet(character)?;
         self.held += 6;

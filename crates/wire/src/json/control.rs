@@ -1,4 +1,4 @@
-//! What do the calls beside inference say in their bodies?
+//! How are the bodies of all calls except inference read?
 
 use std::fs::File;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::budget::Budget;
 pub struct SystemRegister {
     /// The object's POSIX key.
     pub key: String,
-    /// First byte of the object.
+    /// Offset of its first byte in the object.
     pub offset: u64,
     /// Bytes.
     pub byte_size: u64,
@@ -29,9 +29,9 @@ pub struct SystemRegister {
 /// The body of a CUDA region's registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaRegister {
-    /// The IPC handle's bytes, as many as were sent.
+    /// The bytes of the IPC handle as the client sent them, of any length.
     pub raw_handle: Vec<u8>,
-    /// The device the memory lies on.
+    /// The device that has the memory.
     pub device_id: u64,
     /// Bytes.
     pub byte_size: u64,
@@ -69,7 +69,7 @@ pub fn read_cuda_register(text: &[u8]) -> Result<CudaRegister, Status> {
     Ok(CudaRegister { raw_handle, device_id, byte_size })
 }
 
-/// Reads `{"ready"?}` of an index request, whose body may be empty: whether only ready models are wanted.
+/// Reads `{"ready"?}` of an index request, whose body may be empty. Returns whether only ready models are requested.
 pub fn read_index(text: &[u8]) -> Result<bool, Status> {
     if text.is_empty() {
         return Ok(false);
@@ -91,8 +91,7 @@ pub fn read_load(text: &[u8]) -> Result<LoadOptions, Status> {
     read_load_text(text, None)
 }
 
-/// As [`read_load`], of a body of `len` bytes that lies in a file. Its long strings stay there: the files that it brings are decoded
-/// when they are written.
+/// As [`read_load`], for a body of `len` bytes in a file. Its long strings remain in the file. The files that it contains are decoded when they are written.
 pub fn read_spooled_load(file: File, len: u64) -> Result<LoadOptions, Status> {
     let spooled = Spooled::read(file, len)?;
     read_load_text(spooled.text(), Some(&spooled))
@@ -111,8 +110,7 @@ fn read_load_text(text: &[u8], spooled: Option<&Spooled>) -> Result<LoadOptions,
     Ok(options.transpose()?.unwrap_or_default())
 }
 
-/// Reads `{"parameters"?:{"unload_dependents"?}}` of an unload request, whose body may be empty. What is no truth value is
-/// false, as in Triton.
+/// Reads `{"parameters"?:{"unload_dependents"?}}` of an unload request, whose body may be empty. A value that is not a boolean counts as false, as in Triton.
 pub fn read_unload(text: &[u8]) -> Result<bool, Status> {
     if text.is_empty() {
         return Ok(false);
@@ -133,7 +131,7 @@ pub fn read_unload(text: &[u8]) -> Result<bool, Status> {
 
 const TRACE_LEVEL: &str = "trace_level";
 
-/// Reads a change of trace settings: levels are an array, the rest strings, and `null` returns to the default.
+/// Reads a change of trace settings. Levels are an array, other values are strings. `null` resets a setting to its default.
 pub fn read_trace_change(text: &[u8]) -> Result<TraceChange, Status> {
     const NAMES: [&str; 5] = ["trace_file", TRACE_LEVEL, "trace_rate", "trace_count", "log_frequency"];
     let mut seen: [Seen<Option<Vec<String>>>; NAMES.len()] = [const { None }; NAMES.len()];
@@ -145,7 +143,7 @@ pub fn read_trace_change(text: &[u8]) -> Result<TraceChange, Status> {
     given.map(|(name, value)| Ok((name.to_string(), value.map_err(|status| wrong_setting(status, name))?))).collect()
 }
 
-/// Reads a change of the log settings; `null` changes nothing.
+/// Reads a change of the log settings. `null` leaves a setting unchanged.
 pub fn read_log_change(text: &[u8]) -> Result<LogChange, Status> {
     let (mut file, mut format): (Seen<Option<String>>, Seen<Option<String>>) = (None, None);
     let [mut info, mut warning, mut error]: [Seen<Option<bool>>; 3] = [None, None, None];
@@ -169,7 +167,7 @@ pub fn read_log_change(text: &[u8]) -> Result<LogChange, Status> {
     })
 }
 
-/// Triton takes the low bits of what is too large, which nobody meant.
+/// Triton silently keeps only the low bits of a level that is too large. Here it is an error.
 fn verbose_level(level: u64) -> Result<u32, Status> {
     u32::try_from(level).map_err(|_| {
         let text =
@@ -178,7 +176,7 @@ fn verbose_level(level: u64) -> Result<u32, Status> {
     })
 }
 
-/// Reads a whole text, calling `each` at the value of every member of its root.
+/// Reads a whole text. Calls `each` at the value of every member of its root.
 fn document<'t>(
     text: &'t [u8],
     mut each: impl FnMut(&mut Reader<'t>, &[u8]) -> Result<(), Malformed>,
@@ -189,12 +187,12 @@ fn document<'t>(
     Ok(reader.finish()?)
 }
 
-/// A member that may be there.
+/// The value of an optional member.
 fn given<T>(seen: Seen<T>, name: &str) -> Result<Option<T>, Status> {
     seen.transpose().map_err(|status| explained(status, format_args!("'{name}'")))
 }
 
-/// A field that a registration must have.
+/// The value of a field that a registration must have.
 fn field<T>(seen: Seen<T>, name: &str) -> Result<T, Status> {
     let absent = || Status::invalid(format!("Shared memory register request has no '{name}' field"));
     given(seen, name)?.ok_or_else(absent)

@@ -1,21 +1,21 @@
-//! Why can a text not be read as what we want?
+//! Which errors can reading a JSON text have?
 
 use std::fmt::Display;
 
 use nerite_request::Status;
 
-/// A text that is no JSON: what is wrong, in RapidJSON's words, and where.
+/// A text that is not valid JSON: RapidJSON's error text, and the offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed to parse the request JSON buffer: {reason} at {offset}")]
 pub struct Malformed {
-    /// RapidJSON's sentence.
+    /// RapidJSON's error text.
     pub reason: &'static str,
-    /// The byte, counted from 0.
+    /// Offset of the byte at fault.
     pub offset: usize,
 }
 
 impl From<Malformed> for Status {
-    /// Triton counts a bad text as its own fault.
+    /// Triton reports malformed JSON as an internal error.
     fn from(malformed: Malformed) -> Status {
         Status::internal(malformed.to_string())
     }
@@ -24,9 +24,9 @@ impl From<Malformed> for Status {
 /// Why a value could not be read.
 #[derive(Debug)]
 pub enum Fault {
-    /// The text is no JSON: nothing after this point means anything.
+    /// The text is not valid JSON. Reading cannot continue.
     Malformed(Malformed),
-    /// The text is fine, the value is not: the reader can go on after it.
+    /// The JSON is valid, but the value is not. The reader can continue after it.
     Refused(Status),
 }
 
@@ -51,12 +51,12 @@ impl From<Status> for Fault {
     }
 }
 
-/// The same failure with `before` in front of its text.
+/// The same error with `before` in front of its text.
 pub fn prefixed(before: &str, status: Status) -> Status {
     Status::new(status.code, format!("{before}{}", status.message))
 }
 
-/// The same failure; where a value had the wrong type, its text goes on with `what` must be which type: Triton's sentence tells neither.
+/// Completes an error about a wrong type: `; {what} must be` and the type. Triton's text names neither. Other errors are returned as they are.
 pub fn explained(status: Status, what: impl Display) -> Status {
     let wanted = mismatch::WANTED.iter().find(|(sentence, _)| status.message.ends_with(sentence));
     match wanted {
@@ -65,7 +65,7 @@ pub fn explained(status: Status, what: impl Display) -> Status {
     }
 }
 
-/// As [`explained`], where the type is more than its own sentence tells.
+/// As [`explained`], with a more precise type than the one for Triton's text.
 pub fn explained_as(status: Status, what: impl Display, wanted: &str) -> Status {
     if mismatch::WANTED.iter().any(|(sentence, _)| status.message.ends_with(sentence)) {
         return must_be(status, what, wanted);
@@ -77,7 +77,7 @@ fn must_be(status: Status, what: impl Display, wanted: &str) -> Status {
     Status::new(status.code, format!("{}; {what} must be {wanted}", status.message))
 }
 
-/// RapidJSON's sentences.
+/// RapidJSON's error texts.
 pub mod reason {
     pub const DOCUMENT_EMPTY: &str = "The document is empty.";
     pub const ROOT_NOT_SINGULAR: &str = "The document root must not be followed by other values.";
@@ -95,7 +95,7 @@ pub mod reason {
     pub const NUMBER_MISS_EXPONENT: &str = "Miss exponent in number.";
 }
 
-/// Triton's sentences about values of another type than it wants.
+/// Triton's error texts for a value of the wrong type.
 pub mod mismatch {
     pub const STRING: &str = "attempt to access JSON non-string as string";
     pub const ARRAY: &str = "attempt to access JSON non-array as array";
@@ -106,7 +106,7 @@ pub mod mismatch {
     pub const NUMBER: &str = "attempt to access JSON non-number as double";
     pub const MEMBERS: &str = "attempt to get members for non-object";
 
-    /// Each sentence, and the type that is wanted where it is said.
+    /// Each error text, and the type that was expected.
     pub const WANTED: [(&str, &str); 8] = [
         (STRING, "a string"),
         (ARRAY, "an array"),
@@ -123,8 +123,8 @@ pub mod mismatch {
 pub(super) mod tests {
     use super::*;
 
-    /// A refusal without what [`explained`] added to Triton's words.
-    pub(crate) fn in_tritons_words(message: &str) -> &str {
+    /// An error text without what [`explained`] added.
+    pub(crate) fn without_explanation(message: &str) -> &str {
         message.rsplit_once("; ").filter(|(_, added)| added.contains(" must be ")).map_or(message, |(words, _)| words)
     }
 
@@ -134,7 +134,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_wrong_type_is_told_behind_tritons_words_and_nothing_else_is() {
+    fn only_errors_about_types_are_completed() {
         for (sentence, wanted) in mismatch::WANTED {
             check(&format!("before: {sentence}"), &format!("before: {sentence}; 'x' must be {wanted}"));
         }

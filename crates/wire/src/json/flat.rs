@@ -8,14 +8,14 @@ use nerite_tensor::element_count;
 use super::answer::{write_elements, write_parameter};
 use super::write::Writer;
 
-/// What stands under one key.
+/// The value of one key.
 enum Value<'r> {
     Text(&'r str),
     Parameter(&'r Parameter),
     Tensor(&'r Output),
 }
 
-/// Renders a response that is no failure as one flat object with its keys sorted. A tensor of one element is that element.
+/// Renders a response that is not an error as one flat object with sorted keys. A tensor with one element is written without brackets.
 pub fn write_flat(response: &InferResponse) -> Result<Vec<u8>, Status> {
     let mut members = BTreeMap::from([
         ("model_name", Value::Text(&response.model)),
@@ -24,7 +24,7 @@ pub fn write_flat(response: &InferResponse) -> Result<Vec<u8>, Status> {
     if !response.id.is_empty() {
         members.insert("id", Value::Text(&response.id));
     }
-    // Of names given twice the one added first stays, as in Triton.
+    // If a name is given twice, the first value counts, as in Triton.
     for (name, value) in response.parameters.iter() {
         members.entry(name).or_insert(Value::Parameter(value));
     }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_cannot_be_written() {
+    fn half_floats_cannot_be_written() {
         check(
             vec![output("h", DataType::Fp16, &[1], &[0, 0])],
             Err("sending FP16 data via JSON is not supported. Please use the binary data format for output"),

@@ -1,4 +1,4 @@
-//! What does a request of the generate extension say?
+//! How is a request of the generate extension read?
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -17,10 +17,10 @@ use super::tensor::{Claim, read_values};
 use super::value::{short, text_of};
 use crate::budget::Budget;
 
-/// The one key whose object is read as if its members stood beside it.
+/// The key whose object is read as if its members were members of the root.
 const NESTED: &str = "parameters";
 
-/// A request as it arrived: flat JSON, which only the model's inputs tell tensors from parameters in.
+/// A request as it arrived: flat JSON. A key that names an input of the model is a tensor, and any other key is a parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct GenerateText<'b> {
     /// The body.
@@ -29,9 +29,9 @@ pub struct GenerateText<'b> {
     pub inputs: &'b [TensorReport],
     /// The model in the path.
     pub model: &'b str,
-    /// The version in the path; empty for the highest.
+    /// The version in the path. Empty for the highest.
     pub version: &'b str,
-    /// Bytes that all tensors together may have.
+    /// The most bytes that all tensors together may have.
     pub bytes_max: u64,
 }
 
@@ -42,7 +42,7 @@ pub fn read_generate(text: &GenerateText<'_>) -> Result<InferRequest, Status> {
     let inputs = ByName::new(text.inputs, |input| &input.name);
     let mut flat =
         Flat { text, inputs, infer_request: InferRequest::default(), known: HashSet::new(), count: 0, bytes: 0 };
-    // The first error in the syntax wins over every other, as if the text had been read whole before it was judged.
+    // The first syntax error takes precedence over all other errors, as if the whole text were parsed first.
     let outcome = reader.attempt(|reader| {
         flat.members(reader, true)?;
         Ok(check_count(Counted::Members, flat.count, PARAMETERS_MAX).map_err(Status::from)?)
@@ -57,9 +57,9 @@ struct Flat<'b> {
     inputs: ByName<'b, TensorReport>,
     infer_request: InferRequest,
     known: HashSet<Cow<'b, [u8]>>,
-    /// Members so far, repeated ones included.
+    /// Members read so far, repeated ones included.
     count: usize,
-    /// Bytes of the tensors so far.
+    /// Bytes of the tensors read so far.
     bytes: u64,
 }
 
@@ -147,7 +147,7 @@ impl<'b> Flat<'b> {
     }
 }
 
-/// Values of an array, not counting what nests in them; 1 for anything else.
+/// Number of values in an array, not counting nested ones. 1 for a value that is not an array.
 fn count_values(reader: &mut Reader<'_>) -> Result<u64, Fault> {
     let mut count = 0;
     if reader.kind() != Kind::Array {
@@ -160,8 +160,8 @@ fn count_values(reader: &mut Reader<'_>) -> Result<u64, Fault> {
     Ok(count)
 }
 
-/// The shape that `count` values have for a model that wants `dims`: fixed dimensions divide them, the innermost free one
-/// takes what is left, the other free ones are 1.
+/// The shape of `count` values for a model whose input has the dimensions `dims`. Fixed dimensions divide `count`. The innermost variable dimension
+/// takes the quotient, and the other variable dimensions are 1.
 fn distribute(dims: &[i64], count: u64, name: &str) -> Result<Shape, Status> {
     let misfit = || Status::invalid(format!("The schema can not convert input '{name}' to tensor with proper shape"));
     let mut fixed = dims.iter().filter(|dim| **dim >= 0);

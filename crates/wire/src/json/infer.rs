@@ -1,4 +1,4 @@
-//! What does an inference request say?
+//! How is an inference request read?
 
 mod input;
 mod output;
@@ -17,27 +17,27 @@ use super::limits::{DIM_BYTES, ITEM_BYTES};
 use super::value::{Owner, Seen, absent, optional, short};
 use crate::budget::Budget;
 use input::read_input;
-use output::{OutputAsk, read_output};
-use parameters::{Knobs, read_parameters};
+use output::{RequestedOutput, read_output};
+use parameters::{RequestParameters, read_parameters};
 
 /// An inference request as it arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct InferText<'b> {
     /// The JSON part of the body.
     pub json: &'b [u8],
-    /// The binary tensors behind it; inputs become slices of this.
+    /// The binary tensors after the JSON part. Inputs become slices of it.
     pub tail: &'b Buffer,
     /// The model in the path.
     pub model: &'b str,
-    /// The version in the path; empty for the highest.
+    /// The version in the path. Empty for the highest.
     pub version: &'b str,
-    /// Bytes the JSON part, and each tensor in it, may have.
+    /// The most bytes that the JSON part, and each tensor in it, may have.
     pub bytes_max: u64,
-    /// Inputs and outputs it may name.
+    /// The most inputs and outputs that the request may name.
     pub tensors_max: TensorsMax,
 }
 
-/// Which outputs go out as binary; the others go out as JSON.
+/// Which outputs are sent as binary. All others are sent as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rendering {
     binary: bool,
@@ -46,26 +46,26 @@ pub struct Rendering {
 }
 
 impl Rendering {
-    /// All outputs alike.
+    /// All outputs as binary, or all as JSON.
     pub fn all(binary: bool) -> Rendering {
         Rendering { binary, except: HashSet::new() }
     }
 
-    /// Whether the output called `name` goes out as binary.
+    /// Whether the output called `name` is sent as binary.
     pub fn is_binary(&self, name: &str) -> bool {
         self.binary != self.except.contains(name)
     }
 }
 
-/// The outputs asked for by name, each of which says how it wants to be sent.
+/// The requested outputs, and how each of them is to be sent.
 #[derive(Default)]
-struct OutputAsks {
+struct RequestedOutputs {
     outputs: Vec<InferRequestedOutput>,
     rendering: Option<Rendering>,
 }
 
-impl OutputAsks {
-    fn push(&mut self, OutputAsk { infer_request, binary }: OutputAsk) {
+impl RequestedOutputs {
+    fn push(&mut self, RequestedOutput { infer_request, binary }: RequestedOutput) {
         let rendering = self.rendering.get_or_insert_with(|| Rendering::all(binary));
         if binary != rendering.binary {
             rendering.except.insert(infer_request.name.clone());
@@ -74,14 +74,14 @@ impl OutputAsks {
     }
 }
 
-/// The binary tensors that no input has taken yet.
+/// The binary tensors that are not yet assigned to an input.
 struct Tail<'b> {
     buffer: &'b Buffer,
     at: usize,
 }
 
 impl Tail<'_> {
-    /// The next `size` bytes, or how many of them are missing.
+    /// Takes the next `size` bytes. If there are too few, the error is how many are missing.
     fn take(&mut self, size: u64) -> Result<Buffer, u64> {
         if size == 0 {
             return Ok(Buffer::empty());
@@ -94,13 +94,13 @@ impl Tail<'_> {
     }
 }
 
-/// The members of the document, each read or refused where it stood.
+/// The members of the root. Each has been read, or refused with an error.
 #[derive(Default)]
 struct Document {
     id: Seen<Name>,
-    knobs: Seen<Knobs>,
+    request_parameters: Seen<RequestParameters>,
     inputs: Seen<Vec<InferInput>>,
-    outputs: Seen<OutputAsks>,
+    outputs: Seen<RequestedOutputs>,
 }
 
 /// Reads a request whose body begins with JSON.
@@ -111,7 +111,7 @@ pub fn read_infer(text: &InferText<'_>) -> Result<(InferRequest, Rendering), Sta
     let document = read_document(text, &mut tail, &mut budget)?;
 
     let id = short(optional(document.id, "id", Owner::Request)?.unwrap_or_default(), "id")?;
-    let knobs = document.knobs.transpose()?.unwrap_or_default();
+    let request_parameters = document.request_parameters.transpose()?.unwrap_or_default();
     let inputs = match document.inputs {
         Some(inputs) => inputs?,
         None => return Err(prefixed("Unable to parse 'inputs': ", absent("inputs"))),
@@ -119,17 +119,17 @@ pub fn read_infer(text: &InferText<'_>) -> Result<(InferRequest, Rendering), Sta
     if tail.at < text.tail.len() {
         return Err(Status::invalid(format!("unexpected additional input data for model '{}'", text.model)));
     }
-    let OutputAsks { outputs, rendering } = document.outputs.transpose()?.unwrap_or_default();
+    let RequestedOutputs { outputs, rendering } = document.outputs.transpose()?.unwrap_or_default();
 
-    let rendering = rendering.unwrap_or_else(|| Rendering::all(knobs.binary_data_output));
+    let rendering = rendering.unwrap_or_else(|| Rendering::all(request_parameters.binary_data_output));
     let infer_request = InferRequest {
         model: text.model.into(),
         version: text.version.into(),
         id,
-        priority: knobs.priority,
-        timeout_us: knobs.timeout_us,
-        sequence: knobs.sequence,
-        parameters: knobs.parameters,
+        priority: request_parameters.priority,
+        timeout_us: request_parameters.timeout_us,
+        sequence: request_parameters.sequence,
+        parameters: request_parameters.parameters,
         inputs,
         raw_input: None,
         outputs,
@@ -139,7 +139,7 @@ pub fn read_infer(text: &InferText<'_>) -> Result<(InferRequest, Rendering), Sta
     Ok((infer_request, rendering))
 }
 
-/// Makes a request of a body that is nothing but the one input's data.
+/// Makes a request from a body that contains only the data of the model's one input.
 pub fn read_raw_infer(
     data: Buffer,
     model: &str,
@@ -156,7 +156,7 @@ pub fn read_raw_infer(
     Ok((infer_request, Rendering::all(true)))
 }
 
-/// Whether the JSON part of a request is small enough.
+/// Checks the size of a request's JSON part.
 pub fn check_json_size(size: u64, bytes_max: u64) -> Result<(), Status> {
     if size <= bytes_max {
         return Ok(());
@@ -167,7 +167,7 @@ pub fn check_json_size(size: u64, bytes_max: u64) -> Result<(), Status> {
     )))
 }
 
-/// Whether the body of a raw binary request is small enough.
+/// Checks the size of the body of a raw binary request.
 pub fn check_raw_size(size: u64, bytes_max: u64) -> Result<(), Status> {
     if size <= bytes_max {
         return Ok(());
@@ -183,7 +183,7 @@ fn read_document(text: &InferText<'_>, tail: &mut Tail<'_>, budget: &mut Budget)
     let mut reader = Reader::new(text.json)?;
     reader.members(|reader, key| match key.as_ref() {
         b"id" => reader.once(&mut document.id, Reader::name),
-        b"parameters" => reader.once(&mut document.knobs, read_parameters),
+        b"parameters" => reader.once(&mut document.request_parameters, read_parameters),
         b"inputs" => reader.once(&mut document.inputs, |reader| read_inputs(reader, text, tail, budget)),
         b"outputs" => reader.once(&mut document.outputs, |reader| read_outputs(reader, text, budget)),
         _ => reader.skip(),
@@ -219,9 +219,9 @@ fn read_inputs(
     Ok(inputs)
 }
 
-fn read_outputs(reader: &mut Reader<'_>, text: &InferText<'_>, budget: &mut Budget) -> Result<OutputAsks, Fault> {
+fn read_outputs(reader: &mut Reader<'_>, text: &InferText<'_>, budget: &mut Budget) -> Result<RequestedOutputs, Fault> {
     check_array(reader, "outputs")?;
-    let (mut outputs, mut count, max) = (OutputAsks::default(), 0, text.tensors_max.outputs);
+    let (mut outputs, mut count, max) = (RequestedOutputs::default(), 0, text.tensors_max.outputs);
     reader.elements(|reader| {
         count += 1;
         if count > max {

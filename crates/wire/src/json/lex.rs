@@ -1,17 +1,17 @@
-//! Which strings, numbers and words does a JSON text consist of?
+//! How are the tokens of a JSON text read?
 
 use std::borrow::Cow;
 
 use super::fault::{Malformed, reason};
 
-/// A place in a JSON text. Every method that reads a value starts at its first byte and ends behind its last.
+/// A position in a JSON text. Every method that reads a value starts at its first byte and stops after its last.
 #[derive(Clone)]
 pub struct Reader<'t> {
     text: &'t [u8],
     at: usize,
 }
 
-/// What a value is, by its first byte. Whatever starts nothing counts as a number, and fails as one.
+/// The type of a value, by its first byte. A byte that starts no value counts as a number, and is refused when that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Object,
@@ -22,14 +22,14 @@ pub enum Kind {
     Number,
 }
 
-/// A number as it was written: integers keep all their digits.
+/// A number. Integers keep all their digits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
-    /// An integer of 0 to 2^64 − 1.
+    /// An integer from 0 to 2^64 − 1.
     Unsigned(u64),
-    /// An integer of −2^63 to −1.
+    /// An integer from −2^63 to −1.
     Negative(i64),
-    /// Any other.
+    /// Any other number.
     Real(f64),
 }
 
@@ -45,25 +45,25 @@ impl<'t> Reader<'t> {
         Ok(reader)
     }
 
-    /// Makes sure that nothing follows the value just read.
+    /// Checks that nothing follows the last value.
     pub fn finish(&mut self) -> Result<(), Malformed> {
         self.space();
         if self.peek() == 0 { Ok(()) } else { self.fail(reason::ROOT_NOT_SINGULAR) }
     }
 
-    /// The next byte; 0 at the end, which a NUL byte marks as well as the last byte does.
+    /// The next byte. 0 at the end of the text; a NUL byte ends the text too.
     pub fn peek(&self) -> u8 {
         self.text.get(self.at).copied().unwrap_or(0)
     }
 
-    /// Goes past the next byte if it is `byte`.
+    /// Skips the next byte if it is `byte`. Returns whether it was.
     pub fn eat(&mut self, byte: u8) -> bool {
         let there = self.peek() == byte;
         self.at += usize::from(there);
         there
     }
 
-    /// Goes past white space.
+    /// Skips white space.
     pub fn space(&mut self) {
         while matches!(self.peek(), b' ' | b'\n' | b'\r' | b'\t') {
             self.at += 1;
@@ -75,17 +75,17 @@ impl<'t> Reader<'t> {
         self.at
     }
 
-    /// Bytes of the whole text: no more values than this can follow.
+    /// Length of the whole text in bytes. The text cannot have more values than that.
     pub fn text_len(&self) -> usize {
         self.text.len()
     }
 
-    /// Fails here.
+    /// An error at this position.
     pub fn fail<T>(&self, reason: &'static str) -> Result<T, Malformed> {
         Err(Malformed { reason, offset: self.at })
     }
 
-    /// What the next value is.
+    /// The type of the next value.
     pub fn kind(&self) -> Kind {
         match self.peek() {
             b'{' => Kind::Object,
@@ -97,7 +97,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A member's name and its colon; the reader is then at the member's value.
+    /// Reads a member's key and its colon. The reader is then at the member's value.
     pub fn key(&mut self) -> Result<Cow<'t, [u8]>, Malformed> {
         if self.peek() != b'"' {
             return self.fail(reason::OBJECT_MISS_NAME);
@@ -111,7 +111,7 @@ impl<'t> Reader<'t> {
         Ok(key)
     }
 
-    /// A string's bytes, which RapidJSON does not check to be UTF-8.
+    /// The bytes of a string. They may be invalid UTF-8, as with RapidJSON.
     pub fn raw_string(&mut self) -> Result<Cow<'t, [u8]>, Malformed> {
         self.at += 1;
         let start = self.at;
@@ -132,7 +132,7 @@ impl<'t> Reader<'t> {
         Ok(Cow::Owned(out))
     }
 
-    /// Goes on to the next quotation mark or backslash.
+    /// Skips to the next quotation mark or backslash.
     fn plain_run(&mut self) -> Result<(), Malformed> {
         let rest = self.text.get(self.at..).unwrap_or_default();
         let len = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)).unwrap_or(rest.len());
@@ -167,7 +167,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    /// The character after `\u`, whose escape began at `start`.
+    /// Reads the character after `\u`. Its escape began at `start`.
     fn unicode(&mut self, start: usize) -> Result<char, Malformed> {
         let bad_pair = Malformed { reason: reason::STRING_SURROGATE, offset: start };
         let first = self.hex4(start)?;
@@ -194,7 +194,7 @@ impl<'t> Reader<'t> {
         Ok(code)
     }
 
-    /// `true`, `false` or `null`, letter by letter: a wrong letter is where it fails.
+    /// Reads `true`, `false` or `null`. An error has the offset of the first wrong letter.
     pub fn word(&mut self, word: &'static [u8]) -> Result<(), Malformed> {
         for &letter in word {
             if !self.eat(letter) {
@@ -204,14 +204,14 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    /// A truth value.
+    /// Reads a boolean.
     pub fn raw_bool(&mut self) -> Result<bool, Malformed> {
         let truth = self.peek() == b't';
         self.word(if truth { b"true" } else { b"false" })?;
         Ok(truth)
     }
 
-    /// A number, `NaN`, `Inf` and `Infinity` included.
+    /// Reads a number, or `NaN`, `Inf` or `Infinity`.
     pub fn number(&mut self) -> Result<Number, Malformed> {
         let start = self.at;
         let minus = self.eat(b'-');
@@ -243,7 +243,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Digits as an integer, and whether it was too large to be one.
+    /// Reads digits as an integer. Returns it, and whether it overflowed.
     fn digits(&mut self) -> (u64, bool) {
         let (mut whole, mut too_large) = (0u64, false);
         while let digit @ b'0'..=b'9' = self.peek() {

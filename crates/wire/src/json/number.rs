@@ -1,12 +1,12 @@
 //! How is a number written?
 
-/// Digits up to which a number is written without an exponent, as in RapidJSON's writer: `100000000000000000000.0`.
+/// The most digits before the point in a number without an exponent, as in RapidJSON's writer: `100000000000000000000.0`.
 const PLAIN_DIGITS_MAX: i32 = 21;
-/// Zeros after the point up to which a number is written without an exponent: `0.000001`.
+/// The most zeros after the point in a number without an exponent: `0.000001`.
 const PLAIN_ZEROS_MAX: i32 = 5;
 
-/// Appends the shortest decimal that reads back as `value`: with `.0` where it is whole, with an exponent where it is very
-/// large or small, and as `NaN`, `Infinity` or `-Infinity` where it is no number.
+/// Appends the shortest decimal that reads back as `value`. Whole numbers end in `.0`. Very large and very small numbers have an exponent. Non-finite
+/// numbers are `NaN`, `Infinity` and `-Infinity`.
 pub fn push_double(out: &mut Vec<u8>, value: f64) {
     if !value.is_finite() {
         let word: &[u8] = match value {
@@ -27,7 +27,7 @@ pub fn push_double(out: &mut Vec<u8>, value: f64) {
     }
 }
 
-/// The same digits with RapidJSON's idea of where exponents begin.
+/// Appends the same digits, with an exponent where RapidJSON writes one.
 fn push_rearranged(out: &mut Vec<u8>, text: &[u8]) {
     let text = text.strip_prefix(b"-").inspect(|_| out.push(b'-')).unwrap_or(text);
     let (mantissa, exponent) = match text.iter().position(|byte| *byte == b'e') {
@@ -79,7 +79,7 @@ pub fn push_signed(out: &mut Vec<u8>, value: i64) {
     push_unsigned(out, value.unsigned_abs());
 }
 
-/// Appends an integer of 0 and more.
+/// Appends an integer of 0 or more.
 pub fn push_unsigned(out: &mut Vec<u8>, mut value: u64) {
     // 2^64 − 1 has twenty digits.
     let mut digits = [0u8; 20];

@@ -1,4 +1,4 @@
-//! How do metadata, statistics, status and settings look as JSON?
+//! How are metadata, statistics, status and settings written as JSON?
 
 use nerite_request::report::{
     BatchReport, CudaRegionReport, Duration, IndexEntry, ModelReport, ServerReport, StatisticsReport,
@@ -56,7 +56,7 @@ pub fn write_statistics(models: &[StatisticsReport]) -> Vec<u8> {
     })
 }
 
-/// The system regions asked for.
+/// The requested system regions.
 pub fn write_system_status(regions: &[SystemRegionReport]) -> Vec<u8> {
     array(regions, |w, region| {
         w.key("name").string(region.name.as_bytes());
@@ -66,7 +66,7 @@ pub fn write_system_status(regions: &[SystemRegionReport]) -> Vec<u8> {
     })
 }
 
-/// The CUDA regions asked for.
+/// The requested CUDA regions.
 pub fn write_cuda_status(regions: &[CudaRegionReport]) -> Vec<u8> {
     array(regions, |w, region| {
         w.key("name").string(region.name.as_bytes());
@@ -75,7 +75,7 @@ pub fn write_cuda_status(regions: &[CudaRegionReport]) -> Vec<u8> {
     })
 }
 
-/// Trace settings: the levels are an array, the rest strings.
+/// Trace settings. The levels are an array, other values are strings.
 pub fn write_trace_settings(settings: &TraceSettings) -> Vec<u8> {
     object(|w| {
         for (name, values) in settings {

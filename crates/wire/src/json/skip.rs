@@ -1,10 +1,10 @@
-//! How is a value passed over, however deep it nests?
+//! How is a value skipped at any nesting depth?
 
 use super::fault::{Malformed, reason};
 use super::lex::{Kind, Reader};
 
 impl Reader<'_> {
-    /// Goes past the next value, checking its syntax. Nesting costs a byte of heap a level and no stack.
+    /// Skips the next value and checks its syntax. Each level of nesting takes one byte of heap and no stack.
     pub fn skip(&mut self) -> Result<(), Malformed> {
         let mut closers: Vec<u8> = Vec::new();
         loop {
@@ -33,14 +33,14 @@ impl Reader<'_> {
         }
     }
 
-    /// Goes past an opening bracket and, if it is the next thing, past `closer`; whether it was.
+    /// Skips an opening bracket, and `closer` if it is next. Returns whether it was.
     pub fn open_is_empty(&mut self, closer: u8) -> bool {
         self.eat(self.peek());
         self.space();
         self.eat(closer)
     }
 
-    /// After a member or element: past the comma (true) or past `closer` (false).
+    /// Call this after a member or an element. It skips a comma and returns true, or skips `closer` and returns false.
     pub fn follows(&mut self, closer: u8) -> Result<bool, Malformed> {
         self.space();
         if self.eat(b',') {
@@ -53,7 +53,8 @@ impl Reader<'_> {
         self.fail(if closer == b'}' { reason::OBJECT_MISS_COMMA } else { reason::ARRAY_MISS_COMMA })
     }
 
-    /// After a value: closes what ends here. Whether that was everything; if not, the reader is at the next value.
+    /// Call this after a value. It skips the closing brackets that follow. Returns whether the outermost value is complete. Otherwise the reader is
+    /// at the next value.
     fn leave(&mut self, closers: &mut Vec<u8>) -> Result<bool, Malformed> {
         while let Some(&closer) = closers.last() {
             if self.follows(closer)? {

@@ -1,12 +1,12 @@
-//! How is a JSON text read that lies on disk because it is long?
+//! How is a long JSON text read from disk?
 //!
 //! ```text
 //!   on disk    {"parameters":{"file:1/model.onnx":"TG9uZyBmaWxl…","config":"{}"}}
 //!   in memory  {"parameters":{"file:1/model.onnx":"","config":"{}"}}      and where the long string lies
 //! ```
 //!
-//! The text without its long strings is read like any other. A long string is read from the disk when its bytes are needed, in
-//! steps, so that memory does not grow with its length.
+//! The text without its long strings is read like any other. A long string is read from disk in steps when its bytes are needed. So the memory in use
+//! does not grow with its length.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -23,7 +23,7 @@ use super::lex::Reader;
 use super::limits::{SPOOLED_CONFIG_BYTES_MAX, SPOOLED_STEP_BYTES, SPOOLED_STRING_BYTES_MIN, SPOOLED_TEXT_BYTES_MAX};
 use super::value::text_of;
 
-/// A text whose long strings stayed on disk.
+/// A text whose long strings remain on disk.
 #[derive(Debug)]
 pub struct Spooled {
     file: Arc<File>,
@@ -43,7 +43,7 @@ struct Cut {
     len: u64,
 }
 
-/// A long string of a text on disk. As the content of a file it is base64.
+/// A long string of a text on disk. It is base64 if it is the content of a file.
 #[derive(Debug)]
 pub struct LongString {
     file: Arc<File>,
@@ -55,12 +55,12 @@ impl Spooled {
     /// Reads the text of `len` bytes in `file`.
     pub fn read(file: File, len: u64) -> Result<Spooled, Status> {
         let most = usize::try_from(len).unwrap_or(usize::MAX).min(SPOOLED_TEXT_BYTES_MAX);
-        let room =
+        let reservation =
             MemoryReservation::take(most).map_err(|refused| Status::no_memory("what a load request says", refused))?;
         let mut scan = Scan::default();
         let file = Arc::new(file);
         each_step(&file, 0, len, |step| scan.take(step))?;
-        Ok(Spooled { file, text: scan.text, cuts: scan.cuts, _reservation: room })
+        Ok(Spooled { file, text: scan.text, cuts: scan.cuts, _reservation: reservation })
     }
 
     /// The text without its long strings.
@@ -75,7 +75,7 @@ impl Spooled {
         Some(LongString { file: Arc::clone(&self.file), offset, len })
     }
 
-    /// The same failure, at its place on disk.
+    /// The same error, with the offset in the text on disk.
     pub fn located(&self, fault: Malformed) -> Malformed {
         let before = self.cuts.iter().take_while(|cut| cut.at < fault.offset);
         let left_out: u64 = before.map(|cut| cut.len).sum();
@@ -84,12 +84,12 @@ impl Spooled {
 }
 
 impl LongString {
-    /// Its bytes on disk.
+    /// Its length on disk in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// What it says, if that is short enough for a configuration.
+    /// Its text, or an error if it is too long for a configuration.
     pub fn text(&self) -> Result<String, Status> {
         if self.len > SPOOLED_CONFIG_BYTES_MAX {
             return Err(Status::invalid(format!(
@@ -97,8 +97,8 @@ impl LongString {
                 self.len
             )));
         }
-        let room = MemoryReservation::take(2 * self.len as usize);
-        let _reservation = room.map_err(|refused| Status::no_memory("a configuration", refused))?;
+        let reservation = MemoryReservation::take(2 * self.len as usize);
+        let _reservation = reservation.map_err(|refused| Status::no_memory("a configuration", refused))?;
         let mut quoted = vec![b'"'];
         each_step(&self.file, self.offset, self.len, |step| {
             quoted.extend_from_slice(step);
@@ -123,7 +123,7 @@ impl FileContent for LongString {
     }
 }
 
-/// Calls `each` with `len` bytes of a file from `offset` on, some at a time.
+/// Reads `len` bytes of a file from `offset` on in steps, and calls `each` with each step.
 fn each_step(
     file: &File,
     mut offset: u64,
@@ -146,8 +146,7 @@ fn each_step(
     Ok(())
 }
 
-/// What a string's bytes mean, as far as base64 is concerned: escapes that mean no character of its alphabet are passed over, and so
-/// are those that mean nothing.
+/// Decodes escapes as far as base64 needs it. Invalid escapes, and escapes for characters outside of base64's alphabet, are skipped.
 #[derive(Debug, Default)]
 enum Escapes {
     #[default]
@@ -160,7 +159,7 @@ enum Escapes {
 }
 
 impl Escapes {
-    /// Takes the next byte; the character that it completes, if it is ASCII.
+    /// Takes the next byte. Returns the character that it completes, if that is ASCII.
     fn push(&mut self, byte: u8) -> Option<u8> {
         match (std::mem::take(self), byte) {
             (Escapes::Plain, b'\\') => *self = Escapes::Backslash,
@@ -179,19 +178,19 @@ impl Escapes {
     }
 }
 
-/// Takes the long strings out of a text.
+/// Separates the long strings from a text.
 #[derive(Default)]
 struct Scan {
     text: Vec<u8>,
     cuts: Vec<Cut>,
-    /// Bytes of the text on disk that were seen.
+    /// Bytes of the text on disk that were read.
     seen: u64,
     string: Option<Open>,
-    /// Whether nothing more is looked at.
+    /// Whether the rest of the text is ignored.
     ended: bool,
 }
 
-/// A string whose end has not been seen.
+/// A string whose end was not read yet.
 struct Open {
     /// The index of its opening quotation mark in the text.
     at: usize,
@@ -219,7 +218,7 @@ impl Scan {
                     self.keep(byte)?;
                 }
                 Some(_) if byte < 0x20 => {
-                    // The reader finds the fault where it is, and nothing behind it means anything.
+                    // The reader finds the error here, so the rest of the text is not needed.
                     self.close();
                     self.keep(byte)?;
                     self.ended = true;
@@ -237,7 +236,7 @@ impl Scan {
         Ok(())
     }
 
-    /// The string ends here: a long one leaves nothing but its quotation marks.
+    /// Ends the string. Of a long string only the quotation marks are kept.
     fn close(&mut self) {
         let Some(Open { at, offset, len, .. }) = self.string.take() else { return };
         if len > SPOOLED_STRING_BYTES_MIN as u64 {
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn long_strings_stay_on_disk_and_mean_the_same() {
+    fn long_strings_remain_on_disk_and_are_read_from_there() {
         let (long, escaped) = ("Zm9v".repeat(200_000), "Zm9v\\n\\/\\u002fAA\\u00e9".repeat(10_000));
         let config = "x".repeat(100_000);
         let text = format!(
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_found_where_they_are_on_disk() {
+    fn errors_have_their_offset_on_disk() {
         let long = "A".repeat(1 << 20);
         let before = "failed to parse the request JSON buffer:";
         let at = 1 + 1 + long.len() + 1;
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_stay_on_disk_has_an_end() {
+    fn the_part_held_in_memory_is_limited() {
         check_refused(
             &format!("[{}]", "1,".repeat(SPOOLED_TEXT_BYTES_MAX / 2)),
             "a load request has more than 67108864 bytes beside its long files; put the model into the repository",

@@ -1,4 +1,4 @@
-//! How do a tensor's JSON values become its bytes?
+//! How are a tensor's JSON values converted to its bytes?
 
 use nerite_memory::{Buffer, GrowableBuffer, NoMemory, Slot};
 use nerite_request::{Code, Status};
@@ -9,13 +9,13 @@ use super::lex::{Kind, Reader};
 use super::limits::DATA_DEPTH_MAX;
 use super::value::abridged;
 
-/// What the request says of a tensor whose values are in the JSON text.
+/// What a request declares about a tensor whose values are in the JSON text.
 pub struct Claim<'c> {
     pub name: &'c str,
-    /// `None` for a word that names no datatype.
+    /// `None` if the request's datatype does not exist.
     pub datatype: Option<DataType>,
     pub shape: &'c Shape,
-    /// Bytes the tensor may have.
+    /// The most bytes that the tensor may have.
     pub bytes_max: u64,
 }
 
@@ -34,7 +34,7 @@ pub fn read_tensor(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer,
     read_values(reader, claim, elements)
 }
 
-/// Reads `elements` values, nested in arrays or one alone.
+/// Reads `elements` values, which are nested in arrays, or a single value without an array.
 pub fn read_values(reader: &mut Reader<'_>, claim: &Claim<'_>, elements: u64) -> Result<Buffer, Fault> {
     if claim.datatype == Some(DataType::Bytes) {
         return read_strings(reader, claim);
@@ -42,11 +42,11 @@ pub fn read_values(reader: &mut Reader<'_>, claim: &Claim<'_>, elements: u64) ->
     let size = claim.fixed_size(elements)?;
     claim.check_size(size as u64)?;
     let datatype = claim.fixed_datatype()?;
-    // More values than bytes of text cannot come, so a shape that lies reserves no memory for them.
+    // The text has at least one byte for each value. So a shape that is larger than the data reserves no memory.
     let element_size = datatype.size().unwrap_or(1);
-    let room = size.min(reader.text_len().saturating_mul(element_size));
-    let mut slot =
-        Slot::try_heap(room).map_err(|refused| Status::no_memory(format_args!("input '{}'", claim.name), refused))?;
+    let capacity = size.min(reader.text_len().saturating_mul(element_size));
+    let mut slot = Slot::try_heap(capacity)
+        .map_err(|refused| Status::no_memory(format_args!("input '{}'", claim.name), refused))?;
     let out = slot.private_bytes_mut().expect("a heap slot is this process's own");
     let found = read_numbers(reader, datatype, out).map_err(|fault| match fault {
         Fault::Refused(status) => claim.explained(prefixed("Unable to parse 'data': ", status)).into(),
@@ -83,7 +83,7 @@ impl Claim<'_> {
         })
     }
 
-    /// A value of the wrong type: which input's.
+    /// Adds to the error for a value of the wrong type which input it is.
     fn explained(&self, status: Status) -> Status {
         explained(status, format_args!("each value of input '{}'", abridged(self.name)))
     }
@@ -111,7 +111,7 @@ impl Claim<'_> {
     }
 }
 
-/// BYTES elements in their wire form. How many there should be is a question of the model's checks, as in Triton.
+/// Reads BYTES elements into their wire form. The model's checks compare their number with the shape, as in Triton.
 fn read_strings(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Fault> {
     let refuse = |refused: NoMemory| Status::no_memory(format_args!("input '{}'", claim.name), refused);
     let mut out = GrowableBuffer::with_capacity(0).map_err(refuse)?;
@@ -147,7 +147,7 @@ fn read_numbers(reader: &mut Reader<'_>, datatype: DataType, out: &mut [u8]) -> 
     }
 }
 
-/// Fills `out` with one value after the other; how many there were.
+/// Fills `out` with values. Returns how many there were.
 fn fill<'t, const N: usize>(
     reader: &mut Reader<'t>,
     out: &mut [u8],
@@ -166,7 +166,7 @@ fn fill<'t, const N: usize>(
     Ok(found)
 }
 
-/// Calls `each` at every value in the nested arrays at `reader`, row-major.
+/// Calls `each` at every value in the nested arrays, in row-major order.
 fn each_scalar<'t>(
     reader: &mut Reader<'t>,
     mut each: impl FnMut(&mut Reader<'t>) -> Result<(), Fault>,

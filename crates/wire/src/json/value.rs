@@ -1,4 +1,4 @@
-//! How is a value read as the type that is wanted?
+//! How is a value read as an expected type?
 
 use std::borrow::Cow;
 
@@ -10,11 +10,11 @@ use super::fault::{Fault, Malformed, explained, mismatch, prefixed};
 use super::lex::{Kind, Number, Reader};
 use super::limits::QUOTED_CHARS_MAX;
 
-/// A member that was looked for: absent, or its value, or why it has none.
+/// The value of a member: `None` if it is absent, `Err` if it could not be read.
 pub type Seen<T> = Option<Result<T, Status>>;
 
 impl<'t> Reader<'t> {
-    /// Reads a value; where it is refused, goes past it all the same, so that an error in the syntax behind it wins.
+    /// Reads a value. Skips it if `read` refuses it, so that a syntax error further on takes precedence.
     pub fn attempt<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, Fault>,
@@ -31,7 +31,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Reads a member's value into `seen`, unless the same name came before: the first counts.
+    /// Reads a member's value into `seen`, unless the same key came before: the first value counts.
     pub fn once<T>(
         &mut self,
         seen: &mut Seen<T>,
@@ -44,7 +44,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    /// Calls `each` at the value of every member. Anything but an object counts as one without members.
+    /// Calls `each` at the value of every member. A value that is not an object has no members.
     pub fn members<E: From<Malformed>>(
         &mut self,
         mut each: impl FnMut(&mut Self, Cow<'t, [u8]>) -> Result<(), E>,
@@ -85,7 +85,7 @@ impl<'t> Reader<'t> {
         if self.kind() == Kind::String { Ok(self.raw_string()?) } else { Err(refused(mismatch::STRING)) }
     }
 
-    /// A string; bytes that are no UTF-8 become U+FFFD.
+    /// A string. Invalid UTF-8 is replaced by U+FFFD.
     pub fn string(&mut self) -> Result<String, Fault> {
         Ok(text_of(self.bytes()?))
     }
@@ -96,12 +96,12 @@ impl<'t> Reader<'t> {
         Ok(std::str::from_utf8(&bytes).map_or_else(|_| Name::from_utf8_lossy(&bytes), Name::from))
     }
 
-    /// A truth value.
+    /// A boolean.
     pub fn bool(&mut self) -> Result<bool, Fault> {
         if self.kind() == Kind::Bool { Ok(self.raw_bool()?) } else { Err(refused(mismatch::BOOLEAN)) }
     }
 
-    /// An integer of 0 to 2^64 − 1.
+    /// An integer from 0 to 2^64 − 1.
     pub fn unsigned(&mut self) -> Result<u64, Fault> {
         match self.any_number(mismatch::UNSIGNED)? {
             Number::Unsigned(value) => Ok(value),
@@ -109,7 +109,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// An integer of −2^63 to 2^63 − 1.
+    /// An integer from −2^63 to 2^63 − 1.
     pub fn signed(&mut self) -> Result<i64, Fault> {
         match self.any_number(mismatch::SIGNED)? {
             Number::Unsigned(value) => i64::try_from(value).map_err(|_| refused(mismatch::SIGNED)),
@@ -132,7 +132,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// Text from a string's bytes; what is no UTF-8 becomes U+FFFD.
+/// Text from a string's bytes. Invalid UTF-8 is replaced by U+FFFD.
 pub fn text_of(bytes: Cow<'_, [u8]>) -> String {
     match bytes {
         Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -142,19 +142,19 @@ pub fn text_of(bytes: Cow<'_, [u8]>) -> String {
     }
 }
 
-/// Whose members are read, for errors about them.
+/// The object whose members are read. Errors name it.
 #[derive(Clone, Copy, Debug)]
 pub enum Owner<'n> {
     /// The document.
     Request,
-    /// An input, or an output, whose name is not known.
+    /// An input or output whose name is not known.
     Unnamed(&'static str),
-    /// An input, or an output, and its name.
+    /// An input or output, and its name.
     Named(&'static str, &'n str),
 }
 
 impl Owner<'_> {
-    /// How a member of it is called.
+    /// How errors call a member of this object.
     pub fn member(self, name: &str) -> String {
         match self {
             Owner::Request => format!("'{name}'"),
@@ -164,7 +164,7 @@ impl Owner<'_> {
     }
 }
 
-/// A name as errors quote it before anybody has looked at how long it is.
+/// A name shortened for an error. The length of the name was not checked yet.
 pub fn abridged(name: &str) -> Cow<'_, str> {
     match name.char_indices().nth(QUOTED_CHARS_MAX) {
         None => Cow::Borrowed(name),
@@ -172,13 +172,13 @@ pub fn abridged(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// The value of a member that must be there. Failures begin with `Unable to parse '{name}': `.
+/// The value of a required member. Failures begin with `Unable to parse '{name}': `.
 pub fn required<T>(seen: Seen<T>, name: &str, owner: Owner<'_>) -> Result<T, Status> {
     let found = seen.unwrap_or_else(|| Err(absent(name)));
     found.map_err(|status| unable(status, name, owner))
 }
 
-/// The value of a member that may be there. Failures begin with `Unable to parse '{name}': `.
+/// The value of an optional member. Failures begin with `Unable to parse '{name}': `.
 pub fn optional<T>(seen: Seen<T>, name: &str, owner: Owner<'_>) -> Result<Option<T>, Status> {
     seen.transpose().map_err(|status| unable(status, name, owner))
 }
@@ -187,7 +187,7 @@ fn unable(status: Status, name: &str, owner: Owner<'_>) -> Status {
     explained(prefixed(&format!("Unable to parse '{name}': "), status), owner.member(name))
 }
 
-/// A name, if it is no longer than names are.
+/// The name, or an error if it is longer than `NAME_BYTES_MAX`.
 pub fn short(name: Name, member: &str) -> Result<Name, Status> {
     if name.len() <= NAME_BYTES_MAX {
         return Ok(name);
@@ -195,7 +195,7 @@ pub fn short(name: Name, member: &str) -> Result<Name, Status> {
     Err(Status::invalid(format!("'{member}' has {} bytes, a name has at most {NAME_BYTES_MAX}", name.len())))
 }
 
-/// A member is missing.
+/// The error for a missing member.
 pub fn absent(name: &str) -> Status {
     Status::internal(format!("attempt to access non-existing object member '{name}'"))
 }

@@ -2,14 +2,14 @@
 
 use super::number::{push_double, push_signed, push_unsigned};
 
-/// A JSON text as it grows. Commas come by themselves; brackets and order are the caller's.
+/// A JSON text that is being written. The writer adds the commas. The caller writes brackets and members in order.
 #[derive(Debug, Default)]
 pub struct Writer {
     out: Vec<u8>,
 }
 
 impl Writer {
-    /// An empty text with room for `bytes`.
+    /// An empty text with a capacity of `bytes`.
     pub fn with_capacity(bytes: usize) -> Writer {
         Writer { out: Vec::with_capacity(bytes) }
     }
@@ -19,29 +19,29 @@ impl Writer {
         self.out
     }
 
-    /// Makes room for `bytes` more.
+    /// Reserves capacity for `bytes` more.
     pub fn reserve(&mut self, bytes: usize) {
         self.out.reserve(bytes);
     }
 
-    /// An object whose members `members` writes.
+    /// Writes an object. `members` writes its members.
     pub fn object(&mut self, members: impl FnOnce(&mut Writer)) {
         self.bracket(b'{', b'}', members);
     }
 
-    /// An array whose elements `elements` writes.
+    /// Writes an array. `elements` writes its elements.
     pub fn array(&mut self, elements: impl FnOnce(&mut Writer)) {
         self.bracket(b'[', b']', elements);
     }
 
-    /// A member's name; its value follows.
+    /// Writes a member's key. Its value must be written next.
     pub fn key(&mut self, name: &str) -> &mut Writer {
         self.string(name.as_bytes());
         self.out.push(b':');
         self
     }
 
-    /// A string. Bytes above ASCII stay as they are.
+    /// Writes a string. Bytes above ASCII are not escaped.
     pub fn string(&mut self, text: &[u8]) {
         self.separate();
         self.out.push(b'"');
@@ -55,25 +55,25 @@ impl Writer {
         self.out.push(b'"');
     }
 
-    /// A truth value.
+    /// Writes a boolean.
     pub fn bool(&mut self, value: bool) {
         self.separate();
         self.out.extend_from_slice(if value { b"true" } else { b"false" });
     }
 
-    /// An integer.
+    /// Writes an integer.
     pub fn signed(&mut self, value: i64) {
         self.separate();
         push_signed(&mut self.out, value);
     }
 
-    /// An integer of 0 and more.
+    /// Writes an integer of 0 or more.
     pub fn unsigned(&mut self, value: u64) {
         self.separate();
         push_unsigned(&mut self.out, value);
     }
 
-    /// A number.
+    /// Writes a floating-point number.
     pub fn double(&mut self, value: f64) {
         self.separate();
         push_double(&mut self.out, value);
@@ -86,8 +86,8 @@ impl Writer {
         self.out.push(close);
     }
 
-    /// A comma, unless this is the first thing in its bracket or a member's value. A value never ends in one of these
-    /// bytes, and a string ends in its quotation mark.
+    /// Writes a comma, unless this is the first item in its brackets or a member's value. No value ends in one of these bytes: a string ends in its
+    /// quotation mark.
     fn separate(&mut self) {
         if !matches!(self.out.last(), None | Some(b'{' | b'[' | b':')) {
             self.out.push(b',');
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn commas_stand_between_and_nowhere_else() {
+    fn commas_are_only_between_items() {
         check(|w| w.object(|_| {}), "{}");
         check(|w| w.array(|w| w.array(|_| {})), "[[]]");
         check(

@@ -1,4 +1,4 @@
-//! How does the response cache look as metrics?
+//! How is the response cache shown as metrics?
 
 use super::page::{Page, Value};
 use super::{MetricsReport, ModelMetrics, Read};
@@ -6,17 +6,17 @@ use super::{MetricsReport, ModelMetrics, Read};
 /// The response cache of all models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheMetrics {
-    /// Bytes that are kept.
+    /// Bytes in use.
     pub bytes: u64,
-    /// Bytes that may be kept.
+    /// The most bytes that may be in use.
     pub bytes_max: u64,
-    /// Responses that are kept.
+    /// Number of stored responses.
     pub entries: u64,
-    /// Look-ups that found one.
+    /// Look-ups that found a response.
     pub hits: u64,
-    /// Look-ups that found none.
+    /// Look-ups that found no response.
     pub misses: u64,
-    /// Responses given up for others.
+    /// Responses that were evicted to store others.
     pub evictions: u64,
     /// Time of all look-ups, in ns.
     pub lookup_ns: u64,
@@ -35,7 +35,7 @@ const COUNTS: [(&str, &str, Read); 4] = [
     }),
 ];
 
-/// What each model found, and did not find.
+/// The hits and misses of each model.
 pub(super) fn write_counters(page: &mut Page, report: &MetricsReport) {
     if !report.counter_latencies {
         return;
@@ -47,7 +47,7 @@ pub(super) fn write_counters(page: &mut Page, report: &MetricsReport) {
     }
 }
 
-/// What all of them keep together.
+/// The totals of all models.
 pub(super) fn write_gauges(page: &mut Page, report: &MetricsReport) {
     let Some(cache) = &report.cache else { return };
     let mut single = |name, help, value| page.family(name, "gauge", help, [(String::new(), value)]);

@@ -1,4 +1,4 @@
-//! How do the metrics look that models made of their own?
+//! How are metrics written that models created?
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use nerite_request::report::{CustomFamily, CustomValue, MetricKind};
 
 use super::page::{Page, escaped};
 
-/// Writes one family; nothing without a metric.
+/// Writes one family. Writes nothing if it has no metric.
 pub(super) fn write(page: &mut Page, family: &CustomFamily) {
     let CustomFamily { name, description, kind, metrics } = family;
     if metrics.is_empty() {
@@ -53,7 +53,7 @@ fn braced(labels: &[(String, String)], bound: Option<f64>) -> String {
     if text.is_empty() { text } else { format!("{{{text}}}") }
 }
 
-/// A number as Prometheus reads it.
+/// A number in Prometheus's syntax.
 fn number(value: f64) -> String {
     match value {
         value if value.is_nan() => "NaN".to_owned(),

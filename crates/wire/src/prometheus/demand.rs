@@ -5,15 +5,15 @@ use super::{Page, Value};
 /// Models that requests load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DemandMetrics {
-    /// Models that are loaded.
+    /// Loaded models.
     pub models: u64,
-    /// The bytes of their files.
+    /// Bytes of the files of loaded models.
     pub bytes: u64,
-    /// Models that requests have loaded.
+    /// Loads that requests have triggered.
     pub loads: u64,
-    /// Models that have left to make room.
+    /// Models that were unloaded to free memory for others.
     pub evictions: u64,
-    /// Requests that wait for a model.
+    /// Requests that wait for a model to load.
     pub waiting: u64,
 }
 

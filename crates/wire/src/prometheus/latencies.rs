@@ -1,11 +1,11 @@
-//! How does the distribution of latencies look as metrics?
+//! How are distributions of latencies shown as metrics?
 
 use nerite_request::report::{BucketReport, Latency, SummaryReport};
 
 use super::page::Page;
 use super::{MetricsReport, ModelMetrics};
 
-/// The summaries, in the order in which Triton shows them.
+/// The summaries in Triton's order.
 const SUMMARIES: [(Latency, &str, &str); 7] = [
     (
         Latency::Request,
@@ -47,7 +47,7 @@ const SUMMARIES: [(Latency, &str, &str); 7] = [
 const FIRST_RESPONSE: (&str, &str) =
     ("nv_inference_first_response_histogram_ms", "Duration from request to first response in milliseconds");
 
-/// Writes what is kept; a family of which nothing is kept is left out.
+/// Writes the distributions that are recorded. Families without data are omitted.
 pub(super) fn write(page: &mut Page, report: &MetricsReport) {
     write_first_responses(page, &report.models);
     for (latency, name, help) in SUMMARIES {
@@ -70,7 +70,7 @@ fn write_summary(page: &mut Page, name: &str, labels: &str, summary: &SummaryRep
         let labels = with(labels, "quantile", *quantile);
         match value {
             Some(us) => page.line(format_args!("{name}{labels} {us}")),
-            // As Triton's library writes it.
+            // Triton's library writes it in this spelling.
             None => page.line(format_args!("{name}{labels} Nan")),
         }
     }
@@ -95,7 +95,7 @@ fn write_first_responses(page: &mut Page, models: &[ModelMetrics]) {
     }
 }
 
-/// The labels with one more at the end.
+/// Appends one label to `labels`.
 fn with(labels: &str, name: &str, value: f64) -> String {
     format!("{},{name}=\"{value}\"}}", labels.trim_end_matches('}'))
 }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_and_buckets_stand_behind_the_models_labels() {
+    fn quantiles_and_buckets_follow_the_models_labels() {
         let summary = SummaryReport { quantiles: vec![(0.5, Some(7)), (0.9, None)], count: 2, sum_us: 15 };
         let first_response = BucketReport { buckets: vec![(100.0, 1), (2.5, 2)], count: 3, sum_ms: 1.5 };
         let latencies =

@@ -11,13 +11,13 @@ pub(super) enum Value {
     Real(f64),
 }
 
-/// A page that grows family by family.
+/// A metrics page that is being written.
 pub(super) struct Page {
     pub out: String,
 }
 
 impl Page {
-    /// A family with these samples; nothing without one.
+    /// Writes a family with these samples. Writes nothing if there are none.
     pub fn family(&mut self, name: &str, kind: &str, help: &str, samples: impl IntoIterator<Item = (String, Value)>) {
         let mut samples = samples.into_iter().peekable();
         if samples.peek().is_none() {
@@ -33,19 +33,19 @@ impl Page {
         }
     }
 
-    /// The head of a family whose samples have names of several forms.
+    /// Writes the head of a family. The samples are written separately, because their names differ.
     pub fn head(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a String cannot fail.
         let _ = write!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// One line.
+    /// Writes one line.
     pub fn line(&mut self, line: std::fmt::Arguments<'_>) {
         let _ = self.out.write_fmt(line);
         self.out.push('\n');
     }
 
-    /// A histogram of times without labels, in seconds.
+    /// Writes a histogram of durations, without labels, in seconds.
     pub fn histogram(&mut self, name: &str, help: &str, times: &Histogram) {
         let seconds = |ns: u64| ns as f64 / 1e9;
         // Writing to a String cannot fail.
@@ -59,7 +59,7 @@ impl Page {
     }
 }
 
-/// A label's value as the text format wants it.
+/// A label's value with the escapes of the text format.
 pub(super) fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

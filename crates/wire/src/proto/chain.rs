@@ -1,4 +1,4 @@
-//! How is a message held that arrived in pieces?
+//! How is a message held that arrived in several pieces?
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 use super::read::{Malformed, Read};
 use crate::budget::Budget;
 
-/// A message as the socket delivered it: pieces that follow each other, none of them copied.
+/// A message as the socket delivered it: consecutive pieces, none of them copied.
 #[derive(Clone, Debug, Default)]
 pub struct Chain {
     pieces: SmallVec<[Bytes; 2]>,
@@ -17,12 +17,12 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// No bytes yet.
+    /// An empty chain.
     pub fn new() -> Chain {
         Chain::default()
     }
 
-    /// Adds a piece to the end.
+    /// Appends a piece.
     pub fn push(&mut self, piece: Bytes) {
         if !piece.is_empty() {
             self.len += piece.len();
@@ -35,17 +35,17 @@ impl Chain {
         self.len
     }
 
-    /// Whether there is no byte.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Pieces there are.
+    /// Number of pieces.
     pub fn count(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Puts the pieces from `first` on into one, which copies them.
+    /// Copies all pieces from `first` on into one.
     pub(super) fn join(&mut self, first: usize) -> Result<(), NoMemory> {
         let run: Run = self.pieces.drain(first..).collect();
         let joined = place(run, 1)?.try_into_bytes()?;
@@ -53,7 +53,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The pieces, for a reader of whole messages.
+    /// The chain as a `Buf`, for a reader of whole messages.
     pub fn into_reader(self) -> ChainReader {
         ChainReader { left: self.len, pieces: self.pieces, piece: 0 }
     }
@@ -76,7 +76,7 @@ impl From<Bytes> for Chain {
     }
 }
 
-/// A [`Chain`] as `prost` reads it.
+/// A [`Chain`] as a `bytes::Buf`, for `prost`.
 #[derive(Debug)]
 pub struct ChainReader {
     pieces: SmallVec<[Bytes; 2]>,
@@ -120,20 +120,20 @@ impl Buf for ChainReader {
     }
 }
 
-/// A place in a [`Chain`].
+/// A position in a [`Chain`].
 pub(super) struct Cursor<'a> {
     pieces: &'a [Bytes],
     at: usize,
     left: usize,
-    /// For what is copied out of the pieces.
+    /// Budget for bytes that are copied out of the pieces.
     budget: Budget,
 }
 
-/// Bytes of one field, wherever they lie.
+/// The bytes of one field, in one or more pieces.
 pub(super) type Run = SmallVec<[Bytes; 1]>;
 
 impl<'a> Cursor<'a> {
-    /// What the current piece still has, at most `max` bytes; never empty while `left > 0`.
+    /// The rest of the current piece, at most `max` bytes. Not empty while `left > 0`.
     fn step(&mut self, max: usize) -> (&'a Bytes, usize, usize) {
         let piece = &self.pieces[0];
         let (from, len) = (self.at, max.min(piece.len() - self.at));
@@ -150,7 +150,7 @@ impl<'a> Cursor<'a> {
         if len > self.left { Err(Malformed::Truncated { left: self.left, need: len }) } else { Ok(()) }
     }
 
-    /// The next `len` bytes side by side; copied only where a piece ends among them.
+    /// The next `len` bytes as one slice. Copied only if they are in more than one piece.
     pub(super) fn contiguous(&mut self, len: usize) -> Result<Cow<'a, [u8]>, Malformed> {
         self.claim(len)?;
         if len == 0 {
@@ -170,7 +170,7 @@ impl<'a> Cursor<'a> {
         Ok(Cow::Owned(all))
     }
 
-    /// The next `len` bytes where they are.
+    /// The next `len` bytes, without a copy.
     pub(super) fn run(&mut self, len: usize) -> Result<Run, Malformed> {
         self.claim(len)?;
         let (mut run, mut need) = (smallvec![], len);
@@ -205,8 +205,8 @@ impl Read for Cursor<'_> {
     }
 }
 
-/// A tensor's bytes as one Buffer: the piece itself where all of them lie in one and at a multiple of `align`, else one
-/// counted copy.
+/// A tensor's bytes as one Buffer. If all bytes are in one piece with the alignment `align`, this is the piece itself. Otherwise it is a copy, which
+/// is counted.
 pub(super) fn place(mut run: Run, align: usize) -> Result<Buffer, NoMemory> {
     if run.len() > 1 {
         let mut slot = Slot::try_heap(run.iter().map(Bytes::len).sum())?;
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn only_split_or_crooked_tensors_are_copied() {
+    fn only_split_or_misaligned_tensors_are_copied() {
         let block = Bytes::from(vec![0u8; 32]);
         let base = block.as_ptr().addr() % 8;
         let even = block.slice((8 - base) % 8..(8 - base) % 8 + 8);

@@ -1,4 +1,4 @@
-//! What do requests that change the server ask for?
+//! How are requests read that change the server?
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::messages::trace_setting_request::SettingValue as TraceValue;
 use super::messages::{ModelRepositoryParameter, RepositoryModelLoadRequest, RepositoryModelUnloadRequest};
 use super::read::{Malformed, Read as _};
 
-/// Refuses a load with more parameters than one may have, before anything is made of them.
+/// Refuses a load with more parameters than allowed, before they are decoded.
 pub fn check_load_parameters(message: &Chain) -> Result<(), Malformed> {
     const PARAMETERS: u32 = 3;
     let (mut cursor, mut count) = (message.cursor(), 0);
@@ -26,7 +26,7 @@ pub fn check_load_parameters(message: &Chain) -> Result<(), Malformed> {
     Ok(check_count(Counted::LoadParameters, count, LOAD_FILES_MAX + 1)?)
 }
 
-/// What a load brings beside the model's name.
+/// The configuration and the files of a load request.
 pub fn load_options(request: &mut RepositoryModelLoadRequest) -> Result<LoadOptions, Status> {
     check_repository(&request.repository_name)?;
     let mut options = LoadOptions::default();
@@ -47,7 +47,7 @@ pub fn load_options(request: &mut RepositoryModelLoadRequest) -> Result<LoadOpti
     Ok(options)
 }
 
-/// Whether an unload takes the models along that only this one needs.
+/// Whether an unload also unloads the models that only this model needs.
 pub fn unload_dependents(request: &RepositoryModelUnloadRequest) -> Result<bool, Status> {
     check_repository(&request.repository_name)?;
     match request.parameters.get("unload_dependents").map(|parameter| &parameter.parameter_choice) {
@@ -57,7 +57,7 @@ pub fn unload_dependents(request: &RepositoryModelUnloadRequest) -> Result<bool,
     }
 }
 
-/// Repositories have no names here, nor in the server we are compatible with.
+/// Refuses a repository name. Repositories have no names here, nor in Triton.
 pub fn check_repository(name: &str) -> Result<(), Status> {
     if name.is_empty() {
         return Ok(());
@@ -65,7 +65,7 @@ pub fn check_repository(name: &str) -> Result<(), Status> {
     Err(Status::unsupported("'repository_name' specification is not supported"))
 }
 
-/// A change of trace settings; an empty list of values returns to the default.
+/// A change of trace settings. An empty list of values resets a setting to its default.
 pub fn trace_change(settings: BTreeMap<String, TraceValue>) -> Result<TraceChange, Status> {
     let change = settings.into_iter().map(|(name, TraceValue { value })| {
         if name != "trace_level" && value.len() > 1 {
@@ -86,7 +86,7 @@ pub fn log_change(settings: BTreeMap<String, LogValue>) -> Result<LogChange, Sta
             _ => Err(wrong("boolean")),
         };
         match name.as_str() {
-            // Refused whatever its type is.
+            // Refused, whatever its type is.
             "log_file" => change.file = Some(String::new()),
             "log_info" => change.info = flag?,
             "log_warning" => change.warning = flag?,
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn load_parameters_are_told_by_their_names() {
+    fn load_parameters_are_recognised_by_their_names() {
         let text = || ParameterChoice::StringParam("{}".into());
         let bytes = || ParameterChoice::BytesParam(b"x"[..].into());
         check_load("config", text(), Ok(()));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn log_settings_want_their_types() {
+    fn log_settings_have_their_types() {
         let change = |name: &str, choice| log_change([(name.to_owned(), LogValue { parameter_choice: choice })].into());
         let refused = |name, choice| change(name, choice).map_err(|error| error.message);
         assert_eq!(change("log_info", Some(LogChoice::BoolParam(false))).map(|c| c.info), Ok(Some(false)));

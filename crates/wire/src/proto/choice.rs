@@ -1,11 +1,11 @@
-//! What is the value of a parameter, before anybody says which type it should have?
+//! Which value does a parameter have before its type is checked?
 
 use nerite_request::Parameter;
 use nerite_tensor::Name;
 
 use super::read::{Fields, Malformed, Value, text};
 
-/// An `InferParameter`: one of five, or none.
+/// An `InferParameter`: one of five types, or unset.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Choice {
     #[default]
@@ -33,7 +33,7 @@ impl Choice {
         Ok(choice)
     }
 
-    /// As a parameter for the model; `None` for the choices that a model does not get.
+    /// The value as a parameter for the model. `None` for the types that a model does not get.
     pub(super) fn into_parameter(self) -> Option<Parameter> {
         Some(match self {
             Choice::Bool(value) => Parameter::Bool(value),
@@ -45,7 +45,7 @@ impl Choice {
     }
 }
 
-/// One entry of a map of parameters.
+/// Reads one entry of a map of parameters.
 pub(super) fn read_entry(bytes: &[u8]) -> Result<(&str, Choice), Malformed> {
     let (mut fields, mut key, mut choice) = (Fields::new(bytes), "", Choice::Unset);
     while let Some(field) = fields.next()? {

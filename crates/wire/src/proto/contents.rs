@@ -1,4 +1,4 @@
-//! How do typed tensor contents become the bytes of a tensor?
+//! How are typed tensor contents converted to a tensor's bytes?
 
 use nerite_memory::Buffer;
 use nerite_request::Status;
@@ -10,13 +10,13 @@ use super::read::{Fields, Malformed, Value};
 const FP32_CONTENTS: u32 = 6;
 const FP64_CONTENTS: u32 = 7;
 const BYTES_CONTENTS: u32 = 8;
-/// What a number may take: 8 bytes in a vector of twice the length, and in the tensor.
+/// Memory that a number may take: 8 bytes in a vector with twice the capacity, and 8 bytes in the tensor.
 const NUMBER_BYTES: usize = 24;
-/// What a string takes beside its bytes: a header of 32 in a vector of twice the length, the least the heap gives out, and
+/// Memory that a string may take beside its bytes: a header of 32 bytes in a vector with twice the capacity, the smallest allocation of the heap, and
 /// its length in the tensor.
 const STRING_BYTES: usize = 104;
 
-/// The bytes of an input that came as numbers or strings in protobuf's own types.
+/// The bytes of an input whose values are in protobuf's typed fields.
 pub(super) fn to_buffer(
     contents: InferTensorContents,
     declared: Option<DataType>,
@@ -44,36 +44,36 @@ pub(super) fn to_buffer(
     Ok(taken.map_or_else(Buffer::empty, Buffer::from))
 }
 
-/// Bytes of memory that reading these contents may take: vectors that double as they grow, one header and one piece of the
-/// heap for each string, and then the tensor.
-pub(super) fn room(contents: &[u8]) -> Result<usize, Malformed> {
-    let (mut fields, mut room) = (Fields::new(contents), 0usize);
+/// Bytes of memory that reading these contents may take: vectors that double as they grow, one header and one heap allocation for each string, and
+/// then the tensor.
+pub(super) fn decoded_bytes_max(contents: &[u8]) -> Result<usize, Malformed> {
+    let (mut fields, mut decoded_bytes_max) = (Fields::new(contents), 0usize);
     while let Some(field) = fields.next()? {
         let more = match field {
             (BYTES_CONTENTS, Value::Len(element)) => STRING_BYTES + 3 * element.len(),
             (FP32_CONTENTS | FP64_CONTENTS, Value::Len(packed)) => 3 * packed.len(),
-            // The last byte of each number says so.
+            // The top bit is clear only in the last byte of each number.
             (_, Value::Len(packed)) => packed.iter().filter(|byte| **byte < 0x80).count() * NUMBER_BYTES,
             _ => NUMBER_BYTES,
         };
-        room = room.saturating_add(more);
+        decoded_bytes_max = decoded_bytes_max.saturating_add(more);
     }
-    Ok(room)
+    Ok(decoded_bytes_max)
 }
 
-/// One typed field: how many values it has, and how they become bytes.
+/// One typed field: the number of its values, and how they are converted to bytes.
 struct Values {
     count: usize,
     bytes: Box<dyn FnOnce() -> Vec<u8>>,
 }
 
-/// The typed fields in the order in which they are looked at, each with the datatype it is taken for. The two fields that
-/// serve several datatypes are taken for the declared one where they can be.
+/// The typed fields in the order in which they are checked, each with its datatype. Two fields serve several datatypes: they get the declared one if
+/// it is one of these.
 fn fields(contents: InferTensorContents, declared: Option<DataType>) -> [(DataType, Values); 8] {
     use DataType::{Bool, Bytes, Fp32, Fp64, Int8, Int16, Int32, Int64, Uint8, Uint16, Uint32, Uint64};
     let int = declared.filter(|datatype| matches!(datatype, Int8 | Int16)).unwrap_or(Int32);
     let uint = declared.filter(|datatype| matches!(datatype, Uint8 | Uint16)).unwrap_or(Uint32);
-    // The low bytes of a little-endian number are the narrowed number.
+    // The low bytes of a little-endian number are the number in the smaller type.
     let int_size = int.size().unwrap_or(4);
     let uint_size = uint.size().unwrap_or(4);
     [
@@ -121,19 +121,22 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_room(contents: InferTensorContents, bytes: usize) {
-        assert_eq!(room(&prost::Message::encode_to_vec(&contents)), Ok(bytes));
+    fn check_decoded_bytes_max(contents: InferTensorContents, bytes: usize) {
+        assert_eq!(decoded_bytes_max(&prost::Message::encode_to_vec(&contents)), Ok(bytes));
     }
 
     #[test]
     fn small_numbers_and_short_strings_take_more_than_they_are() {
         let none = InferTensorContents::default;
-        check_room(none(), 0);
-        check_room(InferTensorContents { fp32_contents: vec![1.0; 10], ..none() }, 120);
-        check_room(InferTensorContents { int64_contents: vec![1; 10], ..none() }, 240);
-        check_room(InferTensorContents { int64_contents: vec![i64::MAX; 10], ..none() }, 240);
-        check_room(InferTensorContents { bytes_contents: vec![b""[..].into(), b"abc"[..].into()], ..none() }, 217);
-        assert!(room(&[0x42, 9]).is_err());
+        check_decoded_bytes_max(none(), 0);
+        check_decoded_bytes_max(InferTensorContents { fp32_contents: vec![1.0; 10], ..none() }, 120);
+        check_decoded_bytes_max(InferTensorContents { int64_contents: vec![1; 10], ..none() }, 240);
+        check_decoded_bytes_max(InferTensorContents { int64_contents: vec![i64::MAX; 10], ..none() }, 240);
+        check_decoded_bytes_max(
+            InferTensorContents { bytes_contents: vec![b""[..].into(), b"abc"[..].into()], ..none() },
+            217,
+        );
+        assert!(decoded_bytes_max(&[0x42, 9]).is_err());
     }
 
     #[test]

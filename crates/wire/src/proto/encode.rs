@@ -1,4 +1,4 @@
-//! How does a response become protobuf without its tensors being copied?
+//! How is a response encoded as protobuf without copying its tensors?
 //!
 //! ```text
 //!   | 0 | length u32 BE | names, outputs, header of tensor 0 | tensor 0 … | header of tensor 1 | tensor 1 … |
@@ -13,33 +13,33 @@ use smallvec::SmallVec;
 
 use super::MESSAGE_BYTES_MAX;
 
-/// Smaller tensors are copied between their neighbours: sending another chunk costs more than moving these few bytes.
+/// Smaller tensors are copied between their neighbours. Sending another chunk costs more than copying so few bytes.
 const CHUNK_BYTES_MIN: usize = 4096;
-/// What stands before a gRPC message: a flag and its length.
+/// Bytes of the prefix of a gRPC message: a flag and the length.
 pub const PREFIX_BYTES: usize = 5;
 const FINAL: &str = "triton_final_response";
 
-/// A framed gRPC message as the parts to be sent one after the other.
+/// A framed gRPC message as parts that are sent one after the other.
 pub type Chunks = SmallVec<[Bytes; 2]>;
 
-/// What a response of a stream says beside its tensors.
+/// Fields of a stream's response beside its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamNews<'a> {
-    /// Why there are no tensors; empty if there are.
+pub struct StreamStatus<'a> {
+    /// The error. Empty if there is none.
     pub error: &'a str,
-    /// Whether it is the last for its request; `None` to leave that open.
+    /// Whether it is the last response to its request. `None` if the message does not say.
     pub last: Option<bool>,
 }
 
-/// A ModelInferResponse, with the prefix of an uncompressed gRPC message before it.
+/// A ModelInferResponse after the prefix of an uncompressed gRPC message.
 pub fn encode_unary(response: InferResponse) -> Result<Chunks, Status> {
-    let (chunks, notices) = encode_untold(response)?;
+    let (chunks, notices) = encode_with_notices(response)?;
     notices.iter().for_each(LeaseNotice::told);
     Ok(chunks)
 }
 
-/// As [`encode_unary`], for a message that may yet turn out too long: what it says of leases is not told yet.
-pub(super) fn encode_untold(mut response: InferResponse) -> Result<(Chunks, Vec<LeaseNotice>), Status> {
+/// As [`encode_unary`], but the lease notices are not marked as sent, because the message may be too long. They are returned.
+pub(super) fn encode_with_notices(mut response: InferResponse) -> Result<(Chunks, Vec<LeaseNotice>), Status> {
     let plan = Plan::new(&response, None)?;
     check_size(plan.len)?;
     let notices = std::mem::take(&mut response.lease_notices);
@@ -48,17 +48,17 @@ pub(super) fn encode_untold(mut response: InferResponse) -> Result<(Chunks, Vec<
     Ok((writer.finish(), notices))
 }
 
-/// A ModelStreamInferResponse, with the prefix of an uncompressed gRPC message before it.
-pub fn encode_stream(mut response: InferResponse, news: StreamNews<'_>) -> Result<Chunks, Status> {
-    let plan = Plan::new(&response, news.last)?;
-    let error_len = text_len(news.error);
+/// A ModelStreamInferResponse after the prefix of an uncompressed gRPC message.
+pub fn encode_stream(mut response: InferResponse, status: StreamStatus<'_>) -> Result<Chunks, Status> {
+    let plan = Plan::new(&response, status.last)?;
+    let error_len = text_len(status.error);
     let len = error_len + field_len(plan.len);
     check_size(len)?;
     let notices = std::mem::take(&mut response.lease_notices);
     let mut writer = Writer::new(len, plan.small_len + error_len + 8);
-    writer.text(1, news.error);
+    writer.text(1, status.error);
     writer.head(2, plan.len);
-    writer.response(&plan, response, news.last)?;
+    writer.response(&plan, response, status.last)?;
     notices.iter().for_each(LeaseNotice::told);
     Ok(writer.finish())
 }
@@ -72,18 +72,18 @@ fn check_size(len: usize) -> Result<(), Status> {
     )))
 }
 
-/// Lengths that stand before what they are the lengths of.
+/// The lengths of nested messages. Each is written before its message.
 struct Plan {
     /// Bytes of the ModelInferResponse.
     len: usize,
-    /// The part of them that is not in chunks of its own.
+    /// Bytes of it that are not in chunks of their own.
     small_len: usize,
     outputs: SmallVec<[OutputPlan; 4]>,
 }
 
 struct OutputPlan {
     len: usize,
-    /// Where the server put the output, in the words in which clients name places.
+    /// Where the server placed the output, as the parameters that clients use to name places.
     place: SmallVec<[(&'static str, Parameter); 0]>,
     dims_len: usize,
     raw_len: usize,
@@ -188,11 +188,11 @@ impl Writer {
         Ok(())
     }
 
-    /// One entry of a map of parameters, which is field 4 of every message that has one here.
+    /// Writes one entry of a map of parameters. The map is field 4 of every message here that has one.
     fn entry(&mut self, key: &str, value: &Parameter) {
         let value_len = parameter_len(value);
         self.head(4, entry_len(key, value));
-        // Unlike other fields, both halves of a map's entry are always there.
+        // Key and value of a map's entry are always written, even if empty.
         self.head(1, key.len());
         self.small.put_slice(key.as_bytes());
         self.head(2, value_len);
@@ -245,7 +245,7 @@ fn varint_len(value: u64) -> usize {
     ((64 - (value | 1).leading_zeros()) as usize).div_ceil(7)
 }
 
-/// A field of `len` bytes with its tag, whose number is below 16, and its length.
+/// Encoded length of a field of `len` bytes whose number is below 16: tag, length and bytes.
 fn field_len(len: usize) -> usize {
     1 + varint_len(len as u64) + len
 }
@@ -316,7 +316,7 @@ mod tests {
             assert_eq!((got.name.as_str(), got.datatype.as_str()), (want.name.as_str(), "UINT8"));
             assert_eq!(got.shape, want.shape.to_vec());
         }
-        // Our bytes are those the schema's own encoder writes, only in pieces.
+        // Our bytes equal those of the generated encoder, divided into pieces.
         assert_eq!(message.encoded_len(), unframe(&encoded).len());
     }
 
@@ -334,14 +334,14 @@ mod tests {
     }
 
     #[test]
-    fn an_output_in_a_lease_is_told_with_its_place() {
+    fn the_place_of_an_output_in_a_lease_is_reported() {
         let outputs = vec![output("a", 70_000, true), output("b", 3, false)];
         let made = InferResponse { lease_notices: vec![notice("a", 70_000)], ..response(outputs) };
         for stream in [false, true] {
             let message = if stream {
-                let news = StreamNews { error: "", last: Some(true) };
+                let status = StreamStatus { error: "", last: Some(true) };
                 let chunks =
-                    encode_stream(InferResponse { lease_notices: vec![notice("a", 70_000)], ..made.clone() }, news)
+                    encode_stream(InferResponse { lease_notices: vec![notice("a", 70_000)], ..made.clone() }, status)
                         .unwrap();
                 ModelStreamInferResponse::decode(unframe(&chunks).as_slice()).unwrap().infer_response.unwrap()
             } else {
@@ -358,22 +358,22 @@ mod tests {
     }
 
     #[test]
-    fn a_large_tensor_is_sent_from_where_it_is() {
+    fn a_large_tensor_is_sent_without_a_copy() {
         let tensor = output("a", CHUNK_BYTES_MIN, false);
         let address = tensor.data.as_ptr();
         assert_eq!(encode_unary(response(vec![tensor])).unwrap()[1].as_ptr(), address);
     }
 
     #[test]
-    fn a_stream_says_which_response_is_the_last() {
+    fn the_last_response_of_a_stream_is_marked() {
         let encoded =
-            encode_stream(response(vec![output("a", 5000, false)]), StreamNews { error: "", last: Some(true) });
+            encode_stream(response(vec![output("a", 5000, false)]), StreamStatus { error: "", last: Some(true) });
         let message = ModelStreamInferResponse::decode(unframe(&encoded.unwrap()).as_slice()).unwrap();
         assert_eq!(message.error_message, "");
         let inner = message.infer_response.unwrap();
         assert_eq!(inner.parameters[FINAL].parameter_choice, Some(ParameterChoice::BoolParam(true)));
         assert_eq!(inner.raw_output_contents[0].len(), 5000);
-        let encoded = encode_stream(InferResponse::default(), StreamNews { error: "no", last: None });
+        let encoded = encode_stream(InferResponse::default(), StreamStatus { error: "no", last: None });
         let message = ModelStreamInferResponse::decode(unframe(&encoded.unwrap()).as_slice()).unwrap();
         assert_eq!(
             (message.error_message.as_str(), message.infer_response),

@@ -1,4 +1,4 @@
-//! Is a response the one that its client expects, so that nothing need be told of it?
+//! Is a response the one that its client expects, so that its message can be omitted?
 
 use bytes::Bytes;
 use nerite_request::{InferResponse, Status};
@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use super::messages::ModelInferResponse;
 
-/// What a client knows of the responses to come: all but the bytes of tensors in its own memory.
+/// The response that a client expects: everything but the bytes of tensors in its own memory.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ExpectedResponse {
     model: String,
@@ -24,7 +24,7 @@ struct ExpectedOutput {
 }
 
 impl ExpectedResponse {
-    /// Reads an encoded `ModelInferResponse`. Its parameters and tensors are not looked at: a response that has some is never the same.
+    /// Reads an encoded `ModelInferResponse`. Its parameters and tensors are ignored, because a response that has some is never the expected one.
     pub fn read(message: Bytes) -> Result<ExpectedResponse, Status> {
         let fault = |what: String| Status::invalid(format!("the expected response is not understood: {what}"));
         let message = ModelInferResponse::decode(message).map_err(|error| fault(error.to_string()))?;
@@ -37,7 +37,7 @@ impl ExpectedResponse {
         Ok(ExpectedResponse { model: message.model_name, version: message.model_version, id: message.id, outputs })
     }
 
-    /// Whether `response` says the same, and brings no bytes of tensors, parameters or leases.
+    /// Whether `response` has these values, and has no inline tensors, parameters or leases.
     pub fn is(&self, response: &InferResponse) -> bool {
         let InferResponse { model, version, id, parameters, outputs, lease_notices, permit: _ } = response;
         parameters.is_empty()
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_response_is_expected() {
+    fn only_an_equal_response_matches() {
         check(true, |_| {});
         check(true, |one| one.outputs[0].data = Buffer::from(vec![9u8; 8]));
         check(false, |one| one.version = "2".into());
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_response_is_refused() {
+    fn bytes_that_are_not_a_response_are_refused() {
         let refused = ExpectedResponse::read(Bytes::from_static(&[0xff; 9])).unwrap_err();
         assert!(refused.message.starts_with("the expected response is not understood: "), "{refused:?}");
     }

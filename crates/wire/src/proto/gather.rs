@@ -1,12 +1,11 @@
-//! How does a large tensor get its place while it is still arriving?
+//! How does a large tensor get its block of memory while it is still arriving?
 //!
-//! A tensor that comes in many pieces must be copied into one block in the end. Doing so piece by piece keeps each piece
-//! in the cache, and gives its memory back before the next one comes. So the outermost fields are followed as they arrive,
-//! and a large one, a tensor or a file, gets its aligned block as soon as its length is known. To the reader of the message
-//! that block is one piece among others, which it takes without a copy.
+//! A tensor that arrives in many pieces must be copied into one block. Copying piece by piece uses each piece while it is in the cache, and frees its
+//! memory before the next piece arrives. So the outermost fields are parsed as they arrive. A large field, a tensor or a file, gets an aligned block
+//! as soon as its length is known. For the reader of the message the block is one piece of the chain, which needs no further copy.
 //!
-//! What is small stays in its pieces. Where many of them come they are joined: pieces lie in the allocator's memory, which does
-//! not come back to the system as long as anything beside them is in use, and blocks do.
+//! Small fields remain in their pieces. If there are many, the pieces are joined: pieces are in the allocator's memory, which is not returned to the
+//! system while a neighbour is in use. Blocks are returned.
 
 use bytes::{Buf, Bytes};
 use nerite_memory::{MemoryReservation, NoMemory, Reason, Slot};
@@ -14,58 +13,60 @@ use nerite_request::Status;
 
 use super::Chain;
 
-/// Smaller tensors are left in their pieces: they are copied while they are in the cache anyway.
+/// Smaller tensors remain in their pieces. The reader copies them while they are still in the cache.
 const AHEAD_BYTES_MIN: usize = 256 << 10;
-/// Larger tensors get so much at first and more as the bytes really come: a client's word alone reserves no more memory.
+/// Larger tensors get this much at first, and more as bytes arrive. A length alone reserves no more memory.
 const AHEAD_BYTES_MAX: usize = 2 << 20;
-/// Pieces that follow each other are joined when they have as many bytes, or are as many.
+/// Consecutive pieces are joined when they have this many bytes, or there are this many of them.
 const LOOSE_BYTES_MAX: usize = 1 << 20;
 const LOOSE_PIECES_MAX: usize = 4096;
-/// Of bytes that stay in pieces, whose memory others allocate, so many come between two looks at whether there is room.
-const ROOM_BYTES: usize = 16 << 20;
+/// Bytes that may remain in pieces before available memory is checked again. Other code allocates the pieces.
+const UNCHECKED_BYTES_MAX: usize = 16 << 20;
 const RAW_INPUT_CONTENTS: u64 = 7;
 
 const _: () = assert!(AHEAD_BYTES_MIN < AHEAD_BYTES_MAX && AHEAD_BYTES_MAX < super::MESSAGE_BYTES_MAX);
-const _: () =
-    assert!(ROOM_BYTES < nerite_memory::SPARE_BYTES, "what comes between two looks must fit into what was spare");
+const _: () = assert!(
+    UNCHECKED_BYTES_MAX < nerite_memory::SPARE_BYTES,
+    "bytes that arrive between two checks must fit into the spare memory"
+);
 
 /// Collects the pieces of one message.
 #[derive(Debug, Default)]
 pub struct Gather {
     chain: Chain,
     follow: Follow,
-    /// Bytes that stayed in pieces since it was last seen that there is room.
-    unseen: usize,
-    /// The first of the pieces that were not joined, and their bytes.
+    /// Bytes that remained in pieces since available memory was last checked.
+    unchecked: usize,
+    /// The first piece that was not joined, and the bytes from there on.
     loose_from: usize,
     loose: usize,
 }
 
-/// What is known of the bytes to come.
+/// What the next bytes are.
 #[derive(Debug, Default)]
 enum Follow {
-    /// A tag, of which these low bits have come.
+    /// A tag, of which the low bits have arrived.
     Tag(Varint),
-    /// The length of this field.
+    /// The length of a field.
     Length { raw: bool, so_far: Varint },
-    /// A value that is a number of unknown length.
+    /// A number, up to its last byte.
     Number,
-    /// Bytes that stay in their pieces.
+    /// This many bytes that remain in their pieces.
     Pass(usize),
-    /// Bytes that belong into this block, which grows.
+    /// Bytes that are copied into this block.
     Fill(Fill),
-    /// Nothing: the message is small, or not one that can be followed.
+    /// Not parsed: the message is small, or is not valid.
     #[default]
     Nothing,
 }
 
-/// A tensor on its way into its block.
+/// A large field that is being copied into its block.
 #[derive(Debug)]
 struct Fill {
     slot: Slot,
     at: usize,
     len: usize,
-    /// Whether that is a tensor, and not some other field.
+    /// Whether the field is a tensor.
     raw: bool,
 }
 
@@ -76,7 +77,7 @@ struct Varint {
 }
 
 impl Varint {
-    /// Takes one byte; the value once it is complete, `Err` when it is too long.
+    /// Takes one byte. Returns the value once it is complete, and `Err` if it is too long.
     fn take(&mut self, byte: u8) -> Result<Option<u64>, ()> {
         if self.shift > 63 {
             return Err(());
@@ -88,16 +89,16 @@ impl Varint {
 }
 
 impl Gather {
-    /// Expects a message of `len` bytes; of what is no message, 0, and only its pieces are kept.
+    /// Expects a message of `len` bytes. With 0 nothing is parsed and the pieces are only collected.
     pub fn new(len: usize) -> Gather {
         let follow = if len < AHEAD_BYTES_MIN { Follow::Nothing } else { Follow::Tag(Varint::default()) };
         Gather { follow, ..Gather::default() }
     }
 
-    /// Adds the next piece. Refused when the system has no memory for the message.
+    /// Adds the next piece. Fails if the system has no memory for the message.
     pub fn push(&mut self, mut piece: Bytes) -> Result<(), Status> {
         let refuse = |refused| Status::no_memory("a message that is coming in", refused);
-        self.see_room(piece.len()).map_err(refuse)?;
+        self.check_memory(piece.len()).map_err(refuse)?;
         while !piece.is_empty() {
             if let Follow::Fill(fill) = &mut self.follow {
                 let (what, len) = (if fill.raw { "a tensor" } else { "a part of a message" }, fill.len);
@@ -108,14 +109,14 @@ impl Gather {
                 }
                 continue;
             }
-            // Many small fields in one piece stay one piece.
+            // Many small fields in one piece remain one piece.
             let loose = self.follow_loose(&piece).map_err(refuse)?;
             self.keep(piece.split_to(loose)).map_err(refuse)?;
         }
         Ok(())
     }
 
-    /// Puts a piece into the chain that is in no block.
+    /// Appends a piece that is not part of a block to the chain.
     fn keep(&mut self, piece: Bytes) -> Result<(), NoMemory> {
         self.loose += piece.len();
         self.chain.push(piece);
@@ -126,27 +127,27 @@ impl Gather {
         Ok(())
     }
 
-    /// What is in the chain by now stays as it is.
+    /// Marks all pieces of the chain as joined.
     fn kept(&mut self) {
         (self.loose_from, self.loose) = (self.chain.count(), 0);
     }
 
-    /// Looks from time to time whether there is room for what is not put into a block.
-    fn see_room(&mut self, len: usize) -> Result<(), NoMemory> {
+    /// Checks from time to time whether there is memory for bytes that are not copied into a block.
+    fn check_memory(&mut self, len: usize) -> Result<(), NoMemory> {
         if matches!(self.follow, Follow::Fill(_)) {
             return Ok(());
         }
-        self.unseen += len;
-        if self.unseen >= ROOM_BYTES {
-            MemoryReservation::take(ROOM_BYTES)?;
-            self.unseen = 0;
+        self.unchecked += len;
+        if self.unchecked >= UNCHECKED_BYTES_MAX {
+            MemoryReservation::take(UNCHECKED_BYTES_MAX)?;
+            self.unchecked = 0;
         }
         Ok(())
     }
 
     /// The pieces of the whole message.
     pub fn finish(mut self) -> Chain {
-        // A message that ends inside a tensor lied about a length; the reader says so, given what there is.
+        // The message ends inside a tensor, so a length was wrong. The reader reports that from the bytes received.
         if matches!(self.follow, Follow::Fill(_)) {
             self.finish_slot();
         }
@@ -163,7 +164,7 @@ impl Gather {
         }
     }
 
-    /// Follows the fields in `piece` up to its end, or to the first bytes that belong into a block. How many bytes come before those.
+    /// Parses the fields in `piece` up to its end, or to the first byte for a block. Returns the number of bytes before that.
     fn follow_loose(&mut self, piece: &[u8]) -> Result<usize, NoMemory> {
         let mut at = 0;
         while let Some(&byte) = piece.get(at) {
@@ -189,7 +190,7 @@ impl Gather {
 }
 
 impl Follow {
-    /// What follows the next byte of a tag, a length or a number, after which `ahead` bytes are at hand in the same piece.
+    /// The state after the next byte of a tag, a length or a number. `ahead` bytes follow it in the same piece.
     fn take(self, byte: u8, ahead: usize) -> Result<Follow, NoMemory> {
         Ok(match self {
             Follow::Tag(mut tag) => match tag.take(byte) {
@@ -213,15 +214,17 @@ impl Fill {
         Ok(Fill { slot: Slot::try_announced(len, AHEAD_BYTES_MAX)?, at: 0, len, raw })
     }
 
-    /// Takes what belongs to the tensor from the front of `piece`.
+    /// Takes the bytes of the field from the front of `piece`.
     fn take(&mut self, piece: &mut Bytes) -> Result<(), NoMemory> {
         let step = piece.len().min(self.len - self.at);
         let end = self.at + step;
         if end > self.slot.len() {
-            let room = end.max(self.slot.len().saturating_mul(2).min(self.len));
-            self.slot.try_grow(room, self.at, Reason::InlineRequest)?;
+            let capacity = end.max(self.slot.len().saturating_mul(2).min(self.len));
+            self.slot.try_grow(capacity, self.at, Reason::InlineRequest)?;
         }
-        self.slot.write(self.at, &piece[..step], Reason::InlineRequest).expect("there is room, or it was just made");
+        self.slot
+            .write(self.at, &piece[..step], Reason::InlineRequest)
+            .expect("the slot has the capacity, or has just grown");
         self.at = end;
         piece.advance(step);
         Ok(())
@@ -230,7 +233,7 @@ impl Fill {
 
 fn after_tag(tag: u64) -> Follow {
     match tag & 7 {
-        // There is no field of this number, so this is no message: zeros, for example.
+        // Field number 0 does not exist, so this is not a message. It could be zeros.
         _ if tag >> 3 == 0 => Follow::Nothing,
         0 => Follow::Number,
         1 => Follow::Pass(8),
@@ -240,7 +243,7 @@ fn after_tag(tag: u64) -> Follow {
     }
 }
 
-/// `ahead` bytes of the field are at hand in the same piece.
+/// The state after a length. `ahead` bytes of the field are in the same piece.
 fn after_length(raw: bool, len: u64, ahead: usize) -> Result<Follow, NoMemory> {
     let Ok(len) = usize::try_from(len) else { return Ok(Follow::Nothing) };
     if len == 0 {
@@ -264,7 +267,7 @@ mod tests {
         gather_as(message.len(), message, step)
     }
 
-    /// Gathers a message that is said to have `len` bytes.
+    /// Gathers a message whose declared length is `len` bytes.
     fn gather_as(len: usize, message: &[u8], step: usize) -> Chain {
         let mut gather = Gather::new(len);
         message.chunks(step).for_each(|piece| gather.push(Bytes::copy_from_slice(piece)).expect("some MiB"));
@@ -304,13 +307,13 @@ mod tests {
         let before = nerite_memory::copied_bytes(Reason::InlineRequest);
         check([LEN + 5, 3], 4 << 20, 8);
         let copied = nerite_memory::copied_bytes(Reason::InlineRequest) - before;
-        // Other tests copy some MiB beside this one.
+        // Other tests run at the same time and copy some MiB.
         assert!((LEN..LEN * 3 / 2).contains(&(copied as usize)), "{copied}");
     }
 
     #[test]
     fn many_small_parts_are_joined_and_no_byte_changes() {
-        // Each MiB is one, and the last is not full.
+        // Each MiB becomes one piece. The last one is not full.
         check([100_000; 100], 1 << 14, 9 + 80);
         check(vec![1000; 3000], 997, 2 + LOOSE_PIECES_MAX);
         check(vec![1; 200_000], 1 << 14, 100 + LOOSE_PIECES_MAX);
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_part_that_is_no_tensor_becomes_one_piece_too() {
+    fn a_large_field_that_is_not_a_tensor_becomes_one_piece_too() {
         let message = ModelInferRequest { model_name: "m".repeat(3 << 20), ..Default::default() }.encode_to_vec();
         let chain = gather(&message, 1 << 14);
         assert_eq!(chain.count(), 2);
@@ -329,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_keeps_its_bytes() {
+    fn invalid_messages_keep_their_bytes() {
         for first in 0..=255u8 {
             let message: Vec<u8> = std::iter::once(first).chain((0..=255).cycle().take(AHEAD_BYTES_MIN)).collect();
             let mut reader = gather(&message, 1000).into_reader();

@@ -1,4 +1,4 @@
-//! What does a ModelInferRequest say, before anybody asks what it means?
+//! How is a ModelInferRequest decoded, before its meaning is checked?
 
 use nerite_request::limits::{
     Counted, DIMS_MAX, NAME_BYTES_MAX, PARAMETERS_MAX, TENSOR_PARAMETERS_MAX, TensorsMax, check_count,
@@ -17,32 +17,32 @@ use super::placement::Placement;
 use super::read::{Fields, Malformed, Read as _, Value, Wire, text};
 use crate::budget::Budget;
 
-/// What a parameter, an input, an output or a place of raw bytes takes beside its own bytes, in a vector of twice the length.
+/// Memory for a parameter, an input, an output or the pieces of a raw entry without its own bytes, in a vector with twice the capacity.
 const ITEM_BYTES: usize = 1024;
-/// What a dimension takes: 8 bytes in a vector of twice the length.
+/// Memory for a dimension: 8 bytes in a vector with twice the capacity.
 const DIM_BYTES: usize = 16;
 
-/// A ModelInferRequest whose syntax is settled. Its tensors still lie where they arrived.
+/// A ModelInferRequest with valid syntax. Its tensors are still in the pieces that arrived.
 #[derive(Debug, Default)]
 pub struct InferMessage {
     /// Name of the model.
     pub model: Name,
-    /// Version as the client wrote it.
+    /// Version as the client sent it.
     pub version: Name,
-    /// The client's own name for the request.
+    /// The client's id of the request.
     pub id: Name,
     pub(super) parameters: Vec<(String, Choice)>,
     pub(super) inputs: Vec<InputMessage>,
     pub(super) outputs: Vec<OutputMessage>,
     pub(super) raw: SmallVec<[Run; 2]>,
-    /// For all of that, and for the tensors that become of typed contents.
+    /// Memory reserved for the fields above, and for the tensors that are converted from typed contents.
     pub(super) budget: Budget,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct InputMessage {
     pub(super) name: Name,
-    /// `None` for a name that is no datatype.
+    /// `None` if the datatype does not exist.
     pub(super) datatype: Option<DataType>,
     pub(super) shape: Shape,
     pub(super) placement: Placement,
@@ -56,13 +56,13 @@ pub(super) struct OutputMessage {
 }
 
 impl InferMessage {
-    /// Reads a message for a model that nothing is known of. Fields that are not known are passed over.
+    /// Reads a message with the default limits. Unknown fields are skipped.
     pub fn read(chain: &Chain) -> Result<InferMessage, Malformed> {
         InferMessage::read_for(chain, |_, _| TensorsMax::default())
     }
 
-    /// As [`InferMessage::read`]. `tensors_max` gives the limits for the model of that name and version, and is asked only if the
-    /// message exceeds those of any model. What has too many of something is counted to its end, but not kept.
+    /// As [`InferMessage::read`]. `tensors_max` gives the limits for the model of that name and version. It is called only if the message exceeds the
+    /// limits that all models have. Items beyond a limit are counted, but not kept.
     pub fn read_for(chain: &Chain, tensors_max: impl Fn(&str, &str) -> TensorsMax) -> Result<InferMessage, Malformed> {
         let (mut cursor, mut message) = (chain.cursor(), InferMessage::default());
         let mut counts = Counts::default();
@@ -102,12 +102,12 @@ impl InferMessage {
         Ok(message)
     }
 
-    /// The first input whose datatype does not exist. What its model wants is for others to know.
+    /// The first input whose datatype does not exist. This layer does not know the model's datatype.
     pub fn input_of_unknown_datatype(&self) -> Option<&str> {
         self.inputs.iter().find(|input| input.datatype.is_none()).map(|input| input.name.as_str())
     }
 
-    /// The last of several values under one key counts, as in every protobuf map.
+    /// If a key is repeated, its last value counts, as in every protobuf map.
     fn take_parameter(&mut self, entry: &[u8], names: &mut NameTable) -> Result<(), Malformed> {
         let (key, choice) = read_entry(entry)?;
         if let Some(at) = names.find(&self.parameters, |(known, _)| known, key) {
@@ -120,7 +120,7 @@ impl InferMessage {
     }
 }
 
-/// How many fields of each kind came, and how many may be kept.
+/// How many fields of each kind there are, and how many may be kept.
 #[derive(Default)]
 struct Counts {
     parameters: usize,
@@ -131,7 +131,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Counts a field of that number; whether it is to be kept.
+    /// Counts a field of that number. Returns whether it is to be kept.
     fn take(&mut self, number: u32, message: &InferMessage, tensors_max: impl Fn(&str, &str) -> TensorsMax) -> bool {
         let (count, max) = match number {
             4 => (&mut self.parameters, PARAMETERS_MAX),
@@ -147,7 +147,7 @@ impl Counts {
         if number == 4 || *count > max + 1 {
             return false;
         }
-        // The first one too many. A message as it is usually written has named its model by now.
+        // The first item beyond the limit. Encoders usually write the model's name first, so it is known by now.
         self.max = tensors_max(&message.model, &message.version);
         match number {
             5 => self.inputs <= self.max.inputs,
@@ -181,7 +181,7 @@ impl InputMessage {
                     input.shape.push(dim as i64);
                 }
                 (3, Value::Len(dims)) => {
-                    // The last byte of each number says so.
+                    // The top bit is clear only in the last byte of each number.
                     let count = dims.iter().filter(|byte| **byte < 0x80).count();
                     check_count(Counted::Dims, input.shape.len() + count, DIMS_MAX)?;
                     budget.need(count * DIM_BYTES)?;
@@ -194,7 +194,7 @@ impl InputMessage {
                     input.placement.take(entry)?;
                 }
                 (5, Value::Len(contents)) => {
-                    budget.need(contents::room(contents)?)?;
+                    budget.need(contents::decoded_bytes_max(contents)?)?;
                     let known = input.contents.get_or_insert_default();
                     known.merge(contents).map_err(|_| Malformed::Contents)?;
                 }
@@ -232,7 +232,7 @@ fn read_packed(bytes: &[u8], shape: &mut Shape) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// What names something. It is said again in answers and errors, so it must not be long.
+/// A name. It is repeated in responses and errors, so its length is limited.
 fn name(bytes: &[u8], field: &'static str) -> Result<Name, Malformed> {
     if bytes.len() > NAME_BYTES_MAX {
         return Err(Malformed::LongName { field, len: bytes.len() });

@@ -1,4 +1,4 @@
-//! What does a ModelInferRequest ask for?
+//! How is a decoded ModelInferRequest turned into an InferRequest?
 
 use nerite_memory::Buffer;
 use nerite_request::{InferInput, InferRequest, InferRequestedOutput, Parameters, SequenceId, Source, Status};
@@ -15,13 +15,13 @@ const SEQUENCE_ID_BYTES_MAX: usize = 128;
 const EMPTY_FINAL: &str = "triton_enable_empty_final_response";
 
 impl InferMessage {
-    /// What the message means. `forward` may add parameters from the call's metadata; it comes after the request's own
-    /// parameters and before its tensors, so that errors come in that order.
+    /// Checks the message and turns it into an [`InferRequest`]. `forward` may add parameters from the call's metadata. It runs after the request's
+    /// own parameters and before its tensors, so that errors come in that order.
     pub fn into_infer_request(
         self,
         forward: impl FnOnce(&mut Parameters) -> Result<(), Status>,
     ) -> Result<InferRequest, Status> {
-        // The budget is for what is made here, too.
+        // The budget also covers what is allocated here.
         let InferMessage { model, version, id, parameters, inputs, outputs, raw, budget: _budget } = self;
         let mut infer_request = InferRequest { model, version, id, ..InferRequest::default() };
         for (key, choice) in parameters {
@@ -94,7 +94,7 @@ fn sequence_id(choice: Choice) -> Result<SequenceId, Status> {
     }
 }
 
-/// The raw entries that no input has taken yet.
+/// The raw entries that are not yet assigned to an input.
 struct Inline {
     any_raw: bool,
     raw: smallvec::IntoIter<[Run; 2]>,
@@ -133,7 +133,7 @@ fn take_input(infer_request: &InferRequest, inline: &mut Inline, input: InputMes
     Ok(InferInput { name, datatype, shape, source })
 }
 
-/// What is said of an input whose datatype does not exist; `expected` is the one the model wants.
+/// The error for an input whose datatype does not exist. `expected` is the datatype in the model's configuration.
 pub fn wrong_datatype(id: &str, model: &str, input: &str, expected: &str) -> Status {
     let id = if id.is_empty() { "<id_unknown>" } else { id };
     Status::invalid(format!(
@@ -141,7 +141,7 @@ pub fn wrong_datatype(id: &str, model: &str, input: &str, expected: &str) -> Sta
     ))
 }
 
-/// The shape must mean a number that exists. An open dimension is left to whoever knows the model.
+/// Checks that the number of elements fits into 64 bits. Variable dimensions are not checked here.
 fn check_size(name: &str, datatype: Option<DataType>, shape: &[i64]) -> Result<(), Status> {
     let Some(datatype) = datatype else { return Ok(()) };
     let Err(fault) = byte_size(datatype, shape) else { return Ok(()) };

@@ -1,6 +1,6 @@
-//! How do the answers to an operator travel in a session's packets?
+//! How are the answers to an operator encoded in a session's packets?
 //!
-//! Both ways stand side by side: the server writes what the client reads.
+//! Both directions are in this file: the server encodes what the client decodes.
 
 use nerite_request::inspect::{
     ClassView, Dropped, LeaseView, ObjectState, PoolsView, RegionOrigin, RegionView, SessionView,
@@ -89,8 +89,8 @@ impl From<v1::InspectedPools> for PoolsView {
     }
 }
 
-/// Structs whose fields are called the same on both sides.
-macro_rules! alike {
+/// Converts between structs with the same field names.
+macro_rules! same_fields {
     ($($view:ident = $message:ident { $($field:ident),* };)*) => {$(
         impl From<$view> for v1::$message {
             fn from($view { $($field),* }: $view) -> v1::$message {
@@ -106,7 +106,7 @@ macro_rules! alike {
     )*};
 }
 
-alike! {
+same_fields! {
     SessionView = InspectedSession {
         number, pid, uid, command, client, age_ms, regions, leases, lease_bytes, inferences, operator_only
     };
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_tells_is_what_the_client_reads() {
+    fn the_client_decodes_what_the_server_encodes() {
         check(RegionOrigin::System { key: "/k".into(), offset: 5 }, ObjectState::Same { byte_size: 6 }, None);
         check(RegionOrigin::Cuda { device_id: 7 }, ObjectState::Unknown, Some(0));
         check(RegionOrigin::default(), ObjectState::Another, Some(8));

@@ -1,11 +1,11 @@
-//! Which of a tensor's parameters say where it lies?
+//! Which parameters of a tensor say where it is?
 
 use nerite_request::{RegionRef, SessionRef, Status};
 
 use super::choice::Choice;
 use super::read::Malformed;
 
-/// The parameters of one input or output that mean something; others have no effect.
+/// The parameters of one input or output that have a meaning. Others have no effect.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Placement {
     region: Option<Choice>,
@@ -15,7 +15,7 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// Takes one entry of the map; the last of several with one key counts, as in every protobuf map.
+    /// Takes one entry of the map. If a key is repeated, its last value counts, as in every protobuf map.
     pub(super) fn take(&mut self, entry: &[u8]) -> Result<(), Malformed> {
         let (key, choice) = super::choice::read_entry(entry)?;
         let place = match key {
@@ -29,7 +29,7 @@ impl Placement {
         Ok(())
     }
 
-    /// The region, if the tensor lies in one.
+    /// The region, if the tensor is in one.
     pub(super) fn region(&mut self, tensor: &str) -> Result<Option<RegionRef>, Status> {
         let wrong = |key: &str, kind: &str| {
             Status::invalid(format!("invalid value type for '{key}' parameter for tensor '{tensor}', expected {kind}."))
@@ -44,7 +44,7 @@ impl Placement {
             Some(_) if name.is_none() => Err(Status::invalid(format!(
                 "'{key}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor}'"
             ))),
-            // A negative number becomes a huge one, which no region holds.
+            // A negative number becomes a number larger than any region.
             Some(Choice::Int(value)) => Ok(Some(*value as u64)),
             Some(_) => Err(wrong(key, "int64_param")),
         };
@@ -59,7 +59,7 @@ impl Placement {
         Ok(Some(RegionRef { name, offset, byte_size }))
     }
 
-    /// The session at whose expense the server is to choose a place, if the output asks for that.
+    /// The session whose leases the server may use for the output, if the output names one.
     pub(super) fn session(&self) -> Option<SessionRef> {
         let number = |choice: &Option<Choice>| match choice {
             None => Some(0),
@@ -70,7 +70,7 @@ impl Placement {
         SessionRef::wanted(name, number(&self.offset)?, number(&self.byte_size)?)
     }
 
-    /// How many classes are asked for; 0 for the tensor itself.
+    /// How many classes are requested. 0 for the tensor itself.
     pub(super) fn classes(&self) -> Result<u64, Status> {
         match self.classification {
             None => Ok(0),

@@ -1,61 +1,61 @@
-//! How is one field told from the next?
+//! How are the fields of a protobuf message read?
 
 use nerite_memory::NoMemory;
 use nerite_request::limits::{NAME_BYTES_MAX, TooMany};
 
-/// Why bytes are not a protobuf message.
+/// Why bytes are not a valid protobuf message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// A length reaches past the end.
+    /// A length exceeds the rest of the message.
     #[error("a field of {need} bytes where {left} are left")]
     Truncated {
-        /// Bytes left.
+        /// Bytes that are left.
         left: usize,
-        /// Bytes claimed.
+        /// The length.
         need: usize,
     },
     /// A number of more than ten bytes.
     #[error("a number does not end within 10 bytes")]
     LongVarint,
-    /// Field number 0 or a number above 2^29 - 1.
+    /// Field number 0, or one above 2^29 - 1.
     #[error("a tag of value {0}")]
     BadTag(u64),
     /// A wire type that does not exist.
     #[error("wire type {0}")]
     BadWireType(u8),
-    /// The end of a group that did not begin, or of another one.
+    /// The end of a group that was not open, or of another group than the open one.
     #[error("the end of group {0}, which was not open")]
     StrayGroupEnd(u32),
-    /// Groups within groups without end.
+    /// Groups are nested too deep.
     #[error("groups nested deeper than {GROUP_DEPTH_MAX}")]
     Depth,
     /// Text that is not UTF-8.
     #[error("the text of field {0} is not UTF-8")]
     NotUtf8(&'static str),
-    /// A name that goes on and on.
+    /// A name is too long.
     #[error("field {field} has {len} bytes, a name has at most {NAME_BYTES_MAX}")]
     LongName {
-        /// Which.
+        /// The field.
         field: &'static str,
-        /// Bytes it has.
+        /// Its length in bytes.
         len: usize,
     },
-    /// Typed tensor contents that make no sense.
+    /// Typed tensor contents are not valid.
     #[error("tensor contents that cannot be read")]
     Contents,
-    /// It is one, but has more of something than a request may have.
+    /// The message is valid, but has more items than a request may have.
     #[error(transparent)]
     TooMany(#[from] TooMany),
-    /// It may be one, but there is no memory to read it.
+    /// There is no memory to read the message.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
 }
 
-/// Groups within groups that are skipped: protobuf's own limit.
+/// The nesting depth of groups that are skipped. The same as in protobuf.
 const GROUP_DEPTH_MAX: u32 = 100;
 const FIELD_NUMBER_MAX: u64 = (1 << 29) - 1;
 
-/// What follows a tag.
+/// The wire type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wire {
     Varint,
@@ -80,16 +80,16 @@ impl Wire {
     }
 }
 
-/// Bytes that are read from front to end.
+/// Bytes that are read from front to back.
 pub(super) trait Read {
     /// Bytes left.
     fn left(&self) -> usize;
-    /// The next one.
+    /// The next byte.
     fn byte(&mut self) -> Result<u8, Malformed>;
-    /// Passes over `len` bytes.
+    /// Skips `len` bytes.
     fn skip(&mut self, len: usize) -> Result<(), Malformed>;
 
-    /// A number of up to 64 bits; bits beyond are dropped, as every protobuf reader does.
+    /// A number of up to 64 bits. Higher bits are dropped, as in every protobuf reader.
     fn varint(&mut self) -> Result<u64, Malformed> {
         let mut value = 0u64;
         for shift in (0..70).step_by(7) {
@@ -102,7 +102,7 @@ pub(super) trait Read {
         Err(Malformed::LongVarint)
     }
 
-    /// The next field's number and wire type; `None` at the end.
+    /// The number and wire type of the next field. `None` at the end.
     fn tag(&mut self) -> Result<Option<(u32, Wire)>, Malformed> {
         if self.left() == 0 {
             return Ok(None);
@@ -115,19 +115,19 @@ pub(super) trait Read {
         Ok(Some((number as u32, Wire::from_bits((tag & 7) as u8)?)))
     }
 
-    /// The length before a field of that wire type.
+    /// Reads the length of a field of wire type `Len`.
     fn length(&mut self) -> Result<usize, Malformed> {
         let need = usize::try_from(self.varint()?).unwrap_or(usize::MAX);
         let left = self.left();
         if need > left { Err(Malformed::Truncated { left, need }) } else { Ok(need) }
     }
 
-    /// Passes over a field whose tag was just read.
+    /// Skips a field whose tag was just read.
     fn skip_field(&mut self, number: u32, wire: Wire) -> Result<(), Malformed> {
         self.skip_nested(number, wire, 0)
     }
 
-    /// As [`Read::skip_field`], `depth` groups deep.
+    /// As [`Read::skip_field`], inside `depth` groups.
     fn skip_nested(&mut self, number: u32, wire: Wire, depth: u32) -> Result<(), Malformed> {
         match wire {
             Wire::Varint => self.varint().map(drop),
@@ -147,7 +147,7 @@ pub(super) trait Read {
     }
 }
 
-/// The fields of a message whose bytes lie side by side.
+/// The fields of a message whose bytes are contiguous.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(&'a [u8]);
 
@@ -165,7 +165,7 @@ impl<'a> Fields<'a> {
         Fields(bytes)
     }
 
-    /// The next field that is no group; `None` at the end.
+    /// The next field that is not a group. `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<(u32, Value<'a>)>, Malformed> {
         while let Some((number, wire)) = self.tag()? {
             let value = match wire {
@@ -215,7 +215,7 @@ impl Read for Fields<'_> {
     }
 }
 
-/// The text of a field.
+/// The bytes of a field as UTF-8 text.
 pub(super) fn text<'a>(bytes: &'a [u8], field: &'static str) -> Result<&'a str, Malformed> {
     std::str::from_utf8(bytes).map_err(|_| Malformed::NotUtf8(field))
 }
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_refused() {
+    fn malformed_fields_are_refused() {
         check(&[0x08], Err(Malformed::Truncated { left: 0, need: 1 }));
         check(&[0xff; 11], Err(Malformed::LongVarint));
         check(&[0x00], Err(Malformed::BadTag(0)));

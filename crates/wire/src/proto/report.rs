@@ -1,4 +1,4 @@
-//! How do reports about the server look as gRPC messages?
+//! How are reports about the server encoded as gRPC messages?
 
 use nerite_request::report::{
     BatchReport, CudaRegionReport, Duration, IndexEntry, ModelReport, ServerReport, StatisticsReport,

@@ -1,7 +1,6 @@
-//! What do a session's packets look like?
+//! How are the packets of a session encoded?
 //!
-//! `docs/session.md` says what they mean. The message of an inference, inside its packet, is that of gRPC and goes through the
-//! same reader and writer.
+//! `docs/session.md` describes their meaning. The inference message inside a packet is the same as in gRPC, and uses the same reader and writer.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use nerite_memory::{Reason, count_copied};
@@ -10,7 +9,7 @@ use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
 use super::PREFIX_BYTES;
-use super::encode::encode_untold;
+use super::encode::encode_with_notices;
 
 /// The messages of `proto/session.proto`, package `nerite.session.v1`.
 #[allow(clippy::pedantic, missing_docs)]
@@ -21,8 +20,7 @@ pub mod v1 {
 /// The version of the protocol described in `docs/session.md`.
 pub const VERSION: u32 = 1;
 
-/// The largest packet either side sends. A Unix socket takes packets of up to its send buffer, 208 KiB by default on Linux,
-/// less the kernel's own share.
+/// The largest packet that either side sends. The limit of a Unix socket is its send buffer, by default 208 KiB on Linux, minus the kernel's overhead.
 pub const PACKET_BYTES_MAX: usize = 128 << 10;
 
 /// Descriptors in one packet: Linux passes at most 253.
@@ -36,43 +34,43 @@ const RESPONSE: u32 = 1;
 const PLACED: u32 = 2;
 const ANSWERS_MESSAGES: u32 = 1;
 
-/// What [`encode_answers`] adds to its messages at most: the head of the field, with a length of up to [`PACKET_BYTES_MAX`].
+/// The most bytes that [`encode_answers`] adds to its messages: the field's tag and a length of up to [`PACKET_BYTES_MAX`].
 pub const ANSWERS_HEAD_BYTES: usize = 8;
 
-/// A packet from a client. Tensors in it stay where they are.
+/// Decodes a packet from a client. Its tensors are not copied.
 pub fn read_call(packet: Bytes) -> Result<v1::ClientMessage, Status> {
     v1::ClientMessage::decode(packet).map_err(|error| Status::invalid(format!("packet not understood: {error}")))
 }
 
-/// A packet from a server.
+/// Decodes a packet from a server.
 pub fn read_answer(packet: Bytes) -> Result<v1::ServerMessage, Status> {
     v1::ServerMessage::decode(packet).map_err(|error| Status::internal(format!("packet not understood: {error}")))
 }
 
-/// A message that is no inference, as a packet.
+/// Encodes a message that is not an inference as a packet.
 pub fn encode_answer(message: &v1::ServerMessage) -> Bytes {
     message.encode_to_vec().into()
 }
 
-/// Answers to calls of one packet, each an encoded message.
+/// Encodes the answers to the calls of one packet. Each of them is an encoded message.
 pub fn encode_answers(messages: Vec<Bytes>) -> Bytes {
     let answer = Some(v1::server_message::Answer::Answers(v1::Answers { messages }));
     encode_answer(&v1::ServerMessage { answer, ..v1::ServerMessage::default() })
 }
 
-/// Bytes that one of the messages of [`encode_answers`] takes in its packet.
+/// Bytes that one message of [`encode_answers`] takes in the packet.
 pub fn nested_bytes(message: &Bytes) -> usize {
     field_len(ANSWERS_MESSAGES, message.len())
 }
 
-/// A response to an inference as a packet; Err if it is too long for one. `more` responses may follow it.
+/// Encodes a response to an inference as a packet. `Err` if it is too long for one. `more` means that more responses may follow.
 pub fn encode_inference(
     id: u64,
     more: bool,
     response: InferResponse,
     placed: &[v1::OutputLease],
 ) -> Result<Bytes, Status> {
-    let (chunks, notices) = encode_untold(response)?;
+    let (chunks, notices) = encode_with_notices(response)?;
     let response_len = chunks.iter().map(Bytes::len).sum::<usize>() - PREFIX_BYTES;
     let placed_len: usize = placed.iter().map(|one| field_len(PLACED, one.encoded_len())).sum();
     let inference_len = field_len(RESPONSE, response_len) + placed_len;
@@ -105,7 +103,7 @@ pub fn encode_inference(
     Ok(packet.freeze())
 }
 
-/// The first chunk begins with what gRPC puts before a message; tensors that it would send by themselves are copied here.
+/// Appends a response without the gRPC prefix, with which the first chunk begins. Tensors that gRPC would send as chunks of their own are copied here.
 fn put_response(chunks: &[Bytes], packet: &mut BytesMut) {
     for (at, chunk) in chunks.iter().enumerate() {
         match at {
@@ -181,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_inside_a_packet_is_read_where_it_lies() {
+    fn the_request_inside_a_packet_is_read_without_a_copy() {
         let request = messages::ModelInferRequest { model_name: "m".into(), ..Default::default() }.encode_to_vec();
         let infer = v1::Infer { request: request.into(), leased_outputs: vec!["Y".into()] };
         let call = v1::ClientMessage { id: 5, call: Some(v1::client_message::Call::Infer(infer)), returned: vec![] };
@@ -194,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_go_together_are_as_long_as_was_reckoned() {
+    fn answers_in_one_packet_have_the_computed_length() {
         let messages: Vec<_> =
             [0, 100, 60_000].map(|bytes| encode_inference(7, false, response(bytes), &[]).unwrap()).into();
         let reckoned = messages.iter().map(nested_bytes).sum::<usize>() + ANSWERS_HEAD_BYTES;
@@ -216,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_shown_in_the_description_are_a_hello() {
+    fn the_bytes_shown_in_the_documentation_are_a_hello() {
         let hello = v1::Hello { version_min: VERSION, version_max: VERSION, ..v1::Hello::default() };
         let message = v1::ClientMessage { id: 1, returned: vec![], call: Some(v1::client_message::Call::Hello(hello)) };
         let shown = [0x08, 0x01, 0x1a, 0x04, 0x08, 0x01, 0x10, 0x01];
@@ -226,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_whatever_upset_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+        fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
             let _ = read_call(bytes.clone().into());
             let _ = read_answer(bytes.into());
         }

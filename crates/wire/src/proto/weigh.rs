@@ -1,4 +1,4 @@
-//! How much work is it to read a message, before it is read?
+//! How much work is reading a message, estimated before it is read?
 
 use nerite_request::limits::INLINE_WORK_BYTES_MAX;
 
@@ -7,14 +7,14 @@ use super::chain::Cursor;
 use super::read::{Malformed, Read as _, Wire};
 
 const RAW_INPUT_CONTENTS: u32 = 7;
-/// What a tensor must be aligned to so as not to be copied, whatever its type is.
+/// The alignment with which a tensor of any datatype is not copied.
 const ALIGN: usize = 8;
-/// Bytes that are copied in the time in which one byte of small fields is read.
+/// Bytes that can be copied in the time in which one byte of small fields is read.
 const COPIED_BYTES: usize = 16;
 
 impl Chain {
-    /// Whether the thread that serves the connection may read this inference request: its small fields are few, and its raw tensors
-    /// stay where they are. This look at a message takes no longer than reading a light one.
+    /// Whether a front thread may read this inference request: its small fields are few, and its raw tensors are not copied. This check takes no
+    /// longer than reading a light message.
     pub fn is_light(&self) -> bool {
         self.len() <= INLINE_WORK_BYTES_MAX || self.is_light_request().unwrap_or(false)
     }
@@ -25,7 +25,7 @@ impl Chain {
             let before = cursor.left();
             let Some((number, wire)) = cursor.tag()? else { return Ok(true) };
             work = work.saturating_add(match wire {
-                // What nests in a group is not counted before it is read.
+                // The contents of a group would have to be read in order to be counted.
                 Wire::GroupStart | Wire::GroupEnd => return Ok(false),
                 Wire::Len if number == RAW_INPUT_CONTENTS => raw_work(&mut cursor)?,
                 _ => {

@@ -1,4 +1,4 @@
-//! Does a response look on the wire as clients expect it?
+//! Is a response encoded as clients expect it?
 
 #![allow(clippy::unwrap_used)]
 
@@ -54,7 +54,7 @@ fn json_data_is_flat_and_typed() {
 }
 
 #[test]
-fn halves_and_wrong_sizes_are_refused() {
+fn half_floats_and_wrong_sizes_are_refused() {
     let half = "data via JSON is not supported. Please use the binary data format for output";
     refuse(DataType::Fp16, 1, &[0, 0], &format!("sending FP16 {half}"));
     refuse(DataType::Bf16, 1, &[0, 0], &format!("sending BF16 {half}"));
@@ -97,7 +97,7 @@ fn placed_outputs_are_named_only_and_id_and_parameters_stand_before_them() {
 }
 
 #[test]
-fn an_output_in_a_lease_is_told_with_its_place() {
+fn the_place_of_an_output_in_a_lease_is_reported() {
     let placed = Output { placed: true, ..output("O", DataType::Int8, &[3], vec![1, 2, 3]) };
     let region = nerite_request::RegionRef { name: "lease-1".into(), offset: 0, byte_size: 3 };
     let notices = vec![LeaseNotice::new("O".into(), region, || panic!("it was told"))];

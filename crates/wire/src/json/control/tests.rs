@@ -1,15 +1,15 @@
-//! Are the bodies of the other calls read as Triton reads them?
+//! Are the bodies of all calls except inference read as in Triton?
 
 #![allow(clippy::unwrap_used)]
 
 use nerite_request::Code;
 
 use super::*;
-use crate::json::fault::tests::in_tritons_words;
+use crate::json::fault::tests::without_explanation;
 
 #[track_caller]
 fn check<T: std::fmt::Debug + PartialEq>(got: Result<T, Status>, wanted: Result<T, (Code, &str)>) {
-    let got = got.map_err(|s| (s.code, in_tritons_words(&s.message).to_string()));
+    let got = got.map_err(|s| (s.code, without_explanation(&s.message).to_string()));
     assert_eq!(got, wanted.map_err(|(code, text)| (code, text.to_string())));
 }
 
@@ -98,7 +98,7 @@ fn a_load_takes_a_configuration_and_files() {
 }
 
 #[test]
-fn an_unload_takes_anything_but_true_for_false() {
+fn any_value_but_true_counts_as_false_in_an_unload() {
     let read = |text: &str| read_unload(text.as_bytes());
     check(read(""), Ok(false));
     check(read(r#"{"parameters":{"unload_dependents":true}}"#), Ok(true));

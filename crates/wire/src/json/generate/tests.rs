@@ -1,11 +1,11 @@
-//! Is flat JSON sorted into tensors and parameters as Triton sorts it?
+//! Is flat JSON divided into tensors and parameters as in Triton?
 
 #![allow(clippy::unwrap_used)]
 
 use nerite_request::{Code, Parameter};
 
 use super::*;
-use crate::json::fault::tests::in_tritons_words;
+use crate::json::fault::tests::without_explanation;
 
 fn inputs() -> Vec<TensorReport> {
     let input = |name: &str, datatype, shape: &[i64]| TensorReport { name: name.into(), datatype, shape: shape.into() };
@@ -33,7 +33,7 @@ fn check(json: &str, name: &str, shape: &[i64], bytes: &[u8]) {
 #[track_caller]
 fn refuse(json: &str, code: Code, text: &str) {
     let status = read(json).unwrap_err();
-    assert_eq!((status.code, in_tritons_words(&status.message)), (code, text), "{json}");
+    assert_eq!((status.code, without_explanation(&status.message)), (code, text), "{json}");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn values_fill_the_models_shape() {
 }
 
 #[test]
-fn what_is_no_input_is_a_parameter() {
+fn keys_that_name_no_input_are_parameters() {
     let infer_request = read(r#"{"id":"x","a":1,"priority":2,"parameters":{"b":true,"a":5},"N":1}"#).unwrap();
     assert_eq!((infer_request.id.as_str(), infer_request.priority, infer_request.inputs.len()), ("x", 0, 1));
     let found: Vec<_> = infer_request.parameters.iter().map(|(key, value)| (key, value.clone())).collect();
@@ -61,7 +61,7 @@ fn what_is_no_input_is_a_parameter() {
 }
 
 #[test]
-fn what_cannot_be_sorted_is_refused() {
+fn values_that_fit_no_input_are_refused() {
     let parameter = "parameter 'a' has invalid type. It should be either 'int', 'bool', or 'string'.";
     refuse(r#"{"a":null}"#, Code::InvalidArg, parameter);
     refuse(r#"{"parameters":{"a":[]}}"#, Code::InvalidArg, &format!("Converting keyword: 'parameters': {parameter}"));

@@ -1,4 +1,4 @@
-//! What does a request say of one input?
+//! How is one input of a request read?
 
 use nerite_memory::Buffer;
 use nerite_request::limits::{Counted, DIMS_MAX, TENSOR_PARAMETERS_MAX, check_count};
@@ -11,7 +11,7 @@ use crate::json::lex::Reader;
 use crate::json::tensor::{Claim, read_tensor};
 use crate::json::value::{Owner, Seen, optional, required, short};
 
-/// An input's members, each read or refused where it stood.
+/// The members of an input. Each has been read, or refused with an error.
 #[derive(Default)]
 struct Draft<'t> {
     name: Seen<Name>,
@@ -21,18 +21,18 @@ struct Draft<'t> {
     keys: Keys,
 }
 
-/// The values of an input that has them in the text.
+/// The values of an input, if they are in the JSON text.
 enum Data<'t> {
     Read(Result<Buffer, Status>),
-    /// They came before what says how to read them; this is where they begin.
+    /// The values came before the datatype or the shape. The reader is at their start.
     Ahead(Reader<'t>),
 }
 
-/// The members of an input's `parameters` that mean something.
+/// The members of an input's `parameters` that have a meaning.
 #[derive(Default)]
 struct Keys {
     seen: bool,
-    /// Members, those without a meaning included.
+    /// Number of all members, including those without a meaning.
     count: usize,
     binary_data_size: Seen<u64>,
     region: Seen<Name>,
@@ -42,7 +42,7 @@ struct Keys {
 
 const INPUT: &str = "input";
 
-/// Reads one element of `inputs`, in the text's order, and judges it in Triton's.
+/// Reads one element of `inputs` in the text's order, then checks its members in Triton's order.
 pub fn read_input(reader: &mut Reader<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<InferInput, Fault> {
     let draft = read_draft(reader, text.bytes_max)?;
     judge(draft, text, tail).map_err(Fault::Refused)
@@ -94,7 +94,7 @@ fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, Fault> {
         if count > DIMS_MAX {
             return Ok(reader.skip()?);
         }
-        // A dimension of 2^63 and more turns negative, which the checks of the shape refuse.
+        // A dimension of 2^63 or more becomes negative. The checks of the shape refuse that.
         shape.push(reader.unsigned()? as i64);
         Ok(())
     })?;
@@ -120,7 +120,7 @@ fn judge(draft: Draft<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<
 }
 
 fn shape_of(seen: Seen<Shape>, owner: Owner<'_>) -> Result<Shape, Status> {
-    // `required` would say the type of the part at which the reader stopped.
+    // `required` would name the type of the element at which the reader stopped.
     let whole = |status| explained_as(status, owner.member("shape"), "an array of integers of 0 or more");
     required(seen.map(|shape| shape.map_err(whole)), "shape", owner)
 }
@@ -150,7 +150,7 @@ fn source_elsewhere(keys: Keys, text: &InferText<'_>, tail: &mut Tail<'_>, name:
     }))
 }
 
-/// An input's data is in exactly one place. Whether the fields hold anything sensible is looked at later.
+/// An input's data is in exactly one place. The values of these members are checked later.
 fn check_one_source(draft: &Draft<'_>) -> Result<(), Status> {
     let fields = [
         (draft.data.is_some(), " 'data'"),

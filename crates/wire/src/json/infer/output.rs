@@ -1,4 +1,4 @@
-//! What does a request say of one output?
+//! How is one requested output read?
 
 use nerite_request::limits::{Counted, TENSOR_PARAMETERS_MAX, check_count};
 use nerite_request::{InferRequestedOutput, RegionRef, SessionRef, Status};
@@ -8,19 +8,19 @@ use crate::json::fault::{Fault, Malformed, explained, prefixed};
 use crate::json::lex::Reader;
 use crate::json::value::{Owner, Seen, optional, required, short};
 
-/// An output asked for, and how it is to be sent.
+/// A requested output, and whether it is sent as binary.
 #[derive(Debug)]
-pub struct OutputAsk {
+pub struct RequestedOutput {
     pub infer_request: InferRequestedOutput,
     pub binary: bool,
 }
 
-/// An output's members, each read or refused where it stood.
+/// The members of an output. Each has been read, or refused with an error.
 #[derive(Default)]
 struct Draft {
     name: Seen<Name>,
     parameters_seen: bool,
-    /// Members of the parameters, those without a meaning included.
+    /// Number of members of the parameters, including those without a meaning.
     parameters: usize,
     classification: Seen<u64>,
     binary_data: Seen<bool>,
@@ -31,8 +31,8 @@ struct Draft {
 
 const OUTPUT: &str = "output";
 
-/// Reads one element of `outputs`, in the text's order, and judges it in Triton's.
-pub fn read_output(reader: &mut Reader<'_>) -> Result<OutputAsk, Fault> {
+/// Reads one element of `outputs` in the text's order, then checks its members in Triton's order.
+pub fn read_output(reader: &mut Reader<'_>) -> Result<RequestedOutput, Fault> {
     let mut draft = Draft::default();
     reader.members(|reader, key| match key.as_ref() {
         b"name" => reader.once(&mut draft.name, Reader::name),
@@ -59,7 +59,7 @@ fn read_keys(reader: &mut Reader<'_>, draft: &mut Draft) -> Result<(), Malformed
     })
 }
 
-fn judge(mut draft: Draft) -> Result<OutputAsk, Status> {
+fn judge(mut draft: Draft) -> Result<RequestedOutput, Status> {
     check_count(Counted::TensorParameters, draft.parameters, TENSOR_PARAMETERS_MAX)?;
     if draft.region.is_some() {
         if draft.classification.is_some() {
@@ -78,18 +78,18 @@ fn judge(mut draft: Draft) -> Result<OutputAsk, Status> {
     let classes = settable(draft.classification, "classification", owner)?.unwrap_or_default();
     let region_name = optional(draft.region, "shared_memory_region", owner)?;
     let region_name = region_name.map(|name| short(name, "shared_memory_region")).transpose()?;
-    // Looked at even without a region, as in Triton; without one they mean nothing.
+    // Checked even without a region, as in Triton. They have no effect then.
     let offset = optional(draft.offset, "shared_memory_offset", owner)?.unwrap_or_default();
     let byte_size = optional(draft.byte_size, "shared_memory_byte_size", owner)?.unwrap_or_default();
     let session = region_name.as_deref().and_then(|name| SessionRef::wanted(name, offset, byte_size));
     let region = region_name.filter(|_| session.is_none()).map(|name| RegionRef { name, offset, byte_size });
     let binary = optional(draft.binary_data, "binary_data", owner)?.unwrap_or_default();
-    // What finds no room in a lease travels in the response, and there are datatypes that JSON cannot write.
+    // An output that does not fit into a lease is sent in the response, and JSON cannot encode all datatypes.
     let binary = binary || session.is_some();
-    Ok(OutputAsk { infer_request: InferRequestedOutput { name, region, session, classes }, binary })
+    Ok(RequestedOutput { infer_request: InferRequestedOutput { name, region, session, classes }, binary })
 }
 
-/// The value of a member that may be there, with the beginning that Triton gives to refusals of these two.
+/// The value of an optional member, with the prefix of Triton's errors for these two.
 fn settable<T>(seen: Seen<T>, name: &str, owner: Owner<'_>) -> Result<Option<T>, Status> {
     let wrong = |status| explained(prefixed(&format!("Unable to set '{name}': "), status), owner.member(name));
     seen.transpose().map_err(wrong)

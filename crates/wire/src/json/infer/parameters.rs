@@ -1,4 +1,4 @@
-//! What do a request's parameters ask for?
+//! How are a request's parameters read?
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,9 +11,9 @@ use crate::json::lex::{Kind, Number, Reader};
 use crate::json::limits::SEQUENCE_ID_CHARS_MAX;
 use crate::json::value::text_of;
 
-/// The parameters of a request, sorted by what they are for.
+/// The parameters of a request, by purpose.
 #[derive(Debug, Default)]
-pub struct Knobs {
+pub struct RequestParameters {
     pub sequence: Sequence,
     pub priority: u64,
     pub timeout_us: u64,
@@ -21,33 +21,39 @@ pub struct Knobs {
     pub parameters: Parameters,
 }
 
-/// Reads the object of parameters.
-pub fn read_parameters(reader: &mut Reader<'_>) -> Result<Knobs, Fault> {
+/// Reads the object `parameters`.
+pub fn read_parameters(reader: &mut Reader<'_>) -> Result<RequestParameters, Fault> {
     if reader.kind() != Kind::Object {
         let status = Status::internal(format!("failed to get request params.: {}", mismatch::MEMBERS));
         return Err(explained(status, "'parameters'").into());
     }
-    let mut knobs = Knobs::default();
+    let mut request_parameters = RequestParameters::default();
     let (mut known, mut count): (HashSet<Cow<'_, [u8]>>, _) = (HashSet::new(), 0);
     reader.members::<Fault>(|reader, key| {
         count += 1;
         if count > PARAMETERS_MAX || !known.insert(key.clone()) {
             return Ok(reader.skip()?);
         }
-        read_one(reader, key, &mut knobs)
+        read_one(reader, key, &mut request_parameters)
     })?;
     check_count(Counted::Parameters, count, PARAMETERS_MAX).map_err(Status::from)?;
-    Ok(knobs)
+    Ok(request_parameters)
 }
 
-fn read_one(reader: &mut Reader<'_>, key: Cow<'_, [u8]>, knobs: &mut Knobs) -> Result<(), Fault> {
+fn read_one(
+    reader: &mut Reader<'_>,
+    key: Cow<'_, [u8]>,
+    request_parameters: &mut RequestParameters,
+) -> Result<(), Fault> {
     match key.as_ref() {
-        b"sequence_id" => knobs.sequence.id = named(reader, "sequence_id", sequence_id)?,
-        b"sequence_start" => knobs.sequence.start = named(reader, "sequence_start", Reader::bool)?,
-        b"sequence_end" => knobs.sequence.end = named(reader, "sequence_end", Reader::bool)?,
-        b"priority" => knobs.priority = named(reader, "priority", Reader::unsigned)?,
-        b"timeout" => knobs.timeout_us = named(reader, "timeout", Reader::unsigned)?,
-        b"binary_data_output" => knobs.binary_data_output = named(reader, "binary_data_output", Reader::bool)?,
+        b"sequence_id" => request_parameters.sequence.id = named(reader, "sequence_id", sequence_id)?,
+        b"sequence_start" => request_parameters.sequence.start = named(reader, "sequence_start", Reader::bool)?,
+        b"sequence_end" => request_parameters.sequence.end = named(reader, "sequence_end", Reader::bool)?,
+        b"priority" => request_parameters.priority = named(reader, "priority", Reader::unsigned)?,
+        b"timeout" => request_parameters.timeout_us = named(reader, "timeout", Reader::unsigned)?,
+        b"binary_data_output" => {
+            request_parameters.binary_data_output = named(reader, "binary_data_output", Reader::bool)?;
+        }
         reserved if reserved.starts_with(b"triton_") => {
             return Err(Status::invalid(
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.",
@@ -57,13 +63,13 @@ fn read_one(reader: &mut Reader<'_>, key: Cow<'_, [u8]>, knobs: &mut Knobs) -> R
         _ => {
             let key = text_of(key);
             let value = custom(reader, &key)?;
-            knobs.parameters.insert(key, value);
+            request_parameters.parameters.insert(key, value);
         }
     }
     Ok(())
 }
 
-/// Reads a value; what refuses it names the parameter.
+/// Reads a value. An error names the parameter.
 fn named<'t, T>(
     reader: &mut Reader<'t>,
     name: &str,
@@ -96,7 +102,7 @@ fn sequence_id(reader: &mut Reader<'_>) -> Result<SequenceId, Fault> {
     Ok(if text.is_empty() { SequenceId::None } else { SequenceId::Text(text) })
 }
 
-/// A parameter for the model.
+/// Reads a parameter for the model.
 pub fn custom(reader: &mut Reader<'_>, key: &str) -> Result<Parameter, Fault> {
     match reader.kind() {
         Kind::String => Ok(Parameter::String(reader.string()?)),
@@ -109,7 +115,7 @@ pub fn custom(reader: &mut Reader<'_>, key: &str) -> Result<Parameter, Fault> {
     }
 }
 
-/// Integers beyond 64 signed bits become doubles, as in Triton.
+/// Integers that do not fit into 64 signed bits become doubles, as in Triton.
 fn number(reader: &mut Reader<'_>) -> Result<Parameter, Malformed> {
     Ok(match reader.number()? {
         Number::Unsigned(value) => i64::try_from(value).map_or(Parameter::Double(value as f64), Parameter::Int),

@@ -1,4 +1,4 @@
-//! Is an inference request read, or refused, as Triton's reader does it?
+//! Does the reader accept and refuse inference requests as Triton's reader does?
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use nerite_request::{Code, Parameter, Source};
 use nerite_tensor::DataType;
 
 use super::*;
-use crate::json::fault::tests::in_tritons_words;
+use crate::json::fault::tests::without_explanation;
 
 const MAX: u64 = 1 << 20;
 const INVALID: Code = Code::InvalidArg;
@@ -35,14 +35,14 @@ fn read(json: &str) -> Result<(InferRequest, Rendering), Status> {
 #[track_caller]
 fn refuse(json: &str, code: Code, text: &str) {
     let status = read(json).map(|(infer_request, _)| infer_request).unwrap_err();
-    assert_eq!((status.code, in_tritons_words(&status.message)), (code, text), "{json}");
+    assert_eq!((status.code, without_explanation(&status.message)), (code, text), "{json}");
 }
 
-/// What is said behind Triton's words of a value that has the wrong type.
+/// Checks the text that follows Triton's error text if a value has the wrong type.
 #[track_caller]
 fn explain(json: &str, text: &str) {
     let message = read(json).map(|(infer_request, _)| infer_request).unwrap_err().message;
-    assert_eq!(&message[in_tritons_words(&message).len()..], format!("; {text}"), "{json}");
+    assert_eq!(&message[without_explanation(&message).len()..], format!("; {text}"), "{json}");
 }
 
 /// The members of a request with one input.
@@ -71,12 +71,12 @@ fn check_data(datatype: &str, shape: &str, data: &str, bytes: &[u8]) {
 #[track_caller]
 fn refuse_data(datatype: &str, shape: &str, data: &str, code: Code, text: &str) {
     refuse(&json_input(datatype, shape, data), code, text);
-    // The same with the values first, which are then read last.
+    // The same with the values before the datatype and the shape.
     refuse(&one_input(&format!(r#""data":{data},"datatype":"{datatype}","shape":{shape}"#)), code, text);
 }
 
 #[test]
-fn what_is_no_json_is_refused_in_rapidjsons_words() {
+fn invalid_json_is_refused_with_rapidjsons_error_texts() {
     for (json, reason, offset) in [
         ("", "The document is empty.", 0),
         ("  ", "The document is empty.", 2),
@@ -279,7 +279,7 @@ fn values_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn shapes_that_mean_too_much_are_refused_without_memory() {
+fn huge_shapes_are_refused_before_memory_is_allocated() {
     let max = i64::MAX;
     let invalid = |shape: &str, rest: &str| format!("invalid shape for input 'I': shape {shape} {rest}");
     refuse_data(
@@ -357,7 +357,7 @@ fn a_tail_too_short_or_too_long_is_refused() {
 }
 
 #[test]
-fn a_region_is_named_with_its_window() {
+fn a_region_is_named_with_its_offset_and_size() {
     let (infer_request, _) = read(
         r#"{"inputs":[{"name":"I","datatype":"FP16","shape":[2,3],"parameters":{"shared_memory_region":"r","shared_memory_byte_size":12,"shared_memory_offset":64}}],
            "outputs":[{"name":"O","parameters":{"shared_memory_region":"s","shared_memory_byte_size":4,"binary_data":false}},{"name":"P","parameters":{"classification":3}}]}"#,
@@ -373,7 +373,7 @@ fn a_region_is_named_with_its_window() {
 }
 
 #[test]
-fn an_output_may_leave_its_place_to_the_server() {
+fn an_output_may_let_the_server_choose_its_place() {
     let key = "session-0000000000000000000000000000000a-7";
     let place = |more: &str| {
         let text = format!(
@@ -386,7 +386,10 @@ fn an_output_may_leave_its_place_to_the_server() {
         let session = infer_request.outputs[0].session.expect("a session");
         assert_eq!((session.to_string().as_str(), session.key, session.tag), (key, 10, 7));
         assert_eq!(infer_request.outputs[0].region, None);
-        assert!(rendering.is_binary("O"), "what finds no room travels in a form that every datatype has");
+        assert!(
+            rendering.is_binary("O"),
+            "an output that fits into no lease is sent in a form that every datatype has"
+        );
     }
     let (infer_request, rendering) = place(r#","shared_memory_byte_size":4"#).unwrap();
     assert!(
@@ -425,21 +428,21 @@ fn an_outputs_fields_are_refused_by_name() {
 }
 
 #[test]
-fn outputs_go_out_as_each_of_them_says() {
+fn outputs_are_sent_as_each_of_them_requests() {
     let rendering = |json: &str| read(json).unwrap().1;
     assert_eq!(rendering(r#"{"inputs":[]}"#), Rendering::all(false));
     assert_eq!(
         rendering(r#"{"inputs":[],"outputs":[],"parameters":{"binary_data_output":true}}"#),
         Rendering::all(true)
     );
-    // Listed without `binary_data` is JSON whatever the request's parameter says.
+    // An output that is listed without `binary_data` is JSON, whatever the request's parameter says.
     let json = r#"{"inputs":[],"outputs":[{"name":"A"},{"name":"B","parameters":{"binary_data":true}},{"name":"C","parameters":null}],"parameters":{"binary_data_output":true}}"#;
     let mixed = rendering(json);
     assert_eq!(["A", "B", "C"].map(|name| mixed.is_binary(name)), [false, true, false]);
 }
 
 #[test]
-fn of_a_repeated_key_the_first_counts_even_where_the_second_is_wrong() {
+fn the_first_value_of_a_repeated_key_counts_even_if_the_second_is_wrong() {
     let (infer_request, _) = read(r#"{"id":"a","id":5,"inputs":[],"inputs":5,"parameters":{"k":1,"k":null}}"#).unwrap();
     assert_eq!((infer_request.id.as_str(), infer_request.parameters.get("k")), ("a", Some(&Parameter::Int(1))));
 }

@@ -1,4 +1,4 @@
-//! Is every report written key by key as Triton writes it?
+//! Does each report have the keys that Triton writes, in the same order?
 
 #![allow(clippy::unwrap_used)]
 
@@ -31,7 +31,7 @@ fn metadata_has_its_keys_in_order() {
 }
 
 #[test]
-fn the_index_leaves_out_what_is_not_known() {
+fn the_index_omits_unknown_fields() {
     check(write_index(&[]), "[]");
     let never = IndexEntry { name: "a".into(), ..IndexEntry::default() };
     let gone = IndexEntry { name: "b".into(), version: Some(1), state: "UNAVAILABLE", reason: "unloaded".into() };

@@ -1,11 +1,11 @@
-//! Can any text hurt the reader, and does what it accepts mean what was written?
+//! Does the reader survive any text, and does it read valid text correctly?
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::json::lex::Reader;
 
-/// Texts made of what JSON is made of, so that most of them get past the first byte.
+/// Texts made of JSON tokens, so that most of them are valid beyond the first byte.
 fn jsonish() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         prop::sample::select(vec![
@@ -71,7 +71,7 @@ proptest! {
     }
 
     #[test]
-    fn what_another_writer_wrote_is_passed_over_whole(value in value(), pretty: bool) {
+    fn any_valid_value_is_skipped_whole(value in value(), pretty: bool) {
         let text = if pretty { serde_json::to_vec_pretty(&value) } else { serde_json::to_vec(&value) }.unwrap();
         let mut reader = Reader::new(&text).unwrap();
         prop_assert_eq!(reader.skip(), Ok(()));

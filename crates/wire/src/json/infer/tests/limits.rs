@@ -1,9 +1,9 @@
-//! Is a request with too many of something refused while it is read?
+//! Are requests with too many items refused while they are read?
 
 use super::*;
 
 #[test]
-fn more_of_anything_than_a_request_may_have_is_counted_and_refused() {
+fn requests_with_too_many_items_are_refused() {
     let many = |count: usize, one: &dyn Fn(usize) -> String| (0..count).map(one).collect::<Vec<_>>().join(",");
     let inputs = |count| many(count, &|n| format!(r#"{{"name":"n{n}","datatype":"FP32","shape":[1],"data":[1]}}"#));
     assert_eq!(read(&format!(r#"{{"inputs":[{}]}}"#, inputs(4096))).unwrap().0.inputs.len(), 4096);
@@ -28,7 +28,7 @@ fn more_of_anything_than_a_request_may_have_is_counted_and_refused() {
 }
 
 #[test]
-fn a_model_with_more_inputs_may_be_sent_more() {
+fn a_model_with_more_inputs_accepts_more() {
     let inputs: Vec<_> = (0..5000).map(|n| binary(&format!("n{n}"), "0")).collect();
     let json = format!(r#"{{"inputs":[{}]}}"#, inputs.join(","));
     let tail = Buffer::empty();

@@ -1,11 +1,11 @@
-//! Do request parameters go where they belong?
+//! Are request parameters read into the right fields?
 
 use nerite_request::SequenceId;
 
 use super::*;
 
 #[test]
-fn parameters_find_their_places() {
+fn parameters_are_read_into_their_fields() {
     let (infer_request, _) = read(
         r#"{"id":"x","inputs":[],"parameters":{"sequence_id":5,"sequence_start":true,"sequence_end":false,"priority":2,
             "timeout":3,"s":"t","i":-4,"b":true,"d":0.5,"big":9223372036854775808,"i":9}}"#,
