@@ -18,14 +18,14 @@ const TESTS: [(&str, &[&str]); 4] = [
         "nerite-shm",
         &[
             "conformance::heap_backed",
-            "conformance::the_two",
+            "conformance::both_kinds",
             "lease::census",
             "lease::class",
             "lease::name",
             "lease::free_list",
             "tally",
             "window",
-            "--skip=registrations_stop_at_the_bounds",
+            "--skip=registrations_stop_at_the_limits",
         ],
     ),
 ];

@@ -1,6 +1,6 @@
-//! What does it cost to find the bytes of a request in a registered region, among few regions and among many?
+//! What does it cost to find the bytes of a request in a registered region, with few regions and with many?
 //!
-//! `cargo bench -p nerite-shm`. Promise T11 says that the cost is the same with 10,000 regions as with one.
+//! Run with `cargo bench -p nerite-shm`. Promise T11 says that the cost is the same with 10,000 regions as with one.
 
 use std::hint::black_box;
 

@@ -1,11 +1,11 @@
-//! What do huge pages give to large leases on this system?
+//! What do huge pages gain for large leases on this system?
 //!
 //! ```text
 //! cargo run --release -p nerite-shm --example huge_leases
 //! echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled    # as root; then again
 //! ```
 //!
-//! Leases that fill them ask for huge pages (`madvise`); by default Linux gives none to shared memory.
+//! Leases that fill huge pages request them (`madvise`). By default Linux gives none to shared memory.
 #![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use std::time::{Duration, Instant};

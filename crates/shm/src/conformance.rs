@@ -1,6 +1,6 @@
 //! Does every kind of shared memory behave the same once it is registered?
 //!
-//! One suite, run over POSIX objects and over a heap-backed fake.
+//! One suite, run over POSIX objects and over a fake in heap memory.
 #![allow(clippy::unwrap_used)]
 
 mod heap;
@@ -14,9 +14,8 @@ use proptest::prelude::*;
 
 use self::hosts::{HeapHost, Host, PosixHost};
 use self::lost::{
-    a_lost_region_can_be_unregistered_like_any_other,
-    a_lost_region_takes_no_more_requests_until_it_is_registered_again,
-    a_lost_region_tells_all_its_users_and_nobody_else,
+    a_lost_region_can_be_unregistered_like_any_other, a_lost_region_refuses_requests_until_it_is_registered_again,
+    only_users_of_a_lost_region_get_an_error,
 };
 use crate::{ErrorKind, Options, Origin, Record, Region, ShmError};
 
@@ -30,22 +29,22 @@ macro_rules! suite {
 }
 
 suite! {
-    what_the_client_wrote_is_what_a_request_reads,
-    what_a_request_writes_is_what_the_next_reads,
-    an_idle_region_goes_at_once,
-    a_region_in_use_goes_with_its_last_user_and_without_a_call,
-    requests_may_join_a_region_that_is_leaving,
-    a_new_registration_wins_over_a_region_that_is_leaving,
-    a_registered_name_is_taken_and_the_holder_stays,
+    a_request_reads_what_the_client_wrote,
+    the_next_request_reads_what_the_last_one_wrote,
+    an_unused_region_is_unmapped_at_once,
+    a_region_in_use_is_unmapped_after_its_last_use,
+    requests_may_use_an_unregistered_region_while_it_is_in_use,
+    a_new_registration_replaces_an_unregistered_region,
+    a_registered_name_is_taken_and_its_region_is_kept,
     one_object_may_be_many_regions,
-    looking_at_status_keeps_nothing,
+    status_keeps_no_region_mapped,
     status_is_sorted_by_name,
-    all_regions_leave_together_and_those_in_use_later,
-    a_lost_region_tells_all_its_users_and_nobody_else,
-    a_lost_region_takes_no_more_requests_until_it_is_registered_again,
+    all_regions_are_unregistered_and_those_in_use_unmapped_later,
+    only_users_of_a_lost_region_get_an_error,
+    a_lost_region_refuses_requests_until_it_is_registered_again,
     a_lost_region_can_be_unregistered_like_any_other,
-    registrations_stop_at_the_bounds,
-    a_tensor_must_lie_within_its_region,
+    registrations_stop_at_the_limits,
+    a_tensor_must_be_within_its_region,
 }
 
 fn new_host<H: Host>() -> H {
@@ -72,7 +71,7 @@ fn check_all_gone<H: Host>(host: &H) {
     assert!(matches!(host.mappings(), None | Some(0)));
 }
 
-fn what_the_client_wrote_is_what_a_request_reads<H: Host>() {
+fn a_request_reads_what_the_client_wrote<H: Host>() {
     let mut host = new_host::<H>();
     let key = host.make(3 * PAGE);
     host.registry().register_system("a", &key, PAGE as u64, PAGE as u64 + 8).unwrap();
@@ -86,7 +85,7 @@ fn what_the_client_wrote_is_what_a_request_reads<H: Host>() {
     assert_eq!(read(&first), b"later");
 }
 
-fn what_a_request_writes_is_what_the_next_reads<H: Host>() {
+fn the_next_request_reads_what_the_last_one_wrote<H: Host>() {
     let mut host = new_host::<H>();
     let key = host.make(PAGE);
     host.registry().register_system("a", &key, 0, PAGE as u64).unwrap();
@@ -101,7 +100,7 @@ fn what_a_request_writes_is_what_the_next_reads<H: Host>() {
     check_all_gone(&host);
 }
 
-fn an_idle_region_goes_at_once<H: Host>() {
+fn an_unused_region_is_unmapped_at_once<H: Host>() {
     let mut host = new_host::<H>();
     let key = host.make(PAGE);
     host.registry().register_system("a", &key, 0, 64).unwrap();
@@ -113,7 +112,7 @@ fn an_idle_region_goes_at_once<H: Host>() {
     assert_eq!(host.registry().names.fullest(), 0);
 }
 
-fn a_region_in_use_goes_with_its_last_user_and_without_a_call<H: Host>() {
+fn a_region_in_use_is_unmapped_after_its_last_use<H: Host>() {
     let mut host = new_host::<H>();
     let key = host.make(PAGE);
     host.registry().register_system("a", &key, 0, 64).unwrap();
@@ -130,7 +129,7 @@ fn a_region_in_use_goes_with_its_last_user_and_without_a_call<H: Host>() {
     check_all_gone(&host);
 }
 
-fn requests_may_join_a_region_that_is_leaving<H: Host>() {
+fn requests_may_use_an_unregistered_region_while_it_is_in_use<H: Host>() {
     let mut host = new_host::<H>();
     let key = host.make(PAGE);
     host.registry().register_system("a", &key, 0, 64).unwrap();
@@ -145,7 +144,7 @@ fn requests_may_join_a_region_that_is_leaving<H: Host>() {
     check_all_gone(&host);
 }
 
-fn a_new_registration_wins_over_a_region_that_is_leaving<H: Host>() {
+fn a_new_registration_replaces_an_unregistered_region<H: Host>() {
     let mut host = new_host::<H>();
     let (old_key, new_key) = (host.make(PAGE), host.make(PAGE));
     host.client_writes(&old_key, 0, b"old");
@@ -160,14 +159,14 @@ fn a_new_registration_wins_over_a_region_that_is_leaving<H: Host>() {
     assert_eq!((&*status[0].key, status[0].byte_size), (&*new_key, 128));
     assert_eq!((host.registry().counts().registered, host.registry().counts().mapped), (1, 2));
     drop(old);
-    // The end of the old region must not take the new one with it.
+    // Dropping the old region must not remove the new one.
     assert_eq!(read(&host.registry().locate("a", 0, 3).unwrap().into_buffer()), b"new");
     assert_eq!((host.registry().counts().registered, host.registry().counts().mapped), (1, 1));
     host.registry().unregister_system("a").unwrap();
     check_all_gone(&host);
 }
 
-fn a_registered_name_is_taken_and_the_holder_stays<H: Host>() {
+fn a_registered_name_is_taken_and_its_region_is_kept<H: Host>() {
     let mut host = new_host::<H>();
     let key = host.make(PAGE);
     host.registry().register_system("a", &key, 0, 64).unwrap();
@@ -197,7 +196,7 @@ fn one_object_may_be_many_regions<H: Host>() {
     assert_eq!(host.registry().counts().mapped, 3);
 }
 
-fn looking_at_status_keeps_nothing<H: Host>() {
+fn status_keeps_no_region_mapped<H: Host>() {
     let mut host = new_host::<H>();
     let key = host.make(PAGE);
     host.registry().register_system("a", &key, 0, 64).unwrap();
@@ -218,7 +217,7 @@ fn status_is_sorted_by_name<H: Host>() {
     assert_eq!(names, ["10", "9", "B", "a", "a b", "b", "é"]);
 }
 
-fn all_regions_leave_together_and_those_in_use_later<H: Host>() {
+fn all_regions_are_unregistered_and_those_in_use_unmapped_later<H: Host>() {
     let mut host = new_host::<H>();
     let key = host.make(PAGE);
     for name in ["a", "b", "c"] {
@@ -234,7 +233,7 @@ fn all_regions_leave_together_and_those_in_use_later<H: Host>() {
     check_all_gone(&host);
 }
 
-fn registrations_stop_at_the_bounds<H: Host>() {
+fn registrations_stop_at_the_limits<H: Host>() {
     let options = Options { regions_max: 2, mapped_bytes_max: 100, ..Options::default() };
     let mut host = H::new(options);
     let key = host.make(PAGE);
@@ -250,14 +249,14 @@ fn registrations_stop_at_the_bounds<H: Host>() {
     host.registry().register_system("b", &key, 0, 40).unwrap();
     let user = host.registry().locate("b", 0, 1).unwrap();
     host.registry().unregister_system("b").unwrap();
-    // A region that is leaving still counts: it is still mapped.
+    // An unregistered region that is in use still counts, because it is still mapped.
     let refused = host.registry().register_system("c", &key, 0, 1).unwrap_err();
     assert_eq!(refused.to_string(), text("c", "2 regions of 100 bytes"));
     drop(user);
     host.registry().register_system("c", &key, 0, 1).unwrap();
 }
 
-fn a_tensor_must_lie_within_its_region<H: Host>() {
+fn a_tensor_must_be_within_its_region<H: Host>() {
     let mut host = new_host::<H>();
     let key = host.make(PAGE);
     host.registry().register_system("a", &key, 0, 64).unwrap();
@@ -333,7 +332,7 @@ proptest! {
 }
 
 #[test]
-fn ten_thousand_regions_make_neither_a_lookup_nor_a_change_large() {
+fn lookups_and_changes_are_small_with_ten_thousand_regions() {
     let mut host = new_host::<HeapHost>();
     let key = host.make(64);
     for round in 0..2 {
@@ -341,7 +340,7 @@ fn ten_thousand_regions_make_neither_a_lookup_nor_a_change_large() {
             host.registry().register_system(&format!("{round}/{n}"), &key, 0, 64).unwrap();
         }
         assert_eq!(host.registry().counts().registered, 10_000);
-        // 39 on average; 100 is ten standard deviations away.
+        // The average is 39. 100 is ten standard deviations more.
         assert!(host.registry().names.fullest() < 100, "{}", host.registry().names.fullest());
         host.registry().unregister_all_system().unwrap();
         assert_eq!(host.registry().names.fullest(), 0);
@@ -350,7 +349,7 @@ fn ten_thousand_regions_make_neither_a_lookup_nor_a_change_large() {
 }
 
 #[test]
-fn the_two_kinds_share_names_and_know_each_other() {
+fn both_kinds_share_names_and_are_distinguished() {
     let host = new_host::<HeapHost>();
     let registry = host.registry();
     let window = crate::window::Window::new(0, 64, 64, 1).unwrap();

@@ -74,8 +74,8 @@ impl CudaMapping {
     }
 }
 
-// SAFETY: the driver opened at least `len` bytes from `at` on (`open` compared) on the device that `place` names, readable and
-// writable through the carrier, and closes them only when `memory` is dropped; device memory has no uninitialised state.
+// SAFETY: the driver opened at least `len` bytes from `at` on (`open` compared) on the device that `place` names, readable and writable through the
+// carrier, and closes them only when `memory` is dropped. Device memory has no uninitialised state.
 unsafe impl Mapping for CudaMapping {
     fn base(&self) -> NonNull<u8> {
         self.memory.at()

@@ -80,7 +80,7 @@ pub enum ShmError {
         /// Why, and the cure.
         cause: String,
     },
-    /// The region would reach past its object.
+    /// The region would end past its object.
     #[error(
         "{} (object '{key}' has {object_bytes} bytes, asked for {byte_size} at offset {offset})",
         phrasebook::invalid_args(name)
@@ -90,11 +90,11 @@ pub enum ShmError {
         name: String,
         /// The key as the client wrote it.
         key: String,
-        /// First byte asked for.
+        /// Requested offset.
         offset: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         byte_size: u64,
-        /// Bytes there are.
+        /// Bytes of the object.
         object_bytes: u64,
     },
     /// The object could not be mapped.
@@ -144,17 +144,17 @@ pub enum ShmError {
     /// Status of an unknown name.
     #[error("{}: no region of that name is registered", phrasebook::status_unknown(name, *kind))]
     StatusUnknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The kind asked for.
+        /// The requested kind.
         kind: Kind,
     },
     /// Status of a region of the other kind.
     #[error("{}", phrasebook::other_kind(name, *asked))]
     OtherKind {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The kind asked for, which it is not.
+        /// The requested kind. The region has the other one.
         asked: Kind,
     },
     /// A tensor in an unknown region.
@@ -163,7 +163,7 @@ pub enum ShmError {
         phrasebook::region_unknown(name)
     )]
     RegionUnknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
     /// A tensor in a region whose memory was lost.
@@ -174,9 +174,9 @@ pub enum ShmError {
     OffsetBeyond {
         /// The region's name.
         name: String,
-        /// First byte asked for.
+        /// Requested offset.
         offset: u64,
-        /// Bytes there are.
+        /// Bytes of the region.
         region_bytes: u64,
     },
     /// A tensor whose end does not fit in a 64-bit number.
@@ -184,9 +184,9 @@ pub enum ShmError {
     Overflow {
         /// The region's name.
         name: String,
-        /// First byte asked for.
+        /// Requested offset.
         offset: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         byte_size: u64,
     },
     /// A tensor that ends past the region's last byte.
@@ -194,11 +194,11 @@ pub enum ShmError {
     EndBeyond {
         /// The region's name.
         name: String,
-        /// First byte asked for.
+        /// Requested offset.
         offset: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         byte_size: u64,
-        /// Bytes there are.
+        /// Bytes of the region.
         region_bytes: u64,
     },
 }

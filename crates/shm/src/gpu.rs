@@ -14,14 +14,14 @@ pub struct Gpu {
     driver: Arc<Driver>,
     lock_pages: bool,
     /// Whether a failure to lock memory was logged.
-    told: Arc<AtomicBool>,
+    logged: Arc<AtomicBool>,
 }
 
 impl Gpu {
     /// The driver of a host. With `lock_pages`, system regions and leases are page-locked when they are made, so that transfers run at full speed. That
     /// allocates all their pages at once, needs a context on the first device, and takes time.
     pub fn new(driver: Arc<Driver>, lock_pages: bool) -> Gpu {
-        Gpu { driver, lock_pages, told: Arc::default() }
+        Gpu { driver, lock_pages, logged: Arc::default() }
     }
 
     /// The driver, with at least one device.
@@ -51,7 +51,7 @@ impl Gpu {
             Ok(lock) => Some(lock),
             Err(error) => {
                 // Logged only once, because clients can cause it as often as they like.
-                let level = if gpu.told.swap(true, Ordering::Relaxed) { log::Level::Debug } else { log::Level::Warn };
+                let level = if gpu.logged.swap(true, Ordering::Relaxed) { log::Level::Debug } else { log::Level::Warn };
                 log::log!(level, "{what} is not page-locked, so that its transfers to devices are slower: {error}");
                 None
             }

@@ -1,4 +1,4 @@
-//! How is a region's mapping given to the guard?
+//! How is a region's mapping watched?
 
 use std::io;
 
@@ -7,8 +7,8 @@ pub(crate) use nerite_guard::Watch;
 /// Watches `len` bytes, whole pages, from `start` on.
 ///
 /// # Safety
-/// Those of [`nerite_guard::watch`].
+/// As for [`nerite_guard::watch`].
 pub(crate) unsafe fn watch(start: usize, len: usize) -> io::Result<Watch> {
-    // SAFETY: the caller's promise is the callee's condition.
+    // SAFETY: the caller has promised what `nerite_guard::watch` requires.
     unsafe { nerite_guard::watch(start, len) }.map_err(|error| io::Error::from_raw_os_error(error.0))
 }

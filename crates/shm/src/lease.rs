@@ -1,4 +1,4 @@
-//! How does the server lend its own memory to a client it does not trust?
+//! How does the server lend its own memory to an untrusted client?
 //!
 //! ```text
 //!   Pools ── quotas of all, lease name ─► Weak<Lease> (HTTP and gRPC find leases here)
@@ -6,18 +6,17 @@
 //!                                    free list: idle leases    came back, for the same session again
 //! ```
 //!
-//! A [`Lease`] is an anonymous memory file, sealed so that nobody can change its size, mapped here and sent to the client
-//! by descriptor. It has a name of 128 random bits: who knows it may use it, from any protocol. Its memory goes back to the
-//! system when its last user drops it, be that the account, a request in flight or an output on its way.
+//! A [`Lease`] is an anonymous memory file. It is sealed so that its size cannot change, mapped here, and sent to the client as a descriptor. Its
+//! name has 128 random bits: any client that knows it may use the lease, over any protocol. Its memory is freed when its last user drops it: the
+//! account, a request in flight, or an output that is being sent.
 //!
-//! A lease cannot shrink, and where the system has no memory for a page of it, the guard of regions meets the fault here, too.
+//! A lease cannot shrink. If the system has no memory for one of its pages, the guard handles the fault as for regions.
 //!
-//! **Whose data is in a lease?** Memory lent to another session is always fresh (zeros), never cleared: a descriptor that was
-//! once sent cannot be taken back, so a client may keep its mapping for ever, and clearing would not keep it from reading
-//! what the next client writes. Memory that comes back is therefore only ever lent to the session that had it, with the
-//! bytes it left there. For the same reason a lease that came back is punched out before it is dropped: the mapping that
-//! the client keeps for its next loan is then an empty file. One that never came back is not: the client may still read
-//! its last results there when the session, or the server, is gone.
+//! **Whose data is in a lease?** Memory that is lent to another session is always new (zeros), never reused. A descriptor that was sent cannot be
+//! revoked, so a client may keep its mapping for ever. Clearing the memory would not prevent that it reads what the next client writes. So a returned
+//! lease is only lent to the same session again, with the bytes that it left there. For the same reason the pages of a returned lease are freed
+//! before it is dropped: the mapping that the client may have kept is an empty file then. The pages of a lease that was not returned are not freed:
+//! the client may still read its last results there when the session or the server has ended.
 //!
 //! ```
 //! use nerite_memory::{Extent, Reason};
@@ -25,15 +24,15 @@
 //!
 //! let pools = Pools::new(LeaseLimits::default());
 //! let account = pools.open();
-//! let loan = account.borrow(100)?;
-//! let descriptor = loan.descriptor.ok_or("a first loan brings its descriptor")?; // travels by SCM_RIGHTS
-//! let size = loan.lease.byte_size();
+//! let borrowed = account.borrow(100)?;
+//! let descriptor = borrowed.descriptor.ok_or("the first time, a lease comes with its descriptor")?; // travels by SCM_RIGHTS
+//! let size = borrowed.lease.byte_size();
 //!
 //! let mine = AdoptedLease::adopt(descriptor, size)?; // the client's side
 //! mine.slot(Extent::new(0, 5, size)?).write(0, b"hello", Reason::Model)?;
 //!
-//! let name = loan.lease.name().to_string(); // lease-4f1c…
-//! let found = pools.find(&name).ok_or("it is lent")?;
+//! let name = borrowed.lease.name().to_string(); // lease-4f1c…
+//! let found = pools.find(&name).ok_or("the lease is lent")?;
 //! let input = found.buffer(found.locate(0, 5)?);
 //! assert_eq!(input.to_private(Reason::Model).private_bytes(), Some(&b"hello"[..]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -75,40 +74,40 @@ pub use pools::{Account, BorrowedLease, ClassCounts, LeaseCounts, LeaseLimits, L
 use census::Counted;
 use pools::Index;
 
-/// Memory of the server that a client has, or had and may have again.
+/// Memory of the server that a client has borrowed, or has returned and may borrow again.
 pub struct Lease {
     name: LeaseName,
-    /// Before the mapping, because fields drop in order: what is locked must still be mapped.
+    /// Before the mapping, because fields drop in order: locked memory must still be mapped.
     lock: Option<PageLock>,
-    /// Before the mapping as well: nobody may find the range in the guard's table once it is unmapped.
+    /// Before the mapping as well: the range must leave the guard's table before it is unmapped.
     watch: Watch,
     mapping: PosixMapping,
-    /// Whether a client has it now. What lies in the free list is found by nobody.
+    /// Whether a client has it now. Leases in the free list cannot be found by name.
     lent: AtomicBool,
-    /// Whether the client said that it uses it no more.
+    /// Whether the client returned it.
     returned: AtomicBool,
-    /// The file: the client maps it, and a model's process whose inputs or outputs lie there.
+    /// The file. The client maps it, and so does a model's process that reads or writes tensors there.
     file: OwnedFd,
-    /// Whether the client was sent a descriptor.
+    /// Whether its descriptor was sent to the client.
     seen: AtomicBool,
     mark: ShareMark,
     index: Weak<Index>,
-    /// Last, because fields drop in order: the counts go down after the memory was unmapped.
-    _tickets: ([QuotaPermit; 2], Counted),
+    /// Last, because fields drop in order: the counts are decreased after the memory was unmapped.
+    _permits: ([QuotaPermit; 2], Counted),
 }
 
 impl Lease {
-    /// What requests call it.
+    /// The name that requests use.
     pub fn name(&self) -> LeaseName {
         self.name
     }
 
-    /// Number of bytes: at least what was asked for.
+    /// Number of bytes: at least as many as requested.
     pub fn byte_size(&self) -> usize {
         self.mapping.len()
     }
 
-    /// Part of the lease, by the rules and in the words that hold for regions.
+    /// A part of the lease, by the same rules and with the same error texts as for regions.
     pub fn locate(&self, offset: u64, byte_size: u64) -> Result<Extent, ShmError> {
         let name = || self.name.to_string();
         let limit = self.mapping.len();
@@ -124,18 +123,18 @@ impl Lease {
         })
     }
 
-    /// Part of the lease as an input, in place. The client may write it at any moment, so the Buffer is `Access::Shared`.
+    /// Part of the lease as an input, in place. The client may write to it at any moment, so the Buffer is `Access::Shared`.
     ///
     /// # Panics
-    /// If the extent was made for a longer thing.
+    /// If the extent was made for a longer range.
     pub fn buffer(self: &Arc<Lease>, extent: Extent) -> Buffer {
         buffer_of(&self.mapping, extent, self.place(), Arc::clone(self) as _)
     }
 
-    /// Part of the lease as the place for an output.
+    /// Part of the lease as the place of an output.
     ///
     /// # Panics
-    /// If the extent was made for a longer thing.
+    /// If the extent was made for a longer range.
     pub fn slot(self: &Arc<Lease>, extent: Extent) -> Slot<Vacant> {
         slot_of(&self.mapping, extent, self.place(), Arc::clone(self) as _)
     }
@@ -150,26 +149,26 @@ impl Lease {
         std::ptr::eq(buffer.as_ptr(), self.mapping.base().as_ptr())
     }
 
-    /// The way for the client to map it, if it was not sent yet.
+    /// The descriptor with which the client maps it, if it was not sent yet.
     fn take_file(&self) -> io::Result<Option<OwnedFd>> {
         if self.seen.swap(true, Ordering::AcqRel) {
             return Ok(None);
         }
-        // Without a descriptor to send the client has not seen it after all.
+        // There is no descriptor to send, so it was not sent.
         self.file.try_clone().map(Some).inspect_err(|_| self.seen.store(false, Ordering::Release))
     }
 
-    /// Whether the client has never had it.
+    /// Whether its descriptor was never sent to the client.
     fn is_unseen(&self) -> bool {
         !self.seen.load(Ordering::Acquire)
     }
 
-    /// Whether nobody but the account has it, and its memory is all there.
+    /// Whether only the account has it, and none of its memory was lost.
     fn is_idle(self: &Arc<Lease>) -> bool {
         if Arc::strong_count(self) != 1 || self.watch.lost_at().is_some() {
             return false;
         }
-        // What its last user wrote there comes before what its next one does.
+        // Orders the last user's writes before those of the next user.
         fence(Ordering::Acquire);
         true
     }
@@ -235,23 +234,23 @@ impl Drop for Lease {
 }
 
 impl std::fmt::Debug for Lease {
-    /// Without the name: who knows it may use the memory, and logs are read by many.
+    /// Omits the name: any client that knows it may use the memory, and logs have many readers.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Lease({} bytes)", self.byte_size())
     }
 }
 
-/// Bytes of a mapping that `keep` holds, readable.
+/// Bytes of a mapping that `keep` holds, for reading.
 fn buffer_of(mapping: &PosixMapping, extent: Extent, place: Place, keep: Arc<dyn Keep>) -> Buffer {
     assert!(extent.end() <= mapping.len(), "extent up to {} of {}", extent.end(), mapping.len());
     // SAFETY: the extent ends within the mapping, by the assertion.
     let ptr = unsafe { mapping.base().add(extent.offset()) };
-    // SAFETY: a memory file's bytes are initialised by the kernel and, its size being sealed, stay there while `keep` holds
-    // the mapping, which both callers pass as the owner of `mapping`; Shared claims nothing about other writers.
+    // SAFETY: a memory file's bytes are initialised by the kernel. Its size is sealed, so they remain mapped while `keep` holds the mapping. Both
+    // callers pass the owner of `mapping` as `keep`. Shared claims nothing about other writers.
     unsafe { Buffer::from_raw(ptr, extent.len(), place, Access::Shared, keep) }
 }
 
-/// Bytes of a mapping that `keep` holds, writable.
+/// Bytes of a mapping that `keep` holds, for writing.
 fn slot_of(mapping: &PosixMapping, extent: Extent, place: Place, keep: Arc<dyn Keep>) -> Slot<Vacant> {
     assert!(extent.end() <= mapping.len(), "extent up to {} of {}", extent.end(), mapping.len());
     // SAFETY: the extent ends within the mapping, by the assertion.

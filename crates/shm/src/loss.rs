@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sentence_names_the_region_both_sizes_the_place_and_the_cure() {
+    fn the_text_names_the_region_both_sizes_the_offset_and_the_cure() {
         check(
             ObjectNow::Same { byte_size: 1024 },
             "registered and has 1024 now (touched at offset 4096); register it again once the object has its size back",

@@ -31,8 +31,8 @@ impl SharedMapping {
         let window = Window::new(file_offset, byte_size as u64, end, page_bytes()).map_err(|_| invalid())?;
         let mapping = PosixMapping::new(&File::from(descriptor), window)?;
         let pages = mapping.len().next_multiple_of(page_bytes());
-        // SAFETY: the range is what mmap has just made, in its whole pages, and holds the peer's object only; `mapping` unmaps it after
-        // `watch` is gone, by the order of the fields.
+        // SAFETY: the range is what mmap has just made, in whole pages, and contains only the peer's object. `mapping` unmaps it after `watch` is
+        // dropped, by the order of the fields.
         let watch = unsafe { watch(mapping.base().as_ptr().expose_provenance(), pages) }?;
         Ok(SharedMapping(Arc::new(Held { watch, mapping })))
     }
@@ -55,8 +55,8 @@ impl SharedMapping {
         assert!(extent.end() <= self.byte_size(), "extent up to {} of {}", extent.end(), self.byte_size());
         // SAFETY: the extent ends within the mapping, by the assertion.
         let ptr = unsafe { self.0.mapping.base().add(extent.offset()) };
-        // SAFETY: the bytes are initialised by the kernel and mapped while the Arc handed over lives, and the guard puts pages under those
-        // that lose theirs; Shared claims nothing about other writers.
+        // SAFETY: the bytes are initialised by the kernel and mapped while the Arc passed here lives. The guard replaces lost pages. Shared claims
+        // nothing about other writers.
         unsafe { Buffer::from_raw(ptr, extent.len(), Place::Host, Access::Shared, Arc::clone(&self.0) as _) }
     }
 
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_shares_is_read_and_written_in_place() {
+    fn shared_memory_is_read_and_written_in_place() {
         let (region, file) = object("place");
         let whole = |len| Extent::new(0, len, 3 * PAGE).unwrap();
         region.slot(whole(PAGE + 4)).write(PAGE, b"abcd", Reason::Model).unwrap();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_away_is_told_and_reads_as_zeros() {
+    fn lost_memory_is_reported_and_reads_as_zeros() {
         let (_region, file) = object("gone");
         let mapped = SharedMapping::map(file.try_clone().unwrap().into(), 0, 3 * PAGE).unwrap();
         let buffer = mapped.buffer(Extent::new(2 * PAGE, 4, 3 * PAGE).unwrap());
@@ -132,7 +132,7 @@ mod tests {
         file.set_len(PAGE as u64).unwrap();
         assert_eq!(buffer.to_private(Reason::Model).private_bytes(), Some(&[0u8; 4][..]));
         assert_eq!(mapped.lost_at().map(|at| at / PAGE), Some(2));
-        // One that is shorter than was said is met in the same way.
+        // An object that is shorter than requested is handled in the same way.
         let late = SharedMapping::map(file.into(), 0, 3 * PAGE).unwrap();
         late.slot(Extent::new(PAGE, 1, 3 * PAGE).unwrap()).write(0, b"x", Reason::Model).unwrap();
         assert!(late.lost_at().is_some());

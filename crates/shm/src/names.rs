@@ -1,15 +1,15 @@
-//! Which region does a name mean, without a lock?
+//! Which region has a given name, found without a lock?
 //!
 //! ```text
 //!   registered (behind a mutex, only writers take it):  name ─► Arc<Region>        removed by unregister
 //!   shards (snapshots, swapped whole):                  name ─► Weak<Region>       removed when found dead
 //! ```
 //!
-//! The two tables are the whole life cycle. In both: registered. Only in the shards and the Weak alive: unregistered, some
-//! request holds it, and others may still find it. Weak dead: gone, to be swept by the next change of its shard, so that
-//! a shard never holds more entries than regions were alive when it last changed.
+//! A region is registered while it is in both tables. If it is only in the shards and its Weak is alive, it is unregistered but in use: requests hold
+//! it, and others may still find it. If its Weak is dead, it is unmapped, and the next change of its shard removes the entry. So a shard never has
+//! more entries than it had live regions at its last change.
 //!
-//! Status reads `strong_count` and never upgrades: looking at a region must not keep it.
+//! Status reads `strong_count` and never upgrades, so that it does not keep a region mapped.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -21,8 +21,8 @@ use crate::record::{Kind, Record};
 use crate::region::Region;
 use crate::sync::{Mutex, MutexGuard, Snapshot};
 
-/// Places for regions that the table of writers keeps in any case.
-const ROOM_KEPT: usize = 1024;
+/// The smallest capacity to which the writers' table shrinks.
+const CAPACITY_MIN: usize = 1024;
 
 type Shard = HashMap<Arc<str>, Named>;
 type Registered = HashMap<Arc<str>, Arc<Region>>;
@@ -45,11 +45,11 @@ pub(crate) struct Names {
     registered: Mutex<Registered>,
 }
 
-/// A region that was not inserted because its name is taken, and by whom.
+/// A region that was not inserted because its name is taken.
 pub(crate) struct Taken {
-    /// Handed back so that it is unmapped outside the lock.
+    /// Returned so that it is unmapped outside the lock.
     pub(crate) region: Arc<Region>,
-    /// The one that stays.
+    /// The region that has the name.
     pub(crate) holder: Arc<Record>,
 }
 
@@ -62,7 +62,7 @@ impl Names {
         }
     }
 
-    /// The region of that name, registered or still in use. Takes no lock and waits for nobody.
+    /// The region of that name, registered or still in use. Takes no lock and never waits.
     pub(crate) fn find(&self, name: &str) -> Option<Arc<Region>> {
         self.shard(name).load().get(name)?.region.upgrade()
     }
@@ -73,7 +73,7 @@ impl Names {
         shard.get(name).filter(|named| named.is_alive()).map(|named| Arc::clone(&named.record))
     }
 
-    /// All records, registered or still in use, sorted by name. Holds the writers off, so that the list is one moment's.
+    /// All records, registered or still in use, sorted by name. Blocks writers, so that the list is consistent.
     pub(crate) fn records(&self) -> Vec<Arc<Record>> {
         let mut records: Vec<_> = {
             let _writers = self.lock();
@@ -85,8 +85,7 @@ impl Names {
         records
     }
 
-    /// Up to `count` regions whose names follow `after`, by name, and whether each is registered. Unlike status this holds
-    /// them, until the caller lets go.
+    /// Up to `count` regions whose names follow `after`, by name, and whether each is registered. Unlike status, the result keeps the regions mapped.
     pub(crate) fn page(&self, after: Option<&str>, count: usize) -> Vec<(Arc<Region>, bool)> {
         let registered = self.lock();
         let shards: Vec<_> = self.shards.iter().map(Snapshot::load_full).collect();
@@ -109,12 +108,12 @@ impl Names {
         Some((region, is_registered))
     }
 
-    /// The record registered under that name; one that is only still in use, or lost, does not count.
+    /// The record of the region registered under that name. `None` if it is only still in use, or lost.
     pub(crate) fn holder(&self, name: &str) -> Option<Arc<Record>> {
         self.lock().get(name).filter(|region| !region.is_lost()).map(|region| Arc::clone(region.record()))
     }
 
-    /// Registers the region under its name, in place of one that is only still in use or that is lost.
+    /// Registers the region under its name. It replaces a region that is only still in use or lost.
     pub(crate) fn insert(&self, region: Region) -> Result<(), Taken> {
         let region = Arc::new(region);
         let name = Arc::clone(&region.record().name);
@@ -133,7 +132,7 @@ impl Names {
         Ok(())
     }
 
-    /// Ends the registration under that name, if it is of that kind. The region goes now or with its last user.
+    /// Ends the registration under that name, if it is of that kind. The region is unmapped now or after its last use.
     pub(crate) fn remove(&self, name: &str, kind: Kind) {
         let removed = {
             let mut registered = self.lock();
@@ -167,7 +166,7 @@ impl Names {
         self.lock().len()
     }
 
-    /// Entries of the fullest shard, dead ones included: what a change copies and a lookup searches at the most.
+    /// Entries of the fullest shard, including dead ones. This bounds what a change copies and a lookup searches.
     #[cfg(test)]
     pub(crate) fn fullest(&self) -> usize {
         self.shards.iter().map(|shard| shard.load().len()).max().unwrap_or(0)
@@ -184,15 +183,14 @@ impl Names {
     }
 }
 
-/// Gives room back that a burst of registrations took. As seldom as the table grew, so that it costs nothing on average.
+/// Shrinks the table after a burst of registrations. It shrinks no more often than it grew, so the amortised cost is zero.
 fn shrink(registered: &mut Registered) {
-    if registered.capacity() > ROOM_KEPT && registered.len() < registered.capacity() / 8 {
+    if registered.capacity() > CAPACITY_MIN && registered.len() < registered.capacity() / 8 {
         registered.shrink_to(2 * registered.len());
     }
 }
 
-/// Swaps a shard for one without its dead entries and with `added`. Who holds the lock is the only writer, so no change is
-/// lost between the look and the swap.
+/// Replaces a shard by one without its dead entries and with `added`. The holder of the lock is the only writer, so no change is lost between load and store.
 fn rewrite(_writers: &MutexGuard<'_, Registered>, shard: &Snapshot<Shard>, added: Option<(Arc<str>, Named)>) {
     let old = shard.load();
     if added.is_none() && old.values().all(Named::is_alive) {

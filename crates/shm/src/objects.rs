@@ -1,33 +1,33 @@
-//! What is in this host's shared memory, in words for an error?
+//! How does an error describe the host's shared memory?
 
 use std::fmt;
 use std::mem::MaybeUninit;
 
 use crate::limits::OBJECTS_COUNTED_MAX;
 
-/// Where Linux keeps POSIX shared memory objects.
+/// The directory in which Linux keeps POSIX shared memory objects.
 pub(crate) const DIRECTORY: &str = "/dev/shm";
 
-/// A look at `/dev/shm`. Shown as `/dev/shm is 64 MiB, 12 objects`.
+/// The state of `/dev/shm`. Displayed as `/dev/shm is 64 MiB, 12 objects`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Objects {
-    /// Bytes the file system may hold; `None` if it cannot be asked.
+    /// Size of the file system in bytes. `None` if it cannot be determined.
     pub total_bytes: Option<u64>,
-    /// Bytes that are free of those.
+    /// Free bytes of the file system.
     pub free_bytes: Option<u64>,
-    /// Objects there are, counted up to `limits::OBJECTS_COUNTED_MAX`.
+    /// Number of objects, counted up to `limits::OBJECTS_COUNTED_MAX`.
     pub count: usize,
 }
 
 impl Objects {
-    /// Looks. For error texts and diagnosis only: it reads a directory.
+    /// Reads the current state. Use it only for error texts and diagnosis, because it reads a directory.
     pub fn look() -> Objects {
         let count = std::fs::read_dir(DIRECTORY).map_or(0, |entries| entries.take(OBJECTS_COUNTED_MAX).count());
         let space = space();
         Objects { total_bytes: space.map(|(total, _)| total), free_bytes: space.map(|(_, free)| free), count }
     }
 
-    /// How much room there is, as words.
+    /// The free bytes as text.
     pub(crate) fn free(&self) -> String {
         self.free_bytes.map_or_else(|| "room unknown".to_string(), |free| format!("{} free", Size(free)))
     }
@@ -56,7 +56,7 @@ fn space() -> Option<(u64, u64)> {
     Some((found.f_blocks.saturating_mul(found.f_frsize), found.f_bavail.saturating_mul(found.f_frsize)))
 }
 
-/// Bytes for a reader: the largest unit of which there is at least one, rounded down.
+/// Bytes for a reader, in the largest unit of which there is at least one, rounded down.
 pub(crate) struct Size(pub(crate) u64);
 
 impl fmt::Display for Size {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_shared_memory_reads_as_a_sentence() {
+    fn the_state_of_shared_memory_is_displayed_as_text() {
         check(Some(64 << 20), 12, "/dev/shm is 64 MiB, 12 objects");
         check(Some(64 << 20), 1, "/dev/shm is 64 MiB, 1 object");
         check(Some((3 << 30) - 1), 1000, "/dev/shm is 2 GiB, 1000 or more objects");

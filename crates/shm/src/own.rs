@@ -1,4 +1,4 @@
-//! How does a client make a region of its own to lend to a server?
+//! How does a client create a region of its own for a server to use?
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use crate::posix::{PosixMapping, PosixObject, open, open_cause, page_bytes, unli
 use crate::source::Object;
 use crate::window::Window;
 
-/// Why a client's own region could not be made or opened.
+/// Why a client's own region could not be created or opened.
 #[derive(Debug, Error)]
 pub enum OwnError {
     /// An object of that key exists.
@@ -23,7 +23,7 @@ pub enum OwnError {
         /// The key.
         key: String,
     },
-    /// The object could not be made or opened.
+    /// The object could not be created or opened.
     #[error("cannot open shared memory object '{key}': {cause}")]
     Open {
         /// The key.
@@ -31,31 +31,31 @@ pub enum OwnError {
         /// Why.
         cause: String,
     },
-    /// The object could not get its bytes.
+    /// The object's memory could not be allocated.
     #[error("cannot give shared memory object '{key}' {byte_size} bytes: {cause}")]
     NoSpace {
         /// The key.
         key: String,
-        /// Bytes asked for.
+        /// Requested bytes.
         byte_size: usize,
         /// Why.
         cause: String,
     },
 }
 
-/// A POSIX region of this process, mapped from its first byte to its last. Dropping it unlinks the key if this value
-/// created the object; Buffers and Slots over it, and a server that registered it, keep their mappings.
+/// A POSIX object of this process, mapped as a whole. Dropping this value unlinks the key if it created the object. Buffers and Slots over it, and a
+/// server that registered it, keep their mappings.
 #[derive(Debug)]
 pub struct OwnedRegion {
     key: String,
-    /// Whether Drop removes the key. After [`OwnedRegion::unlink`] it must not: the key may be somebody else's by then.
+    /// Whether Drop removes the key. False after [`OwnedRegion::unlink`], because another process may use the key by then.
     linked: bool,
     mapping: Arc<PosixMapping>,
 }
 
 impl OwnedRegion {
-    /// Makes the object `key` with `byte_size` bytes of zeros, for this user alone; it must not exist. The memory is
-    /// reserved here, so that a full `/dev/shm` is an error now and not a signal at the first write.
+    /// Creates the object `key` with `byte_size` bytes of zeros, accessible only to this user. The object must not exist. Its memory is allocated
+    /// here, so a full `/dev/shm` is an error now and not a signal at the first write.
     pub fn create(key: &str, byte_size: usize) -> Result<OwnedRegion, OwnError> {
         if key.trim_start_matches('/').is_empty() {
             return Err(open_error(key, "the key is empty".to_string()));
@@ -68,14 +68,14 @@ impl OwnedRegion {
         match made {
             Ok(mapping) => Ok(OwnedRegion { key: key.to_string(), linked: true, mapping: Arc::new(mapping) }),
             Err(error) => {
-                // Best effort: the object was made a moment ago, and the error to tell is the first one.
+                // Best effort: the object was just created, and the first error is the one to report.
                 let _ = unlink(key);
-                Err(OwnError::NoSpace { key: key.to_string(), byte_size, cause: room_cause(&error) })
+                Err(OwnError::NoSpace { key: key.to_string(), byte_size, cause: no_space_cause(&error) })
             }
         }
     }
 
-    /// Opens all of an object that another process made; dropping this does not unlink it.
+    /// Opens a whole object that another process created. Dropping the result does not unlink it.
     pub fn open(key: &str) -> Result<OwnedRegion, OwnError> {
         let file = open(key, 0).map_err(|error| open_error(key, open_cause(key, &error)))?;
         let object = PosixObject::new(key, file).map_err(|cause| open_error(key, cause))?;
@@ -84,7 +84,7 @@ impl OwnedRegion {
         Ok(OwnedRegion { key: key.to_string(), linked: false, mapping: Arc::new(mapping) })
     }
 
-    /// The key a server registers it by.
+    /// The key with which a server registers it.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -94,23 +94,22 @@ impl OwnedRegion {
         self.mapping.len()
     }
 
-    /// Part of the region, readable in place. The server may write it at any moment.
+    /// Part of the region, readable in place. The server may write to it at any moment.
     ///
     /// # Panics
-    /// If the extent was made for a longer thing.
+    /// If the extent was made for a longer range.
     pub fn buffer(&self, extent: Extent) -> Buffer {
         assert!(extent.end() <= self.mapping.len(), "extent up to {} of {}", extent.end(), self.mapping.len());
         // SAFETY: the extent ends within the mapping, by the assertion.
         let ptr = unsafe { self.mapping.base().add(extent.offset()) };
-        // SAFETY: the bytes are initialised by the kernel and mapped while the Arc handed over lives; Shared claims nothing
-        // about other writers.
+        // SAFETY: the bytes are initialised by the kernel and mapped while the Arc passed here lives. Shared claims nothing about other writers.
         unsafe { Buffer::from_raw(ptr, extent.len(), Place::Host, Access::Shared, Arc::clone(&self.mapping) as _) }
     }
 
     /// Part of the region, writable in place.
     ///
     /// # Panics
-    /// If the extent was made for a longer thing.
+    /// If the extent was made for a longer range.
     pub fn slot(&self, extent: Extent) -> Slot<Vacant> {
         assert!(extent.end() <= self.mapping.len(), "extent up to {} of {}", extent.end(), self.mapping.len());
         // SAFETY: the extent ends within the mapping, by the assertion.
@@ -119,7 +118,7 @@ impl OwnedRegion {
         unsafe { Slot::from_raw(ptr, extent.len(), Place::Host, Access::Shared, Arc::clone(&self.mapping) as _) }
     }
 
-    /// Removes the key now. A server can no longer register the object; who has it mapped keeps it.
+    /// Removes the key now. A server can no longer register the object. Existing mappings remain valid.
     pub fn unlink(&mut self) -> io::Result<()> {
         self.linked = false;
         unlink(&self.key)
@@ -129,7 +128,7 @@ impl OwnedRegion {
 impl Drop for OwnedRegion {
     fn drop(&mut self) {
         if self.linked {
-            // Somebody else may have removed the key already, and Drop has nobody to tell.
+            // Another process may have removed the key already, and Drop cannot report errors.
             let _ = unlink(&self.key);
         }
     }
@@ -150,7 +149,7 @@ fn whole(byte_size: usize) -> io::Result<Window> {
     window.map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Gives the object its size and its pages. A signal makes the call start again.
+/// Sets the object's size and allocates its pages. Repeats the call if a signal interrupts it.
 fn reserve(file: &File, byte_size: usize) -> io::Result<()> {
     let len = libc::off_t::try_from(byte_size).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
     loop {
@@ -163,7 +162,7 @@ fn reserve(file: &File, byte_size: usize) -> io::Result<()> {
     }
 }
 
-fn room_cause(error: &io::Error) -> String {
+fn no_space_cause(error: &io::Error) -> String {
     let objects = Objects::look();
     match (error.raw_os_error(), objects.free_bytes) {
         (Some(libc::EINVAL), _) => "a region has at least one byte".to_string(),

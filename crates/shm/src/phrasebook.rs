@@ -1,18 +1,18 @@
-//! Which sentences of Triton's do clients match on?
+//! Which of Triton's error texts do clients match on?
 //!
-//! Each error text of this crate begins with one of these, to the letter, and goes on with what Triton leaves out.
+//! Each error text of this crate begins with one of these, unchanged, followed by details that Triton omits.
 
 use crate::record::Kind;
 
 pub(crate) const DISABLED: &str =
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.";
 
-/// Keys that begin so, after their slashes, belong to Python backends.
+/// Keys that begin with this, after their slashes, are reserved for Python backends.
 pub(crate) const RESERVED_PREFIX: &str = "triton_python_backend_shm_region_";
 
 pub(crate) const HANDLE_LENGTH: &str = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t";
 
-/// Over HTTP Triton says this of a path without a name; over gRPC it registers a region called "".
+/// Triton reports this over HTTP for a path without a name. Over gRPC it registers a region called "".
 pub(crate) fn name_missing(kind: Kind) -> String {
     format!("'region name' is necessary to register {kind} shared memory region")
 }
@@ -44,10 +44,10 @@ pub(crate) fn invalid_args(name: &str) -> String {
     format!("failed to register shared memory region '{name}': invalid args")
 }
 
-/// Without the region's name, as in Triton.
+/// Omits the region's name, as Triton does.
 pub(crate) const CUDA_OPEN: &str = "failed to register shared memory region: invalid args";
 
-/// Triton puts nothing between its words and the system's.
+/// Triton puts nothing between its text and the system's.
 pub(crate) fn address_space(name: &str, reason: &str) -> String {
     format!("failed to register shared memory region '{name}': unable to process address space{reason}")
 }

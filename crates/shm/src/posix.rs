@@ -1,4 +1,4 @@
-//! How is a POSIX shared memory object opened, looked at and mapped?
+//! How is a POSIX shared memory object opened, checked and mapped?
 
 mod watched;
 
@@ -34,7 +34,7 @@ impl Source for Posix {
     }
 }
 
-/// An object held open, with the size it had when it was looked at.
+/// An open object, with the size it had when it was checked.
 pub(crate) struct PosixObject {
     key: Box<str>,
     file: File,
@@ -45,21 +45,21 @@ pub(crate) struct PosixObject {
 }
 
 impl PosixObject {
-    /// Looks at what was opened by `key`; the error says why it cannot be mapped.
+    /// Checks the file that was opened by `key`. The error says why it cannot be mapped.
     pub(crate) fn new(key: &str, file: File) -> Result<PosixObject, String> {
         let found = file.metadata().map_err(|error| reason(&error))?;
         if !found.file_type().is_file() {
-            return Err(format!("it is {}, not a shared memory object", species(found.file_type())));
+            return Err(format!("it is {}, not a shared memory object", file_kind(found.file_type())));
         }
         if !is_tmpfs(&file).map_err(|error| reason(&error))? {
-            // A disk's file system would make every access an input or output that can block or fail.
+            // On a disk's file system every access could be an input or output that blocks or fails.
             return Err("it is not on a tmpfs; shared memory objects live in memory".to_string());
         }
         let byte_size = found.size();
         if i64::try_from(byte_size).is_err() {
             return Err(format!("its size, {}, is negative", byte_size as i64));
         }
-        // Blocks are of 512 bytes, whatever the file system says of its own.
+        // Blocks have 512 bytes, whatever block size the file system has.
         let present = found.blocks().saturating_mul(512) >= byte_size;
         let access = Access { uid: found.uid(), gid: found.gid(), mode: found.mode() };
         Ok(PosixObject { key: key.into(), file, byte_size, present, identity: Identity::of(&found), access })
@@ -88,16 +88,15 @@ impl Object for PosixObject {
     }
 }
 
-/// A shared, writable mapping. It needs no descriptor to live. By itself it is the mapping of a client, who trusts its own
-/// object; a server's is watched.
+/// A shared, writable mapping, which needs no open descriptor. A client uses it directly, because it trusts its own object. A server watches it.
 pub(crate) struct PosixMapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; `base` and `len` never change.
+// SAFETY: a mapping belongs to the process, not to a thread. `base` and `len` never change.
 unsafe impl Send for PosixMapping {}
-// SAFETY: as above; a shared PosixMapping only tells its address.
+// SAFETY: as above. A shared PosixMapping only returns its address.
 unsafe impl Sync for PosixMapping {}
 impl Keep for PosixMapping {}
 
@@ -127,18 +126,16 @@ impl PosixMapping {
 
 impl Drop for PosixMapping {
     fn drop(&mut self) {
-        // SAFETY: `new` made exactly this mapping, nobody else unmaps it, and whoever points into it holds us: we are the
-        // last owner. It fails only where the process is out of mappings, which `limits::REGIONS_MAX` keeps away; then
-        // the range stays mapped and unused.
+        // SAFETY: `new` made exactly this mapping, and nothing else unmaps it. All users of its address hold this value, so this is the last owner.
+        // munmap fails only if the process has too many mappings, which `limits::REGIONS_MAX` prevents. The range then remains mapped and unused.
         let failed = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert_eq!(failed, 0, "munmap of a mapping of our own");
     }
 }
 
-/// Opens the object of that key for reading and writing, never following a link. `more` adds flags, such as `O_CREAT`.
+/// Opens the object of that key for reading and writing. Links are not followed. `more` adds flags, such as `O_CREAT`.
 ///
-/// `O_NONBLOCK` has no effect on the object itself; without it, a client that holds a file lease on its object could keep
-/// the opening thread waiting for 45 seconds.
+/// `O_NONBLOCK` has no effect on the object itself. Without it, a client that has a file lease on its object could block the opening thread for 45 seconds.
 pub(crate) fn open(key: &str, more: libc::c_int) -> io::Result<File> {
     let path = CString::new(key).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK | more;
@@ -147,11 +144,11 @@ pub(crate) fn open(key: &str, more: libc::c_int) -> io::Result<File> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: shm_open has just returned this descriptor, so it is open and nobody else owns it.
+    // SAFETY: shm_open has just returned this descriptor, so it is open and nothing else owns it.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// Removes the key; mappings of the object live on.
+/// Removes the key. Mappings of the object remain valid.
 pub(crate) fn unlink(key: &str) -> io::Result<()> {
     let path = CString::new(key).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     // SAFETY: `path` is a C string that outlives the call.
@@ -165,7 +162,7 @@ pub(crate) fn page_bytes() -> usize {
     usize::try_from(bytes).expect("POSIX demands a positive page size")
 }
 
-/// Why `shm_open` failed, and what to do.
+/// Why `shm_open` failed, and the cure.
 pub(crate) fn open_cause(key: &str, error: &io::Error) -> String {
     let name = key.trim_start_matches('/');
     if name.contains('\0') {
@@ -195,13 +192,13 @@ pub(crate) fn open_cause(key: &str, error: &io::Error) -> String {
         }
         (Some(libc::EWOULDBLOCK), _) => "another process holds a lease on it".to_string(),
         (_, Ok(found)) if !found.file_type().is_file() => {
-            format!("it is {}, not a shared memory object", species(found.file_type()))
+            format!("it is {}, not a shared memory object", file_kind(found.file_type()))
         }
         _ => reason(error),
     }
 }
 
-fn species(found: std::fs::FileType) -> &'static str {
+fn file_kind(found: std::fs::FileType) -> &'static str {
     match found {
         t if t.is_symlink() => "a symbolic link",
         t if t.is_dir() => "a directory",
@@ -217,7 +214,7 @@ fn is_tmpfs(file: &File) -> io::Result<bool> {
     if unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: fstatfs returned 0, so it has filled the struct; all of its fields are integers.
+    // SAFETY: fstatfs returned 0, so it has filled the struct. All its fields are integers.
     let found = unsafe { found.assume_init() };
     Ok(found.f_type == libc::TMPFS_MAGIC)
 }

@@ -20,14 +20,14 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// What the client named when it registered the region.
+/// The parameters of the client's registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// `byte_size` bytes from `offset` on of the object `key`.
     System {
         /// The POSIX key as the client wrote it.
         key: Box<str>,
-        /// First byte of the object that belongs to the region.
+        /// Offset of the region's first byte in the object.
         offset: u64,
     },
     /// The start of an allocation on a device.
@@ -40,11 +40,11 @@ pub enum Origin {
 /// A region's description: what status shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The name requests use.
+    /// The name that requests use.
     pub name: Arc<str>,
     /// Number of bytes.
     pub byte_size: u64,
-    /// Where they come from.
+    /// The origin of the bytes.
     pub origin: Origin,
 }
 
@@ -58,20 +58,20 @@ impl Record {
     }
 }
 
-/// One entry of the answer to a system status call, fields in Triton's order.
+/// One entry of the answer to a system status call. The fields are in Triton's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SystemStatus {
     /// The region's name.
     pub name: Arc<str>,
     /// The POSIX key as the client wrote it.
     pub key: Box<str>,
-    /// First byte of the object that belongs to the region.
+    /// Offset of the region's first byte in the object.
     pub offset: u64,
     /// Number of bytes.
     pub byte_size: u64,
 }
 
-/// One entry of the answer to a CUDA status call, fields in Triton's order. The IPC handle is never told.
+/// One entry of the answer to a CUDA status call. The fields are in Triton's order. The IPC handle is never reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaStatus {
     /// The region's name.

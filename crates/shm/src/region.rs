@@ -1,4 +1,4 @@
-//! What is one registered piece of memory, and how does a request get at it?
+//! What is a registered region, and how does a request access it?
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,33 +17,32 @@ use crate::record::Record;
 use crate::source::Mapping;
 use crate::tally::QuotaPermit;
 
-/// A mapping of another process's memory. It goes when its last Arc goes: the registration's, a Buffer's or a Slot's.
+/// A mapping of another process's memory. It is unmapped when the last Arc is dropped: that of the registration, a Buffer or a Slot.
 pub struct Region {
     record: Arc<Record>,
-    /// Before the mapping, because fields drop in order: what is locked must still be mapped.
+    /// Before the mapping, because fields drop in order: locked memory must still be mapped.
     lock: Option<PageLock>,
     mapping: Box<dyn Mapping>,
     mark: ShareMark,
-    /// Last, because fields drop in order: the count goes down after the memory was unmapped.
-    _ticket: QuotaPermit,
+    /// Last, because fields drop in order: the count is decreased after the memory was unmapped.
+    _permit: QuotaPermit,
 }
 
 impl Region {
     pub(crate) fn new(record: Arc<Record>, mapping: Box<dyn Mapping>, permit: QuotaPermit) -> Region {
         debug_assert_eq!(record.byte_size, mapping.len() as u64);
-        Region { record, lock: None, mapping, mark: ShareMark::new(), _ticket: permit }
+        Region { record, lock: None, mapping, mark: ShareMark::new(), _permit: permit }
     }
 
-    /// The same region, its memory page-locked if the host has a GPU and the operator wants it. `present` says
-    /// that its object has its pages.
+    /// The same region, page-locked if the host has a GPU and the operator enabled it. `present` says that all pages of its object are allocated.
     pub(crate) fn locked(self, gpu: Option<&Gpu>, present: bool) -> Region {
         let what = format!("region '{}'", self.record.name);
-        // SAFETY: the mapping stays as it is until the Region drops it, which comes after the lock by the order of the fields.
+        // SAFETY: the mapping is unchanged until the Region drops it, which is after the lock by the order of the fields.
         let lock = unsafe { Gpu::lock(gpu, &what, self.mapping.base(), self.mapping.len(), present) };
         Region { lock, ..self }
     }
 
-    /// What the region is called and where it comes from.
+    /// The region's name and origin.
     pub fn record(&self) -> &Arc<Record> {
         &self.record
     }
@@ -58,7 +57,7 @@ impl Region {
         if self.lock.is_some() { Place::Pinned } else { self.mapping.place() }
     }
 
-    /// Whether its memory was missing at an access. It stays lost: only a new registration helps.
+    /// Whether an access found no memory. It remains lost until a new registration.
     pub fn is_lost(&self) -> bool {
         self.mapping.lost_at().is_some()
     }
@@ -69,7 +68,7 @@ impl Region {
 
     fn loss(&self) -> Option<Loss> {
         let at = self.mapping.lost_at()?;
-        // Pages that requests wrote in place of the lost memory would otherwise stay until the client unregisters the region.
+        // Pages that requests wrote in place of the lost memory would otherwise be kept until the client unregisters the region.
         self.mapping.give_back();
         Some(Loss::new(&self.record, at, self.mapping.object_bytes(), self.mapping.object_now()))
     }
@@ -145,7 +144,7 @@ impl std::fmt::Debug for Region {
     }
 }
 
-/// Bytes of a region that exist, and a reference that keeps them mapped.
+/// Existing bytes of a region, and a reference that keeps them mapped.
 #[derive(Clone, Debug)]
 pub struct Located {
     region: Arc<Region>,
@@ -153,34 +152,34 @@ pub struct Located {
 }
 
 impl Located {
-    /// The region they belong to.
+    /// The region of these bytes.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// Which bytes of the region.
+    /// The range of these bytes in the region.
     pub fn extent(&self) -> Extent {
         self.extent
     }
 
-    /// The bytes as an input, in place. The client may write them at any moment, so the Buffer is `Access::Shared`.
+    /// The bytes as an input, in place. The client may write to them at any moment, so the Buffer is `Access::Shared`.
     pub fn into_buffer(self) -> Buffer {
         let Located { region, extent } = self;
-        // SAFETY: `Region::locate` made the extent within `mapping.len()`, which `Mapping` promises lie behind `base()`.
+        // SAFETY: `Region::locate` made the extent within `mapping.len()`. `Mapping` guarantees that these bytes are at `base()`.
         let ptr = unsafe { region.mapping.base().add(extent.offset()) };
         let place = region.place();
-        // SAFETY: `Mapping` promises initialised bytes that stay mapped while the mapping lives; it is never replaced in
-        // its Region, and the Arc handed over as `keep` holds the Region. Shared claims nothing about other writers.
+        // SAFETY: `Mapping` guarantees initialised bytes that remain mapped while the mapping lives. It is never replaced in its Region, and the Arc
+        // passed as `keep` holds the Region. Shared claims nothing about other writers.
         unsafe { Buffer::from_raw(ptr, extent.len(), place, Access::Shared, region) }
     }
 
     /// The bytes as a slot for an output. Any number of Slots and Buffers may overlap, as in Triton.
     pub fn into_slot(self) -> Slot<Vacant> {
         let Located { region, extent } = self;
-        // SAFETY: `Region::locate` made the extent within `mapping.len()`, which `Mapping` promises lie behind `base()`.
+        // SAFETY: `Region::locate` made the extent within `mapping.len()`. `Mapping` guarantees that these bytes are at `base()`.
         let ptr = unsafe { region.mapping.base().add(extent.offset()) };
         let place = region.place();
-        // SAFETY: as in `into_buffer`, and `Mapping` promises that the bytes are writable.
+        // SAFETY: as in `into_buffer`, and `Mapping` guarantees that the bytes are writable.
         unsafe { Slot::from_raw(ptr, extent.len(), place, Access::Shared, region) }
     }
 }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_without_regions_make_room_for_others_and_those_with_regions_do_not() {
+    fn owners_without_regions_are_dropped_for_others_and_those_with_regions_are_not() {
         let registries: Registries<usize> = Registries::new(true, None);
         let mine = object("kept");
         registries.open(&0).unwrap().register_system("a", mine.key(), 0, 4096).unwrap();

@@ -229,7 +229,7 @@ impl Registry {
                 ),
             ),
         })?;
-        let permit = self.admit(byte_size).ok_or_else(|| refused(libc::ENOMEM, self.crowd()))?;
+        let permit = self.admit(byte_size).ok_or_else(|| refused(libc::ENOMEM, self.usage_text()))?;
         let mapping = object.map(window).map_err(|error| {
             let cause = format!("{byte_size} bytes at offset {offset} of object '{key}'");
             ShmError::Map { name: name.to_string(), reason: reason(&error), cause }
@@ -241,7 +241,7 @@ impl Registry {
         self.tally.admit(byte_size, self.options.regions_max as u64, self.options.mapped_bytes_max)
     }
 
-    fn crowd(&self) -> String {
+    fn usage_text(&self) -> String {
         let (Counts { mapped, mapped_bytes, .. }, max) = (self.counts(), self.options);
         let (regions_max, bytes_max) = (max.regions_max, Size(max.mapped_bytes_max));
         let bytes = Size(mapped_bytes);

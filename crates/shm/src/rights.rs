@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_gets_what_the_kernel_would_let_it_open() {
+    fn a_user_may_map_what_the_kernel_lets_it_open() {
         check(OWNER, &[], 0o600, true);
         check(OWNER, &[], 0o400, false);
         check(OWNER, &[GROUP], 0o066, false);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_looked_up_only_where_they_decide() {
+    fn groups_are_looked_up_only_if_the_answer_depends_on_them() {
         let access = |mode| Access { uid: OWNER, gid: GROUP, mode };
         let never = || -> Vec<u32> { panic!("the groups do not matter") };
         assert!(!may_open(1001, access(0o600), never));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_gets_the_servers_own_objects_and_those_open_to_all() {
+    fn a_stranger_may_map_the_servers_objects_and_those_open_to_all() {
         let stranger = Rights::Stranger { who: "address 10.0.0.7".into() };
         let access = |uid, mode| Access { uid, gid: GROUP, mode };
         assert_eq!(stranger.check(access(7, 0o600), 7), Ok(()));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_told_whose_object_it_is_and_what_to_do() {
+    fn the_error_for_a_user_names_the_owner_and_the_cure() {
         let refused = Rights::User(1001).check(Access { uid: OWNER, gid: GROUP, mode: 0o100_600 }, 0);
         let text = refused.expect_err("it is another's").to_string();
         assert!(text.contains("user 1001") && text.contains("of user 1000") && text.contains("0600"), "{text}");

@@ -1,8 +1,7 @@
 //! Which locks, counters and snapshots do the tables of regions and leases use?
 //!
-//! Those of the system. `tests/interleavings` builds this crate with `shuttle`'s in their place, which hand over to another
-//! thread wherever one could be interrupted, in thousands of different orders. What runs in a signal handler ([`crate::guard`])
-//! is no part of that.
+//! Those of the standard library. `tests/interleavings` builds this crate with those of `shuttle`, which switch to another thread wherever a thread
+//! could be interrupted, in thousands of different orders. Code in a signal handler ([`crate::guard`]) is not included.
 
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ pub(crate) use std::sync::MutexGuard;
 #[cfg(not(shuttle))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// A value that readers take as it is, without waiting, while a writer swaps it for another.
+/// A value that is read without waiting, and replaced as a whole.
 pub(crate) struct Snapshot<T>(ArcSwap<T>);
 
 impl<T> Snapshot<T> {
@@ -27,29 +26,29 @@ impl<T> Snapshot<T> {
         Snapshot(ArcSwap::from_pointee(value))
     }
 
-    /// What it is now, for a short look.
+    /// The current value, borrowed briefly.
     pub(crate) fn load(&self) -> Guard<Arc<T>> {
         let now = self.0.load();
-        turn();
+        yield_point();
         now
     }
 
-    /// What it is now, to keep.
+    /// The current value, to keep.
     pub(crate) fn load_full(&self) -> Arc<T> {
         let now = self.0.load_full();
-        turn();
+        yield_point();
         now
     }
 
     pub(crate) fn store(&self, value: Arc<T>) {
-        turn();
+        yield_point();
         self.0.store(value);
-        turn();
+        yield_point();
     }
 }
 
-/// Another thread may run here.
-fn turn() {
+/// Lets another thread run here, under shuttle.
+fn yield_point() {
     #[cfg(shuttle)]
     shuttle::thread::yield_now();
 }

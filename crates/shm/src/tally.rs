@@ -135,7 +135,7 @@ mod tests {
     use crate::limits::REGIONS_PER_OWNER_MAX;
 
     #[test]
-    fn a_ticket_is_refused_past_either_bound_and_gives_back_what_it_took() {
+    fn a_permit_is_refused_beyond_either_limit_and_returned_when_dropped() {
         let tally = Arc::new(Tally::default());
         let first = tally.admit(60, 2, 100);
         assert!(first.is_some());
@@ -148,22 +148,22 @@ mod tests {
         assert_eq!((tally.counts(0).mapped, tally.counts(0).mapped_bytes), (0, 0));
     }
     #[test]
-    fn the_last_places_are_for_owners_who_have_few() {
+    fn the_last_regions_are_reserved_for_owners_with_few() {
         let total = Arc::default();
         let owners = [Tally::within(&total), Tally::within(&total), Tally::within(&total)];
         let all = |owner: &Arc<Tally>| -> Vec<QuotaPermit> {
             std::iter::from_fn(|| owner.admit(1, REGIONS_PER_OWNER_MAX as u64, u64::MAX)).collect()
         };
-        let tickets: Vec<_> = owners.iter().map(all).collect();
-        let each: Vec<_> = tickets.iter().map(Vec::len).collect();
+        let permits: Vec<_> = owners.iter().map(all).collect();
+        let each: Vec<_> = permits.iter().map(Vec::len).collect();
         assert_eq!(each, [REGIONS_PER_OWNER_MAX, REGIONS_PER_OWNER_MAX, REGIONS_FEW]);
         assert_eq!(total.counts(0).mapped, (2 * REGIONS_PER_OWNER_MAX + REGIONS_FEW) as u64);
-        drop(tickets);
+        drop(permits);
         assert_eq!((total.counts(0).mapped, total.counts(0).mapped_bytes), (0, 0));
     }
 
     #[test]
-    fn what_all_owners_may_not_have_is_given_back_by_the_one_who_asked() {
+    fn a_permit_refused_by_the_common_limit_is_returned_to_the_owner() {
         let total = Arc::default();
         let (one, other) = (Tally::within(&total), Tally::within(&total));
         let large = one.admit(MAPPED_BYTES_MAX - MAPPED_BYTES_RESERVED, 9, u64::MAX);

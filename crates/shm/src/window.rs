@@ -2,7 +2,7 @@
 
 use nerite_memory::Extent;
 
-/// A part of an object that exists, is not empty and starts at a page.
+/// A part of an object that exists, is not empty and begins at a page boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     extent: Extent,
@@ -15,7 +15,7 @@ pub(crate) enum WindowError {
     Beyond,
     /// It is empty.
     Empty,
-    /// It does not begin at a page.
+    /// It does not begin at a page boundary.
     Unaligned,
 }
 
@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// The same rule over integers that cannot overflow.
+    /// The same rule with integers that cannot overflow.
     fn oracle(offset: u64, byte_size: u64, object: u64, page: usize) -> Result<(), WindowError> {
         if u128::from(offset) + u128::from(byte_size) > u128::from(object) {
             Err(WindowError::Beyond)
@@ -65,7 +65,7 @@ mod tests {
         }
     }
 
-    /// Numbers near each other, near pages, near zero and near the end of the range.
+    /// Numbers near each other, near page boundaries, near zero and near the end of the range.
     fn edge() -> impl Strategy<Value = u64> {
         prop_oneof![
             0u64..20_000,

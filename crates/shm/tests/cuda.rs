@@ -1,6 +1,6 @@
-//! Do CUDA regions live by the rules of regions?
+//! Do CUDA regions follow the same rules as other regions?
 //!
-//! Against the stand-in driver, which is no CUDA. The client that lends its device memory is this test's own binary again.
+//! The tests use the stand-in driver, which is not CUDA. The client that shares device memory is this test's own binary, started again.
 #![expect(clippy::print_stdout, reason = "a test that skips itself says so")]
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ use stand_in::Counts;
 
 const CASE: &str = "NERITE_CUDA_CASE";
 
-/// A client in a process of its own, which allocates and frees what it is told.
+/// A client in a process of its own, which allocates and frees on command.
 struct Client {
     child: Child,
     answers: BufReader<std::process::ChildStdout>,
@@ -45,7 +45,7 @@ impl Client {
         answer.split_once("> ").unwrap().1.trim().to_owned()
     }
 
-    /// Allocates on a device, every byte `fill`, and gives the handle.
+    /// Allocates on a device, fills every byte with `fill`, and returns the handle.
     fn lend(&mut self, device: u32, bytes: usize, fill: u8) -> Vec<u8> {
         let hex = self.ask(&format!("lend {device} {bytes} {fill}"));
         (0..64).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect()
@@ -59,7 +59,7 @@ impl Drop for Client {
     }
 }
 
-/// The client's life: `lend device bytes fill`, `first` for the first byte of what was lent last, `free` for all.
+/// Runs the client. Commands: `lend device bytes fill`, `first` for the first byte of the last allocation, `free` for all.
 fn client() {
     let driver = driver();
     let mut lent: Vec<Arc<DeviceMemory>> = Vec::new();
@@ -97,7 +97,7 @@ fn registry(options: Options) -> Registry {
     Registry::new(options).with_gpu(Some(Gpu::new(driver(), true)))
 }
 
-/// Runs one case in a process of its own and checks that it gave everything back.
+/// Runs one case in a process of its own, and checks that it freed everything.
 #[track_caller]
 fn run(case: &str, fail: Option<&str>) {
     let file = std::env::temp_dir().join(format!("nerite-cuda-{}-{}", std::process::id(), case.replace(' ', "-")));
@@ -125,18 +125,18 @@ fn check(refused: Result<(), ShmError>, kind: ErrorKind, begins: &str, says: &st
 }
 
 #[test]
-fn bytes_go_into_a_region_and_out_of_it() {
+fn bytes_are_copied_to_a_region_and_back() {
     run("bytes", None);
 }
 
 #[test]
-fn what_is_no_region_is_refused_in_order_and_nothing_stays_open() {
+fn invalid_regions_are_refused_in_order_and_nothing_remains_open() {
     run("refused", None);
     run("range fails", Some("cuMemGetAddressRange_v2"));
 }
 
 #[test]
-fn an_unregistered_region_lives_until_its_last_user_goes() {
+fn an_unregistered_region_is_kept_until_its_last_user_is_dropped() {
     run("in flight", None);
 }
 
@@ -185,7 +185,7 @@ fn bytes() {
     registry.register_cuda("a", &handle, 1, 1000).unwrap();
     let located = registry.locate("a", 10, 100).unwrap();
     assert_eq!((located.region().place(), located.region().byte_size()), (Place::Device(1), 1000));
-    // A runtime in a process of its own would open it by the same handle.
+    // A runtime in another process would open it with the same handle.
     let window = located.clone().into_buffer().ipc().unwrap();
     assert_eq!((&window.handle[..], window.offset), (&handle[..], 10));
     assert_eq!(located.clone().into_slot().ipc(), Some(window));
@@ -202,7 +202,7 @@ fn bytes() {
     assert_eq!((registry.counts().cuda_mapped, registry.counts().cuda_mapped_bytes), (1, 1000));
     assert!(matches!(registry.locate("a", 1000, 0), Err(ShmError::OffsetBeyond { .. })));
     assert!(matches!(registry.locate("a", 999, 2), Err(ShmError::EndBeyond { .. })));
-    // The client may free its memory, or die, at any moment; what is open here stays so, and nothing ends the server.
+    // The client may free its memory, or die, at any moment. Memory that is open here remains valid, and the server does not end.
     client.ask("free");
     drop(client);
     let mut home = Slot::heap(1000);
@@ -262,7 +262,7 @@ fn in_flight() {
     registry.unregister_cuda("a").unwrap();
     assert_eq!((registry.cuda_status(None).unwrap().len(), counts().imports), (1, 1));
     let joined = registry.locate("a", 0, 8).unwrap().into_slot();
-    // A new registration wins at once; the same handle opened twice is counted by the driver.
+    // A new registration takes effect at once. The driver counts a handle that was opened twice.
     registry.register_cuda("a", &handle, 0, 32).unwrap();
     assert_eq!((registry.locate("a", 0, 32).unwrap().region().byte_size(), counts().imports), (32, 2));
     drop(input);
@@ -286,7 +286,7 @@ fn many() {
     assert_eq!((counts().imports, registry.counts().cuda_mapped, descriptors()), (0, 0, before));
 }
 
-/// Two names, of memory filled with 1 and with 2: whoever finds a region reads one of them whole, also while others register
+/// The two names are regions filled with 1 and with 2. A reader that finds a region reads only one of these values, even while other threads register
 /// and unregister under the name.
 fn storm() {
     let (mut client, registry) = (Client::new(), registry(Options::default()));
@@ -305,7 +305,7 @@ fn storm() {
             scope.spawn(move || {
                 for turn in 0..500 {
                     let (name, device) = (["a", "b"][turn % 2], (thread + turn) % 2);
-                    // Another thread may have the name.
+                    // Another thread may have registered the name.
                     let _ = registry.register_cuda(name, &handles[device], device as i64, 4096);
                     read(["a", "b"][thread % 2]);
                     registry.unregister_cuda(name).unwrap();
@@ -326,14 +326,14 @@ fn locked(each: i64) {
     assert_eq!((registry.locate("a", 0, 1).unwrap().into_buffer().place(), counts().locked), (place, each));
     let pools = Pools::with_gpu(LeaseLimits::default(), registry.gpu().cloned());
     let account = pools.open();
-    let loan = account.borrow(100).unwrap();
-    assert_eq!((loan.lease.place(), counts().locked), (place, 2 * each));
+    let borrowed = account.borrow(100).unwrap();
+    assert_eq!((borrowed.lease.place(), counts().locked), (place, 2 * each));
     registry.unregister_system("a").unwrap();
     assert_eq!(counts().locked, each);
-    drop(loan);
+    drop(borrowed);
     account.close();
     assert_eq!(counts().locked, 0);
-    // What has no pages yet is not given any by the gigabyte.
+    // An object without allocated pages is not page-locked if it is large.
     let sparse = format!("/nerite-cuda-sparse-{}", std::process::id());
     let path = format!("/dev/shm{sparse}");
     std::fs::File::create(&path).unwrap().set_len(1 << 30).unwrap();
@@ -346,7 +346,7 @@ fn locked(each: i64) {
     let large = pools.open().borrow(1 << 30).unwrap();
     assert_eq!((large.lease.place(), counts().locked), (Place::Host, 0));
     drop(large);
-    // An operator may not want it.
+    // The operator may disable it.
     let unlocked = Registry::new(Options::default()).with_gpu(Some(Gpu::new(driver(), false)));
     unlocked.register_system("a", &key, 0, 8192).unwrap();
     assert_eq!((unlocked.locate("a", 0, 1).unwrap().into_buffer().place(), counts().locked), (Place::Host, 0));

@@ -1,4 +1,4 @@
-//! Does a refused registration leave anything behind?
+//! Does a refused registration leak a descriptor or a mapping?
 #![allow(clippy::unwrap_used)]
 
 use nerite_shm::{Options, OwnedRegion, Registry};
@@ -7,7 +7,7 @@ fn entries(path: &str) -> usize {
     std::fs::read_dir(path).unwrap().count()
 }
 
-/// The only test of its process: it counts the process's descriptors.
+/// The only test of its process, because it counts the process's descriptors.
 #[test]
 fn ten_thousand_refused_registrations_leave_no_descriptor_and_no_mapping() {
     let mine = OwnedRegion::create(&format!("/nerite-descriptors-{}", std::process::id()), 4096).unwrap();

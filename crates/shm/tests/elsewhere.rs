@@ -1,6 +1,6 @@
-//! Does a fault that is no region's do what it would do without a guard?
+//! Does a fault outside of all regions have the same effect as without a guard?
 //!
-//! Each case ends a process, so each runs in a child: this test's own binary again, with the case in its environment.
+//! Each case ends a process. So each runs in a child process: this test's own binary, with the case in its environment.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
@@ -38,12 +38,12 @@ fn a_fault_elsewhere_ends_the_process() {
 }
 
 #[test]
-fn a_signal_that_somebody_sent_ends_the_process() {
+fn a_sent_signal_ends_the_process() {
     check("sent", by_sigbus);
 }
 
 #[test]
-fn the_handler_before_ours_is_asked() {
+fn the_handler_installed_before_is_called() {
     check("handler, fault", |status| status.code() == Some(HANDLED));
     check("old handler, fault", |status| status.code() == Some(HANDLED));
     check("handler, sent", |status| status.code() == Some(HANDLED));
@@ -57,9 +57,9 @@ fn a_fault_in_a_region_ends_nothing() {
     check("handler, region", |status| status.code() == Some(SURVIVED));
 }
 
-/// An object may promise more than `/dev/shm` has: its pages are made when they are touched.
+/// An object may be larger than `/dev/shm`, because its pages are allocated at the first access.
 #[test]
-fn an_object_larger_than_the_room_there_is_fails_alone() {
+fn an_object_larger_than_free_memory_fails_alone() {
     let mut command = Command::new("unshare");
     let script = "mount -t tmpfs -o size=64k tmpfs /dev/shm || exit 77; exec \"$0\" \"$@\"";
     command.args(["--mount", "--map-root-user", "sh", "-c", script]).arg(std::env::current_exe().unwrap());
@@ -73,7 +73,7 @@ fn an_object_larger_than_the_room_there_is_fails_alone() {
 #[expect(clippy::disallowed_methods, reason = "a child of this test ends here")]
 fn the_child() {
     let Ok(case) = std::env::var(CASE) else { return };
-    // SAFETY: setrlimit reads the struct. No child needs to leave its memory behind.
+    // SAFETY: setrlimit reads the struct. The children need no core dumps.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 }) };
     match case.split(", ").next() {
         Some("handler") => set_handler(on_signal as *const () as usize, libc::SA_SIGINFO),
@@ -96,7 +96,7 @@ fn the_child() {
             fault_at(at);
         }
         Some("sent") => {
-            // To this thread, so that it has arrived when the call returns.
+            // Sent to this thread, so that it has arrived when the call returns.
             // SAFETY: raise has no obligation.
             unsafe { libc::raise(libc::SIGBUS) };
         }
@@ -117,7 +117,7 @@ fn one_region() -> (Registry, OwnedRegion) {
     let mine = OwnedRegion::create(&format!("/nerite-elsewhere-{}", std::process::id()), PAGE).unwrap();
     registry.register_system("a", mine.key(), 0, PAGE as u64).unwrap();
     if !std::env::var(CASE).unwrap().ends_with("region") {
-        // Nobody comes back to remove it.
+        // The child ends without cleaning up.
         let mut mine = mine;
         mine.unlink().unwrap();
         return (registry, mine);
@@ -129,16 +129,16 @@ fn resize(key: &str, byte_size: u64) {
     File::options().write(true).open(format!("/dev/shm{key}")).unwrap().set_len(byte_size).unwrap();
 }
 
-/// Touches a page of a file that has none, outside of all regions.
+/// Accesses a page of a file that has no pages, outside of all regions.
 fn fault() {
     fault_at(std::ptr::null());
 }
 
-/// The same, at an address of the caller's choice.
+/// The same at an address that the caller chooses.
 fn fault_at(at: *const u8) {
     let file = tempfile_of_one_page();
     let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED };
-    // SAFETY: at no address, a fresh one; at a given one, that of a region which was unmapped before.
+    // SAFETY: a null address means a new mapping. Any other address is that of a region which was unmapped before.
     let page = unsafe {
         libc::mmap(at.cast_mut().cast(), PAGE, libc::PROT_READ, libc::MAP_SHARED | fixed, file.as_raw_fd(), 0)
     };
@@ -156,7 +156,7 @@ fn tempfile_of_one_page() -> File {
     file
 }
 
-/// Runs where `/dev/shm` has 64 KiB: reads and writes 1 MiB of an object that has it only on paper.
+/// Runs where `/dev/shm` has 64 KiB. Reads and writes an object of 1 MiB, which has less memory than that.
 #[expect(clippy::disallowed_methods, reason = "a child of this test ends here")]
 fn overcommit() {
     const BYTES: usize = 1 << 20;
@@ -180,16 +180,16 @@ fn overcommit() {
 }
 
 fn set_handler(handler: usize, flags: i32) {
-    // SAFETY: all fields are integers, sets of bits or an optional function: zeros are a value.
+    // SAFETY: all fields are integers, sets of bits or an optional function, for which zeros are valid.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
-    // SAFETY: `action` outlives the call; the old action is not asked for.
+    // SAFETY: `action` outlives the call, and the old action is not requested.
     assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) }, 0);
 }
 
 extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: with SA_SIGINFO the kernel, and whoever passes its signal on, hands over a siginfo_t.
+    // SAFETY: with SA_SIGINFO the kernel, or a handler that forwards its signal, passes a siginfo_t.
     let told = unsafe { (*info).si_signo };
     // SAFETY: _exit has no obligation.
     unsafe { libc::_exit(if told == signal { HANDLED } else { 1 }) };

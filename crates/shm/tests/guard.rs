@@ -1,4 +1,4 @@
-//! Does a client that takes memory away from its region harm anybody but itself?
+//! Does a client that removes memory from its region harm only itself?
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
@@ -27,7 +27,7 @@ fn read(buffer: &Buffer) -> Vec<u8> {
     bytes
 }
 
-/// An object full of `fill`, registered as `name`.
+/// An object filled with `fill`, registered as `name`.
 fn register(registry: &Registry, name: &str, byte_size: usize, fill: u8) -> OwnedRegion {
     let mine = OwnedRegion::create(&unused_key(), byte_size).unwrap();
     let all = Extent::whole(byte_size);
@@ -41,7 +41,7 @@ fn buffer(registry: &Registry, name: &str, byte_size: usize) -> Buffer {
 }
 
 #[test]
-fn what_was_read_is_either_the_clients_or_known_to_be_lost() {
+fn bytes_are_the_clients_or_the_loss_is_reported() {
     const THREADS: usize = 4;
     const BYTES: usize = 64 * PAGE;
     let registry = Registry::new(Options::default());
@@ -82,7 +82,7 @@ fn what_was_read_is_either_the_clients_or_known_to_be_lost() {
 }
 
 #[test]
-fn many_threads_may_write_into_what_is_gone() {
+fn many_threads_may_write_into_lost_memory() {
     const BYTES: usize = 64 * PAGE;
     let registry = Registry::new(Options::default());
     let mine = register(&registry, "a", BYTES, 1);
@@ -106,7 +106,7 @@ fn many_threads_may_write_into_what_is_gone() {
 }
 
 #[test]
-fn the_message_says_what_was_what_is_and_what_to_do() {
+fn the_message_names_both_sizes_and_the_cure() {
     let registry = Registry::new(Options::default());
     let mine = register(&registry, "a", 3 * PAGE, 1);
     let input = buffer(&registry, "a", 3 * PAGE);
@@ -120,12 +120,12 @@ fn the_message_says_what_was_what_is_and_what_to_do() {
     assert_eq!(input.fault().as_deref(), Some(&*text));
     let refused = registry.locate("a", 0, 4).unwrap_err();
     assert_eq!((refused.kind(), refused.to_string()), (ErrorKind::Invalid, text));
-    // Even where the tensor would not fit: the loss is what the client needs to hear.
+    // The loss is reported even if the tensor would not fit, because it is the more useful error.
     assert!(registry.locate("a", u64::MAX, 4).unwrap_err().to_string().contains("can no longer be used"));
 }
 
 #[test]
-fn the_message_follows_what_became_of_the_key() {
+fn the_message_names_the_current_state_of_the_key() {
     let registry = Registry::new(Options::default());
     let mut mine = register(&registry, "a", 2 * PAGE, 1);
     let key = mine.key().to_string();
@@ -162,7 +162,7 @@ fn only_the_region_that_shrank_is_lost() {
 }
 
 #[test]
-fn an_object_that_has_its_size_back_before_anybody_looked_is_only_empty() {
+fn an_object_that_shrank_and_grew_before_an_access_reads_zeros() {
     let registry = Registry::new(Options::default());
     let mine = register(&registry, "a", 2 * PAGE, 1);
     let input = buffer(&registry, "a", 2 * PAGE);
@@ -191,10 +191,10 @@ fn a_hole_reads_as_zeros_and_can_be_written() {
     assert_eq!((read(&mine.buffer(Extent::new(PAGE, 4, 2 * PAGE).unwrap())), output.fault()), (b"made".to_vec(), None));
 }
 
-/// The system does not signal a bad address in a call's arguments, it refuses the call. So no region's memory may reach a
-/// call as it is; what goes to a socket is a copy, and making the copy is what the guard sees.
+/// For a bad address in an argument the kernel sends no signal: the system call fails. So no region's memory is passed to a system call directly. A
+/// socket gets a copy, and the guard sees the access of the copy.
 #[test]
-fn what_goes_to_a_socket_is_a_copy_and_the_loss_is_known_afterwards() {
+fn a_socket_gets_a_copy_and_the_loss_is_reported_afterwards() {
     let registry = Registry::new(Options::default());
     let mine = register(&registry, "a", PAGE, 1);
     let input = buffer(&registry, "a", PAGE);
@@ -209,7 +209,7 @@ fn what_goes_to_a_socket_is_a_copy_and_the_loss_is_known_afterwards() {
 }
 
 #[test]
-fn what_is_written_into_a_lost_region_does_not_stay_in_memory() {
+fn bytes_written_into_a_lost_region_are_freed() {
     const BYTES: usize = 4096 * PAGE;
     let registry = Registry::new(Options::default());
     let mine = register(&registry, "a", BYTES, 1);

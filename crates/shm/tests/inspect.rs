@@ -1,4 +1,4 @@
-//! Does an operator see what a region and a lease are now, beside what they were?
+//! Does an operator see the current state of a region and of a lease, beside the original one?
 #![allow(clippy::unwrap_used)]
 
 use nerite_shm::{LeaseLimits, ObjectNow, Options, OwnedRegion, Pools, Registry};
@@ -8,7 +8,7 @@ fn key(name: &str) -> String {
 }
 
 #[test]
-fn a_region_tells_its_users_its_state_and_its_object_then_and_now() {
+fn a_region_shows_its_users_its_state_and_its_object_then_and_now() {
     let (key, registry) = (key("states"), Registry::new(Options::default()));
     let mut object = OwnedRegion::create(&key, 8192).unwrap();
     registry.register_system("a", &key, 4096, 4096).unwrap();
@@ -30,7 +30,7 @@ fn a_region_tells_its_users_its_state_and_its_object_then_and_now() {
 }
 
 #[test]
-fn regions_come_in_pages_by_name_and_none_is_told_twice() {
+fn regions_are_listed_in_pages_by_name_and_each_once() {
     let (key, registry) = (key("pages"), Registry::new(Options::default()));
     let _object = OwnedRegion::create(&key, 4096).unwrap();
     let names: Vec<String> = (0..50).map(|number| format!("r{number:02}")).collect();
@@ -49,7 +49,7 @@ fn regions_come_in_pages_by_name_and_none_is_told_twice() {
 }
 
 #[test]
-fn leases_are_counted_by_size_and_named_by_their_beginning_only() {
+fn leases_are_counted_by_size_and_shown_with_their_first_digits() {
     let pools = Pools::new(LeaseLimits { bytes_max: 1 << 20, session_bytes_max: 1 << 20 });
     let account = pools.open();
     let lent = account.borrow(5000).unwrap();
@@ -57,13 +57,13 @@ fn leases_are_counted_by_size_and_named_by_their_beginning_only() {
     account.give_back(&idle.lease.name().to_string()).unwrap();
     drop(idle);
     let held = pools.open();
-    let loan = held.borrow(4096).unwrap();
+    let borrowed = held.borrow(4096).unwrap();
     held.close();
     let (classes, bytes_peak) = pools.classes();
     let told: Vec<_> = classes.iter().map(|c| (c.byte_size, c.lent, c.idle, c.leases, c.peak)).collect();
     assert_eq!(told, [(4096, 0, 0, 1, 1), (8192, 1, 1, 2, 2)]);
     assert_eq!(bytes_peak, 20_480);
-    drop(loan);
+    drop(borrowed);
     assert_eq!(pools.classes().0[0].leases, 0);
     let leases = account.leases();
     assert_eq!(leases.iter().filter(|lease| lease.lent).count(), 1);

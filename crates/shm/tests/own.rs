@@ -1,4 +1,4 @@
-//! Does a client's own region come and go as it should?
+//! Is a client's own region created and removed correctly?
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -15,7 +15,7 @@ fn exists(key: &str) -> bool {
 }
 
 #[test]
-fn the_object_lives_as_long_as_its_owner_and_its_bytes_as_long_as_their_readers() {
+fn an_object_is_unlinked_with_its_owner_and_its_bytes_are_kept_for_readers() {
     let key = key("life");
     let region = OwnedRegion::create(&key, 100).unwrap();
     assert!(exists(&key));
@@ -39,7 +39,7 @@ fn a_second_owner_is_refused_and_the_first_one_keeps_the_object() {
 }
 
 #[test]
-fn who_opens_an_object_does_not_unlink_it() {
+fn opening_an_object_does_not_unlink_it() {
     let key = key("opened");
     let owner = OwnedRegion::create(&key, 64).unwrap();
     owner.slot(Extent::whole(4)).write(0, b"seen", Reason::Model).unwrap();
@@ -62,7 +62,7 @@ fn a_key_that_was_unlinked_is_not_unlinked_again() {
 }
 
 #[test]
-fn what_cannot_be_made_leaves_no_object() {
+fn a_failed_creation_leaves_no_object() {
     #[track_caller]
     fn check(key: &str, byte_size: usize, says: &str) {
         let text = OwnedRegion::create(key, byte_size).unwrap_err().to_string();
@@ -80,7 +80,7 @@ fn what_cannot_be_made_leaves_no_object() {
 
 #[test]
 #[should_panic(expected = "extent up to 128 of 64")]
-fn an_extent_of_something_longer_is_a_bug() {
+fn an_extent_of_a_longer_range_panics() {
     let region = OwnedRegion::create(&key("longer"), 64).unwrap();
     let _ = region.buffer(Extent::whole(128));
 }

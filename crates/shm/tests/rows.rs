@@ -1,4 +1,4 @@
-//! Is every call that Triton refuses refused here, in its order and with its words?
+//! Does every call fail that fails in Triton, in the same order and with the same error texts?
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ fn disabled() -> Registry {
     Registry::new(Options { allow_client_shm: false, ..Options::default() })
 }
 
-/// The text is Triton's, and after it `more` is said, if anything.
+/// The text is Triton's, followed by `more`.
 #[track_caller]
 fn check(refused: Result<(), ShmError>, kind: ErrorKind, triton: &str, more: &[&str]) {
     let refused = refused.unwrap_err();
@@ -31,7 +31,7 @@ fn check(refused: Result<(), ShmError>, kind: ErrorKind, triton: &str, more: &[&
     }
 }
 
-/// Registering region 'a' in a fresh registry.
+/// Registers region 'a' in a new registry.
 #[track_caller]
 fn check_register(key: &str, offset: u64, byte_size: u64, kind: ErrorKind, triton: &str, more: &[&str]) {
     let registry = Registry::new(Options::default());
@@ -41,7 +41,7 @@ fn check_register(key: &str, offset: u64, byte_size: u64, kind: ErrorKind, trito
 }
 
 #[test]
-fn the_flag_comes_before_everything_but_status_and_use() {
+fn the_flag_is_checked_first_except_for_status_and_use() {
     let registry = disabled();
     check(registry.register_system("", "", u64::MAX, 0), ErrorKind::Disabled, OFF, &[]);
     check(registry.unregister_system("a"), ErrorKind::Disabled, OFF, &[]);
@@ -84,7 +84,7 @@ fn keys_of_python_backends_are_refused() {
 }
 
 #[test]
-fn the_key_is_looked_at_before_the_name_and_the_name_before_the_object() {
+fn the_key_is_checked_before_the_name_and_the_name_before_the_object() {
     let mine = OwnedRegion::create(&unused_key(), 64).unwrap();
     let registry = Registry::new(Options::default());
     registry.register_system("a", mine.key(), 0, 64).unwrap();
@@ -95,7 +95,7 @@ fn the_key_is_looked_at_before_the_name_and_the_name_before_the_object() {
 }
 
 #[test]
-fn an_object_that_cannot_be_opened_is_said_to_be_so_with_the_cause() {
+fn an_object_that_cannot_be_opened_is_refused_with_the_cause() {
     let long = format!("/{}", "k".repeat(256));
     let rows: [(&str, &str); 6] = [
         (&unused_key(), "no object of that name in this IPC namespace (/dev/shm is "),
@@ -126,7 +126,7 @@ fn any_number_of_leading_slashes_names_the_same_object() {
     }
 }
 
-/// A path that is removed again, also when the test fails.
+/// A path that is removed when this value is dropped, also if the test fails.
 struct Removed(String);
 
 impl Drop for Removed {
@@ -136,7 +136,7 @@ impl Drop for Removed {
 }
 
 #[test]
-fn what_is_no_shared_memory_object_is_not_mapped() {
+fn files_that_are_not_shared_memory_objects_are_not_mapped() {
     let open = |key: &str| format!("Unable to open shared memory region: '{key}'");
     let invalid = |key: &str| format!("Invalid shared memory region: '{key}'");
     let place = |key: &str| Removed(format!("/dev/shm{key}"));
@@ -165,16 +165,16 @@ fn what_is_no_shared_memory_object_is_not_mapped() {
 }
 
 #[test]
-fn a_client_that_leases_its_object_does_not_hold_the_server() {
+fn a_client_with_a_file_lease_does_not_block_the_server() {
     use std::os::fd::AsRawFd;
-    /// Linux's number, the same on all of its architectures.
+    /// Linux's number, the same on all its architectures.
     const F_SETSIG: i32 = 10;
-    // Not an OwnedRegion: a writable mapping would stand in the lease's way.
+    // Not an OwnedRegion: a writable mapping would prevent the file lease.
     let key = unused_key();
     let path = Removed(format!("/dev/shm{key}"));
     std::fs::write(&path.0, [0; 64]).unwrap();
     let file = std::fs::File::open(&path.0).unwrap();
-    // SIGURG is ignored by default; the usual SIGIO would end the process when the lease is broken.
+    // SIGURG is ignored by default. The default signal SIGIO would end the process when the lease is broken.
     // SAFETY: fcntl on a descriptor that is open while `file` lives.
     unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) };
     // SAFETY: as above.
@@ -187,7 +187,7 @@ fn a_client_that_leases_its_object_does_not_hold_the_server() {
 }
 
 #[test]
-fn a_region_lies_within_its_object() {
+fn a_region_is_within_its_object() {
     let mine = OwnedRegion::create(&unused_key(), 3 * PAGE as usize).unwrap();
     let text = "failed to register shared memory region 'a': invalid args";
     let size = 3 * PAGE;
@@ -195,9 +195,9 @@ fn a_region_lies_within_its_object() {
         (0, size + 1),
         (PAGE, size - PAGE + 1),
         (size, 1),
-        // No bytes one past the end: the bounds come before the mapping.
+        // 0 bytes one past the end: the bounds are checked before the mapping.
         (size + 1, 0),
-        // Both sums wrap around to something small.
+        // Both sums overflow to a small number.
         (u64::MAX, 1),
         (u64::MAX, u64::MAX),
         (1, u64::MAX),
@@ -223,7 +223,7 @@ fn a_region_has_bytes_and_starts_at_a_page() {
 }
 
 #[test]
-fn without_a_gpu_cuda_is_refused_before_its_handle_is_looked_at() {
+fn without_a_gpu_cuda_is_refused_before_its_handle_is_checked() {
     let registry = Registry::new(Options::default());
     let text = "failed to register CUDA shared memory region: 'a', GPUs not supported";
     check(registry.register_cuda("a", &[0; 64], 0, 64), ErrorKind::Invalid, text, &["no GPU"]);
@@ -240,7 +240,7 @@ fn without_a_gpu_cuda_is_refused_before_its_handle_is_looked_at() {
 }
 
 #[test]
-fn an_unknown_region_is_not_found_and_unregistering_it_is_fine() {
+fn an_unknown_region_is_not_found_and_unregistering_it_succeeds() {
     let registry = Registry::new(Options::default());
     let text = "Unable to find shared memory region: 'a'";
     check(registry.locate("a", 0, 64).map(drop), ErrorKind::Missing, text, &["register it"]);

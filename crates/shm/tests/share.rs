@@ -1,4 +1,4 @@
-//! What does another process of this host get of a region or a lease, and what does its word do?
+//! What can another process of this host do with a region or a lease, and what happens if it reports a loss?
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
@@ -14,7 +14,7 @@ fn key(name: &str) -> String {
     format!("/nerite-test-share-{name}-{}", std::process::id())
 }
 
-/// Byte `at` of what another process would map.
+/// Byte `at` of the object that another process would map.
 fn byte(descriptor: OwnedFd, at: u64) -> u8 {
     let mut byte = [0];
     File::from(descriptor).read_exact_at(&mut byte, at).unwrap();
@@ -28,7 +28,7 @@ fn opened(buffer: &Buffer) -> std::io::Result<(OwnedFd, u64)> {
 }
 
 #[test]
-fn a_region_is_opened_where_it_lies_in_its_object() {
+fn a_region_is_opened_at_its_offset_in_the_object() {
     let key = key("where");
     let mine = OwnedRegion::create(&key, 3 * PAGE).unwrap();
     mine.slot(Extent::new(PAGE + 7, 1, 3 * PAGE).unwrap()).write(0, &[42], Reason::Model).unwrap();
@@ -56,17 +56,17 @@ fn an_object_that_is_not_the_registered_one_is_not_opened() {
 #[test]
 fn a_lease_is_opened_although_its_client_has_its_descriptor() {
     let account = Pools::new(LeaseLimits::default()).open();
-    let loan = account.borrow(PAGE as u64).unwrap();
-    let sent = loan.descriptor.unwrap();
+    let borrowed = account.borrow(PAGE as u64).unwrap();
+    let sent = borrowed.descriptor.unwrap();
     File::from(sent).write_all_at(&[9], 5).unwrap();
-    let buffer = loan.lease.buffer(Extent::new(5, 1, PAGE).unwrap());
+    let buffer = borrowed.lease.buffer(Extent::new(5, 1, PAGE).unwrap());
     let (descriptor, at) = opened(&buffer).unwrap();
     assert_eq!(byte(descriptor, at), 9);
     assert!(buffer.share().unwrap().share.is_sealed());
 }
 
 #[test]
-fn what_another_process_found_missing_fails_here_until_it_is_registered_again() {
+fn a_loss_found_by_another_process_fails_requests_until_a_new_registration() {
     let key = key("lost");
     let _mine = OwnedRegion::create(&key, 2 * PAGE).unwrap();
     let registry = Registry::new(Options::default());
@@ -85,7 +85,7 @@ fn what_another_process_found_missing_fails_here_until_it_is_registered_again() 
 }
 
 #[test]
-fn memory_for_processes_of_our_own_is_used_again() {
+fn memory_for_the_servers_processes_is_reused() {
     let account = Pools::new(LeaseLimits::default()).open();
     let first = account.take(100).unwrap();
     account.put_back(&first);

@@ -1,4 +1,4 @@
-//! Does anything leak or go too early when everybody does everything at once?
+//! Is anything leaked or freed too early under concurrent use?
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Barrier;
@@ -13,7 +13,7 @@ const ROUNDS: u64 = 400;
 const NAMES: u64 = 8;
 const BYTES: usize = 3 * 4096;
 
-/// A small generator, so that each thread's choices are its own and the same every time.
+/// A small generator of random numbers. Each thread has its own, with the same choices in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -31,7 +31,7 @@ fn sixty_four_threads_on_eight_names_leave_nothing_mapped() {
         .map(|n| OwnedRegion::create(&format!("/nerite-storm-{}-{n}", std::process::id()), BYTES).unwrap())
         .collect();
     for (n, object) in objects.iter().enumerate() {
-        // Each page of an object begins with the object's number: whatever window is mapped, a reader can tell.
+        // Each page of an object begins with the object's number, so that a reader recognises any mapped window.
         for page in 0..BYTES / 4096 {
             let extent = Extent::new(page * 4096, 8, BYTES).unwrap();
             object.slot(extent).write(0, &(n as u64).to_le_bytes(), Reason::Model).unwrap();
@@ -101,9 +101,9 @@ fn step(
     held.truncate(16);
 }
 
-/// A steady stream of requests keeps a region that was unregistered, and a new registration ends that at once.
+/// A steady stream of requests keeps an unregistered region mapped. A new registration under its name ends that at once.
 #[test]
-fn steady_traffic_cannot_keep_a_dead_region() {
+fn a_new_registration_ends_an_unregistered_region_under_load() {
     let key = format!("/nerite-steady-{}", std::process::id());
     let old = OwnedRegion::create(&format!("{key}-old"), 4096).unwrap();
     let new = OwnedRegion::create(&format!("{key}-new"), 8192).unwrap();

@@ -92,7 +92,7 @@ impl Shared {
         let name: Arc<str> = name.into();
         // Whatever lives of the lease keeps the session: with the session the server takes the memory back.
         let (returned, session, byte_size) = (Arc::clone(&name), Arc::clone(self), memory.byte_size());
-        Lease::new(name, memory.for_one_loan(move || give_back(&session, &returned, byte_size)))
+        Lease::new(name, memory.with_release_callback(move || give_back(&session, &returned, byte_size)))
     }
 
     /// Sends a packet if there is room, and with it what it returns.

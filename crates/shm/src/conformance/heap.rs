@@ -1,4 +1,4 @@
-//! What does a source of regions look like that needs no kernel?
+//! How does a source of regions without the kernel work?
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +12,7 @@ use crate::loss::ObjectNow;
 use crate::source::{Mapping, Object, ObjectError, Source};
 use crate::window::Window;
 
-/// Objects on this process's heap. Clones see the same objects.
+/// Objects on the heap of this process. Clones share their objects.
 #[derive(Clone, Default)]
 pub(super) struct Heap {
     objects: Arc<Mutex<HashMap<String, HeapObject>>>,
@@ -22,7 +22,7 @@ pub(super) struct Heap {
 struct HeapObject {
     block: Arc<Block>,
     byte_size: u64,
-    /// 0, or 1 + the offset of the object's first byte without memory. Here nothing faults: the mappings know at once.
+    /// 0, or 1 + the offset of the object's first byte without memory. There are no faults here: mappings see the loss at once.
     lost: Arc<AtomicUsize>,
 }
 
@@ -40,12 +40,12 @@ impl Heap {
         base
     }
 
-    /// Takes the object's memory away from `at` on.
+    /// Removes the object's memory from `at` on.
     pub(super) fn lose(&self, key: &str, at: usize) {
         self.objects.lock().unwrap()[key].lost.store(at + 1, Ordering::Relaxed);
     }
 
-    /// Gives it back to mappings that are made from now on.
+    /// Restores the memory for new mappings.
     pub(super) fn mend(&self, key: &str) {
         self.objects.lock().unwrap().get_mut(key).unwrap().lost = Arc::default();
     }
@@ -77,11 +77,11 @@ impl Object for HeapObject {
     }
 }
 
-// SAFETY: the window ends within the object's `byte_size` (Window::new), which is no more than the block's capacity
-// (Block::new); a Block is initialised and stays where it is while an Arc holds it.
+// SAFETY: the window ends within the object's `byte_size` (Window::new), which is no more than the block's capacity (Block::new). A Block is
+// initialised, and does not move while an Arc holds it.
 unsafe impl Mapping for HeapMapping {
     fn base(&self) -> NonNull<u8> {
-        // SAFETY: the window's offset lies within the block, as said above.
+        // SAFETY: the window's offset is within the block, as said above.
         unsafe { self.object.block.as_ptr().add(self.window.offset()) }
     }
 

@@ -9,19 +9,19 @@ use nerite_memory::{Extent, Reason};
 use super::heap::Heap;
 use crate::{Options, OwnedRegion, Registry};
 
-/// A client with objects of its own and the server's registry over them.
+/// A client with its own objects, and the server's registry of them.
 pub(super) trait Host {
     fn new(options: Options) -> Self;
     fn registry(&self) -> &Registry;
-    /// Makes an object and gives its key.
+    /// Creates an object and returns its key.
     fn make(&mut self, byte_size: usize) -> String;
-    /// Writes as the client does, past the server's back.
+    /// Writes as the client does, without the server.
     fn client_writes(&self, key: &str, at: usize, bytes: &[u8]);
-    /// Takes the object's memory away from `at` on, as a client that shrinks it.
+    /// Removes the object's memory from `at` on, as a client that shrinks it.
     fn lose(&mut self, key: &str, at: usize);
-    /// Gives it back.
+    /// Restores the memory.
     fn mend(&mut self, key: &str, byte_size: usize);
-    /// Mappings that the server has, as seen from outside the registry; `None` where nobody can tell.
+    /// The number of mappings of the server, counted outside of the registry. `None` if they cannot be counted.
     fn mappings(&self) -> Option<usize>;
 }
 
@@ -52,7 +52,7 @@ impl Host for HeapHost {
         key
     }
     fn client_writes(&self, key: &str, at: usize, bytes: &[u8]) {
-        // SAFETY: the tests write within the objects they made; the heap holds those for as long as `self` lives.
+        // SAFETY: the tests write within the objects they made, and the heap holds those as long as `self` lives.
         let to = unsafe { self.bases[key].as_ptr().add(at) };
         // SAFETY: as above, and a slice is readable.
         unsafe { to.copy_from(bytes.as_ptr(), bytes.len()) };
@@ -95,8 +95,8 @@ impl Host for PosixHost {
     fn mappings(&self) -> Option<usize> {
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         let ours = |line: &&str| self.regions.keys().any(|key| line.ends_with(&format!("/dev/shm{key}")));
-        // Each client's own region is a mapping of this process, too. The kernel may join neighbours into one line, so
-        // this number is exact only where nothing is mapped.
+        // The client's own regions are mappings of this process too. The kernel may merge neighbouring mappings into one line, so the number is exact
+        // only if nothing is mapped.
         Some(maps.lines().filter(ours).count().saturating_sub(self.regions.len()))
     }
 }

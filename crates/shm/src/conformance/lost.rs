@@ -1,4 +1,4 @@
-//! What do the users of a region hear when its memory goes?
+//! Which errors do the users of a region get when its memory is lost?
 
 use nerite_memory::{Buffer, Reason, Slot};
 
@@ -14,11 +14,11 @@ fn check_lost(fault: Option<String>, name: &str, key: &str) {
     assert!(fault.starts_with(&start) && fault.contains("register it again"), "{fault}");
 }
 
-pub(super) fn a_lost_region_tells_all_its_users_and_nobody_else<H: Host>() {
+pub(super) fn only_users_of_a_lost_region_get_an_error<H: Host>() {
     let mut host = new_host::<H>();
     let (key, other_key) = (host.make(2 * PAGE), host.make(2 * PAGE));
     host.registry().register_system("a", &key, 0, 2 * PAGE as u64).unwrap();
-    // One window of the same object that stays whole, one object that nobody touches.
+    // Another window of the same object, before the lost part, and an object that remains complete.
     host.registry().register_system("b", &key, 0, PAGE as u64).unwrap();
     host.registry().register_system("c", &other_key, 0, 2 * PAGE as u64).unwrap();
     host.client_writes(&key, 0, b"kept");
@@ -42,7 +42,7 @@ pub(super) fn a_lost_region_tells_all_its_users_and_nobody_else<H: Host>() {
     assert_eq!(read(&others[0].0), b"kept");
 }
 
-pub(super) fn a_lost_region_takes_no_more_requests_until_it_is_registered_again<H: Host>() {
+pub(super) fn a_lost_region_refuses_requests_until_it_is_registered_again<H: Host>() {
     let mut host = new_host::<H>();
     let key = host.make(2 * PAGE);
     let register = |host: &H| host.registry().register_system("a", &key, 0, 2 * PAGE as u64);

@@ -1,4 +1,4 @@
-//! How does a client use a lease that it was lent?
+//! How does a client use a lease that it borrowed?
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -11,42 +11,41 @@ use super::{buffer_of, memfd, slot_of};
 use crate::error::reason;
 use crate::posix::PosixMapping;
 
-/// Why a descriptor from a server is not used.
+/// Why a client does not use the descriptor of a lease.
 #[derive(Debug, Error)]
 pub enum AdoptError {
-    /// The system refused.
+    /// The system refused it.
     #[error("the lease's descriptor cannot be used: {cause}")]
     System {
-        /// The system's words.
+        /// The system's error text.
         cause: String,
     },
-    /// A file whose size can change.
+    /// The size of the file can change.
     #[error("the lease's descriptor is not sealed against shrinking")]
     Unsealed,
-    /// A file of another size than the message said.
+    /// The file has another size than the server's message says.
     #[error("the lease has {have} bytes, the server said {said}")]
     Size {
-        /// Bytes it has.
+        /// Size of the file in bytes.
         have: u64,
-        /// Bytes the server said.
+        /// Size in the server's message, in bytes.
         said: usize,
     },
 }
 
-/// A lease of a server, mapped by its client. Clones, Buffers and Slots over it keep the mapping.
+/// A lease that its client has mapped. Clones, Buffers and Slots over it keep it mapped.
 #[derive(Clone)]
 pub struct AdoptedLease(Arc<Held>);
 
-/// What everything over the lease holds.
+/// State shared by all clones, Buffers and Slots.
 struct Held {
     mapping: Arc<PosixMapping>,
-    /// Called when the last of them goes.
+    /// Called when the last of them is dropped.
     released: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl AdoptedLease {
-    /// Maps the lease behind `descriptor`, after a look at whether it is one: a file that can shrink would end this process
-    /// by a signal.
+    /// Maps the lease behind `descriptor`. Refuses a file that can shrink, because an access past its end would end this process by a signal.
     pub fn adopt(descriptor: OwnedFd, byte_size: usize) -> Result<AdoptedLease, AdoptError> {
         let file = File::from(descriptor);
         let refused = |error: std::io::Error| AdoptError::System { cause: reason(&error) };
@@ -61,10 +60,10 @@ impl AdoptedLease {
         Ok(AdoptedLease(Arc::new(Held { mapping: Arc::new(mapping), released: None })))
     }
 
-    /// The same memory for one loan of it: `released` is called when the last clone, Buffer and Slot made from the result has
-    /// gone, which is when the lease may be returned.
+    /// The same memory, borrowed once. `released` is called when the last clone, Buffer and Slot made from the result is dropped. The lease may be
+    /// returned then.
     #[must_use]
-    pub fn for_one_loan(&self, released: impl Fn() + Send + Sync + 'static) -> AdoptedLease {
+    pub fn with_release_callback(&self, released: impl Fn() + Send + Sync + 'static) -> AdoptedLease {
         let (mapping, released) = (Arc::clone(&self.0.mapping), Some(Box::new(released) as _));
         AdoptedLease(Arc::new(Held { mapping, released }))
     }
@@ -74,10 +73,10 @@ impl AdoptedLease {
         self.0.mapping.len()
     }
 
-    /// Part of the lease, readable in place. The server may write it at any moment.
+    /// Part of the lease, readable in place. The server may write to it at any moment.
     ///
     /// # Panics
-    /// If the extent was made for a longer thing.
+    /// If the extent was made for a longer range.
     pub fn buffer(&self, extent: Extent) -> Buffer {
         buffer_of(&self.0.mapping, extent, Place::Host, Arc::clone(&self.0) as _)
     }
@@ -85,7 +84,7 @@ impl AdoptedLease {
     /// Part of the lease, writable in place.
     ///
     /// # Panics
-    /// If the extent was made for a longer thing.
+    /// If the extent was made for a longer range.
     pub fn slot(&self, extent: Extent) -> Slot<Vacant> {
         slot_of(&self.0.mapping, extent, Place::Host, Arc::clone(&self.0) as _)
     }

@@ -1,37 +1,37 @@
-//! How many leases of each size are there, and how many were there at the most?
+//! How many leases of each size exist, and what was the maximum?
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// Leases by size. Asked only where one is made or ends, never where one is lent again.
+/// Counts of leases by size. Changed only when a lease is created or destroyed, not when it is lent again.
 #[derive(Default)]
 pub(super) struct Census(Mutex<Numbers>);
 
 #[derive(Default)]
 struct Numbers {
-    /// As many entries as there are sizes, which is few: those that are empty again stay for their peak.
+    /// One entry per size. Sizes are few, so an entry without leases is kept for its peak.
     sizes: BTreeMap<usize, Size>,
     bytes: u64,
     bytes_peak: u64,
 }
 
-/// The leases of one size.
+/// The counts of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) now: u64,
     pub(super) peak: u64,
 }
 
-/// One lease that is counted, until this is dropped.
+/// One counted lease. Dropping this value uncounts it.
 pub(super) struct Counted {
     census: Arc<Census>,
     byte_size: usize,
 }
 
 impl Census {
-    /// Counts one more.
+    /// Counts one more lease.
     pub(super) fn count(self: &Arc<Census>, byte_size: usize) -> Counted {
         let mut numbers = self.lock();
         let size = numbers.sizes.entry(byte_size).or_default();
@@ -42,7 +42,7 @@ impl Census {
         Counted { census: Arc::clone(self), byte_size }
     }
 
-    /// Each size, and the most bytes there were.
+    /// The counts of each size, and the peak of all bytes.
     pub(super) fn read(&self) -> (BTreeMap<usize, Size>, u64) {
         let numbers = self.lock();
         (numbers.sizes.clone(), numbers.bytes_peak)
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peaks_stay_when_leases_go() {
+    fn peaks_are_kept_when_leases_are_dropped() {
         let census = Arc::new(Census::default());
         let (a, b) = (census.count(8), census.count(8));
         drop(a);

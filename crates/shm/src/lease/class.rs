@@ -1,9 +1,9 @@
-//! How large is the lease for a need of so many bytes?
+//! How large is a lease for a given number of bytes?
 
 use super::limits::{LEASE_BYTES_MAX, LEASE_BYTES_MIN};
 
-/// The size class for `need` bytes: four classes to each power of two, in whole pages, so that at most a quarter is unused.
-/// `None` for no bytes and for more than any machine has.
+/// The size class for `need` bytes: four classes for each power of two, in whole pages. So at most a quarter is unused. `None` for 0 bytes and for
+/// more than `LEASE_BYTES_MAX`.
 pub(super) fn class_bytes(need: usize) -> Option<usize> {
     if need == 0 || need > LEASE_BYTES_MAX {
         return None;

@@ -1,89 +1,89 @@
-//! Why is a lease not lent?
+//! Why is a lease refused?
 
 use thiserror::Error;
 
 use super::limits::{LEASES_MAX, LEASES_PER_SESSION_MAX};
 
-/// What sort of refusal it is; `api` turns each into the codes of its protocols.
+/// The kind of a refusal. `api` maps each kind to the codes of its protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseErrorKind {
-    /// No lease can be that large, or that small.
+    /// No lease can have this size.
     Invalid,
-    /// Too much is lent now.
+    /// Too many leases or bytes are in use.
     Full,
     /// The session has no such lease.
     Missing,
-    /// Nobody waits for what would lie in it.
+    /// The client no longer waits for the output.
     Cancelled,
-    /// The system gave none.
+    /// The system refused the memory.
     Internal,
 }
 
-/// A lease that was not lent, or not taken back.
+/// Why a lease was not lent, or not returned.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum LeaseError {
-    /// A lease of no bytes.
+    /// A lease of 0 bytes.
     #[error("a lease has at least one byte")]
     Empty,
-    /// More than the session could ever have.
+    /// More bytes than a session may have.
     #[error("a lease of {bytes} bytes is larger than a session may have, {bytes_max} (--session-max-bytes)")]
     Large {
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
-        /// Bytes a session may have.
+        /// The most bytes that a session may have.
         bytes_max: u64,
     },
-    /// The session has its share.
+    /// The session has reached its limit.
     #[error(
         "a lease of {bytes} bytes does not fit: the session has {used} of {bytes_max} in {count} leases of \
          {LEASES_PER_SESSION_MAX}; return some or raise --session-max-bytes"
     )]
     SessionFull {
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
-        /// Bytes the session has.
+        /// Bytes of the session's leases.
         used: u64,
-        /// Leases the session has.
+        /// Number of the session's leases.
         count: u64,
-        /// Bytes a session may have.
+        /// The most bytes that a session may have.
         bytes_max: u64,
     },
-    /// All sessions together have what there is.
+    /// All sessions together have reached the limit.
     #[error(
         "a lease of {bytes} bytes does not fit: all sessions together have {used} of {bytes_max} in {count} leases of \
          {LEASES_MAX}; try again or raise --lease-max-bytes"
     )]
     PoolsFull {
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
-        /// Bytes that are lent or idle.
+        /// Bytes of all leases, lent and idle.
         used: u64,
-        /// Leases there are.
+        /// Number of all leases.
         count: u64,
-        /// Bytes that may be.
+        /// The most bytes of all leases.
         bytes_max: u64,
     },
-    /// A name that this session was not lent, or has returned.
+    /// The name is not that of a lease that is lent to this session.
     #[error("no lease of that name is lent to this session")]
     Unknown,
     /// The session has ended.
     #[error("the session has ended")]
     Closed,
-    /// The client has said that it waits for no output of this tag.
+    /// The client abandoned the outputs of the request with this tag.
     #[error("the session has abandoned this request's outputs")]
     Abandoned,
-    /// The system refused.
+    /// The system refused the memory.
     #[error("no memory for a lease of {bytes} bytes: {cause}")]
     System {
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
-        /// The system's words.
+        /// The system's error text.
         cause: String,
     },
 }
 
 impl LeaseError {
-    /// What sort of refusal it is.
+    /// The kind of this error.
     pub fn kind(&self) -> LeaseErrorKind {
         match self {
             LeaseError::Empty | LeaseError::Large { .. } => LeaseErrorKind::Invalid,

@@ -1,16 +1,16 @@
-//! Which idle lease fits a need, and which has lain here too long?
+//! Which idle lease is lent next, and which were idle too long?
 
 use std::collections::BTreeMap;
 
 use super::limits::WASTE_MAX;
 
-/// Things that came back, by size. Pure: `T` is a lease, or a number in the tests.
+/// Returned items by size. Pure: `T` is a lease, or a number in the tests.
 pub(super) struct FreeList<T> {
     by_size: BTreeMap<usize, Vec<Idle<T>>>,
 }
 
 struct Idle<T> {
-    thing: T,
+    item: T,
     rounds: u32,
 }
 
@@ -19,45 +19,45 @@ impl<T> FreeList<T> {
         FreeList { by_size: BTreeMap::new() }
     }
 
-    /// Lays a thing of `size` bytes here.
-    pub(super) fn put(&mut self, size: usize, thing: T) {
-        self.by_size.entry(size).or_default().push(Idle { thing, rounds: 0 });
+    /// Adds an item of `size` bytes.
+    pub(super) fn put(&mut self, size: usize, item: T) {
+        self.by_size.entry(size).or_default().push(Idle { item, rounds: 0 });
     }
 
-    /// The smallest thing of at least `need` bytes that may be used, the last laid here first (its pages are warm), unless
-    /// it is more than `WASTE_MAX` times as large.
+    /// Takes the smallest item of at least `need` bytes for which `may_be_used` is true. Among equal sizes the last one added comes first, because
+    /// its pages are warm. Items more than `WASTE_MAX` times as large as `need` are not taken.
     pub(super) fn take(&mut self, need: usize, may_be_used: impl Fn(&T) -> bool) -> Option<T> {
-        for (_, things) in self.by_size.range_mut(need..=need.saturating_mul(WASTE_MAX)) {
-            if let Some(at) = things.iter().rposition(|idle| may_be_used(&idle.thing)) {
-                return Some(things.remove(at).thing);
+        for (_, items) in self.by_size.range_mut(need..=need.saturating_mul(WASTE_MAX)) {
+            if let Some(at) = items.iter().rposition(|idle| may_be_used(&idle.item)) {
+                return Some(items.remove(at).item);
             }
         }
         None
     }
 
-    /// One round has passed: what nobody took for more than `rounds_max` of them comes out.
+    /// Ends a round. Returns the items that were not taken for more than `rounds_max` rounds.
     pub(super) fn age(&mut self, rounds_max: u32) -> Vec<T> {
         let mut stale = Vec::new();
-        self.by_size.retain(|_, things| {
+        self.by_size.retain(|_, items| {
             let old = |idle: &mut Idle<T>| {
                 idle.rounds = idle.rounds.saturating_add(1);
                 idle.rounds > rounds_max
             };
-            stale.extend(things.extract_if(.., old).map(|idle| idle.thing));
-            !things.is_empty()
+            stale.extend(items.extract_if(.., old).map(|idle| idle.item));
+            !items.is_empty()
         });
         stale
     }
 
-    /// Everything comes out.
+    /// Takes all items.
     pub(super) fn clear(&mut self) -> Vec<T> {
         let all = std::mem::take(&mut self.by_size);
-        all.into_values().flatten().map(|idle| idle.thing).collect()
+        all.into_values().flatten().map(|idle| idle.item).collect()
     }
 
-    /// Everything that lies here.
+    /// All items.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.by_size.values().flatten().map(|idle| &idle.thing)
+        self.by_size.values().flatten().map(|idle| &idle.item)
     }
 }
 
@@ -87,18 +87,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_is_passed_over_and_the_warmest_comes_first() {
+    fn items_in_use_are_skipped_and_the_latest_comes_first() {
         let mut free_list = FreeList::new();
-        for thing in ["cold", "warm", "busy"] {
-            free_list.put(8, thing);
+        for item in ["cold", "warm", "busy"] {
+            free_list.put(8, item);
         }
         free_list.put(9, "larger");
-        let mut take = || free_list.take(8, |thing| *thing != "busy");
+        let mut take = || free_list.take(8, |item| *item != "busy");
         assert_eq!([take(), take(), take(), take()], [Some("warm"), Some("cold"), Some("larger"), None]);
     }
 
     #[test]
-    fn what_nobody_takes_comes_out_after_its_rounds() {
+    fn unused_items_are_removed_after_their_rounds() {
         let mut free_list = FreeList::new();
         free_list.put(8, "old");
         assert!(free_list.age(1).is_empty());

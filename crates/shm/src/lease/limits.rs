@@ -1,31 +1,31 @@
-//! How much may clients borrow?
+//! Which limits do leases have?
 
 use crate::limits::{REGIONS_MAX, WATCHED_MAX};
 
 /// The smallest lease: a page.
 pub const LEASE_BYTES_MIN: usize = 4096;
 
-/// Leases that exist at one time, idle ones included. Each is one mapping of the 65,530 a process has.
+/// The most leases at one time, including idle ones. Each is one of the 65,530 mappings that a process may have by default.
 pub const LEASES_MAX: usize = 8192;
 
-/// Leases that one session may have, idle ones included.
+/// The most leases of one session, including idle ones.
 pub const LEASES_PER_SESSION_MAX: usize = 1024;
 
-/// Tags that one session may have abandoned lately: a request that arrives later than so many others have been given up places
-/// its outputs after all, and the session gets them back at its end.
+/// The most abandoned tags that a session remembers. If a request arrives after this many others were abandoned, its outputs are placed in leases all
+/// the same. They are freed at the end of the session.
 pub(super) const ABANDONED_MAX: usize = 1024;
 
-/// The largest lease there can be: what the largest size class still fits in a machine's word.
+/// The largest lease: its size class must fit into a machine word.
 pub(super) const LEASE_BYTES_MAX: usize = 1 << 46;
 
-/// An idle lease is lent for a smaller need only if it is at most this many times as large: a gigabyte lent for a page
-/// would be missing, and made anew, when the gigabyte is needed again.
+/// An idle lease is lent only for a need of at least its size divided by this. A lease of a gigabyte that is lent for a page would have to be created
+/// again when a gigabyte is needed.
 pub(super) const WASTE_MAX: usize = 4;
 
-/// A huge page.
+/// Size of a huge page.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Parts of the table from names to leases, each behind its own lock.
+/// Shards of the table from names to leases. Each has its own lock.
 pub(super) const INDEX_SHARDS: usize = if cfg!(shuttle) { 1 } else { 16 };
 
 const _: () = assert!(REGIONS_MAX + LEASES_MAX < 65_530 - 8192, "the allocator needs mappings too");

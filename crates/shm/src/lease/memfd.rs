@@ -1,4 +1,4 @@
-//! How is memory made whose size nobody can change?
+//! How is memory created whose size cannot change?
 
 use std::fs::File;
 use std::io;
@@ -9,11 +9,11 @@ use crate::window::Window;
 
 use super::limits::HUGE_PAGE_BYTES;
 
-/// Without the first a client could make the server fault, without the second grow past its quota, without the third add
-/// a seal against writing that the server's next mapping would trip over.
+/// The first seal prevents that a client makes the server fault. The second prevents that it exceeds its quota. The third prevents that it adds a
+/// seal against writing, with which the server's next mapping would fail.
 pub(super) const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// An anonymous file of `byte_size` zeros, sealed, and its mapping here. Pages come when they are first touched.
+/// A sealed anonymous file of `byte_size` zeros, and its mapping. Pages are allocated at their first access.
 pub(super) fn make(byte_size: usize) -> io::Result<(File, PosixMapping)> {
     let file = create()?;
     file.set_len(byte_size as u64)?;
@@ -25,48 +25,48 @@ pub(super) fn make(byte_size: usize) -> io::Result<(File, PosixMapping)> {
     Ok((file, mapping))
 }
 
-/// All of a file of `byte_size` bytes.
+/// Maps a whole file of `byte_size` bytes.
 pub(super) fn map(file: &File, byte_size: usize) -> io::Result<PosixMapping> {
     let window = Window::new(0, byte_size as u64, byte_size as u64, page_bytes())
         .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let mapping = PosixMapping::new(file, window)?;
     if fits_huge_pages(byte_size) {
-        // Where the system gives them to shared memory, the first copy to a lease of 64 MiB takes a fifth of the time, and its end
-        // a sixtieth; later copies are the same (examples/huge_leases.rs).
+        // If the system supports huge pages for shared memory, the first copy to a lease of 64 MiB takes a fifth of the time, and freeing it a
+        // sixtieth. Later copies take the same time (examples/huge_leases.rs).
         advise(&mapping, libc::MADV_HUGEPAGE);
     }
     Ok(mapping)
 }
 
-/// Whether huge pages hold so many bytes with no more room unused than size classes leave at the worst.
+/// Whether the last huge page wastes at most a quarter of `byte_size`, which is also the most that size classes waste.
 fn fits_huge_pages(byte_size: usize) -> bool {
     byte_size.next_multiple_of(HUGE_PAGE_BYTES) - byte_size <= byte_size / 4
 }
 
-/// The seals of a file; an error for what cannot have any.
+/// The seals of a file. An error if the file does not support seals.
 pub(super) fn seals(file: &File) -> io::Result<libc::c_int> {
     // SAFETY: the descriptor is open while `file` lives; the call reads no memory.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     if seals < 0 { Err(io::Error::last_os_error()) } else { Ok(seals) }
 }
 
-/// Gives the pages back to the system although others may have the file mapped still: to them it reads as zeros.
+/// Returns the pages to the system, even if other processes still have the file mapped. They read zeros then.
 pub(super) fn punch_out(mapping: &PosixMapping) {
     advise(mapping, libc::MADV_REMOVE);
 }
 
-/// Hints may be refused; then pages are small, or go with their last mapping instead of now.
+/// The system may refuse this advice. Then pages are small, or are freed only with their last mapping.
 fn advise(mapping: &PosixMapping, advice: libc::c_int) {
-    // SAFETY: the range is a mapping of ours. The advice given here changes how its pages are backed, or makes them zeros as
-    // any other process with the file could; bytes of such a mapping are never relied upon to stay.
+    // SAFETY: the range is a mapping of ours. The advice given here changes how its pages are backed, or makes them zeros, as any other process with
+    // the file could. No code relies on the bytes of such a mapping.
     let _ = unsafe { libc::madvise(mapping.base().as_ptr().cast(), mapping.len(), advice) };
 }
 
 fn create() -> io::Result<File> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // Systems before Linux 6.3 do not know the flag that keeps a client from executing the file.
+    // Linux before 6.3 does not know MFD_NOEXEC_SEAL, which prevents that a client executes the file.
     for more in [libc::MFD_NOEXEC_SEAL, 0] {
-        // SAFETY: the name is a C string for ever.
+        // SAFETY: the name is a static C string.
         let fd = unsafe { libc::memfd_create(c"nerite-lease".as_ptr(), flags | more) };
         if fd >= 0 {
             // SAFETY: memfd_create has just returned this descriptor, so it is open and nobody else owns it.
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_for_sizes_that_fill_them() {
+    fn only_sizes_that_fill_huge_pages_get_them() {
         check(4, false);
         check(1024, false);
         check(1792, true);

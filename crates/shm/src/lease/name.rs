@@ -1,21 +1,21 @@
-//! What is a lease called?
+//! How is a lease named?
 
 use std::io;
 
 const PREFIX: &str = "lease-";
 const BYTES: usize = 16;
 
-/// 128 random bits, written `lease-` and 32 hexadecimal digits. Whoever knows the name may use the lease.
+/// 128 random bits, written as `lease-` and 32 hexadecimal digits. Any client that knows the name may use the lease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LeaseName([u8; BYTES]);
 
 impl LeaseName {
-    /// A name that nobody can guess.
+    /// A name that cannot be guessed.
     pub(super) fn random() -> io::Result<LeaseName> {
         random_bits().map(|bits| LeaseName(bits.to_be_bytes()))
     }
 
-    /// The name that `text` writes; exactly one text stands for each.
+    /// Parses a name. Each name has exactly one spelling.
     pub fn parse(text: &str) -> Option<LeaseName> {
         let digits = text.strip_prefix(PREFIX)?.as_bytes();
         let digits: &[u8; 2 * BYTES] = digits.try_into().ok()?;
@@ -26,29 +26,29 @@ impl LeaseName {
         Some(LeaseName(bytes))
     }
 
-    /// Enough of the name to tell leases apart, with 104 bits left to guess.
+    /// The first digits of the name, which tell leases apart in a list. 104 bits remain secret.
     pub(super) fn beginning(self) -> String {
         let [a, b, c, ..] = self.0;
         format!("{PREFIX}{a:02x}{b:02x}{c:02x}…")
     }
 
-    /// Which of `parts` parts of a table the name belongs to.
+    /// The index of the name's shard, of `parts` shards.
     pub(super) fn part(self, parts: usize) -> usize {
         usize::from(self.0[0]) % parts
     }
 }
 
-/// 128 bits that nobody can guess.
+/// 128 random bits from the kernel.
 pub fn random_bits() -> io::Result<u128> {
     let mut bytes = [0u8; BYTES];
     loop {
-        // SAFETY: `bytes` is writable for as many bytes as are asked for.
+        // SAFETY: `bytes` is writable for as many bytes as are requested.
         let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), BYTES, 0) };
         if got == BYTES as isize {
             return Ok(u128::from_be_bytes(bytes));
         }
         let error = io::Error::last_os_error();
-        // Requests of up to 256 bytes are never cut short once the system has its first randomness.
+        // The kernel never shortens a request of up to 256 bytes once its generator is initialised.
         if got >= 0 || error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }
@@ -70,7 +70,7 @@ impl std::fmt::Display for LeaseName {
 }
 
 impl std::fmt::Debug for LeaseName {
-    /// Without the bits, as for [`super::Lease`].
+    /// Omits the bits, as for [`super::Lease`].
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("LeaseName")
     }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_one_way_to_write_a_name_is_a_name() {
+    fn a_name_has_one_spelling() {
         check("lease-00000000000000000000000000000000", true);
         check("lease-0123456789abcdef0123456789abcdef", true);
         check("lease-0123456789ABCDEF0123456789abcdef", false);

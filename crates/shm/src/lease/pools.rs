@@ -1,4 +1,4 @@
-//! How much is lent to everybody, and which lease does a name mean?
+//! How much is lent to all sessions together, and which lease has a given name?
 
 mod account;
 
@@ -14,85 +14,85 @@ use crate::tally::{QuotaPermit, Tally};
 
 pub use account::{Account, BorrowedLease, LeaseState};
 
-/// What the operator decided.
+/// The operator's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseLimits {
-    /// Bytes of all sessions together, idle leases included: `--lease-max-bytes`.
+    /// The most bytes of all sessions together, including idle leases: `--lease-max-bytes`.
     pub bytes_max: u64,
-    /// Bytes of one session, idle leases included: `--session-max-bytes`.
+    /// The most bytes of one session, including idle leases: `--session-max-bytes`.
     pub session_bytes_max: u64,
 }
 
 impl Default for LeaseLimits {
-    /// Half of the memory of the host or of the control group, and half of that for one session.
+    /// Half of the memory of the host or of the control group. Half of that for one session.
     fn default() -> LeaseLimits {
         let bytes_max = nerite_memory::allowed_bytes() / 2;
         LeaseLimits { bytes_max, session_bytes_max: bytes_max / 2 }
     }
 }
 
-/// The leases' numbers at one moment, for metrics.
+/// The numbers of leases at one moment, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseCounts {
-    /// Sessions that are open.
+    /// Open sessions.
     pub sessions: u64,
-    /// Leases there are: lent, idle, or held by a request after their session ended.
+    /// All leases: lent, idle, or held by a request after their session ended.
     pub leases: u64,
-    /// Bytes of those.
+    /// Bytes of all leases.
     pub bytes: u64,
-    /// Leases that came back and wait for their session to want them again.
+    /// Idle leases: returned, and available to their session again.
     pub idle: u64,
-    /// Bytes of those.
+    /// Bytes of idle leases.
     pub idle_bytes: u64,
 }
 
 /// The leases of one size at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassCounts {
-    /// Bytes of each.
+    /// Bytes of each lease.
     pub byte_size: u64,
-    /// Those that clients have.
+    /// Leases that clients have.
     pub lent: u64,
-    /// Those that came back and wait for their session to want them again.
+    /// Idle leases.
     pub idle: u64,
-    /// Those there are, in whatever state.
+    /// All leases in any state.
     pub leases: u64,
-    /// The most there were at one time.
+    /// The highest number of leases at one time.
     pub peak: u64,
 }
 
-/// All memory that the server lends, whoever has it.
+/// All memory that the server lends, to all sessions.
 pub struct Pools {
     limits: LeaseLimits,
     tally: Arc<Tally>,
     pub(super) census: Arc<Census>,
     pub(super) index: Arc<Index>,
     accounts: Mutex<Vec<Weak<Account>>>,
-    /// Open sessions by their keys: requests over other protocols find the account that pays for their outputs.
+    /// Open sessions by their keys. Requests over other protocols find the account that pays for their outputs here.
     keys: RwLock<HashMap<u128, Weak<Account>>>,
     pub(super) gpu: Option<Gpu>,
 }
 
 impl Pools {
-    /// Pools with nothing in them.
+    /// Pools without leases.
     pub fn new(limits: LeaseLimits) -> Arc<Pools> {
         Pools::with_gpu(limits, None)
     }
 
-    /// As [`Pools::new`], on a host with a GPU: leases may be page-locked when they are made.
+    /// As [`Pools::new`], on a host with a GPU. Leases may be page-locked when they are created.
     pub fn with_gpu(limits: LeaseLimits, gpu: Option<Gpu>) -> Arc<Pools> {
         let (tally, census, index, accounts, keys) = Default::default();
         Arc::new(Pools { limits, tally, census, index, accounts, keys, gpu })
     }
 
-    /// What the operator decided.
+    /// The operator's settings.
     pub fn limits(&self) -> LeaseLimits {
         self.limits
     }
 
-    /// An account for a new session.
+    /// Opens an account for a new session.
     pub fn open(self: &Arc<Pools>) -> Arc<Account> {
-        // Without randomness there would be no names for leases either: such a session is of little use, but does no harm.
+        // If the kernel has no random bits, there are no names for leases either. Such a session can borrow nothing, but does no harm.
         let account = Arc::new(Account::new(Arc::clone(self), random_bits().ok()));
         if let Some(key) = account.key() {
             self.keys.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::downgrade(&account));
@@ -103,30 +103,30 @@ impl Pools {
         account
     }
 
-    /// The account of the open session of that key.
+    /// The account of the open session with this key.
     pub fn account(&self, key: u128) -> Option<Arc<Account>> {
         self.keys.read().unwrap_or_else(PoisonError::into_inner).get(&key).and_then(Weak::upgrade)
     }
 
-    /// That session is over.
-    pub(super) fn strike(&self, key: Option<u128>) {
+    /// Removes the key of a session that ended.
+    pub(super) fn remove_key(&self, key: Option<u128>) {
         if let Some(key) = key {
             self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
         }
     }
 
-    /// The lease of that name, if some session has it now.
+    /// The lease with this name, if it is lent to a session now.
     pub fn find(&self, name: &str) -> Option<Arc<Lease>> {
         self.index.find(LeaseName::parse(name)?)
     }
 
-    /// Gives idle leases back to the system that lay unused through `rounds_max` calls of this function. Returns the bytes
-    /// freed. Somebody with a clock calls it.
+    /// Returns idle leases to the system that were not used for more than `rounds_max` calls of this function. Returns the number of freed bytes. The
+    /// caller is a periodic task.
     pub fn trim(&self, rounds_max: u32) -> u64 {
         self.open_accounts().iter().map(|account| account.trim(rounds_max)).sum()
     }
 
-    /// The numbers now.
+    /// The current numbers.
     pub fn counts(&self) -> LeaseCounts {
         let accounts = self.open_accounts();
         let all = self.tally.counts(0);
@@ -141,7 +141,7 @@ impl Pools {
         counts
     }
 
-    /// The leases by size, ascending, and the most bytes there were at one time.
+    /// The leases by size, in ascending order, and the peak of all bytes.
     pub fn classes(&self) -> (Vec<ClassCounts>, u64) {
         let mut found: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
         for account in self.open_accounts() {
@@ -150,7 +150,7 @@ impl Pools {
                 *(if is_lent { lent } else { idle }) += 1;
             });
         }
-        // After the accounts, so that a lease which is made meanwhile is not more lent than there are.
+        // Read after the accounts, so that a lease that is created meanwhile does not make `lent` larger than `leases`.
         let (sizes, bytes_peak) = self.census.read();
         let class = |(byte_size, size): (usize, Size)| {
             let (lent, idle) = found.get(&byte_size).copied().unwrap_or_default();
@@ -159,7 +159,7 @@ impl Pools {
         (sizes.into_iter().map(class).collect(), bytes_peak)
     }
 
-    /// The right to one more lease. Other sessions' idle leases make room before it is refused.
+    /// Reserves quota for one more lease. Frees idle leases of other sessions before it refuses.
     pub(super) fn admit(&self, bytes: u64) -> Option<QuotaPermit> {
         let admit = || self.tally.admit(bytes, LEASES_MAX as u64, self.limits.bytes_max);
         admit().or_else(|| {
@@ -201,7 +201,7 @@ impl Index {
     }
 
     fn find(&self, name: LeaseName) -> Option<Arc<Lease>> {
-        // The guard goes before a lease that was not wanted does: dropping the last reference takes the same lock.
+        // The lock is released before the reference to a lease that is not lent is dropped: dropping the last reference takes the same lock.
         let lease = self.shard(name).read().unwrap_or_else(PoisonError::into_inner).get(&name).and_then(Weak::upgrade);
         lease.filter(|lease| lease.is_lent())
     }

@@ -1,4 +1,4 @@
-//! Do leases keep the promises of their page?
+//! Do leases behave as documented?
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
@@ -15,8 +15,8 @@ fn pools(bytes_max: u64, session_bytes_max: u64) -> Arc<Pools> {
     Pools::new(LeaseLimits { bytes_max, session_bytes_max })
 }
 
-fn adopt(loan: &mut BorrowedLease) -> AdoptedLease {
-    AdoptedLease::adopt(loan.descriptor.take().unwrap(), loan.lease.byte_size()).unwrap()
+fn adopt(borrowed: &mut BorrowedLease) -> AdoptedLease {
+    AdoptedLease::adopt(borrowed.descriptor.take().unwrap(), borrowed.lease.byte_size()).unwrap()
 }
 
 fn scribble(mine: &AdoptedLease, text: &[u8]) {
@@ -31,19 +31,19 @@ fn read(lease: &Arc<Lease>, len: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_lease_is_one_memory_for_both_sides() {
+fn both_sides_of_a_lease_share_its_memory() {
     let account = pools(1 << 20, 1 << 20).open();
-    let mut loan = account.borrow(10).unwrap();
-    let mine = adopt(&mut loan);
+    let mut borrowed = account.borrow(10).unwrap();
+    let mine = adopt(&mut borrowed);
     scribble(&mine, b"hello");
-    assert_eq!(read(&loan.lease, 6), b"hello\0");
+    assert_eq!(read(&borrowed.lease, 6), b"hello\0");
 }
 
 #[test]
 fn nobody_can_change_the_size_of_a_lease_or_unseal_it() {
     let account = pools(1 << 20, 1 << 20).open();
-    let loan = account.borrow(5000).unwrap();
-    let file = File::from(loan.descriptor.unwrap());
+    let borrowed = account.borrow(5000).unwrap();
+    let file = File::from(borrowed.descriptor.unwrap());
     assert_eq!(file.metadata().unwrap().len(), 8192);
     for size in [0, 4096, 8191, 8193, 1 << 20] {
         assert!(file.set_len(size).is_err(), "{size} bytes");
@@ -54,21 +54,21 @@ fn nobody_can_change_the_size_of_a_lease_or_unseal_it() {
 #[test]
 fn a_file_that_can_shrink_or_has_another_size_is_not_adopted() {
     let account = pools(1 << 20, 1 << 20).open();
-    let loan = account.borrow(1).unwrap();
-    let size = AdoptedLease::adopt(loan.descriptor.unwrap(), 8192).unwrap_err();
+    let borrowed = account.borrow(1).unwrap();
+    let size = AdoptedLease::adopt(borrowed.descriptor.unwrap(), 8192).unwrap_err();
     assert!(matches!(size, AdoptError::Size { have: 4096, said: 8192 }), "{size}");
     let plain = File::open("/proc/self/exe").unwrap();
     assert!(AdoptedLease::adopt(plain.into(), 4096).is_err());
 }
 
 #[test]
-fn what_came_back_is_lent_to_the_same_session_only() {
+fn a_returned_lease_is_lent_only_to_the_same_session() {
     let pools = pools(1 << 20, 1 << 20);
     let (mine, other) = (pools.open(), pools.open());
-    let mut loan = mine.borrow(PAGE).unwrap();
-    scribble(&adopt(&mut loan), b"secret");
-    let name = loan.lease.name();
-    drop(loan);
+    let mut borrowed = mine.borrow(PAGE).unwrap();
+    scribble(&adopt(&mut borrowed), b"secret");
+    let name = borrowed.lease.name();
+    drop(borrowed);
     mine.give_back(&name.to_string()).unwrap();
 
     let strange = other.borrow(PAGE).unwrap();
@@ -83,10 +83,10 @@ fn what_came_back_is_lent_to_the_same_session_only() {
 #[test]
 fn a_lease_in_use_is_not_lent_again() {
     let account = pools(1 << 20, 1 << 20).open();
-    let loan = account.borrow(1).unwrap();
-    let input = loan.lease.buffer(loan.lease.locate(0, 4).unwrap());
-    let name = loan.lease.name();
-    drop(loan);
+    let borrowed = account.borrow(1).unwrap();
+    let input = borrowed.lease.buffer(borrowed.lease.locate(0, 4).unwrap());
+    let name = borrowed.lease.name();
+    drop(borrowed);
     account.give_back(&name.to_string()).unwrap();
     assert!(account.borrow(1).unwrap().lease.name() != name);
     drop(input);
@@ -107,7 +107,7 @@ fn a_name_is_found_while_it_is_lent() {
 }
 
 #[test]
-fn a_closed_account_gives_everything_back_but_what_requests_hold() {
+fn a_closed_account_frees_all_leases_that_requests_do_not_hold() {
     let pools = pools(1 << 20, 1 << 20);
     let account = pools.open();
     let lease = account.borrow(PAGE).unwrap().lease;
@@ -128,11 +128,11 @@ fn a_closed_account_gives_everything_back_but_what_requests_hold() {
 #[track_caller]
 fn check_kept(returns: bool, left: [u8; 4]) {
     let account = pools(1 << 20, 1 << 20).open();
-    let mut loan = account.borrow(PAGE).unwrap();
-    let kept = adopt(&mut loan);
+    let mut borrowed = account.borrow(PAGE).unwrap();
+    let kept = adopt(&mut borrowed);
     scribble(&kept, b"mine");
-    let name = loan.lease.name().to_string();
-    drop(loan);
+    let name = borrowed.lease.name().to_string();
+    drop(borrowed);
     if returns {
         account.give_back(&name).unwrap();
     }
@@ -143,13 +143,13 @@ fn check_kept(returns: bool, left: [u8; 4]) {
 }
 
 #[test]
-fn a_mapping_kept_is_empty_after_a_return_and_the_clients_own_without() {
+fn a_mapping_is_empty_after_a_return_and_keeps_its_bytes_without() {
     check_kept(true, [0; 4]);
     check_kept(false, *b"mine");
 }
 
 #[test]
-fn a_loan_nobody_was_told_of_is_forgotten_or_idle() {
+fn a_cancelled_lease_is_freed_or_idle() {
     let pools = pools(1 << 20, 1 << 20);
     let account = pools.open();
     account.cancel(account.borrow(1).unwrap());
@@ -161,7 +161,7 @@ fn a_loan_nobody_was_told_of_is_forgotten_or_idle() {
 }
 
 #[test]
-fn a_placed_lease_keeps_its_descriptor_until_somebody_fetches_it() {
+fn a_placed_lease_keeps_its_descriptor_until_it_is_fetched() {
     let pools = pools(1 << 20, 1 << 20);
     let account = pools.open();
     let name = account.place(PAGE, 0).unwrap().name().to_string();
@@ -171,15 +171,15 @@ fn a_placed_lease_keeps_its_descriptor_until_somebody_fetches_it() {
     assert!(account.fetch(&name).unwrap().descriptor.is_none(), "the client has it");
     account.give_back(&name).unwrap();
     assert_eq!(account.fetch(&name).unwrap_err(), LeaseError::Unknown);
-    // One that came back unseen brings its descriptor when it is lent.
+    // A lease that was returned before its descriptor was sent comes with its descriptor when it is lent again.
     let unseen = account.place(3 * PAGE, 0).unwrap().name();
     account.give_back(&unseen.to_string()).unwrap();
-    let loan = account.borrow(3 * PAGE).unwrap();
-    assert!(loan.lease.name() == unseen && loan.descriptor.is_some());
+    let borrowed = account.borrow(3 * PAGE).unwrap();
+    assert!(borrowed.lease.name() == unseen && borrowed.descriptor.is_some());
 }
 
 #[test]
-fn what_was_placed_for_an_abandoned_request_comes_back_and_nothing_more_is() {
+fn leases_of_an_abandoned_request_become_idle_and_no_more_are_placed() {
     let pools = pools(1 << 20, 1 << 20);
     let account = pools.open();
     let mine = account.place(PAGE, 7).unwrap().name().to_string();
@@ -212,16 +212,16 @@ fn a_session_is_found_by_its_key_while_it_is_open() {
 }
 
 #[test]
-fn the_last_use_of_a_loan_is_told_once() {
+fn the_last_use_of_a_lease_calls_back_once() {
     let account = pools(1 << 20, 1 << 20).open();
     let memory = adopt(&mut account.borrow(PAGE).unwrap());
     let told = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = Arc::clone(&told);
-    let loan = memory.for_one_loan(move || {
+    let borrowed = memory.with_release_callback(move || {
         count.fetch_add(1, Ordering::SeqCst);
     });
-    let buffer = loan.buffer(Extent::new(0, 4, loan.byte_size()).unwrap());
-    drop((memory, loan.clone(), loan));
+    let buffer = borrowed.buffer(Extent::new(0, 4, borrowed.byte_size()).unwrap());
+    drop((memory, borrowed.clone(), borrowed));
     assert_eq!(told.load(Ordering::SeqCst), 0);
     drop(buffer);
     assert_eq!(told.load(Ordering::SeqCst), 1);
@@ -229,12 +229,12 @@ fn the_last_use_of_a_loan_is_told_once() {
 
 #[track_caller]
 fn check_borrow(account: &Account, bytes: u64, expect: Result<u64, LeaseErrorKind>) {
-    let got = account.borrow(bytes).map(|loan| loan.lease.byte_size() as u64).map_err(|error| error.kind());
+    let got = account.borrow(bytes).map(|borrowed| borrowed.lease.byte_size() as u64).map_err(|error| error.kind());
     assert_eq!(got, expect, "{bytes} bytes");
 }
 
 #[test]
-fn quotas_hold_for_each_and_for_all() {
+fn quotas_apply_to_each_session_and_to_all() {
     let pools = pools(8 * PAGE, 5 * PAGE);
     let (first, second) = (pools.open(), pools.open());
     check_borrow(&first, 0, Err(LeaseErrorKind::Invalid));
@@ -251,7 +251,7 @@ fn quotas_hold_for_each_and_for_all() {
 }
 
 #[test]
-fn idle_leases_make_room_for_their_session_and_for_others() {
+fn idle_leases_are_freed_for_their_session_and_for_others() {
     let pools = pools(4 * PAGE, 4 * PAGE);
     let (first, second) = (pools.open(), pools.open());
     let idle = |account: &Account| {
@@ -280,7 +280,7 @@ fn a_session_cannot_take_all_leases() {
 }
 
 #[test]
-fn idle_leases_go_back_to_the_system_after_their_rounds() {
+fn idle_leases_are_freed_after_their_rounds() {
     let pools = pools(1 << 20, 1 << 20);
     let account = pools.open();
     let name = account.borrow(1).unwrap().lease.name().to_string();
@@ -303,7 +303,7 @@ fn check_locate(offset: u64, byte_size: u64, text: Option<&str>) {
 }
 
 #[test]
-fn bounds_are_told_in_the_words_that_hold_for_regions() {
+fn bounds_have_the_same_error_texts_as_for_regions() {
     check_locate(0, 4096, None);
     check_locate(4095, 0, None);
     check_locate(
@@ -328,21 +328,21 @@ fn bounds_are_told_in_the_words_that_hold_for_regions() {
     );
 }
 
-/// Puts an empty file under the lease's memory: what the system does when it has no page to give.
+/// Maps an empty file over the lease's memory. This has the effect of a system that has no page left.
 fn take_memory_away(lease: &Lease) {
-    // SAFETY: the name is a C string for ever.
+    // SAFETY: the name is a static C string.
     let empty = unsafe { libc::memfd_create(c"nerite-empty".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(empty >= 0);
     let (at, prot) = (lease.mapping.base().as_ptr().cast(), libc::PROT_READ | libc::PROT_WRITE);
-    // SAFETY: the range is the lease's mapping, which the lease unmaps at its end, whatever lies there then.
+    // SAFETY: the range is the lease's mapping. The lease unmaps it at its end, whatever is mapped there then.
     let mapped = unsafe { libc::mmap(at, lease.byte_size(), prot, libc::MAP_SHARED | libc::MAP_FIXED, empty, 0) };
     assert_eq!(mapped, at);
-    // SAFETY: memfd_create has returned this descriptor, and nobody else has it.
+    // SAFETY: memfd_create has returned this descriptor, and nothing else owns it.
     drop(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(empty) });
 }
 
 #[test]
-fn a_lease_without_memory_is_told_of_and_not_lent_again() {
+fn a_lease_that_lost_memory_is_reported_and_not_lent_again() {
     let account = pools(1 << 20, 1 << 20).open();
     let lease = account.borrow(2 * PAGE).unwrap().lease;
     let name = lease.name().to_string();
@@ -360,7 +360,7 @@ fn a_lease_without_memory_is_told_of_and_not_lent_again() {
     assert!(account.borrow(2 * PAGE).unwrap().lease.name().to_string() != name);
 }
 
-/// Whether the lease's mapping asks for huge pages; `None` on a system that has none.
+/// Whether the lease's mapping is marked for huge pages. `None` if the system does not support them.
 fn asks_for_huge_pages(lease: &Lease) -> Option<bool> {
     let flags = std::fs::read_to_string("/proc/self/smaps").ok()?;
     let start = format!("{:x}-", lease.mapping.base().as_ptr().addr());
@@ -378,7 +378,7 @@ fn leases_that_fill_huge_pages_ask_for_them() {
 }
 
 #[test]
-fn a_refusal_says_every_byte() {
+fn a_refusal_names_all_numbers() {
     let account = pools(16 << 10, 12 << 10).open();
     let _lent = account.borrow(5000).unwrap();
     for (bytes, text) in [

@@ -1,4 +1,4 @@
-//! What does a server map of an object that a peer may shrink at any moment?
+//! How does a server map an object that a peer may shrink at any moment?
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,9 +12,9 @@ use crate::objects::DIRECTORY;
 use crate::source::Mapping;
 use crate::window::Window;
 
-/// A mapping under the guard, and what is needed to say later what has become of its object.
+/// A mapping watched by the guard, and what is needed to report the state of its object later.
 pub(super) struct WatchedMapping {
-    /// First, because fields drop in order: nobody may find the range in the guard's table once it is unmapped.
+    /// First, because fields drop in order: the range must leave the guard's table before it is unmapped.
     watch: Watch,
     mapping: PosixMapping,
     key: Box<str>,
@@ -23,7 +23,7 @@ pub(super) struct WatchedMapping {
     offset: u64,
 }
 
-/// Which object it is, whatever its key: device and inode.
+/// The identity of an object, independent of its key: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,
@@ -41,8 +41,8 @@ impl WatchedMapping {
     pub(super) fn new(object: &PosixObject, window: Window) -> io::Result<WatchedMapping> {
         let mapping = PosixMapping::new(&object.file, window)?;
         let pages = mapping.len().next_multiple_of(page_bytes());
-        // SAFETY: the range is what mmap has just made, in its whole pages, and holds the peer's object only; `mapping`
-        // unmaps it after `watch` is gone, by the order of the fields.
+        // SAFETY: the range is what mmap has just made, in whole pages, and contains only the peer's object. `mapping` unmaps it after `watch` is
+        // dropped, by the order of the fields.
         let watch = unsafe { watch(mapping.base().as_ptr().expose_provenance(), pages) }?;
         let (key, identity) = (object.key.clone(), object.identity);
         Ok(WatchedMapping {
@@ -56,9 +56,9 @@ impl WatchedMapping {
     }
 }
 
-// SAFETY: PosixMapping mapped `len` bytes at `base`, readable and writable, initialised by the kernel (tmpfs pages start as
-// zeros), and only its Drop unmaps them. A peer that shrinks the object, or a file system without room, takes pages away but
-// not the address range; an access to one is met by the guard, which puts pages of zeros under it and lets it go on.
+// SAFETY: PosixMapping mapped `len` bytes at `base`, readable and writable, initialised by the kernel (tmpfs pages start as zeros), and only its Drop
+// unmaps them. A peer that shrinks the object, or a full file system, can take pages away, but not the address range. The guard handles an access to
+// such a page: it maps pages of zeros there, and the access continues.
 unsafe impl Mapping for WatchedMapping {
     fn base(&self) -> NonNull<u8> {
         self.mapping.base()
@@ -72,7 +72,7 @@ unsafe impl Mapping for WatchedMapping {
         true
     }
 
-    /// By its key, because no descriptor is kept; what the key leads to now may be another object.
+    /// Opens it by its key, because no descriptor is kept. Another object may have the key now.
     fn reopen(&self) -> io::Result<(OwnedFd, u64)> {
         let file = open(&self.key, 0)?;
         if Identity::of(&file.metadata()?) != self.identity {
@@ -94,7 +94,7 @@ unsafe impl Mapping for WatchedMapping {
     }
 
     fn object_now(&self) -> ObjectNow {
-        // A look at the name opens nothing, so it has no side effect on whatever is there now.
+        // symlink_metadata opens nothing, so it has no side effect on the file.
         let path = format!("{DIRECTORY}/{}", self.key.trim_start_matches('/'));
         match std::fs::symlink_metadata(path) {
             Ok(found) if Identity::of(&found) == self.identity => ObjectNow::Same { byte_size: found.size() },
@@ -105,8 +105,8 @@ unsafe impl Mapping for WatchedMapping {
     }
 
     fn give_back(&self) {
-        // SAFETY: the range is a mapping of ours while `self` lives. Where the guard has put pages of its own, what was
-        // written there since goes, and nobody will believe it: the region is lost. Elsewhere the object keeps its bytes.
+        // SAFETY: the range is a mapping of ours while `self` lives. Where the guard has mapped pages of its own, bytes written there since are lost.
+        // No request relies on them, because the region is lost. Elsewhere the object keeps its bytes.
         let failed =
             unsafe { libc::madvise(self.mapping.base().as_ptr().cast(), self.mapping.len(), libc::MADV_DONTNEED) };
         debug_assert_eq!(failed, 0, "madvise of a mapping of our own");

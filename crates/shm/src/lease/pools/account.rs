@@ -1,4 +1,4 @@
-//! What does one session have, and what may it still borrow?
+//! Which leases does a session have, and how much may it still borrow?
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -18,10 +18,10 @@ use crate::lease::{Lease, LeaseError, LeaseName, memfd};
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 use crate::tally::{QuotaPermit, Tally};
 
-/// What one session was lent. Closed with its session; requests in flight keep what they use.
+/// The leases of one session. Closed with its session. Requests in flight keep the leases that they use.
 pub struct Account {
     pools: Arc<Pools>,
-    /// By which requests over other protocols find the session; `None` if the system had no randomness to make one.
+    /// The key by which requests over other protocols find the session. `None` if the kernel had no random bits.
     key: Option<u128>,
     tally: Arc<Tally>,
     state: Mutex<State>,
@@ -30,38 +30,38 @@ pub struct Account {
 struct State {
     lent: HashMap<LeaseName, HeldLease>,
     free_list: FreeList<Arc<Lease>>,
-    /// Idle leases that were given back to the system, until the client is told.
+    /// Idle leases that were returned to the system. Kept until the client is told.
     forgotten: Vec<LeaseName>,
-    /// Tags of requests that the client gave up, the latest last.
+    /// Tags of requests that the client abandoned, the latest last.
     abandoned: VecDeque<u64>,
     closed: bool,
 }
 
 struct HeldLease {
     lease: Arc<Lease>,
-    /// What the client calls the request that the lease was placed for; 0 for none.
+    /// The client's tag of the request for which the lease was placed. 0 if it has none.
     tag: u64,
 }
 
-/// A lease just lent.
+/// A lease that was just lent.
 #[derive(Debug)]
 pub struct BorrowedLease {
     /// The memory.
     pub lease: Arc<Lease>,
-    /// The way for the client to map it; `None` if the session had this lease before, and so its descriptor.
+    /// The descriptor with which the client maps it. `None` if the session had this lease before, and so has its descriptor.
     pub descriptor: Option<OwnedFd>,
 }
 
-/// What is to be told of one lease: everything but the right to use it.
+/// What an operator may see of one lease. It does not allow to use the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseState {
-    /// The beginning of its name.
+    /// The first digits of its name.
     pub name: String,
     /// Bytes.
     pub byte_size: usize,
-    /// Whether a client has it; if not, it is idle.
+    /// Whether a client has it. If not, it is idle.
     pub lent: bool,
-    /// Buffers and Slots over it.
+    /// Number of Buffers and Slots over it.
     pub users: usize,
 }
 
@@ -77,34 +77,32 @@ impl Account {
         Account { pools, key, tally: Arc::default(), state: Mutex::new(state) }
     }
 
-    /// What a request over any protocol calls this session; whoever knows it may have outputs placed at its expense.
+    /// The key of this session for requests over all protocols. Any client that knows it may have outputs placed in this session's leases.
     pub fn key(&self) -> Option<u128> {
         self.key
     }
 
-    /// At least `bytes` bytes: a lease that this session returned, with the bytes it left there, or a fresh one of zeros.
+    /// Borrows at least `bytes` bytes: a lease that this session returned, with the bytes that it left there, or a new lease of zeros.
     pub fn borrow(&self, bytes: u64) -> Result<BorrowedLease, LeaseError> {
         let lease = self.lend(bytes, 0)?;
         let name = lease.name();
         BorrowedLease::of(lease).inspect_err(|_| self.take_back(name, false))
     }
 
-    /// At least `bytes` bytes for a process of the server's own, which maps them by itself ([`nerite_memory::Share`]). Put them back with
-    /// [`Account::put_back`].
+    /// Borrows at least `bytes` bytes for a process of the server, which maps them itself ([`nerite_memory::Share`]). Return them with [`Account::put_back`].
     pub fn take(&self, bytes: u64) -> Result<Arc<Lease>, LeaseError> {
         self.lend(bytes, 0)
     }
 
-    /// What [`Account::take`] gave is on its last use: once nothing holds it any more, it is given again.
+    /// Returns a lease of [`Account::take`]. It is lent again once nothing holds it any more.
     pub fn put_back(&self, lease: &Lease) {
         let mut state = self.lock();
         if let Some(lent) = state.lent.remove(&lease.name()) {
-            state.lay_down(lent.lease);
+            state.make_idle(lent.lease);
         }
     }
 
-    /// As [`Account::borrow`], for an output of a request that the client calls `tag` (0 for none). The descriptor stays here
-    /// until somebody fetches it.
+    /// As [`Account::borrow`], for an output of a request with the client's tag `tag` (0 for none). The descriptor is kept until the client fetches it.
     pub fn place(&self, bytes: u64, tag: u64) -> Result<Arc<Lease>, LeaseError> {
         self.lend(bytes, tag)
     }
@@ -114,22 +112,22 @@ impl Account {
         self.find(name).ok_or(LeaseError::Unknown).and_then(BorrowedLease::of)
     }
 
-    /// Takes a lease back. Requests that use it go on.
+    /// Returns a lease. Requests that use it continue.
     pub fn give_back(&self, name: &str) -> Result<(), LeaseError> {
         let name = LeaseName::parse(name).ok_or(LeaseError::Unknown)?;
         let mut state = self.lock();
         let lent = state.lent.remove(&name).ok_or(LeaseError::Unknown)?;
-        state.lay_down(lent.lease);
+        state.make_idle(lent.lease);
         Ok(())
     }
 
-    /// Takes back a loan that the client was never told of.
-    pub fn cancel(&self, loan: BorrowedLease) {
-        // What never reached the client must not be lent as if it had: it goes with `loan`.
-        self.take_back(loan.lease.name(), loan.descriptor.is_none());
+    /// Takes back a lease that was never reported to the client.
+    pub fn cancel(&self, borrowed: BorrowedLease) {
+        // If the descriptor did not reach the client, the lease must not be lent again without one. It is dropped together with `borrowed`.
+        self.take_back(borrowed.lease.name(), borrowed.descriptor.is_none());
     }
 
-    /// As [`Account::cancel`], of a lease that [`Account::place`] gave.
+    /// As [`Account::cancel`], for a lease of [`Account::place`].
     pub fn recall(&self, name: &str) {
         if let Some(name) = LeaseName::parse(name) {
             self.take_back(name, true);
@@ -140,16 +138,16 @@ impl Account {
         let mut state = self.lock();
         let Some(HeldLease { lease, .. }) = state.lent.remove(&name) else { return };
         if keeps && !lease.is_unseen() {
-            return state.lay_down(lease);
+            return state.make_idle(lease);
         }
         lease.set_lent(false);
-        // Unmapping it may take long.
+        // Outside the lock, because unmapping may take long.
         drop(state);
         drop(lease);
     }
 
-    /// The client waits no more for the requests it called `tag`: what was placed for them comes back but for the leases it
-    /// keeps, and nothing more is placed.
+    /// The client no longer waits for the requests with the tag `tag`. Leases that were placed for them become idle, except for those in `kept`. No
+    /// more leases are placed for them.
     pub fn abandon(&self, tag: u64, kept: &[String]) {
         if tag == 0 {
             return;
@@ -166,28 +164,28 @@ impl Account {
         let mine: Vec<_> = state.lent.iter().filter(unseen).map(|(name, _)| *name).collect();
         for name in mine {
             if let Some(lent) = state.lent.remove(&name) {
-                state.lay_down(lent.lease);
+                state.make_idle(lent.lease);
             }
         }
     }
 
-    /// The lease of that name, if it is lent to this session.
+    /// The lease with this name, if it is lent to this session.
     pub fn find(&self, name: &str) -> Option<Arc<Lease>> {
         self.lock().lent.get(&LeaseName::parse(name)?).map(|lent| Arc::clone(&lent.lease))
     }
 
-    /// The names of idle leases that are no more, each told once.
+    /// The names of idle leases that were freed since the last call.
     pub fn take_forgotten(&self) -> Vec<LeaseName> {
         std::mem::take(&mut self.lock().forgotten)
     }
 
-    /// Leases and bytes that count against this session.
+    /// Leases and bytes that count against this session's limits.
     pub fn used(&self) -> (u64, u64) {
         let counts = self.tally.counts(0);
         (counts.mapped, counts.mapped_bytes)
     }
 
-    /// All leases that count against it, by size.
+    /// All leases that count against this session's limits, by size.
     pub fn leases(&self) -> Vec<LeaseState> {
         let state = self.lock();
         let lent = state.lent.values().map(|lent| (&lent.lease, true));
@@ -196,7 +194,7 @@ impl Account {
             name: lease.name().beginning(),
             byte_size: lease.byte_size(),
             lent,
-            // The account's own reference is no user.
+            // The account's own reference is not a user.
             users: Arc::strong_count(lease).saturating_sub(1),
         };
         let mut leases: Vec<_> = all.map(told).collect();
@@ -205,12 +203,12 @@ impl Account {
         leases
     }
 
-    /// Bytes that may count against it.
+    /// The most bytes that may count against this session.
     pub fn bytes_max(&self) -> u64 {
         self.pools.limits().session_bytes_max.min(self.pools.limits().bytes_max)
     }
 
-    /// Ends the account: everything it has goes, nothing more is lent.
+    /// Closes the account. All its leases are dropped, and nothing more is lent.
     pub fn close(&self) {
         let gone = {
             let mut state = self.lock();
@@ -222,30 +220,30 @@ impl Account {
             }
             (lent, state.free_list.clear())
         };
-        self.pools.strike(self.key);
-        // Unmapping takes as long as there are pages, and others may look at the account meanwhile.
+        self.pools.remove_key(self.key);
+        // Outside the lock: unmapping takes time for each page, and others may read the account meanwhile.
         drop(gone);
     }
 
-    /// Whether it was closed.
+    /// Whether the account is closed.
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }
 
-    /// Idle leases and their bytes.
+    /// Number of idle leases, and their bytes.
     pub(super) fn idle(&self) -> (u64, u64) {
         let state = self.lock();
         state.free_list.iter().fold((0, 0), |(count, bytes), lease| (count + 1, bytes + lease.byte_size() as u64))
     }
 
-    /// The size of each lease, and whether it is lent, to somebody who counts them.
+    /// Calls `each` with the size of each lease, and whether it is lent.
     pub(super) fn sizes(&self, mut each: impl FnMut(usize, bool)) {
         let state = self.lock();
         state.lent.values().for_each(|lent| each(lent.lease.byte_size(), true));
         state.free_list.iter().for_each(|lease| each(lease.byte_size(), false));
     }
 
-    /// One round has passed: gives idle leases back that lay unused for more than `rounds_max` of them.
+    /// Ends a round. Frees idle leases that were not used for more than `rounds_max` rounds.
     pub(super) fn trim(&self, rounds_max: u32) -> u64 {
         let stale = {
             let mut state = self.lock();
@@ -261,7 +259,7 @@ impl Account {
         let idle = {
             let mut state = self.lock();
             state.check(tag)?;
-            // What a request still reads or writes must not be lent again.
+            // A lease that a request still reads or writes must not be lent again.
             let idle = state.free_list.take(size, Lease::is_idle);
             idle.inspect(|lease| state.hand_out(lease, tag))
         };
@@ -271,9 +269,9 @@ impl Account {
         }
     }
 
-    /// No lock is held while the system is asked or other accounts are trimmed.
+    /// No lock is held during system calls, and while other accounts are trimmed.
     fn lend_fresh(&self, bytes: u64, size: usize, tag: u64) -> Result<Arc<Lease>, LeaseError> {
-        let tickets = self.admit(size as u64)?;
+        let permits = self.admit(size as u64)?;
         let refused = |error: std::io::Error| LeaseError::System { bytes, cause: reason(&error) };
         let (file, mapping) = memfd::make(size).map_err(refused)?;
         let name = LeaseName::random().map_err(refused)?;
@@ -281,8 +279,8 @@ impl Account {
         let what = format!("a lease of {size} bytes");
         // SAFETY: the mapping goes into the Lease, which drops it after the lock by the order of its fields.
         let lock = unsafe { Gpu::lock(self.pools.gpu.as_ref(), &what, mapping.base(), mapping.len(), false) };
-        // SAFETY: the range is what mmap has just made, in its whole pages, and holds nothing but the lease; the Lease unmaps it
-        // after `watch` is gone, by the order of its fields.
+        // SAFETY: the range is what mmap has just made, in whole pages, and contains only the lease. The Lease unmaps it after `watch` is dropped, by
+        // the order of its fields.
         let watch = unsafe { watch(mapping.base().as_ptr().expose_provenance(), mapping.len()) }.map_err(refused)?;
         let lease = Arc::new(Lease {
             name,
@@ -295,7 +293,7 @@ impl Account {
             seen: AtomicBool::new(false),
             mark: ShareMark::new(),
             index,
-            _tickets: (tickets, self.pools.census.count(size)),
+            _permits: (permits, self.pools.census.count(size)),
         });
         let mut state = self.lock();
         state.check(tag)?;
@@ -304,7 +302,7 @@ impl Account {
         Ok(lease)
     }
 
-    /// The session's idle leases make room before it is refused.
+    /// Reserves quota for a lease of `size` bytes. Frees idle leases of the session before it refuses.
     fn admit(&self, size: u64) -> Result<[QuotaPermit; 2], LeaseError> {
         let mine = || self.tally.admit(size, LEASES_PER_SESSION_MAX as u64, self.bytes_max());
         let permit = mine().or_else(|| {
@@ -338,7 +336,7 @@ impl Account {
 }
 
 impl State {
-    /// Whether there is anybody to lend to.
+    /// Refuses a closed account and an abandoned tag.
     fn check(&self, tag: u64) -> Result<(), LeaseError> {
         if self.closed {
             return Err(LeaseError::Closed);
@@ -355,7 +353,7 @@ impl State {
         self.lent.insert(lease.name(), HeldLease { lease: Arc::clone(lease), tag });
     }
 
-    fn lay_down(&mut self, lease: Arc<Lease>) {
+    fn make_idle(&mut self, lease: Arc<Lease>) {
         lease.set_lent(false);
         lease.returned.store(true, Ordering::Release);
         self.free_list.put(lease.byte_size(), lease);
