@@ -1,4 +1,4 @@
-//! How is the outcome of a call told?
+//! How is the result of a call reported?
 
 use std::os::fd::OwnedFd;
 
@@ -9,18 +9,18 @@ use v1::server_message::Answer;
 
 use crate::socket::Packet;
 
-/// gRPC's number for a state that does not allow the call: the prepared inference is stale or unknown, and nothing was run.
+/// gRPC's code FAILED_PRECONDITION: the prepared inference is stale or unknown, and nothing was run.
 pub(crate) const FAILED_PRECONDITION: u32 = 9;
-/// gRPC's number for a caller who may not.
+/// gRPC's code PERMISSION_DENIED.
 pub(crate) const PERMISSION_DENIED: u32 = 7;
-/// gRPC's number for too many of something.
+/// gRPC's code RESOURCE_EXHAUSTED.
 pub(crate) const RESOURCE_EXHAUSTED: u32 = 8;
 
-/// What a call brings about.
+/// The result of a call.
 pub(crate) enum CallOutcome {
-    /// One answer, with the descriptors it speaks of.
+    /// One answer, and the descriptors that belong to it.
     Answer(Answer, Vec<OwnedFd>),
-    /// Answers come, or came, by themselves.
+    /// The answers are sent separately, or were sent already.
     UnderWay,
 }
 
@@ -30,14 +30,14 @@ impl From<Answer> for CallOutcome {
     }
 }
 
-/// A refusal with a number of its own, which no [`Status`] has.
+/// An error packet with a code that no [`Status`] has.
 pub(crate) fn error_packet(id: u64, code: u32, message: String) -> Packet {
     let answer = Some(Answer::Error(v1::Error { code, message }));
     let message = v1::ServerMessage { id, answer, ..v1::ServerMessage::default() };
     Packet { bytes: encode_answer(&message), ..Packet::default() }
 }
 
-/// An answer as a packet.
+/// A packet with the result of a call.
 pub(crate) fn packet(id: u64, outcome: Result<CallOutcome, Status>) -> Option<Packet> {
     let (message, descriptors) = match outcome {
         Ok(CallOutcome::UnderWay) => return None,
@@ -49,18 +49,18 @@ pub(crate) fn packet(id: u64, outcome: Result<CallOutcome, Status>) -> Option<Pa
     Some(Packet { bytes: encode_answer(&message), descriptors, ..Packet::default() })
 }
 
-/// A failure as a message.
+/// A message with an error.
 pub(crate) fn failure(id: u64, status: &Status) -> v1::ServerMessage {
     let error = v1::Error { code: codes::grpc_status(status.code), message: status.message.clone() };
     v1::ServerMessage { id, answer: Some(Answer::Error(error)), ..v1::ServerMessage::default() }
 }
 
-/// A failure of no call, as a packet.
+/// A packet with an error that belongs to no call.
 pub(crate) fn failure_packet(status: &Status) -> Packet {
     Packet { bytes: encode_answer(&failure(0, status)), ..Packet::default() }
 }
 
-/// What the client is told of a lease; `descriptor` as long as nobody has taken it out of the loan.
+/// The message about a lease. It includes the descriptor if that is still in `loan`.
 pub(crate) fn lease_message(loan: &nerite_api::BorrowedLease) -> v1::Lease {
     let (name, byte_size) = (loan.lease.name().to_string(), loan.lease.byte_size() as u64);
     v1::Lease { name, byte_size, descriptor: loan.descriptor.is_some() }

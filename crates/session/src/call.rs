@@ -1,4 +1,4 @@
-//! What does each call of a session do?
+//! How is each call of a session carried out?
 
 use nerite_api::{Category, Scope};
 use nerite_request::Status;
@@ -13,16 +13,16 @@ use crate::limits::{DESCRIPTORS_MAX, INFERENCES_MAX, PACKET_BYTES_MAX};
 use crate::operator::{is_operators, only_operators_calls};
 use crate::session::Session;
 
-/// The id of an answer takes no more bytes in it, and neither does the head of a field.
+/// The most bytes of an answer's id, and of a field's tag and length.
 const ID_BYTES_MAX: usize = 16;
 
 impl Session {
-    /// Carries out one call of a client that has said Hello.
+    /// Carries out one call of a client that has sent Hello.
     pub(crate) async fn carry_out(&mut self, id: u64, call: Call) -> Result<CallOutcome, Status> {
         if is_operators(&call) {
             return self.operate(call);
         }
-        if self.place.reserve().is_some() {
+        if self.entry.reserve().is_some() {
             return Err(only_operators_calls());
         }
         for category in categories(&call) {
@@ -94,7 +94,7 @@ impl Session {
         Ok(v1::Described { metadata: metadata.into() })
     }
 
-    /// The answer to Hello, if there is a version that both speak.
+    /// The answer to Hello, if client and server have a version in common.
     pub(crate) fn welcome(&self, hello: &v1::Hello) -> Result<CallOutcome, Status> {
         let v1::Hello { version_min, version_max, .. } = hello;
         if !(*version_min..=*version_max).contains(&VERSION) {
@@ -123,7 +123,7 @@ fn lend(scope: &Scope, byte_size: u64) -> Result<CallOutcome, Status> {
     Ok(CallOutcome::Answer(Answer::Lease(message), loan.descriptor.into_iter().collect()))
 }
 
-/// All of them or an error, for a client that is told of half could not say which.
+/// Sends all leases or an error. If only some could be sent, the client would not know which.
 fn send_leases(scope: &Scope, names: &[String]) -> Result<CallOutcome, Status> {
     if names.len() > DESCRIPTORS_MAX {
         return Err(Status::invalid(format!(
@@ -148,15 +148,15 @@ fn regions(scope: &Scope, name: &str) -> Result<v1::Regions, Status> {
     Ok(v1::Regions { regions: scope.system_status(name)?.into_iter().map(region).collect() })
 }
 
-/// The groups of calls it belongs to, for the operator's restrictions.
+/// The categories of a call, for the operator's restrictions.
 fn categories(call: &Call) -> &'static [Category] {
     match call {
-        // A lease of the server's choice is memory lent like any other: it must not be a way past the rule for those.
+        // An output in a lease that the server chooses also takes shared memory, so the rule for shared memory applies as well.
         Call::Infer(infer) if !infer.leased_outputs.is_empty() => &[Category::Inference, Category::SharedMemory],
         Call::Prepare(prepare) if prepare.infer.as_ref().is_some_and(|infer| !infer.leased_outputs.is_empty()) => {
             &[Category::Inference, Category::SharedMemory]
         }
-        // What a prepared inference may do was asked when it was prepared: a session's headers stay what they are.
+        // The categories of a prepared inference were checked when it was prepared. A session's headers do not change.
         Call::Infer(_) | Call::Prepare(_) | Call::CallPrepared(_) => &[Category::Inference],
         Call::DescribeModel(_) => &[Category::Metadata],
         Call::Borrow(_)
@@ -165,7 +165,7 @@ fn categories(call: &Call) -> &'static [Category] {
         | Call::UnregisterSystem(_)
         | Call::SystemStatus(_) => &[Category::SharedMemory],
         Call::Hello(_) | Call::Cancel(_) | Call::Abandon(_) | Call::SessionStatus(_) | Call::Release(_) => &[],
-        // The operator's calls have a rule of their own, which comes first.
+        // The operator's calls have a separate rule, which is checked first.
         Call::InspectRegions(_)
         | Call::InspectPools(_)
         | Call::InspectSessions(_)

@@ -1,4 +1,4 @@
-//! How do the answers to the calls of one packet go out together?
+//! How are the answers to the calls of one packet sent together?
 
 use std::sync::{Arc, PoisonError};
 
@@ -11,14 +11,14 @@ use crate::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 use crate::outbox::Outbox;
 use crate::socket::Packet;
 
-/// The last answers to the calls of one packet. They are sent when all have come, and before if they fill a packet.
+/// The last answers to the calls of one packet. They are sent when all are there, or earlier if they fill a packet.
 pub(crate) struct Gathered {
     outbox: Arc<Outbox>,
     waiting: Mutex<Waiting>,
 }
 
 struct Waiting {
-    /// Calls whose last answer has not come.
+    /// Calls whose last answer has not arrived.
     open: usize,
     packets: Vec<Packet>,
     bytes: usize,
@@ -27,14 +27,14 @@ struct Waiting {
 }
 
 impl Gathered {
-    /// For so many calls. Answers that wait are charged to `account`.
+    /// Gathers the answers of `calls` calls. Waiting answers are charged to `account`.
     pub(crate) fn new(calls: usize, outbox: &Arc<Outbox>, account: &Account) -> Gathered {
         let (packets, charge) = (Vec::with_capacity(calls), account.charge(0));
         let waiting = Waiting { open: calls, packets, bytes: ANSWERS_HEAD_BYTES, descriptors: 0, charge };
         Gathered { outbox: Arc::clone(outbox), waiting: Mutex::new(waiting) }
     }
 
-    /// Takes an answer to one of the calls. One that is not the last goes at once: nothing waits for its followers.
+    /// Takes an answer to one of the calls. An answer that is not the last one is sent at once, because more answers follow it.
     pub(crate) fn send(&self, packet: Packet, last: bool) {
         if !last {
             return self.outbox.send(packet);
@@ -49,7 +49,7 @@ impl Gathered {
 }
 
 impl Waiting {
-    /// What has to go, so that no packet is too long: those that wait, or the answer itself.
+    /// Adds an answer. Returns the packets that must be sent now because no packet may be too long: the waiting answers, or the answer itself.
     fn add(&mut self, packet: Packet) -> [Option<Packet>; 2] {
         let (bytes, descriptors) = (nested_bytes(&packet.bytes), packet.descriptors.len());
         if ANSWERS_HEAD_BYTES + bytes > PACKET_BYTES_MAX {
@@ -64,7 +64,7 @@ impl Waiting {
         [gone, None]
     }
 
-    /// All that wait, as one packet.
+    /// Takes all waiting answers as one packet.
     fn take(&mut self) -> Option<Packet> {
         let mut packets = std::mem::take(&mut self.packets);
         (self.bytes, self.descriptors) = (ANSWERS_HEAD_BYTES, 0);
@@ -74,7 +74,7 @@ impl Waiting {
         }
         let descriptors = packets.iter_mut().flat_map(|packet| std::mem::take(&mut packet.descriptors)).collect();
         let messages: Vec<Bytes> = packets.into_iter().map(|packet| packet.bytes).collect();
-        // No more responses follow these, so their permits hold nobody back.
+        // No more responses follow these, so nothing waits for their permits.
         Some(Packet { bytes: encode_answers(messages), descriptors, ..Packet::default() })
     }
 }

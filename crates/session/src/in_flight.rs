@@ -11,29 +11,29 @@ use tokio::sync::Notify;
 
 use crate::limits::{INFERENCE_BYTES, INFERENCES_MAX};
 
-/// The inferences of one session whose last response has not been sent.
+/// The inferences of one session whose last response was not sent yet.
 pub(crate) struct InFlight {
     account: Account,
     begun: Mutex<HashMap<u64, Begun>>,
-    /// Those whose id is still taken, and those whose last response is just being sent.
+    /// Inferences whose id is in use, and those whose last response is being sent.
     unsent: AtomicUsize,
     ended: Notify,
 }
 
-/// An inference whose last response was not made yet.
+/// An inference whose last response does not exist yet.
 struct Begun {
     cancel: Cancel,
     _charge: Charge,
 }
 
 impl InFlight {
-    /// Inferences that `account` is charged for.
+    /// The inferences are charged to `account`.
     pub(crate) fn new(account: &Account) -> InFlight {
         let (begun, unsent, ended) = (Mutex::default(), AtomicUsize::new(0), Notify::new());
         InFlight { account: account.clone(), begun, unsent, ended }
     }
 
-    /// An inference that keeps so many bytes of packets.
+    /// Adds an inference, which keeps `packet_bytes` bytes of its packet.
     pub(crate) fn begin(&self, id: u64, packet_bytes: usize) -> Result<Cancel, Status> {
         let mut begun = self.lock();
         if begun.len() >= INFERENCES_MAX {
@@ -51,20 +51,20 @@ impl InFlight {
         Ok(cancel)
     }
 
-    /// The id may be used again: to be said before the last response goes, because its client may be quick.
+    /// Makes the id available again. Call it before the last response is sent, because the client may reuse the id at once.
     pub(crate) fn release(&self, id: u64) {
         let ended = self.lock().remove(&id);
         drop(ended);
     }
 
-    /// The last response has been sent.
+    /// Call it when the last response was sent.
     pub(crate) fn end(&self) {
         self.unsent.fetch_sub(1, Ordering::AcqRel);
         self.ended.notify_one();
     }
 
     pub(crate) fn cancel(&self, id: u64) {
-        // A request that waits is answered inside `Cancel::cancel`, and its answer takes the lock.
+        // Not under the lock: `Cancel::cancel` may answer a waiting request, and the answer takes the lock.
         let begun = self.lock().get(&id).map(|begun| begun.cancel.clone());
         if let Some(begun) = begun {
             begun.cancel();
@@ -80,7 +80,7 @@ impl InFlight {
         self.lock().len()
     }
 
-    /// Ready when none is left.
+    /// Waits until none is left.
     pub(crate) async fn drained(&self) {
         while self.unsent.load(Ordering::Acquire) > 0 {
             self.ended.notified().await;
@@ -99,11 +99,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_that_is_answered_while_it_is_cancelled_gives_its_place_back() {
+    fn a_request_that_is_answered_while_it_is_cancelled_is_removed() {
         let in_flight = Arc::new(InFlight::new(&Account::unlimited()));
         for id in 1..=3 {
             let answered = Arc::clone(&in_flight);
-            let cancel = in_flight.begin(id, 0).expect("there is room");
+            let cancel = in_flight.begin(id, 0).expect("fewer than the limit are in flight");
             assert!(cancel.on_cancelled(move || {
                 answered.release(id);
                 answered.end();

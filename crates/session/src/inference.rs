@@ -1,4 +1,4 @@
-//! How does an inference of a session become packets?
+//! How is an inference of a session answered?
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::outbox::Outbox;
 use crate::session::Session;
 use crate::socket::Packet;
 
-/// Asks. Responses go to the outbox from the thread that made them; the Err is told by the caller.
+/// Starts an inference. The thread that makes a response sends it to the outbox. The caller reports an `Err`.
 pub(crate) async fn infer(id: u64, call: v1::Infer, session: &Session) -> Result<(), Status> {
     let Session { scope, in_flight, outbox, .. } = session;
     if id == 0 {
@@ -29,29 +29,29 @@ pub(crate) async fn infer(id: u64, call: v1::Infer, session: &Session) -> Result
             leased_outputs.len()
         )));
     }
-    // A packet that is not small keeps the whole buffer that it came in.
+    // A packet that is not small keeps the whole buffer in which it arrived.
     let packet_bytes = if request.len() > COPIED_BYTES_MAX { PACKET_BYTES_MAX } else { request.len() };
     let infer_request = read(request, scope)?;
     session.want_model(&infer_request.model).await?;
     let cancel = in_flight.begin(id, packet_bytes)?;
-    let way = Way::Alone(Arc::clone(outbox));
-    let answers = Answers { id, in_flight: Arc::clone(in_flight), way, expected: None };
+    let route = AnswerRoute::Direct(Arc::clone(outbox));
+    let answers = Answers { id, in_flight: Arc::clone(in_flight), route, expected: None };
     let sink = move |response, placed| answers.send(response, placed);
-    let told = if infer_request.is_light() {
+    let started = if infer_request.is_light() {
         scope.infer(infer_request, leased_outputs, cancel, sink)
     } else {
-        // Its check takes long; the session's next packet waits, so that requests begin in their order.
+        // Its check takes long. The session's next packet waits, so that requests start in their order.
         let scope = Arc::clone(scope);
         aside(move || scope.infer(infer_request, leased_outputs, cancel, sink)).await.flatten()
     };
-    // At a refusal the sink was never called.
-    told.inspect_err(|_| {
+    // After a refusal the sink is never called.
+    started.inspect_err(|_| {
         in_flight.release(id);
         in_flight.end();
     })
 }
 
-/// The request inside a packet.
+/// Decodes the request inside a packet.
 pub(crate) fn read(request: bytes::Bytes, scope: &Scope) -> Result<InferRequest, Status> {
     let message = InferMessage::read_for(&Chain::from(request), |model, version| scope.tensors_max(model, version))
         .map_err(|error| match error {
@@ -61,28 +61,28 @@ pub(crate) fn read(request: bytes::Bytes, scope: &Scope) -> Result<InferRequest,
     message.into_infer_request(|_| Ok(()))
 }
 
-/// The way back of one inference.
+/// Sends the answers of one inference.
 pub(crate) struct Answers {
     pub(crate) id: u64,
     pub(crate) in_flight: Arc<InFlight>,
-    pub(crate) way: Way,
-    /// The response that the client knows already.
+    pub(crate) route: AnswerRoute,
+    /// The response that the client expects. It is answered without its content.
     pub(crate) expected: Option<Arc<ExpectedResponse>>,
 }
 
-/// How the answers of an inference go out.
-pub(crate) enum Way {
-    /// Each by itself.
-    Alone(Arc<Outbox>),
-    /// The last one with those of other calls of its packet.
+/// How the answers of an inference are sent.
+pub(crate) enum AnswerRoute {
+    /// Each separately.
+    Direct(Arc<Outbox>),
+    /// The last one together with those of other calls of its packet.
     Gathered(Arc<Gathered>),
 }
 
-impl Way {
+impl AnswerRoute {
     pub(crate) fn send(&self, packet: Packet, last: bool) {
         match self {
-            Way::Alone(outbox) => outbox.send(packet),
-            Way::Gathered(gathered) => gathered.send(packet, last),
+            AnswerRoute::Direct(outbox) => outbox.send(packet),
+            AnswerRoute::Gathered(gathered) => gathered.send(packet, last),
         }
     }
 }
@@ -100,7 +100,7 @@ impl Answers {
             Some(Err(status)) => Err(status),
         };
         let packet = packet.unwrap_or_else(|status| self.refusal(!last, status));
-        self.way.send(Packet { _permit: permit, ..packet }, last);
+        self.route.send(Packet { _permit: permit, ..packet }, last);
         if last {
             self.in_flight.end();
         }

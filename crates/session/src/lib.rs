@@ -1,13 +1,13 @@
-//! How does a program on this host share memory with the server without naming any?
+//! How does a program on this host borrow shared memory from the server?
 //!
 //! ```text
 //!   listener ── peer allowed? ──► session, one task ──► call ──► api ──► answer ──► outbox ──► socket
 //!   Unix socket   its uid          one packet, one message                 from any thread, at once if it can
 //! ```
 //!
-//! A session is a connected socket. What the client borrows, registers and asks belongs to it and goes with it, however the
-//! client ends. `docs/session.md` describes the protocol. The task of a session runs its requests where it is, and whoever
-//! computed an answer sends it: a quick model costs no wake-up between the client's packet and the answer.
+//! A session is a connected socket. Everything that the client borrows, registers and requests belongs to the session, and is dropped with it,
+//! however the client ends. `docs/session.md` describes the protocol. The task of a session runs its requests itself if they are quick. The thread
+//! that has computed an answer sends it. So with a quick model no thread is woken between the client's packet and the answer.
 //!
 //! ```
 //! use std::path::Path;
@@ -22,9 +22,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod acceptor;
 mod answer;
 mod call;
-mod door;
 mod gathered;
 mod in_flight;
 mod inference;
@@ -43,6 +43,6 @@ mod socket;
 mod stopped;
 mod watch;
 
-pub use door::log_failure;
+pub use acceptor::log_failure;
 pub use listen::{BindError, FoundDirectory, Listener, Location, check_directory, default_path};
 pub use serve::{Handle, Options, serve, serve_later};

@@ -1,4 +1,4 @@
-//! Where do clients find the server, and is that place its own?
+//! Where is the session socket, and is that directory safe?
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -15,9 +15,9 @@ use tokio::net::UnixListener;
 use crate::limits::BACKLOG;
 use crate::socket::Socket;
 
-/// The mode of a socket that other users may connect to; the peer's user decides then.
-const EVERYBODY: u32 = 0o666;
-/// Bits of a directory's mode that let the group or others in.
+/// The mode of a socket that other users may connect to. The server then decides by the peer's user.
+const ALL_USERS: u32 = 0o666;
+/// The bits of a directory's mode that permit access to the group and others.
 const OTHERS: u32 = 0o077;
 /// The socket's name in its default directory.
 const NAME: &str = "session.sock";
@@ -25,18 +25,18 @@ const NAME: &str = "session.sock";
 /// Why there is no session socket.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another server listens there.
+    /// Another server uses the socket.
     #[error("session socket '{}' is in use by another server", .0.display())]
     InUse(PathBuf),
-    /// Something that is no socket is there.
+    /// There is a file that is not a socket.
     #[error("session socket '{}': there is a file that is no socket; remove it or name another path", .0.display())]
     NoSocket(PathBuf),
-    /// The default directory is not this user's alone: somebody else could put a socket there.
+    /// Other users can write to the default directory, so they could put a socket there.
     #[error("session socket '{}': {fault}", .path.display())]
     Directory {
         /// The socket's path.
         path: PathBuf,
-        /// What is wrong, and the cure.
+        /// The fault, and the cure.
         fault: String,
     },
     /// The system refused.
@@ -44,42 +44,41 @@ pub enum BindError {
     System {
         /// The socket's path.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         cause: io::Error,
     },
 }
 
-/// Where a session socket is to be.
+/// The path of a session socket.
 #[derive(Clone, Debug)]
 pub struct Location {
     path: PathBuf,
     mode: u32,
-    /// Whether the directory is the default one, which must be this user's alone.
+    /// Whether the directory is the default one, which must be accessible only to this user.
     is_default: bool,
 }
 
-/// A socket that clients can connect to. Its file goes with it.
+/// A socket that clients can connect to. Its file is removed when this value is dropped.
 #[derive(Debug)]
 pub struct Listener {
-    /// It is dropped before the listener is closed.
+    /// Declared before the listener, so that the file is removed before the listener is closed.
     file: SocketFile,
     listener: UnixListener,
     location: Location,
 }
 
-/// What is found where the default directory should be.
+/// What was found at the path of the default directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundDirectory {
     /// Its owner.
     pub uid: u32,
     /// Its permissions.
     pub mode: u32,
-    /// Whether it is a directory, and no link to one.
+    /// Whether it is a directory. False for a link to one.
     pub is_directory: bool,
 }
 
-/// Where clients look for a server of their own user: `$XDG_RUNTIME_DIR/nerite/session.sock`, and without that variable
-/// `/tmp/nerite-<uid>/session.sock`.
+/// Where clients look for a server of their own user: `$XDG_RUNTIME_DIR/nerite/session.sock`, or without that variable `/tmp/nerite-<uid>/session.sock`.
 pub fn default_path() -> PathBuf {
     let directory = match std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()) {
         Some(directory) => PathBuf::from(directory).join("nerite"),
@@ -88,7 +87,7 @@ pub fn default_path() -> PathBuf {
     directory.join(NAME)
 }
 
-/// Whether the default directory may hold the socket of user `own_uid`. Err: what is wrong with it, and the cure.
+/// Checks whether the default directory may contain the socket of user `own_uid`. The error is the fault and the cure.
 pub fn check_directory(directory: &Path, found: FoundDirectory, own_uid: u32) -> Result<(), String> {
     let FoundDirectory { uid, mode, is_directory } = found;
     let shown = directory.display();
@@ -110,15 +109,14 @@ pub fn check_directory(directory: &Path, found: FoundDirectory, own_uid: u32) ->
 }
 
 impl Location {
-    /// [`default_path`], whose directory is made if need be and must be this user's alone.
+    /// [`default_path`]. Its directory is created if necessary, and must be accessible only to this user.
     pub fn default_of_user() -> Location {
         Location { path: default_path(), mode: OWNER_ONLY, is_default: true }
     }
 
-    /// A path that the operator chose, in a directory that is the operator's affair. With `others` other users may connect,
-    /// whose credentials decide then.
+    /// A path that the operator chose. Its directory is not checked. With `others` other users may connect, and the server decides by their credentials.
     pub fn at(path: &Path, others: bool) -> Location {
-        let mode = if others { EVERYBODY } else { OWNER_ONLY };
+        let mode = if others { ALL_USERS } else { OWNER_ONLY };
         Location { path: path.to_owned(), mode, is_default: false }
     }
 
@@ -127,7 +125,7 @@ impl Location {
         &self.path
     }
 
-    /// Listens here. A socket that nobody listens at any more is replaced. Needs the runtime's context.
+    /// Listens here. Replaces a stale socket, on which no process listens. Needs a runtime.
     pub fn bind(&self) -> Result<Listener, BindError> {
         let directory = self.is_default.then(|| self.open_own_directory()).transpose()?;
         let (file, socket) =
@@ -143,11 +141,11 @@ impl Location {
         Ok(Listener { file, listener, location: self.clone() })
     }
 
-    /// Makes the default directory if it is not there, and looks at what is there then, following no link.
+    /// Creates the default directory if necessary, and checks it without following links.
     ///
-    /// `/tmp` is sticky: nobody but root and this user can rename or remove what this user owns. Once the directory is found to be
-    /// this user's and closed to others, it stays so until the socket is in it. Whoever makes the directory first in /tmp can
-    /// keep the server from having its socket there, and no more: it is refused here, and clients refuse it as well.
+    /// `/tmp` is sticky: only root and this user can rename or remove this user's files. Once the directory is checked, it remains this user's and
+    /// closed to others until the socket is in it. Another user who creates the directory in /tmp first can prevent the server from having its socket
+    /// there, but nothing more: the server and its clients refuse that directory.
     fn open_own_directory(&self) -> Result<OwnedFd, BindError> {
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         match DirBuilder::new().mode(0o700).create(directory) {
@@ -166,8 +164,8 @@ impl Location {
         }
     }
 
-    /// The socket must have been made in the directory that was checked. Where the directory above is not sticky, somebody can put
-    /// another one in its place; nobody can connect to a socket that was made there, because it ends here.
+    /// Checks that the socket was created in the directory that was checked. If the parent directory is not sticky, another user can replace the
+    /// directory. A socket that was created in the replacement is dropped here, so no client can connect to it.
     fn check_made(&self, directory: &OwnedFd, file: &SocketFile) -> Result<(), BindError> {
         let found = statat(directory, NAME, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| self.system(errno.into()))?;
         let is_it = (found.st_dev, found.st_ino) == file.device_and_inode()
@@ -188,12 +186,12 @@ impl Location {
 }
 
 impl Listener {
-    /// Listens at a path that the operator chose; see [`Location::at`]. Needs the runtime's context.
+    /// Listens at a path that the operator chose, see [`Location::at`]. Needs a runtime.
     pub fn bind(path: &Path, others: bool) -> Result<Listener, BindError> {
         Location::at(path, others).bind()
     }
 
-    /// Where it listens.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
@@ -202,7 +200,7 @@ impl Listener {
         &self.location
     }
 
-    /// Whether clients still find it: its file was neither removed nor replaced.
+    /// Whether clients still find it. False if its file was removed or replaced.
     pub(crate) fn is_there(&self) -> bool {
         self.file.is_there()
     }
@@ -233,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_socket_is_the_users_own_and_goes_with_its_listener() {
+    async fn the_socket_is_the_users_own_and_removed_with_its_listener() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         for (others, expect) in [(false, 0o600), (true, 0o666)] {
@@ -245,18 +243,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_in_use_is_left_alone_and_a_stale_one_replaced() {
+    async fn a_socket_in_use_is_kept_and_a_stale_one_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let first = Listener::bind(&path, false).unwrap();
         assert!(matches!(Listener::bind(&path, false), Err(BindError::InUse(_))));
-        // What a killed server leaves: the file without a listener.
+        // A killed server leaves a file without a listener.
         let kept = directory.path().join("kept");
         fs::rename(&path, &kept).unwrap();
         drop(first);
         fs::rename(&kept, &path).unwrap();
         let second = Listener::bind(&path, false).unwrap();
-        // And what another one put in its place is not removed.
+        // A file that replaced the socket is not removed.
         fs::remove_file(&path).unwrap();
         fs::write(&path, "other").unwrap();
         drop(second);
@@ -287,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_default_directory_is_made_and_a_link_is_not_followed() {
+    async fn the_default_directory_is_created_and_a_link_is_not_followed() {
         let above = tempfile::tempdir().unwrap();
         let (own, link) = (above.path().join("own"), above.path().join("link"));
         let listener = default_in(&own).bind().unwrap();

@@ -1,13 +1,13 @@
-//! How long does a call wait for a model that it has loaded?
+//! How does a call wait for a model that it has caused to load?
 
 use nerite_request::Status;
 
 use crate::session::Session;
 
 impl Session {
-    /// As [`nerite_api::Scope::want_model`], while the client is there and the server goes on.
+    /// As [`nerite_api::Scope::want_model`]. Stops waiting if the client closes the connection or the server stops.
     pub(crate) async fn want_model(&self, model: &str) -> Result<(), Status> {
-        // Boxed: the room for the wait is not kept in every call.
+        // Boxed, so that the future of every other call does not include the wait.
         if self.scope.must_wait_for(model) { Box::pin(self.wait_for_model(model)).await } else { Ok(()) }
     }
 

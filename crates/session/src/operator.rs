@@ -28,7 +28,7 @@ pub(crate) fn is_operators(call: &Call) -> bool {
     )
 }
 
-/// What somebody hears whose session is of the operator's reserve and who makes other calls.
+/// The error for a session in the operator's reserve that makes other calls.
 pub(crate) fn only_operators_calls() -> Status {
     Status::unavailable(format!(
         "all {SESSIONS_MAX} places are taken; this session has one of the operator's, for the operator's calls alone"
@@ -36,10 +36,10 @@ pub(crate) fn only_operators_calls() -> Status {
 }
 
 impl Session {
-    /// Carries out one of the operator's calls, if that is who asks.
+    /// Carries out one of the operator's calls, if the session is the operator's.
     pub(crate) fn operate(&self, call: Call) -> Result<CallOutcome, Status> {
-        let sessions = self.place.sessions();
-        let operator = match self.api.operator(self.place.uid(), sessions.own_uid()) {
+        let sessions = self.entry.sessions();
+        let operator = match self.api.operator(self.entry.uid(), sessions.own_uid()) {
             Ok(operator) => operator,
             Err(refusal) => {
                 let error = v1::Error { code: PERMISSION_DENIED, message: refusal.to_string() };
@@ -49,7 +49,7 @@ impl Session {
         let answer = match call {
             Call::InspectRegions(asked) => Answer::InspectedRegions(regions(&operator, sessions, asked)),
             Call::InspectPools(_) => Answer::InspectedPools(operator.pools().into()),
-            Call::InspectSessions(_) => Answer::InspectedSessions(list_sessions(&operator, &self.place)),
+            Call::InspectSessions(_) => Answer::InspectedSessions(list_sessions(&operator, &self.entry)),
             Call::InspectLeases(of) => {
                 let leases = sessions.one(of.session, |parts| operator.leases(&parts.scope));
                 let leases = leases.ok_or_else(|| no_session(of.session))?.into_iter().map(Into::into).collect();
@@ -57,17 +57,17 @@ impl Session {
             }
             Call::DropRegion(region) => {
                 let dropped = drop_region(&operator, sessions, &region)?;
-                self.note(&format!("unregistered region '{}' (of session {})", region.name, region.session));
+                self.log_change(&format!("unregistered region '{}' (of session {})", region.name, region.session));
                 Answer::Dropped(dropped.into())
             }
             Call::DropAllRegions(_) => {
                 let dropped = operator.drop_all_regions()?;
-                self.note(&format!("unregistered all {} common regions", dropped.count));
+                self.log_change(&format!("unregistered all {} common regions", dropped.count));
                 Answer::Dropped(dropped.into())
             }
             Call::EndSession(asked) => {
-                let dropped = end(&self.place, asked.session)?;
-                self.note(&format!("ended session {}", asked.session));
+                let dropped = end(&self.entry, asked.session)?;
+                self.log_change(&format!("ended session {}", asked.session));
                 Answer::Dropped(dropped.into())
             }
             _ => return Err(Status::unsupported("the server does not know this call")),
@@ -75,9 +75,9 @@ impl Session {
         Ok(CallOutcome::from(answer))
     }
 
-    /// What an operator changes is worth a line in the log.
-    fn note(&self, deed: &str) {
-        log::info!("the operator (user {}, session {}) {deed}", self.place.uid(), self.place.number());
+    /// Logs a change that an operator made.
+    fn log_change(&self, change: &str) {
+        log::info!("the operator (user {}, session {}) {change}", self.entry.uid(), self.entry.number());
     }
 }
 
@@ -85,7 +85,7 @@ fn no_session(number: u64) -> Status {
     Status::not_found(format!("there is no session {number}"))
 }
 
-/// All but the one who asks.
+/// All sessions except the one that asks.
 fn list_sessions(operator: &Operator, asker: &SessionEntry) -> v1::InspectedSessions {
     let mut sessions = Vec::new();
     asker.sessions().each_from(0, |number, member, parts| {
@@ -108,7 +108,7 @@ fn drop_region(operator: &Operator, sessions: &SessionTable, region: &v1::DropRe
     }
 }
 
-/// Ends a session as if its client had gone, which hears why.
+/// Ends a session as if its client had closed it. The client gets the reason.
 fn end(asker: &SessionEntry, number: u64) -> Result<Dropped, Status> {
     if number == asker.number() {
         return Err(Status::invalid(format!("session {number} is this one")));
@@ -121,7 +121,7 @@ fn end(asker: &SessionEntry, number: u64) -> Result<Dropped, Status> {
     ended.ok_or_else(|| no_session(number))
 }
 
-/// One page of all regions, or of those of one name.
+/// One page of all regions, or the regions with one name.
 fn regions(operator: &Operator, sessions: &SessionTable, asked: v1::InspectRegions) -> v1::InspectedRegions {
     let v1::InspectRegions { after: cursor, name } = asked;
     let mut page = Page::default();
@@ -150,7 +150,7 @@ struct Page {
 impl Page {
     fn add(&mut self, session: u64, region: RegionView) {
         let region = v1::InspectedRegion::from(RegionView { session, ..region });
-        // Its own head in the list takes a few bytes more.
+        // The field's tag and length in the list take a few bytes more.
         self.bytes += region.encoded_len() + 8;
         self.regions.push(region);
     }
@@ -192,19 +192,19 @@ mod tests {
     }
 
     #[test]
-    fn pages_end_in_time_and_go_on_where_they_ended() {
-        let (mut after, mut told) = (None::<String>, Vec::new());
+    fn pages_have_a_limit_and_continue_where_the_last_one_ended() {
+        let (mut after, mut listed) = (None::<String>, Vec::new());
         loop {
             let mut page = Page::default();
             page.fill(3, after.as_deref(), |after| some(after, 9000));
             let page = page.close();
             assert!(page.encoded_len() < PAGE_BYTES + 1024);
-            told.extend(page.regions.iter().map(|region| region.name.clone()));
+            listed.extend(page.regions.iter().map(|region| region.name.clone()));
             match page.next {
                 Some(next) => after = Some(next.name),
                 None => break,
             }
         }
-        assert_eq!(told, (0..9000).map(|number| format!("r{number:04}")).collect::<Vec<_>>());
+        assert_eq!(listed, (0..9000).map(|number| format!("r{number:04}")).collect::<Vec<_>>());
     }
 }

@@ -1,4 +1,4 @@
-//! How does an answer get out, whichever thread made it?
+//! How is an answer sent from any thread?
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -11,27 +11,27 @@ use tokio::sync::Notify;
 use crate::limits::{QUEUED_BYTES_MAX, QUEUED_DESCRIPTORS_MAX, QUEUED_PACKET_BYTES, QUEUED_PACKETS_MAX};
 use crate::socket::{Packet, Socket};
 
-/// A session's way out. Whoever has an answer sends it at once if nothing waits before it; else the session's task sends it
+/// The queue of a session's answers. The thread that has an answer sends it at once if no other answer waits. Otherwise the session's task sends it
 /// when the client has read some.
 pub(crate) struct Outbox {
     queue: Mutex<Queue>,
-    /// Something waits, or everything is over.
-    news: Notify,
+    /// Notified when a packet waits, and when the outbox is closed.
+    changed: Notify,
 }
 
 struct Queue {
-    /// Gone with the session: requests that still run hold the outbox, and must not hold a descriptor.
+    /// `None` after the session has ended. Requests that still run hold the outbox, and must not keep a descriptor open.
     socket: Option<Arc<Socket>>,
     packets: VecDeque<Packet>,
     bytes: usize,
     descriptors: usize,
-    /// For the packets that wait.
+    /// Charge for the waiting packets.
     charge: Charge,
-    /// Why nothing can be sent any more, once there is no socket.
+    /// Why nothing can be sent any more, if there is no socket.
     closed: Closed,
 }
 
-/// Why a session sends nothing any more.
+/// Why a session can send nothing any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Closed {
     #[error("the client has gone")]
@@ -43,14 +43,14 @@ pub(crate) enum Closed {
 }
 
 impl Outbox {
-    /// The way out through `socket`. What waits is charged to `account`.
+    /// An outbox that sends to `socket`. Waiting packets are charged to `account`.
     pub(crate) fn new(socket: Arc<Socket>, account: &Account) -> Outbox {
         let (socket, packets, charge) = (Some(socket), VecDeque::new(), account.charge(0));
         let queue = Queue { socket, packets, bytes: 0, descriptors: 0, charge, closed: Closed::Gone };
-        Outbox { queue: Mutex::new(queue), news: Notify::new() }
+        Outbox { queue: Mutex::new(queue), changed: Notify::new() }
     }
 
-    /// Sends a packet now or later; after the end it is dropped, and its descriptors closed.
+    /// Sends a packet now or later. If the outbox is closed, the packet is dropped and its descriptors are closed.
     pub(crate) fn send(&self, packet: Packet) {
         let mut queue = self.lock();
         let Some(socket) = &queue.socket else { return };
@@ -66,10 +66,10 @@ impl Outbox {
             return self.close_for(queue, Closed::Unread);
         }
         drop(queue);
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
-    /// Sends what waits as the client reads it. Ends only when nothing can be sent any more. May be dropped at any time.
+    /// Sends waiting packets as the client reads them. Returns only when the outbox is closed. May be cancelled at any time.
     pub(crate) async fn flush(&self) -> Closed {
         loop {
             let socket = {
@@ -78,24 +78,24 @@ impl Outbox {
                 (!queue.packets.is_empty()).then(|| Arc::clone(socket))
             };
             match socket {
-                None => self.news.notified().await,
+                None => self.changed.notified().await,
                 Some(socket) if socket.writable().await.is_err() => self.close(),
                 Some(socket) => self.send_waiting(&socket),
             }
         }
     }
 
-    /// Whether every answer has gone out.
+    /// Whether no answer waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().packets.is_empty()
     }
 
-    /// Lets go of the socket; what waits is dropped.
+    /// Closes the outbox. Drops the socket and waiting packets.
     pub(crate) fn close(&self) {
         self.close_for(self.lock(), Closed::Gone);
     }
 
-    /// Ends the session from outside: says why, as far as the socket takes it, and lets go of it.
+    /// Ends the session from outside. Sends the reason, if the socket can take it, and closes the outbox.
     pub(crate) fn end(&self, why: Packet) {
         self.send(why);
         self.close_for(self.lock(), Closed::Ended);
@@ -120,7 +120,7 @@ impl Outbox {
             drop(queue);
             drop((socket, waiting, charge));
         }
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -133,18 +133,18 @@ impl Queue {
         self.bytes += packet.bytes.len();
         self.descriptors += packet.descriptors.len();
         self.packets.push_back(packet);
-        self.pay();
+        self.update_charge();
     }
 
     fn pop(&mut self) {
         if let Some(packet) = self.packets.pop_front() {
             self.bytes -= packet.bytes.len();
             self.descriptors -= packet.descriptors.len();
-            self.pay();
+            self.update_charge();
         }
     }
 
-    fn pay(&mut self) {
+    fn update_charge(&mut self) {
         self.charge.resize(self.bytes + self.packets.len() * QUEUED_PACKET_BYTES);
     }
 

@@ -1,4 +1,4 @@
-//! How are inferences prepared, and asked for many times?
+//! How are inferences prepared, and called many times?
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,12 +11,12 @@ use v1::server_message::Answer;
 
 use crate::answer::{CallOutcome, FAILED_PRECONDITION, error_packet, failure};
 use crate::gathered::Gathered;
-use crate::inference::{Answers, Way, read};
-use crate::limits::{CALLS_TURN, DESCRIPTORS_MAX, PREPARED_BYTES, PREPARED_CALLS_MAX};
+use crate::inference::{AnswerRoute, Answers, read};
+use crate::limits::{CALLS_SLICE, DESCRIPTORS_MAX, PREPARED_BYTES, PREPARED_CALLS_MAX};
 use crate::session::Session;
 use crate::socket::Packet;
 
-/// Why a call of a packet was not begun.
+/// Why a call was not started.
 enum NotBegun {
     Stale(String),
     Refused(Status),
@@ -25,7 +25,7 @@ enum NotBegun {
 impl Session {
     /// Reads and checks an inference for later calls.
     pub(crate) async fn prepare(&mut self, prepare: v1::Prepare) -> Result<CallOutcome, Status> {
-        self.prepared.check_room()?;
+        self.prepared.check_capacity()?;
         let v1::Prepare { infer, expected } = prepare;
         let v1::Infer { request, leased_outputs } =
             infer.ok_or_else(|| Status::invalid("Prepare says no inference"))?;
@@ -51,7 +51,7 @@ impl Session {
         Ok(CallOutcome::from(Answer::Prepared(v1::Prepared { handle })))
     }
 
-    /// Asks for prepared inferences. Each is answered under its own id, whatever becomes of the others.
+    /// Calls prepared inferences. Each is answered under its own id, independent of the others.
     pub(crate) async fn call_prepared(&mut self, id: u64, calls: v1::CallPrepared) -> Result<(), Status> {
         let v1::CallPrepared { handle, further } = calls;
         let count = 1 + further.len();
@@ -64,27 +64,27 @@ impl Session {
             return Err(Status::invalid("an inference needs an id other than 0: its answer repeats it"));
         }
         if further.is_empty() {
-            self.begin(id, handle, Way::Alone(Arc::clone(&self.outbox))).await;
+            self.begin(id, handle, AnswerRoute::Direct(Arc::clone(&self.outbox))).await;
             return Ok(());
         }
         let gathered = Arc::new(Gathered::new(count, &self.outbox, self.api.account()));
-        let mut turn = Instant::now();
+        let mut slice_start = Instant::now();
         for (id, handle) in (id..).zip(std::iter::once(handle).chain(further)) {
-            self.begin(id, handle, Way::Gathered(Arc::clone(&gathered))).await;
-            if turn.elapsed() > CALLS_TURN {
+            self.begin(id, handle, AnswerRoute::Gathered(Arc::clone(&gathered))).await;
+            if slice_start.elapsed() > CALLS_SLICE {
                 tokio::task::yield_now().await;
-                turn = Instant::now();
+                slice_start = Instant::now();
             }
         }
         Ok(())
     }
 
-    async fn begin(&mut self, id: u64, handle: u64, way: Way) {
-        let refused = match &way {
-            Way::Alone(outbox) => Way::Alone(Arc::clone(outbox)),
-            Way::Gathered(gathered) => Way::Gathered(Arc::clone(gathered)),
+    async fn begin(&mut self, id: u64, handle: u64, route: AnswerRoute) {
+        let refused = match &route {
+            AnswerRoute::Direct(outbox) => AnswerRoute::Direct(Arc::clone(outbox)),
+            AnswerRoute::Gathered(gathered) => AnswerRoute::Gathered(Arc::clone(gathered)),
         };
-        let packet = match self.try_begin(id, handle, way).await {
+        let packet = match self.try_begin(id, handle, route).await {
             Ok(()) => return,
             Err(NotBegun::Refused(status)) => {
                 Packet { bytes: nerite_wire::proto::session::encode_answer(&failure(id, &status)), ..Packet::default() }
@@ -98,12 +98,12 @@ impl Session {
         refused.send(packet, true);
     }
 
-    async fn try_begin(&mut self, id: u64, handle: u64, way: Way) -> Result<(), NotBegun> {
+    async fn try_begin(&mut self, id: u64, handle: u64, route: AnswerRoute) -> Result<(), NotBegun> {
         let unknown = || NotBegun::Stale("this session has none of that handle".to_owned());
         let prepared = self.prepared.find(handle).ok_or_else(unknown)?;
         let cancel = self.in_flight.begin(id, 0).map_err(NotBegun::Refused)?;
         let (in_flight, expected) = (Arc::clone(&self.in_flight), prepared.expected.clone());
-        let answers = Answers { id, in_flight, way, expected };
+        let answers = Answers { id, in_flight, route, expected };
         let sink = move |response, placed| answers.send(response, placed);
         let begun = if prepared.request.is_light() {
             self.scope.call(&prepared.request, cancel, sink)
@@ -112,7 +112,7 @@ impl Session {
             let checked = aside(move || scope.call(&prepared.request, cancel, sink)).await;
             checked.map_err(CallError::from).flatten()
         };
-        // At a refusal the sink was never called.
+        // After a refusal the sink is never called.
         begun.map_err(|error| {
             self.in_flight.release(id);
             self.in_flight.end();

@@ -10,14 +10,14 @@ use nerite_wire::proto::ExpectedResponse;
 
 use crate::limits::PREPARED_MAX;
 
-/// The inferences that one session has prepared, by handle.
+/// The prepared inferences of one session, by handle.
 #[derive(Default)]
 pub(crate) struct PreparedTable {
     last: u64,
     entries: HashMap<u64, Arc<Prepared>>,
 }
 
-/// One of them.
+/// A prepared inference.
 pub(crate) struct Prepared {
     pub(crate) request: PreparedRequest,
     pub(crate) expected: Option<Arc<ExpectedResponse>>,
@@ -25,7 +25,7 @@ pub(crate) struct Prepared {
 }
 
 impl PreparedTable {
-    /// Gives handles up; all that there are, even if others are unknown.
+    /// Releases all handles that exist. An error if others do not exist.
     pub(crate) fn release(&mut self, handles: &[u64]) -> Result<(), Status> {
         let unknown = handles.iter().filter(|handle| self.entries.remove(handle).is_none()).count();
         if unknown == 0 {
@@ -37,8 +37,8 @@ impl PreparedTable {
         )))
     }
 
-    /// Whether there may be one more.
-    pub(crate) fn check_room(&self) -> Result<(), Status> {
+    /// Checks whether one more may be prepared.
+    pub(crate) fn check_capacity(&self) -> Result<(), Status> {
         if self.entries.len() < PREPARED_MAX {
             return Ok(());
         }
@@ -47,17 +47,17 @@ impl PreparedTable {
         )))
     }
 
-    /// That of the handle.
+    /// The prepared inference with that handle.
     pub(crate) fn find(&self, handle: u64) -> Option<Arc<Prepared>> {
         self.entries.get(&handle).cloned()
     }
 
-    /// Forgets one that is stale.
+    /// Removes a stale one.
     pub(crate) fn forget(&mut self, handle: u64) {
         self.entries.remove(&handle);
     }
 
-    /// Its handle, which no other one will have.
+    /// Adds a prepared inference. Returns its handle, which is never reused.
     pub(crate) fn add(
         &mut self,
         request: PreparedRequest,

@@ -1,4 +1,4 @@
-//! How do sessions begin, and how do they end with the server?
+//! How do sessions start, and how do they end with the server?
 
 use std::future::Future;
 use std::io;
@@ -9,8 +9,8 @@ use nerite_request::report::ServerReport;
 use nerite_watchdog::{FrontEnd, fair, watched};
 use tokio::sync::watch;
 
+use crate::acceptor::Acceptor;
 use crate::answer::{PERMISSION_DENIED, RESOURCE_EXHAUSTED, error_packet};
-use crate::door::Door;
 use crate::limits::{HELLO_WITHIN, SESSIONS_PER_USER_MAX};
 use crate::listen::{Listener, Location};
 use crate::peer::Peer;
@@ -19,16 +19,16 @@ use crate::session_table::SessionTable;
 use crate::socket::Socket;
 use crate::stopped::Stopped;
 
-/// After a failed accept (mostly: no descriptors left) so long nothing is accepted.
+/// How long no connection is accepted after a failed accept. The usual cause is that no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// What the operator decided.
+/// The operator's settings.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Users besides the server's own that may open sessions: `--session-allow-uid`.
     pub allow_uids: Vec<u32>,
-    /// Sessions that one user may have open, unless it is the server's own: `--sessions-per-user-max`.
+    /// The most open sessions of one user, unless it is the server's own: `--sessions-per-user-max`.
     pub per_user_max: usize,
-    /// How long a connection may take to say Hello, if there is a limit: `--session-hello-timeout`.
+    /// How long a connection may take to send Hello, if there is a limit: `--session-hello-timeout`.
     pub hello_within: Option<Duration>,
 }
 
@@ -38,15 +38,15 @@ impl Default for Options {
     }
 }
 
-/// A session socket at work. Dropping it leaves the socket as it is.
+/// A session socket that is served. Dropping it does not stop the socket.
 pub struct Handle {
     stop: watch::Sender<bool>,
     open: watch::Sender<()>,
 }
 
 impl Handle {
-    /// Stops: the socket goes, sessions end once their inferences in flight are answered. Ready when the last has ended;
-    /// dropping it changes nothing.
+    /// Stops serving. The socket is removed, and each session ends when its inferences in flight are answered. The future is ready when the last
+    /// session has ended. Dropping it changes nothing.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
         self.stop.send_replace(true);
         let open = self.open.clone();
@@ -54,39 +54,38 @@ impl Handle {
     }
 }
 
-/// Serves sessions over `api` on this socket until [`Handle::stop`]. If its file is removed, it is made anew. Needs the runtime's
-/// context.
+/// Serves sessions over `api` on this socket until [`Handle::stop`]. If the socket's file is removed, the socket is created again. Needs a runtime.
 pub fn serve(api: Api, options: Options, listener: Listener) -> Handle {
-    let door = Door::open(api.clone(), listener);
-    start(api, options, door)
+    let acceptor = Acceptor::open(api.clone(), listener);
+    start(api, options, acceptor)
 }
 
-/// As [`serve`], for a socket that could not be made. It is tried again until it can.
+/// As [`serve`], for a socket that could not be created. Creating it is repeated until it succeeds.
 pub fn serve_later(api: Api, options: Options, location: Location) -> Handle {
-    let door = Door::closed(api.clone(), location);
-    start(api, options, door)
+    let acceptor = Acceptor::closed(api.clone(), location);
+    start(api, options, acceptor)
 }
 
-fn start(api: Api, options: Options, door: Door) -> Handle {
+fn start(api: Api, options: Options, acceptor: Acceptor) -> Handle {
     let (stop, stopped) = watch::channel(false);
     let (open, opened) = watch::channel(());
-    tokio::spawn(watched(FrontEnd::Session, accept(api, options, door, Stopped(stopped), opened)));
+    tokio::spawn(watched(FrontEnd::Session, accept(api, options, acceptor, Stopped(stopped), opened)));
     Handle { stop, open }
 }
 
-async fn accept(api: Api, options: Options, mut door: Door, mut stopped: Stopped, open: watch::Receiver<()>) {
+async fn accept(api: Api, options: Options, mut acceptor: Acceptor, mut stopped: Stopped, open: watch::Receiver<()>) {
     let server = api.server_report().unwrap_or_else(|_| ServerReport {
         name: String::new(),
         version: String::new(),
         extensions: Vec::new(),
     });
     let sessions = SessionTable::new(rustix::process::geteuid().as_raw(), options.per_user_max);
-    let mut told = None;
+    let mut last_logged = None;
     loop {
         let accepted = tokio::select! {
             biased;
             () = stopped.wait() => return,
-            accepted = door.accept() => accepted,
+            accepted = acceptor.accept() => accepted,
         };
         let socket = match accepted {
             Ok(socket) => socket,
@@ -99,24 +98,24 @@ async fn accept(api: Api, options: Options, mut door: Door, mut stopped: Stopped
         let peer = match check_peer(socket.peer(), sessions.own_uid(), &options.allow_uids) {
             Ok(peer) => peer.clone(),
             Err(why) => {
-                // Who may not can try as often as it likes, and must not fill a disk with lines.
-                let level = if told.as_ref() == Some(&why) { log::Level::Debug } else { log::Level::Warn };
+                // A refused client can repeat this without end, and must not fill the disk with log lines.
+                let level = if last_logged.as_ref() == Some(&why) { log::Level::Debug } else { log::Level::Warn };
                 log::log!(level, "session refused: {why}");
-                told = Some(why.clone());
-                turn_away(&socket, PERMISSION_DENIED, why);
+                last_logged = Some(why.clone());
+                reject(&socket, PERMISSION_DENIED, why);
                 continue;
             }
         };
-        let place = match sessions.reserve(peer) {
-            Ok(place) => place,
+        let entry = match sessions.reserve(peer) {
+            Ok(entry) => entry,
             Err(full) => {
-                turn_away(&socket, RESOURCE_EXHAUSTED, full.to_string());
+                reject(&socket, RESOURCE_EXHAUSTED, full.to_string());
                 continue;
             }
         };
-        let api = api.for_peer(nerite_request::Peer::User { uid: place.uid() });
+        let api = api.for_peer(nerite_request::Peer::User { uid: entry.uid() });
         let flow = api.flow().clone();
-        let session = Session::new(api, server.clone(), socket, place, stopped.clone());
+        let session = Session::new(api, server.clone(), socket, entry, stopped.clone());
         let (open, hello_within) = (open.clone(), options.hello_within);
         let serving = async move {
             let end = session.run(hello_within).await;
@@ -127,7 +126,7 @@ async fn accept(api: Api, options: Options, mut door: Door, mut stopped: Stopped
     }
 }
 
-/// The operator may always; others if they were named.
+/// The operator is always allowed. Other users are allowed if the operator listed them.
 fn check_peer<'a>(peer: &'a io::Result<Peer>, own_uid: u32, allow_uids: &[u32]) -> Result<&'a Peer, String> {
     let peer = peer.as_ref().map_err(|error| format!("the peer's user is not known: {error}"))?;
     let uid = peer.uid;
@@ -139,9 +138,9 @@ fn check_peer<'a>(peer: &'a io::Result<Peer>, own_uid: u32, allow_uids: &[u32]) 
     ))
 }
 
-/// Says why, as far as the socket takes it, and closes.
-fn turn_away(socket: &Socket, code: u32, message: String) {
-    // The client may have gone already.
+/// Sends the reason, if the socket can take it, and closes the connection.
+fn reject(socket: &Socket, code: u32, message: String) {
+    // The client may have closed the connection already.
     let _ = socket.send(&error_packet(0, code, message));
 }
 
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_own_user_root_and_those_allowed_are_let_in() {
+    fn the_servers_own_user_root_and_listed_users_are_allowed() {
         check(Ok(1000), 1000, &[], None);
         check(Ok(0), 1000, &[], None);
         check(Ok(1001), 1000, &[7, 1001], None);

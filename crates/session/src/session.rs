@@ -1,4 +1,4 @@
-//! How does one session live and end?
+//! How does one session begin, run and end?
 
 use std::collections::HashMap;
 use std::io;
@@ -19,7 +19,7 @@ use v1::client_message::Call;
 use crate::answer::{RESOURCE_EXHAUSTED, error_packet, packet};
 use crate::in_flight::InFlight;
 use crate::limits::{
-    HEADERS_MAX, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX, RESERVE_HELLO_WITHIN, STOPPING_LOOK_PAUSE,
+    HEADERS_MAX, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX, RESERVE_HELLO_WITHIN, STOPPING_POLL_INTERVAL,
     STOPPING_READ_WITHIN,
 };
 use crate::outbox::{Closed, Outbox};
@@ -28,10 +28,10 @@ use crate::session_table::{Full, Parts, SessionEntry};
 use crate::socket::{Packet, Received, Receiver, Socket};
 use crate::stopped::Stopped;
 
-/// One client: its names and memory, its requests, its way out.
+/// One session: its client's names and memory, its requests, and the socket for its answers.
 pub(crate) struct Session {
-    /// First, because fields drop in order: nobody may look at a session that is taken down.
-    pub(crate) place: SessionEntry,
+    /// First, because fields drop in order: the session must leave the table before its parts are dropped.
+    pub(crate) entry: SessionEntry,
     pub(crate) api: Api,
     pub(crate) scope: Arc<Scope>,
     pub(crate) in_flight: Arc<InFlight>,
@@ -39,7 +39,7 @@ pub(crate) struct Session {
     pub(crate) socket: Arc<Socket>,
     pub(crate) stopped: Stopped,
     pub(crate) server: ServerReport,
-    /// Lower-case names, as brought by Hello.
+    /// The headers of Hello. Names are in lower case.
     headers: HashMap<String, String>,
     headers_charge: Charge,
     pub(crate) prepared: PreparedTable,
@@ -55,7 +55,7 @@ pub(crate) enum End {
     #[error("{0}")]
     Unsendable(#[from] Closed),
     #[error("the client did not keep to the protocol: {0}")]
-    Unruly(String),
+    ProtocolError(String),
     #[error("no Hello came in time")]
     Silent,
     #[error("{0}")]
@@ -71,15 +71,19 @@ impl Session {
         api: Api,
         server: ServerReport,
         socket: Socket,
-        place: SessionEntry,
+        entry: SessionEntry,
         stopped: Stopped,
     ) -> Session {
         let socket = Arc::new(socket);
         let (scope, in_flight) = (Arc::new(api.open_scope()), Arc::new(InFlight::new(api.account())));
         let outbox = Arc::new(Outbox::new(Arc::clone(&socket), api.account()));
-        place.seat(Parts { scope: Arc::clone(&scope), in_flight: Arc::clone(&in_flight), outbox: Arc::clone(&outbox) });
+        entry.set_parts(Parts {
+            scope: Arc::clone(&scope),
+            in_flight: Arc::clone(&in_flight),
+            outbox: Arc::clone(&outbox),
+        });
         Session {
-            place,
+            entry,
             api,
             scope,
             in_flight,
@@ -93,13 +97,13 @@ impl Session {
         }
     }
 
-    /// From the first packet, which must come within that time if there is a limit, to the last.
+    /// Serves the session from the first packet to the last. If there is a limit, the first packet must arrive within that time.
     pub(crate) async fn run(mut self, hello_within: Option<Duration>) -> End {
         let (account, mut stopped) = (self.api.account().clone(), self.stopped.clone());
         let (mut receiver, mut gate) = (Receiver::new(&account), Gate::new(&account));
         let mut shed = pin!(shed(&account));
         let (outbox, socket) = (Arc::clone(&self.outbox), Arc::clone(&self.socket));
-        let within = hello_limit(hello_within, self.place.reserve().is_some());
+        let within = hello_limit(hello_within, self.entry.reserve().is_some());
         let greeted = tokio::select! {
             biased;
             closed = outbox.flush() => Err(End::from(closed)),
@@ -118,7 +122,7 @@ impl Session {
                     () = stopped.wait() => break Ok(()),
                     received = receive(&socket, &mut receiver, &mut gate) => received,
                 };
-                // A call may wait for its model. The answers of those before it go out meanwhile, and what ends the session ends it.
+                // A call may wait for its model. Meanwhile, earlier answers are sent, and events that end the session still end it.
                 let taken = tokio::select! {
                     biased;
                     taken = self.take(received) => taken,
@@ -139,7 +143,7 @@ impl Session {
         end.err().unwrap_or(End::Stopped)
     }
 
-    /// The first packet, which says who speaks.
+    /// Handles the first packet, which identifies the client.
     async fn greet(&mut self, socket: &Socket, receiver: &mut Receiver) -> Result<(), End> {
         let bytes = self.expect_packet(socket.receive(receiver).await)?;
         let message = self.read(bytes)?;
@@ -150,7 +154,7 @@ impl Session {
             let text = format!("Hello brings {} headers, at most {HEADERS_MAX} are allowed", hello.headers.len());
             return Err(self.refuse(message.id, Status::invalid(text)));
         }
-        if let Some(full) = self.place.reserve().filter(|_| !hello.operator) {
+        if let Some(full) = self.entry.reserve().filter(|_| !hello.operator) {
             self.send(Some(error_packet(message.id, RESOURCE_EXHAUSTED, full.to_string())));
             return Err(End::Full(full));
         }
@@ -159,14 +163,14 @@ impl Session {
             answer => self.send(packet(message.id, answer)),
         }
         log::debug!("session opened by '{}'", hello.client.escape_debug());
-        self.place.introduce(&hello.client);
+        self.entry.set_client(&hello.client);
         let bytes = hello.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         self.headers_charge = self.api.account().charge(bytes);
         self.headers = hello.headers.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
         Ok(())
     }
 
-    /// One packet of a client that was welcomed.
+    /// Handles one packet after Hello.
     async fn take(&mut self, received: io::Result<Received>) -> Result<(), End> {
         let bytes = self.expect_packet(received)?;
         let v1::ClientMessage { id, returned, call } = self.read(bytes)?;
@@ -179,14 +183,14 @@ impl Session {
             }
             None => Ok(v1::server_message::Answer::Done(v1::Done {}).into()),
         };
-        self.tell_forgotten();
+        self.report_forgotten();
         if id != 0 {
             self.send(packet(id, answer));
         }
         Ok(())
     }
 
-    /// Whether the operator lets this session make calls of that group.
+    /// Whether the operator allows this session to make calls of that category.
     pub(crate) fn allow(&self, category: Category) -> Result<(), Status> {
         self.api.allow_session(category, |name| self.headers.get(name).map(String::as_bytes))
     }
@@ -208,9 +212,9 @@ impl Session {
         read_call(bytes).map_err(|status| self.refuse(0, status))
     }
 
-    /// Tells the client what it did wrong; the session is over then.
+    /// Sends the client the error. The session ends then.
     fn refuse(&self, id: u64, status: Status) -> End {
-        let end = End::Unruly(status.message.clone());
+        let end = End::ProtocolError(status.message.clone());
         self.send(packet(id, Err(status)));
         end
     }
@@ -221,8 +225,8 @@ impl Session {
         }
     }
 
-    /// Tells the client which of the leases it returned are no more, so that it can unmap them.
-    fn tell_forgotten(&self) {
+    /// Reports which of the returned leases were freed, so that the client can unmap them.
+    fn report_forgotten(&self) {
         let forgotten: Vec<String> = self.scope.take_forgotten().iter().map(ToString::to_string).collect();
         if !forgotten.is_empty() {
             let bytes = encode_answer(&v1::ServerMessage { forgotten, ..v1::ServerMessage::default() });
@@ -230,16 +234,16 @@ impl Session {
         }
     }
 
-    /// The server stops: lets what is in flight end, and its answers go out. A client that does not read them is not waited for.
+    /// Used when the server stops: waits for the inferences in flight, and sends their answers. If the client does not read them, the wait is short.
     async fn finish(&self, outbox: &Outbox) {
         let sent = async {
             self.in_flight.drained().await;
             let taken = async {
                 while !outbox.is_empty() {
-                    sleep(STOPPING_LOOK_PAUSE).await;
+                    sleep(STOPPING_POLL_INTERVAL).await;
                 }
             };
-            // Ended either way.
+            // The session ends in either case.
             let _ = timeout(STOPPING_READ_WITHIN, taken).await;
         };
         tokio::select! {
@@ -249,21 +253,21 @@ impl Session {
         }
     }
 
-    /// Everything of the session goes; requests in flight keep what they use until they see that nobody waits.
+    /// Drops the session. Requests in flight keep what they use until they notice the cancellation.
     #[expect(clippy::disallowed_methods, reason = "one for each session that ends, and sessions are bounded")]
     fn close(self) {
         self.in_flight.cancel_all();
         self.outbox.close();
-        // What it still holds goes with its requests: nobody needs to end it.
+        // Requests in flight hold the rest of the account's memory, so no connection is ended because of it.
         self.api.account().close();
         if self.scope.used().1 > QUICK_CLOSE_BYTES_MAX {
-            // Unmapping takes a millisecond for every few MiB that were touched.
+            // Unmapping takes a millisecond for every few MiB of touched memory.
             tokio::task::spawn_blocking(move || drop(self));
         }
     }
 }
 
-/// How long a connection may take to say Hello: a place of the operator's reserve is kept for a short time at the most.
+/// How long a connection may take to send Hello. One of the operator's reserved places is held only for a short time.
 fn hello_limit(asked: Option<Duration>, in_reserve: bool) -> Option<Duration> {
     match (asked, in_reserve) {
         (asked, false) => asked,
@@ -271,7 +275,7 @@ fn hello_limit(asked: Option<Duration>, in_reserve: bool) -> Option<Duration> {
     }
 }
 
-/// Ready when that time has passed; never without a limit.
+/// Waits for that time. Without a limit it waits for ever.
 async fn after(limit: Option<Duration>) {
     match limit {
         Some(limit) => sleep(limit).await,
@@ -279,9 +283,9 @@ async fn after(limit: Option<Duration>) {
     }
 }
 
-/// The next packet, once the memory budgets let the session be read on. May be dropped at any time.
+/// The next packet, once the memory budgets allow to read on. May be cancelled at any time.
 async fn receive(socket: &Socket, receiver: &mut Receiver, gate: &mut Gate) -> io::Result<Received> {
-    // A session that has to end learns it elsewhere.
+    // If the budgets end the session, another future reports that.
     if gate.open(0).await.is_err() {
         return std::future::pending().await;
     }
@@ -295,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_of_the_reserve_waits_a_second_at_the_most() {
+    fn a_place_of_the_reserve_is_held_for_a_second_at_most() {
         let (short, long) = (Duration::from_millis(300), Duration::from_secs(90));
         assert_eq!([hello_limit(Some(long), false), hello_limit(None, false)], [Some(long), None]);
         let reserved = [Some(long), None, Some(short)].map(|asked| hello_limit(asked, true));

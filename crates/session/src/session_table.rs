@@ -1,4 +1,4 @@
-//! Who has a session, and may there be one more?
+//! Which sessions are open, and may one more be opened?
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -13,10 +13,10 @@ use crate::limits::{CLIENT_CHARS_MAX, OPERATOR_SESSIONS_MAX, SESSIONS_MAX};
 use crate::outbox::Outbox;
 use crate::peer::Peer;
 
-/// All sessions, by number.
+/// All open sessions, by number.
 pub(crate) struct SessionTable {
     own_uid: u32,
-    /// Sessions of one user, unless it is the server's own.
+    /// The most sessions of one user. Does not apply to the server's own user.
     per_user_max: usize,
     state: Mutex<State>,
 }
@@ -27,7 +27,7 @@ struct State {
     members: BTreeMap<u64, Member>,
 }
 
-/// One session as others see it.
+/// The entry of one session, for other sessions.
 pub(crate) struct Member {
     peer: Peer,
     since: Instant,
@@ -36,15 +36,14 @@ pub(crate) struct Member {
     parts: Option<Parts>,
 }
 
-/// What a session is made of. Others look at it under the table's lock only and keep nothing of it, so that the session's
-/// own task is the one that takes it down.
+/// The parts of a session. Other sessions access them only under the table's lock and keep no reference, so that the session's own task drops them.
 pub(crate) struct Parts {
     pub(crate) scope: Arc<Scope>,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) outbox: Arc<Outbox>,
 }
 
-/// Why there is no place.
+/// Why no session can be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
     #[error("{SESSIONS_MAX} sessions are open; try again later")]
@@ -55,22 +54,22 @@ pub(crate) enum Full {
     User { uid: u32, max: usize },
 }
 
-/// A session's place; given back when dropped.
+/// A session's entry in the table. Removed when dropped.
 pub(crate) struct SessionEntry {
     sessions: Arc<SessionTable>,
     number: u64,
     uid: u32,
-    /// Why it is one of the operator's reserve, if it is.
+    /// Why only a place of the operator's reserve was free, if the session has one.
     reserve: Option<Full>,
 }
 
 impl SessionTable {
-    /// For a server of this user; others may have so many sessions each.
+    /// A table for a server of user `own_uid`. Any other user may have `per_user_max` sessions.
     pub(crate) fn new(own_uid: u32, per_user_max: usize) -> Arc<SessionTable> {
         Arc::new(SessionTable { own_uid, per_user_max, state: Mutex::default() })
     }
 
-    /// A place for `peer`, if there is one.
+    /// Adds an entry for `peer`, if one more session may be opened.
     pub(crate) fn reserve(self: &Arc<SessionTable>, peer: Peer) -> Result<SessionEntry, Full> {
         let uid = peer.uid;
         let mut state = self.lock();
@@ -84,25 +83,25 @@ impl SessionTable {
         Ok(SessionEntry { sessions: Arc::clone(self), number, uid, reserve })
     }
 
-    /// The user who runs the server.
+    /// The user that runs the server.
     pub(crate) fn own_uid(&self) -> u32 {
         self.own_uid
     }
 
-    /// Shows each session from `first` on to `look`, by number, until it has seen enough (false).
-    pub(crate) fn each_from(&self, first: u64, mut look: impl FnMut(u64, &Member, &Parts) -> bool) {
+    /// Calls `each` for each session from number `first` on, in order, until it returns false.
+    pub(crate) fn each_from(&self, first: u64, mut each: impl FnMut(u64, &Member, &Parts) -> bool) {
         let state = self.lock();
         for (number, member) in state.members.range(first..) {
             let Some(parts) = &member.parts else { continue };
-            if !look(*number, member, parts) {
+            if !each(*number, member, parts) {
                 return;
             }
         }
     }
 
-    /// Shows the session of that number to `look`.
-    pub(crate) fn one<T>(&self, number: u64, look: impl FnOnce(&Parts) -> T) -> Option<T> {
-        self.lock().members.get(&number)?.parts.as_ref().map(look)
+    /// Calls `each` for the session with that number.
+    pub(crate) fn one<T>(&self, number: u64, each: impl FnOnce(&Parts) -> T) -> Option<T> {
+        self.lock().members.get(&number)?.parts.as_ref().map(each)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -111,7 +110,7 @@ impl SessionTable {
 }
 
 impl Member {
-    /// Who it is and since when; the rest is for others to fill in.
+    /// The client and the time of the session. The caller fills in the rest.
     pub(crate) fn view(&self, number: u64) -> SessionView {
         let Member { peer: Peer { uid, pid, command }, since, client, operator_only, .. } = self;
         let age_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -122,15 +121,15 @@ impl Member {
 }
 
 impl SessionEntry {
-    /// The session is there.
-    pub(crate) fn seat(&self, parts: Parts) {
+    /// Sets the parts of the session.
+    pub(crate) fn set_parts(&self, parts: Parts) {
         if let Some(member) = self.sessions.lock().members.get_mut(&self.number) {
             member.parts = Some(parts);
         }
     }
 
-    /// The client has said what it is.
-    pub(crate) fn introduce(&self, client: &str) {
+    /// Sets the client's name.
+    pub(crate) fn set_client(&self, client: &str) {
         if let Some(member) = self.sessions.lock().members.get_mut(&self.number) {
             member.client = client.chars().take(CLIENT_CHARS_MAX).collect();
         }
@@ -148,8 +147,8 @@ impl SessionEntry {
         &self.sessions
     }
 
-    /// Whether it is one of the operator's reserve, for sessions that say so and for the operator's calls alone; if so, why
-    /// there was no other.
+    /// Whether the session has a place of the operator's reserve, and if so, why no other place was free. Such a session must say so in Hello, and
+    /// may only make the operator's calls.
     pub(crate) fn reserve(&self) -> Option<Full> {
         self.reserve
     }
@@ -162,7 +161,7 @@ impl Drop for SessionEntry {
     }
 }
 
-/// Places that are taken.
+/// Numbers of open sessions.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     all: usize,
@@ -180,7 +179,7 @@ impl Taken {
     }
 }
 
-/// Whether there is a place for a session of `uid` (`None`), only one of the reserve (and why), or none.
+/// `None` if a session of `uid` may be opened. If only a place of the reserve is free: the reason. An error if none is free.
 fn admit(taken: &Taken, uid: u32, sessions: &SessionTable) -> Result<Option<Full>, Full> {
     let SessionTable { own_uid, per_user_max: max, .. } = *sessions;
     let full = if taken.all >= SESSIONS_MAX {
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_cannot_take_all_places_unless_it_is_the_servers_own() {
+    fn only_the_servers_own_user_can_take_all_places() {
         check(0, 0, 0, 7, Ok(None));
         check(255, 63, 4, 7, Ok(None));
         check(64, 64, 0, 7, Err(user(7)));
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_finds_a_place_in_the_reserve_when_all_are_taken() {
+    fn an_operator_gets_a_place_of_the_reserve_when_all_others_are_taken() {
         check(256, 0, 0, 7, Err(Full::All));
         check(256, 256, 3, 1000, Ok(Some(Full::All)));
         check(256, 0, 3, 0, Ok(Some(Full::All)));
@@ -234,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_given_back_and_its_number_is_not() {
+    fn a_place_is_reused_and_its_number_is_not() {
         let sessions = SessionTable::new(1000, MAX);
         let peer = || Peer { uid: 7, pid: 1, command: String::new() };
         let places: Vec<_> = (0..MAX).map(|_| sessions.reserve(peer())).collect();
         assert!(places.iter().all(Result::is_ok));
         assert_eq!(sessions.reserve(peer()).err(), Some(user(7)));
         drop(places);
-        assert_eq!(sessions.reserve(peer()).map(|place| place.number()), Ok(MAX as u64 + 1));
+        assert_eq!(sessions.reserve(peer()).map(|entry| entry.number()), Ok(MAX as u64 + 1));
     }
 }

@@ -1,4 +1,4 @@
-//! How do packets and descriptors pass through the socket?
+//! How are packets and descriptors sent and received?
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -19,61 +19,61 @@ use tokio::net::UnixStream;
 use crate::limits::{COPIED_BYTES_MAX, DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 use crate::peer::Peer;
 
-/// One message on its way to the client.
+/// One message to the client.
 #[derive(Debug, Default)]
 pub(crate) struct Packet {
     pub(crate) bytes: Bytes,
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// Of the response that it tells, until it has gone.
+    /// The permit of its response, held until the packet is sent.
     pub(crate) _permit: Option<Arc<ResponsePermit>>,
 }
 
-/// What came from the client.
+/// What was received from the client.
 pub(crate) enum Received {
     Packet(Bytes),
-    /// More bytes than a packet may have; they are gone.
+    /// A packet longer than allowed. Its bytes were dropped.
     TooLong(usize),
-    /// The client has closed, or died.
+    /// The client has closed the connection, or has ended.
     End,
 }
 
-/// A connected socket that keeps packets apart (`SOCK_SEQPACKET`).
+/// A connected socket that preserves packet boundaries (`SOCK_SEQPACKET`).
 ///
-/// It is watched for packets alone. Were it watched for room as well, as the runtime's own sockets are, then each answer that
-/// the client takes would wake a thread here to learn that there is room, which there nearly always was.
+/// It is polled only for packets. If it were also polled for writability, as the runtime's own sockets are, each answer that the client reads would
+/// wake a thread here. The socket is nearly always writable, so that would be of no use.
 pub(crate) struct Socket {
     descriptor: AsyncFd<OwnedFd>,
     peer: io::Result<Peer>,
 }
 
-/// Where packets arrive.
+/// The buffer for incoming packets.
 pub(crate) struct Receiver {
     buffer: Vec<u8>,
-    /// For the part of the buffer that was ever written to: the rest is no memory yet.
+    /// Charge for the part of the buffer that was ever written. The rest has no pages yet.
     charge: Charge,
 }
 
 impl Socket {
-    /// The runtime calls it a stream; it is whatever was connected.
+    /// The runtime's type is a stream, but the socket has the type that was connected.
     pub(crate) fn new(stream: UnixStream) -> io::Result<Socket> {
-        // Best effort: the default takes a packet of the largest size, but an operator may have lowered it.
+        // Best effort. The default takes the largest packet, but an operator may have lowered it.
         let _ = sockopt::set_socket_send_buffer_size(&stream, 2 * PACKET_BYTES_MAX);
         let peer = stream.peer_cred().map(|peer| Peer::of(&peer));
         let descriptor = watch(OwnedFd::from(stream.into_std()?), Interest::READABLE)?;
         Ok(Socket { descriptor, peer })
     }
 
-    /// Who connected.
+    /// The user and process that connected.
     pub(crate) fn peer(&self) -> &io::Result<Peer> {
         &self.peer
     }
 
-    /// The next packet. Descriptors that come with it are not taken: the kernel closes them.
+    /// Receives the next packet. Descriptors in it are not received: the kernel closes them.
     pub(crate) async fn receive(&self, receiver: &mut Receiver) -> io::Result<Received> {
         self.descriptor.async_io(Interest::READABLE, |socket| receiver.receive(socket.as_fd())).await
     }
 
-    /// Sends a packet, all of it or nothing.
+    /// Sends a whole packet, or nothing.
     pub(crate) fn send(&self, packet: &Packet) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -88,18 +88,18 @@ impl Socket {
         }
     }
 
-    /// Waits until the client has closed, whatever it sent before that was not read yet.
+    /// Waits until the client has closed the connection, even if packets from it were not read yet.
     pub(crate) async fn hung_up(&self) {
-        // The kernel tells of an end whatever is asked for, and there is no urgent data here: nothing else wakes this.
+        // The kernel reports the end for any interest. PRIORITY means urgent data, which this socket does not have, so nothing else wakes this.
         let again = self.descriptor.get_ref().try_clone().and_then(|again| watch(again, Interest::PRIORITY));
         match again {
             Ok(again) if again.ready(Interest::PRIORITY).await.is_ok() => {}
-            // Without a descriptor for it nobody knows; the end is found when the next packet is read.
+            // Without another descriptor the end is noticed only when the next packet is read.
             Ok(_) | Err(_) => std::future::pending().await,
         }
     }
 
-    /// Waits until there is room again, or nobody to read.
+    /// Waits until the socket is writable, or has an error.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         let again = watch(self.descriptor.get_ref().try_clone()?, Interest::WRITABLE)?;
         again.writable().await.map(drop)
@@ -107,25 +107,24 @@ impl Socket {
 }
 
 impl Drop for Socket {
-    /// What the client sent and nobody will read is taken out first. Were it there at the close, the kernel would tell the
-    /// client of a reset connection before the answer that says why.
+    /// Discards packets that were not read. If some were left at the close, the client would get a connection reset instead of the answer with the reason.
     fn drop(&mut self) {
         let socket = self.descriptor.get_ref();
-        // Fails only if the client is gone already. From here on it cannot send, so the loop ends.
+        // Fails only if the client has closed the connection. After this it cannot send, so the loop ends.
         let _ = shutdown(socket, Shutdown::Read);
         while recv(socket, &mut [0u8; 1], RecvFlags::DONTWAIT).is_ok_and(|(_, len)| len > 0) {}
     }
 }
 
 impl Receiver {
-    /// A buffer that `account` is charged for.
+    /// A buffer that is charged to `account`.
     pub(crate) fn new(account: &Account) -> Receiver {
         Receiver { buffer: Vec::with_capacity(PACKET_BYTES_MAX), charge: account.charge(0) }
     }
 
     fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<Received> {
         self.buffer.clear();
-        // With TRUNC the kernel tells how long the packet was, even if it did not fit.
+        // With TRUNC the kernel returns the packet's length even if it did not fit.
         let (_, len) = recv(socket, spare_capacity(&mut self.buffer), RecvFlags::TRUNC)?;
         if self.buffer.len() > self.charge.bytes() {
             self.charge.resize(self.buffer.len());
@@ -136,7 +135,7 @@ impl Receiver {
             len if len <= COPIED_BYTES_MAX => Received::Packet(Bytes::copy_from_slice(&self.buffer)),
             _ => {
                 let whole = std::mem::replace(&mut self.buffer, Vec::with_capacity(PACKET_BYTES_MAX));
-                // An inference that keeps it is charged for it.
+                // An inference that keeps the bytes is charged for them.
                 self.charge.resize(0);
                 Received::Packet(Bytes::from(whole))
             }
@@ -144,8 +143,8 @@ impl Receiver {
     }
 }
 
-/// A descriptor that the runtime polls. The function is deprecated because it is safe although it trusts `T` to name the same
-/// open descriptor for as long as it lives; `OwnedFd` does, and its replacement is unsafe.
+/// A descriptor that the runtime polls. The function is deprecated because it is safe, but relies on `T` to refer to the same open descriptor as long
+/// as it lives. `OwnedFd` does. The replacement is unsafe.
 #[allow(deprecated)]
 pub(crate) fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(descriptor, interest)

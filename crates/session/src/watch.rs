@@ -1,4 +1,4 @@
-//! How is it noticed that the socket's file is gone?
+//! How is it noticed that the socket's file was removed?
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -8,37 +8,36 @@ use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::limits::LOOK_AGAIN_AFTER;
+use crate::limits::RECHECK_AFTER;
 
-/// Bytes of events that are read at a time. What they say is not looked at: whoever waits looks at the file.
+/// Bytes of events that are read at one time. The events are not parsed, because the caller checks the file.
 const EVENT_BYTES: usize = 1024;
 
-/// Tells when something happens to a socket's file.
+/// Reports changes of a socket's file.
 ///
-/// The kernel tells it (inotify), so nothing is asked at intervals. A removed file, and one that another was renamed over, lose a
-/// link, which is a change of their attributes. Nothing is told of directories further up that are renamed or mounted over.
+/// It uses the kernel's inotify, so nothing is polled. If a file is removed, or another file is renamed over it, it loses a link, which changes its
+/// attributes. Directories further up that are renamed, or mounted over, cause no event.
 pub(crate) struct Watch {
-    /// `None` where the system has no inotify left: then the file is looked at again after a while.
+    /// `None` if no inotify instance is left. The file is checked periodically then.
     inotify: Option<AsyncFd<OwnedFd>>,
 }
 
 impl Watch {
-    /// Watches the file at `path` and the directory it lies in. What happened before is not told, so the file is to be looked at once
-    /// the watch is there. Needs the runtime's context.
+    /// Watches the file at `path` and its directory. Earlier changes are not reported, so the caller must check the file afterwards. Needs a runtime.
     pub(crate) fn new(path: &Path) -> Watch {
         let inotify = watch(path).inspect_err(|error| {
-            log::debug!("session socket '{}' is looked at every {LOOK_AGAIN_AFTER:?}: {error}", path.display());
+            log::debug!("session socket '{}' is looked at every {RECHECK_AFTER:?}: {error}", path.display());
         });
         Watch { inotify: inotify.ok() }
     }
 
-    /// Waits until something has happened.
+    /// Waits for a change.
     pub(crate) async fn changed(&self) {
-        let Some(inotify) = &self.inotify else { return tokio::time::sleep(LOOK_AGAIN_AFTER).await };
+        let Some(inotify) = &self.inotify else { return tokio::time::sleep(RECHECK_AFTER).await };
         let read =
             inotify.async_io(Interest::READABLE, |inotify| Ok(rustix::io::read(inotify, &mut [0; EVENT_BYTES])?));
         if read.await.is_err() {
-            // Not known to happen. The file is looked at all the same.
+            // Should not happen. The caller checks the file all the same.
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
@@ -49,7 +48,7 @@ fn watch(path: &Path) -> std::io::Result<AsyncFd<OwnedFd>> {
     let itself = WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF | WatchFlags::DONT_FOLLOW;
     let file = add_watch(&inotify, path, itself | WatchFlags::ATTRIB);
     let directory = add_watch(&inotify, path.parent().unwrap_or(Path::new("/")), itself | WatchFlags::ONLYDIR);
-    // Either is of use: a file that is not there cannot be watched, and a directory may not be readable.
+    // Either watch is of use: a missing file cannot be watched, and a directory may not be readable.
     file.or(directory)?;
     crate::socket::watch(inotify, Interest::READABLE)
 }
