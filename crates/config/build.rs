@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("model_config.bin"), descriptors.encode_to_vec())?;
     prost_build::Config::new()
-        // Maps in key order, so that one configuration has one encoding.
+        // BTreeMap keeps the keys of maps in order, so a configuration has only one encoding.
         .btree_map(["."])
         .compile_fds(descriptors)?;
     Ok(())

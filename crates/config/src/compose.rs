@@ -8,9 +8,9 @@ use crate::proto::{DataType, ModelInput, ModelOutput};
 use crate::shape::shown;
 use crate::{ConfigError, ModelConfig};
 
-/// What is known of a tensor of an ensemble, and from whom.
+/// The declared type and shape of a tensor of an ensemble, and the model that declared it first.
 struct Tensor<'a> {
-    /// The model, or the ensemble, that spoke of it first.
+    /// The model, or the ensemble, that declared it first.
     model: &'a str,
     data_type: DataType,
     dims: &'a [i64],
@@ -19,8 +19,7 @@ struct Tensor<'a> {
 
 type Tensors<'a> = BTreeMap<&'a str, Tensor<'a>>;
 
-/// Checks a valid ensemble against the completed configurations of its models, and
-/// sets whether it is decoupled. `models[i]` is the model of step `i`.
+/// Checks a valid ensemble against the completed configurations of its models, and sets whether it is decoupled. `models[i]` is the model of step `i`.
 pub fn compose_ensemble(mut config: ModelConfig, models: &[&ModelConfig]) -> Result<ModelConfig, ConfigError> {
     let Some(ensemble) = config.ensemble_scheduling() else { return Ok(config) };
     let steps: Vec<(&Step, &ModelConfig)> = ensemble.step.iter().zip(models.iter().copied()).collect();
@@ -30,12 +29,12 @@ pub fn compose_ensemble(mut config: ModelConfig, models: &[&ModelConfig]) -> Res
         check_inputs(&config, step, model, &mut tensors)?;
         check_outputs(&config, step, model, &mut tensors)?;
     }
-    let decoupled = follow_decoupled(&config, &steps)?;
+    let decoupled = number_streams(&config, &steps)?;
     config.model_transaction_policy.get_or_insert_default().decoupled = decoupled;
     Ok(config)
 }
 
-/// The inputs and outputs the ensemble itself declares.
+/// The inputs and outputs that the ensemble itself declares.
 fn own_tensors(config: &ModelConfig) -> Tensors<'_> {
     let batches = config.batches();
     let model = config.name.as_str();
@@ -47,11 +46,11 @@ fn own_tensors(config: &ModelConfig) -> Tensors<'_> {
         let dims = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
         (output.name.as_str(), Tensor { model, data_type: output.data_type(), dims, batches })
     });
-    // A tensor that is both is known as the input.
+    // A tensor that is both input and output is entered as the input.
     outputs.chain(inputs).collect()
 }
 
-/// A model without batching may stand in a batching ensemble if the shapes fit.
+/// A batching ensemble may contain a model without batching if the shapes fit.
 fn check_batch(config: &ModelConfig, step: &Step, model: &ModelConfig) -> Result<(), ConfigError> {
     if model.max_batch_size != 0 && model.max_batch_size < config.max_batch_size {
         refuse!(
@@ -123,37 +122,37 @@ fn of_output<'a>(step: &'a Step, model: &ModelConfig, output: &'a ModelOutput) -
     Tensor { model: &step.model_name, data_type: output.data_type(), dims: &output.dims, batches: model.batches() }
 }
 
-/// Compares what a model says of a tensor with what was said before.
+/// Compares a model's declaration of a tensor with the earlier one.
 fn agree<'a>(
     config: &ModelConfig,
     name: &'a str,
-    said: Tensor<'a>,
+    declared: Tensor<'a>,
     tensors: &mut Tensors<'a>,
 ) -> Result<(), ConfigError> {
     let Some(before) = tensors.get(name) else {
-        tensors.insert(name, said);
+        tensors.insert(name, declared);
         return Ok(());
     };
     let ensemble = &config.name;
-    if before.data_type != said.data_type {
+    if before.data_type != declared.data_type {
         refuse!(
             "in ensemble {ensemble}, ensemble tensor {name}: inconsistent data type: {} is inferred \
              from model {} while {} is inferred from model {}",
             before.data_type.as_str_name(),
             before.model,
-            said.data_type.as_str_name(),
-            said.model
+            declared.data_type.as_str_name(),
+            declared.model
         );
     }
-    // A batching model's [2] is the [-1, 2] of one that does not batch.
-    if !fits(before.dims, said.dims) && !fits(&before.full(), &said.full()) {
+    // The shape [2] of a batching model equals the shape [-1, 2] of a model that does not batch.
+    if !fits(before.dims, declared.dims) && !fits(&before.full(), &declared.full()) {
         refuse!(
             "in ensemble {ensemble}, ensemble tensor {name}: inconsistent shape: {} is inferred \
              from model {} while {} is inferred from model {}",
             shown(&before.full()),
             before.model,
-            shown(&said.full()),
-            said.model
+            shown(&declared.full()),
+            declared.model
         );
     }
     Ok(())
@@ -169,10 +168,9 @@ fn fits(one: &[i64], other: &[i64]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(&a, &b)| a == b || a == -1 || b == -1)
 }
 
-/// Numbers the streams of responses: each decoupled step starts a new one, on which
-/// all that depends on it goes. Tensors of different streams cannot meet, since
-/// nobody could tell which of their responses belong together.
-fn follow_decoupled(config: &ModelConfig, steps: &[(&Step, &ModelConfig)]) -> Result<bool, ConfigError> {
+/// Numbers the streams of responses. Each decoupled step starts a new stream, to which all tensors that depend on it belong. A step cannot read
+/// tensors of different streams, because it is unknown which of their responses belong together.
+fn number_streams(config: &ModelConfig, steps: &[(&Step, &ModelConfig)]) -> Result<bool, ConfigError> {
     let mut streams: BTreeMap<&str, usize> = config.input.iter().map(|input| (input.name.as_str(), 0)).collect();
     let mut started = 0;
     let mut waiting: Vec<&(&Step, &ModelConfig)> = steps.iter().collect();

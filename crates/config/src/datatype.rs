@@ -1,11 +1,10 @@
-//! Which datatype of a tensor is meant by a configuration's?
+//! Which tensor datatype is a configuration's datatype, and the reverse?
 
 use nerite_tensor::DataType;
 
 use crate::proto;
 
-/// The tensor datatype of a configuration's number; `None` for `TYPE_INVALID` and
-/// for numbers that are none.
+/// The tensor datatype for a number in a configuration. `None` for `TYPE_INVALID`, and for numbers that are not in the enumeration.
 pub fn tensor_data_type(number: i32) -> Option<DataType> {
     use proto::DataType as Config;
     Some(match Config::try_from(number).ok()? {
@@ -27,7 +26,7 @@ pub fn tensor_data_type(number: i32) -> Option<DataType> {
     })
 }
 
-/// The configuration's datatype of a tensor's.
+/// The configuration's datatype for a tensor datatype.
 pub fn config_data_type(datatype: DataType) -> proto::DataType {
     use proto::DataType as Config;
     match datatype {
@@ -53,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_datatype_goes_there_and_back() {
+    fn every_datatype_is_converted_there_and_back() {
         for datatype in DataType::ALL {
             let number = config_data_type(datatype) as i32;
             assert_eq!(number, datatype as i32, "{datatype}");

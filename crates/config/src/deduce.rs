@@ -1,4 +1,4 @@
-//! Which backend runs a model whose author did not say?
+//! Which backend runs a model whose configuration does not name one?
 
 use crate::error::refuse;
 use crate::{ConfigError, ModelConfig};
@@ -12,45 +12,43 @@ pub struct Entry {
     pub is_dir: bool,
 }
 
-/// What must lie under a file name for it to tell the backend.
+/// The type that the entry with a known file name must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lies {
+enum EntryType {
     File,
     Directory,
     Either,
 }
 
-/// One way to recognise a backend, and what it is then called.
+/// One way to recognise a backend: its name, platform and file name.
 struct Known {
     backend: &'static str,
-    /// Empty for a backend that has no platform.
+    /// Empty for a backend without platforms.
     platform: &'static str,
     filename: &'static str,
-    lies: Lies,
+    entry_type: EntryType,
 }
 
-const fn known(backend: &'static str, platform: &'static str, filename: &'static str, lies: Lies) -> Known {
-    Known { backend, platform, filename, lies }
+const fn known(backend: &'static str, platform: &'static str, filename: &'static str, entry_type: EntryType) -> Known {
+    Known { backend, platform, filename, entry_type }
 }
 
 /// In the order in which they are tried.
 const KNOWN: [Known; 9] = [
-    known("tensorflow", "tensorflow_savedmodel", "model.savedmodel", Lies::Directory),
-    known("tensorflow", "tensorflow_graphdef", "model.graphdef", Lies::File),
-    known("tensorrt", "tensorrt_plan", "model.plan", Lies::File),
-    // A graph with its weights beside it is a directory.
-    known("onnxruntime", "onnxruntime_onnx", "model.onnx", Lies::Either),
-    known("openvino", "", "model.xml", Lies::Either),
-    known("pytorch", "pytorch_libtorch", "model.pt", Lies::File),
-    known("pytorch", "torch_aoti", "model.pt2", Lies::File),
-    known("python", "", "model.py", Lies::Either),
-    known("", "ensemble", "", Lies::Either),
+    known("tensorflow", "tensorflow_savedmodel", "model.savedmodel", EntryType::Directory),
+    known("tensorflow", "tensorflow_graphdef", "model.graphdef", EntryType::File),
+    known("tensorrt", "tensorrt_plan", "model.plan", EntryType::File),
+    // A graph with external weights is a directory.
+    known("onnxruntime", "onnxruntime_onnx", "model.onnx", EntryType::Either),
+    known("openvino", "", "model.xml", EntryType::Either),
+    known("pytorch", "pytorch_libtorch", "model.pt", EntryType::File),
+    known("pytorch", "torch_aoti", "model.pt2", EntryType::File),
+    known("python", "", "model.py", EntryType::Either),
+    known("", "ensemble", "", EntryType::Either),
 ];
 
-/// Fills backend, platform and default_model_filename, as far as they are empty,
-/// from each other and from what lies in the lexically first sub-directory of the
-/// model's directory (`None`: there is none). With nothing else to go by, a model
-/// called `x.<backend>` is run by `<backend>`.
+/// Sets backend, platform and default_model_filename, as far as they are empty. They are deduced from each other, and from the files in the lexically
+/// first sub-directory of the model's directory (`None`: there is none). If that is not enough, a model named `x.<backend>` is run by `<backend>`.
 pub fn deduce_backend(
     mut config: ModelConfig,
     model: &str,
@@ -59,11 +57,11 @@ pub fn deduce_backend(
     if config.name.is_empty() {
         model.clone_into(&mut config.name);
     }
-    if let Some(known) = KNOWN.iter().find(|known| tells(known, &config, entries)) {
+    if let Some(known) = KNOWN.iter().find(|known| indicates(known, &config, entries)) {
         fill(&mut config.backend, known.backend);
         fill(&mut config.platform, known.platform);
         fill(&mut config.default_model_filename, known.filename);
-    } else if says_nothing(&config) {
+    } else if is_unset(&config) {
         let Some((_, backend)) = model.split_once('.') else {
             refuse!(
                 "Invalid model name: Could not determine backend for model '{model}' with no \
@@ -77,52 +75,51 @@ pub fn deduce_backend(
     Ok(config)
 }
 
-/// Whether the configuration, or else the directory, speaks of this backend.
-fn tells(known: &Known, config: &ModelConfig, entries: Option<&[Entry]>) -> bool {
+/// Whether the configuration, or otherwise the directory, indicates this backend.
+fn indicates(known: &Known, config: &ModelConfig, entries: Option<&[Entry]>) -> bool {
     if !config.backend.is_empty() && config.backend != known.backend {
         return false;
     }
     if !config.platform.is_empty() {
         return config.platform == known.platform
-            // A backend without platforms does not mind what its author wrote there.
+            // For a backend without platforms, any value is accepted.
             || (known.platform.is_empty() && config.backend == known.backend);
     }
     if !config.default_model_filename.is_empty() {
         let named = config.default_model_filename == known.filename;
-        // A file of another name is still the backend's, as its first platform.
+        // A file with an unknown name indicates the backend's first platform.
         return named || (config.backend == known.backend && is_first(known) && !any_named(config));
     }
-    let lies = entries.unwrap_or_default().iter().any(|entry| {
+    let exists = entries.unwrap_or_default().iter().any(|entry| {
         entry.name == known.filename
-            && match known.lies {
-                Lies::File => !entry.is_dir,
-                Lies::Directory => entry.is_dir,
-                Lies::Either => true,
+            && match known.entry_type {
+                EntryType::File => !entry.is_dir,
+                EntryType::Directory => entry.is_dir,
+                EntryType::Either => true,
             }
     });
-    lies || (config.backend == known.backend && is_first(known) && !any_lies(config, entries))
+    exists || (config.backend == known.backend && is_first(known) && !any_exists(config, entries))
 }
 
-/// Whether this is the platform a backend has when nothing tells its platforms
-/// apart. TensorFlow has none: there the author must say it.
+/// Whether this is the default platform of a backend. TensorFlow has none: the configuration must name the platform.
 fn is_first(known: &Known) -> bool {
     !matches!(known.platform, "tensorflow_savedmodel" | "tensorflow_graphdef" | "torch_aoti" | "ensemble")
 }
 
-/// Whether the file name given is that of one of the backend's platforms.
+/// Whether the configured file name is that of one of the backend's platforms.
 fn any_named(config: &ModelConfig) -> bool {
     KNOWN.iter().any(|known| known.backend == config.backend && known.filename == config.default_model_filename)
 }
 
-/// Whether a file of one of the backend's platforms lies there.
-fn any_lies(config: &ModelConfig, entries: Option<&[Entry]>) -> bool {
+/// Whether the directory contains a file of one of the backend's platforms.
+fn any_exists(config: &ModelConfig, entries: Option<&[Entry]>) -> bool {
     let entries = entries.unwrap_or_default();
     KNOWN
         .iter()
         .any(|known| known.backend == config.backend && entries.iter().any(|entry| entry.name == known.filename))
 }
 
-fn says_nothing(config: &ModelConfig) -> bool {
+fn is_unset(config: &ModelConfig) -> bool {
     config.backend.is_empty() && config.platform.is_empty() && config.default_model_filename.is_empty()
 }
 
@@ -156,7 +153,7 @@ mod tests {
             .collect()
     }
 
-    /// `[backend, platform, filename]`; a name that ends in `/` is a directory.
+    /// `[backend, platform, filename]`. A name that ends in `/` is a directory.
     #[track_caller]
     fn check(given: [&str; 3], files: &[&str], expect: [&str; 3]) {
         let found = deduce_backend(config(given), "m", Some(&entries(files))).unwrap();
@@ -169,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn files_tell_the_backend() {
+    fn files_indicate_the_backend() {
         let saved = ["tensorflow", "tensorflow_savedmodel", "model.savedmodel"];
         check(NOTHING, &["model.savedmodel/"], saved);
         let graph = ["tensorflow", "tensorflow_graphdef", "model.graphdef"];
@@ -185,20 +182,20 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_several_files_in_the_order_of_the_table_wins() {
+    fn the_first_file_in_the_tables_order_decides() {
         check(NOTHING, &["model.onnx", "model.py"], ["onnxruntime", "onnxruntime_onnx", "model.onnx"]);
         check(NOTHING, &["model.plan", "model.onnx"], ["tensorrt", "tensorrt_plan", "model.plan"]);
     }
 
     #[test]
-    fn a_platform_or_a_file_name_alone_tells_it_too() {
+    fn a_platform_or_a_file_name_alone_indicates_it_too() {
         check(["", "onnxruntime_onnx", ""], &[], ["onnxruntime", "onnxruntime_onnx", "model.onnx"]);
         check(["", "", "model.py"], &[], ["python", "", "model.py"]);
         check(["", "ensemble", ""], &[], ["", "ensemble", ""]);
     }
 
     #[test]
-    fn what_the_author_says_is_kept() {
+    fn configured_values_are_kept() {
         check(["python", "", ""], &["model.onnx"], ["python", "", "model.py"]);
         check(["python", "x", ""], &[], ["python", "x", "model.py"]);
         check(["onnxruntime", "", "net.onnx"], &["net.onnx"], ["onnxruntime", "onnxruntime_onnx", "net.onnx"]);
@@ -211,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_named_after_its_backend_needs_nothing_else() {
+    fn a_model_name_with_its_backend_suffices() {
         let found = deduce_backend(config(NOTHING), "echo.identity", None).unwrap();
         assert_eq!(found.backend, "identity");
         assert_eq!(found.default_model_filename, "model.identity");
@@ -220,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn with_nothing_to_go_by_it_is_refused() {
+    fn without_any_indication_it_is_refused() {
         let refused = deduce_backend(config(NOTHING), "echo", None).unwrap_err();
         assert_eq!(
             refused.to_string(),

@@ -1,43 +1,42 @@
-//! What can be wrong with a configuration?
+//! Which errors can a configuration have?
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// Why a configuration was refused. The variant says whose fault it is, which is
-/// all a table of codes needs; the text is the one Triton's clients see.
+/// Why a configuration was refused. The error code depends only on the variant. The text is the one that Triton's clients see.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// config.pbtxt is not the text form of a model configuration.
+    /// config.pbtxt is not a valid text form of a model configuration.
     #[error("failed to read text proto from {path}: {fault}")]
     Text {
-        /// The file as the operator knows it.
+        /// The path of the file, for the operator.
         path: String,
-        /// Where and why.
+        /// The position, and the reason.
         fault: TextFault,
     },
-    /// The `config` parameter of a load request is not the JSON form of one.
+    /// The `config` parameter of a load request is not a valid JSON form.
     #[error("Invalid config override: {reason}")]
     Override {
-        /// Where and why.
+        /// The position, and the reason.
         reason: String,
     },
-    /// It can be read, but contradicts itself, the host or the model's graph.
+    /// The configuration is inconsistent, or does not fit the host or the model's graph.
     #[error("{text}")]
     Invalid {
-        /// The whole sentence.
+        /// The error text.
         text: String,
     },
-    /// It asks for what the server does not do.
+    /// The configuration requests something that the server does not support.
     #[error("{text}")]
     Unsupported {
-        /// The whole sentence.
+        /// The error text.
         text: String,
     },
-    /// It got further than the checks before should have let it.
+    /// A case that earlier checks should have refused.
     #[error("{text}")]
     Internal {
-        /// The whole sentence.
+        /// The error text.
         text: String,
     },
 }
@@ -48,7 +47,7 @@ impl ConfigError {
     }
 }
 
-/// `return Err` with an [`ConfigError::Invalid`] made as by `format!`.
+/// `return Err` with a [`ConfigError::Invalid`] whose text is formatted as by `format!`.
 macro_rules! refuse {
     ($($text:tt)*) => {
         return Err($crate::ConfigError::invalid(format!($($text)*)))
@@ -56,16 +55,16 @@ macro_rules! refuse {
 }
 pub(crate) use refuse;
 
-/// A place in a text and what is wrong there.
+/// A position in a text, and the fault there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextFault {
-    /// From 1.
+    /// Line, counted from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// Column in characters, counted from 1.
     pub column: usize,
-    /// What was found, and what was expected in its place.
+    /// What was found, and what was expected instead.
     pub problem: String,
-    /// What to write instead, where that can be guessed.
+    /// What to write instead, if that can be guessed.
     pub cure: Option<String>,
 }
 

@@ -1,30 +1,30 @@
-//! What does a configuration need to know about the host?
+//! Which facts about the host does a configuration need?
 
 /// A GPU of this host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gpu {
     /// CUDA's device number.
     pub id: i32,
-    /// Major and minor in one number, such as 8.6.
+    /// Major and minor version as one number, such as 8.6.
     pub compute_capability: f64,
 }
 
-/// What instances can be placed on.
+/// Facts about the host for the placement of instances.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostFacts {
-    /// A CUDA driver was found, so that GPUs could be used if there are any.
+    /// Whether a CUDA driver was found, so that GPUs can be used if there are any.
     pub gpu_support: bool,
-    /// Why there is no such support, and the cure: told after Triton's words. Empty where nobody asked.
+    /// If none was found: the reason and the cure, which follow Triton's error text. Empty if no driver was searched for.
     pub no_support: String,
-    /// The GPUs CUDA shows, usable or not.
+    /// All GPUs that CUDA reports, usable or not.
     pub gpus: Vec<Gpu>,
-    /// GPUs below it are left alone; `--min-supported-compute-capability`.
+    /// GPUs below this compute capability are not used: `--min-supported-compute-capability`.
     pub min_compute_capability: f64,
-    /// Whether groups of `KIND_AUTO` go to GPUs, as Triton's do, and not to the CPU.
+    /// Whether groups of `KIND_AUTO` run on GPUs, as in Triton, and not on the CPU.
     pub auto_on_gpus: bool,
 }
 
-/// Triton's oldest GPU.
+/// The compute capability of the oldest GPU that Triton supports.
 pub const MIN_COMPUTE_CAPABILITY: f64 = 6.0;
 
 impl HostFacts {
@@ -39,7 +39,7 @@ impl HostFacts {
         }
     }
 
-    /// The numbers of the GPUs that may be used, ascending.
+    /// The numbers of all usable GPUs, in ascending order.
     pub(crate) fn usable_gpus(&self) -> Vec<i32> {
         let mut ids: Vec<i32> = self
             .gpus

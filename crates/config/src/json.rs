@@ -1,23 +1,21 @@
-//! What does a configuration look like in JSON?
+//! How is a configuration written and read as JSON?
 
 mod read;
 mod write;
 
 use crate::{ConfigError, ModelConfig, schema};
 
-/// The JSON that the config endpoint answers: the names of the schema in its order,
-/// enumerations by name, every scalar, list and map even if it is empty, messages
-/// only if they are set, and 64-bit numbers as numbers.
+/// The JSON of the config endpoint: the fields in the schema's order, enumerations by name, and 64-bit numbers as numbers. Scalars, lists and maps
+/// are written even if empty. Messages are written only if set.
 pub fn to_json(config: &ModelConfig) -> String {
     let mut json = String::with_capacity(2048);
     write::message(&mut json, &schema::to_dynamic(config));
     json
 }
 
-/// Reads the `config` parameter of a load request. It takes what protobuf's JSON
-/// reader takes: also lowerCamelCase names, numbers and booleans in strings,
-/// enumerations in any case or by number, one value for a list, and null for what
-/// is unset. Of its laxer syntax (`'` for `"`, bare names, final commas) it takes none.
+/// Reads the `config` parameter of a load request. It accepts what protobuf's JSON reader accepts: also lowerCamelCase names, numbers and booleans in
+/// strings, enumerations in any case or by number, one value for a list, and null for an unset field. It does not accept that reader's lax syntax
+/// (`'` for `"`, bare names, final commas).
 pub fn from_json(json: &str) -> Result<ModelConfig, ConfigError> {
     let value = serde_json::from_str(json).map_err(|cause| ConfigError::Override { reason: cause.to_string() })?;
     read::message(&value, &schema::model_config(), "")

@@ -8,8 +8,7 @@
 //!  config endpoint ◄──── json ─────┘            └── compose  do an ensemble's models fit?
 //! ```
 //!
-//! Everything here is a function over values: no file is opened and nothing is
-//! logged. Who reads the repository passes in what it found.
+//! Everything here is a function over values: no file is opened and nothing is logged. The caller reads the repository and passes in what it found.
 //!
 //! ```
 //! use nerite_config::{HostFacts, normalise, normalise_groups, parse_text, to_json, validate};
@@ -70,7 +69,7 @@ pub use validate::{
 pub use versions::VersionPolicy;
 pub use view::TensorSpec;
 
-/// Bytes of a configuration as a message. Its JSON has several times as many.
+/// Size of the encoded configuration in bytes. Its JSON is several times as large.
 pub fn encoded_bytes(config: &ModelConfig) -> usize {
     prost::Message::encoded_len(config)
 }

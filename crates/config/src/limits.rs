@@ -1,5 +1,4 @@
-//! How much may a configuration ask for?
+//! Which limits does a configuration have?
 
-/// Instances of one model, all its groups and their GPUs together. Each may take threads and memory of its own, so a slip of
-/// the finger must not take all there are.
+/// The most instances of one model, over all its groups and their GPUs. Each may take threads and memory, so a typing error must not take all resources.
 pub const INSTANCES_MAX: u64 = 1024;

@@ -1,4 +1,4 @@
-//! What does a configuration mean where it says nothing?
+//! What are the defaults of a configuration?
 
 mod groups;
 
@@ -10,12 +10,11 @@ use crate::proto::model_optimization_policy::PinnedMemoryBuffer;
 use crate::proto::model_sequence_batching::StrategyChoice;
 use crate::proto::model_version_policy::{Latest, PolicyChoice};
 
-/// After so long without a request a sequence is over, if the author sets no time.
+/// After this time without a request a sequence ends, if the configuration sets no time.
 const SEQUENCE_IDLE_DEFAULT_US: u64 = 1_000_000;
 
-/// Fills what the author left unsaid, instance groups apart. `directory` is the
-/// model's directory, whose name the model takes if it has none. Doing it twice
-/// changes nothing, and it is done again once a backend has completed the rest.
+/// Sets the defaults of a configuration, except for instance groups. `directory` is the model's directory, whose name is the default of the model's
+/// name. Repeating it changes nothing. It is repeated after a backend has completed the configuration.
 pub fn normalise(mut config: ModelConfig, directory: &str) -> ModelConfig {
     if config.name.is_empty() {
         directory.clone_into(&mut config.name);
@@ -41,7 +40,7 @@ pub fn normalise(mut config: ModelConfig, directory: &str) -> ModelConfig {
                 prefer_largest(&mut oldest.preferred_batch_size);
             }
         }
-        // Whether it is decoupled follows from its models, and is always shown.
+        // Its models determine whether an ensemble is decoupled, and the setting is always shown.
         Some(SchedulingChoice::EnsembleScheduling(_)) => {
             config.model_transaction_policy.get_or_insert_default();
         }

@@ -1,4 +1,4 @@
-//! What does an ONNX graph add to its configuration, and do the two agree?
+//! How does an ONNX graph complete its configuration, and do the two agree?
 
 mod agree;
 mod complete;
@@ -8,25 +8,25 @@ pub use complete::{Completion, Note, complete_onnx, needs_graph};
 
 use crate::proto::DataType;
 
-/// An input or output as the graph declares it.
+/// An input or output in the graph's declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSignature {
     /// Its name.
     pub name: String,
-    /// Its datatype; `TypeInvalid` for one that no request can carry.
+    /// Its datatype. `TypeInvalid` for a datatype that no request can carry.
     pub data_type: DataType,
-    /// All dimensions, the batch's too; -1 is any size; empty for a scalar.
+    /// All dimensions, including the batch's. -1 means any size. Empty for a scalar.
     pub dims: Vec<i64>,
 }
 
-/// What a graph takes and gives.
+/// The inputs and outputs of a graph.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GraphSignature {
-    /// In the graph's order, without initialisers.
+    /// Inputs without an initialiser, in the graph's order.
     pub inputs: Vec<TensorSignature>,
-    /// Inputs with an initialiser: a request may give them, and need not.
+    /// Inputs with an initialiser. They are optional in a request.
     pub initializers: Vec<TensorSignature>,
-    /// In the graph's order.
+    /// Outputs, in the graph's order.
     pub outputs: Vec<TensorSignature>,
 }
 

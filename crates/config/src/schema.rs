@@ -1,4 +1,4 @@
-//! What does the schema look like while the program runs?
+//! How is the schema accessed at run time?
 
 use std::sync::LazyLock;
 
@@ -23,12 +23,12 @@ pub(crate) fn declared(desc: &MessageDescriptor) -> impl Iterator<Item = FieldDe
     desc.descriptor_proto().field.iter().filter_map(|field| desc.get_field_by_name(field.name()))
 }
 
-/// The same configuration, as fields that can be walked.
+/// The same configuration as a dynamic message, whose fields can be iterated.
 pub(crate) fn to_dynamic(config: &ModelConfig) -> DynamicMessage {
     DynamicMessage::decode(model_config(), config.encode_to_vec().as_slice()).expect("both types come from one schema")
 }
 
-/// The same configuration, as a Rust type.
+/// The same configuration as a Rust type.
 pub(crate) fn to_typed(config: &DynamicMessage) -> ModelConfig {
     ModelConfig::decode(config.encode_to_vec().as_slice()).expect("both types come from one schema")
 }

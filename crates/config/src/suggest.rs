@@ -1,9 +1,9 @@
-//! Which of the known words did the author mean?
+//! Which known word is nearest to an unknown one?
 
-/// The known word nearest to `word`, if it is near enough to be a slip: at most
-/// one edit in three characters, or the same word up to case, underscores or dashes.
+/// The known word nearest to `word`, if it is near enough to be a typing error: at most one edit in three characters, or the same word except for
+/// case, underscores or dashes.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // Names longer than any of ours cannot be slips, and the table is quadratic.
+    // A longer word is not a typing error of a known one, and the table of distances is quadratic.
     if word.len() > 64 {
         return None;
     }
@@ -16,7 +16,7 @@ pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&
         .map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein's distance: the number of characters to insert, delete or replace.
+/// The Levenshtein distance: the number of characters to insert, delete or replace.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_finds_its_word_and_a_stranger_finds_none() {
+    fn a_typing_error_finds_its_word_and_an_unknown_word_none() {
         check("max_batchsize", Some("max_batch_size"));
         check("MaxBatchSize", Some("max_batch_size"));
         check("inputs", Some("input"));

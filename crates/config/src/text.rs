@@ -1,11 +1,8 @@
-//! What does config.pbtxt say?
+//! How is config.pbtxt read?
 //!
-//! The reader accepts what protobuf's own reader for C++ accepts, since that is
-//! what existing repositories were written against: `:` may be left out before a
-//! message, a list may stand in `[ ]` or as repeated fields or both, fields may
-//! end in `,` or `;`, messages may use `< >`, strings may be cut into adjacent
-//! pieces. Anything else is refused with its place and, where it can be guessed,
-//! the cure.
+//! The reader accepts what protobuf's reader for C++ accepts, because existing repositories were written for that. `:` may be omitted before a
+//! message. A list may be in `[ ]`, or consist of repeated fields, or both. Fields may end in `,` or `;`. Messages may use `< >`. Strings may be
+//! divided into adjacent parts. Anything else is refused with its position and, if it can be guessed, the cure.
 
 mod lex;
 mod read;
@@ -14,7 +11,7 @@ pub(crate) mod scalar;
 use crate::error::{ConfigError, TextFault};
 use crate::{ModelConfig, schema};
 
-/// Reads the text form. `path` only names the file in the error.
+/// Reads the text form. `path` is only used in errors.
 pub fn parse_text(path: &str, text: &[u8]) -> Result<ModelConfig, ConfigError> {
     read::read(text, schema::model_config()).map(|config| schema::to_typed(&config)).map_err(|(fault, at)| {
         let (line, column) = place(text, at);
@@ -25,7 +22,7 @@ pub fn parse_text(path: &str, text: &[u8]) -> Result<ModelConfig, ConfigError> {
     })
 }
 
-/// What is wrong, apart from where.
+/// A fault, without its position.
 #[derive(Debug)]
 struct Fault {
     problem: String,
@@ -55,12 +52,12 @@ impl Fault {
 /// A result whose error knows the offset in the text.
 type Positioned<T> = Result<T, (Fault, usize)>;
 
-/// Line and column, both from 1, of a byte offset.
+/// Line and column of a byte offset, both counted from 1.
 fn place(text: &[u8], at: usize) -> (usize, usize) {
     let before = &text[..at.min(text.len())];
     let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
     let line = before.split(|&byte| byte == b'\n').count();
-    // Bytes that continue a UTF-8 character do not start a column.
+    // Continuation bytes of a UTF-8 character do not count as columns.
     let column = before[line_start..].iter().filter(|&&byte| byte & 0xC0 != 0x80).count() + 1;
     (line, column)
 }

@@ -1,11 +1,9 @@
-//! Does a configuration hold together?
+//! Is a configuration consistent?
 //!
-//! Triton checks in stages, because what is wrong shows at different times: the
-//! schedule before anything is loaded ([`validate`]), inputs and outputs once the
-//! backend has completed them ([`validate_tensors`]), instances once the host is
-//! known ([`validate_groups`]), states when the scheduler is made
-//! ([`validate_states`]), warmup when instances exist ([`validate_warmup`]). Which
-//! of two faults a client hears of depends on that order, so it is kept.
+//! Triton checks in stages, as the facts become known: scheduling before anything is loaded ([`validate`]), inputs and outputs after the backend has
+//! completed them ([`validate_tensors`]), instances once the host is known ([`validate_groups`]), states when the scheduler is created
+//! ([`validate_states`]), and warmup when instances exist ([`validate_warmup`]). If there are two faults, this order decides which one a client gets,
+//! so it is the same here.
 
 mod batching;
 mod ensemble;
@@ -39,8 +37,7 @@ pub fn check_directory_name(config: &ModelConfig, directory: &str) -> Result<(),
     Ok(())
 }
 
-/// Checks all that a configuration says about how it is run, before anything is
-/// loaded. It must be normalised.
+/// Checks all scheduling settings of a normalised configuration, before anything is loaded.
 pub fn validate(config: &ModelConfig) -> Result<(), ConfigError> {
     if config.name.is_empty() {
         refuse!("model configuration must specify 'name'");
@@ -81,7 +78,7 @@ fn check_backend(config: &ModelConfig) -> Result<(), ConfigError> {
     if !backend.is_empty() && platform == ENSEMBLE {
         refuse!("Ensemble model '{name}' must have platform type '{platform}' and empty backend type");
     }
-    // A backend that is not one of these may use any platform.
+    // Any other backend may use any platform.
     let platforms: &[&str] = match backend.as_str() {
         "tensorflow" => &["tensorflow_savedmodel", "tensorflow_graphdef"],
         "tensorrt" => &["tensorrt_plan"],

@@ -3,19 +3,19 @@
 use crate::ModelConfig;
 use crate::proto::model_version_policy::PolicyChoice;
 
-/// The author's choice of versions.
+/// The version policy of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VersionPolicy {
-    /// So many of the highest.
+    /// This many of the highest versions.
     Latest(u32),
-    /// Every one.
+    /// All versions.
     All,
-    /// These, where they exist.
+    /// These versions, as far as they exist.
     Specific(Vec<i64>),
 }
 
 impl VersionPolicy {
-    /// The policy of a configuration; the highest version alone if it has none.
+    /// The policy of a configuration. The default is the highest version.
     pub fn of(config: &ModelConfig) -> Self {
         match config.version_policy.as_ref().and_then(|policy| policy.policy_choice.as_ref()) {
             None => Self::Latest(1),
@@ -25,7 +25,7 @@ impl VersionPolicy {
         }
     }
 
-    /// The versions to serve of those available, ascending and without repetition.
+    /// The versions to serve, of those available, in ascending order and without duplicates.
     pub fn select(&self, available: &[i64]) -> Vec<i64> {
         let mut versions = available.to_vec();
         versions.sort_unstable();
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_selects_among_what_is_there() {
+    fn a_policy_selects_among_available_versions() {
         check(VersionPolicy::Latest(1), &[1, 3, 2], &[3]);
         check(VersionPolicy::Latest(2), &[1, 10, 2], &[2, 10]);
         check(VersionPolicy::Latest(9), &[1, 2], &[1, 2]);

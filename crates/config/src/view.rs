@@ -1,4 +1,4 @@
-//! What do the other crates ask of a configuration?
+//! What do other crates need from a configuration?
 
 use nerite_tensor::DataType;
 
@@ -9,32 +9,32 @@ use crate::proto::{
 };
 use crate::{ModelConfig, VersionPolicy};
 
-/// An input or output as clients and backends see it.
+/// An input or output, for clients and backends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
     /// Its name.
     pub name: String,
-    /// Its datatype; `None` where the configuration has not said it yet.
+    /// Its datatype. `None` if the configuration does not set it yet.
     pub data_type: Option<DataType>,
-    /// What clients send, without the batch dimension; -1 is any size.
+    /// The shape that clients send, without the batch dimension. -1 means any size.
     pub dims: Vec<i64>,
-    /// What the model sees in place of `dims`, likewise without the batch dimension.
+    /// The shape that the model gets instead of `dims`, also without the batch dimension.
     pub reshape: Option<Vec<i64>>,
-    /// A request may leave it out. Inputs only.
+    /// Whether a request may omit it. Inputs only.
     pub optional: bool,
-    /// Requests of different shapes may share a batch. Inputs only.
+    /// Whether requests of different shapes may share a batch. Inputs only.
     pub ragged: bool,
-    /// File of labels for classification, empty for none. Outputs only.
+    /// The file with labels for classification. Empty for none. Outputs only.
     pub label_filename: String,
 }
 
 impl TensorSpec {
-    /// The shape the model's metadata shows: `dims`, behind -1 if requests batch.
+    /// The shape in the model's metadata: `dims`, after -1 if the model batches.
     pub fn shape(&self, batching: bool) -> Vec<i64> {
         batching.then_some(-1).into_iter().chain(self.dims.iter().copied()).collect()
     }
 
-    /// The shape the model itself expects of one item.
+    /// The shape of one item that the model itself expects.
     pub fn model_dims(&self) -> &[i64] {
         self.reshape.as_deref().unwrap_or(&self.dims)
     }
@@ -73,12 +73,12 @@ fn shape_of(reshape: Option<&ModelTensorReshape>) -> Option<Vec<i64>> {
 }
 
 impl ModelConfig {
-    /// The backend to run it, empty for an ensemble.
+    /// The model's backend. Empty for an ensemble.
     pub fn backend_name(&self) -> &str {
         &self.backend
     }
 
-    /// The platform that the model's metadata shows: its own, or else its backend.
+    /// The platform in the model's metadata. If it is not set, the backend.
     pub fn platform(&self) -> &str {
         if self.platform.is_empty() { &self.backend } else { &self.platform }
     }
@@ -98,7 +98,7 @@ impl ModelConfig {
         self.max_batch_size > 0
     }
 
-    /// Whether one request may have any number of responses.
+    /// Whether a request may have any number of responses.
     pub fn decoupled(&self) -> bool {
         self.model_transaction_policy.is_some_and(|policy| policy.decoupled)
     }
@@ -118,7 +118,7 @@ impl ModelConfig {
         VersionPolicy::of(self)
     }
 
-    /// The dynamic batcher's settings, if it is the scheduler.
+    /// The settings of the dynamic batcher, if the model uses it.
     pub fn dynamic_batching(&self) -> Option<&ModelDynamicBatching> {
         match &self.scheduling_choice {
             Some(SchedulingChoice::DynamicBatching(dynamic)) => Some(dynamic),
@@ -126,7 +126,7 @@ impl ModelConfig {
         }
     }
 
-    /// The sequence batcher's settings, if it is the scheduler.
+    /// The settings of the sequence batcher, if the model uses it.
     pub fn sequence_batching(&self) -> Option<&ModelSequenceBatching> {
         match &self.scheduling_choice {
             Some(SchedulingChoice::SequenceBatching(sequence)) => Some(sequence),
@@ -142,7 +142,7 @@ impl ModelConfig {
         }
     }
 
-    /// Whether it is made of other models.
+    /// Whether it is composed of other models.
     pub fn is_ensemble(&self) -> bool {
         self.ensemble_scheduling().is_some()
     }

@@ -1,4 +1,4 @@
-//! Are models that fit composed, and others told apart?
+//! Are models that fit composed, and all others refused?
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ fn parsed(text: &str) -> ModelConfig {
     parse_text("p", text.as_bytes()).unwrap_or_else(|refused| panic!("{refused}\nin {text}"))
 }
 
-/// A model of `x` to `y`, both FP32 and `[2]`, but for what `fields` adds.
+/// A model from `x` to `y`, both FP32 and `[2]`, with `fields` added.
 fn model(fields: &str) -> ModelConfig {
     parsed(&format!(
         "input {{ name: 'x' data_type: TYPE_FP32 dims: 2 }} \
@@ -17,7 +17,7 @@ fn model(fields: &str) -> ModelConfig {
     ))
 }
 
-/// A step from these tensors to those, of a model of as many inputs and outputs.
+/// A step that maps these tensors. Its model has as many inputs and outputs.
 fn step(model: &str, inputs: &[(&str, &str)], outputs: &[(&str, &str)]) -> String {
     let map = |field: &str, pairs: &[(&str, &str)]| {
         let entry = |(key, value): &(&str, &str)| format!("{field} {{ key: '{key}' value: '{value}' }}");
@@ -26,7 +26,7 @@ fn step(model: &str, inputs: &[(&str, &str)], outputs: &[(&str, &str)]) -> Strin
     format!("step {{ model_name: '{model}' {} {} }} ", map("input_map", inputs), map("output_map", outputs))
 }
 
-/// An ensemble `e` of `i` to `o`, both FP32 and `[2]`, but for what `fields` adds.
+/// An ensemble `e` from `i` to `o`, both FP32 and `[2]`, with `fields` added.
 fn ensemble(fields: &str, steps: &str) -> ModelConfig {
     parsed(&format!(
         "name: 'e' platform: 'ensemble' input {{ name: 'i' data_type: TYPE_FP32 dims: 2 }} \
@@ -35,7 +35,7 @@ fn ensemble(fields: &str, steps: &str) -> ModelConfig {
     ))
 }
 
-/// Whether the ensemble is decoupled, or why it cannot be composed.
+/// Checks whether the ensemble is decoupled, or why it cannot be composed.
 #[track_caller]
 fn check(ensemble: ModelConfig, models: &[&ModelConfig], expect: Result<bool, &str>) {
     let found = compose_ensemble(ensemble, models);
@@ -58,7 +58,7 @@ fn models_that_fit_are_composed() {
 }
 
 #[test]
-fn a_batching_ensemble_may_hold_a_model_that_sees_the_batch() {
+fn a_batching_ensemble_may_contain_a_model_with_the_batch_in_its_shape() {
     let unbatched = parsed(
         "input { name: 'x' data_type: TYPE_FP32 dims: [-1, 2] } \
          output { name: 'y' data_type: TYPE_FP32 dims: [-1, -1] }",
@@ -83,7 +83,7 @@ fn a_model_of_smaller_batches_is_refused() {
 }
 
 #[test]
-fn every_input_is_mapped_and_no_other() {
+fn all_inputs_and_no_others_are_mapped() {
     check(
         ensemble("", &step("a", &[("x", "i"), ("z", "i")], &[("y", "o")])),
         &[&model("")],
@@ -126,7 +126,7 @@ fn both_ends_of_a_tensor_agree() {
 }
 
 #[test]
-fn one_decoupled_model_makes_the_ensemble_decoupled_and_two_cannot_meet() {
+fn one_decoupled_model_makes_the_ensemble_decoupled_and_two_cannot_be_joined() {
     let many = model("model_transaction_policy { decoupled: true }");
     let one = model("");
     check(ensemble("", &one_step()), &[&many], Ok(true));
@@ -152,7 +152,7 @@ fn one_decoupled_model_makes_the_ensemble_decoupled_and_two_cannot_meet() {
 }
 
 #[test]
-fn a_model_that_is_no_ensemble_is_left_alone() {
+fn a_model_that_is_not_an_ensemble_is_unchanged() {
     let config = model("name: 'm'");
     assert_eq!(compose_ensemble(config.clone(), &[]).unwrap(), config);
 }

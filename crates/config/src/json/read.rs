@@ -1,4 +1,4 @@
-//! Which fields does a JSON value set?
+//! How are the fields of a JSON value read?
 
 use prost_reflect::{DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value};
 use serde_json::Value as Json;
@@ -8,8 +8,7 @@ use crate::{schema, suggest};
 
 type Read<T> = Result<T, String>;
 
-/// Reads an object as a message. `path` leads to it, such as `input[0].`, and is
-/// empty for the whole.
+/// Reads an object as a message. `path` is its path, such as `input[0].`, and empty for the root.
 pub(super) fn message(json: &Json, desc: &MessageDescriptor, path: &str) -> Read<DynamicMessage> {
     let Json::Object(members) = json else {
         return Err(wrong(path.trim_end_matches('.'), "an object", json));
@@ -32,7 +31,7 @@ fn set(message: &mut DynamicMessage, field: &FieldDescriptor, json: &Json, path:
     let value = if field.is_map() {
         map(field, json, path)?
     } else if field.is_list() {
-        // One value without brackets is a list of it, and null among others is nothing.
+        // A single value without brackets is a list with that value. A null among others is skipped.
         let items = json.as_array().map_or(std::slice::from_ref(json), Vec::as_slice);
         let items = items.iter().enumerate().filter(|(_, item)| !item.is_null());
         let each = |(index, item)| single(&field.kind(), item, &format!("{path}[{index}]"));
@@ -95,14 +94,13 @@ fn single(kind: &Kind, json: &Json, path: &str) -> Read<Value> {
     }
 }
 
-/// A number, or one in a string, as protobuf writes those of 64 bits. `1.0` and
-/// `1e2` are whole numbers too.
+/// An integer, or one in a string: protobuf writes 64-bit integers as strings. `1.0` and `1e2` are integers too.
 fn integer<T: TryFrom<i128>>(json: &Json, path: &str) -> Read<T> {
     let number = match json {
         Json::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
             (Some(value), _, _) => Some(i128::from(value)),
             (_, Some(value), _) => Some(i128::from(value)),
-            // Up to 2^53 a whole double is the number that was written.
+            // Up to 2^53, a whole double is exactly the number in the text.
             (_, _, Some(value)) if value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0 => {
                 Some(value as i128)
             }
@@ -139,7 +137,7 @@ fn enumerator(names: &EnumDescriptor, json: &Json, path: &str) -> Read<Value> {
     if let Some(number) = found.map(|value| value.number()).or_else(|| word.parse().ok()) {
         return Ok(Value::EnumNumber(number));
     }
-    let cure = scalar::meant(names, word).map(|cure| format!("; {cure}"));
+    let cure = scalar::suggestion(names, word).map(|cure| format!("; {cure}"));
     Err(format!("{path}: {} has no value '{word}'{}", names.name(), cure.unwrap_or_default()))
 }
 

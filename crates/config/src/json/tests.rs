@@ -1,4 +1,4 @@
-//! Is the JSON what clients of the config endpoint read, and is it read back?
+//! Is the JSON what clients of the config endpoint expect, and can it be read back?
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,8 +9,7 @@ use crate::proto::model_config::SchedulingChoice;
 use crate::proto::{self, model_metrics, model_sequence_batching as seq, model_warmup};
 use crate::{HostFacts, normalise, normalise_groups, parse_text};
 
-/// The JSON of the text, normalised for a host without GPUs, as the config endpoint
-/// shows it.
+/// Checks the JSON of the config endpoint for this text, normalised for a host without GPUs.
 #[track_caller]
 fn check(text: &str, expect: &str) {
     let config = normalise(parse_text("p", text.as_bytes()).unwrap(), "m");
@@ -52,7 +51,7 @@ fn every_scalar_and_list_is_shown_and_unset_messages_are_not() {
 }
 
 #[test]
-fn the_scheduler_stands_where_the_schema_has_it_with_numbers_as_numbers() {
+fn the_scheduler_is_at_the_schemas_place_with_numbers_as_numbers() {
     check(
         r#"name: "m" backend: "onnxruntime" platform: "onnxruntime_onnx" max_batch_size: 4
            dynamic_batching {
@@ -101,7 +100,7 @@ fn an_ensemble_shows_its_transaction_policy_and_no_instances() {
 }
 
 #[test]
-fn floats_are_shown_shortest() {
+fn floats_have_their_shortest_form() {
     let json = |text: &str| {
         let text = format!("model_metrics {{ metric_control {{ histogram_options {{ buckets: [{text}] }} }} }}");
         let json = to_json(&parse_text("p", text.as_bytes()).unwrap());
@@ -115,7 +114,7 @@ fn floats_are_shown_shortest() {
 }
 
 #[test]
-fn a_choice_made_with_its_default_is_shown() {
+fn a_choice_with_its_default_value_is_shown() {
     let text = "model_warmup { inputs { key: 'x' value { zero_data: false } } }";
     let json = to_json(&parse_text("p", text.as_bytes()).unwrap());
     let expect = r#""inputs":{"x":{"data_type":"TYPE_INVALID","dims":[],"zero_data":false}}"#;
@@ -131,7 +130,7 @@ fn a_chosen_scalar_is_shown_last_as_triton_does() {
 }
 
 #[test]
-fn an_override_may_be_spelt_in_every_way_protobuf_knows() {
+fn an_override_may_have_every_form_that_protobuf_accepts() {
     reads("{}", "");
     reads(r#"{"maxBatchSize": 4}"#, "max_batch_size: 4");
     reads(r#"{"max_batch_size": "4"}"#, "max_batch_size: 4");
@@ -186,7 +185,7 @@ fn a_bad_override_is_refused_with_the_path_to_the_fault() {
     refuse(r#"{"name": "a"} x"#, "trailing characters at line 1 column 15");
 }
 
-/// Messages of every shape the schema has, with whatever numbers and words.
+/// Messages with all kinds of fields in the schema, with arbitrary numbers and words.
 fn configs() -> impl Strategy<Value = ModelConfig> {
     let words = proptest::collection::vec(".{0,8}", 4);
     let numbers = proptest::collection::vec(any::<i64>(), 4);
@@ -198,7 +197,7 @@ fn configs() -> impl Strategy<Value = ModelConfig> {
 }
 
 fn scheduler(words: &[String], numbers: &[i64], choice: u8, flag: bool) -> Option<SchedulingChoice> {
-    // Few digits, which every reader of JSON reads exactly.
+    // A number with few digits, which every JSON reader reads exactly.
     let real = numbers[0] as i16 as f32 / 100.0;
     match choice {
         0 => None,
@@ -262,7 +261,7 @@ fn config(words: &[String], numbers: &[i64], flag: bool) -> ModelConfig {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_back_and_is_json(config in configs()) {
+    fn written_json_is_valid_and_is_read_back(config in configs()) {
         let json = to_json(&config);
         prop_assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok());
         prop_assert_eq!(from_json(&json).unwrap(), config);

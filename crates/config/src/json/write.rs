@@ -9,10 +9,10 @@ use crate::schema;
 /// Appends a message as an object.
 pub(super) fn message(json: &mut String, message: &DynamicMessage) {
     let desc = message.descriptor();
-    // What can be told from unset is left out when unset; the rest is always there.
+    // Fields that distinguish unset from empty are omitted if unset. All others are always written.
     let mut shown: Vec<FieldDescriptor> =
         schema::declared(&desc).filter(|field| !field.supports_presence() || message.has_field(field)).collect();
-    // As Triton does, which writes defaults in the schema's order first: a chosen scalar has none.
+    // As in Triton, which first writes the fields with defaults, in the schema's order. A scalar in a oneof has no default.
     shown.sort_by_key(|field| field.containing_oneof().is_some() && !matches!(field.kind(), Kind::Message(_)));
     enclosed(json, ['{', '}'], shown.into_iter(), |json, field| {
         key(json, field.name());
@@ -28,7 +28,7 @@ pub(super) fn message(json: &mut String, message: &DynamicMessage) {
     });
 }
 
-/// In the order of the keys, so that one configuration has one JSON.
+/// Writes a map in the order of its keys, so that a configuration has only one JSON.
 fn map<'a>(json: &mut String, field: &FieldDescriptor, entries: impl Iterator<Item = (&'a MapKey, &'a Value)>) {
     let kind = match field.kind() {
         Kind::Message(entry) => entry.map_entry_value_field().kind(),
@@ -83,8 +83,7 @@ fn scalar(json: &mut String, kind: &Kind, value: &Value) {
     }
 }
 
-/// The shortest form that reads back as the same value of its own type, without a
-/// final `.0`; `wide` is that value as a double.
+/// The shortest text that reads back as the same value of the same type, without a final `.0`. `wide` is the value as a double.
 fn real(json: &mut String, value: impl std::fmt::Display + std::fmt::LowerExp, wide: f64) {
     match wide {
         _ if wide.is_nan() => text(json, "NaN"),

@@ -5,11 +5,10 @@ use crate::host::HostFacts;
 use crate::proto::ModelInstanceGroup;
 use crate::proto::model_instance_group::Kind;
 
-/// Backends of which two instances on a CPU serve better than one.
+/// Backends that get two instances by default on a CPU.
 const TWO_ON_CPU: [&str; 2] = ["onnxruntime", "tensorflow"];
 
-/// Gives every instance group a name, a kind, a number and its GPUs. `preferred`
-/// are the backend's own wishes; an ensemble has no instances and is left alone.
+/// Sets name, kind, count and GPUs of every instance group. `preferred` are the defaults of the backend. An ensemble has no instances and is not changed.
 pub fn normalise_groups(mut config: ModelConfig, preferred: &[ModelInstanceGroup], host: &HostFacts) -> ModelConfig {
     if config.is_ensemble() {
         return config;
@@ -25,8 +24,8 @@ pub fn normalise_groups(mut config: ModelConfig, preferred: &[ModelInstanceGroup
         if group.kind() == Kind::Auto {
             group.set_kind(if host.auto_on_gpus { resolved(group, &usable) } else { Kind::Cpu });
         }
-        follow(group, preferred, &usable);
-        // What is below 0 stays, to be refused.
+        fill_from_preferred(group, preferred, &usable);
+        // A negative count is kept, so that it is refused later.
         if group.count == 0 {
             let two = group.kind() == Kind::Cpu && TWO_ON_CPU.contains(&config.backend.as_str());
             group.count = if two { 2 } else { 1 };
@@ -38,42 +37,42 @@ pub fn normalise_groups(mut config: ModelConfig, preferred: &[ModelInstanceGroup
     config
 }
 
-/// The one group of a model that names none.
+/// The default group of a model without instance groups.
 fn default_group(model: &str, preferred: &[ModelInstanceGroup], usable: &[i32]) -> ModelInstanceGroup {
     let mut group = ModelInstanceGroup { name: model.to_owned(), ..Default::default() };
-    let possible = |wish: &&ModelInstanceGroup| wish.kind() != Kind::Gpu || !usable.is_empty();
-    if let Some(wish) = preferred.iter().find(possible) {
-        group.kind = wish.kind;
-        group.count = wish.count;
-        group.gpus = match wish.kind() {
-            Kind::Gpu => both(&wish.gpus, usable),
-            Kind::Auto => wish.gpus.clone(),
+    let possible = |preference: &&ModelInstanceGroup| preference.kind() != Kind::Gpu || !usable.is_empty();
+    if let Some(preference) = preferred.iter().find(possible) {
+        group.kind = preference.kind;
+        group.count = preference.count;
+        group.gpus = match preference.kind() {
+            Kind::Gpu => intersection(&preference.gpus, usable),
+            Kind::Auto => preference.gpus.clone(),
             Kind::Cpu | Kind::Model => Vec::new(),
         };
     }
     group
 }
 
-/// GPU if there is any, and each one listed is usable; else CPU.
+/// GPU if there are usable GPUs and all listed ones are usable. Otherwise CPU.
 fn resolved(group: &ModelInstanceGroup, usable: &[i32]) -> Kind {
     if !usable.is_empty() && group.gpus.iter().all(|gpu| usable.contains(gpu)) { Kind::Gpu } else { Kind::Cpu }
 }
 
-/// Takes GPUs and number from the wishes of the same kind, where none are given.
-fn follow(group: &mut ModelInstanceGroup, preferred: &[ModelInstanceGroup], usable: &[i32]) {
-    for wish in preferred.iter().filter(|wish| wish.kind == group.kind) {
-        if group.kind() == Kind::Gpu && group.gpus.is_empty() && !wish.gpus.is_empty() {
-            group.gpus = both(&wish.gpus, usable);
+/// Sets GPUs and count, where they are not set, from the preferred groups of the same kind.
+fn fill_from_preferred(group: &mut ModelInstanceGroup, preferred: &[ModelInstanceGroup], usable: &[i32]) {
+    for preference in preferred.iter().filter(|preference| preference.kind == group.kind) {
+        if group.kind() == Kind::Gpu && group.gpus.is_empty() && !preference.gpus.is_empty() {
+            group.gpus = intersection(&preference.gpus, usable);
             if group.gpus.is_empty() {
                 continue;
             }
         }
-        if group.count == 0 && wish.count > 0 {
-            group.count = wish.count;
+        if group.count == 0 && preference.count > 0 {
+            group.count = preference.count;
         }
     }
 }
 
-fn both(wished: &[i32], usable: &[i32]) -> Vec<i32> {
-    wished.iter().copied().filter(|gpu| usable.contains(gpu)).collect()
+fn intersection(preferred: &[i32], usable: &[i32]) -> Vec<i32> {
+    preferred.iter().copied().filter(|gpu| usable.contains(gpu)).collect()
 }

@@ -1,4 +1,4 @@
-//! Is what the author left unsaid filled in as Triton fills it?
+//! Are defaults set as in Triton?
 
 #![allow(clippy::unwrap_used)]
 
@@ -74,16 +74,16 @@ fn preferred(kind: Kind, count: i32, gpus: &[i32]) -> ModelInstanceGroup {
     ModelInstanceGroup { kind: kind as i32, count, gpus: gpus.to_vec(), ..Default::default() }
 }
 
-/// `given` and `expect` are the instance groups of model `m`, as text.
+/// `given` and `expect` are the instance groups of model `m` as text.
 #[track_caller]
-fn check_groups(given: &str, backend: &str, wishes: &[ModelInstanceGroup], host: &HostFacts, expect: &str) {
+fn check_groups(given: &str, backend: &str, preferred: &[ModelInstanceGroup], host: &HostFacts, expect: &str) {
     let config = parsed(&format!("name: 'm' backend: '{backend}' {given}"));
-    let found = normalise_groups(config, wishes, host).instance_group;
+    let found = normalise_groups(config, preferred, host).instance_group;
     assert_eq!(found, parsed(expect).instance_group, "{given} of {backend}");
 }
 
 #[test]
-fn without_gpus_everything_automatic_runs_on_the_cpu() {
+fn without_gpus_automatic_groups_run_on_the_cpu() {
     let host = HostFacts::cpu_only();
     let check = |given, backend, expect| check_groups(given, backend, &[], &host, expect);
     check("", "python", "instance_group { name: 'm' count: 1 kind: KIND_CPU }");
@@ -104,7 +104,7 @@ fn without_gpus_everything_automatic_runs_on_the_cpu() {
 }
 
 #[test]
-fn with_gpus_everything_automatic_runs_on_all_that_are_usable() {
+fn with_gpus_automatic_groups_run_on_all_usable_ones() {
     let host = two_gpus();
     let check = |given, expect| check_groups(given, "onnxruntime", &[], &host, expect);
     check("", "instance_group { name: 'm' count: 1 kind: KIND_GPU gpus: [0, 1] }");
@@ -116,7 +116,7 @@ fn with_gpus_everything_automatic_runs_on_all_that_are_usable() {
 }
 
 #[test]
-fn where_gpus_are_only_for_those_who_name_them_everything_automatic_stays_on_the_cpu() {
+fn automatic_groups_run_on_the_cpu_if_gpus_must_be_named() {
     let host = HostFacts { auto_on_gpus: false, ..two_gpus() };
     let check = |given, expect| check_groups(given, "onnxruntime", &[], &host, expect);
     check("", "instance_group { name: 'm' count: 2 kind: KIND_CPU }");
@@ -128,10 +128,10 @@ fn where_gpus_are_only_for_those_who_name_them_everything_automatic_stays_on_the
 }
 
 #[test]
-fn the_backend_is_asked_first() {
+fn the_backends_preferences_come_first() {
     let (cpu, gpus) = (HostFacts::cpu_only(), two_gpus());
-    let wishes = [preferred(Kind::Gpu, 0, &[1, 7]), preferred(Kind::Cpu, 4, &[])];
-    let check = |given, host, expect| check_groups(given, "x", &wishes, host, expect);
+    let preferences = [preferred(Kind::Gpu, 0, &[1, 7]), preferred(Kind::Cpu, 4, &[])];
+    let check = |given, host, expect| check_groups(given, "x", &preferences, host, expect);
     check("", &cpu, "instance_group { name: 'm' count: 4 kind: KIND_CPU }");
     check("", &gpus, "instance_group { name: 'm' count: 1 kind: KIND_GPU gpus: 1 }");
     check(

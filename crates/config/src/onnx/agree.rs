@@ -7,8 +7,7 @@ use crate::proto::{DataType, ModelInput, ModelOutput};
 use crate::shape::shown;
 use crate::{ConfigError, ModelConfig, tensor_data_type};
 
-/// Checks, before instances start, that the graph takes what the configuration
-/// promises to clients and gives what it promises to answer.
+/// Checks, before instances start, that the graph has the inputs and outputs of the configuration.
 pub fn check_onnx(config: &ModelConfig, graph: &GraphSignature) -> Result<(), ConfigError> {
     check_controls(config, graph)?;
     let expected = input_count(config);
@@ -28,7 +27,7 @@ pub fn check_onnx(config: &ModelConfig, graph: &GraphSignature) -> Result<(), Co
     Ok(())
 }
 
-/// Refuses an input that the model does not take. `allowed` is sorted.
+/// Refuses an input that the model does not have. `allowed` is sorted.
 pub fn check_input_allowed(input: &str, allowed: &[&str]) -> Result<(), ConfigError> {
     if !allowed.contains(&input) {
         refuse!("unexpected inference input '{input}', allowed inputs are: {}", allowed.join(", "));
@@ -36,7 +35,7 @@ pub fn check_input_allowed(input: &str, allowed: &[&str]) -> Result<(), ConfigEr
     Ok(())
 }
 
-/// Refuses an output that the model does not give. `allowed` is sorted.
+/// Refuses an output that the model does not have. `allowed` is sorted.
 pub fn check_output_allowed(output: &str, allowed: &[&str]) -> Result<(), ConfigError> {
     if !allowed.contains(&output) {
         refuse!("unexpected inference output '{output}', allowed outputs are: {}", allowed.join(", "));
@@ -44,8 +43,7 @@ pub fn check_output_allowed(output: &str, allowed: &[&str]) -> Result<(), Config
     Ok(())
 }
 
-/// How many inputs without an initialiser the graph must have: those that a request must
-/// give and those the server makes itself.
+/// The number of inputs without an initialiser that the graph must have: those of requests, and those that the server makes itself.
 fn input_count(config: &ModelConfig) -> usize {
     let of_batches: usize = config.batch_input.iter().map(|input| input.target_name.len()).sum();
     let of_sequences = config.sequence_batching().map_or(0, |sequence| {
@@ -55,7 +53,7 @@ fn input_count(config: &ModelConfig) -> usize {
     config.input.iter().filter(|input| !input.optional).count() + of_batches + of_sequences
 }
 
-/// The control tensors of a sequence batcher are `[1]` and of the type it fills.
+/// Checks that the control tensors of a sequence batcher have the shape `[1]` and the type that the batcher writes.
 fn check_controls(config: &ModelConfig, graph: &GraphSignature) -> Result<(), ConfigError> {
     let Some(sequence) = config.sequence_batching() else { return Ok(()) };
     for input in &sequence.control_input {
@@ -124,7 +122,7 @@ fn check_input(config: &ModelConfig, input: &ModelInput, graph: &GraphSignature)
         }
         if tensor.dims != [-1] {
             refuse!(
-                // Triton's two spaces.
+                // Triton's text has two spaces here.
                 "unable to load model '{model}', configuration expects model provides input with \
                  shape [-1]  for ragged input '{name}', model provides {}",
                 shown(&tensor.dims)
@@ -140,7 +138,7 @@ fn check_output(config: &ModelConfig, output: &ModelOutput, graph: &[TensorSigna
         return check_output_allowed(&output.name, &names(graph.iter()));
     };
     check_type(config, "output", &output.name, output.data_type, tensor)?;
-    // The server cuts up a scattered output, so that its shape is not the graph's.
+    // The server divides a scattered output, so its shape differs from the graph's.
     if config.batch_output.iter().any(|batch| batch.target_name.contains(&output.name)) {
         return Ok(());
     }
@@ -171,14 +169,14 @@ fn check_type(
              '{name}', model provides TYPE_{}",
             config.name,
             specified.as_str_name(),
-            // Triton takes this one name from the wire, so TYPE_STRING is TYPE_BYTES here.
+            // Triton's text has the wire name here, so TYPE_STRING is TYPE_BYTES.
             tensor_data_type(tensor.data_type as i32).map_or("<invalid>", nerite_tensor::DataType::name)
         );
     }
     Ok(())
 }
 
-/// `same` compares a dimension of the graph with one of the configuration.
+/// Compares shapes. `same` compares a dimension of the graph with one of the configuration.
 fn check_dims(
     config: &ModelConfig,
     tensor: &TensorSignature,
@@ -235,7 +233,7 @@ fn names<'a>(tensors: impl Iterator<Item = &'a TensorSignature>) -> Vec<&'a str>
     names
 }
 
-/// What ONNX calls a datatype.
+/// ONNX's name of a datatype.
 fn onnx_name(data_type: DataType) -> &'static str {
     match data_type {
         DataType::TypeInvalid => "UNDEFINED",

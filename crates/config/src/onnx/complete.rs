@@ -1,4 +1,4 @@
-//! What can be filled in from the graph?
+//! What does a graph add to an incomplete configuration?
 
 use std::fmt;
 
@@ -8,28 +8,28 @@ use crate::proto::model_config::SchedulingChoice;
 use crate::proto::{ModelDynamicBatching, ModelInput, ModelOutput, ModelTensorReshape};
 use crate::{ConfigError, ModelConfig};
 
-/// A completed configuration, and what is worth telling the operator.
+/// A completed configuration, and notes for the operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Completion {
-    /// It must be normalised again: a scheduler may be new in it.
+    /// It must be normalised again, because it may have a scheduler now.
     pub config: ModelConfig,
-    /// For the log.
+    /// Notes for the log.
     pub notes: Vec<Note>,
 }
 
-/// A remark on the completion. The text is its `Display`.
+/// A note on the completion. Its text is its `Display`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
-    /// The author listed inputs and outputs, so nothing was filled: information.
+    /// Inputs and outputs were configured, so nothing was filled in. Information.
     Skipped {
-        /// Whose configuration.
+        /// The model's name.
         model: String,
     },
-    /// The batch size was not set, and requests are now batched: a warning.
+    /// The batch size was not set and is filled in, so requests are batched now. A warning.
     BatchSizeFilled {
-        /// Whose configuration.
+        /// The model's name.
         model: String,
-        /// The size filled in.
+        /// The size that was filled in.
         max_batch_size: i32,
     },
 }
@@ -52,14 +52,13 @@ impl fmt::Display for Note {
     }
 }
 
-/// Whether there is anything to complete, so that the graph need be read.
+/// Whether anything must be completed, so that the graph must be read.
 pub fn needs_graph(config: &ModelConfig) -> bool {
     config.output.is_empty() || (config.input.is_empty() && config.batch_input.is_empty())
 }
 
-/// Fills the empty lists of inputs and outputs from the graph, and settles batching.
-/// A list with any entry is left alone. `default_max_batch_size` is the backend's
-/// setting `default-max-batch-size`.
+/// Fills in the inputs and outputs from the graph where the configuration has none, and decides on batching. A list with any entry is not changed.
+/// `default_max_batch_size` is the backend's setting `default-max-batch-size`.
 pub fn complete_onnx(
     mut config: ModelConfig,
     graph: &GraphSignature,
@@ -71,7 +70,7 @@ pub fn complete_onnx(
         return Ok(Completion { config, notes });
     }
     let had_inputs = !config.input.is_empty() || !config.batch_input.is_empty();
-    notes.extend(settle_batching(&mut config, graph, default_max_batch_size)?);
+    notes.extend(decide_batching(&mut config, graph, default_max_batch_size)?);
     let batching = config.batches();
     if !had_inputs {
         config.input = graph.inputs.iter().map(|tensor| input(tensor, batching)).collect();
@@ -82,8 +81,8 @@ pub fn complete_onnx(
     Ok(Completion { config, notes })
 }
 
-/// A graph can batch if the first dimension of everything it takes and gives is open.
-fn settle_batching(
+/// A graph can batch if the first dimension of all its inputs and outputs is variable.
+fn decide_batching(
     config: &mut ModelConfig,
     graph: &GraphSignature,
     default_max_batch_size: i32,
@@ -122,8 +121,7 @@ fn output(tensor: &TensorSignature, batching: bool) -> ModelOutput {
     ModelOutput { name: tensor.name.clone(), data_type: tensor.data_type as i32, dims, reshape, ..Default::default() }
 }
 
-/// The dimensions of one item. A configuration has no scalars: one element stands
-/// for it, and where requests batch the model's own shape is told by a reshape.
+/// The dimensions of one item. A configuration has no scalars: `[1]` is used instead. If requests batch, a reshape gives the model's own shape.
 fn dims(tensor: &TensorSignature, batching: bool) -> (Vec<i64>, Option<ModelTensorReshape>) {
     let dims: Vec<i64> = tensor.dims.iter().copied().skip(usize::from(batching)).collect();
     if dims.is_empty() { (vec![1], batching.then(ModelTensorReshape::default)) } else { (dims, None) }

@@ -1,4 +1,4 @@
-//! Is the graph believed where the author is silent, and held against him where not?
+//! Does the graph complete the configuration, and must both agree?
 
 #![allow(clippy::unwrap_used)]
 
@@ -39,8 +39,8 @@ fn fixed() -> GraphSignature {
 fn completes(given: &str, graph: &GraphSignature, expect: &str, notes: &[&str]) {
     let completion = complete_onnx(parsed(&format!("name: 'm' {given}")), graph, 4).unwrap();
     assert_eq!(completion.config, parsed(&format!("name: 'm' {expect}")), "{given}");
-    let said: Vec<String> = completion.notes.iter().map(Note::to_string).collect();
-    assert_eq!(said, notes);
+    let texts: Vec<String> = completion.notes.iter().map(Note::to_string).collect();
+    assert_eq!(texts, notes);
 }
 
 #[track_caller]
@@ -65,7 +65,7 @@ const BATCHING: &str = "input { name: 'x' data_type: TYPE_FP32 dims: 3 } \
                         output { name: 'y' data_type: TYPE_STRING dims: 1 reshape { } }";
 
 #[test]
-fn an_open_first_dimension_everywhere_is_the_batch() {
+fn variable_first_dimensions_are_the_batch() {
     completes("", &batching(), &format!("max_batch_size: 4 dynamic_batching {{ }} {BATCHING}"), &[FILLED]);
     completes("max_batch_size: 8", &batching(), &format!("max_batch_size: 8 dynamic_batching {{ }} {BATCHING}"), &[]);
     completes("max_batch_size: 1", &batching(), &format!("max_batch_size: 1 {BATCHING}"), &[]);
@@ -78,7 +78,7 @@ fn an_open_first_dimension_everywhere_is_the_batch() {
 }
 
 #[test]
-fn without_it_there_is_no_batch() {
+fn without_variable_first_dimensions_there_is_no_batch() {
     completes(
         "",
         &fixed(),
@@ -95,7 +95,7 @@ fn without_it_there_is_no_batch() {
 }
 
 #[test]
-fn a_backend_that_sets_no_batch_size_leaves_the_dimension() {
+fn without_a_default_batch_size_the_dimension_is_kept() {
     let completion = complete_onnx(parsed("name: 'm'"), &batching(), 0).unwrap();
     let expect = parsed(
         "name: 'm' input { name: 'x' data_type: TYPE_FP32 dims: [-1, 3] } \
@@ -105,7 +105,7 @@ fn a_backend_that_sets_no_batch_size_leaves_the_dimension() {
 }
 
 #[test]
-fn a_list_with_any_entry_is_left_alone() {
+fn a_list_with_any_entry_is_unchanged() {
     let both = "input { name: 'a' } output { name: 'b' }";
     let skipped = "skipping model configuration auto-complete for 'm': inputs and outputs \
                    already specified";
@@ -122,7 +122,7 @@ fn a_list_with_any_entry_is_left_alone() {
 }
 
 #[test]
-fn what_was_completed_agrees() {
+fn a_completed_configuration_agrees_with_its_graph() {
     for graph in [batching(), fixed(), graph(&[("s", TypeBool, &[])], &[("t", TypeFp32, &[1])])] {
         let completion = complete_onnx(parsed("name: 'm'"), &graph, 4).unwrap();
         check_onnx(&completion.config, &graph).unwrap();
@@ -184,7 +184,7 @@ fn outputs_must_be_the_graphs() {
 }
 
 #[test]
-fn an_open_dimension_of_the_graph_may_be_fixed_for_inputs_alone() {
+fn a_variable_dimension_of_the_graph_may_be_fixed_only_for_inputs() {
     let open = graph(&[("x", TypeFp32, &[-1])], &[("y", TypeFp32, &[-1])]);
     let io = |input: i64, output: i64| {
         format!(
@@ -203,7 +203,7 @@ fn an_open_dimension_of_the_graph_may_be_fixed_for_inputs_alone() {
 }
 
 #[test]
-fn strings_of_the_graph_are_called_bytes_and_strangers_invalid() {
+fn strings_of_the_graph_are_named_bytes_and_unknown_types_invalid() {
     let check = |data_type, shown: &str| {
         refuses(
             "input { name: 'x' data_type: TYPE_FP32 dims: 1 } output { name: 'y' }",
@@ -219,7 +219,7 @@ fn strings_of_the_graph_are_called_bytes_and_strangers_invalid() {
 }
 
 #[test]
-fn a_batch_needs_an_open_first_dimension() {
+fn a_batch_needs_a_variable_first_dimension() {
     refuses(
         "max_batch_size: 2 input { name: 'x' data_type: TYPE_FP32 dims: -1 } \
          output { name: 'y' data_type: TYPE_INT32 dims: 1 }",
@@ -230,7 +230,7 @@ fn a_batch_needs_an_open_first_dimension() {
 }
 
 #[test]
-fn the_servers_own_inputs_count_and_must_fit() {
+fn inputs_that_the_server_makes_are_counted_and_checked() {
     let sequence = "max_batch_size: 2 input { name: 'x' data_type: TYPE_FP32 dims: 3 } \
                     output { name: 'y' data_type: TYPE_FP32 dims: 3 } \
                     sequence_batching { control_input { name: 'start' control { \
@@ -262,7 +262,7 @@ fn the_servers_own_inputs_count_and_must_fit() {
     );
 }
 
-/// A graph that takes `x`, and `w`, which has an initialiser.
+/// A graph with the inputs `x`, and `w`, which has an initialiser.
 fn overridable() -> GraphSignature {
     let initializers = graph(&[("w", TypeFp32, &[3])], &[]).inputs;
     GraphSignature { initializers, ..graph(&[("x", TypeFp32, &[-1])], &[("y", TypeFp32, &[-1])]) }

@@ -1,8 +1,8 @@
-//! What are the words of the text form?
+//! What are the tokens of the text form?
 
 use super::{Fault, Positioned};
 
-/// A word and where it starts.
+/// A token and its offset.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Token<'a> {
     pub kind: Kind<'a>,
@@ -12,21 +12,21 @@ pub(super) struct Token<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind<'a> {
     Name(&'a str),
-    /// Without a sign; `radix` is 8, 10 or 16, and its prefix is cut off.
+    /// Without a sign. `radix` is 8, 10 or 16. The prefix is removed.
     Integer {
         digits: &'a str,
         radix: u32,
     },
-    /// In a form Rust's own reader takes.
+    /// In a format that Rust's parser accepts.
     Float(&'a str),
-    /// What the quotes enclose, escapes resolved.
+    /// The bytes between the quotation marks, with escapes resolved.
     Text(Vec<u8>),
     Mark(char),
     End,
 }
 
 impl Kind<'_> {
-    /// As an error shows it.
+    /// The token's text in an error.
     pub fn shown(&self) -> String {
         match self {
             Self::Name(word) | Self::Float(word) => format!("'{word}'"),
@@ -43,7 +43,7 @@ impl Kind<'_> {
     }
 }
 
-/// Cuts the text into words.
+/// Splits the text into tokens.
 pub(super) struct Lexer<'a> {
     text: &'a [u8],
     at: usize,
@@ -51,12 +51,12 @@ pub(super) struct Lexer<'a> {
 
 impl<'a> Lexer<'a> {
     pub fn new(text: &'a [u8]) -> Self {
-        // A byte order mark tells nothing: the text form is always UTF-8.
+        // A byte order mark is skipped: the text form is always UTF-8.
         let at = if text.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
         Self { text, at }
     }
 
-    /// The next word; `End` from the end of the text on.
+    /// The next token. `End` at the end of the text, and after it.
     pub fn next(&mut self) -> Positioned<Token<'a>> {
         self.skip_blank();
         let at = self.at;
@@ -139,7 +139,7 @@ impl<'a> Lexer<'a> {
         Ok(kind)
     }
 
-    /// An octal or decimal integer, or a float with an optional final `f`.
+    /// An octal or decimal integer, or a float, which may end in `f`.
     fn decimal(&mut self, start: usize) -> Kind<'a> {
         let whole = self.take_while(|byte| byte.is_ascii_digit());
         let mut float = false;
@@ -209,7 +209,7 @@ impl<'a> Lexer<'a> {
             Some(same @ (b'\\' | b'?' | b'\'' | b'"')) => same,
             Some(b'0'..=b'7') => {
                 let value = self.digits(3, 8);
-                // Three octal digits reach 511; the ninth bit falls off, as it does in C++.
+                // Three octal digits can be up to 511. The ninth bit is dropped, as in C++.
                 bytes.push(value.map_or(0, |value| value as u8));
                 return Ok(());
             }
@@ -240,7 +240,7 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// One to `most` digits.
+    /// Reads one to `most` digits.
     fn digits(&mut self, most: usize, radix: u32) -> Option<u32> {
         let mut value = None;
         for _ in 0..most {
@@ -253,7 +253,7 @@ impl<'a> Lexer<'a> {
         value
     }
 
-    /// So many hexadecimal digits, no less.
+    /// Reads exactly `count` hexadecimal digits.
     fn exactly(&mut self, count: usize) -> Option<u32> {
         let start = self.at;
         let value = self.digits(count, 16)?;

@@ -1,4 +1,4 @@
-//! Which fields do the words of the text form set?
+//! How are the tokens of the text form read into fields?
 
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind as Type, MapKey, MessageDescriptor, ReflectMessage, Value};
 
@@ -7,8 +7,7 @@ use super::scalar::{self, unexpected, wanted};
 use super::{Fault, Positioned};
 use crate::{schema, suggest};
 
-/// Reads a whole text as one message. The depth of its recursion is bounded by the
-/// schema, in which no message contains itself.
+/// Reads a whole text as one message. The schema bounds the depth of the recursion, because no message contains itself.
 pub(super) fn read(text: &[u8], desc: MessageDescriptor) -> Positioned<DynamicMessage> {
     let mut reader = Reader::new(text)?;
     let mut message = DynamicMessage::new(desc);
@@ -43,8 +42,7 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    /// `name: value`, `name { … }`, `name: [ … ]` or `name [ {…}, … ]`, and one
-    /// separator after it.
+    /// Reads `name: value`, `name { … }`, `name: [ … ]` or `name [ {…}, … ]`, and one separator after it.
     fn field(&mut self, message: &mut DynamicMessage) -> Positioned<()> {
         let desc = message.descriptor();
         let field = self.field_name(&desc)?;
@@ -60,7 +58,7 @@ impl<'a> Reader<'a> {
         } else {
             let at = self.next.at;
             let value = self.value(&field)?;
-            once(message, &field, at)?;
+            check_single(message, &field, at)?;
             message.set_field(&field, value);
         }
         if !self.take_mark(',')? {
@@ -88,11 +86,11 @@ impl<'a> Reader<'a> {
             .at(token.at));
         };
         desc.get_field_by_name(name).ok_or_else(|| {
-            Fault::new(format!("{} has no field '{name}'", desc.name())).maybe(meant(desc, name)).at(token.at)
+            Fault::new(format!("{} has no field '{name}'", desc.name())).maybe(suggestion(desc, name)).at(token.at)
         })
     }
 
-    /// The value, or the list of values, of a field that may have many.
+    /// Reads the value, or the list of values, of a repeated field.
     fn elements(&mut self, message: &mut DynamicMessage, field: &FieldDescriptor) -> Positioned<()> {
         if !self.take_mark('[')? {
             return self.element(message, field);
@@ -162,7 +160,7 @@ impl<'a> Reader<'a> {
         Ok(message)
     }
 
-    /// One string, which may be written as several that stand side by side.
+    /// Reads a string, which may consist of several adjacent parts.
     fn string(&mut self, field: &FieldDescriptor, kind: &Type) -> Positioned<Value> {
         let at = self.next.at;
         let mut bytes = Vec::new();
@@ -187,8 +185,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Refuses a second value of a field that has one, or of a choice already made.
-fn once(message: &DynamicMessage, field: &FieldDescriptor, at: usize) -> Positioned<()> {
+/// Refuses a second value of a field that is not repeated, and a second field of a oneof.
+fn check_single(message: &DynamicMessage, field: &FieldDescriptor, at: usize) -> Positioned<()> {
     if message.has_field(field) {
         return Err(Fault::new(format!("'{}' is given a second time", field.name()))
             .cure("keep one of the two")
@@ -203,7 +201,7 @@ fn once(message: &DynamicMessage, field: &FieldDescriptor, at: usize) -> Positio
     }
 }
 
-/// Key and value of an entry; either may be left out and is then empty.
+/// Key and value of a map's entry. Each may be omitted, and is empty then.
 fn pair(field: &FieldDescriptor, entry: &Value) -> (MapKey, Value) {
     let Type::Message(desc) = field.kind() else { unreachable!("a map field is of its entries' type") };
     let (key, value) = (desc.map_entry_key_field(), desc.map_entry_value_field());
@@ -216,9 +214,8 @@ fn pair(field: &FieldDescriptor, entry: &Value) -> (MapKey, Value) {
     (key, entry.get_field(&value).into_owned())
 }
 
-/// The cure for a wrong field name: the one next to it here, or the message in
-/// which it would be right.
-fn meant(desc: &MessageDescriptor, name: &str) -> Option<String> {
+/// The cure for an unknown field name: the most similar field of this message, or the message that has the field.
+fn suggestion(desc: &MessageDescriptor, name: &str) -> Option<String> {
     let known: Vec<FieldDescriptor> = schema::declared(desc).collect();
     if let Some(near) = suggest::nearest(name, known.iter().map(FieldDescriptor::name)) {
         return Some(format!("did you mean '{near}'?"));

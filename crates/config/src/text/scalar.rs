@@ -1,4 +1,4 @@
-//! Which value does a word stand for in a field of this type?
+//! Which value does a token have in a field of a given type?
 
 use std::fmt::Display;
 
@@ -8,8 +8,7 @@ use super::lex::{Kind, Token};
 use super::{Fault, Positioned};
 use crate::suggest::nearest;
 
-/// The value of a word, with the sign that stood before it, in a field of a type
-/// that is not a message.
+/// The value of a token, with the sign before it, in a field whose type is not a message.
 pub(super) fn value(field: &str, kind: &Type, negative: bool, token: &Token<'_>) -> Positioned<Value> {
     let whole = || integer(field, kind, negative, token);
     match kind {
@@ -31,7 +30,7 @@ pub(super) fn value(field: &str, kind: &Type, negative: bool, token: &Token<'_>)
     }
 }
 
-/// What a field of this type takes, as an error says it.
+/// The values that a field of this type accepts, for an error.
 pub(super) fn wanted(kind: &Type) -> String {
     match kind {
         Type::Bool => "true or false".to_owned(),
@@ -43,7 +42,7 @@ pub(super) fn wanted(kind: &Type) -> String {
     }
 }
 
-/// The fault of a word that a field does not take.
+/// The fault of a token that a field does not accept.
 pub(super) fn unexpected(field: &str, kind: &Type, token: &Token<'_>) -> (Fault, usize) {
     let cure = match (&token.kind, kind) {
         (Kind::Text(bytes), Type::Enum(_) | Type::Bool) => {
@@ -104,7 +103,7 @@ fn integer(field: &str, kind: &Type, negative: bool, token: &Token<'_>) -> Posit
     let Kind::Integer { digits, radix } = &token.kind else {
         return Err(unexpected(field, kind, token));
     };
-    // 2^127 is past every range, so a longer number is as wrong as this one.
+    // 2^127 exceeds every range, so a longer number gets the same error.
     let size = i128::from_str_radix(digits, *radix).unwrap_or(i128::MAX);
     Ok(if negative { -size } else { size })
 }
@@ -134,7 +133,7 @@ fn enumerator(
         Kind::Name(word) if !negative => match names.get_value_by_name(word) {
             Some(value) => Ok(Value::EnumNumber(value.number())),
             None => Err(Fault::new(format!("{} has no value '{word}'", names.name()))
-                .maybe(meant(names, word))
+                .maybe(suggestion(names, word))
                 .at(token.at)),
         },
         Kind::Integer { .. } => {
@@ -145,8 +144,8 @@ fn enumerator(
     }
 }
 
-/// The cure for a wrong name of an enumeration, such as `FP32`, `float` or `BYTES`.
-pub(crate) fn meant(names: &EnumDescriptor, word: &str) -> Option<String> {
+/// The cure for an unknown name of an enumeration, such as `FP32`, `float` or `BYTES`.
+pub(crate) fn suggestion(names: &EnumDescriptor, word: &str) -> Option<String> {
     let known: Vec<String> = names.values().map(|value| value.name().to_owned()).collect();
     let suffix = format!("_{}", word.to_ascii_uppercase());
     let alias = match word.trim_start_matches("TYPE_").to_ascii_lowercase().as_str() {

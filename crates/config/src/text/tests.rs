@@ -1,4 +1,4 @@
-//! Is every spelling read, and every fault named?
+//! Is every valid text read, and every fault reported?
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::from_json;
 
-/// The text must mean the same as the JSON.
+/// Checks that the text has the same meaning as the JSON.
 #[track_caller]
 fn check(text: &str, json: &str) {
     let read = parse_text("config.pbtxt", text.as_bytes());
@@ -15,7 +15,7 @@ fn check(text: &str, json: &str) {
     assert_eq!(read, from_json(json).unwrap(), "{text}");
 }
 
-/// The text must be refused in these words, after those that name the file.
+/// Checks that the text is refused with this error. The part that names the file is omitted.
 #[track_caller]
 fn refuse(text: impl AsRef<[u8]>, expect: &str) {
     let refused = parse_text("m/config.pbtxt", text.as_ref()).unwrap_err().to_string();
@@ -68,7 +68,7 @@ fn an_empty_file_is_an_empty_configuration() {
 }
 
 #[test]
-fn messages_and_lists_may_be_spelt_in_every_way_protobuf_knows() {
+fn messages_and_lists_may_have_every_form_that_protobuf_accepts() {
     check("dynamic_batching { }", r#"{"dynamic_batching": {}}"#);
     check("dynamic_batching: { }", r#"{"dynamic_batching": {}}"#);
     check("dynamic_batching < >", r#"{"dynamic_batching": {}}"#);
@@ -95,7 +95,7 @@ fn separators_may_follow_any_field() {
 }
 
 #[test]
-fn strings_may_be_quoted_cut_and_escaped() {
+fn strings_may_be_quoted_divided_and_escaped() {
     check("name: 'a\"b'", r#"{"name": "a\"b"}"#);
     check("name: \"a\" 'b'\n\"c\"", r#"{"name": "abc"}"#);
     check(r#"name: "a\tb\\c\x41\101\u00e9\U0001F600""#, r#"{"name": "a\tb\\cAAé😀"}"#);
@@ -303,7 +303,7 @@ fn a_second_value_is_refused_and_so_is_a_second_choice() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_refused_where_they_stand() {
+fn invalid_bytes_are_refused_with_their_position() {
     refuse(
         b"name: 'caf\xe9'",
         "line 1, column 7: expected a string in quotes for 'name', found bytes that are not UTF-8",

@@ -1,4 +1,4 @@
-//! Can requests be batched as the author asks?
+//! Are the settings of the dynamic batcher valid?
 
 use crate::ConfigError;
 use crate::error::refuse;
@@ -36,7 +36,7 @@ fn check_priorities(model: &str, dynamic: &ModelDynamicBatching) -> Result<(), C
     Ok(())
 }
 
-/// What would let one request pass another is refused.
+/// Refuses settings that would let one request overtake another.
 fn check_ordering(model: &str, dynamic: &ModelDynamicBatching) -> Result<(), ConfigError> {
     if dynamic.priority_levels > 1 {
         refuse!("Only one priority level is allowed when 'preserve_ordering' is true for {model}");

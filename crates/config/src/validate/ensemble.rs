@@ -1,4 +1,4 @@
-//! Does the data flow through an ensemble from its inputs to its outputs?
+//! Does data flow through an ensemble from its inputs to its outputs?
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,12 +9,12 @@ use crate::{ConfigError, ModelConfig};
 
 use super::ENSEMBLE;
 
-/// What becomes of each tensor of an ensemble.
+/// The links of one tensor of an ensemble.
 #[derive(Default)]
 struct Tensor<'a> {
-    /// Some step's model gives it.
+    /// Whether it is an output of a step's model.
     written: bool,
-    /// It is an input of the ensemble, or all it depends on is ready.
+    /// Whether it is an input of the ensemble, or all tensors that it depends on are ready.
     ready: bool,
     /// The inputs of the step that writes it.
     needs: BTreeSet<&'a str>,
@@ -24,7 +24,7 @@ struct Tensor<'a> {
 
 type Tensors<'a> = BTreeMap<&'a str, Tensor<'a>>;
 
-/// Checks what can be said of an ensemble without looking at its models.
+/// Checks an ensemble as far as possible without its models.
 pub(super) fn check(config: &ModelConfig, ensemble: &ModelEnsembling) -> Result<(), ConfigError> {
     check_fields(config, ensemble)?;
     let mut tensors = Tensors::new();
@@ -56,7 +56,7 @@ fn check_fields(config: &ModelConfig, ensemble: &ModelEnsembling) -> Result<(), 
     Ok(())
 }
 
-/// Adds a step: each tensor it writes needs each it reads.
+/// Adds a step: each of its outputs needs all of its inputs.
 fn link<'a>(ensemble: &str, index: usize, step: &'a Step, tensors: &mut Tensors<'a>) -> Result<(), ConfigError> {
     let missing = [
         ("model_name", step.model_name.is_empty()),
@@ -84,12 +84,12 @@ fn link<'a>(ensemble: &str, index: usize, step: &'a Step, tensors: &mut Tensors<
     Ok(())
 }
 
-/// Follows the data from the inputs of the ensemble as far as it gets.
+/// Marks all tensors that data from the ensemble's inputs reaches.
 fn mark_ready<'a>(config: &'a ModelConfig, tensors: &mut Tensors<'a>) -> Result<(), ConfigError> {
     let mut reached = Vec::new();
     for input in &config.input {
         let Some(tensor) = tensors.get_mut(input.name.as_str()) else {
-            // Triton's stray quote.
+            // Triton's text has one quotation mark too many.
             refuse!("ensemble input '{}' for ensemble {}' is not used", input.name, config.name);
         };
         tensor.ready = true;
@@ -130,8 +130,7 @@ fn check_outputs(config: &ModelConfig, tensors: &Tensors<'_>) -> Result<(), Conf
     Ok(())
 }
 
-/// The tensor furthest upstream that is not ready, if it is another one. Names seen
-/// are not visited again, since the steps may form a circle.
+/// The first tensor upstream that is not ready, if it is another one. Visited names are skipped, because steps may form a cycle.
 fn first_cause<'a>(from: &'a str, tensors: &Tensors<'a>) -> Option<&'a str> {
     let mut seen = BTreeSet::new();
     let mut cause = from;

@@ -1,11 +1,11 @@
-//! Does the model's directory hold what the configuration speaks of?
+//! Does the model's directory contain the configured files?
 
 use std::path::{Component, Path};
 
 use crate::{ConfigError, ModelConfig};
 
-/// Refuses names of files that lead out of the directory they are relative to: of a model's file out of its version's
-/// directory, of an operator library out of the model's. Links are followed: who put them there may link where he likes.
+/// Refuses file names that lead out of their directory. For a model's file, this is the directory of its version. For an operator library, it is the
+/// directory of the model. Links are followed: a user who may create them in the repository may link anywhere.
 pub fn check_file_names(config: &ModelConfig) -> Result<(), ConfigError> {
     let refuse = |field: &str, path: &str, directory: &str| {
         Err(ConfigError::invalid(format!(
@@ -26,8 +26,7 @@ pub fn check_file_names(config: &ModelConfig) -> Result<(), ConfigError> {
     }
 }
 
-/// Refuses a label file that is not in the model's directory. Links are not
-/// followed here: whoever opens the file must open it beneath that directory.
+/// Refuses a label file that is not in the model's directory. Links are not followed here: the caller must open the file beneath that directory.
 pub fn check_label_path(path: &str, output: &str, model: &str) -> Result<(), ConfigError> {
     if is_inside(path) {
         return Ok(());
@@ -37,7 +36,7 @@ pub fn check_label_path(path: &str, output: &str, model: &str) -> Result<(), Con
     })
 }
 
-/// Whether a path never climbs out of the directory it is relative to.
+/// Whether a path stays inside the directory it is relative to.
 fn is_inside(path: &str) -> bool {
     let mut depth = 0_usize;
     for component in Path::new(path).components() {
@@ -53,7 +52,7 @@ fn is_inside(path: &str) -> bool {
     true
 }
 
-/// The failure of a load that has no version to load.
+/// The error of a load without a version to load.
 pub fn no_version_to_load(model: &str) -> ConfigError {
     ConfigError::invalid(format!("at least one version must be available under the version policy of model '{model}'"))
 }
@@ -81,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_of_a_configuration_stay_inside_too() {
+    fn other_files_must_be_inside_their_directory_too() {
         let mut config = ModelConfig { name: "m".into(), ..ModelConfig::default() };
         config.cc_model_filenames.insert("8.0".into(), "../x".into());
         let refused = check_file_names(&config).map_err(|refused| refused.to_string());

@@ -1,4 +1,4 @@
-//! Can the instances run where the author wants them?
+//! Can the instances run where they are configured?
 
 use crate::error::refuse;
 use crate::host::HostFacts;
@@ -9,7 +9,7 @@ use crate::{ConfigError, ModelConfig};
 
 const TENSORRT: &str = "tensorrt_plan";
 
-/// Checks the instance groups against the host. They must be normalised.
+/// Checks normalised instance groups against the host.
 pub fn validate_groups(config: &ModelConfig, host: &HostFacts) -> Result<(), ConfigError> {
     if config.is_ensemble() {
         return Ok(());
@@ -34,7 +34,7 @@ fn check_counts(config: &ModelConfig) -> Result<(), ConfigError> {
                 "instance group {name} of model {model} has count {count}, which is below 0; leave it out for the default"
             );
         };
-        // One for each GPU; 31 bits times a number of elements that fit into memory.
+        // One instance for each GPU. The product cannot overflow: 31 bits times a number of elements that fit into memory.
         instances = instances.saturating_add(count.saturating_mul(group.gpus.len().max(1) as u64));
     }
     if instances > INSTANCES_MAX {
@@ -89,7 +89,7 @@ fn check_profile(config: &ModelConfig, group: &ModelInstanceGroup) -> Result<(),
     let (name, model, platform) = (&group.name, &config.name, &config.platform);
     if !group.profile.is_empty() && platform != TENSORRT {
         refuse!(
-            // Triton's missing space.
+            // Triton's text lacks a space here.
             "instance group {name} of model {model} and platform {platform}specifies profile \
              field which is only supported for TensorRT models"
         );

@@ -1,4 +1,4 @@
-//! Can the state between the requests of a sequence be kept as the author asks?
+//! Are the implicit states of a sequence valid?
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use crate::error::refuse;
 use crate::proto::model_sequence_batching::{InitialState, State};
 use crate::{ConfigError, ModelConfig};
 
-/// Checks the implicit states of a sequence batcher, files apart.
+/// Checks the implicit states of a sequence batcher, except for files.
 pub fn validate_states(config: &ModelConfig) -> Result<(), ConfigError> {
     let Some(sequence) = config.sequence_batching() else { return Ok(()) };
     let mut seen = BTreeSet::new();
@@ -21,7 +21,7 @@ pub fn validate_states(config: &ModelConfig) -> Result<(), ConfigError> {
                 }
                 check_dims(state, initial)?;
                 if initial.state_data.is_none() {
-                    // Triton's missing space.
+                    // Triton's text lacks a space here.
                     refuse!("initial_state setting expects state'{name}' to have state_data set");
                 }
             }

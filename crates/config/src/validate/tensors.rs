@@ -1,4 +1,4 @@
-//! Can the inputs and outputs be what the author says?
+//! Are the inputs and outputs valid?
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::{ConfigError, ModelConfig, tensor_data_type};
 const TENSORRT: &str = "tensorrt_plan";
 const ANY_SIZE: i64 = -1;
 
-/// An input or output, in what they have in common.
+/// The common fields of an input or output.
 struct Tensor<'a> {
     direction: &'static str,
     name: &'a str,
@@ -18,12 +18,12 @@ struct Tensor<'a> {
     reshape: Option<&'a ModelTensorReshape>,
     is_shape_tensor: bool,
     is_non_linear: bool,
-    /// Channels are first or last, so there must be three dimensions.
+    /// Whether it is an image. It must have three dimensions then, because channels are first or last.
     is_image: bool,
 }
 
-/// Checks inputs, outputs and the tensors made per batch. Triton does so before
-/// loading if nothing is to be completed, and after completion otherwise.
+/// Checks inputs, outputs and the tensors that are made for each batch. Triton does so before loading if nothing is to be completed, otherwise after
+/// completion.
 pub fn validate_tensors(config: &ModelConfig) -> Result<(), ConfigError> {
     let inputs = config.input.iter().map(|input| Tensor {
         direction: "input",
@@ -52,7 +52,7 @@ pub fn validate_tensors(config: &ModelConfig) -> Result<(), ConfigError> {
         .map_err(|text| ConfigError::invalid(format!("{text} for {}", config.name)))
 }
 
-/// The text of a fault, without the model's name.
+/// The error is a text without the model's name.
 type Checked = Result<(), String>;
 
 fn check_tensor(config: &ModelConfig, tensor: &Tensor<'_>) -> Checked {
@@ -78,7 +78,7 @@ fn check_shape(tensor: &Tensor<'_>, max_batch_size: i32) -> Checked {
         return Err(format!("model {} must specify 'name'", tensor.direction));
     }
     let fault = |text: &str| Err(format!("model {} '{}' {text}", tensor.direction, tensor.name));
-    // A number that names no datatype says as little as none.
+    // A number that is not in the enumeration counts as unset.
     if tensor_data_type(tensor.data_type).is_none() {
         return fault("must specify 'data_type'");
     }
@@ -111,9 +111,8 @@ fn check_shape(tensor: &Tensor<'_>, max_batch_size: i32) -> Checked {
     }
 }
 
-/// The element counts of the runs of fixed dimensions between the open ones, such
-/// as `[8, 6]` for `[2, 4, -1, 6]`; `None` if one does not fit. No dimension is one
-/// element, so an empty reshape equals `[1]`.
+/// The element counts of the fixed dimensions between variable ones, such as `[8, 6]` for `[2, 4, -1, 6]`. `None` if a count overflows. Without
+/// dimensions there is one element, so an empty reshape equals `[1]`.
 fn runs(dims: &[i64]) -> Option<Vec<i64>> {
     dims.split(|&dim| dim == ANY_SIZE)
         .map(|run| run.iter().try_fold(1_i64, |count, &dim| count.checked_mul(dim)))

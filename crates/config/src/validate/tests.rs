@@ -1,4 +1,4 @@
-//! Is every rule kept, in Triton's words?
+//! Is every rule checked, with Triton's error text?
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ fn parsed(text: &str) -> ModelConfig {
     parse_text("p", text.as_bytes()).unwrap_or_else(|refused| panic!("{refused}\nin {text}"))
 }
 
-/// Refused by `validate`, for a Python model `m` once normalised.
+/// Checks that `validate` refuses the text, as a Python model `m` after normalisation.
 #[track_caller]
 fn check(text: &str, expect: &str) {
     let config = normalise(parsed(&format!("name: 'm' backend: 'python' {text}")), "m");
@@ -59,7 +59,7 @@ fn the_backend_must_be_known_and_fit_the_platform() {
 }
 
 #[test]
-fn sizes_and_versions_must_be_said() {
+fn sizes_and_versions_must_be_set() {
     check("max_batch_size: -1", "'max_batch_size' must be non-negative value for m");
     let unversioned = parsed("name: 'm' backend: 'python'");
     assert_eq!(validate(&unversioned).unwrap_err().to_string(), "must specify 'version policy' for m");
@@ -67,7 +67,7 @@ fn sizes_and_versions_must_be_said() {
 }
 
 #[test]
-fn preferred_sizes_must_be_possible_batches() {
+fn preferred_sizes_must_be_valid_batch_sizes() {
     let check = |size: &str, expect: &str| {
         let text = "max_batch_size: 4 dynamic_batching { preferred_batch_size:";
         check(&format!("{text} {size} }}"), expect);
@@ -93,7 +93,7 @@ fn priorities_must_be_within_their_levels() {
 }
 
 #[test]
-fn an_order_to_preserve_excludes_what_would_change_it() {
+fn preserved_order_excludes_settings_that_change_it() {
     let ordered = "dynamic_batching { preserve_ordering: true";
     check(
         &format!("{ordered} priority_levels: 2 default_priority_level: 1 }}"),
@@ -131,7 +131,7 @@ fn a_cache_excludes_sequences_and_many_responses() {
 }
 
 #[test]
-fn sequence_controls_must_be_told_apart() {
+fn sequence_controls_must_be_unambiguous() {
     let check = |text: &str, expect: &str| {
         check(&format!("sequence_batching {{ {text} }}"), expect);
     };
@@ -185,7 +185,7 @@ fn sequence_controls_must_be_told_apart() {
 }
 
 #[test]
-fn sequence_strategies_must_be_possible() {
+fn sequence_strategies_must_be_valid() {
     let check = |text: &str, expect: &str| {
         check(&format!("max_batch_size: 4 sequence_batching {{ {text} }}"), expect);
     };
@@ -205,7 +205,7 @@ fn sequence_strategies_must_be_possible() {
 }
 
 #[test]
-fn metrics_must_be_whole() {
+fn metrics_must_be_complete() {
     let check = |text: &str, expect: &str| {
         check(&format!("model_metrics {{ metric_control {{ {text} }} }}"), expect);
     };

@@ -1,4 +1,4 @@
-//! Can the warmup requests be made?
+//! Are the warmup requests valid?
 
 use nerite_tensor::DataType;
 
@@ -6,13 +6,13 @@ use crate::error::refuse;
 use crate::proto::model_warmup::Input;
 use crate::{ConfigError, ModelConfig, tensor_data_type};
 
-/// The folder, in the model's directory, of the files that warmup inputs name.
+/// The directory, in the model's directory, of the files for warmup inputs.
 pub const WARMUP_FOLDER: &str = "warmup";
 
-/// Strings of synthetic inputs are empty: four bytes of length each.
+/// Synthetic strings are empty: each has four bytes for its length.
 const EMPTY_STRING_BYTES: i64 = 4;
 
-/// Checks the warmup samples, files apart. A sample with batch size 0 is skipped.
+/// Checks the warmup samples, except for files. A sample with batch size 0 is skipped.
 pub fn validate_warmup(config: &ModelConfig) -> Result<(), ConfigError> {
     for sample in config.model_warmup.iter().filter(|sample| sample.batch_size != 0) {
         for (name, input) in &sample.inputs {
@@ -25,7 +25,7 @@ pub fn validate_warmup(config: &ModelConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The bytes of one item of a warmup input.
+/// Size of one item of a warmup input in bytes.
 pub fn warmup_byte_size(name: &str, input: &Input) -> Result<i64, ConfigError> {
     if input.dims.iter().any(|&dim| dim < 0) {
         refuse!("warmup setting expects all variable-size dimensions are specified for input '{name}'");
@@ -38,12 +38,11 @@ pub fn warmup_byte_size(name: &str, input: &Input) -> Result<i64, ConfigError> {
     }
 }
 
-/// Refuses a file, called `file` in the configuration, that is too short for its
-/// input. Strings take what the file has.
+/// Refuses a file, named `file` in the configuration, that is too short for its input. An input of strings may have any size.
 pub fn check_warmup_file(input: &Input, expected: i64, file: &str, found: i64) -> Result<(), ConfigError> {
     if tensor_data_type(input.data_type) != Some(DataType::Bytes) && found < expected {
         refuse!(
-            // Triton's missing space.
+            // Triton's text lacks a space here.
             "warmup setting expects {expected} bytes, but the data provided from {file}only has \
              {found} bytes"
         );
@@ -51,7 +50,7 @@ pub fn check_warmup_file(input: &Input, expected: i64, file: &str, found: i64) -
     Ok(())
 }
 
-/// The failure of a load whose warmup sample was answered with an error.
+/// The error of a load whose warmup sample failed.
 pub fn warmup_failed(sample: &str, error: &str) -> ConfigError {
     ConfigError::invalid(format!("failed to run warmup sample '{sample}': {error}; "))
 }

@@ -1,9 +1,9 @@
-//! Is an ensemble refused whose data does not flow?
+//! Is an ensemble refused if its data does not flow?
 
 use super::parsed;
 use crate::{ModelConfig, normalise, validate};
 
-/// An ensemble `m` from `i` to `o` with these steps and, before them, other fields.
+/// An ensemble `m` from `i` to `o` with these steps, and `fields` before them.
 fn ensemble(fields: &str, steps: &[(&str, &[&str], &[&str])]) -> ModelConfig {
     let maps = |field: &str, tensors: &[&str]| -> String {
         let entry = |(index, tensor): (usize, &&str)| format!("{field} {{ key: 'T{index}' value: '{tensor}' }} ");
@@ -31,7 +31,7 @@ fn check_steps(steps: &[(&str, &[&str], &[&str])], expect: Result<(), &str>) {
 }
 
 #[test]
-fn an_ensemble_has_steps_and_nothing_to_run_itself() {
+fn an_ensemble_has_steps_and_no_instances() {
     let check = |fields: &str, expect: &str| {
         let config = ensemble(fields, &[("a", &["i"], &["o"])]);
         assert_eq!(validate(&config).unwrap_err().to_string(), expect, "{fields}");
@@ -49,7 +49,7 @@ fn an_ensemble_has_steps_and_nothing_to_run_itself() {
 }
 
 #[test]
-fn each_step_must_be_whole() {
+fn each_step_must_be_complete() {
     check_steps(
         &[("a", &["i"], &["o"]), ("", &["i"], &["p"])],
         Err("must specify 'model_name' in step 1 of ensemble 'm'"),
@@ -81,6 +81,6 @@ fn data_must_flow_from_inputs_to_outputs() {
         Err("output 'o' for ensemble 'm' is not written: at least one of its depending tensors, \
              't', is not connected"),
     );
-    // The circle that is only itself names no other tensor.
+    // A cycle of one tensor names no other tensor.
     check_steps(&[("a", &["i", "o"], &["o"])], Err("output 'o' for ensemble 'm' is not written"));
 }

@@ -1,4 +1,4 @@
-//! Is refused what the host, or the model's directory, cannot give?
+//! Are settings refused that the host or the model's directory cannot satisfy?
 
 use super::parsed;
 use crate::proto::model_warmup::Input;
@@ -135,14 +135,14 @@ fn initial_states_must_fit_their_states() {
 }
 
 #[test]
-fn a_state_may_have_one_beginning_only() {
+fn a_state_may_have_only_one_initial_value() {
     let state = "state { input_name: 's' initial_state { name: 'z' zero_data: true } }";
     let config = parsed(&format!("name: 'm' sequence_batching {{ {state} {state} }}"));
     assert_eq!(validate_states(&config).unwrap_err().to_string(), "State input name 's' specified more than once.");
 }
 
 #[test]
-fn warmup_inputs_must_be_whole() {
+fn warmup_inputs_must_be_complete() {
     let check = |size: u32, input: &str, expect: Result<(), &str>| {
         let config =
             parsed(&format!("model_warmup {{ batch_size: {size} inputs {{ key: 'x' value {{ {input} }} }} }}"));
@@ -176,7 +176,7 @@ fn a_warmup_file_must_be_long_enough() {
 }
 
 #[test]
-fn label_files_lie_in_the_models_directory() {
+fn label_files_must_be_in_the_models_directory() {
     for path in ["labels.txt", "a/b.txt", "a/../b.txt", "./b.txt"] {
         check_label_path(path, "o", "m").unwrap();
     }
@@ -191,7 +191,7 @@ fn label_files_lie_in_the_models_directory() {
 }
 
 #[test]
-fn a_model_without_versions_is_told_so() {
+fn a_model_without_versions_is_refused() {
     assert_eq!(
         no_version_to_load("m").to_string(),
         "at least one version must be available under the version policy of model 'm'"

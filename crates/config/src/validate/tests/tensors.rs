@@ -1,9 +1,9 @@
-//! Are inputs and outputs refused that cannot be?
+//! Are invalid inputs and outputs refused?
 
 use super::parsed;
 use crate::validate_tensors;
 
-/// Refused by `validate_tensors`, for a model `m` without batching but for `fields`.
+/// Checks that `validate_tensors` refuses `fields`, in a model `m` without batching unless they set it.
 #[track_caller]
 fn check_tensors(fields: &str, expect: &str) {
     let config = parsed(&format!("name: 'm' {fields}"));
@@ -16,7 +16,7 @@ fn tensors_pass(fields: &str) {
 }
 
 #[test]
-fn inputs_and_outputs_must_be_whole() {
+fn inputs_and_outputs_must_be_complete() {
     for way in ["input", "output"] {
         let check = |fields: &str, expect: &str| {
             check_tensors(&format!("{way} {{ {fields} }}"), &format!("model {way} {expect} for m"));
@@ -67,7 +67,7 @@ fn a_reshape_must_keep_the_elements() {
 }
 
 #[test]
-fn formats_must_be_possible() {
+fn formats_must_be_valid() {
     let x = "name: 'x' data_type: TYPE_BOOL dims:";
     check_tensors(&format!("input {{ {x} 1 format: FORMAT_NHWC }}"), "model input NHWC/NCHW require 3 dims for m");
     tensors_pass(&format!("input {{ {x} [1, 2, 3] format: FORMAT_NCHW }}"));
@@ -87,7 +87,7 @@ fn formats_must_be_possible() {
 }
 
 #[test]
-fn tensors_made_per_batch_must_name_others() {
+fn tensors_for_batches_must_name_others() {
     let check = |fields: &str, expect: &str| {
         let x = "name: 'x' data_type: TYPE_BOOL dims: 1";
         let fields = format!("input {{ {x} }} output {{ {x} }} {fields}");
