@@ -1,4 +1,4 @@
-//! When may more of a body be read, without exceeding the memory budgets?
+//! When may more of a body be read without exceeding the memory budgets?
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -9,7 +9,7 @@ use nerite_budget::limits::{LEAVE_MS_MAX, LEAVING_BYTES_MAX, LIGHT_BYTES_MAX, RE
 use nerite_budget::{Account, ReadDecision, ReadPermit, Shed};
 use tokio::time::{Sleep, sleep};
 
-/// Lets a body be read while the memory budgets have room, and stops it while they do not.
+/// Stops reading a body while the memory budgets are used up.
 #[derive(Debug)]
 pub struct Gate {
     read_permit: ReadPermit,
@@ -19,14 +19,14 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate for one body of the connection that `account` belongs to.
+    /// A gate for one body on the connection of `account`.
     pub fn new(account: &Account) -> Gate {
         Gate { read_permit: account.read_permit(), retry: None, retries: 0 }
     }
 
-    /// Ready when more of the body may be read. `held` is how many of its bytes are in memory. An error says that the connection has to end.
+    /// Ready when more of the body may be read. `held` is the number of its bytes in memory. An error means that the connection must end.
     pub fn poll_open(&mut self, cx: &mut Context<'_>, held: usize) -> Poll<Result<(), Shed>> {
-        // A body that holds much is told to end even while it waits for its client.
+        // A body that holds much memory is told to end even while it waits for its client.
         let is_heavy = held as u64 > LIGHT_BYTES_MAX;
         loop {
             match self.read_permit.decide(cx.waker(), is_heavy) {
@@ -50,8 +50,8 @@ impl Gate {
         }
     }
 
-    /// Ready when bytes of any kind may be read from the socket. They may not while memory is above the high mark. Then the connection
-    /// that holds too much is closed soon, so the wait is short.
+    /// Ready when bytes of any kind may be read from the socket. They may not be read while memory is above the high mark. The connection that holds
+    /// too much is closed soon then, so the wait is short.
     pub fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while !self.read_permit.may_read_socket(cx.waker()) {
             let timer = self.retry.get_or_insert_with(|| Box::pin(sleep(Duration::from_millis(RETRY_MS))));
@@ -64,7 +64,7 @@ impl Gate {
         Poll::Ready(())
     }
 
-    /// Waits until more of the body may be read. `held` is how many of its bytes are in memory. May be dropped at any time.
+    /// Waits until more of the body may be read. `held` is the number of its bytes in memory. May be cancelled at any time.
     pub async fn open(&mut self, held: usize) -> Result<(), Shed> {
         poll_fn(|cx| self.poll_open(cx, held)).await
     }
@@ -74,14 +74,14 @@ impl Gate {
         self.retry.is_some()
     }
 
-    /// The body, or one message of a stream, is complete.
+    /// Call this when the body, or one message of a stream, is complete.
     pub fn done(&mut self) {
         self.read_permit.done();
     }
 }
 
-/// Serves a connection by `work`, and ends it when the budgets require that. `work` then has some time to tell its client why: up to
-/// `longest` if it has released its memory, else [`LEAVE_MS_MAX`].
+/// Serves a connection by `work`, and ends it when the budgets require that. `work` then has some time to tell its client the reason: up to `longest`
+/// if it has released its memory, otherwise [`LEAVE_MS_MAX`].
 pub async fn until_shed<T>(account: &Account, longest: Duration, work: impl Future<Output = T>) -> Option<T> {
     let (mut work, mut deadline) = (pin!(work), pin!(shed_deadline(account, longest)));
     let done = poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_bodies_that_wait_for_each_other_the_largest_is_ended() {
+    async fn if_bodies_wait_for_each_other_the_largest_is_ended() {
         let budgets = budgets();
         let (one, two) = (budgets.open("a"), budgets.open("a"));
         let _charges = (one.charge(45 << 20), two.charge(50 << 20));

@@ -115,7 +115,7 @@ pub struct Connection {
 /// The socket of a connection.
 #[derive(Debug)]
 pub enum Stream {
-    /// TCP, with TCP_NODELAY: a small answer does not wait until the one before is acknowledged.
+    /// TCP with TCP_NODELAY: a small answer is not delayed until the one before is acknowledged.
     Tcp(TcpStream),
     /// A Unix socket.
     Unix(UnixStream),
@@ -131,8 +131,8 @@ impl Endpoint {
 impl Stream {
     /// Closes the connection. Sends `message` before, if that is possible without waiting.
     pub fn turn_away(self, message: &[u8]) {
-        // The client's bytes are read first: closing a socket with unread bytes resets the connection, and the message would be lost.
-        // Errors are ignored: a client that is gone or does not read cannot be told anything.
+        // The client's bytes are read first. Closing a socket with unread bytes resets the connection, and the message would be lost. Errors are
+        // ignored, because a client that has closed the connection or does not read cannot get the message.
         let mut unread = [0; 4096];
         match self {
             Stream::Tcp(stream) => {
@@ -163,12 +163,12 @@ impl Listener {
         self.accept().await
     }
 
-    /// Waits for the next connection. Dropping the future loses no connection.
+    /// Waits for the next connection. May be cancelled without losing one.
     pub async fn accept(&self) -> io::Result<Connection> {
         match &self.0 {
             Socket::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                // It fails only for a connection that is closed already. The first read will show that.
+                // This fails only for a connection that is closed already. The first read finds that.
                 let _ = stream.set_nodelay(true);
                 let peer = peer::of_tcp(&stream, address);
                 Ok(Connection { stream: Stream::Tcp(stream), peer })
@@ -218,7 +218,7 @@ fn bind_stream(path: &Path, mode: u32) -> io::Result<Socket> {
     Ok(Socket::Unix { _file: file, listener: UnixListener::from_std(net::UnixListener::from(socket))? })
 }
 
-/// Makes the kernel notice clients whose host is gone. Accepted connections inherit the listener's options.
+/// Makes the kernel detect clients whose host does not answer. Accepted connections inherit the listener's options.
 fn keep_alive(socket: &TcpSocket) {
     // Errors are ignored: a system that lacks one of these options works without it.
     let _ = sockopt::set_socket_keepalive(socket, true);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_is_not_a_socket_stays() {
+    async fn a_file_that_is_not_a_socket_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("letter");
         std::fs::write(&path, "dear").unwrap();

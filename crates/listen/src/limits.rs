@@ -1,22 +1,22 @@
-//! How many connections may there be, and how long may their clients keep the server waiting?
+//! Which limits do connections have, in number and in time?
 
 use std::time::Duration;
 
 /// Connections that may wait to be accepted, if the system allows as many (`net.core.somaxconn`). The kernel drops those beyond, and
 /// their clients try again after a second.
 pub const BACKLOG: u32 = 4096;
-/// Pause after a failed accept. It mostly fails because no descriptor is left.
+/// Pause after a failed accept. The usual cause is that no descriptor is left.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The most connections in all, even if the limit on open files allows more. An idle one costs up to about 20 KiB.
+/// The most connections, even if the limit on open files allows more. An idle one takes up to about 20 KiB.
 pub const CONNECTIONS_MAX: usize = 16_384;
-/// The least connections in all. Fewer would leave none for the reserves.
+/// The fewest connections. With fewer there would be none for the reserves.
 pub const CONNECTIONS_MIN: usize = 16;
 /// One descriptor in this many is not used for connections. It is reserved for regions, leases, sessions, models and files.
 pub const DESCRIPTORS_PER_RESERVED: u64 = 4;
 /// One connection in this many is reserved for operators, but not more than [`OPERATOR_RESERVE_MAX`].
 pub const CONNECTIONS_PER_OPERATOR_RESERVE: usize = 16;
-/// Operators need few connections: to look at status, to unload, to stop.
+/// Operators need few connections: to read the status, to unload models, to stop the server.
 pub const OPERATOR_RESERVE_MAX: usize = 64;
 /// One connection in this many is reserved for clients who are not operators.
 pub const CONNECTIONS_PER_OTHERS_RESERVE: usize = 8;

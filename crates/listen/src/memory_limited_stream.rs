@@ -1,4 +1,4 @@
-//! How is the memory limited that read buffers of connections use?
+//! How is the memory limited that the read buffers of connections use?
 //!
 //! The protocol library allocates a read buffer before the bytes arrive: for a whole frame of HTTP/2 once it has the frame's header, and
 //! twice the size of a full buffer of HTTP/1. Clients could make it allocate for bytes that they never send, and these allocations cannot
@@ -37,20 +37,20 @@ impl<S> MemoryLimitedStream<S> {
         MemoryLimitedStream { stream, charge: account.charge(0), largest: 0, unchecked: 0 }
     }
 
-    /// Charges a buffer with room for `room` bytes.
-    fn charge_buffer(&mut self, room: usize) {
+    /// Charges a buffer with `capacity` bytes left.
+    fn charge_buffer(&mut self, capacity: usize) {
         let kept = self.charge.bytes();
-        let is_of_one_frame = room.max(kept) > KEPT_BUFFER_BYTES_MAX;
-        if is_of_one_frame || (room >= BUFFER_BYTES_MIN && room > kept) {
-            self.charge.resize(room);
+        let is_of_one_frame = capacity.max(kept) > KEPT_BUFFER_BYTES_MAX;
+        if is_of_one_frame || (capacity >= BUFFER_BYTES_MIN && capacity > kept) {
+            self.charge.resize(capacity);
         }
     }
 
-    /// Whether to check memory before reading into a buffer with room for `room` bytes.
-    fn is_due(&mut self, room: usize) -> bool {
+    /// Whether to check memory before reading into a buffer with `capacity` bytes left.
+    fn is_due(&mut self, capacity: usize) -> bool {
         let first = self.largest == 0;
-        let grown = room >= BUFFER_BYTES_MIN && room > self.largest;
-        self.largest = self.largest.max(room);
+        let grown = capacity >= BUFFER_BYTES_MIN && capacity > self.largest;
+        self.largest = self.largest.max(capacity);
         let due = first || grown || self.unchecked >= BYTES_BETWEEN_CHECKS;
         if due {
             self.unchecked = 0;
@@ -62,10 +62,10 @@ impl<S> MemoryLimitedStream<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for MemoryLimitedStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let room = buf.remaining();
-        this.charge_buffer(room);
-        if this.is_due(room) && is_short() {
-            let text = format!("no memory is left for a client that wants a buffer of {room} bytes");
+        let capacity = buf.remaining();
+        this.charge_buffer(capacity);
+        if this.is_due(capacity) && is_short() {
+            let text = format!("no memory is left for a client that wants a buffer of {capacity} bytes");
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, text)));
         }
         let before = buf.filled().len();
@@ -84,8 +84,8 @@ mod tests {
     #[track_caller]
     fn check(reads: &[(usize, usize)], checks: &[usize]) {
         let (mut limited, mut found) = (MemoryLimitedStream::new((), &Account::unlimited()), Vec::new());
-        for (at, (room, read)) in reads.iter().enumerate() {
-            if limited.is_due(*room) {
+        for (at, (capacity, read)) in reads.iter().enumerate() {
+            if limited.is_due(*capacity) {
                 found.push(at);
             }
             limited.unchecked += read;
@@ -97,10 +97,11 @@ mod tests {
     fn a_buffer_is_charged_and_that_of_a_frame_until_the_frame_ends() {
         const KIB: usize = 1 << 10;
         let mut limited = MemoryLimitedStream::new((), &Account::unlimited());
-        for (room, charged) in [(8, 0), (100, 100), (20, 100), (400, 400), (4096, 4096), (3000, 3000), (8, 8), (70, 70)]
+        for (capacity, charged) in
+            [(8, 0), (100, 100), (20, 100), (400, 400), (4096, 4096), (3000, 3000), (8, 8), (70, 70)]
         {
-            limited.charge_buffer(room * KIB);
-            assert_eq!(limited.charge.bytes(), charged * KIB, "room for {room} KiB");
+            limited.charge_buffer(capacity * KIB);
+            assert_eq!(limited.charge.bytes(), charged * KIB, "capacity for {capacity} KiB");
         }
     }
 

@@ -1,4 +1,4 @@
-//! When does a connection end before its client ends it?
+//! When does the server end a connection before its client does?
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -16,9 +16,9 @@ use crate::stall::{Overdue, StallTimer, TimeLimits};
 /// The limits on the connections of all front ends.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// How many connections there may be.
+    /// The limits on the number of connections.
     pub peers: Arc<Peers>,
-    /// How long their clients may keep the server waiting.
+    /// The limits on how long clients may keep the server waiting.
     pub times: TimeLimits,
 }
 
@@ -27,7 +27,7 @@ pub trait Served {
     /// Does what can be done now. Ready when the connection has ended.
     fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Tells the connection to end once all requests that have begun are answered.
+    /// Makes the connection end once all requests that have begun are answered.
     fn shut_down(&mut self);
 }
 
@@ -35,7 +35,7 @@ pub trait Served {
 pub struct FutureConnection<'c, C> {
     /// Ready when the connection has ended.
     pub connection: Pin<&'c mut C>,
-    /// Tells it to end once all requests that have begun are answered.
+    /// Makes it end once all requests that have begun are answered.
     pub shut_down: fn(Pin<&mut C>),
 }
 
@@ -50,14 +50,14 @@ impl<C: Future> Served for FutureConnection<'_, C> {
     }
 }
 
-/// Serves a connection until it ends or until the overseer ends it. After it was told to end, its client has `leave` to notice.
-pub async fn oversee(served: &mut impl Served, overseer: &mut Overseer, leave: Duration) {
+/// Serves a connection until it ends, or until the overseer ends it. When it is to end, its client has the time `grace` to notice.
+pub async fn oversee(served: &mut impl Served, overseer: &mut Overseer, grace: Duration) {
     poll_fn(|cx| {
         loop {
             if served.poll_serve(cx).is_ready() {
                 return Poll::Ready(());
             }
-            match overseer.poll(cx, leave) {
+            match overseer.poll(cx, grace) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Why::Overdue(overdue)) => {
                     overseer.note_ended(overdue);
@@ -84,7 +84,7 @@ pub struct Overseer {
     is_leaving: bool,
 }
 
-/// Why a connection should end.
+/// Why a connection is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// Its client kept the server waiting. Close it at once.
@@ -96,7 +96,7 @@ pub enum Why {
 }
 
 impl Overseer {
-    /// For the connection that holds `permit`. `limits` apply until `stop` is true.
+    /// An overseer for the connection that holds `permit`. `limits` apply until `stop` is true.
     pub fn new(permit: ConnectionPermit, limits: TimeLimits, stop: watch::Receiver<bool>) -> Overseer {
         let (evicted, stopped) = (permit.evicted(), wait_for_stop(stop.clone()));
         let wake = Box::pin(async move {
@@ -119,11 +119,11 @@ impl Overseer {
         &self.permit
     }
 
-    /// Must be called each time after the connection was polled, with the same waker. Ready when the connection should end.
+    /// Must be called each time after the connection was polled, with the same waker. Ready when the connection is to end.
     ///
-    /// [`Why::Leave`] and [`Why::Stopping`] are returned once each, and the connection may be served further. From then on the server does
-    /// not wait for new requests: the client has `leave` to notice that the connection ends.
-    pub fn poll(&mut self, cx: &mut Context<'_>, leave: Duration) -> Poll<Why> {
+    /// [`Why::Leave`] and [`Why::Stopping`] are returned once each, and the connection may be served further. From then on the server does not wait
+    /// for new requests: the client has the time `grace` to notice that the connection ends.
+    pub fn poll(&mut self, cx: &mut Context<'_>, grace: Duration) -> Poll<Why> {
         if !self.is_registered {
             self.is_registered = true;
             // The result does not matter: the two checks below find out what happened. Unconstrained, because a task that has used up its
@@ -133,31 +133,31 @@ impl Overseer {
         // `has_changed` takes no lock.
         if !self.is_stopping && self.stop.has_changed().unwrap_or(false) && *self.stop.borrow_and_update() {
             self.is_stopping = true;
-            self.timer.set_limits(TimeLimits::stopping(leave));
+            self.timer.set_limits(TimeLimits::stopping(grace));
             return Poll::Ready(Why::Stopping);
         }
         if !self.is_leaving && !self.is_stopping && self.permit.is_evicted() {
             self.wake = Box::pin(wait_for_stop(self.stop.clone()));
             self.is_registered = false;
             let at_once = self.permit.closes_at_once();
-            return self.leave(if at_once { Duration::ZERO } else { leave });
+            return self.leave(if at_once { Duration::ZERO } else { grace });
         }
         match self.timer.poll(cx, self.permit.progress()) {
             Poll::Ready(Overdue::Idle) if !self.is_leaving && !self.is_stopping => {
                 self.note_ended(Overdue::Idle);
-                self.leave(leave)
+                self.leave(grace)
             }
             outcome => outcome.map(Why::Overdue),
         }
     }
 
-    fn leave(&mut self, leave: Duration) -> Poll<Why> {
+    fn leave(&mut self, grace: Duration) -> Poll<Why> {
         self.is_leaving = true;
-        self.timer.set_limits(TimeLimits::stopping(leave));
+        self.timer.set_limits(TimeLimits::stopping(grace));
         Poll::Ready(Why::Leave)
     }
 
-    /// Counts a client that kept the server waiting, unless its connection was told to end anyway.
+    /// Counts a client that kept the server waiting, unless its connection was to end anyway.
     pub fn note_ended(&self, overdue: Overdue) {
         if !self.is_stopping && !self.is_leaving {
             self.permit.note_ended(overdue);
@@ -166,7 +166,7 @@ impl Overseer {
 }
 
 async fn wait_for_stop(mut stop: watch::Receiver<bool>) {
-    // An error means that the sender is gone: nobody can stop the server any more.
+    // An error means that the sender was dropped, so the server can no longer be stopped through it.
     if stop.wait_for(|stop| *stop).await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stop_ends_connections_without_a_complete_request_and_waits_for_the_others() {
+    async fn a_stop_waits_only_for_connections_with_a_complete_request() {
         let peers = Peers::new(ConnectionLimits::for_descriptors(64));
         let stop = watch::Sender::new(false);
         for (awaited, ends) in [(Awaited::Head, true), (Awaited::Body, true), (Awaited::Nothing, false)] {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_idle_connection_is_told_to_leave_first() {
+    async fn an_idle_connection_is_ended_gracefully_first() {
         let peers = Peers::new(ConnectionLimits::for_descriptors(64));
         let stop = watch::Sender::new(false);
         let mut overseer = overseer(&peers, &stop);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_evicted_connection_is_told_once_and_still_notices_a_stop() {
+    async fn an_evicted_connection_is_notified_once_and_still_notices_a_stop() {
         let peers = Peers::new(ConnectionLimits { all_max: 16, per_peer_max: 1 });
         let stop = watch::Sender::new(false);
         let mut first = overseer(&peers, &stop);

@@ -1,7 +1,7 @@
-//! Which peers have connections open, and may there be one more?
+//! Which peers have open connections, and may one more be opened?
 //!
-//! One table covers all ports and sockets of HTTP, gRPC and metrics. If a new connection exceeds a limit, a connection that waits for a
-//! request is evicted for it: of the same peer if its limit is reached, else of the peer with the most connections.
+//! One table covers all ports and sockets of HTTP, gRPC and metrics. If a new connection exceeds a limit, a connection that waits for a request is
+//! evicted for it. If the limit is that of a peer, it is a connection of the same peer. Otherwise it is one of the peer with the most connections.
 
 mod admit;
 mod table;
@@ -31,7 +31,7 @@ pub struct Peers {
     last_logged: Mutex<Option<Instant>>,
 }
 
-/// What happened to connections so far.
+/// What happened to connections since the start.
 #[derive(Debug, Default)]
 struct Counts {
     refused: [AtomicU64; Full::WORDS.len()],
@@ -42,7 +42,7 @@ struct Counts {
 /// The numbers of connections for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionCounts {
-    /// Connections that are open.
+    /// Open connections.
     pub open: u64,
     /// Peers that have open connections.
     pub peers: u64,
@@ -80,8 +80,8 @@ impl Peers {
         Arc::new(Peers { limits, table: Mutex::default(), counts: Counts::default(), last_logged: Mutex::default() })
     }
 
-    /// Admits a connection of `peer`. If a limit is reached, a connection that waits for a request is evicted for it. If there is none of
-    /// these either, the new connection is refused.
+    /// Admits a connection of `peer`. If a limit is reached, a connection that waits for a request is evicted for it. If there is no such connection,
+    /// the new connection is refused.
     pub fn admit(self: &Arc<Peers>, peer: &Peer) -> Result<ConnectionPermit, Full> {
         let outcome = self.lock().admit(&self.limits, owner(peer));
         match outcome {
@@ -100,8 +100,8 @@ impl Peers {
         }
     }
 
-    /// Waits while too many evicted connections are still open, because each of them still has its descriptor. They are being closed, so this
-    /// takes as long as their tasks need to run.
+    /// Waits while too many evicted connections are still open, because each has a descriptor. Their tasks close them as soon as they run, so the
+    /// wait is short.
     pub async fn until_few_closing(&self) {
         while self.lock().closing() >= self.limits.closing_max() {
             tokio::time::sleep(CLOSING_PAUSE).await;
@@ -124,7 +124,7 @@ impl Peers {
         }
     }
 
-    /// Notes that a connection or a call of `peer` was ended because the client kept the server waiting.
+    /// Counts a connection or a call of `peer` that was ended because the client kept the server waiting.
     pub fn note_ended(&self, peer: &Peer, overdue: Overdue) {
         self.counts.ended[overdue.number()].fetch_add(1, Ordering::Relaxed);
         if overdue != Overdue::Idle {
@@ -132,7 +132,7 @@ impl Peers {
         }
     }
 
-    /// Logs a line, but at most one in [`LOG_PAUSE`]: clients must not be able to fill the log.
+    /// Logs a line, but at most one in [`LOG_PAUSE`], so that clients cannot fill the log.
     fn warn(&self, line: impl FnOnce() -> String) {
         let now = Instant::now();
         {
@@ -156,12 +156,12 @@ impl ConnectionPermit {
         &self.connection.progress
     }
 
-    /// Whether the connection was evicted for another one. It should end as soon as no request is lost by that.
+    /// Whether the connection was evicted for another one. It must end as soon as no request is lost by that.
     pub fn is_evicted(&self) -> bool {
         self.connection.is_evicted.load(Ordering::Acquire)
     }
 
-    /// Whether the connection must close without giving its client time to notice. Too many evicted ones are open already.
+    /// Whether the connection must close at once, without time for its client to notice, because too many evicted ones are still open.
     pub fn closes_at_once(&self) -> bool {
         self.is_evicted() && self.connection.at_once.load(Ordering::Relaxed)
     }
@@ -172,7 +172,7 @@ impl ConnectionPermit {
         async move { connection.evicted.notified().await }
     }
 
-    /// Notes that the connection, or a call on it, was ended because its client kept the server waiting.
+    /// Counts the connection, or a call on it, that was ended because its client kept the server waiting.
     pub fn note_ended(&self, overdue: Overdue) {
         self.peers.note_ended(&self.connection.owner, overdue);
     }
@@ -197,8 +197,7 @@ impl OpenConnection {
     }
 }
 
-/// The peer that a connection counts for. One host may have all addresses of a /64 network of IPv6, so such a network counts as one
-/// peer.
+/// The peer that a connection counts for. One host may have all addresses of a /64 network of IPv6, so such a network counts as one peer.
 fn owner(peer: &Peer) -> Peer {
     match peer {
         Peer::Address(IpAddr::V6(address)) => {
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_permit_makes_room() {
+    fn a_dropped_permit_admits_another_connection() {
         let peers = Peers::new(LIMITS);
         let permits: Vec<_> = (0..20).map(|_| busy(peers.admit(&user(1)).unwrap())).collect();
         assert_eq!(peers.admit(&user(1)).unwrap_err().number(), 1);
@@ -252,7 +251,7 @@ mod tests {
         assert_eq!(many.iter().position(ConnectionPermit::is_evicted), Some(1));
         assert_eq!(peers.counts().open, 30);
         assert_eq!(peers.counts().ended.last(), Some(&("shed", 1)));
-        // The evicted one is not counted twice.
+        // The evicted connection is not counted twice.
         drop(many);
         assert_eq!(peers.counts().open, 11);
     }

@@ -17,7 +17,7 @@ pub enum Awaited {
     Head,
     /// The rest of a request's body.
     Body,
-    /// The client has to read bytes of its answer.
+    /// A client that reads bytes of its answer.
     Write,
 }
 

@@ -20,12 +20,12 @@ const REQUEST: u16 = 1;
 const TCP: u8 = 6;
 /// `TCP_LISTEN`: the kernel falls back to a listening socket of the same port.
 const LISTENING: u8 = 10;
-/// Bytes of `struct nlmsghdr`, and of `struct inet_diag_req_v2` behind it.
+/// Bytes of `struct nlmsghdr`, and of `struct inet_diag_req_v2` after it.
 const HEADER: usize = 16;
 const REQUEST_BYTES: usize = HEADER + 56;
 /// Bytes of `struct nlmsghdr` and `struct inet_diag_msg`.
 const ANSWER_BYTES: usize = HEADER + 72;
-/// Where `struct inet_diag_sockid` begins, in requests and in answers.
+/// Offset of `struct inet_diag_sockid` in requests and in answers.
 const REQUEST_ID: usize = HEADER + 8;
 const ANSWER_ID: usize = HEADER + 4;
 /// Offsets of the user and the inode in an answer.
@@ -46,13 +46,13 @@ static SOCKET: Mutex<Option<OwnedFd>> = Mutex::new(None);
 
 fn ask(request: &[u8], answer: &mut [u8]) -> io::Result<()> {
     let mut kept = SOCKET.lock().unwrap_or_else(PoisonError::into_inner);
-    // After an error it is not put back. The next request then uses a new socket, which a late answer to this one cannot reach.
+    // After an error it is not put back. The next request then uses a new socket, which cannot receive a late answer to this one.
     let socket = match kept.take() {
         Some(socket) => socket,
         None => open()?,
     };
     sendto(&socket, request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-    // The kernel answers within the call above, so there is nothing to wait for.
+    // The kernel answers within the call above, so this does not wait.
     recv(&socket, answer, RecvFlags::DONTWAIT)?;
     *kept = Some(socket);
     Ok(())

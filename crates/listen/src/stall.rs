@@ -1,7 +1,7 @@
 //! Does a client keep the server waiting for too long?
 //!
-//! The limits are on progress, not on totals: a body may take a day as long as its bytes keep coming. A connection has one timer. It is
-//! reset only when it has expired or when a shorter limit begins to apply, so quick requests do not touch it.
+//! The limits apply to progress, not to totals: a body may take a day as long as its bytes keep arriving. A connection has one timer. It is reset
+//! only when it has expired, or when a shorter limit begins to apply, so quick requests do not touch it.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -16,7 +16,7 @@ use crate::limits::{
 };
 use crate::progress::{Awaited, Progress, Snapshot};
 
-/// How long a client may keep the server waiting. `None` is without a limit.
+/// How long a client may keep the server waiting. `None` means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimits {
     /// For the first request, and for the head of a request, counted from its first byte.
@@ -41,14 +41,13 @@ impl Default for TimeLimits {
 }
 
 impl TimeLimits {
-    /// The limits while the server stops. It does not wait for requests that are incomplete, but clients have `leave` to notice that the
-    /// connection ends.
-    pub fn stopping(leave: Duration) -> TimeLimits {
-        let leave = Some(leave);
-        TimeLimits { head: leave, idle: leave, body: leave, write: Some(STOPPING_WRITE_TIMEOUT) }
+    /// The limits while the server stops. It does not wait for incomplete requests, but clients have the time `grace` to notice that the connection ends.
+    pub fn stopping(grace: Duration) -> TimeLimits {
+        let grace = Some(grace);
+        TimeLimits { head: grace, idle: grace, body: grace, write: Some(STOPPING_WRITE_TIMEOUT) }
     }
 
-    /// Bytes of a body that must arrive within its limit.
+    /// The fewest bytes of a body that must arrive within its limit.
     fn body_bytes_min(&self) -> u64 {
         let limit_ms = self.body.map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
         (limit_ms.saturating_mul(BODY_BYTES_PER_SECOND_MIN) / 1000).max(1)
@@ -70,22 +69,22 @@ impl TimeLimits {
     }
 }
 
-/// What a client did not do in time.
+/// How a client kept the server waiting for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Overdue {
-    /// Complete a request's head.
+    /// It did not complete a request's head.
     #[error("the head of its request was not complete in time (--http-header-timeout)")]
     Head,
-    /// Ask for anything.
+    /// It sent no request.
     #[error("it was idle (--http-idle-timeout, --grpc-idle-timeout)")]
     Idle,
-    /// Send enough of a body.
+    /// It sent too little of a body.
     #[error(
         "its request's body stopped coming, or came at less than {BODY_BYTES_PER_SECOND_MIN} bytes per second \
          (--body-progress-timeout)"
     )]
     Body,
-    /// Take an answer.
+    /// It read nothing of an answer.
     #[error("it took nothing of its answer for too long (--write-timeout)")]
     Write,
 }
@@ -181,7 +180,7 @@ impl StallTimer {
     /// too long. The task is woken to call it again.
     pub fn poll(&mut self, cx: &mut Context<'_>, progress: &Progress) -> Poll<Overdue> {
         let Some(pause) = self.limits.pause(progress.awaited()) else { return Poll::Pending };
-        // A timer that expires earlier is good enough. It has the right waker already: a task's waker stays the same.
+        // A timer that expires earlier is sufficient. It has the right waker already, because a task's waker stays the same.
         if self.pause.is_some_and(|set| set <= pause) && self.sleep.as_ref().is_some_and(|sleep| !sleep.is_elapsed()) {
             return Poll::Pending;
         }
@@ -199,7 +198,7 @@ impl StallTimer {
             let at = now + pause;
             let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(at)));
             sleep.as_mut().reset(at);
-            // Unconstrained: with its tokio budget used up, the sleep would return before it registers the waker.
+            // Unconstrained: if the task has used up its tokio budget, the sleep would return before it registers the waker.
             if pin!(unconstrained(sleep.as_mut())).poll(cx).is_pending() {
                 return Poll::Pending;
             }
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_and_idle_times_have_a_limit() {
+    fn heads_and_idle_connections_have_a_limit() {
         use Awaited::{Head, Nothing, Request};
         let same = |then, seconds, overdue: Option<Overdue>| {
             let kept = Window { since: 0, then };
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_has_no_limit_while_its_bytes_keep_coming() {
+    fn a_body_has_no_limit_while_its_bytes_keep_arriving() {
         use Awaited::Body;
         let then = snapshot(Body, 1, 1000, 0);
         check(then, 59, then, Verdict::Wait(Window { since: 0, then }));
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_goes_on_while_bytes_are_read() {
+    fn an_answer_has_no_limit_while_its_bytes_are_read() {
         use Awaited::Write;
         let then = snapshot(Write, 1, 0, 500);
         let now = snapshot(Write, 1, 0, 501);
@@ -270,7 +269,7 @@ mod tests {
         check(then, 20, snapshot(Write, 2, 9, 500), Verdict::End(Overdue::Write));
     }
 
-    /// The second in which a connection is overdue, and why. `change` is called each second.
+    /// The second in which a connection is overdue, and the reason. `change` is called each second.
     async fn overdue(limits: TimeLimits, awaited: Awaited, change: fn(u64, &Progress)) -> (u64, Overdue) {
         let progress = Arc::new(Progress::new(awaited));
         let begun = Instant::now();
@@ -288,14 +287,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_timer_ends_connections_that_are_late_and_no_others() {
+    async fn the_timer_ends_only_overdue_connections() {
         assert_eq!(overdue(LIMITS, Awaited::Head, |_, _| ()).await, (30, Overdue::Head));
         assert_eq!(overdue(LIMITS, Awaited::Request, |_, _| ()).await, (900, Overdue::Idle));
         assert_eq!(overdue(LIMITS, Awaited::Body, |_, progress| progress.receive(1)).await, (60, Overdue::Body));
         let for_an_hour = |second, progress: &Progress| progress.receive(if second <= 3600 { 2048 } else { 0 });
         assert_eq!(overdue(LIMITS, Awaited::Body, for_an_hour).await, (3660, Overdue::Body));
         let taking = |second, progress: &Progress| progress.send(usize::from(second % 15 == 0 && second < 100));
-        // The last byte is noticed up to a quarter of the limit late.
+        // The last progress is noticed up to a quarter of the limit late.
         assert_eq!(overdue(LIMITS, Awaited::Write, taking).await, (115, Overdue::Write));
     }
 
@@ -317,7 +316,7 @@ mod tests {
         let mut timer = StallTimer::new(LIMITS);
         let ending = poll_fn(move |cx| {
             while tokio::task::coop::has_budget_remaining() {
-                // As much reading and writing would.
+                // Reading and writing much has the same effect.
                 let _ = pin!(tokio::task::coop::consume_budget()).poll(cx);
             }
             timer.poll(cx, &progress)

@@ -1,4 +1,4 @@
-//! May a peer have one more connection?
+//! May a peer open one more connection?
 
 use nerite_request::Peer;
 
@@ -7,51 +7,50 @@ use crate::limits::{
     CONNECTIONS_PER_OPERATOR_RESERVE, CONNECTIONS_PER_OTHERS_RESERVE, DESCRIPTORS_PER_RESERVED, OPERATOR_RESERVE_MAX,
 };
 
-/// How many connections may be open.
+/// The limits on open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Of all peers together.
+    /// The limit for all peers together.
     pub all_max: usize,
-    /// Of one peer. It does not limit operators.
+    /// The limit for one peer. It does not apply to operators.
     pub per_peer_max: usize,
 }
 
 impl ConnectionLimits {
-    /// The defaults for a process with this limit on descriptors: three quarters of them for connections, and half of these for one
-    /// peer.
+    /// The defaults for a process with this limit on descriptors: three quarters of the descriptors are for connections, and one peer may have half of these.
     pub fn for_descriptors(descriptors: u64) -> ConnectionLimits {
         let free = descriptors - descriptors / DESCRIPTORS_PER_RESERVED;
         let all_max = usize::try_from(free).unwrap_or(usize::MAX).clamp(CONNECTIONS_MIN, CONNECTIONS_MAX);
         ConnectionLimits { all_max, per_peer_max: all_max / 2 }
     }
 
-    /// Connections of all operators together.
+    /// The most connections of all operators together.
     fn operators_max(&self) -> usize {
         self.all_max - self.all_max / CONNECTIONS_PER_OTHERS_RESERVE
     }
 
-    /// Evicted connections that may stay open for a moment.
+    /// The most evicted connections that may stay open for a moment.
     pub(super) fn lingering_max(&self) -> usize {
         self.all_max / CONNECTIONS_PER_LINGERING
     }
 
-    /// Evicted connections that may still be open.
+    /// The most evicted connections that may still be open.
     pub(super) fn closing_max(&self) -> usize {
         self.all_max / CONNECTIONS_PER_CLOSING
     }
 
-    /// Connections of one peer that were evicted for newer ones of its own and may still be open. More than may linger.
+    /// The most connections of one peer that were evicted for newer ones of the same peer and may still be open. This is more than may linger.
     pub(super) fn closing_per_peer_max(&self) -> usize {
         self.closing_max() / 2
     }
 
-    /// Connections of all clients together who are not operators.
+    /// The most connections of all clients that are not operators.
     fn others_max(&self) -> usize {
         self.all_max - (self.all_max / CONNECTIONS_PER_OPERATOR_RESERVE).min(OPERATOR_RESERVE_MAX)
     }
 }
 
-/// Why there is no place.
+/// Why a connection is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
     /// The limit for all peers is reached.
@@ -60,30 +59,30 @@ pub enum Full {
          --connections-max"
     )]
     All {
-        /// Connections that are open.
+        /// Number of open connections.
         open: usize,
-        /// Connections that may be open.
+        /// The most open connections.
         max: usize,
     },
     /// The limit for one peer is reached.
     #[error(
         "{peer} has {open} connections open, of {max} that one peer may have, and {}, or raise --connections-per-peer-max",
-        no_room(*closing)
+        advice(*closing)
     )]
     Peer {
         /// The peer.
         peer: Peer,
-        /// Connections that the peer has.
+        /// Number of the peer's open connections.
         open: usize,
-        /// Connections that it may have.
+        /// The most open connections of the peer.
         max: usize,
-        /// Its connections that were evicted for newer ones and are still open, if these are too many. Else 0.
+        /// If too many of the peer's connections were evicted for newer ones and are still open: their number. Otherwise 0.
         closing: usize,
     },
 }
 
 /// Why no connection of the peer can be evicted, and what its client can do.
-fn no_room(closing: usize) -> String {
+fn advice(closing: usize) -> String {
     match closing {
         0 => "none is idle; close some".to_owned(),
         closing => format!("{closing} idle ones are still being closed for newer ones; open them more slowly"),
@@ -103,18 +102,18 @@ impl Full {
     }
 }
 
-/// How many connections are open.
+/// Numbers of open connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenCounts {
-    /// Of all peers.
+    /// Connections of all peers.
     pub all: usize,
-    /// Of operators.
+    /// Connections of operators.
     pub operators: usize,
-    /// Of the peer that opens one more.
+    /// Connections of the peer that opens one more.
     pub own: usize,
 }
 
-/// Whether `peer` may have one more.
+/// Whether `peer` may open one more.
 pub fn admit(limits: &ConnectionLimits, open: OpenCounts, peer: &Peer) -> Result<(), Full> {
     let full = |open, max| if open < max { Ok(()) } else { Err(Full::All { open, max }) };
     if peer.is_operator() {
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_and_others_leave_room_for_each_other() {
+    fn operators_and_others_each_have_reserved_connections() {
         check(false, [0, 0, 0], Ok(()));
         check(false, [0, 79, 79], Ok(()));
         check(false, [0, 80, 80], Err((80, 80)));
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_left_for_regions_and_models() {
+    fn descriptors_are_reserved_for_regions_and_models() {
         check_default(0, 16, 8);
         check_default(256, 192, 96);
         check_default(1024, 768, 384);

@@ -50,7 +50,7 @@ impl Table {
         Ok((self.insert(owner), evicted))
     }
 
-    /// How many connections there are, and how many peers have them.
+    /// Number of connections, and of peers that have them.
     pub(super) fn size(&self) -> (usize, usize) {
         (self.all, self.queues.len())
     }
@@ -60,7 +60,7 @@ impl Table {
         self.closing
     }
 
-    /// A connection has ended.
+    /// Call this when a connection has ended.
     pub(super) fn release(&mut self, connection: &OpenConnection) {
         if connection.is_evicted.load(Ordering::Relaxed) {
             self.closing -= 1;
@@ -79,7 +79,7 @@ impl Table {
     fn remove(&mut self, connection: &OpenConnection) {
         let number = connection.number.load(Ordering::Relaxed);
         let Some(queue) = self.queues.get_mut(&connection.owner) else { return };
-        // Numbers are never used twice, so the number of an evicted connection is not found here.
+        // Numbers are never reused, so the number of an evicted connection is not found here.
         if queue.remove(&number).is_none() {
             return;
         }
